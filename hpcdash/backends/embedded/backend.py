@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from hpcdash.backends.actions import ALTERABLE
+from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest
 from hpcdash.backends.base import (
     ActionsPart,
     Backend,
@@ -31,7 +31,7 @@ from hpcdash.backends.base import (
     ScriptWriter,
     SubmitPart,
 )
-from hpcdash.backends.embedded import actions, submit, typed
+from hpcdash.backends.embedded import typed
 from hpcdash.backends.embedded.answers import (
     read_jobs,
     read_native,
@@ -43,7 +43,7 @@ from hpcdash.backends.embedded.answers import (
 from hpcdash.backends.job_detail import JobDetail, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.rank_logs import rank_logs_query
-from hpcdash.backends.submissions import NewLimits, SubmitCommand
+from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
@@ -68,6 +68,37 @@ _HINTS = {
     "more than this machine has": "requests more than this machine has and will never start",
 }
 
+_CAPABILITIES = frozenset(
+    {
+        Capability.JOBS,
+        Capability.OWNERS,
+        Capability.NODES,
+        Capability.QUEUES,
+        Capability.HISTORY,
+        Capability.DETAIL,
+        Capability.CHAINS,
+        Capability.LOGS,
+        Capability.ERROR_LOGS,
+        Capability.SCRIPT,
+        Capability.CANCEL,
+        Capability.HOLD,
+        Capability.REQUEUE,
+        Capability.SUSPEND,
+        Capability.SIGNAL,
+        Capability.ALTER,
+        Capability.SUBMIT,
+        Capability.FORM,
+        Capability.NODE_CHECKS,
+        Capability.CONNECT,
+        Capability.KEEPS_SCRIPTS,
+        Capability.LIVE_LOGS,
+        Capability.OTHER_LOGS,
+        Capability.LIMITS,
+        Capability.INSIDE,
+        Capability.LIVE_USE,
+    }
+)
+
 
 def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backend:
     """The queue of `program`, the argv before the queue's commands.
@@ -79,9 +110,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
     return Backend(
         name="local",
         title="embedded queue",
-        capabilities=frozenset(Capability)
-        - {Capability.EXPECTED_START, Capability.SHARES, Capability.RESERVATIONS}
-        - {Capability.DELETE, Capability.WORKERS},
+        capabilities=_CAPABILITIES,
         is_embedded=True,
         probe=ProbePart(
             query=lambda: Query((*words, "probe"), partial(_read_probe, program=words))
@@ -115,9 +144,9 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
             cron_parts=_cron_parts,
         ),
         policy=PolicyPart(limits=partial(_limits_query, words)),
-        actions=ActionsPart(commands=partial(actions.action_commands, words), alterable=ALTERABLE),
+        actions=ActionsPart(commands=partial(_action_commands, words), alterable=ALTERABLE),
         submit=SubmitPart(
-            submission=partial(submit.submission, words),
+            submission=partial(_submission, words),
             resubmission=partial(_resubmission, words),
             new_limits=frozenset({"time_seconds"}),
         ),
@@ -169,7 +198,21 @@ def _resubmission(
     mark: str,
     limits: NewLimits,
 ) -> SubmitCommand:
-    return submit.resubmission(program, detail, tasks, mark, limits)
+    from hpcdash.backends.embedded.submit import resubmission
+
+    return resubmission(program, detail, tasks, mark, limits)
+
+
+def _submission(program: tuple[str, ...], wanted: Submission) -> SubmitCommand:
+    from hpcdash.backends.embedded.submit import submission
+
+    return submission(program, wanted)
+
+
+def _action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[ActionCommand, ...]:
+    from hpcdash.backends.embedded.actions import action_commands
+
+    return action_commands(program, request)
 
 
 def _hint(state: str, reason: str | None) -> str:

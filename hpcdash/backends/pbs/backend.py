@@ -46,43 +46,46 @@ if TYPE_CHECKING:
     from hpcdash.backends.script.cron import CronJob, CronParts
     from hpcdash.backends.shell import ShellCommand, ShellRequest
 
-_TITLES = {Dialect.TORQUE: "Torque", Dialect.SLURM_WRAPPERS: "Slurm by Torque's commands"}
-_NO_HISTORY = {
-    Dialect.TORQUE: "not kept by Torque: how jobs ended is known for some minutes only "
-    "(keep_completed of the site)",
-    Dialect.SLURM_WRAPPERS: "not kept here",
-}
-# Only its managers may ask for fair shares.
-_ALL = frozenset(Capability) - {
-    Capability.KEEPS_SCRIPTS,
-    Capability.SHARES,
-    Capability.DELETE,
-    Capability.OTHER_LOGS,
-    Capability.WORKERS,
-}
-_CAPABILITIES = {
-    Dialect.OPENPBS: _ALL,
-    # qsub's -k takes no d before 18.1, nor does Torque's.
-    Dialect.PBS_TEXT: _ALL - {Capability.LIVE_LOGS},
-    Dialect.TORQUE: _ALL - {Capability.LIVE_LOGS, Capability.RESERVATIONS},
-    # Slurm's wrappers have no qsig and no history, know neither paths nor starts to come, and
-    # change nothing of a job.
-    Dialect.SLURM_WRAPPERS: _ALL
-    - {
-        Capability.ALTER,
-        Capability.EXPECTED_START,
+_NO_HISTORY = (
+    "not kept here (job_history_enable is off): a job is gone once it ended; how, is known only "
+    "where it was seen"
+)
+_NO_HISTORY_OF_TORQUE = (
+    "not kept by Torque: how jobs ended is known for some minutes only (keep_completed of the site)"
+)
+_TORQUE = frozenset(
+    {
+        Capability.JOBS,
+        Capability.OWNERS,
+        Capability.NODES,
+        Capability.QUEUES,
         Capability.HISTORY,
+        Capability.DETAIL,
+        Capability.CHAINS,
+        Capability.EXPECTED_START,
+        Capability.LOGS,
+        Capability.ERROR_LOGS,
+        Capability.SCRIPT,
+        Capability.CANCEL,
+        Capability.HOLD,
+        Capability.REQUEUE,
+        Capability.SUSPEND,
+        Capability.SIGNAL,
+        Capability.ALTER,
+        Capability.SUBMIT,
+        Capability.FORM,
+        Capability.NODE_CHECKS,
+        Capability.CONNECT,
         Capability.LIMITS,
         Capability.INSIDE,
         Capability.LIVE_USE,
-        Capability.LIVE_LOGS,
-        Capability.LOGS,
-        Capability.ERROR_LOGS,
-        Capability.NODE_CHECKS,
-        Capability.RESERVATIONS,
-        Capability.SIGNAL,
-        Capability.SUSPEND,
-    },
+    }
+)
+_CAPABILITIES = {
+    Dialect.TORQUE: _TORQUE,
+    Dialect.PBS_TEXT: _TORQUE | {Capability.RESERVATIONS},
+    # qsub's -k takes a d since 18.1; Torque's does not.
+    Dialect.OPENPBS: _TORQUE | {Capability.RESERVATIONS, Capability.LIVE_LOGS},
 }
 
 
@@ -91,12 +94,12 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
     OpenPBS.
     """
     one = dialect or Dialect.OPENPBS
-    is_slurm = one is Dialect.SLURM_WRAPPERS
+    is_torque = one is Dialect.TORQUE
     return Backend(
         name="pbs",
-        title=_TITLES.get(one, "PBS"),
+        title="Torque" if is_torque else "PBS",
         capabilities=_CAPABILITIES[one],
-        has_whole_ids=not one.has_array_brackets,
+        has_whole_ids=False,
         probe=ProbePart(
             query=probe.probe_query,
             backend_for=None if dialect else lambda found: pbs_backend(Dialect(found.dialect)),
@@ -113,7 +116,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
         ),
         reasons=ReasonsPart(
             hint=reasons.reason_hint,
-            never_starts=_never_starts_in_slurm if is_slurm else reasons.never_starts,
+            never_starts=reasons.never_starts,
             policy=reasons.policy_reason,
         ),
         history=HistoryPart(
@@ -122,32 +125,25 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             native=partial(history.history_native_query, one),
             scope=partial(history.scope_query, one),
             keeps_ended=one in (Dialect.OPENPBS, Dialect.PBS_TEXT),
-            forgotten="PBS no longer knows it, as after qdel -x"
-            if one is not Dialect.SLURM_WRAPPERS
-            else "",
-            no_history=_NO_HISTORY.get(
-                one,
-                "not kept here (job_history_enable is off): a job is gone once it ended; how, is "
-                "known only where it"
-                " was seen",
-            ),
+            forgotten="PBS no longer knows it, as after qdel -x",
+            no_history=_NO_HISTORY_OF_TORQUE if is_torque else _NO_HISTORY,
         ),
         detail=DetailPart(
             native=partial(detail.native_query, one),
             join=partial(detail.job_detail, one),
             usage=partial(detail.usage_query, one),
-            shell=_shell_in_slurm if is_slurm else _shell,
+            shell=_shell,
             priority=partial(rules.priority_query, one),
             requeue_refusal=detail.requeue_refusal,
             submit_line=detail.submit_line,
-            variables=_variables_in_slurm if is_slurm else detail.job_variables,
+            variables=detail.job_variables,
         ),
-        inside=InsidePart(step=partial(_inside_step, one)),
+        inside=InsidePart(step=_inside_step),
         logs=LogsPart(files=partial(log_files.log_files, one)),
         scripts=ScriptsPart(
             writer=partial(_writer, one),
             request_fields=REQUEST_FIELDS,
-            reader=partial(_reader, one),
+            reader=_reader,
             explain=explain.explain,
             submitted_file=log_files.submitted_file,
             cron_parts=_cron_parts,
@@ -164,7 +160,7 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
             whole_array_verbs=actions.whole_array_verbs(one),
         ),
         submit=SubmitPart(
-            program="" if one is Dialect.SLURM_WRAPPERS else "qsub",
+            program="qsub",
             submission=partial(submit.submission, one),
             resubmission=partial(submit.resubmission, one),
             array_parts=partial(submit.array_parts, one),
@@ -175,10 +171,6 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
 
 # What few commands need is imported by those.
 def _writer(dialect: Dialect) -> ScriptWriter | None:
-    if dialect is Dialect.SLURM_WRAPPERS:
-        from hpcdash.backends.slurm import script as slurm_script
-
-        return slurm_script
     # Torque has no select.
     if dialect is Dialect.TORQUE:
         return None
@@ -187,11 +179,10 @@ def _writer(dialect: Dialect) -> ScriptWriter | None:
     return script
 
 
-def _reader(dialect: Dialect) -> ScriptReader:
+def _reader() -> ScriptReader:
     from hpcdash.backends.pbs import lint
-    from hpcdash.backends.slurm import lint as slurm_lint
 
-    return slurm_lint if dialect is Dialect.SLURM_WRAPPERS else lint
+    return lint
 
 
 def _limits(dialect: Dialect, user: str, cluster: str) -> Query[ParsedTable]:
@@ -212,34 +203,16 @@ def _shell(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand | None
     return shell_command(row, request)
 
 
-def _shell_in_slurm(row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
-    from hpcdash.backends.slurm.shell import shell_command
-
-    return shell_command(row, request)
-
-
-def _inside_step(dialect: Dialect, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+def _inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
     from hpcdash.backends.pbs.inside import inside_step
 
-    return inside_step(dialect, row, command)
+    return inside_step(row, command)
 
 
 def _cron_parts(job: CronJob) -> CronParts:
     from hpcdash.backends.pbs.cron import cron_parts
 
     return cron_parts(job)
-
-
-def _never_starts_in_slurm(state: str, reason: str | None) -> str:
-    from hpcdash.backends.slurm.reasons import never_starts
-
-    return never_starts(state, reason) or reasons.never_starts(state, reason)
-
-
-def _variables_in_slurm(row: Mapping[str, Any]) -> Mapping[str, str | None]:
-    from hpcdash.backends.slurm.detail import job_variables
-
-    return {**job_variables(row), **detail.job_variables(row)}
 
 
 BACKEND = pbs_backend()

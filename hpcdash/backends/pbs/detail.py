@@ -28,7 +28,7 @@ def usage_query(dialect: Dialect, row: Mapping[str, Any]) -> Query[Usage] | None
     """As DetailPart.usage; None for one that did not start, for several tasks, and where nothing is
     measured.
     """
-    if dialect is Dialect.SLURM_WRAPPERS or row["state"] in WAITING:
+    if row["state"] in WAITING:
         return None
     if row["started_at"] is None or (row["_tasks"] or 1) > 1:
         return None

@@ -20,7 +20,7 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.columns import digits
 from hpcdash.domain.units import DAY
-from hpcdash.errors import AccountingUnavailable, NoSuchJob
+from hpcdash.errors import NoSuchJob
 
 HISTORY_LIMIT_SECONDS = 60.0
 # Source: SVR_JOBHIST_DEFAULT of OpenPBS.
@@ -59,7 +59,7 @@ def parse_history(
     """Rows of domain.schema.JOBS, newest end first; those asked for by id whether they ended or
     not.
     """
-    _require_history(answer, question, dialect)
+    _require_history(answer, question)
     parsed, clock_epoch_seconds = read_jobs(answer, question, dialect)
     table = parsed.table
     if not question.job_ids:
@@ -113,7 +113,7 @@ def parse_runs(answer: Answer, *, question: Listing, dialect: Dialect) -> Parsed
     """Rows of domain.schema.RUNS that ended; raises AccountingUnavailable where the server keeps
     none.
     """
-    _require_history(answer, question, dialect)
+    _require_history(answer, question)
     parsed = read_runs(answer, question, dialect)
     ended = pc.and_(is_ended(parsed.table), pc.is_valid(parsed.table["ends_at"]))
     return ParsedTable(
@@ -124,25 +124,21 @@ def parse_runs(answer: Answer, *, question: Listing, dialect: Dialect) -> Parsed
 def history_native_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
     """As HistoryPart.native."""
     question = listing(dialect, Want.WHOLE, job_ids=(job_id,))
-    parse = partial(parse_history_native, question=question, dialect=dialect)
+    parse = partial(parse_history_native, question=question)
     return Query(question.argv, parse, command=question.command, cap_bytes=TEXT_BYTES)
 
 
-def parse_history_native(
-    answer: Answer, *, question: Listing, dialect: Dialect
-) -> Mapping[str, str]:
+def parse_history_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
     """Attribute → what PBS says of it, in its order."""
-    _require_history(answer, question, dialect)
+    _require_history(answer, question)
     native = read_whole(answer, question)
     if not native:
         raise NoSuchJob("job not found in the history", argv=question.command, status=answer.status)
     return native
 
 
-def scope_query(dialect: Dialect, user: str) -> Query[HistoryScope] | None:
+def scope_query(dialect: Dialect, user: str) -> Query[HistoryScope]:
     """As HistoryPart.scope: the server's query_other_jobs, and how long it keeps ended jobs."""
-    if dialect is Dialect.SLURM_WRAPPERS:
-        return None
     token = fresh_token() if dialect is Dialect.OPENPBS else ""
     options = ("-F", "dsv", "-D", token) if token else ()
     parse = partial(parse_scope, form=Form.DSV if token else Form.TEXT, token=token, user=user)
@@ -175,13 +171,6 @@ def _history_seconds(native: Mapping[str, str]) -> int | None:
     return digits(native.get("keep_completed", ""))
 
 
-def _require_history(answer: Answer, question: Listing, dialect: Dialect) -> None:
-    if dialect is Dialect.SLURM_WRAPPERS:
-        raise AccountingUnavailable(
-            "Slurm's commands by Torque's names keep no record of ended jobs",
-            'Slurm\'s own commands do: set backend = "slurm" for this cluster.',
-            argv=question.command,
-            status=answer.status,
-        )
+def _require_history(answer: Answer, question: Listing) -> None:
     if has_no_history(answer):
         raise no_history(answer, question.command)

@@ -127,7 +127,7 @@ def down_hosts_query(dialect: Dialect, hosts: Sequence[str]) -> Query[frozenset[
     PBS comes).
     """
     named = [host for host in hosts if _HOST_NAME.fullmatch(host)]
-    if dialect is Dialect.SLURM_WRAPPERS or not named:
+    if not named:
         return None
     if dialect is Dialect.OPENPBS:
         token = fresh_token()
@@ -179,10 +179,7 @@ def parse_nodes(
             if not _is_empty(said) or _host(name, said) not in with_resources
         ]
     else:
-        rows = [
-            _torque_node(name, said, is_slurm=dialect is Dialect.SLURM_WRAPPERS)
-            for name, said in records
-        ]
+        rows = [_torque_node(name, said) for name, said in records]
         too_many = [row["name"] for row in rows if (row["cpus_used"] or 0) > MOST]
         rows = [row for row in rows if (row["cpus_used"] or 0) <= MOST]
         rejected += tuple(f"a node with more jobs than can be counted: {name}" for name in too_many)
@@ -262,13 +259,8 @@ def _features(said: Mapping[str, str]) -> list[str]:
     return features
 
 
-def _torque_node(name: str, said: Mapping[str, str], *, is_slurm: bool) -> dict[str, Any]:
-    """A node of Torque's, or as Slurm's wrappers print it, who know nothing of the jobs on it."""
-    used_by = (
-        []
-        if is_slurm
-        else [(slots, job) for slots, job in _SLOTS.findall(said.get("jobs", "")) if job]
-    )
+def _torque_node(name: str, said: Mapping[str, str]) -> dict[str, Any]:
+    used_by = [(slots, job) for slots, job in _SLOTS.findall(said.get("jobs", "")) if job]
     native = said.get("state", "")
     state, flags = node_state(native, has_jobs=bool(used_by))
     status = _status(said.get("status", ""))
@@ -284,16 +276,15 @@ def _torque_node(name: str, said: Mapping[str, str], *, is_slurm: bool) -> dict[
         "reason_since": None,
         "queues": None,
         "cpus": cpus,
-        "cpus_used": None if is_slurm else sum(_slot_count(slots) for slots, _ in used_by),
+        "cpus_used": sum(_slot_count(slots) for slots, _ in used_by),
         "gpus": gpus,
         "gpus_used": 0 if gpus == 0 else _gpus_used(said.get("gpu_status")),
         "gpu_type": _gpu_type(said.get("gpu_status", "")) or _gres_type(status.get("gres", "")),
-        # What the wrappers call available is all of the node's memory.
-        "memory_bytes": _size(status.get("availmem" if is_slurm else "physmem")),
+        "memory_bytes": _size(status.get("physmem")),
         "memory_used_bytes": None,
         "load": _load(status.get("loadave")),
         "features": re.findall(r"[^,\s]+", said.get("properties", "")),
-        "jobs": None if is_slurm else len({job for _, job in used_by}),
+        "jobs": len({job for _, job in used_by}),
     }
 
 

@@ -43,13 +43,10 @@ printf '%s\n' "$queues"
 qstat -Bf "$@" 2>/dev/null
 exit 0
 """
-# Slurm's wrappers know no server, and take no two letters behind one dash. Their qstat -q always
-# exits 153.
-_WRAPPED = "qstat -Q -f || exit\nqstat -q\nexit 0"
 _COMMAND = ("qstat", "-Qf")
 _SERVER = "server_state"
 _WANTED = (
-    *("enabled", "started", "state_count", "resources_max.walltime", "resources_default.nodes"),
+    *("enabled", "started", "state_count", "resources_max.walltime"),
     *("queue_type", "route_destinations", "from_route_only", "acl_user_enable", "acl_users"),
     *("acl_group_enable", "acl_groups", "default_queue", "scheduling", _SERVER),
 )
@@ -58,9 +55,6 @@ RESERVED_QUEUE = re.compile(r"[RSM][0-9]+")
 _RESERVED_TIME = "%a %b %d %H:%M:%S %Y"
 SCHEDULING_OFF = "scheduling is off on this server: no jobs start"
 _MOST_NAMED = 5
-# Of qstat -q: Queue, Memory, CPU Time, Walltime, Node, Run, …; a name may fill its column.
-_LIMITS_HEAD = re.compile(rb"^Queue +Memory +CPU Time +Walltime [^\n]*\n[- ]+\n", re.MULTILINE)
-_NAME_BYTES = 16
 _COUNT = re.compile(r"(?<![A-Za-z])([A-Za-z]+):([0-9]{1,12})")
 _TRUE = frozenset({"true", "yes", "t", "y", "1"})
 
@@ -73,16 +67,14 @@ def queues_query(dialect: Dialect) -> Query[ParsedTable]:
         return Query(
             argv, partial(parse_queues, token=token), command=_COMMAND, commands=_count_commands
         )
-    argv = pbs("sh", "-c", _WRAPPED if dialect is Dialect.SLURM_WRAPPERS else _SCRIPT)
+    argv = pbs("sh", "-c", _SCRIPT)
     return Query(
         argv, partial(parse_queues, dialect=dialect), command=_COMMAND, commands=_count_commands
     )
 
 
 def _count_commands(parsed: ParsedTable) -> int:
-    """Of the queues, and of the server or the short list; with a reservation's queue of the
-    reservations.
-    """
+    """Of the queues, and of the server; with a reservation's queue of the reservations."""
     return 2 + any(
         RESERVED_QUEUE.fullmatch(name) is not None for name in parsed.table["name"].to_pylist()
     )
@@ -98,39 +90,33 @@ def parse_queues(
     are counts of jobs and the default queue where they are not told.
     """
     require_success(answer, _COMMAND)
-    is_slurm = dialect is Dialect.SLURM_WRAPPERS
     head = _HEAD.match(answer.stdout)
-    told = answer.stdout if head is None else answer.stdout[head.end() :]
-    raw, limits = _apart(told) if is_slurm else (told, [])
+    raw = answer.stdout if head is None else answer.stdout[head.end() :]
     read = read_records(
         raw, Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT, _WANTED, token=token
     )
     if read is None:
         raise unreadable(answer, "queues", _COMMAND)
     said = read.table.to_pylist()
-    default = next((row["default_queue"] for row in said if row[_SERVER] is not None), None)
-    has_server = any(row[_SERVER] is not None for row in said)
+    servers = [row for row in said if row[_SERVER] is not None]
+    default = (servers[0]["default_queue"] or "").partition("@")[0] if servers else None
     person = _person(b"" if head is None else head[0])
     is_off = any(row["scheduling"] is not None and not _is_true(row["scheduling"]) for row in said)
     rows = [
         {
-            **_queue(row, _default(row["id"], default) if has_server else None, is_slurm=is_slurm),
-            **({} if is_slurm else _standing(row, person, is_off=is_off)),
+            **_queue(row, None if default is None else row["id"] == default),
+            **_standing(row, person, is_off=is_off),
         }
         for row in said
         if row[_SERVER] is None
     ]
-    if len(limits) == len(rows):
-        rows = [{**row, **told} for row, told in zip(rows, limits, strict=True)]
     return ParsedTable(pa.Table.from_pylist(rows, schema=schema.QUEUES), read.rejected)
 
 
-def pause_query(dialect: Dialect) -> Query[str] | None:
+def pause_query(dialect: Dialect) -> Query[str]:
     """As QueuePart.pause: while scheduling is off, jobs wait without a comment, or with the last
     one.
     """
-    if dialect is Dialect.SLURM_WRAPPERS:
-        return None
     form, token = (Form.DSV, fresh_token()) if dialect is Dialect.OPENPBS else (Form.TEXT, "")
     options = ("-F", "dsv", "-D", token) if token else ()
     parse = partial(_parse_pause, form=form, token=token)
@@ -148,45 +134,17 @@ def _parse_pause(answer: Answer, *, form: Form, token: str) -> str:
     return SCHEDULING_OFF if is_off else ""
 
 
-def _apart(raw: bytes) -> tuple[bytes, list[dict[str, Any]]]:
-    """The queues as Slurm's wrappers print them, and what their short list adds to each, in the
-    same order.
-
-    Of jobs that wait it counts an array as one, so they are not counted here.
-    """
-    head = _LIMITS_HEAD.search(raw)
-    if head is None:
-        return raw, []
-    added = []
-    for line in raw[head.end() :].decode("utf-8", "replace").splitlines():
-        words = line[_NAME_BYTES:].split()
-        if line[:_NAME_BYTES].strip() and len(words) > 4:
-            added.append(
-                {"limit_seconds": duration_seconds(words[2]), "jobs_running": digits(words[4])}
-            )
-    return raw[: head.start()], added
-
-
-def _default(name: str, default: str | None) -> bool:
-    return default is not None and name == default.partition("@")[0]
-
-
-def _queue(
-    said: Mapping[str, str | None], is_default: bool | None, *, is_slurm: bool
-) -> dict[str, Any]:
+def _queue(said: Mapping[str, str | None], is_default: bool | None) -> dict[str, Any]:
     counts = {
         state: digits(count) or 0 for state, count in _COUNT.findall(said["state_count"] or "")
     }
-    # A partition that is down or drained is enabled and started to the wrappers.
-    is_open = _is_true(said["enabled"]) and _is_true(said["started"])
     return {
         "name": said["id"],
-        "available": None if is_slurm and is_open else is_open,
+        "available": _is_true(said["enabled"]) and _is_true(said["started"]),
         "default": is_default,
         "limit_seconds": duration_seconds(said["resources_max.walltime"] or ""),
-        # The wrappers print there how many nodes a partition has.
-        "nodes": digits(said["resources_default.nodes"]) if is_slurm else None,
-        **dict.fromkeys(("nodes_idle", "nodes_down", "cpus", "cpus_used", "gpus", "gpus_used")),
+        **dict.fromkeys(("nodes", "nodes_idle", "nodes_down")),
+        **dict.fromkeys(("cpus", "cpus_used", "gpus", "gpus_used")),
         "jobs_running": counts.get("Running"),
         "jobs_pending": _sum(counts, ("Queued", "Held", "Waiting", "Transit")),
     }
@@ -221,7 +179,7 @@ def _moment(text: str) -> datetime | None:
 
 def _standing(said: Mapping[str, str | None], person: _Person, *, is_off: bool) -> dict[str, Any]:
     """The columns that tell what becomes of a job there."""
-    standing, note = _parse_standing(said, person)
+    standing, note = _find_standing(said, person)
     takes_jobs = standing not in REFUSING
     start = person.starts.get(said["id"] or "") if standing is QueueStanding.RESERVED else None
     server_note = SCHEDULING_OFF if is_off and takes_jobs else None
@@ -234,7 +192,7 @@ def _standing(said: Mapping[str, str | None], person: _Person, *, is_off: bool) 
     return told if takes_jobs else {**told, "available": False}
 
 
-def _parse_standing(
+def _find_standing(
     said: Mapping[str, str | None], person: _Person
 ) -> tuple[QueueStanding | None, str]:
     if not _is_true(said["enabled"]):

@@ -344,7 +344,7 @@ _ENDINGS: tuple[tuple[str, _Hint], ...] = (
         lambda found: f"deleted by {found['who']}, from {found['host']}",
     ),
     (r"^terminated$", "deleted"),
-    # As domain.exits has them for the states these end in: said once.
+    # As domain.job_text describes the states that these end in.
     (r"^exceeded resource walltime", "ran into its time limit"),
     (r"^exceeded resource (?:mem|hpmem)\b", "used more memory than it requested"),
     (r"^exceeded resource vmem", "used more virtual memory than requested"),

@@ -65,12 +65,10 @@ _PER_JOB = (
 _LISTS = (("user", "only for users"), ("group", "only for groups"), ("host", "only from hosts"))
 
 
-def priority_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]] | None:
+def priority_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
     """As DetailPart.priority: one job's own attributes; the waiting tasks of an array share their
     array's.
     """
-    if dialect is Dialect.SLURM_WRAPPERS:
-        return None
     return _query(
         dialect,
         ("qstat", "-f"),
@@ -80,10 +78,8 @@ def priority_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]] | 
     )
 
 
-def queue_rules_query(dialect: Dialect, queue: str) -> Query[Mapping[str, str]] | None:
+def queue_rules_query(dialect: Dialect, queue: str) -> Query[Mapping[str, str]]:
     """As PolicyPart.queue_rules, and what else the queue allows."""
-    if dialect is Dialect.SLURM_WRAPPERS:
-        return None
     return _query(dialect, ("qstat", "-Q", "-f"), queue, "queues", _queue_rules)
 
 

@@ -63,10 +63,7 @@ class _Schedule(Struct):
 
 
 class Poller:
-    """Keeps the kinds of `interest` fresh.
-
-    One's own jobs are always of interest: that is what alarms hang on.
-    """
+    """Refreshes the kinds that are shown; one's own jobs always, as alerts depend on them."""
 
     def __init__(
         self, store: ClusterStore, pace: Pace, *, monotonic: Callable[[], float] = time.monotonic

@@ -176,7 +176,8 @@ def format_impact(
 ) -> tuple[str, ...]:
     """What becomes of the jobs, and what is lost, a sentence each.
 
-    `has_recipients`: a signal can be for a part of a job. `checkpoints` are as stakes() has them.
+    `has_recipients`: a signal can be for a part of a job. `checkpoints` are as describe_impact
+    takes them.
     """
     request = plan.request
     if request.verb is Verb.SIGNAL:

@@ -41,8 +41,8 @@ class Lost(Struct, frozen=True):
 
 
 class NotificationPlan(Struct):
-    """What each channel is sent now, in the order of told_first; what has to wait, and what is
-    lost.
+    """Notifications that each channel is sent now, in the order of by_severity; those that wait,
+    and those that are lost.
     """
 
     sends: dict[str, tuple[PendingNotification, ...]] = field(default_factory=dict)

@@ -101,9 +101,8 @@ def test_what_queues_give_and_allow_is_read_for_all_of_them_at_once(dialect: Dia
         )
 
 
-@pytest.mark.parametrize("dialect", [Dialect.TORQUE, Dialect.SLURM_WRAPPERS])
-def test_where_there_are_no_chunks_no_queue_is_asked_for_them(dialect: Dialect) -> None:
-    assert queue_limits_query(dialect) is None
+def test_where_there_are_no_chunks_no_queue_is_asked_for_them() -> None:
+    assert queue_limits_query(Dialect.TORQUE) is None
 
 
 def test_a_queues_limits_are_told() -> None:
@@ -199,11 +198,6 @@ def test_each_question_has_a_token_of_its_own() -> None:
     assert find_token(asked(priority_query(Dialect.OPENPBS, "1.a"))) != find_token(
         asked(priority_query(Dialect.OPENPBS, "1.a"))
     )
-
-
-def test_slurms_wrappers_tell_neither() -> None:
-    assert priority_query(Dialect.SLURM_WRAPPERS, "12") is None
-    assert queue_rules_query(Dialect.SLURM_WRAPPERS, "batch") is None
 
 
 def test_what_is_hidden_is_not_told_and_what_fails_is_an_error() -> None:

@@ -94,10 +94,6 @@ def test_several_tasks_are_not_asked_for() -> None:
         assert usage_query(Dialect.OPENPBS, row) is None
 
 
-def test_slurm_s_wrappers_measure_nothing() -> None:
-    assert usage_query(Dialect.SLURM_WRAPPERS, first_row(JOB)) is None
-
-
 def test_a_subjob_is_asked_for_by_its_id() -> None:
     query = usage_query(Dialect.OPENPBS, first_row(JOB, "14[3].pbs01"))
     assert query is not None
