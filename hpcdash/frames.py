@@ -25,9 +25,9 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
-from hpcdash.domain.schema import RUNS, public_names
+from hpcdash.domain.schema import RUNS, SCHEMAS, public_names
 from hpcdash.domain.spans import LOCAL_ZONE, parse_span
-from hpcdash.services.cluster.snapshots import SCHEMAS, Kind
+from hpcdash.domain.tables import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.archive import RunSelection
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
 from hpcdash.backends.submissions import (
+    AS_IT_WAS,
     NewLimits,
     SentFile,
     StartEstimate,
@@ -24,6 +27,7 @@ from hpcdash.backends.submissions import (
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.offers import AccountOffer, QosOffer, QueueLimits
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import AccountingUnavailable, UsageError
 
 if TYPE_CHECKING:
@@ -221,66 +225,11 @@ class ScriptReader(Protocol):
         ...
 
 
-def _none(*_: object) -> None:
-    return None
+_UNSUPPORTED = "this scheduler does not support that"
 
 
-def _no_folders(_: object) -> tuple[()]:
-    return ()
-
-
-def _one_part(tasks: ArrayTasks) -> tuple[ArrayTasks, ...]:
-    return (tasks,)
-
-
-def _empty_text(*_: object) -> str:
-    return ""
-
-
-def _no_findings(*_: object) -> tuple[()]:
-    return ()
-
-
-def _no_variables(*_: object) -> Mapping[str, str | None]:
-    return {}
-
-
-def _no_facts(*_: object) -> Mapping[str, Mapping[str, str]]:
-    return {}
-
-
-def _never(*_: object) -> bool:
-    return False
-
-
-def _shown_files(detail: JobDetail, script: Script | None) -> LogFiles:
-    stdout, stderr = (detail.job[column][0].as_py() for column in ("stdout_path", "stderr_path"))
-    return LogFiles(stdout, None if stderr == stdout else stderr)
-
-
-def _no_nodes() -> Query[ParsedTable]:
-    return Query(("true",), lambda _: ParsedTable(schema.NODES.empty_table()))
-
-
-def _no_queues() -> Query[ParsedTable]:
-    return Query(("true",), lambda _: ParsedTable(schema.QUEUES.empty_table()))
-
-
-def _without_history(*_: object) -> Query[Any]:
-    def parse(answer: Answer) -> NoReturn:
-        raise AccountingUnavailable("this scheduler keeps no history")
-
-    return Query(("true",), parse)
-
-
-def _refused(*_: object) -> NoReturn:
-    raise UsageError("this scheduler does not support that")
-
-
-def _undirected_reader() -> ScriptReader:
-    from hpcdash.backends.script import undirected
-
-    return undirected
+def _raise_no_history(_: Answer) -> NoReturn:
+    raise AccountingUnavailable("this scheduler keeps no history")
 
 
 class RequestField(Struct, frozen=True):
@@ -298,51 +247,69 @@ class RequestField(Struct, frozen=True):
     is_text: bool = True
 
 
-class ProbePart(Struct, frozen=True, kw_only=True):
+class ProbePart(ABC):
     """Detects a scheduler, and its configuration on a machine."""
 
-    query: Callable[[], Query[Probe]]
-    """Whether this scheduler is there at all; parse raises CommandMissing where it is not."""
-
-    backend_for: Callable[[Probe], Backend] | None = None
-    """The backend for what a probe found of the site. None: there is one kind."""
+    needs_answer: bool = False
+    """Whether it has to be answered before anything else: it finds the dialect, or refuses a
+    version whose output may be misread.
+    """
 
     is_optional: bool = False
-    """Whether the backend works where its probe finds nothing, as far as it goes: a wrapper may tell no version."""
-
-    refuses_old: bool = False
-    """Whether parse raises for a version that is too old, of which other answers may be misread."""
+    """Whether the backend works where its probe finds nothing, as far as it goes: a wrapper may
+    report no version.
+    """
 
     usual_folder: str = ""
-    """Where its commands are on most clusters."""
+    """The folder of its commands on most clusters."""
 
     delegated_commands: tuple[str, ...] = ()
-    """The commands that an account runs as others to submit for them; () where it submits for itself alone."""
+    """The commands that an account runs as others to submit for them; () where it submits for
+    itself alone.
+    """
+
+    @abstractmethod
+    def query(self) -> Query[Probe]:
+        """Query whether this scheduler exists; parse raises CommandMissing where it does not."""
+
+    def backend(self, found: Probe) -> Backend | None:
+        """Return the backend for the dialect that was found; None: there is one kind."""
+        return None
 
 
-class QueuePart(Struct, frozen=True, kw_only=True):
-    """What waits and runs, and where: tables of domain.schema.JOBS, NODES and QUEUES."""
-
-    jobs: Callable[[JobScope], Query[ParsedTable]]
-    nodes: Callable[[], Query[ParsedTable]] = _no_nodes
-    queues: Callable[[], Query[ParsedTable]] = _no_queues
-
-    node_activity: Callable[[str], Query[Activity]] | None = None
-    """(node): what programs have the scheduler run on a node now, such as tasks. None: nothing
-    of the kind."""
+class QueuePart(ABC):
+    """Waiting and running jobs, nodes and queues: tables of domain.schema.JOBS, NODES, QUEUES."""
 
     lists_ended: bool = False
     """Whether a list of one person's jobs costs no more with those that ended a short while ago."""
 
-    newly_ended: Callable[[str, int], Query[tuple[str, ...]] | None] = _none
-    """(user, seconds): the ids of a user's jobs that ended within so many seconds, and no more of them. None where the
-    scheduler has no such list, or `lists_ended`."""
+    @abstractmethod
+    def jobs(self, scope: JobScope) -> Query[ParsedTable]:
+        """Query jobs; parse raises NoSuchJob where none of those named is found."""
 
-    down_hosts: Callable[[Sequence[str]], Query[frozenset[str]] | None] = _none
-    """Which of some hosts are down; None where no job is said to run on a host that is."""
+    def nodes(self) -> Query[ParsedTable]:
+        """Query all nodes."""
+        return Query(("true",), lambda _: ParsedTable(schema.NODES.empty_table()))
 
-    pause: Callable[[], Query[str] | None] = _none
-    """Why no job of the cluster starts at present, '' where jobs may start; None where each job's reason says so."""
+    def queues(self) -> Query[ParsedTable]:
+        """Query all queues."""
+        return Query(("true",), lambda _: ParsedTable(schema.QUEUES.empty_table()))
+
+    def node_activity(self, node: str) -> Query[Activity] | None:
+        """Query what programs have the scheduler run on a node, such as tasks; None: no such
+        thing.
+        """
+        return None
+
+    def down_hosts(self, hosts: Sequence[str]) -> Query[frozenset[str]] | None:
+        """Query which hosts are down; None where no job is said to run on a host that is."""
+        return None
+
+    def pause(self) -> Query[str] | None:
+        """Query why no job of the cluster starts at present, '' where jobs may start; None where
+        the reason of each job reports it.
+        """
+        return None
 
 
 class PolicyReason(Struct, frozen=True):
@@ -358,50 +325,34 @@ class PolicyReason(Struct, frozen=True):
     resource: str = ""
 
 
-class ReasonsPart(Struct, frozen=True, kw_only=True):
-    """What a job's state (of domain.states) and the scheduler's reason for it mean."""
+class ReasonsPart:
+    """The meaning of a job's state (of domain.states) and of the scheduler's reason for it."""
 
-    hint: Callable[[str, str | None], str] = _empty_text
-    """In plain words why a job waits or how it ended, or '' where there is nothing to add."""
+    def hint(self, state: str, reason: str | None) -> str:
+        """Explain in plain words why a job waits or how it ended; '' where nothing is to add."""
+        return ""
 
-    cause: Callable[[Mapping[str, str]], str] = _empty_text
-    """Why a job waits or failed, in the scheduler's own words by what `native` says of it, where its reason is only a
-    code; '' where there is nothing to add."""
+    def cause(self, native: Mapping[str, str]) -> str:
+        """Return the scheduler's own message on why a job waits or failed, from its `native`
+        attributes, where its reason is only a code; '' where nothing is to add.
+        """
+        return ""
 
-    never_starts: Callable[[str, str | None], str] = _empty_text
-    """What to do about a job that will not start by itself, with `{id}` for its id; '' where waiting may help."""
+    def never_starts(self, state: str, reason: str | None) -> str:
+        """Return the step to take for a job that will not start by itself, with `{id}` for its id;
+        '' where waiting may help, or its owner holds it.
+        """
+        return ""
 
-    policy: Callable[[str, str | None], PolicyReason | None] = _none
-    """Where a job waits for a limit, its share or a reservation: which; None for any other wait."""
+    def policy(self, state: str, reason: str | None) -> PolicyReason | None:
+        """Return the limit, share or reservation that a job waits for; None for any other wait."""
+        return None
 
     def explain(self, row: Mapping[str, Any]) -> str:
         """Return `hint` for a row of domain.schema.JOBS; '' where a signal ended it, which says
         more.
         """
         return "" if row["exit_signal"] else self.hint(str(row["state"]), row["reason"])
-
-
-class HistoryQuery(Protocol):
-    def __call__(
-        self, user: str | None, since_seconds: int, job_ids: Sequence[str] = (), /
-    ) -> Query[ParsedTable]:
-        """Jobs that ended within the last `since_seconds`, of a user as in JobScope; or `job_ids`,
-        ended or not.
-
-        parse raises AccountingUnavailable.
-        """
-        ...
-
-
-class RunsQuery(Protocol):
-    def __call__(self, user: str | None, since: int, until: int, now: int, /) -> Query[ParsedTable]:
-        """Rows of domain.schema.RUNS that ended from `since` to before `until`, of a user as in
-        JobScope.
-
-        All are epoch seconds of the cluster's clock, which is at `now`. The answer may hold more
-        than was asked for. parse raises AccountingUnavailable.
-        """
-        ...
 
 
 class HistoryScope(Struct, frozen=True):
@@ -415,29 +366,14 @@ class HistoryScope(Struct, frozen=True):
     retention_seconds: int | None = None
 
 
-class HistoryPart(Struct, frozen=True, kw_only=True):
-    """What ended."""
-
-    jobs: HistoryQuery = _without_history
-
-    runs: RunsQuery | None = None
-    """What each run used as well. None: `jobs` tells all there is."""
-
-    runs_at: Callable[[str | None, int], Query[ParsedTable]] | None = None
-    """(user, epoch seconds): the runs that had begun and not ended by then, and have ended since. None where `runs` to
-    this day is as cheap."""
+class HistoryPart:
+    """Ended jobs."""
 
     is_sliced: bool = False
-    """Whether a part of a span costs a part of the whole: long ones are asked for in slices."""
-
-    native: Callable[[str], Query[Mapping[str, str]]] = _without_history
-    """Everything the accounting database says of a job; parse raises NoSuchJob or AccountingUnavailable."""
-
-    scope: Callable[[str], Query[HistoryScope] | None] = _none
-    """(user): what the history shows a user. None: the scheduler tells nothing of it."""
+    """Whether a part of a span costs a part of the whole: long spans are queried in slices."""
 
     keeps_ended: bool = False
-    """Whether what it told of an ended job stays as it is: only what ended since has to be asked for."""
+    """Whether the record of an ended job never changes: only what ended since has to be queried."""
 
     forgotten: str = ""
     """Why a job may be in no list and in no history, where there is a usual reason."""
@@ -445,224 +381,406 @@ class HistoryPart(Struct, frozen=True, kw_only=True):
     no_history: str = "not kept here"
     """What it means that the site's scheduler keeps none."""
 
+    def jobs(
+        self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
+    ) -> Query[ParsedTable]:
+        """Query jobs that ended within the last `since_seconds`, of a user as in JobScope; or
+        `job_ids`, ended or not.
 
-class DetailPart(Struct, frozen=True, kw_only=True):
-    """All about one job. A `row` is one of domain.schema.JOBS."""
+        parse raises AccountingUnavailable.
+        """
+        return Query(("true",), _raise_no_history)
 
-    native: Callable[[str], Query[Mapping[str, str]]]
-    """Everything the scheduler says of a job it still holds; parse raises NoSuchJob."""
+    def runs(self, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
+        """Query rows of domain.schema.RUNS that ended from `since` to before `until`, of a user as
+        in JobScope; by default those of `jobs`, without what each used.
 
-    join: Callable[[pa.Table, Mapping[str, str]], JobDetail] = JobDetail
-    """A job's row with its native answer: fills the paths."""
+        All are epoch seconds of the cluster's clock, which is at `now`. The answer may hold more
+        than was requested. parse raises AccountingUnavailable.
+        """
+        return self.jobs(user, max(0, now - since))
 
-    usage: Callable[[Mapping[str, Any]], Query[Usage] | None] = _none
-    """What a job uses (running) or used (ended); None for one that has not started."""
+    def runs_at(self, user: str | None, at: int) -> Query[ParsedTable] | None:
+        """Query the runs that had begun and not ended by `at` (epoch seconds), and have ended
+        since. None where `runs` to this day is as cheap.
+        """
+        return None
 
-    steps: Callable[[Mapping[str, Any]], Query[ParsedTable] | None] = _none
-    """The steps of a job's last run: rows of domain.schema.STEPS. None for one that has not started, and where the
-    scheduler knows no steps."""
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        """Query all attributes of a job in the accounting database; parse raises NoSuchJob or
+        AccountingUnavailable.
+        """
+        return Query(("true",), _raise_no_history)
 
-    facts: Callable[[Mapping[str, str]], Mapping[str, Mapping[str, str]]] = _no_facts
-    """Groups of the job page that this scheduler alone has, by their titles: label → value, by what `native` says."""
+    def scope(self, user: str) -> Query[HistoryScope] | None:
+        """Query what the history shows a user; None: the scheduler does not report it."""
+        return None
 
-    activity: Callable[[Mapping[str, Any], Mapping[str, str]], Query[Activity] | None] = _none
-    """(row, native): what the job's program has the scheduler run within the job, such as tasks. None for one that has
-    nothing of the kind."""
+    def newly_ended(self, user: str, seconds: int) -> Query[tuple[str, ...]] | None:
+        """Query the ids of a user's jobs that ended within so many seconds, and no more of them.
 
-    workers: Callable[[JobDetail], Query[ParsedTable] | None] = _none
-    """The workers of one job that each end by themselves: rows of domain.schema.JOBS as those of an array's tasks, each
-    with the path of its log. None of a job without."""
-
-    shell: Callable[[Mapping[str, Any], ShellRequest], ShellCommand | None] = _none
-    """What runs a shell in a running job; None: there is no way onto its nodes."""
-
-    priority: Callable[[str], Query[Mapping[str, str]] | None] = _none
-    """What a waiting job's priority is made of: factor → value, in words a person reads; {} where not told, None where
-    the scheduler has no such thing."""
-
-    requeue_refusal: Callable[[Mapping[str, str]], str] = _empty_text
-    """Why a job is not put back into the queue, by what `native` says of it; '' where nothing forbids it."""
-
-    task_refusal: Callable[[Mapping[str, str]], str] | None = None
-    """Why a job cannot be a task of a shared pool, by what `native` says: it is not put back into the queue, or is more
-    than one job; '' where nothing forbids it. None: its jobs cannot be put back and held."""
-
-    submit_line: Callable[[Mapping[str, str]], str] = _empty_text
-    """The command line that a job was submitted with, by what `native` or the history's says; '' where not told."""
-
-    variables: Callable[[Mapping[str, Any]], Mapping[str, str | None]] = _no_variables
-    """What of a job's environment its row tells; None where it does not."""
+        None where the scheduler has no such list, or its queue `lists_ended`.
+        """
+        return None
 
 
-class InsidePart(Struct, frozen=True, kw_only=True):
-    """A running job from within."""
-
-    step: Callable[[Mapping[str, Any], InsideCommand], InsideStep] = _refused
-    """Run a command on each node of a running job, as its owner; raises UsageError, saying why, where that cannot be.
-    A `row` is one of domain.schema.JOBS."""
-
-    use_nodes: Callable[[Mapping[str, str]], Query[tuple[str, ...]]] | None = None
-    """(native): the nodes that a running job uses, in the scheduler's own words, for `use`; parse raises UsageError
-    where nothing is known of it. None: a step samples its nodes."""
-
-    use: Callable[[Mapping[str, str], tuple[str, ...]], Query[tuple[NodeSample, ...]]] = _refused
-    """(native, nodes): what it uses there now."""
-
-
-class LogsPart(Struct, frozen=True, kw_only=True):
-    """Where jobs write."""
-
-    files: Callable[[JobDetail, Script | None], LogFiles] = _shown_files
-    """The script is asked for only where the detail does not say it (`needs_script`)."""
-
-    needs_script: Callable[[JobDetail], bool] = _never
-    """Whether only the batch script's own directives can tell the paths."""
-
-    others: Callable[[JobDetail, LogFiles], Query[tuple[OtherLog, ...]] | None] = _none
-    """The logs that parts of a job have besides its own output, by where that is; None where there are none."""
-
-    request: Callable[[str], str] = _empty_text
-    """The path of the HTTP request that streams a log, by the path that `files` tells; '' for any other path."""
-
-    result: Callable[[bytes], tuple[bytes | None, bytes | None]] | None = None
-    """What the end of a call's log holds of its result and of its failure, both JSON; None where these are files."""
-
-
-class ScriptsPart(Struct, frozen=True, kw_only=True):
-    """Batch scripts: how they are written and read, and those of jobs."""
-
-    writer: Callable[[], ScriptWriter | None] = _none
-    """None where no scripts can be made."""
-
-    request_fields: tuple[RequestField, ...] = ()
-    """What a request can hold for it alone: the writer's."""
-
-    reader: Callable[[], ScriptReader] = _undirected_reader
-    """Of the directives that its scripts have."""
-
-    explain: Callable[[str], str] = _empty_text
-    """What one #SBATCH (#PBS …) line of a script asks for, in a few words; '' for any other line."""
-
-    query: Callable[[str], Query[Script] | None] = _none
-    """The batch script of a job the scheduler still holds; parse raises NoSuchJob or SchedulerRefused. None where it
-    gives none back (no KEEPS_SCRIPTS)."""
-
-    history_query: Callable[[str], Query[Script] | None] = _none
-    """The batch script the accounting database keeps; parse raises NoSuchJob, or AccountingUnavailable where it keeps
-    none. None as above."""
-
-    submitted_file: Callable[[JobDetail], str | None] = _none
-    """The file on the login node that a job's script was read from when it was submitted, where that is told."""
-
-    cron_parts: Callable[[CronJob], CronParts] = _refused
-    """The parts of a job's script that stands in for cron; raises UsageError where there can be none."""
-
-
-class PolicyPart(Struct, frozen=True, kw_only=True):
-    """What the site allows. None throughout: the scheduler has no such thing."""
-
-    qos: Callable[[str], Query[Mapping[str, str]] | None] = _none
-    """What a QoS allows and who may take its jobs' places: preemption, grace time, limits; {} where not told."""
-
-    queue_rules: Callable[[str], Query[Mapping[str, str]] | None] = _none
-    """What becomes of a queue's jobs that make way for others; {} where none has to, or it is not told."""
-
-    queue_limits: Callable[[], Query[Mapping[str, QueueLimits]] | None] = _none
-    """What each queue gives a chunk by default and allows a job; None where the scheduler has no chunks."""
-
-    preemption: Callable[[str], Query[Mapping[str, str]] | None] = _none
-    """Which queues' jobs take the place of a queue's, and how its own make way, in the words of `qos`."""
-
-    associations: Callable[[str, str], Query[ParsedOffers[AccountOffer]] | None] = _none
-    """(user, cluster): the accounts that a user may charge on a cluster ('': any), with their QoS; parse raises
-    AccountingUnavailable."""
-
-    qos_offers: Callable[[], Query[ParsedOffers[QosOffer]] | None] = _none
-    """All QoS with their limits; parse raises AccountingUnavailable."""
-
-    shares: Callable[[str], Query[ParsedTable]] = _refused
-    """(user): domain.schema.SHARES; parse raises AccountingUnavailable."""
-
-    limits: Callable[[str, str], Query[ParsedTable]] = _refused
-    """(user, cluster, as in `associations`): domain.schema.LIMITS that hold for a user; parse raises
-    AccountingUnavailable."""
-
-    reservations: Callable[[str], Query[ParsedTable]] = _refused
-    """(user): domain.schema.RESERVATIONS, and whether that user may use them."""
-
-
-class ActionsPart(Struct, frozen=True, kw_only=True):
-    """What can be done to jobs."""
-
-    commands: Callable[[ActionRequest], tuple[ActionCommand, ...]] = _refused
-    """As few commands as the scheduler allows; raises UsageError for what cannot be asked (a signal or time that is
-    none, a change there is no such thing as), naming it."""
-
-    alterable: tuple[str, ...] = ()
-    """What of ALTERABLE can be changed here."""
-
-    whole_array_verbs: frozenset[Verb] = frozenset()
-    """The verbs that it does to whole arrays only, and refuses for tasks of one."""
-
-
-class SubmitPart(Struct, frozen=True, kw_only=True):
-    """How scripts are handed in."""
-
-    program: str = ""
-    """The submit command's name, whose path a probe tells; '' where none is submitted as anyone else."""
-
-    submission: Callable[[Submission], SubmitCommand] = _refused
-    """Hand a script in, from the folder the command runs in. The command's one outcome is for its `name`; its words
-    name the new job: `job 93`, and may go on with what else is to be said of it. Raises UsageError."""
-
-    resubmission: Callable[
-        [JobDetail, Mapping[str, str], Script, ArrayTasks | None, str, NewLimits], SubmitCommand
-    ] = _refused
-    """(detail, past, script, tasks, mark, limits): submit a job's script with its options again, of an array only
-    `tasks` (None: all it had), as they were but for `limits`.
-
-    `past` is what HistoryPart.native says, {} where that is not to be had. The command's one outcome is for the job's
-    id, or `12_[3,7-9]` with tasks; its words name the new job: `job 93`. Raises UsageError for what cannot be submitted
-    so.
+class DetailPart(ABC):
+    """All about one job. A `row` is one of domain.schema.JOBS; `native` holds the attributes that
+    the scheduler reports of the job.
     """
 
-    log_folders: Callable[[Submission], tuple[str, ...]] = _no_folders
-    """The folders of a submission's logs, relative ones from where it is submitted, without which the job fails and
-    which the scheduler does not make. Patterns that it fills in are left as they are."""
+    holds_requeued: bool = False
+    """Whether its jobs can be put back into the queue and held, as tasks of a shared pool are."""
 
-    array_parts: Callable[[ArrayTasks], tuple[ArrayTasks, ...]] = _one_part
-    """The tasks that one submission each can have, where a list of tasks is not an array's."""
+    @abstractmethod
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        """Query all attributes of a job that the scheduler still holds; parse raises NoSuchJob."""
 
-    request: Callable[[Request, bytes, str, Mapping[str, SentFile]], SubmittedRequest] | None = None
-    """(request, library, mark, files): hand a request in as it is, with hpcdash.job as a zip and the request's own
-    files by their names. Raises UsageError, naming the field, for what the scheduler does not have. None: requests
-    become batch scripts."""
+    def join(self, job: pa.Table, native: Mapping[str, str]) -> JobDetail:
+        """Join a job's row with its attributes: fills the paths."""
+        return JobDetail(job, native)
+
+    def usage(self, row: Mapping[str, Any]) -> Query[Usage] | None:
+        """Query what a job uses (running) or used (ended); None for one that has not started."""
+        return None
+
+    def steps(self, row: Mapping[str, Any]) -> Query[ParsedTable] | None:
+        """Query the steps of a job's last run: rows of domain.schema.STEPS. None for one that has
+        not started, and where the scheduler knows no steps.
+        """
+        return None
+
+    def facts(self, native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+        """Return groups of the job page that this scheduler alone has: title → label → value."""
+        return {}
+
+    def activity(self, row: Mapping[str, Any], native: Mapping[str, str]) -> Query[Activity] | None:
+        """Query what the job's program has the scheduler run within the job, such as tasks; None
+        for one that has nothing of the kind.
+        """
+        return None
+
+    def workers(self, detail: JobDetail) -> Query[ParsedTable] | None:
+        """Query the workers of one job that each end by themselves: rows of domain.schema.JOBS as
+        those of an array's tasks, each with the path of its log. None of a job without.
+        """
+        return None
+
+    def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand | None:
+        """Build the command that runs a shell in a running job; None: there is no way onto its
+        nodes.
+        """
+        return None
+
+    def priority(self, job_id: str) -> Query[Mapping[str, str]] | None:
+        """Query the factors of a waiting job's priority, as text for a person; {} where it is not
+        reported, None where the scheduler has no such thing.
+        """
+        return None
+
+    def requeue_refusal(self, native: Mapping[str, str]) -> str:
+        """Return why a job is not put back into the queue; '' where nothing forbids it."""
+        return ""
+
+    def task_refusal(self, native: Mapping[str, str]) -> str:
+        """Return why a job cannot be a task of a shared pool: it is not put back into the queue, or
+        is more than one job; '' where nothing forbids it.
+        """
+        return self.requeue_refusal(native)
+
+    def submit_line(self, native: Mapping[str, str]) -> str:
+        """Return the command line that a job was submitted with, from its attributes here or in the
+        history; '' where it is not reported.
+        """
+        return ""
+
+    def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
+        """Return the variables of a job's environment that its row reports; None for a value that
+        it does not.
+        """
+        return {}
+
+
+class InsidePart:
+    """A running job from within."""
+
+    measures_use: bool = False
+    """Whether the scheduler itself measures the use of its jobs; else a step samples its nodes."""
+
+    def step(self, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+        """Build the command that runs another on each node of a running job, as its owner.
+
+        `row` is one of domain.schema.JOBS. Raises UsageError with the reason where that cannot be.
+        """
+        raise UsageError(_UNSUPPORTED)
+
+    def use_nodes(self, native: Mapping[str, str]) -> Query[tuple[str, ...]]:
+        """Query the nodes that a running job uses, by the scheduler's own names, for `use`.
+
+        parse raises UsageError where nothing is known of the job.
+        """
+        raise UsageError(_UNSUPPORTED)
+
+    def use(
+        self, native: Mapping[str, str], nodes: tuple[str, ...]
+    ) -> Query[tuple[NodeSample, ...]]:
+        """Query the present use of a job on these nodes."""
+        raise UsageError(_UNSUPPORTED)
+
+
+class LogsPart:
+    """The files that jobs write."""
+
+    has_results: bool = False
+    """Whether the log of a call ends with its result, as its job has no folder to fetch it from."""
+
+    def files(self, detail: JobDetail, script: Script | None) -> LogFiles:
+        """Return the paths of a job's logs; the script is given only where `needs_script`."""
+        stdout, stderr = (
+            detail.job[column][0].as_py() for column in ("stdout_path", "stderr_path")
+        )
+        return LogFiles(stdout, None if stderr == stdout else stderr)
+
+    def needs_script(self, detail: JobDetail) -> bool:
+        """Whether the paths depend on the directives of the batch script."""
+        return False
+
+    def others(self, detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
+        """Query the logs of parts of a job; `files` are its own. None where there are none."""
+        return None
+
+    def request(self, path: str) -> str:
+        """Return the path of the HTTP request that streams a log, by its path of `files`; '' for
+        any other path.
+        """
+        return ""
+
+    def result(self, content: bytes) -> tuple[bytes | None, bytes | None]:
+        """Return the result and the failure, both JSON, from the end of a call's log."""
+        return None, None
+
+
+class ScriptsPart:
+    """Batch scripts: how they are written and read, and those of jobs."""
+
+    request_fields: tuple[RequestField, ...] = ()
+    """The keys of a request that this scheduler alone has."""
+
+    def writer(self) -> ScriptWriter | None:
+        """Return the writer; None where no scripts can be made."""
+        return None
+
+    def reader(self) -> ScriptReader:
+        """Return the reader of the directives that its scripts have."""
+        from hpcdash.backends.script import undirected
+
+        return undirected
+
+    def explain(self, line: str) -> str:
+        """Explain in a few words what one #SBATCH (#PBS …) line of a script requests; '' for any
+        other line.
+        """
+        return ""
+
+    def query(self, job_id: str) -> Query[Script] | None:
+        """Query the batch script of a job the scheduler still holds; parse raises NoSuchJob or
+        SchedulerRefused. None where it gives none back (no KEEPS_SCRIPTS).
+        """
+        return None
+
+    def history_query(self, job_id: str) -> Query[Script] | None:
+        """Query the batch script in the accounting database; parse raises NoSuchJob, or
+        AccountingUnavailable where it has none. None as above.
+        """
+        return None
+
+    def submitted_file(self, detail: JobDetail) -> str | None:
+        """Return the file on the login node that a job's script was read from when it was
+        submitted, where that is reported.
+        """
+        return None
+
+    def cron_parts(self, job: CronJob) -> CronParts:
+        """Return the parts of a job's script that stands in for cron; raises UsageError where there
+        can be none.
+        """
+        raise UsageError(_UNSUPPORTED)
+
+
+class PolicyPart:
+    """The rules of the site. None throughout: the scheduler has no such thing."""
+
+    def qos(self, qos: str) -> Query[Mapping[str, str]] | None:
+        """Query what a QoS allows and who may take its jobs' places: preemption, grace time,
+        limits; {} where it is not reported.
+        """
+        return None
+
+    def queue_rules(self, queue: str) -> Query[Mapping[str, str]] | None:
+        """Query what becomes of a queue's jobs that make way for others; {} where none has to, or
+        it is not reported.
+        """
+        return None
+
+    def queue_limits(self) -> Query[Mapping[str, QueueLimits]] | None:
+        """Query what each queue gives a chunk by default and allows a job; None where the scheduler
+        has no chunks.
+        """
+        return None
+
+    def preemption(self, queue: str) -> Query[Mapping[str, str]] | None:
+        """Query which queues' jobs take the place of a queue's, and how its own make way, by the
+        keys of `qos`.
+        """
+        return None
+
+    def associations(
+        self, user: str, cluster: str = ""
+    ) -> Query[ParsedOffers[AccountOffer]] | None:
+        """Query the accounts that a user may charge on a cluster ('': any), with their QoS; parse
+        raises AccountingUnavailable.
+        """
+        return None
+
+    def qos_offers(self) -> Query[ParsedOffers[QosOffer]] | None:
+        """Query all QoS with their limits; parse raises AccountingUnavailable."""
+        return None
+
+    def shares(self, user: str) -> Query[ParsedTable]:
+        """Query rows of domain.schema.SHARES; parse raises AccountingUnavailable."""
+        raise UsageError(_UNSUPPORTED)
+
+    def limits(self, user: str, cluster: str) -> Query[ParsedTable]:
+        """Query rows of domain.schema.LIMITS that hold for a user, on a cluster as in
+        `associations`; parse raises AccountingUnavailable.
+        """
+        raise UsageError(_UNSUPPORTED)
+
+    def reservations(self, user: str) -> Query[ParsedTable]:
+        """Query rows of domain.schema.RESERVATIONS, and whether that user may use them."""
+        raise UsageError(_UNSUPPORTED)
+
+
+class ActionsPart:
+    """Actions on jobs."""
+
+    alterable: tuple[str, ...] = ()
+    """Those of ALTERABLE that can be changed here."""
+
+    whole_array_verbs: frozenset[Verb] = frozenset()
+    """The verbs that apply to whole arrays only, and are refused for tasks of one."""
+
+    def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        """Build as few commands as the scheduler allows.
+
+        Raises UsageError that names the signal, time or change which does not exist.
+        """
+        raise UsageError(_UNSUPPORTED)
+
+
+class SubmitPart:
+    """Submission of scripts and requests."""
+
+    program: str = ""
+    """The submit command's name, whose path a probe finds; '' where none is submitted as anyone
+    else.
+    """
+
+    takes_requests: bool = False
+    """Whether a request is submitted as it is, by `request`; else it becomes a batch script."""
 
     without_fields: frozenset[str] = frozenset()
     """The keys of a request that `request` refuses."""
 
-    request_findings: Callable[[Request, Offers], tuple[LintFinding, ...]] = _no_findings
-    """What a request that is handed in as it is asks for and the cluster does not have now."""
-
     new_limits: frozenset[str] = frozenset()
-    """Which fields of NewLimits a resubmission can have."""
+    """The fields of NewLimits that a resubmission can have."""
 
-    array_refusal: Callable[[Submission], Query[str] | None] = _none
-    """Why the cluster would take no array as large as a submission's, in words, '' where it would. None where nothing
-    has to be asked for."""
+    def submission(self, submission: Submission) -> SubmitCommand:
+        """Build the command that submits a script, from the folder the command runs in.
 
-    start_estimate: Callable[[Submission], Query[StartEstimate] | None] = _none
-    """When a script would start: nothing is submitted. Its `file`, or the command's stdin, gives the script; None where
-    the scheduler has no such thing.
+        Its one outcome is for the submission's `name`; its text names the new job: `job 93`, and
+        may continue. Raises UsageError.
+        """
+        raise UsageError(_UNSUPPORTED)
 
-    A refusal is an answer; parse raises for what is none (controller down). Raises UsageError for what cannot be asked.
-    """
+    def resubmission(
+        self,
+        detail: JobDetail,
+        past: Mapping[str, str],
+        script: Script,
+        tasks: ArrayTasks | None,
+        mark: str,
+        limits: NewLimits = AS_IT_WAS,
+    ) -> SubmitCommand:
+        """Build the command that submits a job's script with its options again, as they were but
+        for `limits`; of an array only `tasks` (None: all it had).
 
-    start_again_estimate: Callable[
-        [JobDetail, Mapping[str, str], Script, NewLimits, int | None], Query[StartEstimate] | None
-    ] = _none
-    """(detail, past, script, limits, nodes): the same for a job as it was submitted, with limits and a number of nodes
-    (None: as it was) in place of its own. The command's stdin gives the script."""
+        `past` holds the attributes of HistoryPart.native, {} where it has none. The command's one
+        outcome is for the job's id, or `12_[3,7-9]` with tasks; its text names the new job:
+        `job 93`. Raises UsageError for what cannot be submitted so.
+        """
+        raise UsageError(_UNSUPPORTED)
+
+    def log_folders(self, submission: Submission) -> tuple[str, ...]:
+        """Return the folders of a submission's logs, relative ones from where it is submitted,
+        without which the job fails and which the scheduler does not make. Patterns that it fills in
+        are left as they are.
+        """
+        return ()
+
+    def array_parts(self, tasks: ArrayTasks) -> tuple[ArrayTasks, ...]:
+        """Return the tasks that one submission each can have, where a list of tasks is not an
+        array's.
+        """
+        return (tasks,)
+
+    def request(
+        self,
+        request: Request,
+        library: bytes,
+        mark: str,
+        files: Mapping[str, SentFile] = MappingProxyType({}),
+    ) -> SubmittedRequest:
+        """Build the commands that submit a request as it is, with hpcdash.job as a zip (`library`)
+        and the request's own files by their names.
+
+        Raises UsageError, naming the field, for what the scheduler does not have.
+        """
+        raise UsageError(_UNSUPPORTED)
+
+    def request_findings(self, request: Request, offers: Offers) -> tuple[LintFinding, ...]:
+        """Return what a request that is submitted as it is asks for and the cluster does not have
+        now.
+        """
+        return ()
+
+    def array_refusal(self, submission: Submission) -> Query[str] | None:
+        """Query why the cluster would take no array as large as a submission's, '' where it would.
+        None where nothing has to be queried.
+        """
+        return None
+
+    def start_estimate(self, submission: Submission) -> Query[StartEstimate] | None:
+        """Query when a script would start: nothing is submitted. Its `file`, or the command's
+        stdin, gives the script; None where the scheduler has no such thing.
+
+        A refusal is an answer; parse raises for what is none (controller down). Raises UsageError
+        for what cannot be requested.
+        """
+        return None
+
+    def start_again_estimate(
+        self,
+        detail: JobDetail,
+        past: Mapping[str, str],
+        script: Script,
+        limits: NewLimits,
+        nodes: int | None,
+    ) -> Query[StartEstimate] | None:
+        """Query the same for a job as it was submitted, with limits and a number of nodes (None: as
+        it was) in place of its own. The command's stdin gives the script.
+        """
+        return None
 
 
 class Backend(Struct, frozen=True, kw_only=True):
@@ -695,16 +813,40 @@ class Backend(Struct, frozen=True, kw_only=True):
     def require(self, capability: Capability) -> None:
         """Raise UsageError where the scheduler lacks a capability."""
         if capability not in self.capabilities:
-            deed, step = _REFUSALS[capability]
-            raise UsageError(f"{self.title} has no way to {deed}", step)
+            action, step = _REFUSALS[capability]
+            raise UsageError(f"{self.title} has no way to {action}", step)
 
-    @property
-    def needs_probe(self) -> bool:
-        """Whether its probe has to be answered before anything else: it tells the dialect, or
-        refuses the version.
+    def table(
+        self, kind: Kind, user: str, cluster: str, history_seconds: int
+    ) -> Query[ParsedTable]:
+        """Return the query that fills a table, of a `user` or of everyone as `kind` has it; raise
+        UsageError where the scheduler lacks it.
+
+        `cluster` is as in `policy.associations`; history ended within `history_seconds`.
         """
-        return self.probe.backend_for is not None or self.probe.refuses_old
+        match kind:
+            case Kind.MINE:
+                return self.queue.jobs(JobScope(user=user, ended=self.queue.lists_ended))
+            case Kind.EVERYONE:
+                return self.queue.jobs(JobScope())
+            case Kind.NODES:
+                return self.queue.nodes()
+            case Kind.QUEUES:
+                return self.queue.queues()
+            case Kind.HISTORY:
+                return self.history.jobs(user, history_seconds)
+            case Kind.HISTORY_EVERYONE:
+                return self.history.jobs(None, history_seconds)
+            case Kind.SHARES:
+                self.require(Capability.SHARES)
+                return self.policy.shares(user)
+            case Kind.LIMITS:
+                self.require(Capability.LIMITS)
+                return self.policy.limits(user, cluster)
+            case Kind.RESERVATIONS:
+                self.require(Capability.RESERVATIONS)
+                return self.policy.reservations(user)
 
     def for_probe(self, probe: Probe) -> Backend:
         """The backend for what the probe found: itself, where there is one kind."""
-        return self if self.probe.backend_for is None else self.probe.backend_for(probe)
+        return self.probe.backend(probe) or self

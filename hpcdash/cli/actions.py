@@ -16,17 +16,17 @@ from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.cli.build import journal
 from hpcdash.cli.jobs import parse_filter, warn_unknown_gpus, with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
-from hpcdash.cli.terminal import is_agreed, print_json
+from hpcdash.cli.terminal import is_agreed, print_json, print_text
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
 from hpcdash.domain.job_ids import parse_job_number, plain_id
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
-from hpcdash.domain.text import cell_width, clip, visible
+from hpcdash.domain.tables import Kind
+from hpcdash.domain.text import align_cells, clip, visible
 from hpcdash.domain.units import DAY
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, Declined, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.action_text import format_impact, format_others, format_pause
 from hpcdash.services.jobs.actions import Plan, Report, Row
 from hpcdash.services.jobs.rows import ids_in_full
@@ -316,27 +316,25 @@ def format_jobs(rows: Sequence[Row]) -> str:
 
 def _write_table(report: Report) -> None:
     past = _PAST[report.plan.request.verb]
-    width = max((len(outcome.job_id) for outcome in report.outcomes), default=0)
+    rows = []
     for outcome in report.outcomes:
         words = visible(outcome.words)
         if outcome.done:
             said = f"{past}: {words}" if words else past
         else:
             said = f"{'unknown' if outcome.done is None else 'refused'}: {words}"
-        print(f"{visible(outcome.job_id):<{width}}  {said}")
+        rows.append((outcome.job_id, said))
+    print_text("".join(f"{line}\n" for line in align_cells(rows)))
 
 
 def _write_json(report: Report, session: ClusterSession) -> None:
-    store = session.store
     results: list[dict[str, Any]] = [
         {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.words}
         for outcome in report.outcomes
     ]
     answer = {
         "schema": 1,
-        "cluster": session.name,
-        "backend": store.backend.name,
-        "taken_at": format_utc(store.clock.now()),
+        **session.envelope(),
         "verb": str(report.plan.request.verb),
         "results": results,
     }
@@ -359,7 +357,11 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
         answer = {"schema": 1, "actions": list(map(_json_action, entries))}
         print_json(answer)
         return
-    _write_journal_table([_HEADINGS, *map(_cells, entries)])
+    rows = [
+        (*(clip(visible(cell), width) for cell, width in zip(row, _WIDEST, strict=False)), row[-1])
+        for row in (_HEADINGS, *map(_cells, entries))
+    ]
+    print(*align_cells(rows), sep="\n")
     if not entries and sys.stderr.isatty():
         print("no actions yet", file=sys.stderr)
 
@@ -427,23 +429,6 @@ def _cells(entry: JournalEntry) -> tuple[str, ...]:
         " ".join(entry.job_ids),
         format_end(entry),
     )
-
-
-def _write_journal_table(rows: Sequence[tuple[str, ...]]) -> None:
-    shown = [
-        [
-            *(clip(visible(cell), width) for cell, width in zip(row, _WIDEST, strict=False)),
-            visible(row[-1]),
-        ]
-        for row in rows
-    ]
-    widths = [max(cell_width(row[column]) for row in shown) for column in range(len(_WIDEST))]
-    for row in shown:
-        cells = [
-            cell + " " * (width - cell_width(cell))
-            for cell, width in zip(row, widths, strict=False)
-        ]
-        print("  ".join([*cells, row[-1]]))
 
 
 def _json_action(entry: JournalEntry) -> dict[str, object]:

@@ -34,10 +34,10 @@ from hpcdash.cli.terminal import is_agreed, print_json, print_text
 from hpcdash.config.request import request_text
 from hpcdash.domain.request import Request, SlotType
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.units import format_duration, parse_duration, parse_memory
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, NoSuchJob, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.allocations import (
     TITLE_NAME,

@@ -37,6 +37,7 @@ from hpcdash.config.settings import (
 )
 from hpcdash.config.values import http_url
 from hpcdash.domain.request import Site
+from hpcdash.domain.tables import TABLES, Kind
 from hpcdash.embedded import FOLDER_VARIABLE
 from hpcdash.embedded.machine import node_name
 from hpcdash.embedded.start import open_folder, wake
@@ -45,7 +46,7 @@ from hpcdash.private_files import atomic_write, close_to_others, require_own
 from hpcdash.services.cluster.clock import ClusterClock, FrozenClock
 from hpcdash.services.cluster.poller import Pace, Poller
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
+from hpcdash.services.cluster.snapshots import SnapshotCache
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
@@ -66,8 +67,6 @@ _UNREAD = "?"
 EMBEDDED = "local"
 # It asks no one but this machine: as often as a person notices, for little of one core.
 _QUEUE_SECONDS = 2.0
-# Shares change slowly, and the lines over the jobs have them all day.
-_SHARES_SECONDS = 600.0
 _QUEUE_COMMANDS_PER_MINUTE = 600
 _NEXT_STEP = (
     f"Write {' or '.join(f'--for {name}' for name in ON_LOGIN_NODES)}, or set backend = "
@@ -412,15 +411,9 @@ def _private_lines(name: str) -> list[str]:
 def cluster_pace(cluster: ClusterSettings) -> Pace:
     poll = cluster.poll
     seconds = {
-        Kind.MINE: poll.mine_seconds,
-        Kind.EVERYONE: poll.everyone_seconds,
-        Kind.NODES: poll.nodes_seconds,
-        Kind.QUEUES: poll.nodes_seconds,
-        Kind.HISTORY: poll.history_seconds,
-        Kind.HISTORY_EVERYONE: poll.history_seconds,
-        Kind.SHARES: _SHARES_SECONDS,
-        Kind.LIMITS: poll.nodes_seconds,
-        Kind.RESERVATIONS: poll.nodes_seconds,
+        kind: getattr(poll, pace) if isinstance(pace, str) else pace
+        for spec in TABLES.values()
+        for kind, pace in spec.paces.items()
     }
     return Pace(seconds, poll.unfocused_factor, poll.controller_share)
 

@@ -33,6 +33,7 @@ from hpcdash.domain.impact import choose
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import JOBS, public_names
 from hpcdash.domain.states import JobState
+from hpcdash.domain.tables import HISTORY
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
 from hpcdash.services.chains import ChainReader
@@ -57,9 +58,7 @@ def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
     if form == "json":
         answer = {
             "schema": 1,
-            "cluster": session.name,
-            "backend": session.store.backend.name,
-            "taken_at": format_utc(taken_at),
+            **session.envelope(taken_at),
             "rejected_rows": 0,
             "counts": class_counts(chain.rows),
             "ends_by": None if end is None else format_utc(end),
@@ -98,7 +97,7 @@ def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
     table = pa.Table.from_pylist(rows, JOBS)
     out, encoding = sys.stdout.buffer, sys.stdout.encoding
     write_table(
-        "history", table, out, utc_now=taken_at, columns=_COLUMNS, width=width, encoding=encoding
+        HISTORY, table, out, utc_now=taken_at, columns=_COLUMNS, width=width, encoding=encoding
     )
     for note in notes:
         print(f"hpcdash: {visible(note)}", file=sys.stderr)

@@ -18,11 +18,10 @@ from hpcdash.cli.submit import require_launches
 from hpcdash.cli.terminal import is_agreed, print_json, print_text
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.read import load_settings
-from hpcdash.domain.rfc3339 import format_utc
-from hpcdash.domain.text import counted, visible
+from hpcdash.domain.tables import Kind
+from hpcdash.domain.text import align_cells, counted, visible
 from hpcdash.domain.units import parse_duration
 from hpcdash.errors import EXIT_REFUSED, Declined, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.submit.launches import Launches
@@ -190,11 +189,8 @@ def _remembered() -> Iterator[None]:
 def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:
     lines = [("NODE", "CHECK", "RESULT", "FINDING")]
     for one in results:
-        lines.append((visible(one.node), one.name, one.state, format_result(one, known)))
-    widths = [max(len(line[at]) for line in lines) for at in range(3)]
-    for line in lines:
-        cells = (f"{cell:<{width}}" for cell, width in zip(line[:3], widths, strict=True))
-        print_text("  ".join((*cells, line[3])).rstrip() + "\n")
+        lines.append((one.node, one.name, one.state, format_result(one, known)))
+    print_text("".join(f"{line}\n" for line in align_cells(lines)))
     bad = {one.node for one in results if one.state not in ("ok", "skipped")}
     nodes = {one.node for one in results}
     _print(
@@ -224,9 +220,7 @@ def _write_json(
     print_json(
         {
             "schema": 1,
-            "cluster": session.name,
-            "backend": session.store.backend.name,
-            "taken_at": format_utc(time.time()),
+            **session.envelope(time.time()),
             "jobs": [one.job_id or None for one in planned],
             "checks": checks,
         }

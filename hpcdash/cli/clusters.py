@@ -15,9 +15,9 @@ from hpcdash.cli.terminal import TerminalPrompter, print_json, print_text
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.config.write import write_cluster
-from hpcdash.domain.text import counted, visible
+from hpcdash.domain.tables import Kind
+from hpcdash.domain.text import align_cells, counted, visible
 from hpcdash.errors import EXIT_USAGE, HpcdashError, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.actions import ACTION_NAMES, key_problems
 
 _COLUMNS = ("name", "title", "transport", "ssh", "backend", "user", "default", "origin")
@@ -85,13 +85,7 @@ def run_clusters(common: CommonOptions, form: str) -> None:
         ]
         for row in rows
     ]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
-    for line in cells:
-        print(
-            "  ".join(
-                visible(cell).ljust(width) for cell, width in zip(line, widths, strict=True)
-            ).rstrip()
-        )
+    print(*align_cells(cells), sep="\n")
 
 
 def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: bool) -> None:

@@ -11,10 +11,10 @@ import click
 from hpcdash.backends import registry
 from hpcdash.cli.help import CommandGroup
 from hpcdash.cli.options import ROW_FORMATS, CommonOptions, common_options
+from hpcdash.domain.tables import JOBS, NODES, QUEUES, SITE_TABLES, TableSpec
 
 if TYPE_CHECKING:
     from hpcdash.cli.images import ImageRequest
-    from hpcdash.cli.tables import Kind
 
 
 def _file_or_stdout(
@@ -26,27 +26,39 @@ def _file_or_stdout(
 _SCHEDULERS = click.Choice(registry.ON_LOGIN_NODES)
 
 
-def _table_command(name: Kind, words: str) -> click.Command:
-    @click.command(name, help=words)
-    @click.option(
-        "--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches."
-    )
-    @click.option(
-        "--mine/--all",
-        "mine",
-        default=True,
-        # Nodes and queues are always all there are; scripts may say so.
-        hidden=name != "jobs",
-        help="Your own jobs (the default) or everyone's.",
-    )
-    @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
-    @common_options
+_FILTER = click.option(
+    "--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches."
+)
+_FORMAT = click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
+_MINE = click.option(
+    "--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's."
+)
+# Nodes and queues are always all there are; scripts may say so.
+_ALWAYS_ALL = click.option("--mine/--all", "mine", default=True, hidden=True)
+_TABLE_OPTIONS = {
+    "jobs": (_FILTER, _MINE, _FORMAT),
+    "nodes": (_FILTER, _ALWAYS_ALL, _FORMAT),
+    "queues": (_FILTER, _ALWAYS_ALL, _FORMAT),
+    "shares": (
+        click.option(
+            "--all", "mine", flag_value=False, default=True, help="All accounts, not only yours."
+        ),
+        _FILTER,
+        _FORMAT,
+    ),
+}
+
+
+def _table_command(spec: TableSpec) -> click.Command:
     def command(common: CommonOptions, **given: Any) -> None:
         from hpcdash.cli.jobs import run_table
 
-        run_table(common, name, **given)
+        run_table(common, spec.name, **given)
 
-    return command
+    decorated = common_options(command)
+    for option in reversed(_TABLE_OPTIONS.get(spec.name, (_FILTER, _FORMAT))):
+        decorated = option(decorated)
+    return click.command(spec.name, help=spec.summary)(decorated)
 
 
 def _runs_options(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -82,16 +94,8 @@ def _runs_options(since: str) -> Callable[[Callable[..., None]], Callable[..., N
             metavar="PATTERN",
             help="Only jobs with this name; * matches any text.",
         ),
-        click.option(
-            "--filter",
-            "expression",
-            default="",
-            metavar="EXPR",
-            help="Only rows this filter matches.",
-        ),
-        click.option(
-            "--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's."
-        ),
+        _FILTER,
+        _MINE,
     ]
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
@@ -104,7 +108,7 @@ def _runs_options(since: str) -> Callable[[Callable[..., None]], Callable[..., N
 
 @click.command()
 @_runs_options("7d")
-@click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
+@_FORMAT
 @common_options
 def history(common: CommonOptions, expression: str, mine: bool, form: str, **given: str) -> None:
     """Jobs that ended: within the last 7 days, or in any span of time.
@@ -337,37 +341,6 @@ def script(common: CommonOptions, **given: Any) -> None:
     run_script(common, **given)
 
 
-def _rules_command(name: Kind, words: str, *, has_all: bool = False) -> click.Command:
-    @click.command(name, help=words)
-    @click.option(
-        "--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches."
-    )
-    @click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
-    @common_options
-    def command(common: CommonOptions, *, everyone: bool = False, **given: Any) -> None:
-        from hpcdash.cli.jobs import run_table
-
-        run_table(common, name, mine=not everyone, **given)
-
-    if has_all:
-        command.params.insert(
-            0,
-            click.Option(["--all", "everyone"], is_flag=True, help="All accounts, not only yours."),
-        )
-    return command
-
-
-RULES_COMMANDS: tuple[click.Command, ...] = (
-    _rules_command(
-        "shares",
-        "Fair share of your accounts: shares, usage, and the factor in priority.",
-        has_all=True,
-    ),
-    _rules_command("limits", "Limits that apply to you, and how much of each is used."),
-    _rules_command(
-        "reservations", "Reservations: when, which nodes, and whether you may use them."
-    ),
-)
 _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
 
 
@@ -386,7 +359,7 @@ _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
     is_flag=True,
     help="Estimate how much earlier your jobs would start if they asked for what they use.",
 )
-@click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
+@_FORMAT
 @common_options
 def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> None:
     """Show what ended jobs used of what they asked for, with advice.
@@ -449,11 +422,7 @@ def report(common: CommonOptions, **given: Any) -> None:
 
 
 LOOK_COMMANDS: tuple[click.Command, ...] = (
-    _table_command("jobs", "Jobs in the queue."),
-    _table_command("nodes", "Nodes, what they have, and why some are drained. Always all of them."),
-    _table_command(
-        "queues", "Queues (partitions), their limits and what is free. Always all of them."
-    ),
+    *map(_table_command, (JOBS, NODES, QUEUES)),
     history,
     show,
     log,
@@ -974,7 +943,7 @@ def share_run(common: CommonOptions, pool: str, once: bool, limit: str | None) -
 @click.option(
     "--filter", "expression", default="", metavar="EXPR", help="Only tasks this filter matches."
 )
-@click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
+@_FORMAT
 @common_options
 def share_show(common: CommonOptions, pool: str, expression: str, form: str) -> None:
     """Show a pool: how full it is, quotas, who runs, who waits and why, who is next, who was
@@ -1257,7 +1226,7 @@ def doctor(common: CommonOptions, form: str) -> None:
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
+@_FORMAT
 @common_options
 @click.pass_context
 def clusters(context: click.Context, common: CommonOptions, form: str) -> None:
@@ -1351,7 +1320,7 @@ SETUP_COMMANDS: tuple[click.Command, ...] = (doctor, clusters, config, completio
 
 COMMANDS = (
     *LOOK_COMMANDS,
-    *RULES_COMMANDS,
+    *map(_table_command, SITE_TABLES),
     *ACT_COMMANDS,
     *SUBMIT_COMMANDS,
     *WATCH_COMMANDS,

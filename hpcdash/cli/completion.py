@@ -18,11 +18,12 @@ from hpcdash.cli.help import topics
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.read import load_settings
 from hpcdash.domain.query import completions
+from hpcdash.domain.schema import SCHEMAS
 from hpcdash.domain.states import UNLISTED
+from hpcdash.domain.tables import JOBS, TABLES, Kind
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.private_files import atomic_write, make_folder
-from hpcdash.services.cluster.snapshots import SCHEMAS, Kind
 
 _VARIABLE = "_HPCDASH_COMPLETE"
 # bash takes the colon of state:run for the end of a word, and replaces only what is behind it.
@@ -83,13 +84,7 @@ def _found(context: click.Context, name: str, incomplete: str) -> list[Completio
         rows = [row for table in tables for row in table.to_pylist()]
         return [CompletionItem(row["name"]) for row in rows if row.get("_standing") not in UNLISTED]
     if name == "expression":
-        kind = (
-            Kind.NODES
-            if context.info_name == "nodes"
-            else Kind.QUEUES
-            if context.info_name == "queues"
-            else Kind.MINE
-        )
+        kind = TABLES.get(context.info_name or "", JOBS).kind()
         known = cache.load(kind)
         return [
             CompletionItem(text)

@@ -35,10 +35,11 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.settings import DEFAULT_THEME, Settings
 from hpcdash.config.watch_settings import WatchSettings
+from hpcdash.domain.tables import Kind
+from hpcdash.domain.text import align_cells
 from hpcdash.errors import UsageError
 from hpcdash.private_files import make_folder
 from hpcdash.recorded import find_case, shipped_cases
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state import database
 from hpcdash.services.state.choices import Choices, choices_file, read_choices, write_choices
@@ -212,9 +213,7 @@ def note_tour() -> None:
 def list_cases() -> None:
     """Print the shipped recordings, and how to open one."""
     cases = shipped_cases()
-    width = max(map(len, cases))
-    for name, about in cases.items():
-        print(f"{name:<{width}}  {about}")
+    print(*align_cells(list(cases.items())), sep="\n")
     print(f"\nOpen one: hpcdash replay {max(name for name in cases if name.endswith('training'))}")
 
 

@@ -36,6 +36,7 @@ from hpcdash.config.read import load_settings
 from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.domain.checks import Check
 from hpcdash.domain.rfc3339 import format_utc
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_span
 from hpcdash.embedded import FOLDER_VARIABLE
@@ -43,7 +44,6 @@ from hpcdash.embedded.machine import this_machine
 from hpcdash.embedded.start import supervisor_pid
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, AccountingUnavailable, HpcdashError
 from hpcdash.private_files import make_folder, make_private
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import click
 
+from hpcdash.domain.tables import SITE_TABLES
+
 GROUPS = {
     "Look": ("jobs", "show", "log", "metrics", "script", "nodes", "queues", "chain"),
-    "Usage": ("history", "efficiency", "report", "shares", "limits", "reservations"),
+    "Usage": ("history", "efficiency", "report", *(spec.name for spec in SITE_TABLES)),
     "Act": (
         "cancel",
         "hold",
@@ -49,6 +51,7 @@ GROUPS = {
     ),
 }
 EXAMPLES = {
+    **{spec.name: (spec.name,) for spec in SITE_TABLES},
     "jobs": ("jobs --all --filter 'queue:gpu state:pending'", "jobs --format json"),
     "show": ("show 4711", "show 4711 --steps", "show 4711 --sooner"),
     "log": ("log 4711 -f", "log 88_3 --err -n 500"),
@@ -72,8 +75,6 @@ EXAMPLES = {
     ),
     "report": ("report --since 90d", "report --all --since 30d --html usage.html"),
     "shares": ("shares --all",),
-    "limits": ("limits",),
-    "reservations": ("reservations",),
     "cancel": ("cancel 41 '88_[3-5]'", "cancel --filter 'name:sweep state:pending'"),
     "hold": ("hold 41 42",),
     "release": ("release 41 42",),

@@ -18,10 +18,11 @@ from hpcdash.domain.runs import merge_runs
 from hpcdash.domain.schema import RUNS
 from hpcdash.domain.spans import LOCAL_ZONE, parse_span
 from hpcdash.domain.states import ENDED
+from hpcdash.domain.tables import HISTORY, Kind
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_span
 from hpcdash.errors import UsageError
-from hpcdash.services.cluster.snapshots import Kind, Snapshot
+from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.archive import OTHERS_HIDDEN, ArchiveProgress, FetchedRuns, RunSelection
 
@@ -130,7 +131,7 @@ def run_history(
     warn_unknown_gpus(jobs, wanted, fetched.taken_at)
     warn_gaps(fetched)
     snapshot = Snapshot(Kind.HISTORY, table, fetched.taken_at, fetched.rejected)
-    print_table("history", snapshot, form, cluster=cluster, backend=backend)
+    print_table(HISTORY, snapshot, form, cluster=cluster, backend=backend)
     if form == "table" and not table.num_rows and sys.stderr.isatty():
         print(_format_nothing(jobs.num_rows, options, mine=mine), file=sys.stderr)
     if fetched.problem is not None:

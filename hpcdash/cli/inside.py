@@ -11,7 +11,6 @@ from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import is_agreed, print_json
 from hpcdash.config.read import load_settings
-from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import HOUR, parse_duration
 from hpcdash.errors import EXIT_REFUSED, Declined, SchedulerRefused, UsageError
@@ -78,9 +77,7 @@ def _print_json(
     print_json(
         {
             "schema": 1,
-            "cluster": session.name,
-            "backend": session.store.backend.name,
-            "taken_at": format_utc(session.store.clock.now()),
+            **session.envelope(),
             "job": job,
             "command": command,
             "nodes": for_json(answer),

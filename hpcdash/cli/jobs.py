@@ -18,18 +18,18 @@ from hpcdash.backends.job_detail import Activity, JobDetail, Script
 from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.tables import Kind as OutputKind
-from hpcdash.cli.tables import contract_columns, write_csv, write_json, write_table
+from hpcdash.cli.tables import write_csv, write_json, write_table
 from hpcdash.cli.terminal import TerminalPrompter, print_json, print_text, stdout
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
 from hpcdash.domain.job_text import Pair
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
-from hpcdash.domain.schema import JOBS, STEPS, public_names
+from hpcdash.domain.schema import JOBS, SCHEMAS, STEPS, public_names
 from hpcdash.domain.scripts import script_lines, unified
+from hpcdash.domain.tables import TABLES, Kind, TableSpec
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import SCHEMAS, Kind, Snapshot
+from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.services.session import ClusterSession
@@ -92,19 +92,6 @@ async def _tidy(session: ClusterSession) -> None:
             print(f"hpcdash: {visible(words)}", file=sys.stderr)
 
 
-def _kind(name: str, mine: bool) -> Kind:
-    kinds = {
-        "jobs": Kind.MINE if mine else Kind.EVERYONE,
-        "history": Kind.HISTORY if mine else Kind.HISTORY_EVERYONE,
-        "nodes": Kind.NODES,
-        "queues": Kind.QUEUES,
-        "shares": Kind.SHARES,
-        "limits": Kind.LIMITS,
-        "reservations": Kind.RESERVATIONS,
-    }
-    return kinds[name]
-
-
 async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
     """The kind, and for nodes and queues the whole queue beside it, which tells their jobs."""
     if kind is Kind.LIMITS:
@@ -165,10 +152,11 @@ async def _lacks_account(store: ClusterStore) -> bool:
 
 
 def run_table(
-    common: CommonOptions, name: OutputKind, *, expression: str, mine: bool, form: str
+    common: CommonOptions, name: str, *, expression: str, form: str, mine: bool = True
 ) -> None:
-    """Rows of a kind as a table, JSON or CSV on stdout."""
-    kind = _kind(name, mine)
+    """Rows of a table as text, JSON or CSV on stdout."""
+    spec = TABLES[name]
+    kind = spec.kind(everyone=not mine)
     wanted = parse_filter(expression, kind)
 
     async def work(session: ClusterSession) -> tuple[Snapshot, str, str]:
@@ -192,9 +180,9 @@ def run_table(
     warn_unknown_gpus(snapshot.table, wanted, snapshot.taken_at)
     for row in snapshot.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
-    print_table(name, replace(snapshot, table=table), form, cluster=cluster, backend=backend)
+    print_table(spec, replace(snapshot, table=table), form, cluster=cluster, backend=backend)
     if form == "table" and not table.num_rows and sys.stderr.isatty():
-        print(_format_nothing(name, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
+        print(_format_nothing(spec, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
 
 
 def warn_unknown_gpus(table: pa.Table, wanted: query.Filter, taken_at: float) -> None:
@@ -204,13 +192,13 @@ def warn_unknown_gpus(table: pa.Table, wanted: query.Filter, taken_at: float) ->
 
 
 def print_table(
-    name: OutputKind, snapshot: Snapshot, form: str, *, cluster: str, backend: str
+    spec: TableSpec, snapshot: Snapshot, form: str, *, cluster: str, backend: str
 ) -> None:
     """A snapshot as a table, JSON or CSV on stdout."""
     table, taken_at = snapshot.table, snapshot.taken_at
     if form == "json":
         write_json(
-            name,
+            spec,
             table,
             stdout(is_json=True),
             cluster=cluster,
@@ -219,11 +207,11 @@ def print_table(
             rejected_rows=len(snapshot.rejected),
         )
     elif form == "csv":
-        write_csv(contract_columns(name), table, stdout())
+        write_csv(spec.public_names, table, stdout())
     else:
         width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
         write_table(
-            name,
+            spec,
             table,
             sys.stdout.buffer,
             utc_now=taken_at,
@@ -232,16 +220,14 @@ def print_table(
         )
 
 
-def _format_nothing(name: OutputKind, *, mine: bool, all_rows: int) -> str:
+def _format_nothing(spec: TableSpec, *, mine: bool, all_rows: int) -> str:
     """What a person who sees a title line and no rows may want to know."""
     if all_rows:
         return f"none of {counted(all_rows, 'row')} matches the filter"
-    if name in ("jobs", "history") and mine:
-        where = "in the queue" if name == "jobs" else "ended in the last 7 days"
+    if spec.name in ("jobs", "history") and mine:
+        where = "in the queue" if spec.name == "jobs" else "ended in the last 7 days"
         return f"no job of yours {where}; --all shows everyone's"
-    return {"limits": "no limits apply to you", "reservations": "no reservations"}.get(
-        name, "nothing"
-    )
+    return spec.empty
 
 
 def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False) -> None:
@@ -253,7 +239,7 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
     from hpcdash.services.jobs.overview import JobPicture, Part
     from hpcdash.services.jobs.page import format_step, job_groups
 
-    async def work(session: ClusterSession) -> tuple[JobPicture, JobDetail, str, float]:
+    async def work(session: ClusterSession) -> tuple[JobPicture, JobDetail, ClusterSession]:
         store = session.store
         picture = JobPicture(
             store, job, state_folder=session.actions.journal.path.parent, debug=common.debug
@@ -261,9 +247,10 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
         await picture.fetch()
         if picture.detail is None:
             raise picture.errors[Part.DETAIL]
-        return picture, picture.detail, store.backend.name, store.clock.now()
+        return picture, picture.detail, session
 
-    picture, detail, backend, taken_at = with_session(common, work)
+    picture, detail, session = with_session(common, work)
+    taken_at = session.store.clock.now()
     if form == "json":
         # Of an array as a whole what its tasks have in common; the details are one task's.
         whole = (
@@ -276,9 +263,7 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
         shown["usage"] = picture.usage
         answer = {
             "schema": 1,
-            "cluster": picture.store.name,
-            "backend": backend,
-            "taken_at": format_utc(taken_at),
+            **session.envelope(taken_at),
             "rejected_rows": 0,
             "job": shown,
             "failure": _failure(picture),
@@ -317,16 +302,11 @@ def run_sooner(common: CommonOptions, job: str, form: str) -> None:
     """
     from hpcdash.services.usage.sooner import StartOption, fetch_start_options
 
-    async def work(session: ClusterSession) -> tuple[list[StartOption], str, str, float]:
-        store = session.store
-        return (
-            await fetch_start_options(store, job),
-            store.name,
-            store.backend.name,
-            store.clock.now(),
-        )
+    async def work(session: ClusterSession) -> tuple[list[StartOption], ClusterSession]:
+        return await fetch_start_options(session.store, job), session
 
-    options, cluster, backend, now = with_session(common, work)
+    options, session = with_session(common, work)
+    now = session.store.clock.now()
     if form == "table":
         _print_pairs(
             f"Job {job} would start", [(option.change, option.format(now)) for option in options]
@@ -348,14 +328,7 @@ def run_sooner(common: CommonOptions, job: str, form: str) -> None:
         }
         for option in options
     ]
-    envelope = {
-        "schema": 1,
-        "cluster": cluster,
-        "backend": backend,
-        "taken_at": format_utc(now),
-        "rejected_rows": 0,
-    }
-    print_json({**envelope, "starts": starts})
+    print_json({"schema": 1, **session.envelope(now), "rejected_rows": 0, "starts": starts})
 
 
 def _activity(activity: Activity) -> dict[str, object]:

@@ -13,7 +13,7 @@ from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import is_agreed, print_json, print_text
 from hpcdash.domain.rfc3339 import format_utc
-from hpcdash.domain.text import clip, counted, visible
+from hpcdash.domain.text import align_cells, clip, counted, visible
 from hpcdash.domain.units import format_age, format_memory, parse_duration
 from hpcdash.errors import EXIT_REFUSED, Declined, UsageError
 from hpcdash.services.session import ClusterSession
@@ -153,12 +153,8 @@ def _table(found: Sequence[StoredLaunch], now: float) -> str:
             record.keep,
             record.folder,
         )
-        rows.append((*map(visible, words), clip(visible(one.reason_kept), _MOST_WHY_LETTERS)))
-    widths = [max(len(row[at]) for row in rows) for at in range(8)]
-    lines = []
-    for row in rows:
-        padded = [word.ljust(width) for word, width in zip(row, widths, strict=False)]
-        lines.append("  ".join((*padded, row[8])).rstrip())
+        rows.append((*words, clip(visible(one.reason_kept), _MOST_WHY_LETTERS)))
+    lines = align_cells(rows)
     return "\n".join((*lines, f"{counted(len(found), 'folder')}: {_format_total(found)}", ""))
 
 
@@ -184,14 +180,11 @@ def _answer(
     left: dict[str, str] | None = None,
     libraries: tuple[int, int] = (0, 0),
 ) -> dict[str, Any]:
-    store = session.store
     answer: dict[str, Any] = {
         "schema": 1,
-        "cluster": session.name,
-        "backend": store.backend.name,
-        "taken_at": format_utc(store.clock.now()),
+        **session.envelope(),
         "rejected_rows": 0,
-        "launches": [_as_json(one, store.clock.now(), left) for one in found],
+        "launches": [_as_json(one, session.store.clock.now(), left) for one in found],
     }
     if left is not None:
         answer["libraries_removed"] = libraries[0]

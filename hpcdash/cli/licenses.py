@@ -8,6 +8,8 @@ from email.message import Message
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from typing import Any
 
+from hpcdash.domain.text import align_cells
+
 _LICENSE_CLASSIFIER = "License :: OSI Approved :: "
 # `asyncssh[bcrypt]>=2.22,<3; extra == "x"`
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^]]*)\])?")
@@ -22,10 +24,7 @@ def licenses() -> str:
         (one.metadata["Name"], one.version, distribution_license(one.metadata))
         for one in _packages("hpcdash")
     )
-    widths = [max(len(row[column]) for row in rows) for column in range(2)]
-    return "".join(
-        f"{name:<{widths[0]}}  {version:<{widths[1]}}  {of}\n" for name, version, of in rows
-    )
+    return "".join(f"{line}\n" for line in align_cells(rows))
 
 
 def distribution_license(metadata: Message | Any) -> str:

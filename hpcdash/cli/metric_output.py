@@ -4,7 +4,6 @@ width.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +11,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 from msgspec import Struct
 from rich.color import ColorSystem
 from rich.style import Style
 
-from hpcdash.domain.columns import without_formulas
-from hpcdash.domain.rfc3339 import format_utc
+from hpcdash.domain.columns import encode_csv
 from hpcdash.domain.text import visible
 from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesCache
 from hpcdash.services.metrics.charts.draw import draw
@@ -72,10 +69,7 @@ def as_json(
     run: JoinedRun,
     names: Sequence[str],
     named_source: Callable[[str], str],
-    *,
-    cluster: str,
-    backend: str,
-    taken_at: float,
+    envelope: Mapping[str, Any],
 ) -> bytes:
     """The contract's object and a newline.
 
@@ -85,9 +79,7 @@ def as_json(
     """
     answer = {
         "schema": 1,
-        "cluster": cluster,
-        "backend": backend,
-        "taken_at": format_utc(taken_at),
+        **envelope,
         "series": [
             _object(run.series(name, run_axis(run, name)), named_source(name)) for name in names
         ],
@@ -139,33 +131,6 @@ def wide_table(run: JoinedRun, names: Sequence[str]) -> pa.Table:
     return pa.table(columns)
 
 
-def as_csv(run: JoinedRun, names: Sequence[str], *, is_exact: bool = False) -> bytes:
-    """The wide table with a header; nan, inf and -inf as such, nothing where a metric has no value.
-
-    No title is a formula to a spreadsheet, unless it `is_exact`.
-    """
-    table = wide_table(run, names)
-    return table_as_csv(table if is_exact else without_formulas(table))
-
-
-def table_as_csv(table: pa.Table, *, has_titles: bool = True) -> bytes:
-    """A wide table, or some rows of it that come after others."""
-    out = io.BytesIO()
-    pa_csv.write_csv(
-        table, out, pa_csv.WriteOptions(include_header=has_titles, quoting_style="needed")
-    )
-    return out.getvalue()
-
-
-def as_parquet(run: JoinedRun, names: Sequence[str]) -> bytes:
-    """The wide table as a Parquet file."""
-    import pyarrow.parquet
-
-    out = io.BytesIO()
-    pyarrow.parquet.write_table(wide_table(run, names), out)
-    return out.getvalue()
-
-
 class ComingRows:
     """Gives what is new of the wide table: its columns are the metrics of its first rows.
 
@@ -201,7 +166,7 @@ class ComingRows:
         if is_first:
             self._names, self._axis = list(names), axis
         self._last = table[axis][-1].as_py()
-        return table_as_csv(table, has_titles=is_first)
+        return encode_csv(table, has_titles=is_first)
 
     def left_out(self, run: JoinedRun, names: Sequence[str]) -> list[str]:
         """In words, each once, what the rows do not have."""

@@ -19,12 +19,13 @@ from hpcdash.cli.build import chosen_clusters
 from hpcdash.cli.ending import ends_silently
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.log import color_system, say
-from hpcdash.cli.metric_output import as_csv, as_json, as_parquet
+from hpcdash.cli.metric_output import as_json, wide_table
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import ByteStream, stdout
 from hpcdash.config.metric_patterns import EXAMPLE, EXAMPLE_LINE
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.read import load_settings
+from hpcdash.domain.columns import encode_csv, encode_parquet, without_formulas
 from hpcdash.domain.job_ids import BadJobId, parse_job_id
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import visible
@@ -193,14 +194,15 @@ class _Output:
                 sys.stdout.buffer.flush()
 
     def _content(self, names: list[str]) -> bytes:
-        run, store = self._run, self._session.store
+        run = self._run
         if self._form == "json":
-            origin = {"cluster": self._session.name, "backend": store.backend.name}
-            return as_json(run.run, names, run.named_source, taken_at=store.clock.now(), **origin)
+            return as_json(run.run, names, run.named_source, self._session.envelope())
         if self._form == "csv":
-            return as_csv(run.run, names, is_exact=self._out is None)
+            table = wide_table(run.run, names)
+            # In a file no title is a formula to a spreadsheet.
+            return encode_csv(table if self._out is None else without_formulas(table))
         if self._form == "parquet":
-            return as_parquet(run.run, names)
+            return encode_parquet(wide_table(run.run, names))
         return self._chart(names)
 
     def _chart(self, names: list[str], rows: int | None = None) -> bytes:

@@ -14,7 +14,7 @@ from hpcdash.cli.terminal import print_json, print_text, stdout
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
-from hpcdash.domain.text import cell_width, visible
+from hpcdash.domain.text import align_cells, visible
 from hpcdash.domain.units import MINUTE, parse_duration
 from hpcdash.errors import EXIT_REFUSED, HpcdashError, UsageError
 
@@ -184,7 +184,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
     async def work(session: ClusterSession) -> None:
         store = session.store
         await store.open()
-        if store.backend.detail.task_refusal is None:
+        if not store.backend.detail.holds_requeued:
             raise UsageError(
                 f"{store.backend.title} shares no pool: it does not put a job back and hold it"
             )
@@ -293,12 +293,13 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
     from hpcdash.cli.jobs import with_session
     from hpcdash.cli.tables import write_csv
     from hpcdash.domain import query
+    from hpcdash.domain.schema import arrow_schema
     from hpcdash.services.share.state import PoolReader
     from hpcdash.services.share.table import POOL_TASKS, task_table
     from hpcdash.services.share.text import format_silence
 
     wanted = (
-        query.parse(expression, POOL_TASKS, datetime.now().astimezone().tzinfo or UTC)
+        query.parse(expression, arrow_schema(POOL_TASKS), datetime.now().astimezone().tzinfo or UTC)
         if expression
         else None
     )
@@ -322,7 +323,7 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
                 }
             )
         elif form == "csv":
-            write_csv(POOL_TASKS.names, task_table(pool.tasks), stdout())
+            write_csv(POOL_TASKS.public_names, task_table(pool.tasks), stdout())
         else:
             print_text("\n".join(_pool_lines(pool, store.user, now)) + "\n")
         if words := format_silence(pool, now):
@@ -413,7 +414,7 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
         (level, *(text.format_quota(pool, one, level) for one in users))
         for level in text.quota_levels(pool)
     ]
-    yield from ("", *_aligned(rows)) if users else ("", "no quota: no task of this pool runs")
+    yield from ("", *align_cells(rows)) if users else ("", "no quota: no task of this pool runs")
     rows = [
         (
             "ID",
@@ -445,7 +446,7 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
                 task.why,
             )
         )
-    yield from ("", *_aligned(rows)) if pool.tasks else ("", "no tasks")
+    yield from ("", *align_cells(rows)) if pool.tasks else ("", "no tasks")
     if pool.tasks_left_out:
         yield f"{pool.tasks_left_out} more wait behind these"
     if interruptions := pool.interruptions()[:_MOST_INTERRUPTIONS]:
@@ -453,14 +454,3 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
         for task, run in interruptions:
             at = run.ended_at or task.submitted_at
             yield f"{at.astimezone():%Y-%m-%d %H:%M:%S}  {text.format_interruption(task, run)}"
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    shown = [[visible(cell) for cell in row] for row in rows]
-    widths = [max(cell_width(row[at]) for row in shown) for at in range(len(shown[0]))]
-    return [
-        "  ".join(
-            cell + " " * (width - cell_width(cell)) for cell, width in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in shown
-    ]

@@ -35,7 +35,6 @@ from hpcdash.domain.demand import format_finding
 from hpcdash.domain.dependencies import parse_after
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import Request, Site
-from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.text import visible
 from hpcdash.errors import (
     EXIT_REFUSED,
@@ -205,7 +204,7 @@ class RequestSubmitting(Struct):
         before, self.planned = self.planned, None
         request, text = self.request, self.text
         try:
-            if session.store.backend.submit.request is not None and self.waiting is None:
+            if session.store.backend.submit.takes_requests and self.waiting is None:
                 wanted = replace(request, after=after or request.after)
                 most_bytes = require_launches(session).settings.files_limit
                 self.planned = await plan_request(
@@ -560,13 +559,7 @@ def _answer(outcomes: Sequence[Outcome], shown: dict[str, Any], chain: int) -> d
 
 
 def _print_json(session: ClusterSession, answer: dict[str, Any]) -> None:
-    common = {
-        "schema": 1,
-        "cluster": session.name,
-        "backend": session.store.backend.name,
-        "taken_at": format_utc(time.time()),
-    }
-    print_json({**common, **answer})
+    print_json({"schema": 1, **session.envelope(time.time()), **answer})
 
 
 def _print_dry(

@@ -20,7 +20,6 @@ from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import is_agreed, print_json
 from hpcdash.config.read import load_settings
 from hpcdash.domain.impact import count_jobs
-from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.switch_text import (
     SwitchProgress,
@@ -35,6 +34,7 @@ from hpcdash.domain.switch_text import (
     warnings,
 )
 from hpcdash.domain.switches import SwitchKind
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, visible
 from hpcdash.errors import (
     EXIT_REFUSED,
@@ -44,7 +44,6 @@ from hpcdash.errors import (
     NoSuchJob,
     UsageError,
 )
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.switches.switches import (
@@ -167,12 +166,9 @@ def write_json(
     session: ClusterSession,
 ) -> None:
     """All of it for machines, on stdout."""
-    store = session.store
     answer: dict[str, Any] = {
         "schema": 1,
-        "cluster": session.name,
-        "backend": store.backend.name,
-        "taken_at": format_utc(store.clock.now()),
+        **session.envelope(),
         "kind": str(kind),
         "switches": [_as_json(one) for one in found],
         "results": [

@@ -11,7 +11,6 @@ from hpcdash.cli.build import state_root
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import print_json
-from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.services.inside.run import fetch_inside_row
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.live import LiveUse, fetch_once, for_json
@@ -56,9 +55,7 @@ def _print(session: ClusterSession, live: LiveUse, job: str, form: str) -> None:
         print_json(
             {
                 "schema": 1,
-                "cluster": session.name,
-                "backend": session.store.backend.name,
-                "taken_at": format_utc(taken_at),
+                **session.envelope(taken_at),
                 "job": job,
                 "nodes": [for_json(use) for use in live.latest()],
                 "warnings": live.warnings(),

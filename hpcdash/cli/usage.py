@@ -4,7 +4,6 @@ program.
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import sys
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 from msgspec import Struct
 from msgspec.structs import replace
 from rich.color import ColorSystem
@@ -28,7 +26,7 @@ from hpcdash.cli.log import color_system
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import print_json, stdout
 from hpcdash.domain import query
-from hpcdash.domain.columns import as_array, without_formulas
+from hpcdash.domain.columns import as_array, encode_csv, encode_parquet, without_formulas
 from hpcdash.domain.job_ids import parse_array_id
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
@@ -111,7 +109,6 @@ def _write_table(table: pa.Table, form: str, out: Path | None) -> None:
     """CSV or Parquet on stdout as it is, or in a file; no cell of a CSV file is a formula to a
     spreadsheet.
     """
-    content = io.BytesIO()
     plain = pa.table(
         [
             as_array(column).cast(TEXT) if pa.types.is_dictionary(column.type) else column
@@ -120,21 +117,18 @@ def _write_table(table: pa.Table, form: str, out: Path | None) -> None:
         names=table.column_names,
     )
     if form == "csv":
-        cells = plain if out is None else without_formulas(plain)
-        pa_csv.write_csv(cells, content, pa_csv.WriteOptions(quoting_style="needed"))
+        content = encode_csv(plain if out is None else without_formulas(plain))
     else:
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(plain, content)
+        content = encode_parquet(plain)
     if out is not None:
-        _write_file(out, content.getvalue(), "--out")
+        _write_file(out, content, "--out")
         return
     if form == "parquet" and sys.stdout.isatty():
         raise UsageError(
             "Parquet cannot be written to a terminal", "Give a file: --out usage.parquet"
         )
     stream = stdout() if form == "csv" else sys.stdout.buffer
-    stream.write(content.getvalue())
+    stream.write(content)
     stream.flush()
 
 
@@ -284,9 +278,7 @@ async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRun
 def _envelope(fetched: FetchedRuns, session: ClusterSession) -> dict[str, Any]:
     return {
         "schema": 1,
-        "cluster": session.name,
-        "backend": session.store.backend.name,
-        "taken_at": format_utc(fetched.taken_at),
+        **session.envelope(fetched.taken_at),
         "rejected_rows": len(fetched.rejected),
         "span": _span(fetched.span),
         "missing": [_span(span) for span in fetched.missing],

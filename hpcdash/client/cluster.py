@@ -37,13 +37,13 @@ from hpcdash.domain.demand import format_finding
 from hpcdash.domain.job_ids import parse_array_id, parse_task_part
 from hpcdash.domain.request import Request, Site
 from hpcdash.domain.states import ENDED, JobState
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, RateLimited, UsageError
 from hpcdash.job.callbacks import Callback, ClientCallbacks
 from hpcdash.job.results import JSON, PICKLE
 from hpcdash.job.states import JobStatus, Launch
 from hpcdash.job.task import Task
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import Launches
 from hpcdash.services.submit.plan import SubmissionPlan, plan_request
@@ -241,7 +241,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         """Whether a result comes back in the job's log, as its jobs have no folders to fetch it
         from.
         """
-        return self.session.store.backend.logs.result is not None
+        return self.session.store.backend.logs.has_results
 
     @property
     def site(self) -> Site:
@@ -452,7 +452,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         session = self.session
         await session.store.open(force=True)
         plan: SubmissionPlan
-        if session.store.backend.submit.request is not None:
+        if session.store.backend.submit.takes_requests:
             most_bytes = self._launches.settings.files_limit
             plan, launch = (
                 await plan_request(session.store, request, folder, most_bytes=most_bytes),

@@ -221,7 +221,6 @@ class SubmittedJob:
     async def _fetch_logged(self, index: int | None) -> CallOutcome:
         """A result that stands at the end of the job's log."""
         parse = self.cluster.session.store.backend.logs.result
-        assert parse is not None
         for pause in (0.0, *_LOOK_AGAIN_SECONDS):
             await asyncio.sleep(pause)
             file = await _log_file(Job[Any](self, index), stderr=False)

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import parse_array_id, parse_job_number
 from hpcdash.domain.states import ENDED, JobState
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 

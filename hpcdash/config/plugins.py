@@ -12,6 +12,7 @@ from hpcdash.config import values
 from hpcdash.config.model import TableReader, ValidationError
 from hpcdash.config.problems import KeyPath, did_you_mean, quoted, shown
 from hpcdash.config.values import Flag, Text
+from hpcdash.domain.tables import JOBS, TABLES
 from hpcdash.domain.units import DAY
 
 # A field in a word of a command; in doubled braces it is no field.
@@ -187,11 +188,7 @@ def _check_fields(reader: TableReader, plugin: Plugin, path: KeyPath) -> None:
 @cache
 def placeholder_names(view: str) -> tuple[str, ...]:
     """The fields of a view's rows."""
-    # Arrow takes 0.1 s to import, which a configuration without plugins need not wait for.
-    from hpcdash.domain import schema
-
-    table = {"nodes": schema.NODES, "queues": schema.QUEUES}.get(view, schema.JOBS)
-    return (*schema.public_names(table), CLUSTER, *(() if view == "queues" else (NODE,)))
+    return (*TABLES.get(view, JOBS).public_names, CLUSTER, *(() if view == "queues" else (NODE,)))
 
 
 def read_filters(reader: TableReader, document: Mapping[str, object]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from hpcdash.config.watch_settings import WatchSettings, read_watch
 from hpcdash.domain.nodelist import expand
 from hpcdash.domain.request import Site
 from hpcdash.domain.share import EVERYONE, Priority, parse_priority
+from hpcdash.domain.tables import MAIN_TABLES, TABLES
 
 DEFAULT_THEME = "hpcdash-dark"
 PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)+")
@@ -31,12 +32,7 @@ _MAX_SLOTS = 100_000
 MOST_CODE_BYTES = 200 << 20
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SITE_FIELDS = frozenset(Site.__struct_fields__)
-_VIEWS = ("jobs", "nodes", "queues", "history")
-# Columns the dashboard makes of several, of logs, or of what is kept here.
-_MADE_COLUMNS = {
-    "jobs": ("left", "where", "starts", "loss", "pinned", "note"),
-    "history": ("exit", "pinned", "note"),
-}
+_VIEWS = tuple(spec.name for spec in MAIN_TABLES)
 # Sites ask users to poll no more often than every 3 to 5 seconds.
 PollSeconds = Annotated[
     float, in_range(3, 86_400, "seconds", " (schedulers must not be asked more often)")
@@ -499,7 +495,7 @@ def _ui(reader: TableReader, document: Mapping[str, object]) -> UiSettings:
     for key, read in (("columns", values.column_list), ("sort", values.sort_column)):
         views = reader.table(table, ("ui",), key)
         readers = {
-            view: partial(read, known=_column_names(view)) for view in _VIEWS if view in views
+            view: partial(read, known=TABLES[view].names) for view in _VIEWS if view in views
         }
         by_view[key] = reader.fields(views, ("ui", key), readers, apart=_VIEWS)
     return build(UiSettings, reader.fit(UiSettings, table, ("ui",)), **by_view)
@@ -532,11 +528,3 @@ def _hint(key: str, path: KeyPath, known: Collection[str]) -> str:
     elif not hint and "launch" not in path and key in _SITE_FIELDS:
         hint = "; it belongs in [launch]"
     return hint
-
-
-def _column_names(view: str) -> list[str]:
-    # Arrow takes 0.1 s to import, which a configuration without columns need not wait for.
-    from hpcdash.domain import schema
-
-    by_view = {"nodes": schema.NODES, "queues": schema.QUEUES}
-    return [*schema.public_names(by_view.get(view, schema.JOBS)), *_MADE_COLUMNS.get(view, ())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -267,6 +268,26 @@ _BEGINS_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def as_text(words: str) -> str:
     """The words with a `'` before what a spreadsheet would compute."""
     return f"'{words}" if words.startswith(_BEGINS_FORMULA) else words
+
+
+def encode_csv(table: pa.Table, *, has_titles: bool = True) -> bytes:
+    """The table as CSV, text in quotes where it must be; without titles for rows after others."""
+    import pyarrow.csv
+
+    out = io.BytesIO()
+    pyarrow.csv.write_csv(
+        table, out, pyarrow.csv.WriteOptions(include_header=has_titles, quoting_style="needed")
+    )
+    return out.getvalue()
+
+
+def encode_parquet(table: pa.Table) -> bytes:
+    """The table as a Parquet file."""
+    import pyarrow.parquet
+
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(table, out)
+    return out.getvalue()
 
 
 def without_formulas(table: pa.Table) -> pa.Table:

@@ -58,6 +58,21 @@ def format_end(row: Mapping[str, Any]) -> str:
     return str(row["reason"]) if row["reason"] else ""
 
 
+def format_exit_status(row: Mapping[str, Any]) -> str:
+    """The exit code of a job, or the signal that ended it; '' where neither is known."""
+    if row["exit_signal"]:
+        return f"signal {row['exit_signal']}"
+    return "" if row["exit_code"] is None else str(row["exit_code"])
+
+
+def format_where(row: Mapping[str, Any]) -> str:
+    """The nodes of a job, or in parentheses why it has none; both where its node is down."""
+    nodes, reason = row["node_list"], row["reason"]
+    if nodes and row["state"] != JobState.RUNNING:
+        return str(nodes)
+    return " ".join(filter(None, (nodes, reason and f"({reason})")))
+
+
 def queue_note(row: Mapping[str, Any], now: float) -> str:
     """What else becomes of a job in a queue of domain.schema.QUEUES, at an epoch second; '' for
     nothing. Hostile.

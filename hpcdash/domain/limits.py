@@ -103,6 +103,12 @@ def format_limit(row: Mapping[str, Any]) -> str:
     return f"{format_whose(row)}: {amount}{verb}, for {format_per(row)}"
 
 
+def format_share_tree(row: Mapping[str, Any]) -> str:
+    """A user of SHARES under its account, an account under its parent: `    alice (gpu)`."""
+    partition = f" ({row['partition']})" if row["partition"] else ""
+    return f"{'  ' * (row['_depth'] or 0)}{row['user'] or row['account']}{partition}"
+
+
 def format_who(row: Mapping[str, Any]) -> str:
     """Who may use a reservation of RESERVATIONS: `user alice, bob; account physics`; '' where
     nobody is named.

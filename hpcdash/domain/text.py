@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
@@ -87,6 +88,18 @@ def visible_text(text: str) -> str:
     return "".join(
         part if at % 2 else visible(part) for at, part in enumerate(_LINE_ENDS_AND_TABS.split(text))
     )
+
+
+def align_cells(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a line for each row, its cells visible and as wide as the widest of their column."""
+    shown = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_width, column)) for column in zip(*shown, strict=True)]
+    return [
+        "  ".join(
+            cell + " " * (width - cell_width(cell)) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in shown
+    ]
 
 
 def clip(text: str, width: int) -> str:

@@ -5,10 +5,11 @@ on its jobs.
 from __future__ import annotations
 
 from datetime import tzinfo
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.services.cluster.poller import Poller
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
@@ -38,3 +39,13 @@ class ClusterSession(Struct, frozen=True):
     @property
     def name(self) -> str:
         return self.store.name
+
+    def envelope(self, taken_at: float | None = None) -> dict[str, Any]:
+        """The first keys of each JSON object on a cluster; `taken_at` is an epoch second, by
+        default the cluster's now.
+        """
+        return {
+            "cluster": self.name,
+            "backend": self.store.backend.name,
+            "taken_at": format_utc(self.store.clock.now() if taken_at is None else taken_at),
+        }

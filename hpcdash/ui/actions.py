@@ -14,6 +14,7 @@ from hpcdash.backends.base import Capability
 from hpcdash.config.plugins import Plugin
 from hpcdash.config.problems import KeyPath, dotted
 from hpcdash.config.settings import Settings
+from hpcdash.domain import tables
 from hpcdash.errors import ConfigError, readable_command
 from hpcdash.services.jobs.action_text import format_changeable
 from hpcdash.services.session import ClusterSession
@@ -24,21 +25,16 @@ if TYPE_CHECKING:
 
     from hpcdash.ui.view import View
 
-RULES = frozenset({"shares", "limits", "reservations"})
-TABLES = RULES | {
-    "jobs",
-    "nodes",
-    "queues",
-    "history",
+TABLES = frozenset(tables.TABLES) | {
     "clusters",
     "node",
     "journal",
     "triage",
     "chain",
     "alerts",
+    "share",
 }
-TABLES |= {"share"}
-ROOT_TABLES = frozenset({"jobs", "nodes", "queues", "history"})
+ROOT_TABLES = frozenset(spec.name for spec in tables.MAIN_TABLES)
 JOB_TABLES = frozenset({"jobs", "history", "node"})
 # Where one job is pointed at, or shown; and where something is done to it.
 OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "chain", "chart"}
@@ -84,37 +80,51 @@ class Action(Struct, frozen=True):
     shown: int | None = None
     short: str = ""
     while_typing: bool = False
+    # The view that it opens, where that is all it does.
+    opens: str = ""
     # A person's own: the ':' line that a configured key enters, or the command that it runs.
     line: str = ""
     plugin: Plugin | None = None
 
 
 ACTIONS: tuple[Action, ...] = (
-    Action("show_jobs", "1", "jobs", capability=Capability.JOBS),
-    Action("show_nodes", "2", "nodes", capability=Capability.NODES),
-    Action("show_queues", "3", "queues", capability=Capability.QUEUES),
-    Action("show_history", "4", "history", capability=Capability.HISTORY),
+    Action("show_jobs", "1", "jobs", capability=Capability.JOBS, opens="jobs"),
+    Action("show_nodes", "2", "nodes", capability=Capability.NODES, opens="nodes"),
+    Action("show_queues", "3", "queues", capability=Capability.QUEUES, opens="queues"),
+    Action("show_history", "4", "history", capability=Capability.HISTORY, opens="history"),
     Action("show_alerts", "5", "alerts"),
-    Action("show_clusters", "6", "clusters and connections", short="clusters"),
+    Action("show_clusters", "6", "clusters and connections", short="clusters", opens="clusters"),
     Action(
         "show_usage",
         "7",
         "usage: what was used, wasted and waited",
         capability=Capability.HISTORY,
         short="usage",
+        opens="usage",
     ),
-    Action("shares", "8", "fair share of your accounts", capability=Capability.SHARES),
     Action(
-        "limits", "9", "limits that hold for you, and what is used", capability=Capability.LIMITS
+        "shares", "8", "fair share of your accounts", capability=Capability.SHARES, opens="shares"
+    ),
+    Action(
+        "limits",
+        "9",
+        "limits that hold for you, and what is used",
+        capability=Capability.LIMITS,
+        opens="limits",
     ),
     Action(
         "reservations",
         "0",
         "reservations, and whether you may use them",
         capability=Capability.RESERVATIONS,
+        opens="reservations",
     ),
     Action(
-        "share", "Z", "shared pool: who runs, who waits and why, whose turn is next", short="pool"
+        "share",
+        "Z",
+        "shared pool: who runs, who waits and why, whose turn is next",
+        short="pool",
+        opens="share",
     ),
     Action("open", "enter", "open: job, node, queue, array", TABLES, shown=1, short="open"),
     Action("filter", "slash", "filter", TABLES, shown=2),

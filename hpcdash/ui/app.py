@@ -232,10 +232,10 @@ class HpcdashApp(DashboardApp):
         for view in self.main.query(View):
             if not isinstance(view, TableView):
                 continue
-            if view.NAME in columns:
-                view.choose_columns(columns[view.NAME] or ())
-            if view.NAME in sort:
-                key = sort[view.NAME] or ""
+            if view.spec.name in columns:
+                view.choose_columns(columns[view.spec.name] or ())
+            if view.spec.name in sort:
+                key = sort[view.spec.name] or ""
                 view.sort_by(key.lstrip("-") or None, key.startswith("-"))
         if settings.theme != before.theme and settings.theme in self.available_themes:
             self.theme = settings.theme

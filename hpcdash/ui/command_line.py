@@ -11,6 +11,8 @@ from textual import events
 from textual.widgets import Static
 
 from hpcdash.config.problems import did_you_mean
+from hpcdash.domain.schema import SCHEMAS
+from hpcdash.domain.tables import JOBS, TABLES
 from hpcdash.domain.text import cell_width, visible
 from hpcdash.errors import QueryError
 from hpcdash.ui.screen import DashboardScreen
@@ -128,16 +130,8 @@ class CommandLine:
             return [name for name in self._commands() if name.startswith(value) and name != value]
         if words[0] not in self._views():
             return []
-        from hpcdash.domain import schema as tables
-
-        wanted = {
-            "nodes": tables.NODES,
-            "queues": tables.QUEUES,
-            "shares": tables.SHARES,
-            "limits": tables.LIMITS,
-            "reservations": tables.RESERVATIONS,
-        }.get(words[0], tables.JOBS)
-        return [f"{words[0]} {found}" for found in completions(words[1], wanted)]
+        schema = SCHEMAS[TABLES.get(words[0], JOBS).kind()]
+        return [f"{words[0]} {found}" for found in completions(words[1], schema)]
 
     def _views(self) -> dict[str, ViewSpec]:
         """Those one can go to on this cluster."""

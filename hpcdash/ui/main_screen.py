@@ -18,8 +18,8 @@ from textual.widgets import Input
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain.states import ENDED
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.session import ClusterSession
@@ -329,13 +329,13 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         ended = announcements([event for event in events if event.after in ENDED])
         if ended:
             cast("DashboardApp", self.app).notify_desktop(
-                "; ".join(one.words + where for one in ended)
+                "; ".join(text + where for text, _ in ended)
             )
-        for one in announcements(events):
+        for text, is_bad in announcements(events):
             self.notify(
-                one.words + where,
-                severity="warning" if one.is_bad else "information",
-                timeout=_BAD_NEWS_SECONDS if one.is_bad else _NEWS_SECONDS,
+                text + where,
+                severity="warning" if is_bad else "information",
+                timeout=_BAD_NEWS_SECONDS if is_bad else _NEWS_SECONDS,
                 markup=False,
             )
 
@@ -481,6 +481,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             if complaint := await self.command_line.obey(action.line):
                 self.notify(f":{action.line}: {complaint}", severity="warning", markup=False)
             return
+        if action is not None and action.opens:
+            await self.go(action.opens)
+            return
         for owner in (self.view, *self.handlers):
             handler = getattr(owner, f"do_{name}", None)
             if handler is not None:
@@ -558,7 +561,7 @@ class ViewStacks:
 
     @property
     def view_name(self) -> str:
-        return next(name for name, spec in SPECS.items() if spec.shows(self.view))
+        return self.view.view_name
 
     @property
     def next_position(self) -> int:

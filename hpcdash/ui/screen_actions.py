@@ -43,41 +43,11 @@ class ScreenActions:
     async def do_to_shell(self) -> None:
         cast("DashboardApp", self.screen.app).action_to_shell()
 
-    async def do_show_jobs(self) -> None:
-        await self.screen.go("jobs")
-
-    async def do_show_nodes(self) -> None:
-        await self.screen.go("nodes")
-
-    async def do_show_queues(self) -> None:
-        await self.screen.go("queues")
-
-    async def do_show_history(self) -> None:
-        await self.screen.go("history")
-
-    async def do_shares(self) -> None:
-        await self.screen.go("shares")
-
-    async def do_share(self) -> None:
-        await self.screen.go("share")
-
-    async def do_limits(self) -> None:
-        await self.screen.go("limits")
-
-    async def do_reservations(self) -> None:
-        await self.screen.go("reservations")
-
     async def do_show_alerts(self) -> None:
         if self.screen.session.watching is None:
             self.screen.notify(UNWATCHED, timeout=5)
             return
         await self.screen.go("alerts")
-
-    async def do_show_clusters(self) -> None:
-        await self.screen.go("clusters")
-
-    async def do_show_usage(self) -> None:
-        await self.screen.go("usage")
 
     async def do_last_view(self) -> None:
         await self.screen.show_last()
@@ -105,7 +75,7 @@ class ScreenActions:
             if names is not None:
                 view.choose_columns(names)
 
-        columns = view.catalogue()
+        columns = view.catalogue
         # Those shown come first, in their order.
         names = [*view.column_names, *(name for name in columns if name not in view.column_names)]
         choices = [(name, f"{name:<12} {columns[name].title.lower()}") for name in names]

@@ -8,15 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from hpcdash.domain.job_ids import parse_array_id
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ENDED_BADLY
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.units import format_age
 from hpcdash.errors import CommandError, HpcdashError
-from hpcdash.services.cluster.snapshots import Kind, Snapshot
+from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import View
@@ -190,16 +189,9 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
     ]
 
 
-class Announcement(Struct, frozen=True):
-    """One line; `is_bad` where a job of it failed."""
-
-    words: str
-    is_bad: bool
-
-
-def announcements(events: Sequence[JobEvent]) -> list[Announcement]:
-    """What happened to one's own jobs: tasks of one array in one line, and so many at once (an
-    absence).
+def announcements(events: Sequence[JobEvent]) -> list[tuple[str, bool]]:
+    """Return a line on each of one's own jobs that changed, tasks of one array in one, and whether
+    a job of it failed; many at once (an absence) are one line.
     """
     groups: dict[str, list[JobEvent]] = {}
     for event in events:
@@ -207,9 +199,7 @@ def announcements(events: Sequence[JobEvent]) -> list[Announcement]:
     if len(groups) > _ANNOUNCED_ONE_BY_ONE:
         groups = {"": list(events)}
     return [
-        Announcement(
-            _format_events(number, happened), any(event.after in ENDED_BADLY for event in happened)
-        )
+        (_format_events(number, happened), any(event.after in ENDED_BADLY for event in happened))
         for number, happened in groups.items()
     ]
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import pyarrow as pa
@@ -20,16 +20,17 @@ from textual.binding import Binding, BindingType
 
 from hpcdash.domain.columns import STATE_ORDER, sort_rows
 from hpcdash.domain.job_text import state_word
+from hpcdash.domain.schema import arrow_schema
+from hpcdash.domain.tables import MAIN_TABLES, Kind, TableSpec
 from hpcdash.domain.text import counted
 from hpcdash.errors import HpcdashError, QueryError
-from hpcdash.services.cluster.snapshots import SCHEMAS, Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import View
-from hpcdash.ui.widgets.cells import signs
+from hpcdash.ui.widgets.cells import CellFunction, instant_cell, signs
 from hpcdash.ui.widgets.filter_tabs import FilterTabs
 from hpcdash.ui.widgets.table import RowsTable
-from hpcdash.ui.widgets.table_rows import Column, fitted
+from hpcdash.ui.widgets.table_rows import Column, build_column, fitted
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
 _AT_ONCE_ROWS = 4000
 # A last word without an operator, after a blank or at the beginning.
 _HALF_KEY = re.compile(r"(?:^|(?<=\s))[A-Za-z_]+$")
-
-
-# The views whose filters can be bookmarked, by NAME.
-BOOKMARKED = frozenset({"jobs", "history", "nodes", "queues"})
 
 
 class ViewRows(RowsTable, inherit_bindings=False):
@@ -59,31 +56,30 @@ class ViewRows(RowsTable, inherit_bindings=False):
 
 
 class TableView(View):
-    """Shows one kind of table. Subclasses name the columns there are and those shown at first."""
+    """Shows one table, as its TableSpec declares it."""
 
-    NAME: ClassVar[str] = ""
+    SPEC: ClassVar[TableSpec]
     IDENTITY: ClassVar[str] = "name"
     # The cursor stays at the top until a person moves it.
     NEWEST_FIRST: ClassVar[bool] = False
-    DEFAULT_COLUMNS: ClassVar[tuple[str, ...]] = ()
     DEFAULT_SORT: ClassVar[str] = ""
-    # The table's columns that not every scheduler fills: without any value they are shown only to
-    # those who chose them.
-    NOT_ALWAYS_TOLD: ClassVar[frozenset[str]] = frozenset()
+    everyone: bool = False
 
     def __init__(
         self,
         session: ClusterSession,
         *,
+        spec: TableSpec | None = None,
         filter_text: str = "",
         columns: Sequence[str] = (),
         sort: str = "",
     ) -> None:
         super().__init__(session)
+        self.spec = spec or self.SPEC
         self.filter_text = ""
         self._filter: query.Filter | None = None
-        self.column_names = self._known_names(columns) or self.DEFAULT_COLUMNS
-        self.sort_key: str | None = sort.lstrip("-") or None
+        self.column_names = self._known_names(columns) or self.spec.shown
+        self.sort_key: str | None = self.spec.sort_field(sort.lstrip("-")) or None
         self.sort_descending = sort.startswith("-")
         self._counts = ("", "")
         self._arranging: asyncio.Task[None] | None = None
@@ -93,23 +89,29 @@ class TableView(View):
             self.set_filter(filter_text)
 
     def _known_names(self, wanted: Sequence[str]) -> tuple[str, ...]:
-        """The catalogue's names for these, which may also be columns of the schema:
-        'elapsed_seconds' is 'elapsed'.
-        """
-        by_key = {column.key: name for name, column in reversed(list(self.catalogue().items()))}
-        names = (name if name in self.catalogue() else by_key.get(name) for name in wanted)
-        return tuple(dict.fromkeys(name for name in names if name is not None))
+        """The columns of these names, which may also be fields: 'elapsed_seconds' is 'elapsed'."""
+        columns = filter(None, map(self.spec.column, wanted))
+        return tuple(dict.fromkeys(column.name for column in columns))
 
     # -- what subclasses say
 
-    @abstractmethod
+    def cell_functions(self) -> Mapping[str, CellFunction]:
+        """The cells of columns, by name, that are not drawn as their fields' types are."""
+        return {}
+
+    @cached_property
     def catalogue(self) -> Mapping[str, Column]:
         """Every column there is, by name, in the order of the chooser."""
+        drawn, instant = self.cell_functions(), instant_cell(self.now, self.session.zone)
+        return {
+            column.name: build_column(self.spec, column, drawn.get(column.name), instant)
+            for column in self.spec.columns
+        }
 
     @property
-    @abstractmethod
     def kind(self) -> Kind:
         """The table of the store it shows."""
+        return self.spec.kind(everyone=self.everyone)
 
     def placeholder(self) -> str:
         """What an empty table says: what is so, and the key that helps."""
@@ -135,10 +137,10 @@ class TableView(View):
 
     @property
     def schema(self) -> pa.Schema:
-        return SCHEMAS[self.kind]
+        return arrow_schema(self.spec)
 
     def compose(self) -> ComposeResult:
-        if self.NAME in BOOKMARKED:
+        if self.spec in MAIN_TABLES:
             yield FilterTabs()
         rows = ViewRows()
         rows.follows_top = self.NEWEST_FIRST
@@ -149,8 +151,7 @@ class TableView(View):
         return self.query_one(RowsTable)
 
     def columns(self) -> list[Column]:
-        known = self.catalogue()
-        return [known[name] for name in self.column_names]
+        return [self.catalogue[name] for name in self.column_names]
 
     def on_mount(self) -> None:
         self.reload()
@@ -246,7 +247,7 @@ class TableView(View):
 
     def _is_empty(self, column: Column, table: pa.Table) -> bool:
         """Whether a column that nobody chose is of what this scheduler does not tell."""
-        if column.key not in self.NOT_ALWAYS_TOLD or self.column_names != self.DEFAULT_COLUMNS:
+        if column.key not in self.spec.optional or self.column_names != self.spec.shown:
             return False
         return bool(table.num_rows > 0 and table[column.key].null_count == table.num_rows)
 
@@ -280,7 +281,7 @@ class TableView(View):
         return (*self.scope_crumbs(), *((f"/{self.filter_text}",) if self.filter_text else ()))
 
     def scope_crumbs(self) -> Sequence[str]:
-        return (self.NAME,)
+        return (self.spec.name,)
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         return ""
@@ -376,7 +377,7 @@ class TableView(View):
         return self.session.zone or datetime.now().astimezone().tzinfo or UTC
 
     def sort_by(self, key: str | None, descending: bool) -> None:
-        self.sort_key = key
+        self.sort_key = key and self.spec.sort_field(key)
         self.sort_descending = descending
         self.reload()
 
@@ -397,7 +398,7 @@ class TableView(View):
     def _filters(self) -> tuple[tuple[str, str], ...]:
         from hpcdash.ui.notes import listed_filters
 
-        return listed_filters(self.session, self.NAME)
+        return listed_filters(self.session, self.spec.name)
 
     def notes_changed(self) -> None:
         self.reload()
@@ -407,7 +408,7 @@ class TableView(View):
         from hpcdash.ui.notes import toggle_bookmark
 
         if self.filter_text:
-            toggle_bookmark(cast("DashboardScreen", self.screen), self.NAME, self.filter_text)
+            toggle_bookmark(cast("DashboardScreen", self.screen), self.spec.name, self.filter_text)
         else:
             self.notify("there is no filter to bookmark: / filters", severity="warning", timeout=3)
 
@@ -467,7 +468,7 @@ class TableView(View):
 
     def chosen(self) -> dict[str, object]:
         chosen: dict[str, object] = {}
-        if self.column_names != self.DEFAULT_COLUMNS:
+        if self.column_names != self.spec.shown:
             chosen["columns"] = self.column_names
         if (sort := f"{'-' * self.sort_descending}{self.sort_key or ''}") != self.DEFAULT_SORT:
             chosen["sort"] = sort
@@ -475,7 +476,7 @@ class TableView(View):
 
     def choose_columns(self, names: Sequence[str]) -> None:
         """Show these columns, in this order."""
-        self.column_names = self._known_names(names) or self.DEFAULT_COLUMNS
+        self.column_names = self._known_names(names) or self.spec.shown
         self.reload()
 
     def do_escape(self) -> bool:

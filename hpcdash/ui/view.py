@@ -19,8 +19,8 @@ from textual.widget import Widget
 from hpcdash.backends.base import Capability
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 
@@ -66,6 +66,9 @@ class View(Widget):
             super().__init__()
             self.view = view
             self.arguments = arguments
+
+    # Set when it is made.
+    view_name: str = ""
 
     def __init__(self, session: ClusterSession) -> None:
         super().__init__()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
 from msgspec import Struct
 
 from hpcdash.backends.base import Capability
+from hpcdash.domain.tables import SITE_TABLES, TABLES
+from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import View
 
 
@@ -25,18 +26,25 @@ class ViewSpec(Struct, frozen=True):
     capability: Capability | None = None
 
     @property
-    def make(self) -> Callable[..., View]:
-        """Its class, which takes a session and the arguments of View.Wanted."""
+    def view_class(self) -> type[View]:
         module, _, name = self.place.partition(":")
-        return cast("Callable[..., View]", getattr(import_module(f"hpcdash.ui.{module}"), name))
+        return cast("type[View]", getattr(import_module(f"hpcdash.ui.{module}"), name))
 
-    def shows(self, view: View) -> bool:
-        return (
-            self.place
-            == f"{type(view).__module__.removeprefix('hpcdash.ui.')}:{type(view).__name__}"
-        )
+    def make(self, session: ClusterSession, **arguments: Any) -> View:
+        """Build the view of a cluster, with the arguments of View.Wanted."""
+        if self.place == _PLAIN_TABLE:
+            arguments["spec"] = TABLES[self.name]
+        view = self.view_class(session, **arguments)
+        view.view_name = self.name
+        return view
 
 
+_PLAIN_TABLE = "table_view:TableView"
+_SITE_VIEWS = {
+    "shares": "usage.site_tables:SharesView",
+    "limits": "usage.site_tables:LimitsView",
+    "reservations": "usage.site_tables:ReservationsView",
+}
 SPECS: dict[str, ViewSpec] = {
     spec.name: spec
     for spec in (
@@ -46,13 +54,14 @@ SPECS: dict[str, ViewSpec] = {
         ViewSpec("history", "jobs.history:HistoryView", root=True),
         ViewSpec("alerts", "watch.view:AlertsView", root=True),
         ViewSpec("clusters", "cluster.clusters:ClustersView", root=True),
-        ViewSpec("shares", "usage.shares:SharesView", root=True, capability=Capability.SHARES),
-        ViewSpec("limits", "usage.limits:LimitsView", root=True, capability=Capability.LIMITS),
-        ViewSpec(
-            "reservations",
-            "usage.reservations:ReservationsView",
-            root=True,
-            capability=Capability.RESERVATIONS,
+        *(
+            ViewSpec(
+                table.name,
+                _SITE_VIEWS.get(table.name, _PLAIN_TABLE),
+                root=True,
+                capability=Capability(table.name),
+            )
+            for table in SITE_TABLES
         ),
         ViewSpec("share", "share.view:ShareView", root=True),
         ViewSpec("usage", "usage.view:UsageView", root=True),

@@ -4,7 +4,7 @@ is still of use.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -13,15 +13,15 @@ import pytest
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Backend, Capability, DetailPart, Probe, ProbePart, QueuePart
 from hpcdash.backends.job_detail import LogFiles
-from hpcdash.backends.queries import ParsedTable, Query
+from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.demand import Demand
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.schema import JOBS
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import AccountingUnavailable, UsageError
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.logs.locate import fetch_log_files
 from hpcdash.transport.local import LocalTransport
@@ -39,20 +39,37 @@ ROW: dict[str, Any] = {
     "_number": 7,
     "_tasks": 1,
 }
+
+
+class SmallProbe(ProbePart):
+    def query(self) -> Query[Probe]:
+        return Query(("true",), lambda answer: Probe("alice", "1"))
+
+
+class SmallQueue(QueuePart):
+    def jobs(self, scope: JobScope) -> Query[ParsedTable]:
+        return Query(("true",), lambda answer: ParsedTable(pa.Table.from_pylist([ROW], JOBS)))
+
+
+class SmallDetail(DetailPart):
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        return Query(("true",), lambda answer: {"Entrypoint": "python train.py"})
+
+
 BACKEND = Backend(
     name="small",
     title="Small",
     capabilities=frozenset({Capability.JOBS, Capability.DETAIL}),
-    probe=ProbePart(query=lambda: Query(("true",), lambda answer: Probe("alice", "1"))),
-    queue=QueuePart(
-        jobs=lambda scope: Query(
-            ("true",), lambda answer: ParsedTable(pa.Table.from_pylist([ROW], schema=JOBS))
-        )
-    ),
-    detail=DetailPart(
-        native=lambda job_id: Query(("true",), lambda answer: {"Entrypoint": "python train.py"})
-    ),
+    probe=SmallProbe(),
+    queue=SmallQueue(),
+    detail=SmallDetail(),
 )
+
+
+def test_a_part_without_what_every_scheduler_has_is_refused() -> None:
+    for part, method in ((ProbePart, "query"), (QueuePart, "jobs"), (DetailPart, "native")):
+        with pytest.raises(TypeError, match=method):
+            type("Lacking", (part,), {})()
 
 
 @pytest.fixture

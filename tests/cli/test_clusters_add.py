@@ -12,7 +12,7 @@ import pytest
 from hpcdash.cli.build import cluster_queue_pace
 from hpcdash.cli.doctor import queue_checks
 from hpcdash.config.settings import ClusterSettings, PollSettings
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.domain.tables import Kind
 from tests.support.program import Program, home_with
 from tests.support.slurm import SlurmLab
 

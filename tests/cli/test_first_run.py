@@ -14,7 +14,7 @@ from hpcdash.cli.build import build_session, connection_pool, why_this
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.config.settings import ClusterSettings, Settings
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from tests.support.program import Program, home_with, together
 from tests.support.registered import files_in

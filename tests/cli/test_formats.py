@@ -16,28 +16,15 @@ from hypothesis import strategies as st
 from hpcdash.backends.actions import Outcome
 from hpcdash.cli.actions import format_end, format_jobs
 from hpcdash.cli.jobs import _format_nothing
-from hpcdash.cli.tables import (
-    Kind,
-    contract_columns,
-    default_columns,
-    write_csv,
-    write_json,
-    write_table,
-)
-from hpcdash.domain import schema
+from hpcdash.cli.tables import write_csv, write_json, write_table
+from hpcdash.domain.schema import arrow_schema
+from hpcdash.domain.tables import TABLES
 from hpcdash.domain.text import cell_width
 from hpcdash.errors import UsageError
 from hpcdash.services.state.journal import JournalEntry
 from tests.support.records import for_each
 
 NOW = 1_763_700_000
-SCHEMAS = {
-    "jobs": schema.JOBS,
-    "history": schema.JOBS,
-    "nodes": schema.NODES,
-    "queues": schema.QUEUES,
-}
-KINDS: tuple[Kind, ...] = ("jobs", "history", "nodes", "queues")
 JOBS: list[dict[str, Any]] = [
     {
         "id": "1207_[3-9]",
@@ -109,16 +96,16 @@ QUEUES: list[dict[str, Any]] = [
 ]
 
 
-def build_table(kind: Kind, rows: list[dict[str, Any]]) -> pa.Table:
-    return pa.Table.from_pylist(rows, schema=SCHEMAS[kind])
+def build_table(kind: str, rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=arrow_schema(TABLES[kind]))
 
 
 def json_of(
-    kind: Kind, table: pa.Table, cluster: str = "juno", rejected_rows: int = 0
+    kind: str, table: pa.Table, cluster: str = "juno", rejected_rows: int = 0
 ) -> dict[str, Any]:
     out = io.BytesIO()
     write_json(
-        kind,
+        TABLES[kind],
         table,
         out,
         cluster=cluster,
@@ -131,15 +118,15 @@ def json_of(
     return read
 
 
-def csv_of(kind: Kind, table: pa.Table) -> str:
+def csv_of(kind: str, table: pa.Table) -> str:
     out = io.BytesIO()
-    write_csv(contract_columns(kind), table, out)
+    write_csv(TABLES[kind].public_names, table, out)
     return out.getvalue().decode("utf-8")
 
 
-def lines_of(kind: Kind, rows: list[dict[str, Any]], **how: Any) -> list[str]:
+def lines_of(kind: str, rows: list[dict[str, Any]], **how: Any) -> list[str]:
     out = io.BytesIO()
-    write_table(kind, build_table(kind, rows), out, utc_now=NOW, **how)
+    write_table(TABLES[kind], build_table(kind, rows), out, utc_now=NOW, **how)
     text = out.getvalue().decode("utf-8")
     assert text.endswith("\n")
     return text[:-1].split("\n")
@@ -165,7 +152,7 @@ def test_json_is_one_object_with_the_contract_in_its_order() -> None:
 def test_json_is_as_it_was_to_the_byte() -> None:
     out = io.BytesIO()
     table = build_table("queues", QUEUES)
-    write_json("queues", table, out, cluster="juno", backend="pbs", taken_at=None)
+    write_json(TABLES["queues"], table, out, cluster="juno", backend="pbs", taken_at=None)
     assert out.getvalue() == (
         b'{"schema":1,"cluster":"juno","backend":"pbs","taken_at":null,"rejected_rows":0,"queues":[{"name":"gpu",'
         b'"available":true,"default":false,"limit_seconds":null,"nodes":3,"nodes_idle":null,"nodes_down":null,'
@@ -191,11 +178,11 @@ def test_json_holds_names_as_they_are_and_what_is_unknown_as_null() -> None:
     )
 
 
-@for_each("kind", KINDS)
-def test_no_rows_are_an_empty_array_a_lone_header_and_a_lone_heading(kind: Kind) -> None:
-    table = schema.empty(SCHEMAS[kind])
+@for_each("kind", TABLES)
+def test_no_rows_are_an_empty_array_a_lone_header_and_a_lone_heading(kind: str) -> None:
+    table = build_table(kind, [])
     assert json_of(kind, table)["jobs" if kind == "history" else kind] == []
-    assert csv_of(kind, table) == ",".join(contract_columns(kind)) + "\r\n"
+    assert csv_of(kind, table) == ",".join(TABLES[kind].public_names) + "\r\n"
     assert len(lines_of(kind, [])) == 1
 
 
@@ -214,7 +201,7 @@ def test_long_tables_are_whole_across_parts_and_chunks(rows: int) -> None:
     ]
     assert len(list(csv.DictReader(io.StringIO(csv_of("jobs", table), newline="")))) == rows
     out = io.BytesIO()
-    write_table("jobs", table, out, utc_now=NOW)
+    write_table(TABLES["jobs"], table, out, utc_now=NOW)
     assert out.getvalue().count(b"\n") == rows + 1
 
 
@@ -380,7 +367,7 @@ def test_an_unknown_column_is_wrong_usage() -> None:
 def test_a_terminal_without_utf8_gets_question_marks() -> None:
     out = io.BytesIO()
     write_table(
-        "jobs",
+        TABLES["jobs"],
         build_table("jobs", JOBS),
         out,
         utc_now=NOW,
@@ -390,11 +377,11 @@ def test_a_terminal_without_utf8_gets_question_marks() -> None:
     assert b'evil?[2J?"a",=1+1\n' in out.getvalue()
 
 
-@for_each("kind", KINDS)
-def test_the_default_columns_fit_120_and_say_something_of_every_row(kind: Kind) -> None:
+@for_each("kind", TABLES)
+def test_the_default_columns_fit_120_and_say_something_of_every_row(kind: str) -> None:
     heading = lines_of(kind, [], width=120)[0]
     assert cell_width(heading) <= 120
-    assert len(heading.split()) == len(default_columns(kind))
+    assert len(heading.split()) == len(TABLES[kind].printed or TABLES[kind].shown)
 
 
 @given(
@@ -426,14 +413,17 @@ def test_hostile_text_is_one_visible_line_a_row_within_the_width(
 
 def test_an_empty_table_says_why_it_is_empty() -> None:
     assert (
-        _format_nothing("jobs", mine=True, all_rows=0)
+        _format_nothing(TABLES["jobs"], mine=True, all_rows=0)
         == "no job of yours in the queue; --all shows everyone's"
     )
-    assert _format_nothing("history", mine=True, all_rows=0).startswith(
+    assert _format_nothing(TABLES["history"], mine=True, all_rows=0).startswith(
         "no job of yours ended in the last 7 days"
     )
-    assert _format_nothing("jobs", mine=False, all_rows=12) == "none of 12 rows matches the filter"
-    assert _format_nothing("nodes", mine=True, all_rows=0) == "nothing"
+    assert (
+        _format_nothing(TABLES["jobs"], mine=False, all_rows=12)
+        == "none of 12 rows matches the filter"
+    )
+    assert _format_nothing(TABLES["nodes"], mine=True, all_rows=0) == "nothing"
 
 
 def row(user: str | None, state: str, tasks: int | None = 1) -> dict[str, Any]:

@@ -78,7 +78,7 @@ async def command(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Command]:
     for module in ("hpcdash.cli.log", "hpcdash.cli.log"):
-        monkeypatch.setattr(f"{module}.next_look_seconds", lambda quiet_seconds: 0.01)
+        monkeypatch.setattr(f"{module}.next_check_seconds", lambda quiet_seconds: 0.01)
     monkeypatch.setattr("hpcdash.services.logs.file.UNREACHED_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr("hpcdash.cli.log._QUIET_SECONDS", 0.05)
     monkeypatch.setattr(log_command, "_FIRST_STATE_SECONDS", 0.05)

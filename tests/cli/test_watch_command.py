@@ -20,7 +20,8 @@ from hpcdash.cli.build import build_session, connection_pool
 from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.cli.watch import _Watch
 from hpcdash.config.read import load_settings
-from hpcdash.services.cluster.snapshots import Kind, Snapshot
+from hpcdash.domain.tables import Kind
+from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.watch.state import WatchFiles
 from tests.embedded.queue_lab import QueueLab
 from tests.support.program import Program, home_with

@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 
 import hpcdash
+from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.poller import Pace
-from hpcdash.services.cluster.snapshots import Kind
 from tests.support.program import Program, home_with
 
 CALLS = Path(__file__).with_name("calls.py")

@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 
 import hpcdash
+from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.poller import Pace
-from hpcdash.services.cluster.snapshots import Kind
 from tests.support.cut_line import CutLine, ssh_config_through
 from tests.support.program import Program, home_with
 from tests.support.slurm import SlurmLab

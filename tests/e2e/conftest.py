@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
+from hpcdash.domain.tables import Kind
+from hpcdash.services.cluster.snapshots import SnapshotCache
 from tests.e2e.live_store import store_on
 from tests.e2e.scene import DRAINED_NODE, Scene, play
 from tests.support.pbs.over_ssh import HOST, PbsCluster, pbs_over_ssh, why_no_cluster

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from hpcdash.backends.base import Backend
 from hpcdash.backends.slurm.backend import BACKEND
+from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.poller import Pace, Poller
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
+from hpcdash.services.cluster.snapshots import SnapshotCache
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.transport.base import Prompter
 from hpcdash.transport.ssh import SshTransport

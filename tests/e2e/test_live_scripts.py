@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.domain.request import Container, Request
@@ -23,6 +22,7 @@ from hpcdash.services.logs.locate import LogPlace, locate_logs
 from hpcdash.services.submit.checks import estimate_start, missing_paths
 from hpcdash.services.submit.queues import fetch_offers
 from tests.e2e.live_store import store_on
+from tests.support.parts import changed, fixed_backend
 from tests.support.program import Program
 from tests.support.scripts import lint_script
 from tests.support.slurm import SlurmLab
@@ -51,11 +51,10 @@ ESCAPED = "#!/bin/sh\n#SBATCH -o esc\\\\%j.out\ntrue\n"
 
 
 # Slurm whose controller has forgotten every job: it is asked for one it never had.
-FORGETFUL = replace(
+FORGETFUL = fixed_backend(
     BACKEND,
-    probe=replace(BACKEND.probe, backend_for=None),
-    detail=replace(BACKEND.detail, native=lambda job_id: BACKEND.detail.native("999999999")),
-    scripts=replace(BACKEND.scripts, query=lambda job_id: BACKEND.scripts.query("999999999")),
+    detail=changed(BACKEND.detail, native=lambda job_id: BACKEND.detail.native("999999999")),
+    scripts=changed(BACKEND.scripts, query=lambda job_id: BACKEND.scripts.query("999999999")),
 )
 
 

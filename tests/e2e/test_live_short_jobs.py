@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from tests.e2e.live_store import store_on
 from tests.support.slurm import SlurmLab

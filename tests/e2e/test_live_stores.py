@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import ConnectionFailed, ControllerDown, HostKeyChanged, RateLimited
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from tests.e2e.conftest import LeftRunning
 from tests.e2e.live_store import happened, polled, states, store_on, until

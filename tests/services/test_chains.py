@@ -13,11 +13,11 @@ from hpcdash.backends.job_detail import Script
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
 from hpcdash.cli.build import build_replay
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut, ControllerDown, UsageError, without_env
 from hpcdash.services.chains import Appendix, ChainReader, format_chain, plan_append, submit_chain
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal

@@ -317,7 +317,7 @@ def _questions(backend: Backend) -> Iterator[tuple[str, Query[Any] | None]]:
     if Capability.LIMITS in backend.capabilities:
         yield "limits", backend.policy.limits("alice", "")
     yield "steps", backend.detail.steps(running)
-    if backend.inside.use_nodes is not None:
+    if backend.inside.measures_use:
         yield "activity", backend.detail.activity(running, _RAY_JOB)
         yield "use nodes", backend.inside.use_nodes(_RAY_JOB)
         yield "use", backend.inside.use(_RAY_JOB, ("n1", "n2"))

@@ -9,19 +9,19 @@ import os
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from hpcdash.backends.base import LogsPart
-from hpcdash.backends.job_detail import JobDetail, LogFiles
+from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.domain.states import ENDED, WAITING
+from tests.support.parts import fixed_backend
 
 NOTE = "the scheduler keeps it on cn01 until the job ends"
 REACHES = 'for last; do :; done\nexec sh -c "$last"\n'
 REFUSES = 'echo "maya@cn01: Permission denied (publickey,password)." >&2\nexit 255\n'
 
 
-class Node:
+class Node(LogsPart):
     """A folder that is the node's disk, and the ssh that leads there."""
 
     def __init__(self, folder: Path) -> None:
@@ -39,7 +39,7 @@ class Node:
         fresh.chmod(0o755)
         fresh.rename(self._ssh)
 
-    def files(self, detail: JobDetail) -> LogFiles:
+    def files(self, detail: JobDetail, script: Script | None) -> LogFiles:
         if detail.job["state"][0].as_py() in ENDED | WAITING:
             return LogFiles(str(self.last), None)
         return LogFiles(str(self.log), None, self.note, "cn01")
@@ -50,8 +50,6 @@ def make_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     made = Node(folder)
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
 
-    there = LogsPart(files=lambda detail, script: made.files(detail))
-    settled = replace(BACKEND, probe=replace(BACKEND.probe, backend_for=None), logs=there)
-    monkeypatch.setattr("tests.ui.logs.log_stage.BACKEND", settled)
+    monkeypatch.setattr("tests.ui.logs.log_stage.BACKEND", fixed_backend(BACKEND, logs=made))
     monkeypatch.setattr("hpcdash.services.logs.file.NODE_PAUSE_SECONDS", 0.05)
     return made

@@ -87,8 +87,8 @@ async def record(url: str, folder: Path, about: str, renames: dict[str, str]) ->
     await recorder.ask("probe.out", BACKEND.probe.query())
     await recorder.ask("nodes.out", BACKEND.queue.nodes())
     await recorder.ask("queues.out", BACKEND.queue.queues())
-    if BACKEND.queue.node_activity is not None:
-        await recorder.ask("activity/nodes.out", BACKEND.queue.node_activity(""))
+    if (activity := BACKEND.queue.node_activity("")) is not None:
+        await recorder.ask("activity/nodes.out", activity)
     jobs = (await recorder.ask("jobs.out", BACKEND.queue.jobs(JobScope(ended=True)))).table
     for at, job_id in enumerate(jobs["id"].to_pylist()):
         name = str(jobs["name"][at]).replace("/", "-")
@@ -103,7 +103,7 @@ async def record(url: str, folder: Path, about: str, renames: dict[str, str]) ->
             for log in await recorder.ask(f"logs/{name}.out", others) or ():
                 await recorder.log(log.files.stdout)
                 await recorder.log(log.files.stderr)
-        if native.get("job_id") and BACKEND.inside.use_nodes is not None:
+        if native.get("job_id"):
             nodes = await recorder.ask("use/nodes.out", BACKEND.inside.use_nodes(native))
             if nodes:
                 await recorder.ask(f"use/{name}.out", BACKEND.inside.use(native, nodes))

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcdash.backends.slurm.backend import BACKEND
+from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.poller import Pace, Poller
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
+from hpcdash.services.cluster.snapshots import SnapshotCache
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.tracker import JobEvent
 from tests.support.scripted_transport import HISTORY, PROBED, Command, ScriptedTransport, run_here

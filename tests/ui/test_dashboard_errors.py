@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.generate_jobs import jobs_text
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import (
     AuthenticationFailed,
     CommandTimedOut,
@@ -22,7 +23,7 @@ from hpcdash.errors import (
     LoginRequired,
 )
 from hpcdash.services.cluster.clock import FrozenClock
-from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
+from hpcdash.services.cluster.snapshots import SnapshotCache
 from hpcdash.transport.base import CommandResult
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.dialogs import TextDialog

@@ -11,8 +11,8 @@ from textual.events import Key
 from textual.widgets import Input
 
 from hpcdash.backends.base import Capability
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import ConfigError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.ui.actions import ACTIONS, available, help_groups, key_sign, remapped, textual_keys
@@ -65,9 +65,11 @@ def test_every_action_has_someone_who_does_it() -> None:
     for action in ACTIONS:
         views = action.views if action.views is not None else frozenset(SPECS)
         for view in views:
-            doers = (SPECS[view].make, *handlers)
-            has = action.name == "escape" or any(
-                hasattr(doer, f"do_{action.name}") for doer in doers
+            doers = (SPECS[view].view_class, *handlers)
+            has = (
+                action.name == "escape"
+                or action.opens in SPECS
+                or any(hasattr(doer, f"do_{action.name}") for doer in doers)
             )
             assert has, f"{action.name} in {view}"
 

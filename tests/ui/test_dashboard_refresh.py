@@ -18,7 +18,7 @@ from textual.pilot import Pilot
 
 from benchmarks.generate_jobs import jobs_text
 from hpcdash.backends.queries import ParsedTable, Query
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.domain.tables import Kind
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.table_view import TableView

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from textual.events import AppBlur, AppFocus
 
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.ui.app import HpcdashApp

@@ -36,7 +36,7 @@ async def test_columns_of_another_version_are_left_out() -> None:
     )
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
-        assert app.main.view.column_names == app.main.view.DEFAULT_COLUMNS
+        assert app.main.view.column_names == app.main.view.spec.shown
         assert fetch_rows(app).row_count > 10
 
 

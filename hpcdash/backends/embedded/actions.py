@@ -21,49 +21,6 @@ _HAS = ("time", "throttle")
 _IDS_A_COMMAND = 2000
 
 
-def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[ActionCommand, ...]:
-    """One command for all jobs; raises UsageError for a change this queue has no word for."""
-    words: tuple[str, ...]
-    if request.force:
-        raise UsageError("force: not needed on this queue")
-    if request.verb in _PLAIN:
-        words = (str(request.verb), *(("--hold",) if request.hold else ()))
-    elif request.verb is Verb.SIGNAL:
-        if request.recipient not in ("", "batch", "full"):
-            raise UsageError(
-                f"{request.recipient!r}: this queue's jobs have no numbered steps",
-                "Write batch or full.",
-            )
-        _require(signal_number, request.signal)
-        words = ("signal", request.signal, request.recipient or "steps")
-    elif request.verb is Verb.ALTER:
-        if unknown := [name for name in request.changes if name not in (*_HAS, COMMENT)]:
-            raise UsageError(
-                f"{unknown[0]}: jobs of this queue have none", f"It supports: {', '.join(_HAS)}."
-            )
-        for name, value in request.changes.items():
-            if name != COMMENT:
-                _require(parse_time_change if name == "time" else read_throttle, value)
-        if "throttle" in request.changes and (
-            tasks := [job_id for job_id in request.job_ids if is_task(job_id)]
-        ):
-            # The queue would change it for the whole array.
-            raise UsageError(
-                f"throttle: {tasks[0]} is a task", f"Name its array: {parse_array_id(tasks[0])}"
-            )
-        words = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
-    else:
-        raise UsageError(f"{request.verb} is not an action on a job of this queue")
-    commands = []
-    for start in range(0, len(request.job_ids), _IDS_A_COMMAND):
-        ids = request.job_ids[start : start + _IDS_A_COMMAND]
-        read = partial(read_outcomes, job_ids=ids)
-        commands.append(
-            ActionCommand((*program, *words, *ids), ids, read, shown=typed(*_typed(request, ids)))
-        )
-    return tuple(commands)
-
-
 def _typed(request: ActionRequest, ids: tuple[str, ...]) -> tuple[str, ...]:
     """The one-shot command of hpcdash that does the same."""
     if request.verb is Verb.SIGNAL:
@@ -94,3 +51,47 @@ def read_outcomes(answer: Answer, *, job_ids: tuple[str, ...]) -> tuple[Outcome,
             told[job_id] = Outcome(job_id, bool(found["done"]), str(found["words"]))
     words = excerpt(answer.stderr) or f"the command exited with status {answer.status}"
     return tuple(told.get(job_id, Outcome(job_id, False, words)) for job_id in job_ids)
+
+
+def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[ActionCommand, ...]:
+    """One command for all jobs; raises UsageError for a change this queue has no word for."""
+    words: tuple[str, ...]
+    if request.force:
+        raise UsageError("force: not needed on this queue")
+    if request.verb in _PLAIN:
+        words = (str(request.verb), *(("--hold",) if request.hold else ()))
+    elif request.verb is Verb.SIGNAL:
+        if request.recipient not in ("", "batch", "full"):
+            raise UsageError(
+                f"{request.recipient!r}: this queue's jobs have no numbered steps",
+                "Write batch or full.",
+            )
+        _require(signal_number, request.signal)
+        words = ("signal", request.signal, request.recipient or "steps")
+    elif request.verb is Verb.ALTER:
+        if unknown := [name for name in request.changes if name not in (*_HAS, COMMENT)]:
+            raise UsageError(
+                f"{unknown[0]}: jobs of this queue have none",
+                f"It supports: {', '.join(_HAS)}.",
+            )
+        for name, value in request.changes.items():
+            if name != COMMENT:
+                _require(parse_time_change if name == "time" else read_throttle, value)
+        if "throttle" in request.changes and (
+            tasks := [job_id for job_id in request.job_ids if is_task(job_id)]
+        ):
+            # The queue would change it for the whole array.
+            raise UsageError(
+                f"throttle: {tasks[0]} is a task", f"Name its array: {parse_array_id(tasks[0])}"
+            )
+        words = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
+    else:
+        raise UsageError(f"{request.verb} is not an action on a job of this queue")
+    commands = []
+    for start in range(0, len(request.job_ids), _IDS_A_COMMAND):
+        ids = request.job_ids[start : start + _IDS_A_COMMAND]
+        read = partial(read_outcomes, job_ids=ids)
+        commands.append(
+            ActionCommand((*program, *words, *ids), ids, read, shown=typed(*_typed(request, ids)))
+        )
+    return tuple(commands)

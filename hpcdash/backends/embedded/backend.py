@@ -40,10 +40,10 @@ from hpcdash.backends.embedded.answers import (
     read_table,
     require_success,
 )
-from hpcdash.backends.job_detail import JobDetail, Script, Usage
+from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.rank_logs import rank_logs_query
-from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
+from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
@@ -67,6 +67,7 @@ _HINTS = {
     "TimeLimit": "ran into its time limit",
     "more than this machine has": "requests more than this machine has and will never start",
 }
+
 
 _CAPABILITIES = frozenset(
     {
@@ -106,121 +107,136 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
     With `ended_seconds` the list of jobs holds what ended within them as well.
     """
     words = tuple(program)
-    native, script = partial(_native_query, words), partial(_script_query, words)
     return Backend(
         name="local",
         title="embedded queue",
         capabilities=_CAPABILITIES,
         is_embedded=True,
-        probe=ProbePart(
-            query=lambda: Query((*words, "probe"), partial(_read_probe, program=words))
-        ),
-        queue=QueuePart(
-            jobs=partial(_jobs_query, words, ended_seconds),
-            nodes=lambda: Query((*words, "nodes"), read_table(schema.NODES)),
-            queues=lambda: Query((*words, "queues"), read_table(schema.QUEUES)),
-            lists_ended=not ended_seconds,
-        ),
-        reasons=ReasonsPart(hint=_hint, never_starts=_never_starts, policy=_policy_reason),
-        history=HistoryPart(
-            jobs=partial(_history_query, words), runs=partial(_runs_query, words), native=native
-        ),
-        detail=DetailPart(
-            native=native,
-            usage=partial(_usage_query, words),
-            shell=partial(_shell, words),
-            requeue_refusal=_requeue_refusal,
-            task_refusal=_requeue_refusal,
-            variables=_variables,
-        ),
-        inside=InsidePart(step=partial(_inside_step, words)),
-        logs=LogsPart(others=rank_logs_query),
-        scripts=ScriptsPart(
-            writer=_writer,
-            reader=_reader,
-            explain=_explain,
-            query=script,
-            history_query=script,
-            cron_parts=_cron_parts,
-        ),
-        policy=PolicyPart(limits=partial(_limits_query, words)),
-        actions=ActionsPart(commands=partial(_action_commands, words), alterable=ALTERABLE),
-        submit=SubmitPart(
-            submission=partial(_submission, words),
-            resubmission=partial(_resubmission, words),
-            new_limits=frozenset({"time_seconds"}),
-        ),
+        probe=EmbeddedProbe(words),
+        queue=EmbeddedQueue(words, ended_seconds),
+        reasons=EmbeddedReasons(),
+        history=EmbeddedHistory(words),
+        detail=EmbeddedDetail(words),
+        inside=EmbeddedInside(words),
+        logs=EmbeddedLogs(),
+        scripts=EmbeddedScripts(words),
+        policy=EmbeddedPolicy(words),
+        actions=EmbeddedActions(words),
+        submit=EmbeddedSubmit(words),
     )
 
 
-def _jobs_query(
-    program: tuple[str, ...], ended_seconds: int, scope: JobScope
-) -> Query[ParsedTable]:
-    # All jobs here are one's own.
-    ended = (f"--ended={ended_seconds}",) if ended_seconds else ("--ended",) if scope.ended else ()
-    job_ids = () if scope.ended and scope.user is not None else scope.job_ids
-    return Query((*program, "jobs", *ended, *map(typed.job_id, job_ids)), read_jobs)
+class EmbeddedProbe(typed.ProgramPart, ProbePart):
+    """Detects the queue's program, which is always there."""
+
+    def query(self) -> Query[Probe]:
+        return Query((*self.argv, "probe"), partial(_read_probe, program=self.argv))
 
 
-def _history_query(
-    program: tuple[str, ...], user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
-) -> Query[ParsedTable]:
-    words = tuple(map(typed.job_id, job_ids)) or ("--since", str(since_seconds))
-    return Query((*program, "history", *words), read_jobs)
+class EmbeddedQueue(typed.ProgramPart, QueuePart):
+    """The queue as its program prints it."""
+
+    def __init__(self, program: tuple[str, ...], ended_seconds: int) -> None:
+        super().__init__(program)
+        self.lists_ended = not ended_seconds
+        self._ended_seconds = ended_seconds
+
+    def jobs(self, scope: JobScope) -> Query[ParsedTable]:
+        # All jobs here are one's own.
+        ended = ("--ended",) if scope.ended else ()
+        if self._ended_seconds:
+            ended = (f"--ended={self._ended_seconds}",)
+        job_ids = () if scope.ended and scope.user is not None else scope.job_ids
+        return Query((*self.argv, "jobs", *ended, *map(typed.job_id, job_ids)), read_jobs)
+
+    def nodes(self) -> Query[ParsedTable]:
+        return Query((*self.argv, "nodes"), read_table(schema.NODES))
+
+    def queues(self) -> Query[ParsedTable]:
+        return Query((*self.argv, "queues"), read_table(schema.QUEUES))
 
 
-def _runs_query(
-    program: tuple[str, ...], user: str | None, since: int, until: int, now: int
-) -> Query[ParsedTable]:
-    return Query((*program, "history", "--since", str(max(0, now - since))), read_runs)
+class EmbeddedHistory(typed.ProgramPart, HistoryPart):
+    """Ended jobs, which the queue never forgets."""
+
+    def jobs(
+        self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
+    ) -> Query[ParsedTable]:
+        words = tuple(map(typed.job_id, job_ids)) or ("--since", str(since_seconds))
+        return Query((*self.argv, "history", *words), read_jobs)
+
+    def runs(self, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
+        return Query((*self.argv, "history", "--since", str(max(0, now - since))), read_runs)
+
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        return EmbeddedDetail(self.argv).native(job_id)
 
 
-def _native_query(program: tuple[str, ...], job_id: str) -> Query[Mapping[str, str]]:
-    return Query((*program, "show", typed.job_id(job_id)), read_native)
+class EmbeddedDetail(typed.ProgramPart, DetailPart):
+    """A job as the queue's program reports it."""
+
+    holds_requeued = True
+
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        return Query((*self.argv, "show", typed.job_id(job_id)), read_native)
+
+    def usage(self, row: Mapping[str, Any]) -> Query[Usage] | None:
+        if row["state"] not in ACTIVE and row["state"] not in ENDED:
+            return None
+        return Query((*self.argv, "usage", str(row["id"])), partial(_read_usage, row=row))
+
+    def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
+        from hpcdash.backends.shell import ShellCommand, in_job
+
+        # The job's variables stand as they are.
+        inside = in_job(str(row["work_dir"] or ""), request, is_login=False)
+        return ShellCommand((*self.argv, "shell", str(row["id"]), *inside))
+
+    def requeue_refusal(self, native: Mapping[str, str]) -> str:
+        return "it was submitted with --no-requeue" if native.get("Requeue") == "no" else ""
+
+    def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
+        from hpcdash.backends.pbs import detail as pbs
+        from hpcdash.backends.slurm import detail as slurm
+
+        return {**slurm.job_variables(row), **pbs.job_variables(row)}
 
 
-def _script_query(program: tuple[str, ...], job_id: str) -> Query[Script]:
-    return Query((*program, "script", typed.job_id(job_id)), _read_script)
+class EmbeddedScripts(typed.ProgramPart, ScriptsPart):
+    """Scripts for Slurm and for PBS, with the variables of both."""
+
+    def writer(self) -> ScriptWriter:
+        from hpcdash.backends.slurm import script
+
+        return script
+
+    def reader(self) -> ScriptReader:
+        from hpcdash.backends.embedded import lint
+
+        return lint
+
+    def explain(self, line: str) -> str:
+        from hpcdash.backends.pbs import explain as pbs
+        from hpcdash.backends.slurm import explain as slurm
+
+        return slurm.explain(line) or pbs.explain(line)
+
+    def query(self, job_id: str) -> Query[Script]:
+        return Query((*self.argv, "script", typed.job_id(job_id)), _read_script)
+
+    history_query = query
+
+    def cron_parts(self, job: CronJob) -> CronParts:
+        from hpcdash.backends.embedded.cron import cron_parts
+
+        return cron_parts(job)
 
 
-def _usage_query(program: tuple[str, ...], row: Mapping[str, Any]) -> Query[Usage] | None:
-    if row["state"] not in ACTIVE and row["state"] not in ENDED:
-        return None
-    return Query((*program, "usage", str(row["id"])), partial(_read_usage, row=row))
+class EmbeddedPolicy(typed.ProgramPart, PolicyPart):
+    """This machine's slots, the only limit."""
 
-
-def _resubmission(
-    program: tuple[str, ...],
-    detail: JobDetail,
-    past: Mapping[str, str],
-    script: Script,
-    tasks: ArrayTasks | None,
-    mark: str,
-    limits: NewLimits,
-) -> SubmitCommand:
-    from hpcdash.backends.embedded.submit import resubmission
-
-    return resubmission(program, detail, tasks, mark, limits)
-
-
-def _submission(program: tuple[str, ...], wanted: Submission) -> SubmitCommand:
-    from hpcdash.backends.embedded.submit import submission
-
-    return submission(program, wanted)
-
-
-def _action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[ActionCommand, ...]:
-    from hpcdash.backends.embedded.actions import action_commands
-
-    return action_commands(program, request)
-
-
-def _hint(state: str, reason: str | None) -> str:
-    return _HINTS.get(reason or "", "")
-
-
-def _limits_query(program: tuple[str, ...], user: str, cluster: str = "") -> Query[ParsedTable]:
-    return Query((*program, "nodes"), _read_slots)
+    def limits(self, user: str, cluster: str) -> Query[ParsedTable]:
+        return Query((*self.argv, "nodes"), _read_slots)
 
 
 def _read_slots(answer: Answer) -> ParsedTable:
@@ -248,67 +264,55 @@ def _read_slots(answer: Answer) -> ParsedTable:
     return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS))
 
 
-def _policy_reason(state: str, reason: str | None) -> PolicyReason | None:
-    return PolicyReason("limits", per="all") if reason == "Resources" and state in WAITING else None
+class EmbeddedInside(typed.ProgramPart, InsidePart):
+    """A command beside a job's own."""
+
+    def step(self, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+        from hpcdash.backends.embedded.inside import inside_step
+
+        return inside_step(self.argv, row, command)
 
 
-def _requeue_refusal(native: Mapping[str, str]) -> str:
-    return "it was submitted with --no-requeue" if native.get("Requeue") == "no" else ""
+class EmbeddedActions(typed.ProgramPart, ActionsPart):
+    """Actions by the queue's program."""
+
+    alterable = ALTERABLE
+
+    def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        from hpcdash.backends.embedded.actions import action_commands
+
+        return action_commands(self.argv, request)
 
 
-# It takes the scripts of both, reads Slurm's directives, and sets the variables of both.
-def _writer() -> ScriptWriter:
-    from hpcdash.backends.slurm import script
+class EmbeddedSubmit(typed.ProgramPart, SubmitPart):
+    """Submission by the queue's program."""
 
-    return script
+    new_limits = frozenset({"time_seconds"})
 
+    def submission(self, submission: Submission) -> SubmitCommand:
+        from hpcdash.backends.embedded import submit
 
-def _reader() -> ScriptReader:
-    from hpcdash.backends.embedded import lint
+        return submit.submission(self.argv, submission)
 
-    return lint
+    def resubmission(
+        self,
+        detail: JobDetail,
+        past: Mapping[str, str],
+        script: Script,
+        tasks: ArrayTasks | None,
+        mark: str,
+        limits: NewLimits = AS_IT_WAS,
+    ) -> SubmitCommand:
+        from hpcdash.backends.embedded import submit
 
-
-def _explain(line: str) -> str:
-    from hpcdash.backends.pbs import explain as pbs
-    from hpcdash.backends.slurm import explain as slurm
-
-    return slurm.explain(line) or pbs.explain(line)
-
-
-def _never_starts(state: str, reason: str | None) -> str:
-    from hpcdash.backends.slurm.reasons import never_starts
-
-    return never_starts(state, reason)
+        return submit.resubmission(self.argv, detail, tasks, mark, limits)
 
 
-def _variables(row: Mapping[str, Any]) -> Mapping[str, str | None]:
-    from hpcdash.backends.pbs import detail as pbs
-    from hpcdash.backends.slurm import detail as slurm
+class EmbeddedLogs(LogsPart):
+    """Logs where the rows of jobs say, and those of their ranks."""
 
-    return {**slurm.job_variables(row), **pbs.job_variables(row)}
-
-
-def _inside_step(
-    program: tuple[str, ...], row: Mapping[str, Any], command: InsideCommand
-) -> InsideStep:
-    from hpcdash.backends.embedded.inside import inside_step
-
-    return inside_step(program, row, command)
-
-
-def _shell(program: tuple[str, ...], row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
-    from hpcdash.backends.shell import ShellCommand, in_job
-
-    # The job's variables stand as they are.
-    inside = in_job(str(row["work_dir"] or ""), request, is_login=False)
-    return ShellCommand((*program, "shell", str(row["id"]), *inside))
-
-
-def _cron_parts(job: CronJob) -> CronParts:
-    from hpcdash.backends.embedded.cron import cron_parts
-
-    return cron_parts(job)
+    def others(self, detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
+        return rank_logs_query(detail, files)
 
 
 def _read_probe(answer: Answer, *, program: tuple[str, ...]) -> Probe:
@@ -343,3 +347,22 @@ def _read_usage(answer: Answer, *, row: Mapping[str, Any]) -> Usage:
         )
 
     return read_object(answer, made)
+
+
+class EmbeddedReasons(ReasonsPart):
+    """The embedded queue's reasons, by the names that Slurm has for them."""
+
+    def hint(self, state: str, reason: str | None) -> str:
+        return _HINTS.get(reason or "", "")
+
+    def never_starts(self, state: str, reason: str | None) -> str:
+        from hpcdash.backends.slurm.reasons import SlurmReasons
+
+        return SlurmReasons().never_starts(state, reason)
+
+    def policy(self, state: str, reason: str | None) -> PolicyReason | None:
+        return (
+            PolicyReason("limits", per="all")
+            if reason == "Resources" and state in WAITING
+            else None
+        )

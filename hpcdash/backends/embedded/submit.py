@@ -11,7 +11,7 @@ from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.options import last_value
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.options import read_command_line, read_directives
-from hpcdash.backends.submissions import AS_IT_WAS, MARK_START, NewLimits, Submission, SubmitCommand
+from hpcdash.backends.submissions import MARK_START, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.dependencies import format_after
 from hpcdash.domain.job_ids import with_tasks
@@ -19,50 +19,65 @@ from hpcdash.domain.units import format_clock
 from hpcdash.errors import UsageError, excerpt
 
 
-def submission(program: tuple[str, ...], wanted: Submission) -> SubmitCommand:
+def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
+    found = decoded(answer.stdout)
+    number, ignored = found.get("id"), found.get("ignored")
+    if number is None or not isinstance(ignored, list):
+        # timeout(1), KILL and TERM cut the answer off, not what it was of.
+        may_be_done = answer.status in (0, 124, 137, 143)
+        words = (
+            ". ".join(excerpt(answer.stderr).splitlines())
+            or f"the queue exited with status {answer.status}"
+        )
+        return (Outcome(job_id, None if may_be_done else False, words),)
+    said = f"; not understood here, and left out: {'; '.join(map(str, ignored))}" if ignored else ""
+    return (Outcome(job_id, True, f"job {number}{said}"),)
+
+
+def submission(program: tuple[str, ...], submission: Submission) -> SubmitCommand:
     """The queue's `submit`; the script comes on stdin where it is in no file there.
 
     Raises UsageError for a word that is no option, and for another account.
     """
-    if wanted.run_as:
+    if submission.run_as:
         raise UsageError(
             "run_as: the embedded queue runs jobs as its owner",
             "Remove run_as from the configuration.",
         )
-    line = read_command_line(wanted.options)
+    line = read_command_line(submission.options)
     if line.script:
         raise UsageError(
             f"{line.script[0]!r} is not an option of sbatch",
             "The script's own arguments follow another --.",
         )
-    words = list(wanted.options)
-    if wanted.array:
-        words.append(f"--array={wanted.array}")
-    if wanted.after:
-        words.append(f"--dependency={format_after(wanted.after)}")
-    if wanted.held:
+    words = list(submission.options)
+    if submission.array:
+        words.append(f"--array={submission.array}")
+    if submission.after:
+        words.append(f"--dependency={format_after(submission.after)}")
+    if submission.held:
         words.append("--hold")
-    token = ("--token", wanted.mark) if wanted.mark else ()
+    token = ("--token", submission.mark) if submission.mark else ()
     argv = (
         *program,
         "submit",
         *token,
         "--named",
-        wanted.name,
+        submission.name,
         *words,
-        wanted.file or "-",
-        *wanted.arguments,
+        submission.file or "-",
+        *submission.arguments,
     )
-    stdin = None if wanted.file else wanted.script
-    read = partial(_read, job_id=wanted.name)
-    command = ActionCommand(argv, (wanted.name,), read, stdin, shown=typed_submit(wanted))
+    stdin = None if submission.file else submission.script
+    read = partial(_read, job_id=submission.name)
+    command = ActionCommand(argv, (submission.name,), read, stdin, shown=typed_submit(submission))
     given = (
-        *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options,
+        *read_directives(submission.script.decode("utf-8", "surrogateescape")).options,
         *line.options,
     )
     # A job that has a comment of its own keeps it.
-    mark = wanted.mark if last_value(given, "comment") is None else ""
-    return SubmitCommand(command, (), mark, last_value(given, "job-name") or wanted.name)
+    mark = submission.mark if last_value(given, "comment") is None else ""
+    return SubmitCommand(command, (), mark, last_value(given, "job-name") or submission.name)
 
 
 def resubmission(
@@ -70,9 +85,9 @@ def resubmission(
     detail: JobDetail,
     tasks: ArrayTasks | None,
     mark: str,
-    limits: NewLimits = AS_IT_WAS,
+    limits: NewLimits,
 ) -> SubmitCommand:
-    """The queue's `again`: it has kept the script, the options, the environment and the folder."""
+    """The queue's `again`: it has the script, the options, the environment and the folder."""
     row = detail.job.to_pylist()[0]
     asked = row["array_id"] or row["id"]
     job_id = asked if tasks is None else with_tasks(asked, tasks)
@@ -89,18 +104,3 @@ def resubmission(
         )
         return SubmitCommand(command, (note,), job_name=row["name"] or "")
     return SubmitCommand(command, (), mark, row["name"] or "")
-
-
-def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
-    found = decoded(answer.stdout)
-    number, ignored = found.get("id"), found.get("ignored")
-    if number is None or not isinstance(ignored, list):
-        # timeout(1), KILL and TERM cut the answer off, not what it was of.
-        may_be_done = answer.status in (0, 124, 137, 143)
-        words = (
-            ". ".join(excerpt(answer.stderr).splitlines())
-            or f"the queue exited with status {answer.status}"
-        )
-        return (Outcome(job_id, None if may_be_done else False, words),)
-    said = f"; not understood here, and left out: {'; '.join(map(str, ignored))}" if ignored else ""
-    return (Outcome(job_id, True, f"job {number}{said}"),)

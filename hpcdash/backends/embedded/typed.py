@@ -26,14 +26,21 @@ def typed(*words: str) -> tuple[str, ...]:
     return (shlex.join(("hpcdash", *words)),)
 
 
-def typed_submit(wanted: Submission) -> tuple[str, ...]:
+def typed_submit(submission: Submission) -> tuple[str, ...]:
     """`hpcdash submit train.sh --array 1-3 -- --gres=gpu:1 -- --lr 3e-4`"""
-    words = ["submit", wanted.file or wanted.name]
-    words += ["--array", wanted.array] if wanted.array else []
-    words += ["--after", ",".join(wanted.after)] if wanted.after else []
-    words += ["--hold"] if wanted.held else []
-    if wanted.options or wanted.arguments:
-        words += ["--", *wanted.options]
-    if wanted.arguments:
-        words += ["--", *wanted.arguments]
+    words = ["submit", submission.file or submission.name]
+    words += ["--array", submission.array] if submission.array else []
+    words += ["--after", ",".join(submission.after)] if submission.after else []
+    words += ["--hold"] if submission.held else []
+    if submission.options or submission.arguments:
+        words += ["--", *submission.options]
+    if submission.arguments:
+        words += ["--", *submission.arguments]
     return typed(*words)
+
+
+class ProgramPart:
+    """A part of the backend: its commands are those of a program, `argv` before them."""
+
+    def __init__(self, program: tuple[str, ...]) -> None:
+        self.argv = program

@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
-from hpcdash.backends.pbs.dialects import Dialect, pbs
+from hpcdash.backends.base import ActionsPart
+from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
 from hpcdash.backends.pbs.values import format_walltime
 from hpcdash.backends.queries import Answer
 from hpcdash.domain.array_tasks import ArrayTasks
@@ -437,50 +438,6 @@ _MOVE_HINTS = (
 Job = tuple[str, JobId]
 
 
-def whole_array_verbs(dialect: Dialect) -> frozenset[Verb]:
-    """As ActionsPart.whole_array_verbs."""
-    return (
-        frozenset()
-        if dialect is Dialect.TORQUE
-        else frozenset({Verb.HOLD, Verb.RELEASE, Verb.ALTER})
-    )
-
-
-def alterable(dialect: Dialect) -> tuple[str, ...]:
-    """As ActionsPart.alterable."""
-    return ALTERABLE_OF[dialect]
-
-
-def action_commands(dialect: Dialect, request: ActionRequest) -> tuple[ActionCommand, ...]:
-    """As ActionsPart.commands.
-
-    What is named is what is asked for: PBS itself refuses tasks it takes no verb for.
-    """
-    jobs = [(job_id, _read_id(job_id)) for job_id in dict.fromkeys(request.job_ids)]
-    if not jobs:
-        raise UsageError("no job is named")
-    verb = request.verb
-    match verb:
-        case Verb.CANCEL:
-            hints = () if request.force else (_LOST_NODE,)
-            force = ("-p",) if dialect is Dialect.TORQUE else ("-W", "force")
-            options = force if request.force else ()
-            targets = _targets(dialect, "qdel", jobs)
-            return tuple(_commands(dialect, [_Step(("qdel", *options), targets, hints)]))
-        case Verb.SIGNAL:
-            words = ("qsig", "-s", _signal_word(request.signal, request.recipient))
-            return tuple(
-                _commands(dialect, [_Step(words, _targets(dialect, "qsig", jobs), (_NO_NODE,))])
-            )
-        case Verb.ALTER:
-            return tuple(_commands(dialect, _alter(dialect, jobs, request)))
-        case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
-            targets = _targets(dialect, _WORDS[verb][0], jobs)
-            return tuple(_commands(dialect, [_Step(_WORDS[verb], targets, _HINTS[verb])]))
-        case _:
-            raise UsageError(f"{verb} is not an action on jobs")
-
-
 class _Step(Struct, frozen=True):
     """The words of a command up to the ids, what it is for, and what is added to its answer."""
 
@@ -534,11 +491,6 @@ def _read_id(text: str) -> JobId:
     return dataclasses.replace(job, has_brackets=job.has_brackets or job.tasks is not None)
 
 
-def _array_target(job_id: str, job: JobId) -> Target:
-    whole = dataclasses.replace(job, tasks=None, has_brackets=True)
-    return Target(job_id, str(whole), whole)
-
-
 def _targets(dialect: Dialect, program: str, jobs: Sequence[Job]) -> list[Target]:
     """What stands for each job: itself, or an argument a range of its tasks."""
     whole = {job.number for _, job in jobs if job.has_brackets and job.tasks is None}
@@ -548,7 +500,8 @@ def _targets(dialect: Dialect, program: str, jobs: Sequence[Job]) -> list[Target
             targets.append(Target(job_id, str(job), job))
         elif job.number in whole:
             # Asked for twice, a task would be refused the second time.
-            targets.append(_array_target(job_id, job))
+            array = dataclasses.replace(job, tasks=None, has_brackets=True)
+            targets.append(Target(job_id, str(array), array))
         elif dialect is Dialect.TORQUE and program in _TAKES_TASKS_OPTION and job.tasks.count > 1:
             targets.append(Target(job_id, str(dataclasses.replace(job, tasks=None)), job))
         else:
@@ -694,3 +647,44 @@ def _command(
 
 def _arguments(targets: Iterable[Target]) -> list[str]:
     return list(dict.fromkeys(target.argument for target in targets))
+
+
+class PbsActions(DialectPart, ActionsPart):
+    """Actions by PBS's commands."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
+        self.alterable = ALTERABLE_OF[dialect]
+        if dialect is not Dialect.TORQUE:
+            self.whole_array_verbs = frozenset({Verb.HOLD, Verb.RELEASE, Verb.ALTER})
+
+    def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        """Build the commands for the jobs as they are named: PBS itself refuses tasks for which it
+        has no verb.
+        """
+        jobs = [(job_id, _read_id(job_id)) for job_id in dict.fromkeys(request.job_ids)]
+        if not jobs:
+            raise UsageError("no job is named")
+        verb = request.verb
+        match verb:
+            case Verb.CANCEL:
+                hints = () if request.force else (_LOST_NODE,)
+                force = ("-p",) if self.dialect is Dialect.TORQUE else ("-W", "force")
+                options = force if request.force else ()
+                targets = _targets(self.dialect, "qdel", jobs)
+                return tuple(_commands(self.dialect, [_Step(("qdel", *options), targets, hints)]))
+            case Verb.SIGNAL:
+                words = ("qsig", "-s", _signal_word(request.signal, request.recipient))
+                return tuple(
+                    _commands(
+                        self.dialect,
+                        [_Step(words, _targets(self.dialect, "qsig", jobs), (_NO_NODE,))],
+                    )
+                )
+            case Verb.ALTER:
+                return tuple(_commands(self.dialect, _alter(self.dialect, jobs, request)))
+            case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
+                targets = _targets(self.dialect, _WORDS[verb][0], jobs)
+                return tuple(_commands(self.dialect, [_Step(_WORDS[verb], targets, _HINTS[verb])]))
+            case _:
+                raise UsageError(f"{verb} is not an action on jobs")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from hpcdash.backends.base import DetailPart
 from hpcdash.backends.job_detail import JobDetail, Usage
-from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.dialects import DialectPart
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
 from hpcdash.backends.pbs.log_files import last_files, submit_variable
+from hpcdash.backends.pbs.rules import priority_query
 from hpcdash.backends.pbs.values import duration_seconds, size_bytes
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.domain.columns import digits
@@ -19,26 +21,12 @@ from hpcdash.domain.job_ids import parse_task_part
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.errors import NoSuchJob
 
+if TYPE_CHECKING:
+    from hpcdash.backends.shell import ShellCommand, ShellRequest
+
 RUNNING_NOTE = "as last sampled by PBS, maybe minutes ago"
 SPREAD_NOTE = "memory is the total over all nodes, divided evenly"
 NOTHING_NOTE = "PBS has not measured it"
-
-
-def usage_query(dialect: Dialect, row: Mapping[str, Any]) -> Query[Usage] | None:
-    """As DetailPart.usage; None for one that did not start, for several tasks, and where nothing is
-    measured.
-    """
-    if row["state"] in WAITING:
-        return None
-    if row["started_at"] is None or (row["_tasks"] or 1) > 1:
-        return None
-    question = listing(dialect, Want.WHOLE, job_ids=(str(row["id"]),))
-    return Query(
-        question.argv,
-        partial(parse_usage, question=question, row=row),
-        command=question.command,
-        cap_bytes=TEXT_BYTES,
-    )
 
 
 def parse_usage(answer: Answer, *, question: Listing, row: Mapping[str, Any]) -> Usage:
@@ -75,20 +63,6 @@ def _on_a_node(memory_bytes: int | None, nodes: int) -> int | None:
     return None if memory_bytes is None else memory_bytes // nodes
 
 
-def native_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
-    """qstat for one job, ended or not; of a row of several tasks for their array.
-
-    parse raises NoSuchJob.
-    """
-    question = listing(dialect, Want.WHOLE, job_ids=(job_id,))
-    return Query(
-        question.argv,
-        partial(parse_native, question=question),
-        command=question.command,
-        cap_bytes=TEXT_BYTES,
-    )
-
-
 def parse_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
     """Attribute → what PBS says of it, in its order; a resource is an attribute of its own."""
     native = read_whole(answer, question)
@@ -102,32 +76,6 @@ def parse_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
     return native
 
 
-def submit_line(native: Mapping[str, str]) -> str:
-    """qsub with what it was given, whose quotes PBS does not keep."""
-    words = native.get("Submit_arguments") or native.get("submit_args") or ""
-    return f"qsub {words}" if words else ""
-
-
-def requeue_refusal(native: Mapping[str, str]) -> str:
-    return "it was submitted with -r n" if native.get("Rerunable") == "False" else ""
-
-
-def job_detail(dialect: Dialect, row: pa.Table, native: Mapping[str, str]) -> JobDetail:
-    """The row with the files its output is in once it has ended, and the folder it was submitted
-    from; where both go into one file, both are that. Of tasks that wait the files keep
-    ^array_index^ for the task's number.
-    """
-    out, err = last_files(row.to_pylist()[0], native, dialect)
-    work_dir = row["work_dir"][0].as_py() or submit_variable(native, "PBS_O_WORKDIR") or None
-    for column, text in (("stdout_path", out), ("stderr_path", err), ("work_dir", work_dir)):
-        if text:
-            position = row.schema.get_field_index(column)
-            row = row.set_column(
-                position, row.schema.field(position), pa.array([text], pa.string())
-            )
-    return JobDetail(row, native)
-
-
 def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
     """What of a job's environment its row tells."""
     found = {"PBS_O_WORKDIR": row["work_dir"], "PBS_JOBNAME": row["name"]}
@@ -136,3 +84,69 @@ def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
     elif (task := parse_task_part(str(row["id"]))).isdigit():
         found["PBS_ARRAY_INDEX"] = task
     return found
+
+
+class PbsDetail(DialectPart, DetailPart):
+    """A job as qstat -f reports it."""
+
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        """qstat for one job, ended or not; of a row of several tasks for their array.
+
+        parse raises NoSuchJob.
+        """
+        question = listing(self.dialect, Want.WHOLE, job_ids=(job_id,))
+        return Query(
+            question.argv,
+            partial(parse_native, question=question),
+            command=question.command,
+            cap_bytes=TEXT_BYTES,
+        )
+
+    def join(self, job: pa.Table, native: Mapping[str, str]) -> JobDetail:
+        """The row with the files its output is in once it has ended, and the folder it was
+        submitted from; where both go into one file, both are that. Of tasks that wait the files
+        keep ^array_index^ for the task's number.
+        """
+        row = job
+        out, err = last_files(row.to_pylist()[0], native, self.dialect)
+        work_dir = row["work_dir"][0].as_py() or submit_variable(native, "PBS_O_WORKDIR") or None
+        for column, text in (("stdout_path", out), ("stderr_path", err), ("work_dir", work_dir)):
+            if text:
+                position = row.schema.get_field_index(column)
+                row = row.set_column(
+                    position, row.schema.field(position), pa.array([text], pa.string())
+                )
+        return JobDetail(row, native)
+
+    def usage(self, row: Mapping[str, Any]) -> Query[Usage] | None:
+        """None for one that did not start, for several tasks, and where nothing is measured."""
+        if row["state"] in WAITING:
+            return None
+        if row["started_at"] is None or (row["_tasks"] or 1) > 1:
+            return None
+        question = listing(self.dialect, Want.WHOLE, job_ids=(str(row["id"]),))
+        return Query(
+            question.argv,
+            partial(parse_usage, question=question, row=row),
+            command=question.command,
+            cap_bytes=TEXT_BYTES,
+        )
+
+    def requeue_refusal(self, native: Mapping[str, str]) -> str:
+        return "it was submitted with -r n" if native.get("Rerunable") == "False" else ""
+
+    def submit_line(self, native: Mapping[str, str]) -> str:
+        """qsub with what it was given, whose quotes PBS does not keep."""
+        words = native.get("Submit_arguments") or native.get("submit_args") or ""
+        return f"qsub {words}" if words else ""
+
+    def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
+        return job_variables(row)
+
+    def priority(self, job_id: str) -> Query[Mapping[str, str]]:
+        return priority_query(self.dialect, job_id)
+
+    def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand | None:
+        from hpcdash.backends.pbs.shell import shell_command
+
+        return shell_command(row, request)

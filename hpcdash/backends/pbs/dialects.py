@@ -51,6 +51,13 @@ class Dialect(StrEnum):
     TORQUE = "torque"
 
 
+class DialectPart:
+    """A part of the backend: its commands and formats are those of a dialect."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+
+
 def detect_dialect(said: str) -> tuple[Dialect, str] | None:
     """The kind and its version in words (`OpenPBS 23.06.06`, `Torque 6.1.2`) from what `qstat
     --version` said.

@@ -9,8 +9,8 @@ from functools import partial
 
 import pyarrow.compute as pc
 
-from hpcdash.backends.base import HistoryScope
-from hpcdash.backends.pbs.dialects import Dialect, pbs
+from hpcdash.backends.base import HistoryPart, HistoryScope
+from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
 from hpcdash.backends.pbs.errors import has_no_history, no_history, require_success
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs, read_runs
 from hpcdash.backends.pbs.listing import Listing, Want, count_commands, listing, read_whole
@@ -25,32 +25,15 @@ from hpcdash.errors import NoSuchJob
 HISTORY_LIMIT_SECONDS = 60.0
 # Source: SVR_JOBHIST_DEFAULT of OpenPBS.
 _USUAL_HISTORY_SECONDS = 14 * DAY
+_NO_HISTORY = (
+    "not kept here (job_history_enable is off): a job is gone once it ended; how, is known only "
+    "where it was seen"
+)
+_NO_HISTORY_OF_TORQUE = (
+    "not kept by Torque: how jobs ended is known for some minutes only (keep_completed of the site)"
+)
 # All that the server keeps at once.
 RUNS_LIMIT_SECONDS = 180.0
-
-
-def history_query(
-    dialect: Dialect, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
-) -> Query[ParsedTable]:
-    """As HistoryPart.jobs; parse raises AccountingUnavailable where the server keeps none.
-
-    Of one's own arrays, and those of `job_ids`, each task that ended; of everyone's the array in
-    one row.
-    """
-    want = Want.NAMED if job_ids else Want.ENDED
-    question = listing(dialect, want, user, since_seconds, job_ids)
-    parse = partial(parse_history, question=question, dialect=dialect, since_seconds=since_seconds)
-
-    def commands(parsed: ParsedTable) -> int:
-        return count_commands(want, parsed.table, is_everyones=user is None)
-
-    return Query(
-        question.argv,
-        parse,
-        limit_seconds=HISTORY_LIMIT_SECONDS,
-        command=question.command,
-        commands=commands,
-    )
 
 
 def parse_history(
@@ -82,31 +65,12 @@ exec qselect -x -T -s FX -u "${2:-$(id -un)}" "-tm.ge.$when"
 """
 
 
-def newly_ended_query(dialect: Dialect, user: str, seconds: int) -> Query[tuple[str, ...]] | None:
-    """As QueuePart.newly_ended; None for dialects whose qselect does not know ended jobs."""
-    if dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
-        return None
-    argv = pbs("sh", "-c", _NEWLY_ENDED, "sh", str(seconds), user)
-    return Query(argv, parse_newly_ended, command=("qselect", "-x"), cap_bytes=TEXT_BYTES)
-
-
 def parse_newly_ended(answer: Answer) -> tuple[str, ...]:
     """The ids; raises AccountingUnavailable where the server keeps no history."""
     if has_no_history(answer):
         raise no_history(answer, ("qselect", "-x"))
     require_success(answer, ("qselect", "-x"))
     return tuple(answer.stdout.decode("utf-8", "replace").split())
-
-
-def runs_query(
-    dialect: Dialect, user: str | None, since: int, until: int, now: int
-) -> Query[ParsedTable]:
-    """As HistoryPart.runs: to this day, as the server's history can be narrowed at its beginning
-    alone.
-    """
-    question = listing(dialect, Want.ENDED, user, max(1, now - since), for_hours=True)
-    parse = partial(parse_runs, question=question, dialect=dialect)
-    return Query(question.argv, parse, limit_seconds=RUNS_LIMIT_SECONDS, command=question.command)
 
 
 def parse_runs(answer: Answer, *, question: Listing, dialect: Dialect) -> ParsedTable:
@@ -121,13 +85,6 @@ def parse_runs(answer: Answer, *, question: Listing, dialect: Dialect) -> Parsed
     )
 
 
-def history_native_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
-    """As HistoryPart.native."""
-    question = listing(dialect, Want.WHOLE, job_ids=(job_id,))
-    parse = partial(parse_history_native, question=question)
-    return Query(question.argv, parse, command=question.command, cap_bytes=TEXT_BYTES)
-
-
 def parse_history_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
     """Attribute → what PBS says of it, in its order."""
     _require_history(answer, question)
@@ -135,16 +92,6 @@ def parse_history_native(answer: Answer, *, question: Listing) -> Mapping[str, s
     if not native:
         raise NoSuchJob("job not found in the history", argv=question.command, status=answer.status)
     return native
-
-
-def scope_query(dialect: Dialect, user: str) -> Query[HistoryScope]:
-    """As HistoryPart.scope: the server's query_other_jobs, and how long it keeps ended jobs."""
-    token = fresh_token() if dialect is Dialect.OPENPBS else ""
-    options = ("-F", "dsv", "-D", token) if token else ()
-    parse = partial(parse_scope, form=Form.DSV if token else Form.TEXT, token=token, user=user)
-    return Query(
-        pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES
-    )
 
 
 def parse_scope(answer: Answer, *, form: Form, token: str, user: str) -> HistoryScope:
@@ -174,3 +121,66 @@ def _history_seconds(native: Mapping[str, str]) -> int | None:
 def _require_history(answer: Answer, question: Listing) -> None:
     if has_no_history(answer):
         raise no_history(answer, question.command)
+
+
+class PbsHistory(DialectPart, HistoryPart):
+    """Ended jobs as the server keeps them."""
+
+    forgotten = "PBS no longer knows it, as after qdel -x"
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__(dialect)
+        self.keeps_ended = dialect in (Dialect.OPENPBS, Dialect.PBS_TEXT)
+        self.no_history = _NO_HISTORY_OF_TORQUE if dialect is Dialect.TORQUE else _NO_HISTORY
+
+    def jobs(
+        self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
+    ) -> Query[ParsedTable]:
+        """Of one's own arrays, and those of `job_ids`, each task that ended; of everyone's the
+        array in one row.
+        """
+        want = Want.NAMED if job_ids else Want.ENDED
+        question = listing(self.dialect, want, user, since_seconds, job_ids)
+        parse = partial(
+            parse_history, question=question, dialect=self.dialect, since_seconds=since_seconds
+        )
+
+        def commands(parsed: ParsedTable) -> int:
+            return count_commands(want, parsed.table, is_everyones=user is None)
+
+        return Query(
+            question.argv,
+            parse,
+            limit_seconds=HISTORY_LIMIT_SECONDS,
+            command=question.command,
+            commands=commands,
+        )
+
+    def runs(self, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
+        """To this day, as the server's history can be narrowed at its beginning alone."""
+        question = listing(self.dialect, Want.ENDED, user, max(1, now - since), for_hours=True)
+        parse = partial(parse_runs, question=question, dialect=self.dialect)
+        return Query(
+            question.argv, parse, limit_seconds=RUNS_LIMIT_SECONDS, command=question.command
+        )
+
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        question = listing(self.dialect, Want.WHOLE, job_ids=(job_id,))
+        parse = partial(parse_history_native, question=question)
+        return Query(question.argv, parse, command=question.command, cap_bytes=TEXT_BYTES)
+
+    def scope(self, user: str) -> Query[HistoryScope]:
+        """The server's query_other_jobs, and how long it keeps ended jobs."""
+        token = fresh_token() if self.dialect is Dialect.OPENPBS else ""
+        options = ("-F", "dsv", "-D", token) if token else ()
+        parse = partial(parse_scope, form=Form.DSV if token else Form.TEXT, token=token, user=user)
+        return Query(
+            pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES
+        )
+
+    def newly_ended(self, user: str, seconds: int) -> Query[tuple[str, ...]] | None:
+        """None for dialects whose qselect does not know ended jobs."""
+        if self.dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
+            return None
+        argv = pbs("sh", "-c", _NEWLY_ENDED, "sh", str(seconds), user)
+        return Query(argv, parse_newly_ended, command=("qselect", "-x"), cap_bytes=TEXT_BYTES)

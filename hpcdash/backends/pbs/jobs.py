@@ -5,12 +5,14 @@ domain.schema.JOBS.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from hpcdash.backends.base import QueuePart
 from hpcdash.backends.pbs import values
 from hpcdash.backends.pbs.arrays import (
     COUNTS,
@@ -20,7 +22,7 @@ from hpcdash.backends.pbs.arrays import (
     spread,
     with_subjob_ends,
 )
-from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.dialects import Dialect, DialectPart
 from hpcdash.backends.pbs.listing import (
     KEPT,
     MARK_VARIABLE,
@@ -34,7 +36,8 @@ from hpcdash.backends.pbs.listing import (
     read_listing,
 )
 from hpcdash.backends.pbs.log_files import submit_variable, variable_value
-from hpcdash.backends.pbs.queues import RESERVED_QUEUE
+from hpcdash.backends.pbs.nodes import down_hosts_query, nodes_query
+from hpcdash.backends.pbs.queues import RESERVED_QUEUE, pause_query, queues_query
 from hpcdash.backends.pbs.reasons import (
     DEPENDENCY_NOT_MET,
     QUEUE_NOT_STARTED,
@@ -367,29 +370,6 @@ QUEUE_LIMIT_SECONDS = 60.0
 _GOOD_ID = r"^[0-9]{1,12}(\[[0-9,:-]*\])?(\.[A-Za-z0-9._:-]*)?$"
 
 
-def jobs_query(dialect: Dialect, scope: JobScope) -> Query[ParsedTable]:
-    """qstat for a scope, after qselect where it is one person's: who has no jobs does not cost the
-    server a list.
-    """
-    want = Want.NAMED if scope.job_ids else Want.RECENT if scope.ended else Want.NOW
-    since_seconds = RECENT_SECONDS if want is Want.RECENT else 0
-    question = listing(
-        dialect, want, scope.user, since_seconds, scope.job_ids, for_hours=scope.each_task
-    )
-    parse = partial(parse_jobs, question=question, dialect=dialect, want=want)
-
-    def commands(parsed: ParsedTable) -> int:
-        return count_commands(want, parsed.table, is_everyones=scope.user is None)
-
-    return Query(
-        question.argv,
-        parse,
-        limit_seconds=QUEUE_LIMIT_SECONDS,
-        command=question.command,
-        commands=commands,
-    )
-
-
 def parse_jobs(answer: Answer, *, question: Listing, dialect: Dialect, want: Want) -> ParsedTable:
     """Rows of domain.schema.JOBS; raises what the answer's failure stands for, NoSuchJob where none
     was found by id.
@@ -430,9 +410,11 @@ def read_jobs(answer: Answer, question: Listing, dialect: Dialect) -> tuple[Pars
     epoch seconds.
     """
     frame, rejected, clock_epoch_seconds = _ordered_frame(answer, question, dialect)
-    return ParsedTable(
-        _only_requested(in_schema(frame, dialect), question), rejected
-    ), clock_epoch_seconds
+    table = in_schema(frame, dialect)
+    if question.job_ids:
+        wanted = [is_asked(question, row_id) for row_id in table["id"].to_pylist()]
+        table = table.filter(pa.array(wanted, pa.bool_()))
+    return ParsedTable(table, rejected), clock_epoch_seconds
 
 
 def read_runs(answer: Answer, question: Listing, dialect: Dialect) -> ParsedTable:
@@ -485,7 +467,12 @@ def _read_frame(
     end with this call.
     """
     listed = read_listing(answer, question, WANTED)
-    raw, rejected = _good_ids(listed.records.table)
+    raw, rejected = listed.records.table, []
+    ids = as_array(raw["id"])
+    good = pc.fill_null(pc.match_substring_regex(ids, _GOOD_ID), False)
+    if not pc.all(good, min_count=0).as_py():
+        rejected = [f"no job's id: {text!r}" for text in ids.filter(pc.invert(good)).to_pylist()]
+        raw = raw.filter(good)
     raw, places = _one_a_job(raw)
     if listed.owner and question.form is not Form.DSV:
         is_own = pc.fill_null(pc.starts_with(as_array(raw["Job_Owner"]), f"{listed.owner}@"), False)
@@ -495,15 +482,6 @@ def _read_frame(
     if pc.any(waits).as_py():
         frame, places = frame.filter(pc.invert(waits)), places.filter(pc.invert(waits))
     return frame, places, (*listed.records.rejected, *rejected), listed.clock_epoch_seconds
-
-
-def _good_ids(raw: pa.Table) -> tuple[pa.Table, list[str]]:
-    ids = as_array(raw["id"])
-    good = pc.fill_null(pc.match_substring_regex(ids, _GOOD_ID), False)
-    if pc.all(good, min_count=0).as_py():
-        return raw, []
-    refused = [f"no job's id: {text!r}" for text in ids.filter(pc.invert(good)).to_pylist()]
-    return raw.filter(good), refused
 
 
 def _one_a_job(raw: pa.Table) -> tuple[pa.Table, pa.Array]:
@@ -529,13 +507,6 @@ def _waits_with_its_array(frame: pa.Table) -> pa.Array:
         pc.equal(as_array(frame["native_state"]), "Q"), pc.is_valid(as_array(frame["_task"]))
     )
     return pc.fill_null(pc.and_(is_shown, waits), False)
-
-
-def _only_requested(table: pa.Table, question: Listing) -> pa.Table:
-    if not question.job_ids:
-        return table
-    wanted = [is_asked(question, row_id) for row_id in table["id"].to_pylist()]
-    return table.filter(pa.array(wanted, pa.bool_()))
 
 
 _CPUS = frozenset({"ncpus", "ppn"})
@@ -584,3 +555,41 @@ def read_resource_request(text: str) -> ResourceRequest | None:
 
 def _count(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
+
+
+class PbsQueue(DialectPart, QueuePart):
+    """The queue as qstat and pbsnodes print it."""
+
+    def jobs(self, scope: JobScope) -> Query[ParsedTable]:
+        """qstat for a scope, after qselect where it is one person's: who has no jobs does not cost
+        the server a list.
+        """
+        want = Want.NAMED if scope.job_ids else Want.RECENT if scope.ended else Want.NOW
+        since_seconds = RECENT_SECONDS if want is Want.RECENT else 0
+        question = listing(
+            self.dialect, want, scope.user, since_seconds, scope.job_ids, for_hours=scope.each_task
+        )
+        parse = partial(parse_jobs, question=question, dialect=self.dialect, want=want)
+
+        def commands(parsed: ParsedTable) -> int:
+            return count_commands(want, parsed.table, is_everyones=scope.user is None)
+
+        return Query(
+            question.argv,
+            parse,
+            limit_seconds=QUEUE_LIMIT_SECONDS,
+            command=question.command,
+            commands=commands,
+        )
+
+    def nodes(self) -> Query[ParsedTable]:
+        return nodes_query(self.dialect)
+
+    def queues(self) -> Query[ParsedTable]:
+        return queues_query(self.dialect)
+
+    def down_hosts(self, hosts: Sequence[str]) -> Query[frozenset[str]] | None:
+        return down_hosts_query(self.dialect, hosts)
+
+    def pause(self) -> Query[str] | None:
+        return pause_query(self.dialect)

@@ -13,8 +13,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from hpcdash.backends.base import LogsPart
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
-from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.dialects import Dialect, DialectPart
 from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.states import ENDED, WAITING, JobState
 
@@ -57,11 +58,6 @@ class _Place(Struct, frozen=True):
     path: str
     host: str = ""
     note: str = ""
-
-
-def log_files(dialect: Dialect, detail: JobDetail, script: Script | None = None) -> LogFiles:
-    """As LogsPart.files; no script is needed."""
-    return _job_log_files(dialect, detail.native, detail.job.to_pylist()[0])
 
 
 def _job_log_files(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFiles:
@@ -290,9 +286,9 @@ def variable_value(listed: str) -> str:
 
 
 def submitted_file(detail: JobDetail) -> str | None:
-    """As ScriptsPart.submitted_file.
+    """Return the file that a job's script was read from, where its path is certain.
 
-    qsub's words are kept without their quotes: a doubtful name is none.
+    PBS records the arguments of qsub without their quotes: a doubtful name is none.
     """
     words = (
         detail.native.get("Submit_arguments") or detail.native.get("submit_args") or ""
@@ -317,3 +313,10 @@ def submitted_file(detail: JobDetail) -> str | None:
         return rest[0]
     folder = submit_variable(detail.native, "PBS_O_WORKDIR")
     return f"{folder.rstrip('/')}/{rest[0]}" if folder else None
+
+
+class PbsLogs(DialectPart, LogsPart):
+    """Logs of PBS, which reports their paths."""
+
+    def files(self, detail: JobDetail, script: Script | None = None) -> LogFiles:
+        return _job_log_files(self.dialect, detail.native, detail.job.to_pylist()[0])

@@ -121,7 +121,7 @@ def nodes_query(dialect: Dialect) -> Query[ParsedTable]:
 
 
 def down_hosts_query(dialect: Dialect, hosts: Sequence[str]) -> Query[frozenset[str]] | None:
-    """As QueuePart.down_hosts: pbsnodes for these hosts.
+    """Query these hosts by pbsnodes.
 
     A job stays R on a host that is gone until the server gives it up (node_fail_requeue, 310 s as
     PBS comes).

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from hpcdash.backends.base import LocalConfiguration, Probe, ServerFiles
+from hpcdash.backends.base import LocalConfiguration, Probe, ProbePart, ServerFiles
 from hpcdash.backends.pbs.dialects import COMMANDS, detect_dialect, pbs
 from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
 from hpcdash.domain.columns import epoch_seconds
@@ -72,19 +72,6 @@ _OTHERS = (
     (("Grid Engine", "SGE", "UGE", "GE 6", "GE 8", "OGS/"), "Grid Engine's"),
     (("LSF", "Platform"), "LSF's"),
 )
-
-
-def probe_query() -> Query[Probe]:
-    """One shell on the other side; asks the server once about itself.
-
-    `Probe.dialect` is a Dialect.
-    """
-    return Query(
-        pbs("sh", "-c", _SCRIPT),
-        parse_probe,
-        limit_seconds=_PROBE_LIMIT_SECONDS,
-        cap_bytes=PROBE_BYTES,
-    )
 
 
 def parse_probe(answer: Answer) -> Probe:
@@ -177,3 +164,22 @@ LOCAL_CONFIGURATION = LocalConfiguration(
     unconfigured="qstat is installed here, but no /etc/pbs.conf names a server; --backend pbs uses "
     "it anyway",
 )
+
+
+class PbsProbe(ProbePart):
+    """Detects PBS, and which kind it is."""
+
+    usual_folder = "/opt/pbs/bin"
+    delegated_commands = ("qsub", "qstat", "qdel", "pbsnodes")
+
+    def query(self) -> Query[Probe]:
+        """One shell on the other side; asks the server once about itself.
+
+        `Probe.dialect` is a Dialect.
+        """
+        return Query(
+            pbs("sh", "-c", _SCRIPT),
+            parse_probe,
+            limit_seconds=_PROBE_LIMIT_SECONDS,
+            cap_bytes=PROBE_BYTES,
+        )

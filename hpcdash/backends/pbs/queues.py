@@ -114,9 +114,7 @@ def parse_queues(
 
 
 def pause_query(dialect: Dialect) -> Query[str]:
-    """As QueuePart.pause: while scheduling is off, jobs wait without a comment, or with the last
-    one.
-    """
+    """Query whether scheduling is off: jobs wait without a comment then, or with the last one."""
     form, token = (Form.DSV, fresh_token()) if dialect is Dialect.OPENPBS else (Form.TEXT, "")
     options = ("-F", "dsv", "-D", token) if token else ()
     parse = partial(_parse_pause, form=form, token=token)
@@ -179,7 +177,7 @@ def _moment(text: str) -> datetime | None:
 
 def _standing(said: Mapping[str, str | None], person: _Person, *, is_off: bool) -> dict[str, Any]:
     """The columns that tell what becomes of a job there."""
-    standing, note = _find_standing(said, person)
+    standing, note = _parse_standing(said, person)
     takes_jobs = standing not in REFUSING
     start = person.starts.get(said["id"] or "") if standing is QueueStanding.RESERVED else None
     server_note = SCHEDULING_OFF if is_off and takes_jobs else None
@@ -192,7 +190,7 @@ def _standing(said: Mapping[str, str | None], person: _Person, *, is_off: bool) 
     return told if takes_jobs else {**told, "available": False}
 
 
-def _find_standing(
+def _parse_standing(
     said: Mapping[str, str | None], person: _Person
 ) -> tuple[QueueStanding | None, str]:
     if not _is_true(said["enabled"]):

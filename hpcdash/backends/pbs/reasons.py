@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from hpcdash.backends.base import PolicyReason
+from hpcdash.backends.base import PolicyReason, ReasonsPart
 from hpcdash.backends.pbs.values import duration_seconds, size_bytes
 from hpcdash.domain.columns import digits
 from hpcdash.domain.states import ENDED, WAITING, JobState
@@ -372,37 +372,6 @@ _ENDINGS: tuple[tuple[str, _Hint], ...] = (
 _OUTLIVED = r" and (terminated(?: by \S+)?)\Z"
 
 
-def reason_hint(state: str, reason: str | None) -> str:
-    """As ReasonsPart.hint: one short clause, with figures where the comment has them; '' where it
-    says it all.
-    """
-    if not reason:
-        return "held; release it to let it run" if state == JobState.HELD else ""
-    if state in ENDED:
-        return _ended_hint(reason)
-    if state == JobState.SUSPENDED and reason.startswith(_BY_SUBSTATE["45"]):
-        words = _hint(_HINTS, reason.partition(": ")[2])
-        return "preempted by a job with higher priority; it continues afterwards" + (
-            f"; now {words}" if words else ""
-        )
-    never = re.match(_NEVER, reason)
-    words = _hint(_HINTS, reason[never.end() :] if never else reason)
-    if never:
-        # What can never run was tried on all hosts, whatever runs there.
-        if (absent := re.search(_NO_SUCH_NODE, reason)) is not None:
-            words = f"the node {absent['name']} does not exist"
-        return (
-            f"it will never start: {words or 'the request cannot be met here'}: change the "
-            f"request or delete it"
-        )
-    if not words:
-        # A job that was put back keeps what its last run ended with.
-        words = _hint(_ENDINGS, reason)
-    if not words and state == JobState.HELD:
-        return "held; release it to let it run"
-    return words
-
-
 def _ended_hint(reason: str) -> str:
     outlived = re.search(_OUTLIVED, reason)
     before = reason[: outlived.start()] if outlived else reason
@@ -430,29 +399,6 @@ def _hint(table: tuple[tuple[str, _Hint], ...], reason: str) -> str:
 _POLICY_RESOURCES = {"ncpus": "cpus", "ngpus": "gpus", "mem": "memory", "nodect": "nodes"}
 
 
-def policy_reason(state: str, reason: str | None) -> PolicyReason | None:
-    """As ReasonsPart.policy: by the comments that `_limit` puts into words, and those on shares and
-    reservations.
-    """
-    if state not in WAITING or not reason:
-        return None
-    for pattern, words in _HINTS:
-        found = re.search(pattern, reason, re.IGNORECASE)
-        if found is None:
-            continue
-        if words is _limit:
-            groups = found.groupdict()
-            resource = groups.get("resource")
-            return PolicyReason(
-                "limits",
-                "queue" if groups.get("queue") else "server",
-                (groups.get("who") or groups.get("each") or "all").lower(),
-                _POLICY_RESOURCES.get(resource, resource) if resource else "jobs_running",
-            )
-        return PolicyReason("reservations") if "reservation" in pattern else None
-    return None
-
-
 # -- reasons that no waiting ends
 
 _LAUNCH = "Find out why it could not be launched (check its output path), then hpcdash release {id}"
@@ -469,23 +415,69 @@ _LACKS = re.compile(
 )
 
 
-def never_starts(state: str, reason: str | None) -> str:
-    """What to do about a job that will not start by itself, with `{id}` for its id; '' where
-    waiting may help.
-
-    What its owner held is no such job.
-    """
-    if state not in WAITING or not reason:
-        return ""
-    for pattern, step in _NEVER_STARTS:
-        if re.search(pattern, reason, re.IGNORECASE):
-            return step
-    lacks = _LACKS.search(reason)
-    return _REQUEST if lacks and _is_more(lacks["asked"], lacks["whole"]) else ""
-
-
 def _is_more(asked: str, whole: str) -> bool:
     try:
         return parse_memory(asked) > parse_memory(whole)
     except ValueError:
         return False
+
+
+class PbsReasons(ReasonsPart):
+    """PBS's comments on jobs, which say more than a code."""
+
+    def hint(self, state: str, reason: str | None) -> str:
+        """One short clause, with figures where the comment has them; '' where it says it all."""
+        if not reason:
+            return "held; release it to let it run" if state == JobState.HELD else ""
+        if state in ENDED:
+            return _ended_hint(reason)
+        if state == JobState.SUSPENDED and reason.startswith(_BY_SUBSTATE["45"]):
+            words = _hint(_HINTS, reason.partition(": ")[2])
+            return "preempted by a job with higher priority; it continues afterwards" + (
+                f"; now {words}" if words else ""
+            )
+        never = re.match(_NEVER, reason)
+        words = _hint(_HINTS, reason[never.end() :] if never else reason)
+        if never:
+            # What can never run was tried on all hosts, whatever runs there.
+            if (absent := re.search(_NO_SUCH_NODE, reason)) is not None:
+                words = f"the node {absent['name']} does not exist"
+            return (
+                f"it will never start: {words or 'the request cannot be met here'}: change the "
+                f"request or delete it"
+            )
+        if not words:
+            # A job that was put back keeps what its last run ended with.
+            words = _hint(_ENDINGS, reason)
+        if not words and state == JobState.HELD:
+            return "held; release it to let it run"
+        return words
+
+    def never_starts(self, state: str, reason: str | None) -> str:
+        if state not in WAITING or not reason:
+            return ""
+        for pattern, step in _NEVER_STARTS:
+            if re.search(pattern, reason, re.IGNORECASE):
+                return step
+        lacks = _LACKS.search(reason)
+        return _REQUEST if lacks and _is_more(lacks["asked"], lacks["whole"]) else ""
+
+    def policy(self, state: str, reason: str | None) -> PolicyReason | None:
+        """By the comments that `_limit` puts into words, and those on shares and reservations."""
+        if state not in WAITING or not reason:
+            return None
+        for pattern, words in _HINTS:
+            found = re.search(pattern, reason, re.IGNORECASE)
+            if found is None:
+                continue
+            if words is _limit:
+                groups = found.groupdict()
+                resource = groups.get("resource")
+                return PolicyReason(
+                    "limits",
+                    "queue" if groups.get("queue") else "server",
+                    (groups.get("who") or groups.get("each") or "all").lower(),
+                    _POLICY_RESOURCES.get(resource, resource) if resource else "jobs_running",
+                )
+            return PolicyReason("reservations") if "reservation" in pattern else None
+        return None

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 
 from hpcdash.backends.pbs.listing import MARK_VARIABLE
 from hpcdash.backends.pbs.options import chunks, split_list
+from hpcdash.backends.pbs.values import format_walltime
 from hpcdash.backends.submissions import NewLimits
 from hpcdash.domain.columns import digits
-from hpcdash.domain.units import HOUR, KIB, MINUTE, parse_duration, parse_memory
+from hpcdash.domain.units import KIB, parse_duration, parse_memory
 from hpcdash.errors import UsageError
 
 # Option → the attribute it sets.
@@ -195,7 +196,7 @@ def with_limits(record: Recorded, limits: NewLimits, nodes: int) -> Recorded:
     """
     settings = dict(record.settings)
     if limits.time_seconds is not None:
-        settings["l.walltime"] = format_clock_hours(limits.time_seconds)
+        settings["l.walltime"] = format_walltime(limits.time_seconds)
     if limits.memory_bytes is not None:
         whole = limits.memory_bytes * nodes
         if (select := settings.get("l.select")) is not None:
@@ -225,11 +226,6 @@ def _with_memory(select: str, whole: int) -> str:
 
 def _kib(amount_bytes: int) -> str:
     return f"{-(-amount_bytes // KIB)}kb"
-
-
-def format_clock_hours(seconds: int) -> str:
-    """`30:00:00`: PBS has no days."""
-    return f"{seconds // HOUR:02}:{seconds % HOUR // MINUTE:02}:{seconds % MINUTE:02}"
 
 
 def to_arguments(record: Recorded, in_script: Mapping[str, str]) -> list[str]:

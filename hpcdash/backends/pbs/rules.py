@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from hpcdash.backends.pbs.dialects import Dialect, pbs
+from hpcdash.backends.base import PolicyPart
+from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
 from hpcdash.backends.pbs.errors import require_success, unreadable
 from hpcdash.backends.pbs.reasons import resource_amount
 from hpcdash.backends.pbs.records import Form, read_attributes
 from hpcdash.backends.pbs.values import duration_seconds, parse_hosts
-from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.job_ids import holds_many, parse_array_id
 from hpcdash.domain.offers import QueueLimits
@@ -66,9 +67,7 @@ _LISTS = (("user", "only for users"), ("group", "only for groups"), ("host", "on
 
 
 def priority_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
-    """As DetailPart.priority: one job's own attributes; the waiting tasks of an array share their
-    array's.
-    """
+    """One job's own attributes; the waiting tasks of an array share their array's."""
     return _query(
         dialect,
         ("qstat", "-f"),
@@ -76,24 +75,6 @@ def priority_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
         "jobs",
         _priority,
     )
-
-
-def queue_rules_query(dialect: Dialect, queue: str) -> Query[Mapping[str, str]]:
-    """As PolicyPart.queue_rules, and what else the queue allows."""
-    return _query(dialect, ("qstat", "-Q", "-f"), queue, "queues", _queue_rules)
-
-
-def queue_limits_query(dialect: Dialect) -> Query[Mapping[str, QueueLimits]] | None:
-    """As PolicyPart.queue_limits: of the queues and, under '', of the server, whose limits hold in
-    all of them.
-    """
-    if dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
-        return None
-    token = fresh_token() if dialect is Dialect.OPENPBS else ""
-    options = ("-F", "dsv", "-D", token) if token else ()
-    argv = pbs("sh", "-c", 'qstat -Qf "$@" && qstat -Bf "$@"', "sh", *options)
-    parse = partial(_parse_queue_limits, form=Form.DSV if token else Form.TEXT, token=token)
-    return Query(argv, parse, command=("qstat", "-Qf"))
 
 
 def _parse_queue_limits(answer: Answer, *, form: Form, token: str) -> Mapping[str, QueueLimits]:
@@ -243,3 +224,31 @@ def _by_entity(limits: str) -> list[tuple[str, str]]:
 
 def _whole(text: str) -> int | None:
     return int(text) if re.fullmatch(r"-?[0-9]{1,9}", text) else None
+
+
+class PbsPolicy(DialectPart, PolicyPart):
+    """The rules of queues and of the server."""
+
+    def queue_rules(self, queue: str) -> Query[Mapping[str, str]]:
+        """With what else the queue allows."""
+        return _query(self.dialect, ("qstat", "-Q", "-f"), queue, "queues", _queue_rules)
+
+    def queue_limits(self) -> Query[Mapping[str, QueueLimits]] | None:
+        """Of the queues and, under '', of the server, whose limits hold in all of them."""
+        if self.dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
+            return None
+        token = fresh_token() if self.dialect is Dialect.OPENPBS else ""
+        options = ("-F", "dsv", "-D", token) if token else ()
+        argv = pbs("sh", "-c", 'qstat -Qf "$@" && qstat -Bf "$@"', "sh", *options)
+        parse = partial(_parse_queue_limits, form=Form.DSV if token else Form.TEXT, token=token)
+        return Query(argv, parse, command=("qstat", "-Qf"))
+
+    def limits(self, user: str, cluster: str) -> Query[ParsedTable]:
+        from hpcdash.backends.pbs.limits import limits_query
+
+        return limits_query(self.dialect, user)
+
+    def reservations(self, user: str) -> Query[ParsedTable]:
+        from hpcdash.backends.pbs.reservations import reservations_query
+
+        return reservations_query(user)

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.base import SubmitPart
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.options import ParsedCommandLine
-from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.dialects import Dialect, DialectPart
 from hpcdash.backends.pbs.errors import failure
 from hpcdash.backends.pbs.listing import MARK_VARIABLE
 from hpcdash.backends.pbs.options import (
@@ -28,7 +29,6 @@ from hpcdash.backends.pbs.options import (
     settings,
 )
 from hpcdash.backends.pbs.recorded_options import (
-    Recorded,
     read_record,
     to_arguments,
     unlike_directives,
@@ -101,136 +101,16 @@ _MOST_NAME_LETTERS = 230
 _LIMIT_SECONDS = 120.0
 
 
-def submission(dialect: Dialect, wanted: Submission) -> SubmitCommand:
-    """qsub for a script on stdin or in a file there; options given beat the script's #PBS lines,
-    one by one.
-
-    Raises UsageError for what qsub does not know, what would have it wait or talk, script arguments
-    (Torque takes them), and an array or a dependency that PBS has no such thing as.
-    """
-    if wanted.run_as and not wanted.file:
-        raise UsageError(
-            "a script on stdin is not submitted as another account", "Have it staged first."
-        )
-    _refuse_long(wanted.options)
-    line = read_command_line(wanted.options)
-    own = settings(line.options, in_script=False)
-    text = wanted.script.decode("utf-8", "surrogateescape")
-    directives = read_directives(text, own.get("C", MAGIC))
-    in_script = settings(directives.options, in_script=True)
-    _refuse(line, own, in_script)
-    told = {**in_script, **own}
-    if dialect is not Dialect.TORQUE and (wanted.array or "J" in told) and told.get("r") == "n":
-        where = "" if "r" in own else " in the script"
-        raise UsageError(
-            f"PBS takes only rerunable arrays, and -r n{where} forbids a rerun",
-            "Leave -r n out: a task may then start again after a node failure.",
-        )
-    words = _given_arguments(line, without_depend=bool(wanted.after))
-    notes: list[str] = []
-    if wanted.arguments:
-        words += _arguments(dialect, wanted.arguments)
-    if wanted.array:
-        words += _array_arguments(dialect, _tasks(wanted.array))
-    if wanted.after:
-        words += ["-W", f"depend={_depend(dialect, wanted.after, told.get('W.depend', ''))}"]
-        notes.append("a job that depends on one PBS no longer knows ends at once, without running")
-    if wanted.held and "h" not in told:
-        words.append("-h")
-    name = told.get("N") or _job_name(dialect, wanted.name)
-    if "N" not in told:
-        words += ["-N", name]
-        if name != wanted.name:
-            notes.append(
-                f"it is called {name}, as PBS takes no other letters in a name, and no more of them"
-            )
-    variables, mark = _variables(dialect, own, in_script), wanted.mark
-    if not is_closed(variables):
-        notes.append(
-            "its -v holds a quote that is not closed: it gets no mark of ours, and qsub may "
-            "refuse it"
-        )
-        mark = ""
-    if mark or "v" in own:
-        words += [
-            "-v",
-            ",".join(
-                part for part in (f"{MARK_VARIABLE}={mark}" if mark else "", variables) if part
-            ),
-        ]
-    notes += _advice(dialect, told)
-    argv = (*_as_account(wanted, _qsub(dialect)), *words, *([wanted.file] if wanted.file else []))
-    read = partial(read_answer, job_id=wanted.name, has_bare_ids=dialect is Dialect.TORQUE)
-    command = ActionCommand(argv, (wanted.name,), read, wanted.script, _LIMIT_SECONDS)
-    return SubmitCommand(command, tuple(notes), mark, name)
-
-
-def resubmission(
-    dialect: Dialect,
-    detail: JobDetail,
-    past: Mapping[str, str],
-    script: Script,
-    tasks: ArrayTasks | None,
-    mark: str,
-    limits: NewLimits = AS_IT_WAS,
-) -> SubmitCommand:
-    """qsub with the options PBS has on record, from the folder the job was submitted from.
-
-    What the script's #PBS lines say as well stays unsaid; where they ask for what the job had not,
-    qsub is told to read none of them. Raises UsageError for a job without a script, and for tasks
-    that are no one range.
-    """
-    row = detail.job.to_pylist()[0]
-    job_id = row["array_id"] or row["id"]
-    directives = read_directives(script.text)
-    in_script = settings(directives.options, in_script=True)
-    record = read_record({**past, **detail.native}, row, in_script)
-    unlike = [one.written for one in directives.problems] or unlike_directives(record, in_script)
-    record = with_limits(record, limits, row["nodes"] or 1)
-    words = ["-C", _NO_DIRECTIVES] if unlike else []
-    notes = [f"its options are those PBS has on record of job {job_id}", *record.notes]
-    if unlike:
-        notes.append(f"its #PBS lines are not read, for what it had not: {', '.join(unlike)}")
-    words += to_arguments(record, {} if unlike else in_script)
-    throttle = None
-    if row["array_id"]:
-        again = _tasks_again(job_id, tasks, record)
-        words, throttle = [*words, *_array_arguments(dialect, again)], again.throttle
-    words += ["-v", ",".join((f"{MARK_VARIABLE}={mark}", *record.variables))]
-    argv = (*_qsub(dialect), *words)
-    if row["work_dir"]:
-        argv = ("sh", "-c", _IN_FOLDER, "sh", row["work_dir"], *argv)
-    if any("\ufffd" in word for word in argv):
-        notes.append("bytes that are no UTF-8 are lost: some options are not quite what they were")
-    asked = job_id if tasks is None or not row["array_id"] else with_tasks(job_id, tasks)
-    stdin = script.text.encode("utf-8", "surrogateescape")
-    read = partial(read_answer, job_id=asked, has_bare_ids=dialect is Dialect.TORQUE)
-    return SubmitCommand(
-        ActionCommand(argv, (asked,), read, stdin, _LIMIT_SECONDS),
-        tuple(notes),
-        mark,
-        row["name"] or "",
-        throttle,
-    )
-
-
-def array_parts(dialect: Dialect, tasks: ArrayTasks) -> tuple[ArrayTasks, ...]:
-    """A range with a step for each qsub; Torque takes lists."""
-    if dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
-        return (tasks,)
-    return tuple(ArrayTasks((part,), tasks.throttle) for part in stepped_ranges(tasks))
-
-
 def _qsub(dialect: Dialect) -> tuple[str, ...]:
     # Without -f qsub leaves a process behind that waits for more; Torque's -f is something else.
     return ("qsub", "-f") if dialect is Dialect.OPENPBS else ("qsub",)
 
 
-def _as_account(wanted: Submission, command: tuple[str, ...]) -> tuple[str, ...]:
+def _as_account(submission: Submission, command: tuple[str, ...]) -> tuple[str, ...]:
     """The command itself, or through sudo by its own path."""
-    if not wanted.run_as:
+    if not submission.run_as:
         return command
-    return ("sudo", "-n", "-u", wanted.run_as, wanted.program or command[0], *command[1:])
+    return ("sudo", "-n", "-u", submission.run_as, submission.program or command[0], *command[1:])
 
 
 def _refuse_long(options: Sequence[str]) -> None:
@@ -308,13 +188,6 @@ def _tasks(text: str) -> ArrayTasks:
         raise UsageError(str(error)) from error
 
 
-def _tasks_again(job_id: str, tasks: ArrayTasks | None, record: Recorded) -> ArrayTasks:
-    if tasks is None and not record.array:
-        raise UsageError(f"which tasks array {job_id} had is not known", "Name the tasks.")
-    wanted = _tasks(record.array) if tasks is None else tasks
-    return ArrayTasks(wanted.ranges, record.throttle or wanted.throttle)
-
-
 def _array_arguments(dialect: Dialect, tasks: ArrayTasks) -> list[str]:
     """One range after -J; Torque's -t takes lists."""
     if dialect is Dialect.TORQUE:
@@ -343,8 +216,8 @@ def _depend(dialect: Dialect, after: Sequence[str], earlier: str) -> str:
         array = "array" if dialect is Dialect.TORQUE and job.has_brackets else ""
         conditions.setdefault(f"{kind}{array}", []).append(text)
     before = earlier.split(",") if earlier else []
-    wanted = (":".join((kind, *ids)) for kind, ids in sorted(conditions.items()))
-    return ",".join((*before, *(one for one in wanted if one not in before)))
+    added = (":".join((kind, *ids)) for kind, ids in sorted(conditions.items()))
+    return ",".join((*before, *(one for one in added if one not in before)))
 
 
 def _job_name(dialect: Dialect, file_name: str) -> str:
@@ -378,3 +251,149 @@ def _advice(dialect: Dialect, told: Mapping[str, str]) -> list[str]:
             "-V hands over nothing in some releases of PBS (23.06): name what the job needs with -v"
         )
     return notes
+
+
+class PbsSubmit(DialectPart, SubmitPart):
+    """Submission by qsub."""
+
+    program = "qsub"
+    new_limits = frozenset({"time_seconds", "memory_bytes"})
+
+    def submission(self, submission: Submission) -> SubmitCommand:
+        """qsub for a script on stdin or in a file there; options given beat the script's #PBS
+        lines, one by one.
+
+        Raises UsageError for what qsub does not know, what would have it wait or talk, script
+        arguments (Torque takes them), and an array or a dependency that PBS has no such thing as.
+        """
+        if submission.run_as and not submission.file:
+            raise UsageError(
+                "a script on stdin is not submitted as another account", "Have it staged first."
+            )
+        _refuse_long(submission.options)
+        line = read_command_line(submission.options)
+        own = settings(line.options, in_script=False)
+        text = submission.script.decode("utf-8", "surrogateescape")
+        directives = read_directives(text, own.get("C", MAGIC))
+        in_script = settings(directives.options, in_script=True)
+        _refuse(line, own, in_script)
+        told = {**in_script, **own}
+        if (
+            self.dialect is not Dialect.TORQUE
+            and (submission.array or "J" in told)
+            and told.get("r") == "n"
+        ):
+            where = "" if "r" in own else " in the script"
+            raise UsageError(
+                f"PBS takes only rerunable arrays, and -r n{where} forbids a rerun",
+                "Leave -r n out: a task may then start again after a node failure.",
+            )
+        words = _given_arguments(line, without_depend=bool(submission.after))
+        notes: list[str] = []
+        if submission.arguments:
+            words += _arguments(self.dialect, submission.arguments)
+        if submission.array:
+            words += _array_arguments(self.dialect, _tasks(submission.array))
+        if submission.after:
+            words += [
+                "-W",
+                f"depend={_depend(self.dialect, submission.after, told.get('W.depend', ''))}",
+            ]
+            notes.append(
+                "a job that depends on one PBS no longer knows ends at once, without running"
+            )
+        if submission.held and "h" not in told:
+            words.append("-h")
+        name = told.get("N") or _job_name(self.dialect, submission.name)
+        if "N" not in told:
+            words += ["-N", name]
+            if name != submission.name:
+                notes.append(
+                    f"it is called {name}, as PBS takes no other letters in a name, and no more of them"
+                )
+        variables, mark = _variables(self.dialect, own, in_script), submission.mark
+        if not is_closed(variables):
+            notes.append(
+                "its -v holds a quote that is not closed: it gets no mark of ours, and qsub may "
+                "refuse it"
+            )
+            mark = ""
+        if mark or "v" in own:
+            words += [
+                "-v",
+                ",".join(
+                    part for part in (f"{MARK_VARIABLE}={mark}" if mark else "", variables) if part
+                ),
+            ]
+        notes += _advice(self.dialect, told)
+        argv = (
+            *_as_account(submission, _qsub(self.dialect)),
+            *words,
+            *([submission.file] if submission.file else []),
+        )
+        read = partial(
+            read_answer, job_id=submission.name, has_bare_ids=self.dialect is Dialect.TORQUE
+        )
+        command = ActionCommand(argv, (submission.name,), read, submission.script, _LIMIT_SECONDS)
+        return SubmitCommand(command, tuple(notes), mark, name)
+
+    def resubmission(
+        self,
+        detail: JobDetail,
+        past: Mapping[str, str],
+        script: Script,
+        tasks: ArrayTasks | None,
+        mark: str,
+        limits: NewLimits = AS_IT_WAS,
+    ) -> SubmitCommand:
+        """qsub with the options PBS has on record, from the folder the job was submitted from.
+
+        What the script's #PBS lines say as well stays unsaid; where they ask for what the job had
+        not, qsub is told to read none of them. Raises UsageError for a job without a script, and
+        for tasks that are no one range.
+        """
+        row = detail.job.to_pylist()[0]
+        job_id = row["array_id"] or row["id"]
+        directives = read_directives(script.text)
+        in_script = settings(directives.options, in_script=True)
+        record = read_record({**past, **detail.native}, row, in_script)
+        unlike = [one.written for one in directives.problems] or unlike_directives(
+            record, in_script
+        )
+        record = with_limits(record, limits, row["nodes"] or 1)
+        words = ["-C", _NO_DIRECTIVES] if unlike else []
+        notes = [f"its options are those PBS has on record of job {job_id}", *record.notes]
+        if unlike:
+            notes.append(f"its #PBS lines are not read, for what it had not: {', '.join(unlike)}")
+        words += to_arguments(record, {} if unlike else in_script)
+        throttle = None
+        if row["array_id"]:
+            if tasks is None and not record.array:
+                raise UsageError(f"which tasks array {job_id} had is not known", "Name the tasks.")
+            again = _tasks(record.array) if tasks is None else tasks
+            again = ArrayTasks(again.ranges, record.throttle or again.throttle)
+            words, throttle = [*words, *_array_arguments(self.dialect, again)], again.throttle
+        words += ["-v", ",".join((f"{MARK_VARIABLE}={mark}", *record.variables))]
+        argv = (*_qsub(self.dialect), *words)
+        if row["work_dir"]:
+            argv = ("sh", "-c", _IN_FOLDER, "sh", row["work_dir"], *argv)
+        if any("\ufffd" in word for word in argv):
+            notes.append(
+                "bytes that are no UTF-8 are lost: some options are not quite what they were"
+            )
+        asked = job_id if tasks is None or not row["array_id"] else with_tasks(job_id, tasks)
+        stdin = script.text.encode("utf-8", "surrogateescape")
+        read = partial(read_answer, job_id=asked, has_bare_ids=self.dialect is Dialect.TORQUE)
+        return SubmitCommand(
+            ActionCommand(argv, (asked,), read, stdin, _LIMIT_SECONDS),
+            tuple(notes),
+            mark,
+            row["name"] or "",
+            throttle,
+        )
+
+    def array_parts(self, tasks: ArrayTasks) -> tuple[ArrayTasks, ...]:
+        """A range with a step for each qsub; Torque takes lists."""
+        if self.dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
+            return (tasks,)
+        return tuple(ArrayTasks((part,), tasks.throttle) for part in stepped_ranges(tasks))

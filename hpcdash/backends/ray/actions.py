@@ -15,12 +15,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.base import ActionsPart, SubmitPart
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.jobs import JOBS_PATH, job_path, noted_resources
 from hpcdash.backends.ray.responses import decode, read_responses, refusal, table, text
 from hpcdash.backends.ray.slices import METADATA_KEY
-from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
+from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import RAY_START
 from hpcdash.errors import HpcdashError, SchedulerRefused, UsageError
@@ -29,26 +30,6 @@ _ID_LETTERS = 16
 PACKAGES = "/api/packages/gcs/"
 _PACKAGE = re.compile(r"gcs://(_ray_pkg_[0-9a-zA-Z]+\.zip)")
 _PATH_LETTERS = "/?#%"
-
-
-def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
-    """A request for each job; raises UsageError for what Ray cannot do."""
-    if not request.job_ids:
-        raise UsageError("no job is named")
-    if request.verb not in (Verb.CANCEL, Verb.DELETE) or request.force:
-        raise UsageError(
-            f"Ray has no way to {request.verb} a job{' by force' * request.force}",
-            "It stops jobs (hpcdash cancel JOB) and deletes those that ended (hpcdash delete JOB).",
-        )
-    is_cancel = request.verb is Verb.CANCEL
-    return tuple(
-        ActionCommand(
-            ("POST", f"{job_path(job_id)}/stop") if is_cancel else ("DELETE", job_path(job_id)),
-            (job_id,),
-            partial(_read_stop if is_cancel else _read_delete, job_id=job_id),
-        )
-        for job_id in dict.fromkeys(request.job_ids)
-    )
 
 
 def _read_stop(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
@@ -77,64 +58,6 @@ def _read_delete(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
     return (
         Outcome(job_id, response.is_success, "" if response.is_success else refusal(response.body)),
     )
-
-
-def submission(wanted: Submission) -> SubmitCommand:
-    """A job whose entrypoint is a script, which goes with the request.
-
-    A second request with its id is refused by Ray.
-
-    Raises UsageError for what Ray's jobs do not have.
-    """
-    unavailable = {
-        "array": wanted.array,
-        "after": wanted.after,
-        "hold": wanted.held,
-        "run_as": wanted.run_as,
-        "options": wanted.options,
-    }
-    if given := [name for name, value in unavailable.items() if value]:
-        raise UsageError(
-            f"{given[0]}: Ray jobs have no such setting",
-            "Leave it out, or submit to another cluster.",
-        )
-    body = {"entrypoint": _entrypoint(wanted), "metadata": {"job_name": wanted.name}}
-    return submit_command(body, wanted.name, wanted.mark, wanted.name)
-
-
-def resubmission(
-    detail: JobDetail,
-    past: Mapping[str, str],
-    script: Script,
-    tasks: ArrayTasks | None,
-    mark: str,
-    limits: NewLimits,
-) -> SubmitCommand:
-    """The same entrypoint, runtime environment, metadata and, of a request, resources under another
-    id.
-
-    Raises UsageError for a driver's.
-    """
-    native = detail.native or past
-    if not native.get("submission_id"):
-        raise UsageError(
-            "this driver connected by itself: Ray cannot start it again", "Run its program again."
-        )
-    body: dict[str, Any] = {"entrypoint": native.get("entrypoint", "")}
-    body |= {key: json.loads(native[key]) for key in ("runtime_env", "metadata") if key in native}
-    if isinstance(body.get("metadata"), dict):
-        # How the run before went is no part of the next one.
-        body["metadata"].pop(METADATA_KEY, None)
-    body |= noted_resources(table(body.get("metadata")))
-    row = detail.job.to_pylist()[0]
-    package = _PACKAGE.fullmatch(text(table(body.get("runtime_env")).get("working_dir")) or "")
-    # Ray keeps it for ten minutes after it was asked for.
-    check = (
-        Query(("GET", f"{PACKAGES}{package[1]}"), _check_package, cap_bytes=TEXT_BYTES)
-        if package
-        else None
-    )
-    return replace(submit_command(body, row["id"], mark, row["name"] or ""), check=check)
 
 
 def _check_package(answer: Answer) -> None:
@@ -166,15 +89,6 @@ def submit_command(body: Mapping[str, Any], target: str, mark: str, name: str) -
     return SubmitCommand(command, (), mark, name)
 
 
-def _entrypoint(wanted: Submission) -> str:
-    """A shell line that runs the script; Ray runs entrypoints with sh -c."""
-    arguments = shlex.join(wanted.arguments)
-    if wanted.file:
-        return f"bash {shlex.quote(wanted.file)} {arguments}".rstrip()
-    script = wanted.script.decode("utf-8", "surrogateescape")
-    return f"bash -c {shlex.quote(script)} {shlex.quote(wanted.name)} {arguments}".rstrip()
-
-
 def _read_submission(answer: Answer, *, name: str, job_id: str) -> tuple[Outcome, ...]:
     try:
         [response] = read_responses(answer)
@@ -184,3 +98,96 @@ def _read_submission(answer: Answer, *, name: str, job_id: str) -> tuple[Outcome
     if response.is_success or b"already exists" in response.body:
         return (Outcome(name, True, f"job {job_id}"),)
     return (Outcome(name, False, refusal(response.body)),)
+
+
+class RayActions(ActionsPart):
+    """Actions by Ray's Jobs API."""
+
+    def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        """A request for each job; raises UsageError for what Ray cannot do."""
+        if not request.job_ids:
+            raise UsageError("no job is named")
+        if request.verb not in (Verb.CANCEL, Verb.DELETE) or request.force:
+            raise UsageError(
+                f"Ray has no way to {request.verb} a job{' by force' * request.force}",
+                "It stops jobs (hpcdash cancel JOB) and deletes those that ended (hpcdash delete JOB).",
+            )
+        is_cancel = request.verb is Verb.CANCEL
+        return tuple(
+            ActionCommand(
+                ("POST", f"{job_path(job_id)}/stop") if is_cancel else ("DELETE", job_path(job_id)),
+                (job_id,),
+                partial(_read_stop if is_cancel else _read_delete, job_id=job_id),
+            )
+            for job_id in dict.fromkeys(request.job_ids)
+        )
+
+
+class ScriptSubmit(SubmitPart):
+    """Submission of scripts by Ray's Jobs API."""
+
+    def submission(self, submission: Submission) -> SubmitCommand:
+        """A job whose entrypoint is a script, which goes with the request.
+
+        A second request with its id is refused by Ray.
+
+        Raises UsageError for what Ray's jobs do not have.
+        """
+        unavailable = {
+            "array": submission.array,
+            "after": submission.after,
+            "hold": submission.held,
+            "run_as": submission.run_as,
+            "options": submission.options,
+        }
+        if given := [name for name, value in unavailable.items() if value]:
+            raise UsageError(
+                f"{given[0]}: Ray jobs have no such setting",
+                "Leave it out, or submit to another cluster.",
+            )
+        # Ray runs entrypoints with sh -c.
+        command = f"bash {shlex.quote(submission.file)}"
+        if not submission.file:
+            script = submission.script.decode("utf-8", "surrogateescape")
+            command = f"bash -c {shlex.quote(script)} {shlex.quote(submission.name)}"
+        entrypoint = f"{command} {shlex.join(submission.arguments)}".rstrip()
+        body = {"entrypoint": entrypoint, "metadata": {"job_name": submission.name}}
+        return submit_command(body, submission.name, submission.mark, submission.name)
+
+    def resubmission(
+        self,
+        detail: JobDetail,
+        past: Mapping[str, str],
+        script: Script,
+        tasks: ArrayTasks | None,
+        mark: str,
+        limits: NewLimits = AS_IT_WAS,
+    ) -> SubmitCommand:
+        """The same entrypoint, runtime environment, metadata and, of a request, resources under
+        another id.
+
+        Raises UsageError for a driver's.
+        """
+        native = detail.native or past
+        if not native.get("submission_id"):
+            raise UsageError(
+                "this driver connected by itself: Ray cannot start it again",
+                "Run its program again.",
+            )
+        body: dict[str, Any] = {"entrypoint": native.get("entrypoint", "")}
+        body |= {
+            key: json.loads(native[key]) for key in ("runtime_env", "metadata") if key in native
+        }
+        if isinstance(body.get("metadata"), dict):
+            # How the run before went is no part of the next one.
+            body["metadata"].pop(METADATA_KEY, None)
+        body |= noted_resources(table(body.get("metadata")))
+        row = detail.job.to_pylist()[0]
+        package = _PACKAGE.fullmatch(text(table(body.get("runtime_env")).get("working_dir")) or "")
+        # Ray keeps it for ten minutes after it was asked for.
+        check = (
+            Query(("GET", f"{PACKAGES}{package[1]}"), _check_package, cap_bytes=TEXT_BYTES)
+            if package
+            else None
+        )
+        return replace(submit_command(body, row["id"], mark, row["name"] or ""), check=check)

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from hpcdash.backends.base import (
-    ActionsPart,
     Backend,
     Capability,
-    DetailPart,
-    HistoryPart,
-    InsidePart,
-    LogsPart,
-    PolicyPart,
-    ProbePart,
-    QueuePart,
-    ReasonsPart,
-    ScriptsPart,
-    SubmitPart,
 )
 from hpcdash.backends.ray import (
     actions,
     jobs,
     logs,
-    nodes,
     placement_groups,
     probe,
     requests,
-    tasks,
     use,
 )
 
@@ -51,51 +38,24 @@ _CAPABILITIES = frozenset(
     }
 )
 
+
+class _Scripts(jobs.RayScripts):
+    request_fields = requests.REQUEST_FIELDS
+
+
 BACKEND = Backend(
     name="ray",
     title="Ray",
     capabilities=_CAPABILITIES,
-    probe=ProbePart(query=probe.probe_query, refuses_old=True),
-    queue=QueuePart(
-        jobs=jobs.jobs_query,
-        nodes=nodes.nodes_query,
-        queues=nodes.queues_query,
-        node_activity=tasks.node_activity_query,
-        lists_ended=True,
-    ),
-    reasons=ReasonsPart(hint=jobs.hint, cause=jobs.cause),
-    history=HistoryPart(
-        jobs=jobs.history_query,
-        native=jobs.native_query,
-        forgotten="Ray no longer knows it, as after a restart of its head node",
-    ),
-    detail=DetailPart(
-        native=jobs.native_query,
-        join=jobs.job_detail,
-        steps=jobs.workers_query,
-        workers=jobs.ended_workers_query,
-        facts=jobs.job_facts,
-        activity=tasks.activity_query,
-    ),
-    inside=InsidePart(use_nodes=use.use_nodes_query, use=use.use_query),
-    logs=LogsPart(
-        files=jobs.log_files,
-        others=logs.other_logs_query,
-        request=jobs.log_request,
-        result=requests.logged_result,
-    ),
-    scripts=ScriptsPart(
-        request_fields=requests.REQUEST_FIELDS,
-        query=jobs.script_query,
-        history_query=jobs.script_query,
-    ),
-    policy=PolicyPart(reservations=placement_groups.reservations_query),
-    actions=ActionsPart(commands=actions.action_commands),
-    submit=SubmitPart(
-        submission=actions.submission,
-        resubmission=actions.resubmission,
-        request=requests.submitted_request,
-        without_fields=requests.WITHOUT_FIELDS,
-        request_findings=requests.request_findings,
-    ),
+    probe=probe.RayProbe(),
+    queue=jobs.RayQueue(),
+    reasons=jobs.RayReasons(),
+    history=jobs.RayHistory(),
+    detail=jobs.RayDetail(),
+    inside=use.RayInside(),
+    logs=logs.RayLogs(),
+    scripts=_Scripts(),
+    policy=placement_groups.RayPolicy(),
+    actions=actions.RayActions(),
+    submit=requests.RaySubmit(),
 )

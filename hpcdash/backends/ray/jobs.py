@@ -15,8 +15,17 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
+from hpcdash.backends.base import (
+    DetailPart,
+    HistoryPart,
+    LogsPart,
+    QueuePart,
+    ReasonsPart,
+    ScriptsPart,
+)
+from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, Script
 from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, Query
+from hpcdash.backends.ray.nodes import nodes_query, queues_query
 from hpcdash.backends.ray.responses import (
     ACCELERATORS,
     MOST_ROWS,
@@ -43,6 +52,7 @@ from hpcdash.backends.ray.slices import (
     task_rows,
     worker_rows,
 )
+from hpcdash.backends.ray.tasks import activity_query, node_activity_query
 from hpcdash.domain import schema
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.errors import NoSuchJob
@@ -99,27 +109,6 @@ def job_path(job_id: str) -> str:
     return JOBS_PATH + quote(job_id, safe="")
 
 
-def jobs_query(scope: JobScope) -> Query[ParsedTable]:
-    """All jobs are one list there; Ray knows no users."""
-    includes_ended = scope.ended or bool(scope.job_ids)
-    parse = partial(parse_jobs, job_ids=frozenset(scope.job_ids), active=True, ended=includes_ended)
-    return Query(("GET", JOBS_PATH, _SUPERVISORS_PATH), parse)
-
-
-def history_query(
-    user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
-) -> Query[ParsedTable]:
-    """Ended jobs that the head node still lists: it forgets them with a restart."""
-    parse = partial(
-        parse_jobs,
-        job_ids=frozenset(job_ids),
-        active=bool(job_ids),
-        ended=True,
-        since_seconds=None if job_ids else since_seconds,
-    )
-    return Query(("GET", JOBS_PATH, _SUPERVISORS_PATH), parse)
-
-
 def parse_jobs(
     answer: Answer,
     *,
@@ -145,11 +134,15 @@ def parse_jobs(
             rows.append(row)
     now = response.epoch_seconds
     kept = [
-        _aged(row, now)
+        row
         for row in rows
         if (ended if row["state"] in ENDED else active)
         and (since_seconds is None or now is None or (row["ends_at"] or now) >= now - since_seconds)
     ]
+    if now is not None:
+        for row in kept:
+            if row["state"] == JobState.RUNNING and row["started_at"] is not None:
+                row["elapsed_seconds"] = max(int(now) - row["started_at"], 0)
     kept.sort(key=lambda row: row["_number"], reverse=True)
     return ParsedTable(pa.Table.from_pylist(kept, schema=_PLAIN).cast(schema.JOBS), tuple(rejected))
 
@@ -252,36 +245,6 @@ def job_row(
     return row | _resource_columns(held.get(job_id), metadata) | run_columns(metadata, state)
 
 
-def _aged(row: dict[str, Any], now: float | None) -> dict[str, Any]:
-    """With how long a running job has run by the server's clock."""
-    if row["state"] == JobState.RUNNING and row["started_at"] is not None and now is not None:
-        return row | {"elapsed_seconds": max(int(now) - row["started_at"], 0)}
-    return row
-
-
-def log_request(path: str) -> str:
-    """The request that streams a log by its path of LOGS, '' for any other path.
-
-    Behind the path of a driver's log may stand the part of it that is wanted, as of
-    slices.log_parts.
-    """
-    node, slash, name = path.removeprefix(LOGS).partition("/")
-    if not path.startswith(LOGS) or not slash or not node or not name:
-        return ""
-    # An id may hold any character.
-    whole, part_name, part = name.rpartition(f"{_LOG_END}{PART}")
-    pattern = part_pattern(part) if part_name else ""
-    if pattern:
-        name = f"{whole}{_LOG_END}"
-    request = f"/api/v0/logs/stream?node_id={quote(node, safe='')}&filename={quote(name, safe='')}&lines=-1&interval=1"
-    return f"{request}#{quote(pattern, safe='')}" if pattern else request
-
-
-def native_query(job_id: str) -> Query[Mapping[str, str]]:
-    """Everything the Jobs API says of a job."""
-    return Query(("GET", job_path(job_id)), _parse_native, cap_bytes=TEXT_BYTES)
-
-
 def _parse_native(answer: Answer) -> Mapping[str, str]:
     [response] = require_success(answer)
     found = decode(answer, response)
@@ -290,13 +253,6 @@ def _parse_native(answer: Answer) -> Mapping[str, str]:
     if not found:
         raise NoSuchJob("Ray does not know this job", argv=answer.argv, status=answer.status)
     return {name: format_value(value) for name, value in found.items() if value is not None}
-
-
-def workers_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
-    """The workers of a job on slices, as steps; None of a job without."""
-    if not row["comment"]:
-        return None
-    return Query(("GET", job_path(str(row["id"]))), _parse_workers, cap_bytes=TEXT_BYTES)
 
 
 def _parse_workers(answer: Answer) -> ParsedTable:
@@ -309,16 +265,6 @@ def _parse_workers(answer: Answer) -> ParsedTable:
     rows = [] if run is None else worker_rows(run, state, response.epoch_seconds)
     plain = pa.schema([(field.name, _arrow(field)) for field in schema.STEPS])
     return ParsedTable(pa.Table.from_pylist(rows, schema=plain).cast(schema.STEPS))
-
-
-def ended_workers_query(detail: JobDetail) -> Query[ParsedTable] | None:
-    """The workers of a job on slices as an array's tasks are; None of a job without."""
-    row = detail.job.to_pylist()[0]
-    if METADATA_KEY not in detail.native.get("metadata", ""):
-        return None
-    return Query(
-        ("GET", job_path(row["id"])), partial(_parse_ended_workers, row=row), cap_bytes=TEXT_BYTES
-    )
 
 
 def _parse_ended_workers(answer: Answer, *, row: Mapping[str, Any]) -> ParsedTable:
@@ -337,68 +283,11 @@ def _parse_ended_workers(answer: Answer, *, row: Mapping[str, Any]) -> ParsedTab
     return ParsedTable(pa.Table.from_pylist(rows, schema=_PLAIN).cast(schema.JOBS))
 
 
-def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:
-    """The row as it is: the list says all of it."""
-    return JobDetail(row, native)
-
-
-def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
-    """The driver's log, where both of its streams go."""
-    path = detail.job["stdout_path"][0].as_py()
-    if path:
-        return LogFiles(path, None)
-    if detail.native.get("type") == _DRIVER:
-        return LogFiles(
-            None, None, "This driver connected by itself: its output is where it was started"
-        )
-    return LogFiles(None, None, "Its driver has no node yet")
-
-
-def job_facts(native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
-    """What the job page shows of a job in groups of their own."""
-    driver = _json_table(native.get("driver_info", ""))
-    where = {
-        "address": text(driver.get("node_ip_address")),
-        "process": text(driver.get("pid")),
-        "node ID": native.get("driver_node_id"),
-        "Ray's job ID": native.get("job_id"),
-    }
-    metadata, runtime = (_json_table(native.get(key, "")) for key in ("metadata", "runtime_env"))
-    groups = {
-        "Driver": {label: value for label, value in where.items() if value},
-        "Metadata": {
-            name: format_value(value)
-            for name, value in sorted(metadata.items())
-            if not name.startswith(_OWN)
-        },
-        "Runtime environment": {
-            name: format_value(value) for name, value in sorted(runtime.items())
-        },
-    }
-    return {title: pairs for title, pairs in groups.items() if pairs}
-
-
-def cause(native: Mapping[str, str]) -> str:
-    """Why a job failed or waits, in Ray's own words; of one whose command failed its log says
-    more.
-    """
-    message = native.get("message", "")
-    state = _STATES.get(native.get("status", ""), JobState.UNKNOWN)
-    if state not in (JobState.FAILED, JobState.PENDING) or message.startswith(_COMMAND_FAILED):
-        return ""
-    return refusal(message.encode())
-
-
 def _json_table(written: str) -> Mapping[str, Any]:
     try:
         return table(json.loads(written or "{}"))
     except (ValueError, RecursionError):
         return {}
-
-
-def script_query(job_id: str) -> Query[Script]:
-    """What stands for a job's script: its entrypoint and runtime environment, in plain words."""
-    return Query(("GET", job_path(job_id)), _parse_script, cap_bytes=TEXT_BYTES)
 
 
 def _parse_script(answer: Answer) -> Script:
@@ -438,6 +327,153 @@ def _switches(native: Mapping[str, str]) -> dict[str, str]:
     return {name: path for name, path in found.items() if path is not None}
 
 
-def hint(state: str, reason: str | None) -> str:
-    """In plain words why a job waits or how it ended."""
-    return _ERRORS.get(reason or "", "")
+class RayReasons(ReasonsPart):
+    """Ray's messages on jobs and the errors it names."""
+
+    def hint(self, state: str, reason: str | None) -> str:
+        return _ERRORS.get(reason or "", "")
+
+    def cause(self, native: Mapping[str, str]) -> str:
+        """Ray's message; '' for a job whose command failed, as its log shows more."""
+        message = native.get("message", "")
+        state = _STATES.get(native.get("status", ""), JobState.UNKNOWN)
+        if state not in (JobState.FAILED, JobState.PENDING) or message.startswith(_COMMAND_FAILED):
+            return ""
+        return refusal(message.encode())
+
+
+class DriverLogs(LogsPart):
+    """The drivers' logs, which Ray's dashboard streams."""
+
+    def files(self, detail: JobDetail, script: Script | None) -> LogFiles:
+        """The driver's log, to which both of its streams go."""
+        path = detail.job["stdout_path"][0].as_py()
+        if path:
+            return LogFiles(path, None)
+        if detail.native.get("type") == _DRIVER:
+            return LogFiles(
+                None, None, "This driver connected by itself: its output is where it was started"
+            )
+        return LogFiles(None, None, "Its driver has no node yet")
+
+    def request(self, path: str) -> str:
+        """Behind the path of a driver's log may stand the part of it that is requested, as of
+        slices.log_parts.
+        """
+        node, slash, name = path.removeprefix(LOGS).partition("/")
+        if not path.startswith(LOGS) or not slash or not node or not name:
+            return ""
+        # An id may hold any character.
+        whole, part_name, part = name.rpartition(f"{_LOG_END}{PART}")
+        pattern = part_pattern(part) if part_name else ""
+        if pattern:
+            name = f"{whole}{_LOG_END}"
+        file = f"node_id={quote(node, safe='')}&filename={quote(name, safe='')}"
+        request = f"/api/v0/logs/stream?{file}&lines=-1&interval=1"
+        return f"{request}#{quote(pattern, safe='')}" if pattern else request
+
+
+class RayQueue(QueuePart):
+    """The jobs and nodes that Ray's dashboard lists."""
+
+    lists_ended = True
+
+    def jobs(self, scope: JobScope) -> Query[ParsedTable]:
+        """All jobs are one list there; Ray knows no users."""
+        includes_ended = scope.ended or bool(scope.job_ids)
+        parse = partial(
+            parse_jobs, job_ids=frozenset(scope.job_ids), active=True, ended=includes_ended
+        )
+        return Query(("GET", JOBS_PATH, _SUPERVISORS_PATH), parse)
+
+    def nodes(self) -> Query[ParsedTable]:
+        return nodes_query()
+
+    def queues(self) -> Query[ParsedTable]:
+        return queues_query()
+
+    def node_activity(self, node: str) -> Query[Activity]:
+        return node_activity_query(node)
+
+
+class RayHistory(HistoryPart):
+    """Ended jobs that the head node still lists: it forgets them with a restart."""
+
+    forgotten = "Ray no longer knows it, as after a restart of its head node"
+
+    def jobs(
+        self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
+    ) -> Query[ParsedTable]:
+        parse = partial(
+            parse_jobs,
+            job_ids=frozenset(job_ids),
+            active=bool(job_ids),
+            ended=True,
+            since_seconds=None if job_ids else since_seconds,
+        )
+        return Query(("GET", JOBS_PATH, _SUPERVISORS_PATH), parse)
+
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        return RayDetail().native(job_id)
+
+
+class RayDetail(DetailPart):
+    """A job as Ray's Jobs API reports it."""
+
+    def steps(self, row: Mapping[str, Any]) -> Query[ParsedTable] | None:
+        """The workers of a job on slices, as steps; None of a job without."""
+        if not row["comment"]:
+            return None
+        return Query(("GET", job_path(str(row["id"]))), _parse_workers, cap_bytes=TEXT_BYTES)
+
+    def workers(self, detail: JobDetail) -> Query[ParsedTable] | None:
+        """The workers of a job on slices as an array's tasks are; None of a job without."""
+        row = detail.job.to_pylist()[0]
+        if METADATA_KEY not in detail.native.get("metadata", ""):
+            return None
+        return Query(
+            ("GET", job_path(row["id"])),
+            partial(_parse_ended_workers, row=row),
+            cap_bytes=TEXT_BYTES,
+        )
+
+    def facts(self, native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+        """What the job page shows of a job in groups of their own."""
+        driver = _json_table(native.get("driver_info", ""))
+        where = {
+            "address": text(driver.get("node_ip_address")),
+            "process": text(driver.get("pid")),
+            "node ID": native.get("driver_node_id"),
+            "Ray's job ID": native.get("job_id"),
+        }
+        metadata, runtime = (
+            _json_table(native.get(key, "")) for key in ("metadata", "runtime_env")
+        )
+        groups = {
+            "Driver": {label: value for label, value in where.items() if value},
+            "Metadata": {
+                name: format_value(value)
+                for name, value in sorted(metadata.items())
+                if not name.startswith(_OWN)
+            },
+            "Runtime environment": {
+                name: format_value(value) for name, value in sorted(runtime.items())
+            },
+        }
+        return {title: pairs for title, pairs in groups.items() if pairs}
+
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        return Query(("GET", job_path(job_id)), _parse_native, cap_bytes=TEXT_BYTES)
+
+    def activity(self, row: Mapping[str, Any], native: Mapping[str, str]) -> Query[Activity] | None:
+        return activity_query(row, native)
+
+
+class RayScripts(ScriptsPart):
+    """What stands for scripts: the entrypoints of jobs."""
+
+    def query(self, job_id: str) -> Query[Script]:
+        """The entrypoint and runtime environment of a job, in place of its script."""
+        return Query(("GET", job_path(job_id)), _parse_script, cap_bytes=TEXT_BYTES)
+
+    history_query = query

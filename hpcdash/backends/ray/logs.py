@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
-from hpcdash.backends.ray.jobs import LOGS, job_path
+from hpcdash.backends.ray.jobs import LOGS, DriverLogs, job_path
+from hpcdash.backends.ray.requests import logged_result
 from hpcdash.backends.ray.responses import (
     MOST_ROWS,
     Response,
@@ -48,26 +49,6 @@ class _Worker(Struct):
     # task of it is in.
     names: dict[str, None] = field(default_factory=dict)
     states: dict[str, int] = field(default_factory=dict)
-
-
-def other_logs_query(detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
-    """The logs of a job's workers, and of Ray on its nodes; None for a job without a node.
-
-    On slices the workers' logs are parts of the driver's, which has those of nodes that are gone.
-    """
-    ray_job = detail.native.get("job_id")
-    if METADATA_KEY in detail.native.get("metadata", ""):
-        job_id, driver_log = (str(detail.job[name][0].as_py()) for name in ("id", "stdout_path"))
-        argv = ("GET", job_path(job_id), _NODES_PATH)
-        return Query(argv, lambda answer: _parts(answer, driver_log, detail), cap_bytes=TEXT_BYTES)
-    if not ray_job:
-        if not detail.native.get("driver_node_id"):
-            return None
-        return Query(("GET", _NODES_PATH), lambda answer: _driver_node_logs(answer, detail.native))
-    path = f"/api/v0/tasks?detail=1&limit={MOST_ROWS}&{job_tasks_query(ray_job)}"
-    return Query(
-        ("GET", path, _NODES_PATH), lambda answer: parse_worker_logs(answer, ray_job, detail.native)
-    )
 
 
 def _parts(answer: Answer, driver_log: str, detail: JobDetail) -> tuple[OtherLog, ...]:
@@ -154,10 +135,6 @@ def _ray_logs(
             yield _ray_log("gcs", title, node_id, "gcs_server")
 
 
-def _driver_node_logs(answer: Answer, native: Mapping[str, str]) -> tuple[OtherLog, ...]:
-    return tuple(_ray_logs(answer, require_success(answer), native, ()))
-
-
 def _ray_log(name: str, title: str, node_id: str, process: str) -> OtherLog:
     folder = f"{LOGS}{node_id}/{process}"
     return OtherLog(name, title, LogFiles(f"{folder}.out", f"{folder}.err"), (process,))
@@ -204,3 +181,40 @@ def _setup_log(native: Mapping[str, str], ray_job: str) -> tuple[OtherLog, ...]:
         return ()
     path = f"{LOGS}{node}/runtime_env_setup-{ray_job}.log"
     return (OtherLog("setup", "setup of its runtime environment", LogFiles(path, None)),)
+
+
+class RayLogs(DriverLogs):
+    """Logs of the drivers, of the jobs' workers, and of Ray on its nodes."""
+
+    has_results = True
+
+    def others(self, detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
+        """The logs of a job's workers, and of Ray on its nodes; None for a job without a node.
+
+        On slices the workers' logs are parts of the driver's, which has those of nodes that are
+        gone.
+        """
+        ray_job = detail.native.get("job_id")
+        if METADATA_KEY in detail.native.get("metadata", ""):
+            job_id, driver_log = (
+                str(detail.job[name][0].as_py()) for name in ("id", "stdout_path")
+            )
+            argv = ("GET", job_path(job_id), _NODES_PATH)
+            return Query(
+                argv, lambda answer: _parts(answer, driver_log, detail), cap_bytes=TEXT_BYTES
+            )
+        if not ray_job:
+            if not detail.native.get("driver_node_id"):
+                return None
+            return Query(
+                ("GET", _NODES_PATH),
+                lambda answer: tuple(_ray_logs(answer, require_success(answer), detail.native, ())),
+            )
+        path = f"/api/v0/tasks?detail=1&limit={MOST_ROWS}&{job_tasks_query(ray_job)}"
+        return Query(
+            ("GET", path, _NODES_PATH),
+            lambda answer: parse_worker_logs(answer, ray_job, detail.native),
+        )
+
+    def result(self, content: bytes) -> tuple[bytes | None, bytes | None]:
+        return logged_result(content)

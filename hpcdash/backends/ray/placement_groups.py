@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from hpcdash.backends.base import PolicyPart
 from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.ray.responses import (
     MOST_ROWS,
@@ -32,11 +33,6 @@ _NODES_PATH = f"/api/v0/nodes?limit={MOST_ROWS}"
 _SHORT_ID = 8
 _CREATED, _INFEASIBLE = "CREATED", "INFEASIBLE"
 _NANOSECOND_DIGITS = 9
-
-
-def reservations_query(user: str) -> Query[ParsedTable]:
-    """All placement groups of the cluster: Ray knows no users."""
-    return Query(("GET", _PATH, _NODES_PATH), _parse)
 
 
 def _parse(answer: Answer) -> ParsedTable:
@@ -111,3 +107,11 @@ def _row(
 
 def _format_resources(held: Mapping[str, float]) -> str:
     return " ".join(f"{kind}={amount:g}" for kind, amount in sorted(held.items()))
+
+
+class RayPolicy(PolicyPart):
+    """Ray's placement groups, which reserve resources."""
+
+    def reservations(self, user: str) -> Query[ParsedTable]:
+        """All placement groups of the cluster: Ray knows no users."""
+        return Query(("GET", _PATH, _NODES_PATH), _parse)

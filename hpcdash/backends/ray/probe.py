@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 
-from hpcdash.backends.base import Probe
+from hpcdash.backends.base import Probe, ProbePart
 from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
 from hpcdash.backends.ray.responses import decode, require_success, text, unreadable
 from hpcdash.errors import SchedulerRefused
 
 _OLDEST = (2, 9)
-
-
-def probe_query() -> Query[Probe]:
-    return Query(("GET", "/api/version"), _parse_probe, cap_bytes=PROBE_BYTES)
 
 
 def _parse_probe(answer: Answer) -> Probe:
@@ -37,3 +33,12 @@ def _parse_probe(answer: Answer) -> Probe:
         has_accounting=True,
         controller_answers=True,
     )
+
+
+class RayProbe(ProbePart):
+    """Detects Ray by its dashboard."""
+
+    needs_answer = True
+
+    def query(self) -> Query[Probe]:
+        return Query(("GET", "/api/version"), _parse_probe, cap_bytes=PROBE_BYTES)

@@ -19,7 +19,7 @@ from typing import Any
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.base import RequestField
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
-from hpcdash.backends.ray.actions import PACKAGES, submit_command
+from hpcdash.backends.ray.actions import PACKAGES, ScriptSubmit, submit_command
 from hpcdash.backends.ray.jobs import RESOURCES_KEY, SCRIPT_KEY, SWITCH_VARIABLES
 from hpcdash.backends.ray.responses import read_responses, refusal
 from hpcdash.backends.ray.runtime_env import read_runtime_env
@@ -172,106 +172,8 @@ REQUEST_FIELDS = (
 )
 
 
-def submitted_request(
-    request: Request,
-    library: bytes,
-    mark: str,
-    files: Mapping[str, SentFile] = MappingProxyType({}),
-) -> SubmittedRequest:
-    """Upload a request's package, then submit the job that runs it.
-
-    Raises UsageError, naming a field of no use here.
-
-    Variables of the environment go in the package: what a job is submitted with, everyone sees on
-    the dashboard.
-    """
-    for name in _REFUSED:
-        if getattr(request, name) != getattr(_USUAL, name):
-            key = {"limit_seconds": "time"}.get(name, name)
-            raise UsageError(
-                f"{key}: Ray jobs have no such setting",
-                "Leave it out, or submit to another cluster.",
-            )
-    if NOT_KEPT in json.dumps(request.runtime_env):
-        raise UsageError(
-            "runtime_env: secrets of earlier submissions are not kept",
-            "Write the value, or leave it out.",
-        )
-    if request.launcher is not Launcher.PLAIN:
-        raise UsageError("launcher: Ray's driver starts the command itself", "Leave it out.")
-    for name in _NOT_WITH_SLICE if request.slice else ():
-        if getattr(request, name) != getattr(_USUAL, name):
-            key = {"memory_bytes": "memory"}.get(name, name)
-            raise UsageError(
-                f"{key}: a slice gives each worker a whole machine",
-                "Leave it out, or leave out `slice`.",
-            )
-    name = request.name or request.slice or "job"
-    content, entrypoint, asked, shown = (_on_slices if request.slice else _plain)(
-        request, name, mark
-    )
-    if request.job_library:
-        content[LIBRARY_NAME] = library
-    if request.call is not None:
-        content |= call_files(request.call)
-    if taken := sorted(
-        name
-        for name in files
-        if name.partition("/")[0] in {own.partition("/")[0] for own in content}
-    ):
-        raise UsageError(
-            f"files: hpcdash uses the name {taken[0]} itself", "Rename it, or leave it out."
-        )
-    package = _zip({name: SentFile(one) for name, one in content.items()} | dict(files))
-    if len(package) > _MOST_PACKAGE_BYTES:
-        raise UsageError(
-            f"files: {format_memory(len(package))} packed; Ray's dashboard takes "
-            f"{format_memory(_MOST_PACKAGE_BYTES)}",
-            "List what the job does not need in .gitignore, or name less.",
-        )
-    uri = f"_ray_pkg_{hashlib.sha256(package).hexdigest()[:32]}.zip"
-    body = {
-        "entrypoint": entrypoint,
-        "runtime_env": {**(request.runtime_env or {}), "working_dir": f"gcs://{uri}"},
-        "metadata": {"job_name": name, **_metadata(request), SCRIPT_KEY: shown}
-        | ({RESOURCES_KEY: json.dumps(asked)} if asked else {}),
-        **asked,
-    }
-    if request.runtime_env:
-        shown += f"\n# runtime_env = {json.dumps(_shown_runtime_env(request), sort_keys=True)}\n"
-    size = format_memory(len(package))
-    names = [*sorted(content), *([counted(len(files), "file") + " of yours"] if files else [])]
-    upload = ActionCommand(
-        ("PUT", f"{PACKAGES}{uri}"),
-        (name,),
-        partial(_read_upload, name=name),
-        package,
-        60.0 + len(package) / _LEAST_BYTES_A_SECOND,
-        shown=(f"PUT {PACKAGES}{uri} ({size}: {', '.join(names)})",),
-    )
-    is_there = Query(("GET", f"{PACKAGES}{uri}"), _read_is_there, cap_bytes=TEXT_BYTES)
-    return SubmittedRequest((upload,), submit_command(body, name, mark, name), shown, is_there)
-
-
 def _shown_runtime_env(request: Request) -> object:
     return without_secret_values(request.runtime_env)
-
-
-def request_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
-    """Secrets that the dashboard would show; and what the cluster has none of now, or too few,
-    where its resources are known. It may get them: a job that asks for more waits.
-    """
-    found: tuple[LintFinding, ...] = ()
-    if _shown_runtime_env(request) != request.runtime_env:
-        words = "it holds a password or a token, which everyone who reaches the dashboard can read"
-        found = (
-            LintFinding(
-                "warning", "runtime_env", words, "Configure the package index on the nodes."
-            ),
-        )
-    if not offers.queues:
-        return found
-    return (*found, *(_slice_findings if request.slice else _node_findings)(request, offers))
 
 
 def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
@@ -540,3 +442,111 @@ def _read_upload(answer: Answer, *, name: str) -> tuple[Outcome, ...]:
     return (
         Outcome(name, response.is_success, "" if response.is_success else refusal(response.body)),
     )
+
+
+class RaySubmit(ScriptSubmit):
+    """Submission of scripts and requests by Ray's Jobs API."""
+
+    takes_requests = True
+    without_fields = WITHOUT_FIELDS
+
+    def request(
+        self,
+        request: Request,
+        library: bytes,
+        mark: str,
+        files: Mapping[str, SentFile] = MappingProxyType({}),
+    ) -> SubmittedRequest:
+        """Upload a request's package, then submit the job that runs it.
+
+        Raises UsageError, naming a field of no use here.
+
+        Variables of the environment go in the package: what a job is submitted with, everyone sees
+        on the dashboard.
+        """
+        for name in _REFUSED:
+            if getattr(request, name) != getattr(_USUAL, name):
+                key = {"limit_seconds": "time"}.get(name, name)
+                raise UsageError(
+                    f"{key}: Ray jobs have no such setting",
+                    "Leave it out, or submit to another cluster.",
+                )
+        if NOT_KEPT in json.dumps(request.runtime_env):
+            raise UsageError(
+                "runtime_env: secrets of earlier submissions are not kept",
+                "Write the value, or leave it out.",
+            )
+        if request.launcher is not Launcher.PLAIN:
+            raise UsageError("launcher: Ray's driver starts the command itself", "Leave it out.")
+        for name in _NOT_WITH_SLICE if request.slice else ():
+            if getattr(request, name) != getattr(_USUAL, name):
+                key = {"memory_bytes": "memory"}.get(name, name)
+                raise UsageError(
+                    f"{key}: a slice gives each worker a whole machine",
+                    "Leave it out, or leave out `slice`.",
+                )
+        name = request.name or request.slice or "job"
+        content, entrypoint, asked, shown = (_on_slices if request.slice else _plain)(
+            request, name, mark
+        )
+        if request.job_library:
+            content[LIBRARY_NAME] = library
+        if request.call is not None:
+            content |= call_files(request.call)
+        if taken := sorted(
+            name
+            for name in files
+            if name.partition("/")[0] in {own.partition("/")[0] for own in content}
+        ):
+            raise UsageError(
+                f"files: hpcdash uses the name {taken[0]} itself", "Rename it, or leave it out."
+            )
+        package = _zip({name: SentFile(one) for name, one in content.items()} | dict(files))
+        if len(package) > _MOST_PACKAGE_BYTES:
+            raise UsageError(
+                f"files: {format_memory(len(package))} packed; Ray's dashboard takes "
+                f"{format_memory(_MOST_PACKAGE_BYTES)}",
+                "List what the job does not need in .gitignore, or name less.",
+            )
+        uri = f"_ray_pkg_{hashlib.sha256(package).hexdigest()[:32]}.zip"
+        body = {
+            "entrypoint": entrypoint,
+            "runtime_env": {**(request.runtime_env or {}), "working_dir": f"gcs://{uri}"},
+            "metadata": {"job_name": name, **_metadata(request), SCRIPT_KEY: shown}
+            | ({RESOURCES_KEY: json.dumps(asked)} if asked else {}),
+            **asked,
+        }
+        if request.runtime_env:
+            shown += (
+                f"\n# runtime_env = {json.dumps(_shown_runtime_env(request), sort_keys=True)}\n"
+            )
+        size = format_memory(len(package))
+        names = [*sorted(content), *([counted(len(files), "file") + " of yours"] if files else [])]
+        upload = ActionCommand(
+            ("PUT", f"{PACKAGES}{uri}"),
+            (name,),
+            partial(_read_upload, name=name),
+            package,
+            60.0 + len(package) / _LEAST_BYTES_A_SECOND,
+            shown=(f"PUT {PACKAGES}{uri} ({size}: {', '.join(names)})",),
+        )
+        is_there = Query(("GET", f"{PACKAGES}{uri}"), _read_is_there, cap_bytes=TEXT_BYTES)
+        return SubmittedRequest((upload,), submit_command(body, name, mark, name), shown, is_there)
+
+    def request_findings(self, request: Request, offers: Offers) -> tuple[LintFinding, ...]:
+        """Secrets that the dashboard would show; and what the cluster has none of now, or too few,
+        where its resources are known. It may get them: a job that asks for more waits.
+        """
+        found: tuple[LintFinding, ...] = ()
+        if _shown_runtime_env(request) != request.runtime_env:
+            words = (
+                "it holds a password or a token, which everyone who reaches the dashboard can read"
+            )
+            found = (
+                LintFinding(
+                    "warning", "runtime_env", words, "Configure the package index on the nodes."
+                ),
+            )
+        if not offers.queues:
+            return found
+        return (*found, *(_slice_findings if request.slice else _node_findings)(request, offers))

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from hpcdash.backends.base import InsidePart
 from hpcdash.backends.node_samples import GpuSample, NodeSample, ProcessSample
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.nodes import SUMMARY_PATH, summaries
@@ -25,20 +26,6 @@ from hpcdash.errors import UsageError
 
 _DEAD = "DEAD"
 _MIB = 1 << 20
-
-
-def use_nodes_query(native: Mapping[str, str]) -> Query[tuple[str, ...]]:
-    """The IDs of the nodes where a job has processes that are connected to Ray.
-
-    Raises UsageError where it has none.
-    """
-    ray_job = native.get("job_id")
-    if not ray_job:
-        raise UsageError(
-            "Ray measures only processes that have connected to it",
-            "This job's program has not: no ray.init() yet.",
-        )
-    return Query(("GET", SUMMARY_PATH), partial(_parse_nodes, ray_job=ray_job))
 
 
 def _parse_nodes(answer: Answer, *, ray_job: str) -> tuple[str, ...]:
@@ -59,12 +46,6 @@ def _parse_nodes(answer: Answer, *, ray_job: str) -> tuple[str, ...]:
             "no process of this job is measured", "It may not have begun, or have ended just now."
         )
     return tuple(found)
-
-
-def use_query(native: Mapping[str, str], nodes: tuple[str, ...]) -> Query[tuple[NodeSample, ...]]:
-    """What the job uses on these nodes; those that do not answer are left out."""
-    argv = ("GET", *(f"/nodes/{quote(node, safe='')}" for node in nodes))
-    return Query(argv, partial(_parse_use, ray_job=native.get("job_id", "")), cap_bytes=TEXT_BYTES)
 
 
 def _parse_use(answer: Answer, *, ray_job: str) -> tuple[NodeSample, ...]:
@@ -141,3 +122,31 @@ def _gpus(listed: object, pids: set[int]) -> list[GpuSample]:
             )
         )
     return found
+
+
+class RayInside(InsidePart):
+    """A running job's use, which Ray's agents report."""
+
+    measures_use = True
+
+    def use_nodes(self, native: Mapping[str, str]) -> Query[tuple[str, ...]]:
+        """The IDs of the nodes where a job has processes that are connected to Ray.
+
+        Raises UsageError where it has none.
+        """
+        ray_job = native.get("job_id")
+        if not ray_job:
+            raise UsageError(
+                "Ray measures only processes that have connected to it",
+                "This job's program has not: no ray.init() yet.",
+            )
+        return Query(("GET", SUMMARY_PATH), partial(_parse_nodes, ray_job=ray_job))
+
+    def use(
+        self, native: Mapping[str, str], nodes: tuple[str, ...]
+    ) -> Query[tuple[NodeSample, ...]]:
+        """What the job uses on these nodes; those that do not answer are left out."""
+        argv = ("GET", *(f"/nodes/{quote(node, safe='')}" for node in nodes))
+        return Query(
+            argv, partial(_parse_use, ray_job=native.get("job_id", "")), cap_bytes=TEXT_BYTES
+        )

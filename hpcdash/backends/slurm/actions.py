@@ -18,11 +18,21 @@ from hpcdash.backends.actions import (
     Outcome,
     Verb,
 )
+from hpcdash.backends.base import ActionsPart
 from hpcdash.backends.queries import Answer
+from hpcdash.backends.slurm.clusters import ClusterPart, on_cluster
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.detail import format_no_requeue
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
-from hpcdash.domain.job_ids import BadJobId, JobId, covers, joined_tasks, parse_job_id, slurm_job_id
+from hpcdash.domain.job_ids import (
+    BadJobId,
+    JobId,
+    covers,
+    joined_tasks,
+    parse_job_id,
+    slurm_job_id,
+    with_cluster,
+)
 from hpcdash.domain.units import MINUTE, format_clock, parse_duration
 from hpcdash.errors import UsageError, excerpt, program_name
 
@@ -471,13 +481,9 @@ def _read_id(text: str) -> JobId:
 
 def _cancel(jobs: Sequence[Job]) -> Iterator[ActionCommand]:
     for targets in _portions(_targets(jobs, joined_from=_JOINED_FROM_TASKS)):
-        yield _command(
-            _scancel("-v", *_arguments(targets)), targets, partial(read_scancel, targets=targets)
-        )
-
-
-def _scancel(*words: str) -> tuple[str, ...]:
-    return ("env", *_WITHOUT_SCANCEL_ENVIRONMENT, *slurm("scancel", *words)[1:])
+        argv = slurm("scancel", "-v", *_arguments(targets))
+        clean = ("env", *_WITHOUT_SCANCEL_ENVIRONMENT, *argv[1:])
+        yield _command(clean, targets, partial(read_scancel, targets=targets))
 
 
 # -- signal
@@ -667,3 +673,40 @@ def _command(
     job_ids = tuple(dict.fromkeys(target.job_id for target in targets))
     limit_seconds = _LIMIT_SECONDS + _SECONDS_A_JOB * len(targets)
     return ActionCommand(argv, job_ids, read, limit_seconds=limit_seconds)
+
+
+class SlurmActions(ClusterPart, ActionsPart):
+    """Actions by Slurm's commands."""
+
+    alterable = ALTERABLE
+
+    def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        """Build the commands cluster by cluster; outcomes are for the ids as they were named."""
+        by_cluster: dict[str, dict[str, str]] = {}
+        for job_id in request.job_ids:
+            plain, cluster = self.clusters.split_cluster(job_id)
+            by_cluster.setdefault(cluster, {})[plain] = job_id
+        if not by_cluster:
+            return action_commands(request)
+        commands: list[ActionCommand] = []
+        for cluster, named in by_cluster.items():
+            for command in action_commands(replace(request, job_ids=tuple(named))):
+                commands.append(_named(command, cluster, named))
+        return tuple(commands)
+
+
+def _named(command: ActionCommand, cluster: str, named: Mapping[str, str]) -> ActionCommand:
+    def name(job_id: str) -> str:
+        return named.get(job_id, with_cluster(job_id, cluster))
+
+    if not cluster and all(plain == job_id for plain, job_id in named.items()):
+        return command
+    read = partial(_named_outcomes, command.read, name)
+    job_ids = tuple(map(name, command.job_ids))
+    return replace(command, argv=on_cluster(command.argv, cluster), job_ids=job_ids, read=read)
+
+
+def _named_outcomes(
+    read: Callable[[Answer], Iterable[Outcome]], name: Callable[[str], str], answer: Answer
+) -> tuple[Outcome, ...]:
+    return tuple(replace(outcome, job_id=name(outcome.job_id)) for outcome in read(answer))

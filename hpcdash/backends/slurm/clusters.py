@@ -5,8 +5,7 @@ have -M NAME.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -14,13 +13,11 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.slurm.commands import LAST_SETTING
 from hpcdash.backends.slurm.rows import Columns
-from hpcdash.domain.job_ids import plain_id, with_cluster
-from hpcdash.domain.states import ENDED
+from hpcdash.domain.job_ids import plain_id
 from hpcdash.errors import UsageError
 
 T = TypeVar("T")
@@ -45,10 +42,16 @@ _CALL = re.compile(rf"(?<![\w./-])({'|'.join(_PROGRAMS)})(?= +(?:-|show |write )
 class Clusters(Struct, frozen=True):
     """`named` are those of SLURM_CLUSTERS, which no command sees; `own` is the default one, ''
     where it is unknown.
+
+    `counts_gpus`: the site's TRES count GPUs, so that a record that names none has none.
+    `has_exclusive`: squeue is of 26.05 or later, whose field `exclusive` reports of a job that it
+    has whole nodes; before, `oversubscribe` does.
     """
 
     named: tuple[str, ...] = ()
     own: str = ""
+    counts_gpus: bool = True
+    has_exclusive: bool = False
 
     def __post_init__(self) -> None:
         for name in self.named:
@@ -84,6 +87,11 @@ class Clusters(Struct, frozen=True):
             return plain, ""
         return plain, cluster or self.default
 
+    def plain_row(self, row: Row) -> tuple[Row, str]:
+        """Return a job's row with its id there, and its cluster or ''."""
+        plain, cluster = self.split_cluster(str(row["id"]))
+        return {**row, "id": plain}, cluster
+
     def require_one(self, what: str) -> str:
         """The cluster for what no job names; raises UsageError where there are several."""
         if self.several:
@@ -95,6 +103,13 @@ class Clusters(Struct, frozen=True):
 
 
 NO_OTHERS = Clusters()
+
+
+class ClusterPart:
+    """A part of the backend: its commands are for clusters."""
+
+    def __init__(self, clusters: Clusters = NO_OTHERS) -> None:
+        self.clusters = clusters
 
 
 def on_cluster(argv: Sequence[str], cluster: str) -> tuple[str, ...]:
@@ -164,101 +179,13 @@ def known_in_part(answer: Answer) -> Answer:
     return _Partly(answer.argv, answer.stdout, answer.stderr, answer.truncated)
 
 
-def for_job(clusters: Clusters, build: Callable[..., Query[T]]) -> Callable[..., Query[T]]:
-    """`build`, whose first argument is a job's id, for the cluster that the id names."""
-
-    def query(job_id: str, *more: Any) -> Query[T]:
-        plain, cluster = clusters.split_cluster(job_id)
-        return query_on(build(plain, *more), cluster)
-
-    return query
-
-
-def for_row(clusters: Clusters, build: Callable[..., Any]) -> Callable[..., Any]:
-    """`build`, whose first argument is a job's row and whose result has an argv or is None."""
-
-    def made(row: Row, *more: Any) -> Any:
-        plain, cluster = clusters.split_cluster(str(row["id"]))
-        found = build({**row, "id": plain}, *more)
-        return found if found is None else replace(found, argv=on_cluster(found.argv, cluster))
-
-    return made
-
-
-def without_sstat(clusters: Clusters, build: Callable[..., Any]) -> Callable[..., Any]:
-    """As `for_row`; None for a job of another cluster that lives: sstat asks its own cluster
-    alone.
-    """
-    made = for_row(clusters, build)
-
-    def query(row: Row) -> Any:
-        is_elsewhere = clusters.split_cluster(str(row["id"]))[1]
-        return None if is_elsewhere and row["state"] not in ENDED else made(row)
-
-    return query
-
-
 def plain_detail(clusters: Clusters, detail: JobDetail) -> JobDetail:
     """The detail with the ids that the job has on its cluster."""
     row = detail.job.to_pylist()[0]
     plain, _ = clusters.split_cluster(str(row["id"]))
     array_id = None if row["array_id"] is None else plain_id(str(row["array_id"]))[0]
-    return replace(detail, job=_with_ids(detail.job, plain, array_id))
-
-
-def join(
-    clusters: Clusters, build: Callable[[pa.Table, Mapping[str, str]], JobDetail]
-) -> Callable[..., JobDetail]:
-    """DetailPart.join, which fills paths by the ids that the job has on its cluster."""
-
-    def joined(job: pa.Table, native: Mapping[str, str]) -> JobDetail:
-        row = job.to_pylist()[0]
-        made = build(plain_detail(clusters, JobDetail(job, native)).job, native)
-        return replace(made, job=_with_ids(made.job, row["id"], row["array_id"]))
-
-    return joined
-
-
-def _with_ids(job: pa.Table, job_id: str, array_id: str | None) -> pa.Table:
-    for name, text in (("id", job_id), ("array_id", array_id)):
+    job = detail.job
+    for name, text in (("id", plain), ("array_id", array_id)):
         at = job.schema.get_field_index(name)
         job = job.set_column(at, job.schema.field(at), pa.array([text], pa.string()))
-    return job
-
-
-def action_commands(
-    clusters: Clusters,
-    build: Callable[[ActionRequest], tuple[ActionCommand, ...]],
-    request: ActionRequest,
-) -> tuple[ActionCommand, ...]:
-    """The commands of a request, cluster by cluster; outcomes are for the ids as they were
-    named.
-    """
-    by_cluster: dict[str, dict[str, str]] = {}
-    for job_id in request.job_ids:
-        plain, cluster = clusters.split_cluster(job_id)
-        by_cluster.setdefault(cluster, {})[plain] = job_id
-    if not by_cluster:
-        return build(request)
-    commands: list[ActionCommand] = []
-    for cluster, named in by_cluster.items():
-        for command in build(replace(request, job_ids=tuple(named))):
-            commands.append(_named(command, cluster, named))
-    return tuple(commands)
-
-
-def _named(command: ActionCommand, cluster: str, named: Mapping[str, str]) -> ActionCommand:
-    def name(job_id: str) -> str:
-        return named.get(job_id, with_cluster(job_id, cluster))
-
-    if not cluster and all(plain == job_id for plain, job_id in named.items()):
-        return command
-    read = partial(_named_outcomes, command.read, name)
-    job_ids = tuple(map(name, command.job_ids))
-    return replace(command, argv=on_cluster(command.argv, cluster), job_ids=job_ids, read=read)
-
-
-def _named_outcomes(
-    read: Callable[[Answer], Iterable[Outcome]], name: Callable[[str], str], answer: Answer
-) -> tuple[Outcome, ...]:
-    return tuple(replace(outcome, job_id=name(outcome.job_id)) for outcome in read(answer))
+    return replace(detail, job=job)

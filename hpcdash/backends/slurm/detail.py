@@ -9,22 +9,33 @@ words.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+from msgspec.structs import replace
 
-from hpcdash.backends.job_detail import JobDetail, Script
-from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.base import DetailPart, ScriptReader, ScriptsPart, ScriptWriter
+from hpcdash.backends.job_detail import JobDetail, Script, Usage
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
+from hpcdash.backends.slurm.clusters import ClusterPart, on_cluster, plain_detail, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.history import sacct_id
-from hpcdash.backends.slurm.log_files import find_last_value, shown_files
+from hpcdash.backends.slurm.log_files import find_last_value, shown_files, submitted_file
+from hpcdash.backends.slurm.policy import priority_query
+from hpcdash.backends.slurm.usage import usage_query
 from hpcdash.backends.slurm.values import readable_instant
 from hpcdash.domain.job_ids import parse_task_part
+from hpcdash.domain.states import ENDED
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused, excerpt
 
+if TYPE_CHECKING:
+    from hpcdash.backends.script.cron import CronJob, CronParts
+    from hpcdash.backends.shell import ShellCommand, ShellRequest
+
+T = TypeVar("T")
 # A key starts a line (after its indent) or follows a space; values may hold spaces.
 _KEY = re.compile(r"(?:^|(?<=\s))([A-Z][A-Za-z0-9_/:.&]*)=")
 # These stand alone on their line, whatever their values hold.
@@ -56,51 +67,6 @@ def scontrol_id(job_id: str) -> str:
         return job_id
     first = re.match(r"\d+", tasks)
     return f"{array_id}_{first.group()}" if first else array_id
-
-
-def native_query(job_id: str) -> Query[Mapping[str, str]]:
-    """scontrol show job, with the nodes' details; of a heterogeneous job's component together with
-    its leader.
-    """
-    if component := _COMPONENT.fullmatch(job_id):
-        argv = slurm("scontrol", "-d", "show", "job", component[1])
-        parse = partial(parse_component, offset=component[2])
-        return Query(argv, parse, cap_bytes=TEXT_BYTES)
-    return Query(
-        slurm("scontrol", "-d", "show", "job", scontrol_id(job_id)),
-        parse_native,
-        cap_bytes=TEXT_BYTES,
-    )
-
-
-def submit_line(native: Mapping[str, str]) -> str:
-    """The command line of sbatch: sacct has it, and scontrol of later releases."""
-    return native.get("SubmitLine") or ""
-
-
-def requeue_refusal(native: Mapping[str, str]) -> str:
-    """Why Slurm would refuse to requeue a job, and what allows it; '' where it would not."""
-    if native.get("Requeue") != "0":
-        return ""
-    job_id = native.get("ArrayJobId") or native.get("JobId", "")
-    return format_no_requeue(job_id)
-
-
-def task_refusal(native: Mapping[str, str]) -> str:
-    """Why a job cannot be a task of a shared pool; '' where nothing forbids it."""
-    if native.get("ArrayJobId") or native.get("HetJobId"):
-        return "an array or a heterogeneous job cannot be a task"
-    least, _, most = native.get("NumNodes", "").partition("-")
-    if most not in ("", least):
-        return (
-            f"it asks for {least} to {most} nodes, and a task has one number of them "
-            f"(--nodes={least})"
-        )
-    # From 26.05 on OverSubscribe is NO for jobs that share their nodes, too.
-    key, whole_nodes = ("Exclusive", "NODE") if "Exclusive" in native else ("OverSubscribe", "NO")
-    if native.get(key) != whole_nodes:
-        return "other jobs may share its nodes: submit it with --exclusive"
-    return requeue_refusal(native)
 
 
 def format_no_requeue(job_id: str) -> str:
@@ -202,23 +168,6 @@ def _pairs(line: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def job_detail(row: pa.Table, native: Mapping[str, str]) -> JobDetail:
-    """The row with the files scontrol tells; a pending array's keep %a for the task that is not
-    known yet.
-
-    The texts that a person chose are the row's: in `native` lines of theirs that look like
-    scontrol's own are dropped.
-    """
-    native = _without_forgeries(row, native)
-    for column, path in zip(
-        ("stdout_path", "stderr_path"), shown_files(row.to_pylist()[0], native), strict=True
-    ):
-        if path:
-            position = row.schema.get_field_index(column)
-            row = row.set_column(position, row.schema.field(position), pa.array([path]))
-    return JobDetail(row, native)
-
-
 def _without_forgeries(row: pa.Table, native: Mapping[str, str]) -> dict[str, str]:
     pairs = [(key.partition(" ")[0], value) for key, value in native.items()]
     keys = [name for name, _ in pairs]
@@ -247,11 +196,6 @@ _HEADING = re.compile(rb"^Batch Script for (\d+)[^\n]*\n-{80}\n", re.MULTILINE)
 _HISTORY_LIMIT_SECONDS = 60.0
 
 
-def script_query(job_id: str) -> Query[Script]:
-    """scontrol write batch_script, to stdout; of a task it is its array's."""
-    return Query(slurm("scontrol", "write", "batch_script", scontrol_id(job_id), "-"), parse_script)
-
-
 def parse_script(answer: Answer) -> Script:
     """The script; scontrol of 22.05 ends with status 0 where it has none, and says why on
     stderr.
@@ -277,12 +221,6 @@ def parse_script(answer: Answer) -> Script:
     raise NoSuchJob("Slurm has no script of this job", argv=answer.argv, status=answer.status)
 
 
-def history_script_query(job_id: str) -> Query[Script]:
-    """sacct's copy, by the array's number: sacct finds none by a task's."""
-    argv = slurm("sacct", "-B", "-j", sacct_id(job_id).partition("_")[0])
-    return Query(argv, parse_history_script, limit_seconds=_HISTORY_LIMIT_SECONDS)
-
-
 def parse_history_script(answer: Answer) -> Script:
     """What follows sacct's heading, without the newline it adds; an array's script comes once for
     each of its rows.
@@ -293,7 +231,7 @@ def parse_history_script(answer: Answer) -> Script:
     pieces = _HEADING.split(answer.stdout)
     # What stands before the first heading, then a number and a script in turn.
     texts = pieces[2::2]
-    whole = _without_repetition(texts)
+    whole = texts[0] if len(set(texts)) == 1 else None
     if whole is None and texts:
         # Lines like a heading that are a script's own.
         first = _HEADING.search(answer.stdout)
@@ -308,11 +246,6 @@ def parse_history_script(answer: Answer) -> Script:
             status=answer.status,
         )
     return Script(_text(whole.removesuffix(b"\n")), "the accounting's copy")
-
-
-def _without_repetition(texts: list[bytes]) -> bytes | None:
-    """The one text that all are; None where they differ, or are none."""
-    return texts[0] if texts and all(text == texts[0] for text in texts) else None
 
 
 def _text(raw: bytes) -> str:
@@ -331,3 +264,139 @@ def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
     elif (task := parse_task_part(str(row["id"]))).isdigit():
         found["SLURM_ARRAY_TASK_ID"] = task
     return found
+
+
+class SlurmDetail(ClusterPart, DetailPart):
+    """A job as scontrol reports it."""
+
+    holds_requeued = True
+
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        """With the nodes' details; of a heterogeneous job's component together with its leader."""
+        job_id, cluster = self.clusters.split_cluster(job_id)
+        component = _COMPONENT.fullmatch(job_id)
+        number = component[1] if component else scontrol_id(job_id)
+        parse = partial(parse_component, offset=component[2]) if component else parse_native
+        argv = slurm("scontrol", "-d", "show", "job", number)
+        return query_on(Query(argv, parse, cap_bytes=TEXT_BYTES), cluster)
+
+    def join(self, job: pa.Table, native: Mapping[str, str]) -> JobDetail:
+        """The row with the files scontrol reports; a pending array's keep %a for the task that is
+        not known yet.
+
+        The texts that a person chose are the row's: in `native` lines of theirs that look like
+        scontrol's own are dropped.
+        """
+        row = plain_detail(self.clusters, JobDetail(job, native)).job
+        native = _without_forgeries(row, native)
+        for column, path in zip(
+            ("stdout_path", "stderr_path"), shown_files(row.to_pylist()[0], native), strict=True
+        ):
+            if path:
+                position = row.schema.get_field_index(column)
+                row = row.set_column(position, row.schema.field(position), pa.array([path]))
+        for name in ("id", "array_id"):
+            row = row.set_column(
+                row.schema.get_field_index(name), job.schema.field(name), job[name]
+            )
+        return JobDetail(row, native)
+
+    def submit_line(self, native: Mapping[str, str]) -> str:
+        """The command line of sbatch: sacct has it, and scontrol of later releases."""
+        return native.get("SubmitLine") or ""
+
+    def requeue_refusal(self, native: Mapping[str, str]) -> str:
+        if native.get("Requeue") != "0":
+            return ""
+        job_id = native.get("ArrayJobId") or native.get("JobId", "")
+        return format_no_requeue(job_id)
+
+    def task_refusal(self, native: Mapping[str, str]) -> str:
+        if native.get("ArrayJobId") or native.get("HetJobId"):
+            return "an array or a heterogeneous job cannot be a task"
+        least, _, most = native.get("NumNodes", "").partition("-")
+        if most not in ("", least):
+            return (
+                f"it asks for {least} to {most} nodes, and a task has one number of them "
+                f"(--nodes={least})"
+            )
+        # From 26.05 on OverSubscribe is NO for jobs that share their nodes, too.
+        key, whole_nodes = (
+            ("Exclusive", "NODE") if "Exclusive" in native else ("OverSubscribe", "NO")
+        )
+        if native.get(key) != whole_nodes:
+            return "other jobs may share its nodes: submit it with --exclusive"
+        return self.requeue_refusal(native)
+
+    def usage(self, row: Mapping[str, Any]) -> Query[Usage] | None:
+        return self._on_own_cluster(row, usage_query)
+
+    def steps(self, row: Mapping[str, Any]) -> Query[ParsedTable] | None:
+        from hpcdash.backends.slurm.steps import steps_query
+
+        return self._on_own_cluster(row, steps_query)
+
+    def _on_own_cluster(
+        self, row: Mapping[str, Any], build: Callable[[Mapping[str, Any]], Query[T] | None]
+    ) -> Query[T] | None:
+        """None for a living job of another cluster: sstat reports its own cluster alone."""
+        plain, cluster = self.clusters.plain_row(row)
+        if cluster and row["state"] not in ENDED:
+            return None
+        query = build(plain)
+        return None if query is None else query_on(query, cluster)
+
+    def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
+        from hpcdash.backends.slurm.shell import shell_command
+
+        plain, cluster = self.clusters.plain_row(row)
+        command = shell_command(plain, request)
+        return replace(command, argv=on_cluster(command.argv, cluster))
+
+    def priority(self, job_id: str) -> Query[Mapping[str, str]]:
+        plain, cluster = self.clusters.split_cluster(job_id)
+        return query_on(priority_query(plain), cluster)
+
+    def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
+        return job_variables(self.clusters.plain_row(row)[0])
+
+
+class SlurmScripts(ClusterPart, ScriptsPart):
+    """Batch scripts with #SBATCH lines, and Slurm's copies of those of jobs."""
+
+    def query(self, job_id: str) -> Query[Script]:
+        """scontrol write batch_script, to stdout; of a task it is its array's."""
+        plain, cluster = self.clusters.split_cluster(job_id)
+        argv = slurm("scontrol", "write", "batch_script", scontrol_id(plain), "-")
+        return query_on(Query(argv, parse_script), cluster)
+
+    def history_query(self, job_id: str) -> Query[Script]:
+        """sacct's copy, by the array's number: sacct finds none by a task's."""
+        plain, cluster = self.clusters.split_cluster(job_id)
+        argv = slurm("sacct", "-B", "-j", sacct_id(plain).partition("_")[0])
+        query = Query(argv, parse_history_script, limit_seconds=_HISTORY_LIMIT_SECONDS)
+        return query_on(query, cluster)
+
+    def submitted_file(self, detail: JobDetail) -> str | None:
+        return submitted_file(detail)
+
+    # What few commands need is imported by those.
+    def writer(self) -> ScriptWriter:
+        from hpcdash.backends.slurm import script
+
+        return script
+
+    def reader(self) -> ScriptReader:
+        from hpcdash.backends.slurm import lint
+
+        return lint
+
+    def explain(self, line: str) -> str:
+        from hpcdash.backends.slurm.explain import explain
+
+        return explain(line)
+
+    def cron_parts(self, job: CronJob) -> CronParts:
+        from hpcdash.backends.slurm.cron import cron_parts
+
+        return cron_parts(job)

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from hpcdash.backends.base import HistoryScope
+from hpcdash.backends.base import HistoryPart, HistoryScope
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, noise_lines
 from hpcdash.backends.slurm import values
-from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, named_rows, query_on
+from hpcdash.backends.slurm.clusters import ClusterPart, named_rows, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
 from hpcdash.backends.slurm.jobs import (
@@ -72,52 +72,6 @@ _SECONDS_A_MINUTE = 60
 # A thousand years: more is no limit but a mistake.
 _MOST_MINUTES = 525_960_000
 _HISTORY_LIMIT_SECONDS = 60.0
-
-
-def history_query(
-    user: str | None,
-    since_seconds: int,
-    job_ids: Sequence[str] = (),
-    *,
-    counts_gpus: bool = True,
-    clusters: Clusters = NO_OTHERS,
-) -> Query[ParsedTable]:
-    """sacct for a user (None: everyone) of the last `since_seconds`, or for some jobs whenever they
-    were.
-
-    `counts_gpus`: the site's TRES count GPUs, so that a record that names none has none.
-    """
-    token = fresh_token()
-    named = [clusters.split_cluster(job_id) for job_id in job_ids]
-    wanted = list(dict.fromkeys(cluster for _, cluster in named)) or [
-        clusters.several or clusters.default
-    ]
-    job_ids = tuple(dict.fromkeys(plain for plain, _ in named))
-    is_each = len(wanted) > 1 or bool(clusters.several and not named)
-    if is_each and "" in wanted and not clusters.own:
-        raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
-    cluster = ",".join(one or clusters.own for one in wanted) if is_each else wanted[0]
-    fields = FIELDS_OF_EACH if is_each else FIELDS
-    if job_ids:
-        selection: tuple[str, ...] = ("-j", ",".join(sacct_id(job_id) for job_id in job_ids))
-    else:
-        # Without -u or -a sacct lists the caller's own jobs (everyone's for root).
-        whose: tuple[str, ...] = ("-a",) if user is None else ("-u", user) if user else ()
-        selection = (*whose, "-S", f"now-{since_seconds}seconds")
-    argv = slurm(
-        "sacct", "-n", "-X", "-P", f"--delimiter={token}", *selection, "-o", ",".join(fields)
-    )
-    own = "" if clusters.named else clusters.own
-    parse = partial(
-        parse_history,
-        token=token,
-        ended_only=not job_ids,
-        counts_gpus=counts_gpus,
-        fields=fields,
-        own=own,
-    )
-    query = Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
-    return query_on(query, cluster) if is_each else named_rows(query, cluster)
 
 
 def sacct_id(job_id: str) -> str:
@@ -304,13 +258,6 @@ def limit_seconds(minutes_text: str) -> int | None:
     return minutes * _SECONDS_A_MINUTE if minutes is not None and minutes < _MOST_MINUTES else None
 
 
-def history_native_query(job_id: str) -> Query[Mapping[str, str]]:
-    """Every field sacct has of one job, in its order."""
-    token = fresh_token()
-    argv = slurm("sacct", "-X", "-P", f"--delimiter={token}", "-j", sacct_id(job_id), "-o", "ALL")
-    return Query(argv, partial(parse_history_native, token=token), cap_bytes=TEXT_BYTES)
-
-
 def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
     """Field → what sacct says; the first job where the id names an array."""
     require_success(answer)
@@ -330,14 +277,6 @@ def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
         for name, text in zip(names, texts, strict=False)
         if text
     }
-
-
-def scope_query(user: str) -> Query[HistoryScope]:
-    """As HistoryPart.scope: by PrivateData of the database's own configuration, and who the user is
-    there.
-    """
-    argv = slurm("sh", "-c", _VISIBILITY_SCRIPT, "sh", user)
-    return Query(argv, partial(parse_scope, user=user), command=("sacctmgr",), cap_bytes=TEXT_BYTES)
 
 
 def parse_scope(answer: Answer, *, user: str) -> HistoryScope:
@@ -365,3 +304,64 @@ def _hides_others(answer: Answer, user: str) -> bool | None:
     if any(level in _SEES_ALL for level, _ in levels):
         return False
     return None if any(coordinates for _, coordinates in levels) else True
+
+
+class SlurmHistory(ClusterPart, HistoryPart):
+    """Ended jobs as the accounting database keeps them."""
+
+    is_sliced = True
+    no_history = (
+        "not kept here: how jobs ended is known for some minutes only (MinJobAge of the site)"
+    )
+
+    def jobs(
+        self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
+    ) -> Query[ParsedTable]:
+        token = fresh_token()
+        named = [self.clusters.split_cluster(job_id) for job_id in job_ids]
+        wanted = list(dict.fromkeys(cluster for _, cluster in named)) or [
+            self.clusters.several or self.clusters.default
+        ]
+        job_ids = tuple(dict.fromkeys(plain for plain, _ in named))
+        is_each = len(wanted) > 1 or bool(self.clusters.several and not named)
+        if is_each and "" in wanted and not self.clusters.own:
+            raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
+        cluster = ",".join(one or self.clusters.own for one in wanted) if is_each else wanted[0]
+        fields = FIELDS_OF_EACH if is_each else FIELDS
+        if job_ids:
+            selection: tuple[str, ...] = ("-j", ",".join(sacct_id(job_id) for job_id in job_ids))
+        else:
+            # Without -u or -a sacct lists the caller's own jobs (everyone's for root).
+            whose: tuple[str, ...] = ("-a",) if user is None else ("-u", user) if user else ()
+            selection = (*whose, "-S", f"now-{since_seconds}seconds")
+        argv = slurm(
+            "sacct", "-n", "-X", "-P", f"--delimiter={token}", *selection, "-o", ",".join(fields)
+        )
+        own = "" if self.clusters.named else self.clusters.own
+        parse = partial(
+            parse_history,
+            token=token,
+            ended_only=not job_ids,
+            counts_gpus=self.clusters.counts_gpus,
+            fields=fields,
+            own=own,
+        )
+        query = Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
+        return query_on(query, cluster) if is_each else named_rows(query, cluster)
+
+    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+        """Every field sacct has of one job, in its order."""
+        job_id, cluster = self.clusters.split_cluster(job_id)
+        token = fresh_token()
+        argv = slurm(
+            "sacct", "-X", "-P", f"--delimiter={token}", "-j", sacct_id(job_id), "-o", "ALL"
+        )
+        parse = partial(parse_history_native, token=token)
+        return query_on(Query(argv, parse, cap_bytes=TEXT_BYTES), cluster)
+
+    def scope(self, user: str) -> Query[HistoryScope]:
+        """By PrivateData of the database's own configuration, and who the user is there."""
+        argv = slurm("sh", "-c", _VISIBILITY_SCRIPT, "sh", user)
+        return Query(
+            argv, partial(parse_scope, user=user), command=("sacctmgr",), cap_bytes=TEXT_BYTES
+        )

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
+from hpcdash.backends.base import QueuePart
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.slurm import values
 from hpcdash.backends.slurm.clusters import (
-    NO_OTHERS,
-    Clusters,
+    ClusterPart,
     known_in_part,
     named_rows,
     query_on,
@@ -24,6 +24,8 @@ from hpcdash.backends.slurm.clusters import (
 )
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success, unreadable
+from hpcdash.backends.slurm.nodes import nodes_query
+from hpcdash.backends.slurm.queues import queues_query
 from hpcdash.backends.slurm.rows import Columns, Layout, read_rows
 from hpcdash.backends.slurm.states import is_held, job_state, only_waits
 from hpcdash.backends.tokens import fresh_token
@@ -80,37 +82,6 @@ _MANY_TASKS = "4294967294"
 ID_PATTERN = r"^[0-9]{1,12}(?:$|[^0-9])"
 # What a person may ask for: 11, 11_2, 65+1.
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
-
-
-def jobs_query(
-    scope: JobScope,
-    *,
-    counts_gpus: bool = True,
-    clusters: Clusters = NO_OTHERS,
-    has_exclusive: bool = False,
-) -> Query[ParsedTable]:
-    """As jobs_on_cluster, on the cluster that is meant, or each of several.
-
-    `has_exclusive`: squeue is of 26.05 or later, whose field `exclusive` says of a job that it has
-    whole nodes; before, `oversubscribe` does.
-    """
-    named = [clusters.split_cluster(job_id) for job_id in scope.job_ids]
-    wanted = dict.fromkeys(cluster for _, cluster in named)
-    scope = replace(scope, job_ids=tuple(dict.fromkeys(plain for plain, _ in named)))
-    if len(wanted) <= 1 and not (clusters.several and not named):
-        layout = _with_exclusive(LAYOUT) if has_exclusive else LAYOUT
-        query = jobs_on_cluster(scope, counts_gpus=counts_gpus, layout=layout)
-        return named_rows(query, next(iter(wanted), clusters.default))
-    if "" in wanted and not clusters.own:
-        raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
-    layout = _with_exclusive(LAYOUT_OF_EACH) if has_exclusive else LAYOUT_OF_EACH
-    query = jobs_on_cluster(scope, counts_gpus=counts_gpus, layout=layout)
-    asked = ",".join(cluster or clusters.own for cluster in wanted) or clusters.several
-    ids = frozenset(with_cluster(plain, cluster or clusters.own) for plain, cluster in named)
-    parse = partial(
-        _parse_each, parse=query.parse, own="" if clusters.named else clusters.own, wanted=ids
-    )
-    return replace(query_on(query, asked), parse=parse)
 
 
 def _with_exclusive(layout: Layout) -> Layout:
@@ -422,3 +393,42 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
     return pa.table(
         [columns[name] for name in schema.JOBS.names], schema=schema.JOBS
     ).combine_chunks()
+
+
+class SlurmQueue(ClusterPart, QueuePart):
+    """The queue as squeue and sinfo print it."""
+
+    lists_ended = True
+
+    def jobs(self, scope: JobScope) -> Query[ParsedTable]:
+        """As jobs_on_cluster, on the selected cluster, or each of several."""
+        named = [self.clusters.split_cluster(job_id) for job_id in scope.job_ids]
+        wanted = dict.fromkeys(cluster for _, cluster in named)
+        scope = replace(scope, job_ids=tuple(dict.fromkeys(plain for plain, _ in named)))
+        if len(wanted) <= 1 and not (self.clusters.several and not named):
+            layout = _with_exclusive(LAYOUT) if self.clusters.has_exclusive else LAYOUT
+            query = jobs_on_cluster(scope, counts_gpus=self.clusters.counts_gpus, layout=layout)
+            return named_rows(query, next(iter(wanted), self.clusters.default))
+        if "" in wanted and not self.clusters.own:
+            raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
+        layout = _with_exclusive(LAYOUT_OF_EACH) if self.clusters.has_exclusive else LAYOUT_OF_EACH
+        query = jobs_on_cluster(scope, counts_gpus=self.clusters.counts_gpus, layout=layout)
+        asked = (
+            ",".join(cluster or self.clusters.own for cluster in wanted) or self.clusters.several
+        )
+        ids = frozenset(
+            with_cluster(plain, cluster or self.clusters.own) for plain, cluster in named
+        )
+        parse = partial(
+            _parse_each,
+            parse=query.parse,
+            own="" if self.clusters.named else self.clusters.own,
+            wanted=ids,
+        )
+        return replace(query_on(query, asked), parse=parse)
+
+    def nodes(self) -> Query[ParsedTable]:
+        return nodes_query(self.clusters)
+
+    def queues(self) -> Query[ParsedTable]:
+        return queues_query(self.clusters)

@@ -10,7 +10,8 @@ import os.path
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
+from hpcdash.backends.base import LogsPart
+from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog, Script
 from hpcdash.backends.options import Option, last_value
 from hpcdash.backends.output_patterns import (
     PathFacts,
@@ -20,6 +21,9 @@ from hpcdash.backends.output_patterns import (
     paths_as_shown,
     shown_is_doubtful,
 )
+from hpcdash.backends.queries import Query
+from hpcdash.backends.rank_logs import rank_logs_query
+from hpcdash.backends.slurm.clusters import ClusterPart, plain_detail
 from hpcdash.backends.slurm.options import read_directives, read_submit_line
 from hpcdash.domain import nodelist
 
@@ -96,40 +100,6 @@ def shown_files(row: Row, native: Native) -> tuple[str | None, str | None]:
         finish_shown(stdout, facts) if stdout else None,
         finish_shown(stderr, facts) if stderr else None,
     )
-
-
-def needs_script(detail: JobDetail) -> bool:
-    """True where scontrol's path may stand for several patterns, and for jobs that only the
-    accounting knows.
-    """
-    native = detail.native
-    row = detail.job.to_pylist()[0]
-    if _is_interactive(native):
-        return False
-    if "JobId" in native:
-        facts = path_facts(row, native)
-        return any(path and shown_is_doubtful(path, facts) for path in _shown_paths(native))
-    if find_last_value(native, "StdOut"):
-        return False
-    given, _ = _submit_options(row, native, None)
-    return last_value(given, "output") is None or last_value(given, "error") is None
-
-
-def log_files(detail: JobDetail, script: Script | None) -> LogFiles:
-    """The paths of a job."""
-    row = detail.job.to_pylist()[0]
-    native = detail.native
-    if _is_interactive(native):
-        return LogFiles(None, None, _INTERACTIVE_NOTE)
-    facts = path_facts(row, native)
-    if "JobId" in native:
-        return _files_shown(row, native, facts, script)
-    if told := find_last_value(native, "StdOut"):
-        error = find_last_value(native, "StdErr")
-        stdout = output_path(told, facts, with_modulo=True)
-        stderr = output_path(error, facts, with_modulo=True) if error else None
-        return LogFiles(stdout, None if stderr == stdout else stderr)
-    return _past_log_files(row, native, facts, script)
 
 
 def submitted_file(detail: JobDetail) -> str | None:
@@ -257,3 +227,43 @@ def _submit_options(
     """
     line = read_submit_line(native.get("SubmitLine", ""), row, script)
     return (line.options, line.script) if line else ((), ())
+
+
+class SlurmLogs(ClusterPart, LogsPart):
+    """Logs of Slurm, by scontrol's paths or the patterns of the script."""
+
+    def files(self, detail: JobDetail, script: Script | None) -> LogFiles:
+        detail = plain_detail(self.clusters, detail)
+        row = detail.job.to_pylist()[0]
+        native = detail.native
+        if _is_interactive(native):
+            return LogFiles(None, None, _INTERACTIVE_NOTE)
+        facts = path_facts(row, native)
+        if "JobId" in native:
+            return _files_shown(row, native, facts, script)
+        if told := find_last_value(native, "StdOut"):
+            error = find_last_value(native, "StdErr")
+            stdout = output_path(told, facts, with_modulo=True)
+            stderr = output_path(error, facts, with_modulo=True) if error else None
+            return LogFiles(stdout, None if stderr == stdout else stderr)
+        return _past_log_files(row, native, facts, script)
+
+    def needs_script(self, detail: JobDetail) -> bool:
+        """True where scontrol's path may stand for several patterns, and for jobs that only the
+        accounting knows.
+        """
+        detail = plain_detail(self.clusters, detail)
+        native = detail.native
+        row = detail.job.to_pylist()[0]
+        if _is_interactive(native):
+            return False
+        if "JobId" in native:
+            facts = path_facts(row, native)
+            return any(path and shown_is_doubtful(path, facts) for path in _shown_paths(native))
+        if find_last_value(native, "StdOut"):
+            return False
+        given, _ = _submit_options(row, native, None)
+        return last_value(given, "output") is None or last_value(given, "error") is None
+
+    def others(self, detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
+        return rank_logs_query(plain_detail(self.clusters, detail), files)

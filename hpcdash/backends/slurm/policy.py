@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
-from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.base import PolicyPart
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedOffers, ParsedTable, Query
+from hpcdash.backends.slurm.accounts import associations_query, qos_offers_query
+from hpcdash.backends.slurm.clusters import ClusterPart, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success, unreadable
 from hpcdash.backends.slurm.jobs import queue_id
 from hpcdash.backends.slurm.values import duration_seconds
 from hpcdash.domain.columns import digits
+from hpcdash.domain.offers import AccountOffer, QosOffer
 from hpcdash.domain.units import format_duration
 
+T = TypeVar("T")
 # The points a factor gives, and which part that is of the most it can give. Source: sprio(1).
 _FACTORS = (
     ("age", "%A", "%a"),
@@ -127,12 +133,6 @@ exec scontrol -a show partition
 """
 
 
-def qos_query(qos: str) -> Query[Mapping[str, str]]:
-    """All QoS, for those that may preempt this one name it."""
-    argv = slurm("sacctmgr", "-n", "-P", "show", "qos", f"format={','.join(_FIELDS)}")
-    return Query(argv, partial(parse_qos, qos=qos), cap_bytes=TEXT_BYTES)
-
-
 def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
     """What a person wants to know of one QoS; {} for one that is not there."""
     require_success(answer)
@@ -161,12 +161,6 @@ def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
     return words | {label: own[field] for label, field in _LIMITS if own[field]}
 
 
-def queue_rules_query(queue: str) -> Query[Mapping[str, str]]:
-    return Query(
-        slurm("scontrol", "-a", "show", "partition", queue), parse_queue_rules, cap_bytes=TEXT_BYTES
-    )
-
-
 def parse_queue_rules(answer: Answer) -> Mapping[str, str]:
     """What becomes of a job that makes way for another in a partition; {} where none has to."""
     require_success(answer)
@@ -176,16 +170,6 @@ def parse_queue_rules(answer: Answer) -> Mapping[str, str]:
         if "=" in word
     )
     return _making_way(pairs.get("PreemptMode", ""), pairs.get("GraceTime", ""))
-
-
-def preemption_query(queue: str) -> Query[Mapping[str, str]]:
-    """Which partitions' jobs take the place of a partition's, and how its own make way."""
-    return Query(
-        slurm("sh", "-c", _PREEMPTION_SCRIPT),
-        partial(parse_preemption, queue=queue),
-        command=("scontrol",),
-        cap_bytes=TEXT_BYTES,
-    )
 
 
 def parse_preemption(answer: Answer, *, queue: str) -> Mapping[str, str]:
@@ -224,3 +208,50 @@ def _making_way(mode: str, grace: str) -> dict[str, str]:
 def _format_grace(grace: str) -> str:
     seconds = digits(grace) or duration_seconds(grace)
     return format_duration(seconds) if seconds else "none"
+
+
+class SlurmPolicy(ClusterPart, PolicyPart):
+    """The rules of QoS, partitions and accounts."""
+
+    def qos(self, qos: str) -> Query[Mapping[str, str]]:
+        """All QoS, for those that may preempt this one name it."""
+        argv = slurm("sacctmgr", "-n", "-P", "show", "qos", f"format={','.join(_FIELDS)}")
+        return Query(argv, partial(parse_qos, qos=qos), cap_bytes=TEXT_BYTES)
+
+    def queue_rules(self, queue: str) -> Query[Mapping[str, str]]:
+        argv = slurm("scontrol", "-a", "show", "partition", queue)
+        return self._on_one(Query(argv, parse_queue_rules, cap_bytes=TEXT_BYTES))
+
+    def preemption(self, queue: str) -> Query[Mapping[str, str]]:
+        query = Query(
+            slurm("sh", "-c", _PREEMPTION_SCRIPT),
+            partial(parse_preemption, queue=queue),
+            command=("scontrol",),
+            cap_bytes=TEXT_BYTES,
+        )
+        return self._on_one(query)
+
+    def associations(self, user: str, cluster: str = "") -> Query[ParsedOffers[AccountOffer]]:
+        return associations_query(user, cluster)
+
+    def qos_offers(self) -> Query[ParsedOffers[QosOffer]]:
+        return qos_offers_query()
+
+    def shares(self, user: str) -> Query[ParsedTable]:
+        from hpcdash.backends.slurm.shares import shares_query
+
+        return self._on_one(shares_query(user))
+
+    def limits(self, user: str, cluster: str) -> Query[ParsedTable]:
+        from hpcdash.backends.slurm.limits import limits_query
+
+        return self._on_one(limits_query(user, cluster))
+
+    def reservations(self, user: str) -> Query[ParsedTable]:
+        from hpcdash.backends.slurm.reservations import reservations_query
+
+        return self._on_one(reservations_query(user))
+
+    def _on_one(self, query: Query[T]) -> Query[T]:
+        """Raises UsageError where several clusters are selected."""
+        return query_on(query, self.clusters.require_one("this"))

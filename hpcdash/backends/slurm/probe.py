@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from hpcdash.backends.base import LocalConfiguration, Probe, ServerFiles
+from hpcdash.backends.base import LocalConfiguration, Probe, ProbePart, ServerFiles
 from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
 from hpcdash.backends.slurm.commands import with_clusters_variable
 from hpcdash.backends.slurm.errors import failure
@@ -60,16 +60,6 @@ _PROBE_LIMIT_SECONDS = 45.0
 _GPU_KINDS = frozenset({"gpu", "shard", "mps"})
 _COMMAND = ("squeue", "--version")
 _ELSEWHERE = 'If Slurm lives elsewhere, set path = "/…/bin" for this cluster in the configuration.'
-
-
-def probe_query() -> Query[Probe]:
-    """One shell on the other side; asks the controller for its configuration once."""
-    return Query(
-        with_clusters_variable("sh", "-c", _SCRIPT),
-        parse_probe,
-        limit_seconds=_PROBE_LIMIT_SECONDS,
-        cap_bytes=PROBE_BYTES,
-    )
 
 
 def parse_probe(answer: Answer) -> Probe:
@@ -187,3 +177,29 @@ LOCAL_CONFIGURATION = LocalConfiguration(
     ),
     is_file_alone=True,
 )
+
+
+class SlurmProbe(ProbePart):
+    """Detects Slurm, and what its site has."""
+
+    is_optional = True
+    usual_folder = "/usr/bin"
+    delegated_commands = (
+        "sacct",
+        "salloc",
+        "sbatch",
+        "scancel",
+        "scontrol",
+        "sinfo",
+        "squeue",
+        "srun",
+    )
+
+    def query(self) -> Query[Probe]:
+        """One shell on the other side; asks the controller for its configuration once."""
+        return Query(
+            with_clusters_variable("sh", "-c", _SCRIPT),
+            parse_probe,
+            limit_seconds=_PROBE_LIMIT_SECONDS,
+            cap_bytes=PROBE_BYTES,
+        )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from hpcdash.backends.base import PolicyReason
+from hpcdash.backends.base import PolicyReason, ReasonsPart
 from hpcdash.domain.states import WAITING
 
 _EXACT = {
@@ -113,27 +113,6 @@ _NEVER = ("PerJob", "PerNode")
 _OF_SOMEBODY = re.compile(r"Max\w+Per(?:Account|User)")
 
 
-def reason_hint(state: str, reason: str | None) -> str:
-    """One short clause, or '' where Slurm's own word says it all."""
-    if not reason:
-        return {"held": "held; release it to let it run"}.get(state, "")
-    known = _EXACT.get(reason)
-    if known:
-        return known
-    head = re.split(r"[,(:]", reason, maxsplit=1)[0]
-    if head == "ReqNodeNotAvail":
-        return _nodes_hint(reason[len(head) :])
-    if reason.startswith("Nodes required for job are"):
-        return "the nodes it could use are down, drained or reserved for others"
-    if head in _EXACT:
-        return _EXACT[head]
-    if reason.startswith("Job's QOS not permitted"):
-        return "its QoS may not use this partition; change one of them"
-    if reason.startswith(("QOS", "Assoc")) or _OF_SOMEBODY.fullmatch(reason):
-        return _limit_hint(reason)
-    return ""
-
-
 def _nodes_hint(said: str) -> str:
     """Explains what follows ReqNodeNotAvail: `, UnavailableNodes:g[1-2]`, `(Unavailable:g1)`, `,
     Reserved for …`.
@@ -217,39 +196,6 @@ _OF_RESERVATIONS = frozenset(
 )
 
 
-def policy_reason(state: str, reason: str | None) -> PolicyReason | None:
-    """As ReasonsPart.policy: by the words that Slurm builds such reasons from."""
-    if state not in WAITING or not reason:
-        return None
-    head = re.split(r"[,(:]", reason, maxsplit=1)[0].strip()
-    if head in _OLD_LIMITS:
-        return _OLD_LIMITS[head]
-    if head in _OF_RESERVATIONS or (head == "ReqNodeNotAvail" and "reserved" in reason.lower()):
-        return PolicyReason("reservations")
-    if not head.startswith(("QOS", "Assoc")) and not _OF_SOMEBODY.match(head):
-        return None
-    if head in _EXACT or "Min" in head.replace("Minutes", "").replace("RunMins", ""):
-        return None
-    # What an association may have as a group may be an account's above it.
-    scope = (
-        "association" if head.startswith("AssocMax") else "" if head.startswith("Assoc") else "qos"
-    )
-    per = next(
-        (word for mark, word in _LIMIT_PER if mark in head),
-        "all" if scope == "qos" and "Grp" in head else "",
-    )
-    limited = re.sub(r"Per(?:User|Account|Node|Job)", "", head).lower()
-    resource = ""
-    for mark, name, short in _LIMIT_RESOURCES:
-        if mark in limited:
-            ending = (
-                "_run_minutes" if "runm" in limited else "_minutes" if "minutes" in limited else ""
-            )
-            resource = short + ending if ending and short else name
-            break
-    return PolicyReason("limits", scope, per, resource)
-
-
 # -- reasons that no waiting ends
 
 _DEPENDENCY = "hpcdash cancel {id}, or resubmit it: its dependency can no longer be met."
@@ -285,20 +231,78 @@ _OWN_LIMIT = re.compile(
 _NEVER_BEGINNINGS = (("Job's QOS not permitted", _RIGHTS), ("Job's account not permitted", _RIGHTS))
 
 
-def never_starts(state: str, reason: str | None) -> str:
-    """What to do about a job that will not start by itself, with `{id}` for its id; '' where
-    waiting may help.
+class SlurmReasons(ReasonsPart):
+    """Slurm's reasons, which are codes."""
 
-    What its owner held is no such job.
-    """
-    if state not in WAITING or not reason:
+    def hint(self, state: str, reason: str | None) -> str:
+        """One short clause, or '' where Slurm's own word says it all."""
+        if not reason:
+            return {"held": "held; release it to let it run"}.get(state, "")
+        known = _EXACT.get(reason)
+        if known:
+            return known
+        head = re.split(r"[,(:]", reason, maxsplit=1)[0]
+        if head == "ReqNodeNotAvail":
+            return _nodes_hint(reason[len(head) :])
+        if reason.startswith("Nodes required for job are"):
+            return "the nodes it could use are down, drained or reserved for others"
+        if head in _EXACT:
+            return _EXACT[head]
+        if reason.startswith("Job's QOS not permitted"):
+            return "its QoS may not use this partition; change one of them"
+        if reason.startswith(("QOS", "Assoc")) or _OF_SOMEBODY.fullmatch(reason):
+            return _limit_hint(reason)
         return ""
-    for beginning, step in _NEVER_BEGINNINGS:
-        if reason.startswith(beginning):
-            return step
-    head = re.split(r"[,(:]", reason, maxsplit=1)[0].strip()
-    if head in _NEVER_STARTS:
-        return _NEVER_STARTS[head]
-    if _OWN_LIMIT.fullmatch(head):
-        return _TIME if "Wall" in head or "Time" in head else _LIMIT
-    return ""
+
+    def never_starts(self, state: str, reason: str | None) -> str:
+        if state not in WAITING or not reason:
+            return ""
+        for beginning, step in _NEVER_BEGINNINGS:
+            if reason.startswith(beginning):
+                return step
+        head = re.split(r"[,(:]", reason, maxsplit=1)[0].strip()
+        if head in _NEVER_STARTS:
+            return _NEVER_STARTS[head]
+        if _OWN_LIMIT.fullmatch(head):
+            return _TIME if "Wall" in head or "Time" in head else _LIMIT
+        return ""
+
+    def policy(self, state: str, reason: str | None) -> PolicyReason | None:
+        """By the words that Slurm builds such reasons from."""
+        if state not in WAITING or not reason:
+            return None
+        head = re.split(r"[,(:]", reason, maxsplit=1)[0].strip()
+        if head in _OLD_LIMITS:
+            return _OLD_LIMITS[head]
+        if head in _OF_RESERVATIONS or (head == "ReqNodeNotAvail" and "reserved" in reason.lower()):
+            return PolicyReason("reservations")
+        if not head.startswith(("QOS", "Assoc")) and not _OF_SOMEBODY.match(head):
+            return None
+        if head in _EXACT or "Min" in head.replace("Minutes", "").replace("RunMins", ""):
+            return None
+        # What an association may have as a group may be an account's above it.
+        scope = (
+            "association"
+            if head.startswith("AssocMax")
+            else ""
+            if head.startswith("Assoc")
+            else "qos"
+        )
+        per = next(
+            (word for mark, word in _LIMIT_PER if mark in head),
+            "all" if scope == "qos" and "Grp" in head else "",
+        )
+        limited = re.sub(r"Per(?:User|Account|Node|Job)", "", head).lower()
+        resource = ""
+        for mark, name, short in _LIMIT_RESOURCES:
+            if mark in limited:
+                ending = (
+                    "_run_minutes"
+                    if "runm" in limited
+                    else "_minutes"
+                    if "minutes" in limited
+                    else ""
+                )
+                resource = short + ending if ending and short else name
+                break
+        return PolicyReason("limits", scope, per, resource)

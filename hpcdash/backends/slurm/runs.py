@@ -78,14 +78,12 @@ _STEP_TEXT = pa.schema([("run", pa.int64()), *((name, pa.string()) for name in _
 def runs_query(
     user: str | None, since: int, until: int, *, counts_gpus: bool = True
 ) -> Query[ParsedTable]:
-    """As HistoryPart.runs."""
     # sacct's end is in the span.
     times = ("-S", f"uts{since}", "-E", f"uts{max(since, until - 1)}")
     return _query(user, counts_gpus, "-s", ENDED_STATES, *times)
 
 
 def runs_at_query(user: str | None, at: int, *, counts_gpus: bool = True) -> Query[ParsedTable]:
-    """As HistoryPart.runs_at."""
     # Without states sacct lists what was eligible and had not ended at any time within the times.
     return _query(user, counts_gpus, "-S", f"uts{at}", "-E", f"uts{at + 1}")
 

@@ -52,7 +52,6 @@ exit 0
 
 
 def steps_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
-    """As DetailPart.steps."""
     if row["state"] in WAITING or row["started_at"] is None or (row["_tasks"] or 1) > 1:
         return None
     token = fresh_token()

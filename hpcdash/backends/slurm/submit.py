@@ -14,11 +14,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.base import SubmitPart
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.options import Option, last_value
 from hpcdash.backends.output_patterns import JOB_DEFAULT, TASK_DEFAULT
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
-from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, plain_detail
+from hpcdash.backends.slurm.clusters import NO_OTHERS, ClusterPart, Clusters, plain_detail, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.log_files import find_last_value
@@ -180,100 +181,6 @@ _TASKS_TAKEN = 1000
 _LIMIT_LINE = re.compile(rb"^(MaxArraySize|MaxJobCount) *= *([0-9]{1,10})$", re.MULTILINE)
 
 
-def resubmission_on_cluster(
-    clusters: Clusters,
-    detail: JobDetail,
-    past: Mapping[str, str],
-    script: Script,
-    tasks: ArrayTasks | None,
-    mark: str,
-    limits: NewLimits = AS_IT_WAS,
-) -> SubmitCommand:
-    """As `resubmission`, on the job's own cluster."""
-    named = detail.job.to_pylist()[0]
-    plain, cluster = clusters.split_cluster(named["id"])
-    made = resubmission(plain_detail(clusters, detail), past, script, tasks, mark, limits)
-    job_ids = tuple(
-        named["id"] if one == plain else with_cluster(one, cluster) for one in made.command.job_ids
-    )
-    read = partial(_read, job_id=job_ids[0], clusters=clusters)
-    argv = made.command.argv
-    if cluster:
-        at = argv.index("sbatch") + 1
-        argv = (*argv[:at], f"--clusters={cluster}", *argv[at:])
-    return replace(made, command=replace(made.command, argv=argv, job_ids=job_ids, read=read))
-
-
-def resubmission(
-    detail: JobDetail,
-    past: Mapping[str, str],
-    script: Script,
-    tasks: ArrayTasks | None,
-    mark: str,
-    limits: NewLimits = AS_IT_WAS,
-) -> SubmitCommand:
-    """sbatch as the job was submitted; raises UsageError for a heterogeneous job, and for an array
-    of unknown tasks.
-    """
-    row = detail.job.to_pylist()[0]
-    native = {**past, **detail.native}
-    if "+" in row["id"] or find_last_value(native, "HetJobId") is not None:
-        raise UsageError(
-            f"job {row['id']} is heterogeneous", "Only other jobs can be resubmitted from here."
-        )
-    line = _submit_line(row, detail.native, past, script)
-    in_script = read_directives(script.text).options
-    notes: list[str] = []
-    if line is None:
-        options = _recorded_options(row, native, in_script)
-        arguments = _recorded_arguments(detail.native)
-        rest = (
-            "; so are the script's arguments"
-            if arguments
-            else "; arguments of the script are not known"
-        )
-        notes.append(f"its command line is unknown: options are rebuilt from Slurm's record{rest}")
-    else:
-        options, dropped = _split_options(line.options, row)
-        if dropped:
-            notes.append(f"left out, since they no longer apply: {' '.join(dropped)}")
-        arguments = line.script[1:]
-        notes += _blank_notes(line, arguments)
-    given = {option.name for option in (*(line.options if line else ()), *in_script)}
-    words = [
-        *options,
-        *_pinned(row, given if line else {option.partition("=")[0][2:] for option in options}),
-    ]
-    if row["name"] and (line is None or row["name"] != last_value(in_script, "job-name")):
-        # It may be from the script's file, or a variable: stdin has none.
-        words.append(f"--job-name={row['name']}")
-    words = _with_limits(words, limits, row, in_script)
-    words += _overriding(in_script, notes)
-    words += _array(row, native, tasks, line.options if line else (), in_script)
-    if row["work_dir"]:
-        words.append(f"--chdir={row['work_dir']}")
-    own_comment = _own_comment(row["comment"])
-    words.append(
-        f"--comment={own_comment or mark + kill_switch_comment(script.text, row['work_dir'] or '')}"
-    )
-    if own_comment:
-        notes.append(
-            "it keeps its own comment; if the answer is lost, the job is looked for by its name "
-            "and time"
-        )
-    notes += _environment_notes((*(line.options if line else ()), *in_script))
-    if any("\ufffd" in word for word in words):
-        notes.append("bytes that are not UTF-8 were lost: some options may differ")
-    argv = _argv(words, arguments)
-    asked = row["array_id"] or row["id"]
-    job_id = asked if tasks is None else with_tasks(asked, tasks)
-    stdin = script.text.encode("utf-8", "surrogateescape")
-    command = ActionCommand(
-        argv, (job_id,), partial(_read, job_id=job_id), stdin, _LIMIT_SECONDS, explain=_explain
-    )
-    return SubmitCommand(command, tuple(notes), "" if own_comment else mark, row["name"] or "")
-
-
 def _on_target(after: str, target: str, clusters: Clusters) -> str:
     """What a job waits for, as its own cluster knows it; raises UsageError for a job of another
     one.
@@ -285,75 +192,6 @@ def _on_target(after: str, target: str, clusters: Clusters) -> str:
             f"{job_id} is on another cluster", "A job waits only for jobs of its own cluster."
         )
     return f"{kind}{colon}{plain}"
-
-
-def submission(wanted: Submission, *, clusters: Clusters = NO_OTHERS) -> SubmitCommand:
-    """sbatch for a script that is handed in for the first time; options given beat the script's own
-    lines.
-
-    Raises UsageError for an option that sbatch does not know, or a second array. Through sudo it
-    has to be a file.
-    """
-    if wanted.run_as and not wanted.file:
-        raise UsageError(
-            "a script on stdin is not submitted as another account", "Have it staged first."
-        )
-    line = read_command_line(wanted.options)
-    if line.script:
-        raise UsageError(
-            f"{line.script[0]!r} is not an option of sbatch",
-            "The script's own arguments follow another --.",
-        )
-    text = wanted.script.decode("utf-8", "surrogateescape")
-    given = (*line.options, *read_directives(text).options)
-    words = list(wanted.options)
-    chosen = last_value(line.options, "clusters") or ""
-    if not chosen and clusters.several:
-        several = f"SLURM_CLUSTERS names several clusters: {clusters.several}"
-        raise UsageError(f"nothing is submitted: {several}", _ONE_CLUSTER)
-    if not chosen and clusters.default:
-        # As sbatch takes the variable: over the script's own line.
-        words.append(f"--clusters={clusters.default}")
-    target = chosen or clusters.default or last_value(given, "clusters") or ""
-    if wanted.array:
-        words.append(f"--array={wanted.array}")
-    if wanted.after:
-        after = tuple(_on_target(one, target, clusters) for one in wanted.after)
-        words.append(f"--dependency={format_after(after)}")
-    if wanted.held:
-        words.append("--hold")
-    # Through stdin the file's name is not seen, and that of a staged file tells nothing.
-    job_name = last_value(given, "job-name")
-    if job_name is None:
-        words.append(f"--job-name={wanted.name}")
-    # A job that has a comment of its own keeps it.
-    mark = wanted.mark if last_value(given, "comment") is None else ""
-    if mark:
-        words.append(
-            f"--comment={mark}{kill_switch_comment(text, last_value(given, 'chdir') or '')}"
-        )
-    if wanted.run_as:
-        argv = (
-            "sudo",
-            "-n",
-            "-u",
-            wanted.run_as,
-            wanted.program or "sbatch",
-            *words,
-            wanted.file,
-            *wanted.arguments,
-        )
-    elif wanted.file:
-        argv = (*_CLEAN, "sbatch", *words, wanted.file, *wanted.arguments)
-    else:
-        argv = _argv(words, wanted.arguments)
-    read = partial(_read, job_id=wanted.name, clusters=clusters)
-    stdin = None if wanted.file else wanted.script
-    command = ActionCommand(argv, (wanted.name,), read, stdin, _LIMIT_SECONDS, explain=_explain)
-    # A lost job of another cluster is in none of the lists that are searched: it must not count as
-    # never sent.
-    is_here = target in {"", clusters.default, *(() if clusters.named else (clusters.own,))}
-    return SubmitCommand(command, (), mark, (job_name or wanted.name) if is_here else "")
 
 
 def _argv(words: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
@@ -411,16 +249,6 @@ def _blank_notes(line: SubmitLine, arguments: Sequence[str]) -> list[str]:
             "blanks"
         ]
     return []
-
-
-def _pinned(row: Mapping[str, Any], given: Iterable[str]) -> list[str]:
-    known = set(given)
-    words = [
-        f"--{name}={row[column]}" for name, column in _PINNED if name not in known and row[column]
-    ]
-    if "time" not in known and row["limit_seconds"]:
-        words.append(f"--time={max(1, row['limit_seconds'] // 60)}")
-    return words
 
 
 def _with_limits(
@@ -486,24 +314,7 @@ def _throttle(given: str | None) -> int | None:
         return None
 
 
-def _own_comment(comment: str | None) -> str:
-    """A comment that is no mark of ours."""
-    return "" if comment is None or comment.startswith(MARK_START) else comment
-
-
-def _environment_notes(given: Sequence[Option]) -> list[str]:
-    if (last_value(given, "export") or "").upper() in ("NONE", "NIL"):
-        return []
-    return ["it gets a new session's environment, not the original one"]
-
-
 # -- where the command line is not known
-
-
-def _recorded_arguments(native: Mapping[str, str]) -> tuple[str, ...]:
-    """What follows the script's name in scontrol's Command; () where there was no such file."""
-    command = native.get("Command") if "JobId" in native else None
-    return () if command is None else tuple(command.split(" ")[1:])
 
 
 def _recorded_options(
@@ -573,42 +384,6 @@ def _as_option(name: str, value: str) -> str:
 
 
 # -- how large an array may be
-
-
-def log_folders(wanted: Submission) -> tuple[str, ...]:
-    """The folders of --output and --error; sbatch makes none, and a job without one fails at
-    once.
-    """
-    line = read_command_line(wanted.options)
-    given = (
-        *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options,
-        *line.options,
-    )
-    start = last_value(given, "chdir") or ""
-    found = []
-    for name in ("output", "error"):
-        folder, slash, _ = (last_value(given, name) or "").rpartition("/")
-        if slash:
-            is_whole = folder.startswith("/") or not folder or not start
-            found.append((folder or "/") if is_whole else f"{start}/{folder}")
-    return tuple(dict.fromkeys(found))
-
-
-def array_refusal_query(wanted: Submission) -> Query[str] | None:
-    """Asks for the limits that an array may be over, of one over Slurm's own defaults."""
-    line = read_command_line(wanted.options)
-    given = (
-        *read_directives(wanted.script.decode("utf-8", "surrogateescape")).options,
-        *line.options,
-    )
-    written = wanted.array or last_value(given, "array")
-    try:
-        tasks = parse_tasks(written) if written else None
-    except ValueError:
-        return None
-    if tasks is None or max(tasks.count, _highest(tasks)) <= _TASKS_TAKEN:
-        return None
-    return Query(slurm("scontrol", "show", "config"), partial(_read_limits, tasks=tasks))
 
 
 def _highest(tasks: ArrayTasks) -> int:
@@ -720,46 +495,6 @@ _HINTS = (
 )
 
 
-def start_estimate_query(
-    wanted: Submission, *, clusters: Clusters = NO_OTHERS
-) -> Query[StartEstimate]:
-    """The command that would submit it, with --test-only; the script goes through stdin as for
-    that.
-    """
-    argv = submission(replace(wanted, mark=""), clusters=clusters).command.argv
-    at = argv.index("sbatch") + 1
-    given = read_command_line(wanted.options).options
-    in_script = read_directives(wanted.script.decode("utf-8", "surrogateescape")).options
-    notes = _not_counted((*in_script, *given), wanted)
-    tested = ("env", "LC_ALL=C", "SLURM_TIME_FORMAT=%s", *argv[:at], "--test-only", *argv[at:])
-    return Query(
-        tested,
-        partial(parse_start_estimate, notes=notes),
-        _START_ESTIMATE_LIMIT_SECONDS,
-        cap_bytes=TEXT_BYTES,
-    )
-
-
-def start_again_estimate_query(
-    clusters: Clusters,
-    detail: JobDetail,
-    past: Mapping[str, str],
-    script: Script,
-    limits: NewLimits,
-    nodes: int | None,
-) -> Query[StartEstimate]:
-    """As SubmitPart.start_again_estimate: what `resubmission` would run, with --test-only."""
-    argv = resubmission_on_cluster(clusters, detail, past, script, None, "", limits).command.argv
-    at = argv.index("sbatch") + 1
-    end = argv.index(_STDIN_FILE, at) if _STDIN_FILE in argv[at:] else len(argv)
-    # Of two the last counts.
-    fewer = () if nodes is None else (f"--nodes={nodes}",)
-    bare = len(_CLEAN)
-    words = (*argv[bare:at], "--test-only", *argv[at:end], *fewer, *argv[end:])
-    tested = (*argv[:bare], "LC_ALL=C", "SLURM_TIME_FORMAT=%s", *words)
-    return Query(tested, parse_start_estimate, _START_ESTIMATE_LIMIT_SECONDS, cap_bytes=TEXT_BYTES)
-
-
 def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartEstimate:
     """The start, or why it would be refused; raises ControllerDown, NoConfiguration,
     CommandMissing.
@@ -786,15 +521,15 @@ def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartE
     )
 
 
-def _not_counted(given: tuple[Option, ...], wanted: Submission) -> tuple[str, ...]:
+def _not_counted(given: tuple[Option, ...], submission: Submission) -> tuple[str, ...]:
     asked = {option.name for option in given}
     waits = [why for name, why in _NOT_COUNTED if name in asked]
-    waits += ["it is held"] if wanted.held and "hold" not in asked else []
-    waits += ["it depends on other jobs"] if wanted.after and "dependency" not in asked else []
+    waits += ["it is held"] if submission.held and "hold" not in asked else []
+    waits += ["it depends on other jobs"] if submission.after and "dependency" not in asked else []
     notes = [f"not counted here: {' and '.join(waits)}"] if waits else []
     return (
         (*notes, "of an array, its first task")
-        if wanted.array or last_value(given, "array")
+        if submission.array or last_value(given, "array")
         else tuple(notes)
     )
 
@@ -813,3 +548,245 @@ def _refusal(words: str) -> str:
 
 def _hint(refusal: str) -> str:
     return next((hint for words, hint in _HINTS if words.lower() in refusal.lower()), "")
+
+
+class SlurmSubmit(ClusterPart, SubmitPart):
+    """Submission by sbatch."""
+
+    program = "sbatch"
+    new_limits = frozenset({"time_seconds", "memory_bytes"})
+
+    def submission(self, submission: Submission) -> SubmitCommand:
+        """sbatch for a script that is handed in for the first time; options given beat the script's
+        own lines.
+
+        Raises UsageError for an option that sbatch does not know, or a second array. Through sudo
+        it has to be a file.
+        """
+        if submission.run_as and not submission.file:
+            raise UsageError(
+                "a script on stdin is not submitted as another account", "Have it staged first."
+            )
+        line = read_command_line(submission.options)
+        if line.script:
+            raise UsageError(
+                f"{line.script[0]!r} is not an option of sbatch",
+                "The script's own arguments follow another --.",
+            )
+        text = submission.script.decode("utf-8", "surrogateescape")
+        given = (*line.options, *read_directives(text).options)
+        words = list(submission.options)
+        chosen = last_value(line.options, "clusters") or ""
+        if not chosen and self.clusters.several:
+            several = f"SLURM_CLUSTERS names several clusters: {self.clusters.several}"
+            raise UsageError(f"nothing is submitted: {several}", _ONE_CLUSTER)
+        if not chosen and self.clusters.default:
+            # As sbatch takes the variable: over the script's own line.
+            words.append(f"--clusters={self.clusters.default}")
+        target = chosen or self.clusters.default or last_value(given, "clusters") or ""
+        if submission.array:
+            words.append(f"--array={submission.array}")
+        if submission.after:
+            after = tuple(_on_target(one, target, self.clusters) for one in submission.after)
+            words.append(f"--dependency={format_after(after)}")
+        if submission.held:
+            words.append("--hold")
+        # Through stdin the file's name is not seen, and that of a staged file tells nothing.
+        job_name = last_value(given, "job-name")
+        if job_name is None:
+            words.append(f"--job-name={submission.name}")
+        # A job that has a comment of its own keeps it.
+        mark = submission.mark if last_value(given, "comment") is None else ""
+        if mark:
+            words.append(
+                f"--comment={mark}{kill_switch_comment(text, last_value(given, 'chdir') or '')}"
+            )
+        if submission.run_as:
+            argv = (
+                "sudo",
+                "-n",
+                "-u",
+                submission.run_as,
+                submission.program or "sbatch",
+                *words,
+                submission.file,
+                *submission.arguments,
+            )
+        elif submission.file:
+            argv = (*_CLEAN, "sbatch", *words, submission.file, *submission.arguments)
+        else:
+            argv = _argv(words, submission.arguments)
+        read = partial(_read, job_id=submission.name, clusters=self.clusters)
+        stdin = None if submission.file else submission.script
+        command = ActionCommand(
+            argv, (submission.name,), read, stdin, _LIMIT_SECONDS, explain=_explain
+        )
+        # A lost job of another cluster is in none of the lists that are searched: it must not count as
+        # never sent.
+        is_here = target in {
+            "",
+            self.clusters.default,
+            *(() if self.clusters.named else (self.clusters.own,)),
+        }
+        return SubmitCommand(command, (), mark, (job_name or submission.name) if is_here else "")
+
+    def resubmission(
+        self,
+        detail: JobDetail,
+        past: Mapping[str, str],
+        script: Script,
+        tasks: ArrayTasks | None,
+        mark: str,
+        limits: NewLimits = AS_IT_WAS,
+    ) -> SubmitCommand:
+        """sbatch as the job was submitted, on the job's own cluster; raises UsageError for a
+        heterogeneous job, and for an array of unknown tasks.
+        """
+        named_id = detail.job["id"][0].as_py()
+        _, cluster = self.clusters.split_cluster(named_id)
+        detail = plain_detail(self.clusters, detail)
+        row = detail.job.to_pylist()[0]
+        native = {**past, **detail.native}
+        if "+" in row["id"] or find_last_value(native, "HetJobId") is not None:
+            raise UsageError(
+                f"job {row['id']} is heterogeneous", "Only other jobs can be resubmitted from here."
+            )
+        line = _submit_line(row, detail.native, past, script)
+        in_script = read_directives(script.text).options
+        notes: list[str] = []
+        if line is None:
+            options = _recorded_options(row, native, in_script)
+            # scontrol's Command is the script with its arguments, where there was such a file.
+            command_line = detail.native.get("Command") if "JobId" in detail.native else None
+            arguments = () if command_line is None else tuple(command_line.split(" ")[1:])
+            rest = (
+                "; so are the script's arguments"
+                if arguments
+                else "; arguments of the script are not known"
+            )
+            notes.append(
+                f"its command line is unknown: options are rebuilt from Slurm's record{rest}"
+            )
+        else:
+            options, dropped = _split_options(line.options, row)
+            if dropped:
+                notes.append(f"left out, since they no longer apply: {' '.join(dropped)}")
+            arguments = line.script[1:]
+            notes += _blank_notes(line, arguments)
+        given = {option.name for option in (*(line.options if line else ()), *in_script)}
+        known = given if line else {option.partition("=")[0][2:] for option in options}
+        words = [*options]
+        words += [
+            f"--{name}={row[column]}"
+            for name, column in _PINNED
+            if name not in known and row[column]
+        ]
+        if "time" not in known and row["limit_seconds"]:
+            words.append(f"--time={max(1, row['limit_seconds'] // 60)}")
+        if row["name"] and (line is None or row["name"] != last_value(in_script, "job-name")):
+            # It may be from the script's file, or a variable: stdin has none.
+            words.append(f"--job-name={row['name']}")
+        words = _with_limits(words, limits, row, in_script)
+        words += _overriding(in_script, notes)
+        words += _array(row, native, tasks, line.options if line else (), in_script)
+        if row["work_dir"]:
+            words.append(f"--chdir={row['work_dir']}")
+        comment = row["comment"] or ""
+        own_comment = "" if comment.startswith(MARK_START) else comment
+        words.append(
+            f"--comment={own_comment or mark + kill_switch_comment(script.text, row['work_dir'] or '')}"
+        )
+        if own_comment:
+            notes.append(
+                "it keeps its own comment; if the answer is lost, the job is looked for by its name "
+                "and time"
+            )
+        exported = last_value((*(line.options if line else ()), *in_script), "export") or ""
+        if exported.upper() not in ("NONE", "NIL"):
+            notes.append("it gets a new session's environment, not the original one")
+        if any("\ufffd" in word for word in words):
+            notes.append("bytes that are not UTF-8 were lost: some options may differ")
+        argv = _argv(words, arguments)
+        if cluster:
+            at = argv.index("sbatch") + 1
+            argv = (*argv[:at], f"--clusters={cluster}", *argv[at:])
+        own_id = row["array_id"] or row["id"]
+        job_id = own_id if tasks is None else with_tasks(own_id, tasks)
+        job_id = named_id if job_id == row["id"] else with_cluster(job_id, cluster)
+        read = partial(_read, job_id=job_id, clusters=self.clusters)
+        stdin = script.text.encode("utf-8", "surrogateescape")
+        command = ActionCommand(argv, (job_id,), read, stdin, _LIMIT_SECONDS, explain=_explain)
+        return SubmitCommand(command, tuple(notes), "" if own_comment else mark, row["name"] or "")
+
+    def log_folders(self, submission: Submission) -> tuple[str, ...]:
+        """The folders of --output and --error; sbatch makes none, and a job without one fails at
+        once.
+        """
+        line = read_command_line(submission.options)
+        given = (
+            *read_directives(submission.script.decode("utf-8", "surrogateescape")).options,
+            *line.options,
+        )
+        start = last_value(given, "chdir") or ""
+        found = []
+        for name in ("output", "error"):
+            folder, slash, _ = (last_value(given, name) or "").rpartition("/")
+            if slash:
+                is_whole = folder.startswith("/") or not folder or not start
+                found.append((folder or "/") if is_whole else f"{start}/{folder}")
+        return tuple(dict.fromkeys(found))
+
+    def array_refusal(self, submission: Submission) -> Query[str] | None:
+        """Queries the limits only for an array over Slurm's own defaults."""
+        line = read_command_line(submission.options)
+        given = (
+            *read_directives(submission.script.decode("utf-8", "surrogateescape")).options,
+            *line.options,
+        )
+        written = submission.array or last_value(given, "array")
+        try:
+            tasks = parse_tasks(written) if written else None
+        except ValueError:
+            return None
+        if tasks is None or max(tasks.count, _highest(tasks)) <= _TASKS_TAKEN:
+            return None
+        query = Query(slurm("scontrol", "show", "config"), partial(_read_limits, tasks=tasks))
+        return query_on(query, self.clusters.require_one("this"))
+
+    def start_estimate(self, submission: Submission) -> Query[StartEstimate]:
+        """The command that would submit it, with --test-only; the script goes through stdin as for
+        that.
+        """
+        argv = self.submission(replace(submission, mark="")).command.argv
+        at = argv.index("sbatch") + 1
+        given = read_command_line(submission.options).options
+        in_script = read_directives(submission.script.decode("utf-8", "surrogateescape")).options
+        notes = _not_counted((*in_script, *given), submission)
+        tested = ("env", "LC_ALL=C", "SLURM_TIME_FORMAT=%s", *argv[:at], "--test-only", *argv[at:])
+        return Query(
+            tested,
+            partial(parse_start_estimate, notes=notes),
+            _START_ESTIMATE_LIMIT_SECONDS,
+            cap_bytes=TEXT_BYTES,
+        )
+
+    def start_again_estimate(
+        self,
+        detail: JobDetail,
+        past: Mapping[str, str],
+        script: Script,
+        limits: NewLimits,
+        nodes: int | None,
+    ) -> Query[StartEstimate]:
+        """The command of `resubmission`, with --test-only."""
+        argv = self.resubmission(detail, past, script, None, "", limits).command.argv
+        at = argv.index("sbatch") + 1
+        end = argv.index(_STDIN_FILE, at) if _STDIN_FILE in argv[at:] else len(argv)
+        # Of two the last counts.
+        fewer = () if nodes is None else (f"--nodes={nodes}",)
+        bare = len(_CLEAN)
+        words = (*argv[bare:at], "--test-only", *argv[at:end], *fewer, *argv[end:])
+        tested = (*argv[:bare], "LC_ALL=C", "SLURM_TIME_FORMAT=%s", *words)
+        return Query(
+            tested, parse_start_estimate, _START_ESTIMATE_LIMIT_SECONDS, cap_bytes=TEXT_BYTES
+        )

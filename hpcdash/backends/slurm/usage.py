@@ -112,7 +112,13 @@ def parse_running(answer: Answer, *, asked: Usage) -> Usage:
     """
     require_success(answer)
     words = answer.stderr.decode("utf-8", "replace")
-    steps = [_running_step(line) for line in _lines(answer, RUNNING_FIELDS)]
+    values = [
+        dict(zip(RUNNING_FIELDS, line, strict=True)) for line in _lines(answer, RUNNING_FIELDS)
+    ]
+    steps = [
+        _step(one, _count_nodes(one["nodelist"]), _parse_cpu_seconds(one["tresusageintot"]))
+        for one in values
+    ]
     if not steps and any(phrase in words for phrase in _REFUSED):
         raise SchedulerRefused(
             "Slurm reports a running job's usage only to its owner",
@@ -137,7 +143,15 @@ def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
     whole = next((row for row in rows if "." not in row["jobid"]), None)
     if whole is None:
         return Usage(note="not in accounting")
-    steps = [_ended_step(row) for row in rows if "." in row["jobid"]]
+    steps = [
+        replace(
+            _step(row, digits(row["nnodes"]) or 1, clock_seconds(row["totalcpu"])),
+            start=digits(row["start"]),
+            end=digits(row["end"]),
+        )
+        for row in rows
+        if "." in row["jobid"]
+    ]
     allocated_gpus, memory_bytes = tres(whole["alloctres"])
     asked = Usage(
         cpus=digits(whole["ncpus"]),
@@ -162,23 +176,11 @@ def _lines(answer: Answer, fields: Sequence[str]) -> list[list[str]]:
     return rows
 
 
-def _running_step(row: Sequence[str]) -> _Step:
-    values = dict(zip(RUNNING_FIELDS, row, strict=True))
-    return _step(
-        values, _count_nodes(values["nodelist"]), _parse_cpu_seconds(values["tresusageintot"])
-    )
-
-
 def _count_nodes(expression: str) -> int:
     try:
         return max(1, nodelist.count(expression))
     except ValueError:
         return 1
-
-
-def _ended_step(values: Mapping[str, str]) -> _Step:
-    step = _step(values, digits(values["nnodes"]) or 1, clock_seconds(values["totalcpu"]))
-    return replace(step, start=digits(values["start"]), end=digits(values["end"]))
 
 
 def _step(values: Mapping[str, str], nodes: int, cpu_seconds: float | None) -> _Step:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from hpcdash.domain.columns import as_array, words
 from hpcdash.domain.nodelist import contains, expand
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.domain.tables import Kind
 
 # A job over more nodes than this is counted on none; the largest machine has 160 000.
 _NODES_A_JOB = 200_000

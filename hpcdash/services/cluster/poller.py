@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct, field
 
 from hpcdash.domain.columns import column_text
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import (
     AuthenticationFailed,
     CommandTimedOut,
@@ -22,7 +23,7 @@ from hpcdash.errors import (
     RateLimited,
 )
 from hpcdash.services.cluster.queries import count_sent
-from hpcdash.services.cluster.snapshots import Kind, Snapshot
+from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 
 _LONGEST_BACK_OFF_SECONDS = 300.0

@@ -7,13 +7,13 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from enum import StrEnum
 from pathlib import Path
 
 import pyarrow as pa
 from msgspec import Struct
 
-from hpcdash.domain import schema
+from hpcdash.domain.schema import SCHEMAS
+from hpcdash.domain.tables import Kind
 from hpcdash.services.arrow_files import read_table, write_table
 
 _TAKEN_AT = b"hpcdash.taken_at"
@@ -22,36 +22,6 @@ _SCHEDULER = b"hpcdash.scheduler"
 # Raised when a schema changes: older files are then not read.
 FORMAT_VERSION = b"1"
 _KEPT_ROWS = 200_000
-
-
-class Kind(StrEnum):
-    """The tables a cluster has.
-
-    Mine and everyone's jobs are two: they are asked at different paces.
-    """
-
-    MINE = "mine"
-    EVERYONE = "everyone"
-    NODES = "nodes"
-    QUEUES = "queues"
-    HISTORY = "history"
-    HISTORY_EVERYONE = "history-everyone"
-    SHARES = "shares"
-    LIMITS = "limits"
-    RESERVATIONS = "reservations"
-
-
-SCHEMAS: dict[Kind, pa.Schema] = {
-    Kind.MINE: schema.JOBS,
-    Kind.EVERYONE: schema.JOBS,
-    Kind.NODES: schema.NODES,
-    Kind.QUEUES: schema.QUEUES,
-    Kind.HISTORY: schema.JOBS,
-    Kind.HISTORY_EVERYONE: schema.JOBS,
-    Kind.SHARES: schema.SHARES,
-    Kind.LIMITS: schema.LIMITS,
-    Kind.RESERVATIONS: schema.RESERVATIONS,
-}
 
 
 class Snapshot(Struct, frozen=True):

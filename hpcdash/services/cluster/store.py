@@ -17,12 +17,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand
-from hpcdash.backends.base import Backend, Capability, Probe
+from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.domain.columns import column_text, match_text
 from hpcdash.domain.job_ids import holds_many, parse_array_id, parse_job_number
 from hpcdash.domain.states import ENDED
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandError, CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
 from hpcdash.services.cluster.clock import CLOCK_QUERY, Clock, ClusterClock, latest_time
 from hpcdash.services.cluster.job_counts import (
@@ -33,7 +34,7 @@ from hpcdash.services.cluster.job_counts import (
     with_pause,
 )
 from hpcdash.services.cluster.queries import CommandBudget, QueryRunner, find_scheduler
-from hpcdash.services.cluster.snapshots import Kind, Snapshot, SnapshotCache
+from hpcdash.services.cluster.snapshots import Snapshot, SnapshotCache
 from hpcdash.services.jobs.rows import find_row
 from hpcdash.services.jobs.tracker import JobEvent, JobTracker
 from hpcdash.services.state.submitted_scripts import ScriptStore
@@ -333,7 +334,9 @@ class ClusterStore:
         Where only one can be there nothing is asked. Raises as `open`, but for a scheduler that a
         person has named and that works without its probe: what is wrong its commands tell.
         """
-        if self.probe is not None or (len(self._backends) == 1 and not self.backend.needs_probe):
+        if self.probe is not None or (
+            len(self._backends) == 1 and not self.backend.probe.needs_answer
+        ):
             return
         try:
             await self.open()
@@ -379,32 +382,8 @@ class ClusterStore:
 
     def query(self, kind: Kind) -> Query[ParsedTable]:
         """The question that fills a kind."""
-        match kind:
-            case Kind.MINE:
-                return self.backend.queue.jobs(
-                    JobScope(user=self.user, ended=self.backend.queue.lists_ended)
-                )
-            case Kind.EVERYONE:
-                return self.backend.queue.jobs(JobScope())
-            case Kind.NODES:
-                return self.backend.queue.nodes()
-            case Kind.QUEUES:
-                return self.backend.queue.queues()
-            case Kind.HISTORY:
-                return self.backend.history.jobs(self.user, self._unknown_history_seconds(kind))
-            case Kind.HISTORY_EVERYONE:
-                return self.backend.history.jobs(None, self._unknown_history_seconds(kind))
-            case Kind.SHARES:
-                self.backend.require(Capability.SHARES)
-                return self.backend.policy.shares(self.user)
-            case Kind.LIMITS:
-                self.backend.require(Capability.LIMITS)
-                return self.backend.policy.limits(
-                    self.user, self.probe.cluster if self.probe else ""
-                )
-            case Kind.RESERVATIONS:
-                self.backend.require(Capability.RESERVATIONS)
-                return self.backend.policy.reservations(self.user)
+        cluster = self.probe.cluster if self.probe else ""
+        return self.backend.table(kind, self.user, cluster, self._unknown_history_seconds(kind))
 
     def _unknown_history_seconds(self, kind: Kind) -> int:
         """How far back the history has to be asked for."""

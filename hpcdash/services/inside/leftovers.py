@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from hpcdash.backends.inside import OF_JOB, InsideCommand, NodeOutput
 from hpcdash.domain.states import ENDED
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.store import ClusterStore
 
 # So many are ended at once; the arguments of a command have a limit.

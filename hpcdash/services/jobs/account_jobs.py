@@ -13,7 +13,7 @@ from msgspec import Struct
 from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import JobScope, ParsedTable
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.store import HISTORY_SECONDS
 from hpcdash.services.jobs.rows import are_in
 from hpcdash.services.session import ClusterSession

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.domain.states import ACTIVE, ENDED
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.store import ClusterStore
 
 _LISTS = (Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE)

@@ -21,8 +21,8 @@ from hpcdash.domain.arrays import TaskStates, fold, task_states
 from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.job_ids import in_full, parse_array_id, parse_job_number, parse_task_part
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import AccountingUnavailable, HpcdashError, NoSuchJob
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.failures import (
     FAILED,

@@ -354,7 +354,7 @@ class JobTracker:
         store = self._store
         assert self._newly_ended_at is not None
         seconds = math.ceil(now - self._newly_ended_at) + _NEWLY_ENDED_OVERLAP_SECONDS
-        query = store.backend.queue.newly_ended(store.user, seconds)
+        query = store.backend.history.newly_ended(store.user, seconds)
         if query is None or store.probe is None or not store.probe.has_accounting:
             self._newly_ended_at = now
             return

@@ -361,7 +361,7 @@ class Coordinator:
 
     async def _native_refusal(self, job_id: str) -> str:
         detail = self.actions.store.backend.detail
-        if detail.task_refusal is None:
+        if not detail.holds_requeued:
             return ""
         try:
             return detail.task_refusal(await self.actions.store.ask(detail.native(job_id)))

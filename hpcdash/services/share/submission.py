@@ -94,7 +94,7 @@ async def require_turn(
     Raises UsageError for a task that its coordinator would refuse, as far as it has published its
     rules.
     """
-    if store.backend.detail.task_refusal is None:
+    if not store.backend.detail.holds_requeued:
         return ""
     fitting = _fitting(request, pools)
     if len(fitting) != 1:

@@ -6,26 +6,56 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from hpcdash.domain.schema import COUNT, TEXT, TIME, WORD
+from hpcdash.domain.schema import arrow_schema
+from hpcdash.domain.tables import STATE_WIDTH, ColumnSpec, TableSpec
 from hpcdash.services.share.state import Task, in_order
 from hpcdash.services.share.text import format_level, format_turn
 
-POOL_TASKS = pa.schema(
-    [
-        ("id", TEXT),
-        ("name", TEXT),
-        ("user", WORD),
-        ("nodes", COUNT),
-        ("priority", WORD),
-        ("state", WORD),
-        ("turn", TEXT),
-        ("demotion_at", TIME),
-        ("suspended", COUNT),
-        ("labels", pa.list_(TEXT)),
-        ("since", TIME),
-        ("submitted_at", TIME),
-        ("why", TEXT),
-    ]
+POOL_TASKS = TableSpec(
+    "share",
+    fields={
+        "id": "text",
+        "name": "text",
+        "user": "word",
+        "nodes": "count",
+        "priority": "word",
+        "state": "word",
+        "turn": "text",
+        "demotion_at": "time",
+        "suspended": "count",
+        "labels": "names",
+        "since": "time",
+        "submitted_at": "time",
+        "why": "text",
+    },
+    columns=(
+        ColumnSpec("id", 6, 0, title="JOB", flexible=True, longest=16),
+        ColumnSpec("user", 6, 2, longest=12),
+        ColumnSpec("name", 8, 1, flexible=True, longest=28),
+        ColumnSpec("nodes", 5, 2),
+        ColumnSpec("priority", 8, 1, longest=19),
+        ColumnSpec("state", STATE_WIDTH, 0),
+        ColumnSpec("turn", 5, 3),
+        ColumnSpec("demotion", 9, 4, "demotion_at", "NORMAL IN"),
+        ColumnSpec("labels", 6, 5, longest=20),
+        ColumnSpec("suspended", 9, 6),
+        ColumnSpec("since", 10, 7),
+        ColumnSpec("submitted", 10, 8, "submitted_at"),
+        ColumnSpec("why", 16, 1, flexible=True),
+    ),
+    shown=(
+        "id",
+        "user",
+        "name",
+        "nodes",
+        "priority",
+        "state",
+        "turn",
+        "demotion",
+        "suspended",
+        "labels",
+        "why",
+    ),
 )
 
 
@@ -49,4 +79,4 @@ def task_table(tasks: Sequence[Task]) -> pa.Table:
         }
         for task in in_order(tasks)
     ]
-    return pa.Table.from_pylist(rows, POOL_TASKS)
+    return pa.Table.from_pylist(rows, arrow_schema(POOL_TASKS))

@@ -186,7 +186,7 @@ async def missing_paths(
     request's key, a path's own field, or the path itself. Raises what keeps the cluster from
     answering.
     """
-    if store.backend.submit.request is not None:
+    if store.backend.submit.takes_requests:
         # There is no login node whose files could be looked at.
         return ()
     if isinstance(wanted, Request):

@@ -20,8 +20,8 @@ from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.request import KEPT_DAYS
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, excerpt
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.submit.recovery import CLOCKS_APART

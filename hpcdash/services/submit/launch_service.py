@@ -30,8 +30,8 @@ from hpcdash.domain.job_ids import parse_job_number, with_tasks
 from hpcdash.domain.request import SITE_SAID, Request
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import HpcdashError, SchedulerRefused, UnreachableError, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.actions import NEVER_ARRIVED, Plan, Report
 from hpcdash.services.jobs.launch_status import LaunchStatus, launch_status
 from hpcdash.services.jobs.lookup import telling_task
@@ -340,7 +340,7 @@ class LaunchService:
     ) -> tuple[SubmissionPlan, LaunchRecord, Sequence[str]]:
         """The plan that submits a request, the record to keep, and notes for the user."""
         text = request_text(request, site=self._launches.settings.site)
-        if self._store.backend.submit.request is None:
+        if not self._store.backend.submit.takes_requests:
             planned = await self._launches.plan(request, text, files)
             notes = [*planned.notes, *(one.words for one in await self._launches.findings(planned))]
             return (

@@ -37,10 +37,10 @@ from hpcdash.config.settings import LaunchSettings, PoolSettings
 from hpcdash.domain.request import TASK_KIND, Request, request_slot_type, request_slots
 from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.domain.states import ENDED
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.errors import CommandTimedOut, HpcdashError, UsageError
 from hpcdash.private_files import TERSE_WEAK_SPOT
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.state.database import StateUnusable
@@ -645,7 +645,7 @@ class Launches:
                 "Write one yourself and run: hpcdash submit SCRIPT",
             )
         has_gpus, _ = self.queues.has_gpus(request.queue)
-        if request.is_task and backend.detail.task_refusal is not None and not backend.is_embedded:
+        if request.is_task and backend.detail.holds_requeued and not backend.is_embedded:
             from hpcdash.services.share.submission import require_node_count
 
             require_node_count(request, request_slot_type(request, queue_has_gpus=has_gpus))

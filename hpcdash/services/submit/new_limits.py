@@ -17,6 +17,7 @@ from msgspec import Struct
 from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits
 from hpcdash.domain.states import JobState
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.units import (
     DAY,
     HOUR,
@@ -27,7 +28,6 @@ from hpcdash.domain.units import (
     parse_memory,
 )
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 
 Row = Mapping[str, Any]

@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.script.node_checks import CheckResult, parse_results
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError, NoSuchJob, UnreachableError, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
 from hpcdash.services.logs.locate import fetch_log_files

@@ -210,7 +210,6 @@ def build_request(
     """A request as it would be handed in with these files; asks nothing. Raises UsageError."""
     from hpcdash.job.zip import job_zip
 
-    assert store.backend.submit.request is not None
     return store.backend.submit.request(
         request, job_zip(), f"{MARK_START}{secrets.token_hex(5)}", files
     )

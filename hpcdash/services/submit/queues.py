@@ -18,10 +18,10 @@ from hpcdash.config.queue_defaults import Pool
 from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.offers import Offers, QueueOffer
 from hpcdash.domain.states import UNLISTED, NodeState, QueueStanding
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ from hpcdash.domain.switches import (
     variable_names,
     variables_in_list,
 )
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import HpcdashError, UnreachableError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.state.database import StateDatabase, StateUnusable

@@ -438,19 +438,14 @@ class _ArchiveQuery:
         self._rows = self._saved_rows = 0
 
     async def run(self) -> None:
-        history = self.store.backend.history
         self._tell()
         try:
-            if history.is_sliced:
+            if self.store.backend.history.is_sliced:
                 await self._in_slices()
             else:
                 await self._at_once()
-            if (
-                history.runs_at is not None
-                and self.span.until < self.queried_until - MINUTE
-                and not self.stop.is_set()
-            ):
-                await self._after_the_span(history.runs_at)
+            if self.span.until < self.queried_until - MINUTE and not self.stop.is_set():
+                await self._after_the_span()
         except HpcdashError as error:
             # The frames below hold all that a command printed.
             self.problem = error.with_traceback(None)
@@ -500,22 +495,20 @@ class _ArchiveQuery:
             if parsed is not None:
                 await self._keep(parsed, Span(gaps[0].since, self.queried_until))
 
-    async def _after_the_span(
-        self, runs_at: Callable[[str | None, int], Query[ParsedTable]]
-    ) -> None:
+    async def _after_the_span(self) -> None:
         """The runs that were there at its end, where what ended since is not known."""
+        query = self.store.backend.history.runs_at(self.user, self.span.until)
+        if query is None:
+            return
         since_then = Span(self.span.until, self.queried_until - _OVERLAP_SECONDS)
         if since_then.seconds > 0 and not self.files.missing(since_then):
             return
-        if (parsed := await self._ask(runs_at(self.user, self.span.until))) is not None:
+        if (parsed := await self._ask(query)) is not None:
             self.rejected += parsed.rejected
             self.extra.append(parsed.table)
 
     def _query(self, since: int, until: int) -> Query[ParsedTable]:
-        history = self.store.backend.history
-        if history.runs is not None:
-            return history.runs(self.user, since, until, self.queried_until)
-        return history.jobs(self.user, max(0, self.queried_until - since))
+        return self.store.backend.history.runs(self.user, since, until, self.queried_until)
 
     async def _ask(self, wanted: Query[ParsedTable]) -> ParsedTable | None:
         """The answer; None where it was stopped. Waits where our own ceiling has no room."""

@@ -11,7 +11,7 @@ from hpcdash.backends.base import Capability, PolicyReason
 from hpcdash.domain.limits import format_limit
 from hpcdash.domain.schema import LIMITS
 from hpcdash.domain.states import ACTIVE, WAITING
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.domain.tables import Kind
 
 if TYPE_CHECKING:
     from hpcdash.services.cluster.store import ClusterStore

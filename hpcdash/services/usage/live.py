@@ -17,7 +17,6 @@ from msgspec import Struct, field
 
 from hpcdash.backends.inside import Frames
 from hpcdash.backends.node_samples import NodeSample
-from hpcdash.backends.queries import Query
 from hpcdash.domain.nodelist import compress, natural_order
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_memory
@@ -85,9 +84,9 @@ class LiveUse:
 
         Raises UsageError, what the scheduler refuses, and what the transport raises.
         """
-        if (use_nodes := self._store.backend.inside.use_nodes) is not None:
+        if self._store.backend.inside.measures_use:
             native = (await self._store.fetch_detail(str(self.row["id"]))).native
-            async with aclosing(self._ask(native, use_nodes(native), looks)) as uses:
+            async with aclosing(self._ask(native, looks)) as uses:
                 async for use in uses:
                     yield use
             return
@@ -103,12 +102,13 @@ class LiveUse:
                 return
 
     async def _ask(
-        self, native: Mapping[str, str], nodes: Query[tuple[str, ...]], looks: int | None
+        self, native: Mapping[str, str], looks: int | None
     ) -> AsyncGenerator[NodeUse, None]:
         """Where the scheduler itself tells what a job uses: each look is a question, of the nodes
         it has by then.
         """
         store, count = self._store, 0
+        nodes = store.backend.inside.use_nodes(native)
         while looks is None or count < looks:
             if count:
                 await asyncio.sleep(EVERY_SECONDS if count > 1 else _TOLD_SECONDS)

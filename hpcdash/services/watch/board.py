@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hpcdash.config.watch_settings import QuietHours, WatchSettings
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.watch.alerts import AlertEvent, Alerts, AlertState
 from hpcdash.services.watch.state import WatchFiles, with_snoozed

@@ -15,10 +15,10 @@ from hpcdash.backends.queries import Query
 from hpcdash.config.watch_settings import HangingRule, LossesRule
 from hpcdash.domain.alerts import Finding, Severity, finding_key
 from hpcdash.domain.states import JobState
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import HOUR, parse_duration
 from hpcdash.errors import HpcdashError, NoSuchJob, RateLimited
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.page import PREEMPTED_BY
 from hpcdash.services.logs.locate import locate_logs

@@ -16,7 +16,7 @@ from hpcdash.domain.alerts import Finding, format_job, shown
 from hpcdash.domain.chains import find_chain
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.domain.tables import Kind
 from hpcdash.services.watch.alerts import Ending
 from hpcdash.services.watch.facts import Facts
 from hpcdash.services.watch.judge import UNREACHABLE, Judge

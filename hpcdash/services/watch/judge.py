@@ -27,9 +27,9 @@ from hpcdash.domain.alerts import ANY_ASPECT, Finding, finding_key
 from hpcdash.domain.chains import find_chain
 from hpcdash.domain.columns import as_array
 from hpcdash.domain.states import ACTIVE, JobState
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import MINUTE, format_span
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints
 from hpcdash.services.watch.disks import DiskUsage

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -23,11 +23,11 @@ from hpcdash.domain.columns import STATE_ORDER, shared_ending
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.job_text import format_end
-from hpcdash.domain.schema import JOBS, TEXT
+from hpcdash.domain.schema import TEXT
 from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.domain.tables import JOBS, ColumnSpec, Kind, TableSpec
 from hpcdash.domain.text import clip, visible
 from hpcdash.services.chains import ChainReader
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.table import elapsed_cell, job_hint
 from hpcdash.ui.table_view import ReadTableView
@@ -38,7 +38,26 @@ from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.table_rows import Column
 from hpcdash.ui.workers import call_after
 
-ROWS = pa.schema([*JOBS, pa.field("_row_id", TEXT), pa.field("_waits", TEXT)])
+CHAIN = TableSpec(
+    "chain",
+    fields={**JOBS.fields, "_row_id": "text", "_waits": "text"},
+    columns=(
+        ColumnSpec("id", 8, 0, title="JOB", flexible=True, longest=20),
+        ColumnSpec("name", 8, 6, flexible=True, longest=30),
+        *JOBS.select("state"),
+        ColumnSpec("started", 10, 2, "started_at"),
+        ColumnSpec("ended", 10, 2, "ends_at", "ENDS"),
+        ColumnSpec("elapsed", 8, 3, "elapsed_seconds"),
+        *JOBS.select("limit"),
+        ColumnSpec("how", 10, 1, "exit_code", align="left"),
+        ColumnSpec("waits", 12, 0, "_waits", "WAITS FOR", flexible=True, longest=60),
+        *JOBS.select("submitted"),
+        ColumnSpec("where", 10, 8, "node_list", "NODES"),
+        ColumnSpec("reason", 16, 8),
+        *JOBS.select("comment"),
+    ),
+    shown=("id", "name", "state", "started", "ended", "elapsed", "how", "waits"),
+)
 WHOLE = "whole chain"
 # The line that asks what is to be appended.
 APPEND = "append"
@@ -68,9 +87,8 @@ class ChainView(ReadTableView):
     It is read again when the lists show that something of it, or after it, is in another state.
     """
 
-    NAME = "chain"
+    SPEC = CHAIN
     IDENTITY = "_row_id"
-    DEFAULT_COLUMNS = ("id", "name", "state", "started", "ended", "elapsed", "how", "waits")
     DEFAULT_CSS = """
     ChainView > #about { height: auto; }
     ChainView > #about > Static { width: 1fr; height: auto; padding: 0 1; }
@@ -100,10 +118,6 @@ class ChainView(ReadTableView):
     def chain(self) -> JobChain | None:
         return self.reader.chain
 
-    @property
-    def schema(self) -> pa.Schema:
-        return ROWS
-
     def source(self) -> pa.Table | None:
         chain = self.chain
         if chain is None:
@@ -118,7 +132,7 @@ class ChainView(ReadTableView):
             for unit in chain.units
             for row in unit.rows
         ]
-        table = pa.Table.from_pylist(rows, ROWS)
+        table = pa.Table.from_pylist(rows, self.schema)
         self._made = (chain, table)
         return table
 
@@ -141,7 +155,7 @@ class ChainView(ReadTableView):
         if self.chain is None or not table.num_rows:
             return table
         return pa.concat_tables(
-            [pa.Table.from_pylist([self._whole(table)], ROWS), table]
+            [pa.Table.from_pylist([self._whole(table)], self.schema), table]
         ).unify_dictionaries()
 
     def _whole(self, table: pa.Table) -> dict[str, Any]:
@@ -162,30 +176,8 @@ class ChainView(ReadTableView):
             "_waits": "",
         }
 
-    @cached_property
-    def _catalogue(self) -> dict[str, Column]:
-        instant = cells.instant_cell(self.now, self.session.zone)
-        text = cells.text_cell
-        return {
-            "id": Column("id", "JOB", 8, "left", 0, text, flexible=True, longest=20),
-            "name": Column("name", "NAME", 8, "left", 6, text, flexible=True, longest=30),
-            "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
-            "started": Column("started_at", "STARTED", 10, "right", 2, instant),
-            "ended": Column("ends_at", "ENDS", 10, "right", 2, instant),
-            "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 3, elapsed_cell),
-            "limit": Column("limit_seconds", "LIMIT", 8, "right", 6, cells.duration_cell),
-            "how": Column("exit_code", "HOW", 10, "left", 1, how_cell),
-            "waits": Column(
-                "_waits", "WAITS FOR", 12, "left", 0, waits_cell, flexible=True, longest=60
-            ),
-            "submitted": Column("submitted_at", "SUBMITTED", 10, "right", 8, instant),
-            "where": Column("node_list", "NODES", 10, "left", 8, text),
-            "reason": Column("reason", "REASON", 16, "left", 8, text),
-            "comment": Column("comment", "COMMENT", 20, "left", 9, text),
-        }
-
-    def catalogue(self) -> Mapping[str, Column]:
-        return self._catalogue
+    def cell_functions(self) -> Mapping[str, cells.CellFunction]:
+        return {"elapsed": elapsed_cell, "how": how_cell, "waits": waits_cell}
 
     # -- reading
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.domain.nodelist import compress
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
@@ -101,7 +101,7 @@ class ClusterActions:
         rows = (
             table if table is not None else (await session.store.fetch(Kind.NODES)).table
         ).to_pylist()
-        if view.NAME == "queues":
+        if view.spec.name == "queues":
             return [select_nodes(name, rows, "", names) for name in sorted(names)]
         if missing := sorted(names - {row["name"] for row in rows}):
             raise UsageError(f"{missing[0]} is not listed any more", "u clears all marks.")

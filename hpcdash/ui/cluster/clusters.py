@@ -3,34 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
+from hpcdash.domain.tables import ColumnSpec, Kind, TableSpec
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
-from hpcdash.ui.widgets.table_rows import Column
 
-SCHEMA = pa.schema(
-    [
-        ("name", pa.string()),
-        ("title", pa.string()),
-        ("state", pa.string()),
-        ("user", pa.string()),
-        ("version", pa.string()),
-        ("age", pa.string()),
-        ("answer_ms", pa.int64()),
-        ("per_minute", pa.string()),
-        ("jobs", pa.int64()),
-        ("detail", pa.string()),
-        ("origin", pa.string()),
-    ]
+CLUSTERS = TableSpec(
+    "clusters",
+    fields={
+        "name": "text",
+        "title": "text",
+        "state": "text",
+        "user": "text",
+        "version": "text",
+        "age": "text",
+        "answer_ms": "count",
+        "per_minute": "text",
+        "jobs": "count",
+        "detail": "text",
+        "origin": "text",
+    },
+    columns=(
+        ColumnSpec("name", 10, 0, "title", "CLUSTER", flexible=True, longest=40),
+        ColumnSpec("state", 10, 0, title="CONNECTION"),
+        ColumnSpec("user", 9, 4),
+        ColumnSpec("version", 17, 6, title="SCHEDULER"),
+        ColumnSpec("jobs", 5, 3, title="MINE"),
+        ColumnSpec("age", 7, 2, align="right"),
+        ColumnSpec("answer", 6, 5, "answer_ms", "MS"),
+        ColumnSpec("commands", 9, 5, "per_minute", "CMD/MIN", align="right"),
+        ColumnSpec("detail", 20, 1, title="MESSAGE", flexible=True),
+        ColumnSpec("origin", 16, 7, title="FROM"),
+    ),
+    shown=(
+        "name",
+        "state",
+        "user",
+        "version",
+        "jobs",
+        "age",
+        "answer",
+        "commands",
+        "detail",
+    ),
 )
 _CONNECTION_STYLES = {
     "connected": cells.GOOD,
@@ -71,45 +93,14 @@ def session_row(session: ClusterSession, now: float) -> dict[str, Any]:
 class ClustersView(TableView):
     """Every cluster there is; enter goes to one."""
 
-    NAME = "clusters"
-    DEFAULT_COLUMNS: ClassVar[tuple[str, ...]] = (
-        "name",
-        "state",
-        "user",
-        "version",
-        "jobs",
-        "age",
-        "answer",
-        "commands",
-        "detail",
-    )
+    SPEC = CLUSTERS
 
-    @cached_property
-    def _catalogue(self) -> dict[str, Column]:
-        text = cells.text_cell
-        return {
-            "name": Column("title", "CLUSTER", 10, "left", 0, text, flexible=True, longest=40),
-            "state": Column("state", "CONNECTION", 10, "left", 0, connection_cell),
-            "user": Column("user", "USER", 9, "left", 4, text),
-            "version": Column("version", "SCHEDULER", 17, "left", 6, text),
-            "jobs": Column("jobs", "MINE", 5, "right", 3, cells.count_cell),
-            "age": Column("age", "AGE", 7, "right", 2, text),
-            "answer": Column("answer_ms", "MS", 6, "right", 5, cells.count_cell),
-            "commands": Column("per_minute", "CMD/MIN", 9, "right", 5, text),
-            "detail": Column("detail", "MESSAGE", 20, "left", 1, text, flexible=True),
-            "origin": Column("origin", "FROM", 16, "left", 7, text),
-        }
-
-    def catalogue(self) -> Mapping[str, Column]:
-        return self._catalogue
+    def cell_functions(self) -> Mapping[str, cells.CellFunction]:
+        return {"state": connection_cell}
 
     @property
     def kind(self) -> Kind:
         return Kind.MINE
-
-    @property
-    def schema(self) -> pa.Schema:
-        return SCHEMA
 
     @property
     def main_kind(self) -> Kind | None:
@@ -118,7 +109,7 @@ class ClustersView(TableView):
     def source(self) -> pa.Table | None:
         now = self.session.store.clock.now()
         sessions = self.app.sessions  # type: ignore[attr-defined]
-        return pa.Table.from_pylist([session_row(one, now) for one in sessions], schema=SCHEMA)
+        return pa.Table.from_pylist([session_row(one, now) for one in sessions], self.schema)
 
     def counts(self) -> tuple[str, str]:
         return "", ""

@@ -10,9 +10,9 @@ from textual.content import Content
 from textual.widgets import Static
 
 from hpcdash.domain.job_text import state_word
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_count
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.cluster.summary import QueueUse, own_fair_shares, own_jobs, queue_uses
 from hpcdash.ui.themes import style_name

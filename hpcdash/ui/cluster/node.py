@@ -16,10 +16,10 @@ from textual.widgets import Static
 from hpcdash.domain import schema
 from hpcdash.domain.nodelist import contains
 from hpcdash.domain.states import ACTIVE
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age, format_memory
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.page import activity_entries
 from hpcdash.services.session import ClusterSession
@@ -56,15 +56,15 @@ class NodeView(JobsView):
         self._start_activity()
 
     def _start_activity(self) -> None:
-        if self.session.store.backend.queue.node_activity is not None:
-            start_worker(self, self._fetch_activity, exclusive=True, group="activity")
+        start_worker(self, self._fetch_activity, exclusive=True, group="activity")
 
     async def _fetch_activity(self) -> None:
-        """Ask what programs have the scheduler run here; the page is whole without it."""
+        """Query what programs have the scheduler run here; the page is whole without it."""
         store = self.session.store
-        assert store.backend.queue.node_activity is not None
+        if (query := store.backend.queue.node_activity(self.node_name)) is None:
+            return
         try:
-            activity = await store.ask(store.backend.queue.node_activity(self.node_name))
+            activity = await store.ask(query)
         except HpcdashError as error:
             self._activity = (("activity", error.message),)
         else:

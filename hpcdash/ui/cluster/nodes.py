@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from hpcdash.domain.tables import NODES, Kind
 from hpcdash.domain.units import format_age
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
-from hpcdash.ui.widgets.table_rows import Column
 
 if TYPE_CHECKING:
     from hpcdash.services.submit.node_findings import NodeFinding
@@ -32,64 +30,24 @@ def load_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
 class NodesView(TableView):
     """The machines."""
 
-    NAME = "nodes"
-    DEFAULT_COLUMNS = (
-        "name",
-        "state",
-        "cpus",
-        "gpus",
-        "type",
-        "memory",
-        "load",
-        "jobs",
-        "check",
-        "queues",
-        "reason",
-    )
-    NOT_ALWAYS_TOLD = frozenset({"load", "queues", _CHECK})
+    SPEC = NODES
     _findings_stamp: tuple[int, int] | None = None
     _findings_read: Mapping[str, NodeFinding] = MappingProxyType({})
-
-    @property
-    def kind(self) -> Kind:
-        return Kind.NODES
 
     @property
     def kinds(self) -> frozenset[Kind]:
         # Everyone's queue tells how many jobs run on each node.
         return frozenset({Kind.NODES, Kind.EVERYONE})
 
-    @cached_property
-    def _catalogue(self) -> dict[str, Column]:
+    def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {
-            "name": Column("name", "NODE", 8, "left", 0, cells.text_cell, longest=24),
-            "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
-            "flags": Column("flags", "FLAGS", 14, "left", 8, cells.text_cell),
-            "cpus": Column("cpus_used", "CPU", 13, "left", 1, cells.usage_cell("cpus")),
-            "gpus": Column("gpus_used", "GPU", 13, "left", 2, cells.usage_cell("gpus")),
-            "type": Column("gpu_type", "TYPE", 6, "left", 6, gpu_type_cell, longest=14),
-            "memory": Column(
-                "memory_used_bytes",
-                "MEMORY",
-                16,
-                "left",
-                4,
-                cells.memory_usage_cell("memory_bytes"),
-            ),
-            "load": Column("load", "LOAD", 6, "right", 5, load_cell),
-            "jobs": Column("jobs", "JOBS", 5, "right", 6, cells.count_cell),
-            "check": Column(_CHECK, "CHECK", 5, "left", 6, check_cell, longest=20),
-            "queues": Column("queues", "QUEUES", 14, "left", 7, cells.text_cell),
-            "features": Column("features", "FEATURES", 18, "left", 9, cells.muted_cell),
-            "reason": Column(
-                "reason", "REASON", 16, "left", 3, blank_text, flexible=True, longest=80
-            ),
-            "by": Column("reason_by", "BY", 8, "left", 8, blank_text),
-            "since": Column("reason_since", "SINCE", 8, "right", 8, cells.age_cell(self.now)),
+            "type": gpu_type_cell,
+            "load": load_cell,
+            "check": check_cell,
+            "reason": blank_text,
+            "by": blank_text,
+            "since": cells.age_cell(self.now),
         }
-
-    def catalogue(self) -> Mapping[str, Column]:
-        return self._catalogue
 
     def placeholder(self) -> str:
         return "The scheduler lists no nodes. ctrl+r asks again"

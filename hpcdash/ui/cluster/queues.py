@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.states import REFUSING
+from hpcdash.domain.tables import QUEUES, Kind
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_duration
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
-from hpcdash.ui.widgets.table_rows import Column
 
 
 def name_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
@@ -49,52 +47,22 @@ def _format_free(row: Mapping[str, Any], unit: str) -> str:
 class QueuesView(TableView):
     """The queues one may submit to."""
 
-    NAME = "queues"
-    DEFAULT_COLUMNS = (
-        "name",
-        "open",
-        "limit",
-        "nodes",
-        "idle",
-        "down",
-        "cpus",
-        "gpus",
-        "running",
-        "pending",
-    )
-    # PBS does not bind queues to nodes.
-    NOT_ALWAYS_TOLD = frozenset({"nodes", "nodes_idle", "nodes_down", "cpus_used", "gpus_used"})
-
-    @property
-    def kind(self) -> Kind:
-        return Kind.QUEUES
+    SPEC = QUEUES
 
     @property
     def kinds(self) -> frozenset[Kind]:
         # Everyone's queue tells how many jobs run and wait in each.
         return frozenset({Kind.QUEUES, Kind.EVERYONE})
 
-    @cached_property
-    def _catalogue(self) -> dict[str, Column]:
+    def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {
-            "name": Column("name", "QUEUE", 12, "left", 0, name_cell, flexible=True, longest=30),
-            "open": Column("available", "STATE", 8, "left", 0, open_cell),
-            "limit": Column("limit_seconds", "LIMIT", 8, "right", 2, limit_cell),
-            "nodes": Column("nodes", "NODES", 5, "right", 3, cells.count_cell),
-            "idle": Column("nodes_idle", "IDLE", 5, "right", 1, cells.count_cell),
-            "down": Column("nodes_down", "DOWN", 5, "right", 4, down_cell),
-            "cpus": Column(
-                "cpus_used", "CPU", 21, "left", 2, cells.usage_cell("cpus", digits=11, bar=8)
-            ),
-            "gpus": Column(
-                "gpus_used", "GPU", 19, "left", 1, cells.usage_cell("gpus", digits=9, bar=8)
-            ),
-            "running": Column("jobs_running", "RUNNING", 7, "right", 3, cells.count_cell),
-            "pending": Column("jobs_pending", "PENDING", 7, "right", 3, cells.count_cell),
+            "name": name_cell,
+            "open": open_cell,
+            "limit": limit_cell,
+            "down": down_cell,
+            "cpus": cells.usage_cell("cpus", digits=11, bar=8),
+            "gpus": cells.usage_cell("gpus", digits=9, bar=8),
         }
-
-    def catalogue(self) -> Mapping[str, Column]:
-        return self._catalogue
 
     def placeholder(self) -> str:
         return "The scheduler lists no queues. ctrl+r asks again"

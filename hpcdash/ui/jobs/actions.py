@@ -20,10 +20,10 @@ from hpcdash.domain.impact import ActionChoice, choose, count_jobs, with_whole_a
 from hpcdash.domain.job_ids import is_task
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ACTIVE, ENDED, ENDED_BADLY
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_clock
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.action_text import (
     format_error,

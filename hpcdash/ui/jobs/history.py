@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,10 +19,10 @@ from hpcdash.domain.job_text import format_end
 from hpcdash.domain.runs import merge_runs
 from hpcdash.domain.spans import LOCAL_ZONE, Span, parse_span
 from hpcdash.domain.states import JobState
+from hpcdash.domain.tables import HISTORY, Kind
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_span
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.efficiency import FAIR_USE, POOR_USE, with_use
@@ -42,7 +42,7 @@ _SPANS = {"": "7 days", "30d": "30 days", "90d": "90 days", "365d": "1 year"}
 _OTHER = "other"
 # By the archive, which knows what jobs used; '' is a poll, which does not.
 _MEASURED = "7d"
-_USES = {"cpu_use": "CPU %", "memory_use": "MEM %", "gpu_use": "GPU %", "time_use": "TIME %"}
+_USES = frozenset({"cpu_use", "memory_use", "gpu_use", "time_use"})
 _EXIT_CELLS = 10
 _MOST_EXIT_CELLS = 40
 
@@ -105,25 +105,14 @@ class HistoryView(JobsView):
     """What the accounting database knows."""
 
     DEFAULT_CSS = """
-    HistoryView > #progress { dock: top; height: 1; padding: 0 1; color: $table-dim; display: none; }
+    HistoryView > #progress {
+        dock: top; height: 1; padding: 0 1; color: $table-dim; display: none;
+    }
     """
-    NAME = "history"
+    SPEC = HISTORY
     NEWEST_FIRST = True
     # As it comes: the newest end first.
     DEFAULT_SORT = ""
-    DEFAULT_COLUMNS = (
-        "id",
-        "name",
-        "user",
-        "queue",
-        "state",
-        "exit",
-        "elapsed",
-        "ended",
-        "cpus",
-        "gpus",
-        "nodes_at",
-    )
 
     def __init__(self, session: ClusterSession, **rest: Any) -> None:
         # Since and until when, as they were written; ('', ''): the last 7 days, which are polled.
@@ -141,34 +130,12 @@ class HistoryView(JobsView):
         yield Static("", id="progress", markup=False)
         yield from super().compose()
 
-    @property
-    def kind(self) -> Kind:
-        return Kind.HISTORY_EVERYONE if self.everyone else Kind.HISTORY
-
-    def make_catalogue(self) -> dict[str, Column]:
-        """Those of the queue that an ended job still has, and how it ended."""
-        job_catalogue = super().make_catalogue()
-        kept = ("id", "pinned", "name", "note", "user", "account", "queue", "qos", "state")
-        then = (
-            "limit",
-            "submitted",
-            "started",
-            "nodes",
-            "cpus",
-            "gpus",
-            "memory",
-            "comment",
-            "work_dir",
-        )
-        instant = cells.instant_cell(self.now, self.session.zone)
+    def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {
-            **{name: job_catalogue[name] for name in kept},
-            "exit": Column("exit_code", "EXIT", _EXIT_CELLS, "left", 2, exit_cell, flexible=True),
-            "elapsed": Column("elapsed_seconds", "ELAPSED", 8, "right", 3, cells.duration_cell),
-            "ended": Column("ends_at", "ENDED", 10, "right", 2, instant),
-            **{name: job_catalogue[name] for name in then},
-            **{name: Column(name, title, 6, "right", 5, use_cell) for name, title in _USES.items()},
-            "nodes_at": Column("node_list", "NODES", 10, "left", 7, cells.text_cell, flexible=True),
+            **super().cell_functions(),
+            "exit": exit_cell,
+            "elapsed": cells.duration_cell,
+            **dict.fromkeys(_USES, use_cell),
         }
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
@@ -236,7 +203,7 @@ class HistoryView(JobsView):
 
     def _fetch_use(self) -> None:
         """Where a column of it is shown of the last 7 days, have them of the archive."""
-        if self._span == ("", "") and not _USES.keys().isdisjoint(self.column_names):
+        if self._span == ("", "") and not _USES.isdisjoint(self.column_names):
             self._take_span((_MEASURED, ""))
 
     # -- any other span

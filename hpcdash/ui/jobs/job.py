@@ -20,9 +20,9 @@ from textual.widgets import Static
 
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.job_text import state_word
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, visible
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.overview import JobPicture, Part

@@ -6,39 +6,49 @@ import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 from rich.text import Text
 
-from hpcdash.domain.schema import COUNT, TEXT, TIME, WORD
+from hpcdash.domain.schema import arrow_schema
+from hpcdash.domain.tables import ColumnSpec, Kind, TableSpec
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.state.journal import JournalEntry, JournalUnreadable
 from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
-from hpcdash.ui.widgets.table_rows import Column
 from hpcdash.ui.workers import start_worker
 
 # What a filter knows of an entry; words without a key are looked for in `name`, `id` and `user`.
-ENTRIES = pa.schema(
-    [
-        ("_id", TEXT),
-        ("at", TIME),
-        ("cluster", WORD),
-        ("user", WORD),
-        ("verb", WORD),
-        ("id", TEXT),
-        ("jobs", COUNT),
-        ("outcome", WORD),
-        ("words", TEXT),
-        ("name", TEXT),
-    ]
+JOURNAL = TableSpec(
+    "journal",
+    fields={
+        "_id": "text",
+        "at": "time",
+        "cluster": "word",
+        "user": "word",
+        "verb": "word",
+        "id": "text",
+        "jobs": "count",
+        "outcome": "word",
+        "words": "text",
+        "name": "text",
+    },
+    columns=(
+        ColumnSpec("when", 10, 0, "at"),
+        ColumnSpec("cluster", 7, 3, longest=20),
+        ColumnSpec("user", 5, 4, longest=12),
+        ColumnSpec("verb", 7, 0, title="WHAT", longest=17),
+        ColumnSpec("jobs", 12, 1, "id", flexible=True, longest=60),
+        ColumnSpec("count", 5, 5, "jobs", "N"),
+        ColumnSpec("outcome", 13, 0),
+        ColumnSpec("words", 14, 2, title="MESSAGE", flexible=True, muted=True),
+    ),
+    shown=("when", "cluster", "verb", "jobs", "outcome", "words"),
 )
 _OUTCOMES = {
     "done": "done",
@@ -77,14 +87,13 @@ def outcome_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 class JournalView(TableView):
-    """The journal's newest entries, as a table of ENTRIES; read again when shown, and after an
+    """The journal's newest entries, as a table of JOURNAL; read again when shown, and after an
     action.
     """
 
-    NAME = "journal"
+    SPEC = JOURNAL
     NEWEST_FIRST = True
     IDENTITY = "_id"
-    DEFAULT_COLUMNS = ("when", "cluster", "verb", "jobs", "outcome", "words")
 
     def __init__(self, *arguments: Any, **rest: Any) -> None:
         self._entries: dict[str, JournalEntry] = {}
@@ -92,10 +101,6 @@ class JournalView(TableView):
         self._unreadable = 0
         self._error: JournalUnreadable | None = None
         super().__init__(*arguments, **rest)
-
-    @property
-    def schema(self) -> pa.Schema:
-        return ENTRIES
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -118,22 +123,8 @@ class JournalView(TableView):
     def store_changed(self, changed: Changed) -> None:
         """Nothing of a cluster is shown."""
 
-    @cached_property
-    def _catalogue(self) -> dict[str, Column]:
-        instant = cells.instant_cell(self.now, self.session.zone)
-        return {
-            "when": Column("at", "WHEN", 10, "right", 0, instant),
-            "cluster": Column("cluster", "CLUSTER", 7, "left", 3, cells.text_cell, longest=20),
-            "user": Column("user", "USER", 5, "left", 4, cells.text_cell, longest=12),
-            "verb": Column("verb", "WHAT", 7, "left", 0, cells.text_cell, longest=17),
-            "jobs": Column("id", "JOBS", 12, "left", 1, cells.text_cell, flexible=True, longest=60),
-            "count": Column("jobs", "N", 5, "right", 5, cells.count_cell),
-            "outcome": Column("outcome", "OUTCOME", 13, "left", 0, outcome_cell),
-            "words": Column("words", "MESSAGE", 14, "left", 2, cells.muted_cell, flexible=True),
-        }
-
-    def catalogue(self) -> Mapping[str, Column]:
-        return self._catalogue
+    def cell_functions(self) -> Mapping[str, cells.CellFunction]:
+        return {"outcome": outcome_cell}
 
     def placeholder(self) -> str:
         return "No actions yet. What you submit, hold or cancel is listed here; q goes back"
@@ -188,7 +179,7 @@ class JournalView(TableView):
         )
 
     def scope_crumbs(self) -> Sequence[str]:
-        return (self.NAME,)
+        return (self.spec.name,)
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         entry = self._entries.get(row_id)
@@ -237,7 +228,7 @@ class JournalView(TableView):
 
 
 def build_table(entries: Sequence[JournalEntry]) -> pa.Table:
-    """Entries as a table of ENTRIES, in their order."""
+    """Entries as a table of JOURNAL, in their order."""
     rows = [
         {
             "_id": entry.action_id,
@@ -260,4 +251,4 @@ def build_table(entries: Sequence[JournalEntry]) -> pa.Table:
         }
         for entry in entries
     ]
-    return pa.Table.from_pylist(rows, ENTRIES)
+    return pa.Table.from_pylist(rows, arrow_schema(JOURNAL))

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.domain.states import JobState
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.metrics.charts.state import main_metric
 from hpcdash.services.metrics.loss_tails import LossTail, LossTails
 from hpcdash.services.metrics.vocabulary import is_loss

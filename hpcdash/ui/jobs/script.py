@@ -17,9 +17,9 @@ from textual.widgets import Static
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import Script
 from hpcdash.domain.scripts import ScriptLine, difference_lines, line_ends, script_lines, unified
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.rows import select_rows
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.session import ClusterSession

@@ -17,9 +17,9 @@ from hpcdash.domain import arrays
 from hpcdash.domain.columns import shared_beginning, shared_ending
 from hpcdash.domain.job_text import format_end, state_word
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
+from hpcdash.domain.tables import JOBS, Kind
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_duration
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.limits import policy_hint
@@ -126,22 +126,8 @@ class JobsView(TableView):
     DEFAULT_CSS = """
     JobsView.-beside > JobOverview { dock: right; }
     """
-    NAME = "jobs"
+    SPEC = JOBS
     IDENTITY = "_row_id"
-    DEFAULT_COLUMNS = (
-        "id",
-        "name",
-        "user",
-        "queue",
-        "state",
-        "elapsed",
-        "left",
-        "nodes",
-        "cpus",
-        "gpus",
-        "where",
-    )
-
     # What runs comes first; within a state the scheduler's own order stays.
     DEFAULT_SORT = "state"
 
@@ -182,10 +168,6 @@ class JobsView(TableView):
             words = f"Filtered as last time: {visible(self.filter_text)}. esc clears the filter"
             cast("DashboardScreen", self.screen).notice(words)
 
-    @property
-    def kind(self) -> Kind:
-        return Kind.EVERYONE if self.everyone else Kind.MINE
-
     @cached_property
     def _notes(self) -> JobNotes:
         return session_notes(self.session)
@@ -205,55 +187,17 @@ class JobsView(TableView):
 
         return ShownLosses(self.session, self._patterns)
 
-    @cached_property
-    def _catalogue(self) -> dict[str, Column]:
-        return self.make_catalogue()
-
-    def make_catalogue(self) -> dict[str, Column]:
-        """Every column of a job, by name."""
-        instant = cells.instant_cell(self.now, self.session.zone)
-        text, count, duration = cells.text_cell, cells.count_cell, cells.duration_cell
+    def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {
-            "id": Column("id", "ID", 6, "left", 0, id_cell, flexible=True, longest=18),
-            "pinned": Column(
-                "pinned", "PIN", 3, "left", 3, lambda value, row: "*" if value else ""
-            ),
-            "name": Column("name", "NAME", 14, "left", 1, text, flexible=True, longest=60),
-            "note": Column(
-                "note", "NOTE", 8, "left", 4, lambda value, row: value or "", longest=24
-            ),
-            "user": Column("user", "USER", 5, "left", 2, text, longest=12),
-            "account": Column("account", "ACCOUNT", 9, "left", 9, cells.muted_cell),
-            "queue": Column("queue", "QUEUE", 5, "left", 5, text, longest=14),
-            "qos": Column("qos", "QOS", 8, "left", 9, cells.muted_cell),
-            "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
-            "elapsed": Column(
-                "elapsed_seconds", "ELAPSED", 8, "right", 2, running_elapsed_cell(self._age_seconds)
-            ),
-            "limit": Column("limit_seconds", "LIMIT", 8, "right", 6, duration),
-            "left": Column("ends_at", "LEFT", 8, "right", 3, left_cell(self.now)),
-            "nodes": Column("nodes", "N", 4, "right", 7, count),
-            "cpus": Column("cpus", "CPU", 5, "right", 6, count),
-            "gpus": Column("gpus", "GPU", 4, "right", 5, zero_is_blank),
-            "memory": Column("memory_bytes", "MEM", 7, "right", 8, cells.memory_cell),
-            "where": Column("node_list", "NODES / WHY", 14, "left", 2, where_cell, flexible=True),
-            "reason": Column("reason", "REASON", 18, "left", 6, text),
-            "priority": Column("priority", "PRIO", 8, "right", 8, count),
-            "submitted": Column("submitted_at", "SUBMITTED", 10, "right", 8, instant),
-            "eligible": Column("eligible_at", "ELIGIBLE", 10, "right", 9, instant),
-            "started": Column("started_at", "STARTED", 10, "right", 7, instant),
-            "ends": Column("ends_at", "ENDS", 10, "right", 7, instant),
-            "starts": Column("_expected_start_at", "STARTS", 10, "right", 7, instant),
-            "dependency": Column("dependency", "DEPENDENCY", 20, "left", 9, text),
-            "loss": Column(
-                _LOSS, "LOSS", 18, "left", 4, lambda value, row: self._losses.cell(value, row)
-            ),
-            "comment": Column("comment", "COMMENT", 20, "left", 9, text),
-            "work_dir": Column("work_dir", "DIRECTORY", 24, "left", 9, text),
+            "id": id_cell,
+            "pinned": lambda value, row: "*" if value else "",
+            "note": lambda value, row: value or "",
+            "elapsed": running_elapsed_cell(self._age_seconds),
+            "left": left_cell(self.now),
+            "gpus": zero_is_blank,
+            "where": where_cell,
+            "loss": lambda value, row: self._losses.cell(value, row),
         }
-
-    def catalogue(self) -> Mapping[str, Column]:
-        return self._catalogue
 
     def _age_seconds(self) -> float:
         """How old what is shown is."""
@@ -352,8 +296,8 @@ class JobsView(TableView):
     def columns(self) -> list[Column]:
         """The chosen ones; the user is left out by itself where all jobs are one's own."""
         columns = super().columns()
-        if self.column_names == self.DEFAULT_COLUMNS:
-            kept, known = self._notes.kept(), self.catalogue()
+        if self.column_names == self.spec.shown:
+            kept, known = self._notes.kept(), self.catalogue
             columns[1:1] = [known["pinned"]] if kept.pinned else []
             at = next(at for at, column in enumerate(columns) if column.key == "name") + 1
             columns[at:at] = [known["note"]] if kept.notes else []

@@ -5,7 +5,6 @@ failures first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -15,33 +14,41 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.impact import count_jobs, state_counts
 from hpcdash.domain.job_ids import parse_array_id, with_tasks
 from hpcdash.domain.job_text import format_exit, signal_name, state_word
-from hpcdash.domain.schema import COUNT, TEXT, WORD
 from hpcdash.domain.states import JobState
+from hpcdash.domain.tables import STATE_WIDTH, ColumnSpec, Kind, TableSpec
 from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.triage import EndedTask, TaskGroup
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.triage import Row, Triage, TriageReader
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.table_view import ReadTableView
 from hpcdash.ui.view import Targets
 from hpcdash.ui.widgets import cells
-from hpcdash.ui.widgets.table_rows import Column
 
 # A row is a group, or under an open group one task; `name` is the last line of its log.
-ROWS = pa.schema(
-    [
-        ("_id", TEXT),
-        ("id", TEXT),
-        ("tasks", TEXT),
-        ("state", WORD),
-        ("exit_code", COUNT),
-        ("exit_signal", COUNT),
-        ("node", TEXT),
-        ("name", TEXT),
-        ("_tasks", COUNT),
-        ("_fold", pa.int8()),
-        ("_problem", TEXT),
-    ]
+TRIAGE = TableSpec(
+    "triage",
+    fields={
+        "_id": "text",
+        "id": "text",
+        "tasks": "text",
+        "state": "word",
+        "exit_code": "count",
+        "exit_signal": "count",
+        "node": "text",
+        "name": "text",
+        "_tasks": "count",
+        "_fold": "count",
+        "_problem": "text",
+    },
+    columns=(
+        ColumnSpec("state", STATE_WIDTH, 0),
+        ColumnSpec("n", 4, 1, "_tasks"),
+        ColumnSpec("tasks", 10, 0, flexible=True, longest=20),
+        ColumnSpec("exit", 11, 2, "exit_code", align="left"),
+        ColumnSpec("line", 30, 0, "name", "LAST WORDS", flexible=True),
+        ColumnSpec("nodes", 8, 3, "node", flexible=True, longest=18),
+    ),
+    shown=("state", "n", "tasks", "exit", "line", "nodes"),
 )
 FOLDED, OPEN, TASK = 1, 2, 3
 _SHELL_SIGNAL = 128
@@ -83,10 +90,9 @@ def line_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 class TriageView(ReadTableView):
     """One array. It is read again when the lists show that one of its tasks is in another state."""
 
-    NAME = "triage"
+    SPEC = TRIAGE
     LISTS: ClassVar[frozenset[Kind | None]] = frozenset({None, Kind.MINE, Kind.EVERYONE})
     IDENTITY = "_id"
-    DEFAULT_COLUMNS = ("state", "n", "tasks", "exit", "line", "nodes")
 
     reader: TriageReader
 
@@ -114,14 +120,12 @@ class TriageView(ReadTableView):
         """Whether the rows are workers of one job, and no jobs."""
         return self.triage is not None and self.triage.tasks.are_workers
 
-    @property
-    def schema(self) -> pa.Schema:
-        return ROWS
-
     def source(self) -> pa.Table | None:
         if self.triage is None:
             return None
-        return pa.Table.from_pylist([self._group_row(group) for group in self.triage.groups], ROWS)
+        return pa.Table.from_pylist(
+            [self._group_row(group) for group in self.triage.groups], self.schema
+        )
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
         """The groups with the tasks of those that are open below each."""
@@ -134,7 +138,7 @@ class TriageView(ReadTableView):
             rows.append(row)
             if row["_fold"] == OPEN:
                 rows += [_task_row(member) for member in by_id[row["_id"]].members]
-        return pa.Table.from_pylist(rows, ROWS)
+        return pa.Table.from_pylist(rows, self.schema)
 
     def _group_row(self, group: TaskGroup) -> dict[str, Any]:
         row_id = _group_id(group)
@@ -168,21 +172,8 @@ class TriageView(ReadTableView):
         began = any(member.nodes for member in group.members)
         return "its log was not read" if began else "it never began"
 
-    @cached_property
-    def _catalogue(self) -> dict[str, Column]:
-        return {
-            "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
-            "n": Column("_tasks", "N", 4, "right", 1, cells.count_cell),
-            "tasks": Column("tasks", "TASKS", 10, "left", 0, tasks_cell, flexible=True, longest=20),
-            "exit": Column("exit_code", "EXIT", 11, "left", 2, exit_cell),
-            "line": Column("name", "LAST WORDS", 30, "left", 0, line_cell, flexible=True),
-            "nodes": Column(
-                "node", "NODES", 8, "left", 3, cells.text_cell, flexible=True, longest=18
-            ),
-        }
-
-    def catalogue(self) -> Mapping[str, Column]:
-        return self._catalogue
+    def cell_functions(self) -> Mapping[str, cells.CellFunction]:
+        return {"tasks": tasks_cell, "exit": exit_cell, "line": line_cell}
 
     # -- reading
 

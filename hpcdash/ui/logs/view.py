@@ -17,10 +17,10 @@ from textual.widgets import Input, Static
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import LogFiles, OtherLog
 from hpcdash.domain.states import ENDED
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.lookup import known_row, known_tasks

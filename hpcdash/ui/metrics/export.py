@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import re
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 
-from hpcdash.domain.columns import without_formulas
+from hpcdash.domain.columns import encode_csv, without_formulas
 from hpcdash.private_files import write_output
 from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.charts.curves import ChartRequest
@@ -53,10 +51,8 @@ def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> t
             }
             tables.append(pa.table(columns))
     csv_file, svg_file = folder / f"{stem}.csv", folder / f"{stem}.svg"
-    rows = io.BytesIO()
-    pyarrow.csv.write_csv(without_formulas(pa.concat_tables(tables)), rows)
     write_output(svg_file, draw_svg(request, title).encode())
-    write_output(csv_file, rows.getvalue())
+    write_output(csv_file, encode_csv(without_formulas(pa.concat_tables(tables))))
     return csv_file, svg_file
 
 

@@ -25,9 +25,9 @@ from hpcdash.backends.base import Capability
 from hpcdash.config.metric_patterns import EXAMPLE, EXAMPLE_LINE
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, counted, visible
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.metrics.charts.state import (

@@ -13,9 +13,9 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Button, Static
 
 from hpcdash.config.plugins import JOB_VIEWS, NODE, Plugin
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.rows import select_rows
 from hpcdash.services.plugins import (
     OutputLines,

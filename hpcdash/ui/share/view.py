@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +17,9 @@ from textual.widgets import Static
 
 from hpcdash.domain.share import EVERYONE
 from hpcdash.domain.states import JobState
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, visible
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.share import text
@@ -32,7 +31,6 @@ from hpcdash.ui.themes import style_name
 from hpcdash.ui.view import FRAMED_LINES
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.cells import signs
-from hpcdash.ui.widgets.table_rows import Column
 
 _NO_POOLS = (
     "No pool is shared here. [share.NAME] in the configuration makes one: hpcdash config example"
@@ -75,23 +73,8 @@ class ShareView(ReadTableView):
     Its coordinator's file is read as often as one's own jobs are asked for, while shown.
     """
 
-    NAME = "share"
+    SPEC = POOL_TASKS
     IDENTITY = "id"
-    DEFAULT_COLUMNS = (
-        *(
-            "id",
-            "user",
-            "name",
-            "nodes",
-            "priority",
-            "state",
-            "turn",
-            "demotion",
-            "suspended",
-            "labels",
-            "why",
-        ),
-    )
     DEFAULT_CSS = """
     ShareView > .about { height: auto; }
     ShareView > .about > Static { width: 1fr; height: auto; padding: 0 1; }
@@ -191,32 +174,13 @@ class ShareView(ReadTableView):
 
     # -- the table
 
-    @property
-    def schema(self) -> pa.Schema:
-        return POOL_TASKS
-
-    @cached_property
-    def _catalogue(self) -> dict[str, Column]:
-        instant = cells.instant_cell(self.now, self.session.zone)
-        plain = cells.text_cell
+    def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {
-            "id": Column("id", "JOB", 6, "left", 0, plain, flexible=True, longest=16),
-            "user": Column("user", "USER", 6, "left", 2, plain, longest=12),
-            "name": Column("name", "NAME", 8, "left", 1, plain, flexible=True, longest=28),
-            "nodes": Column("nodes", "NODES", 5, "right", 2, cells.count_cell),
-            "priority": Column("priority", "PRIORITY", 8, "left", 1, plain, longest=19),
-            "state": Column("state", "STATE", cells.STATE_WIDTH, "left", 0, state_cell),
-            "turn": Column("turn", "TURN", 5, "left", 3, plain),
-            "demotion": Column("demotion_at", "NORMAL IN", 9, "right", 4, self._demotion_cell),
-            "labels": Column("labels", "LABELS", 6, "left", 5, labels_cell, longest=20),
-            "suspended": Column("suspended", "SUSPENDED", 9, "right", 6, count_cell),
-            "since": Column("since", "SINCE", 10, "right", 7, instant),
-            "submitted": Column("submitted_at", "SUBMITTED", 10, "right", 8, instant),
-            "why": Column("why", "WHY", 16, "left", 1, plain, flexible=True),
+            "state": state_cell,
+            "demotion": self._demotion_cell,
+            "labels": labels_cell,
+            "suspended": count_cell,
         }
-
-    def catalogue(self) -> Mapping[str, Column]:
-        return self._catalogue
 
     def _demotion_cell(self, value: object, row: cells.RowContext) -> cells.Cell:
         pool = self.pool
@@ -226,7 +190,7 @@ class ShareView(ReadTableView):
     def source(self) -> pa.Table | None:
         pool = self.pool
         if pool is None:
-            return None if self._readers else POOL_TASKS.empty_table()
+            return None if self._readers else self.schema.empty_table()
         return task_table(pool.tasks)
 
     def counts(self) -> tuple[str, str]:

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.lookup import known_row
@@ -312,7 +312,7 @@ def _planner(
         if request is None:
             raise UsageError("there is nothing to submit yet")
         request = request if after is None else replace(request, after=after, name=name)
-        if session.store.backend.submit.request is not None:
+        if session.store.backend.submit.takes_requests:
             from hpcdash.services.submit.plan import plan_request
 
             await session.store.open(force=True)

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.offers import Offers, QosOffer, QueueOffer
 from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_memory, format_span
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.form_fields import FIELDS, FieldKind
 from hpcdash.ui.dialogs import Choice

@@ -253,7 +253,7 @@ class SubmitPage(View):
         try:
             await store.open()
             self.offers = await fetch_offers(store)
-            if store.backend.submit.request is None:
+            if not store.backend.submit.takes_requests:
                 self._root = await self.launches.root()
         except HpcdashError as error:
             self._unreachable = error

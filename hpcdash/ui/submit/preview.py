@@ -157,7 +157,7 @@ def preview_request(
         _report_rest(draft, problems, launches, offers)
         return FormPreview(problems, text=reading.text, links=reading.links)
     called = format_call(request.call, request.array) if request.call is not None else ""
-    if launches.store.backend.submit.request is not None:
+    if launches.store.backend.submit.takes_requests:
         return _preview_plain(request, reading, problems, launches, offers, last)
     try:
         script = launches.render(request, uid=_UID, root=root)

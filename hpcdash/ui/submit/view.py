@@ -18,10 +18,10 @@ from textual.geometry import Size
 from textual.widgets import Static
 
 from hpcdash.backends.actions import Outcome
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.database import StateUnusable
@@ -265,8 +265,8 @@ class SubmitView(SubmitPage):
         self.app.push_screen(
             ChoiceDialog(
                 "Start from",
-                [point.choice for point in points],
-                lambda value: points[int(value)].take(),
+                [Choice(str(at), words, label) for at, (label, words, _) in enumerate(points)],
+                lambda value: points[int(value)][2](),
             )
         )
 
@@ -368,15 +368,8 @@ class SubmitView(SubmitPage):
         )
 
 
-class StartingPoint(Struct, frozen=True):
-    """One of them: how it is listed, and what taking it does."""
-
-    choice: Choice
-    take: Callable[[], None]
-
-
-def starting_points(view: SubmitView) -> list[StartingPoint]:
-    """All there are, the empty form first; their values are their places in the list."""
+def starting_points(view: SubmitView) -> list[tuple[str, str, Callable[[], None]]]:
+    """The label and the description of each, and what choosing it does; the empty form first."""
     found: list[tuple[str, str, Callable[[], None]]] = [
         ("an empty form", "", lambda: view.put(Draft()))
     ]
@@ -402,10 +395,7 @@ def starting_points(view: SubmitView) -> list[StartingPoint]:
             found.append(
                 (recent.name or "without a name", words, partial(_take, view, recent.text))
             )
-    return [
-        StartingPoint(Choice(str(at), words, label), take)
-        for at, (label, words, take) in enumerate(found)
-    ]
+    return found
 
 
 def preview_name(looked: FormPreview) -> str:

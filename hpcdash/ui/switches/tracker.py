@@ -26,9 +26,9 @@ from hpcdash.domain.switch_text import (
     in_time,
 )
 from hpcdash.domain.switches import SwitchKind
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.actions import Plan

@@ -17,10 +17,10 @@ from textual.events import Resize
 from textual.widgets import Static
 
 from hpcdash.domain.spans import LOCAL_ZONE, Span, parse_span
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_span
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.dialogs import Choice, ChoiceDialog
 from hpcdash.ui.jobs.history import SpanDialog

@@ -6,18 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from rich.text import Text
 from textual.worker import Worker
 
-from hpcdash.domain.schema import TEXT, TIME, WORD
+from hpcdash.domain.schema import arrow_schema
+from hpcdash.domain.tables import ColumnSpec, Kind, TableSpec
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.watch.alerts import is_job_rule, rule_title
 from hpcdash.ui.dialogs import TextDialog
@@ -26,7 +25,6 @@ from hpcdash.ui.table_view import TableView
 from hpcdash.ui.view import CHART_RANK
 from hpcdash.ui.watch.announcer import UNWATCHED
 from hpcdash.ui.widgets import cells
-from hpcdash.ui.widgets.table_rows import Column
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
@@ -40,20 +38,32 @@ _NO_WATCHDOGS = (
 
 
 # Words without a key are looked for in `name`, `id` and `user`.
-ALERTS = pa.schema(
-    [
-        ("_key", TEXT),
-        ("severity", WORD),
-        ("since", TIME),
-        ("rule", WORD),
-        ("title", WORD),
-        ("id", TEXT),
-        ("words", TEXT),
-        ("next_step", TEXT),
-        ("snoozed_until", TIME),
-        ("name", TEXT),
-        ("user", WORD),
-    ]
+ALERTS = TableSpec(
+    "alerts",
+    fields={
+        "_key": "text",
+        "severity": "word",
+        "since": "time",
+        "rule": "word",
+        "title": "word",
+        "id": "text",
+        "words": "text",
+        "next_step": "text",
+        "snoozed_until": "time",
+        "name": "text",
+        "user": "word",
+    },
+    columns=(
+        ColumnSpec("severity", 11, 0),
+        ColumnSpec("since", 10, 1),
+        ColumnSpec("rule", 12, 4, longest=20),
+        ColumnSpec("subject", 10, 4, "id", "WHAT", flexible=True, longest=40),
+        ColumnSpec("words", 30, 0, title="ALERT", flexible=True),
+        ColumnSpec("next", 20, 3, "next_step", "WHAT TO DO", flexible=True, muted=True),
+        ColumnSpec("snoozed", 10, 2, "snoozed_until", "SNOOZED TO"),
+    ),
+    shown=("severity", "since", "words", "snoozed"),
+    optional=frozenset({"snoozed_until"}),
 )
 # One look costs a login node a command or two.
 _LOOK_SECONDS = 60.0
@@ -73,10 +83,8 @@ class AlertsView(TableView):
     While it is shown the watchdogs look at all they are to watch.
     """
 
-    NAME = "alerts"
+    SPEC = ALERTS
     IDENTITY = "_key"
-    DEFAULT_COLUMNS = ("severity", "since", "words", "snoozed")
-    NOT_ALWAYS_TOLD = frozenset({"snoozed_until"})
 
     def __init__(self, *arguments: Any, **rest: Any) -> None:
         self._has_looked = False
@@ -88,29 +96,8 @@ class AlertsView(TableView):
     def board(self) -> WatchBoard | None:
         return self.session.watching
 
-    @cached_property
-    def _catalogue(self) -> dict[str, Column]:
-        instant = cells.instant_cell(self.now, self.session.zone)
-        return {
-            "severity": Column("severity", "SEVERITY", 11, "left", 0, severity_cell),
-            "since": Column("since", "SINCE", 10, "right", 1, instant),
-            "rule": Column("rule", "RULE", 12, "left", 4, cells.text_cell, longest=20),
-            "subject": Column(
-                "id", "WHAT", 10, "left", 4, cells.text_cell, flexible=True, longest=40
-            ),
-            "words": Column("words", "ALERT", 30, "left", 0, cells.text_cell, flexible=True),
-            "next": Column(
-                "next_step", "WHAT TO DO", 20, "left", 3, cells.muted_cell, flexible=True
-            ),
-            "snoozed": Column("snoozed_until", "SNOOZED TO", 10, "right", 2, instant),
-        }
-
-    def catalogue(self) -> Mapping[str, Column]:
-        return self._catalogue
-
-    @property
-    def schema(self) -> pa.Schema:
-        return ALERTS
+    def cell_functions(self) -> Mapping[str, cells.CellFunction]:
+        return {"severity": severity_cell}
 
     @property
     def kind(self) -> Kind:
@@ -332,4 +319,4 @@ def build_table(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:
                 "user": None,
             }
         )
-    return pa.Table.from_pylist(rows, ALERTS)
+    return pa.Table.from_pylist(rows, arrow_schema(ALERTS))

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import JobState, NodeState
+from hpcdash.domain.tables import ColumnSpec, FieldType
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age, format_count, format_duration, format_memory
 from hpcdash.ui.themes import STATE_STYLES, style_name
@@ -30,9 +31,6 @@ Clock: TypeAlias = Callable[[], datetime]
 
 MUTED, STRONG, GOOD, WARNING, BAD, ACCENT = "muted", "strong", "good", "warning", "bad", "accent"
 CELL_STYLES: tuple[str, ...] = (*STATE_STYLES, MUTED, STRONG, GOOD, WARNING, BAD, ACCENT)
-
-# A sign, a space and the longest word.
-STATE_WIDTH = 12
 
 
 class Signs(Struct, frozen=True):
@@ -165,6 +163,28 @@ def memory_cell(value: float | None, row: RowContext) -> Cell:
 def duration_cell(value: float | None, row: RowContext) -> Cell:
     """Seconds, as `12:34`, `3:04:05` or `2d04h`."""
     return _missing() if value is None else format_duration(value)
+
+
+def default_cell(column: ColumnSpec, kind: FieldType) -> CellFunction:
+    """How a column's cells are drawn where a view has no way of its own."""
+    if (text := column.text) is not None:
+        return lambda value, row: visible(text(row)) or _missing()
+    if column.total:
+        is_memory = column.key.endswith("_bytes")
+        return memory_usage_cell(column.total) if is_memory else usage_cell(column.total)
+    if column.muted:
+        return muted_cell
+    if column.name == "state":
+        return state_cell
+    if kind != "count":
+        return text_cell
+    return (
+        duration_cell
+        if column.key.endswith("_seconds")
+        else memory_cell
+        if column.key.endswith("_bytes")
+        else count_cell
+    )
 
 
 def age_cell(clock: Clock) -> CellFunction:

@@ -21,9 +21,17 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from hpcdash.domain.tables import ColumnSpec, TableSpec
 from hpcdash.domain.text import ELLIPSIS, cell_width, clip_path, visible
 from hpcdash.ui.themes import STATE_STYLES
-from hpcdash.ui.widgets.cells import CELL_STYLES, MUTED, Cell, CellFunction, signs
+from hpcdash.ui.widgets.cells import (
+    CELL_STYLES,
+    MUTED,
+    Cell,
+    CellFunction,
+    default_cell,
+    signs,
+)
 
 # Cells before the first column: cursor, mark, a blank.
 GUTTER = 3
@@ -54,6 +62,26 @@ class Column(Struct, frozen=True):
     cell: CellFunction
     flexible: bool = False
     longest: int = 0
+
+
+def build_column(
+    spec: TableSpec, column: ColumnSpec, cell: CellFunction | None, instant: CellFunction
+) -> Column:
+    """A column of a table with its cells: `cell`, or what its field's type has; `instant` is that
+    of times.
+    """
+    kind = spec.fields.get(column.key, "text")
+    is_number = kind in ("count", "real", "time") and not column.total
+    return Column(
+        column.key,
+        column.title or column.name.upper().replace("_", " "),
+        column.width,
+        column.align or ("right" if is_number else "left"),
+        column.priority,
+        cell or (instant if kind == "time" else default_cell(column, kind)),
+        column.flexible,
+        column.longest,
+    )
 
 
 class PlacedColumn(Struct, frozen=True):

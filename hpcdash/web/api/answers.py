@@ -199,17 +199,6 @@ ANSWERS = (
 )
 
 
-def build_envelope(session: ClusterSession, taken_at: float | None = None) -> dict[str, Any]:
-    """The fields of an Envelope."""
-    store = session.store
-    taken_at = store.clock.now() if taken_at is None else taken_at
-    return {
-        "cluster": session.name,
-        "backend": store.backend.name,
-        "taken_at": format_utc(taken_at),
-    }
-
-
 def summarize_launch(state: LaunchState) -> LaunchSummary:
     launch, row = state.launch, state.rows[0] if len(state.rows) == 1 else None
     return LaunchSummary(

@@ -25,6 +25,7 @@ from hpcdash.config.request import build_request
 from hpcdash.domain.request import Request
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.domain.schema import JOBS, public_names
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import (
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
@@ -33,7 +34,7 @@ from hpcdash.errors import (
     HpcdashError,
     UsageError,
 )
-from hpcdash.services.cluster.snapshots import Kind, Snapshot
+from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.jobs.account_jobs import STATES, AccountJobs
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.shared_answers import SharedAnswers
@@ -282,9 +283,7 @@ class ApiServer:
         _query(request)
         states = await self._states(request)
         launches = [answers.summarize_launch(state) for state in states]
-        return _json(
-            answers.LaunchesAnswer(**answers.build_envelope(self._session), launches=launches)
-        )
+        return _json(answers.LaunchesAnswer(**self._session.envelope(), launches=launches))
 
     async def _states(self, request: web.Request) -> list[LaunchState]:
         return await self._launches.states(
@@ -299,7 +298,7 @@ class ApiServer:
         self, state: LaunchState, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> web.Response:
         answer = answers.LaunchAnswer(
-            **answers.build_envelope(self._session),
+            **self._session.envelope(),
             launch=answers.summarize_launch(state),
             jobs=answers.job_rows(state.rows),
         )
@@ -310,7 +309,7 @@ class ApiServer:
         _query(request)
         launch = await self._launch(request)
         outcome = await self._launches.terminate(launch)
-        common = answers.build_envelope(self._session)
+        common = self._session.envelope()
         answer = answers.TerminationAnswer(
             **common, id=launch.launch_id, done=outcome.done, words=outcome.words
         )
@@ -418,14 +417,14 @@ class ApiServer:
         state = _query(request, state=_state).get("state")
         found = await self._jobs.fetch(request[_CLIENT].accounts, state)
         rows = await asyncio.to_thread(table_to_json_rows, found.table, public_names(JOBS))
-        common = answers.build_envelope(self._session, found.taken_at)
+        common = self._session.envelope(found.taken_at)
         return _json(answers.JobsAnswer(**common, rejected_rows=found.rejected_rows, jobs=rows))
 
     async def _get_resources(self, request: web.Request) -> web.StreamResponse:
         _query(request)
         snapshot = await self._nodes.get("", self._fetch_nodes)
         answer = answers.ResourcesAnswer(
-            **answers.build_envelope(self._session, snapshot.taken_at),
+            **self._session.envelope(snapshot.taken_at),
             node_states=answers.node_states(snapshot.table),
             slots=answers.summarize_slots(snapshot.table),
             nodes=answers.node_rows(snapshot.table),

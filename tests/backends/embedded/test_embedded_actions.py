@@ -10,8 +10,7 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.embedded.actions import read_outcomes
-from hpcdash.backends.embedded.backend import embedded_backend
-from hpcdash.backends.embedded.submit import submission
+from hpcdash.backends.embedded.backend import EmbeddedSubmit, embedded_backend
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import UsageError
 from tests.backends.embedded.test_embedded_tables import Answered
@@ -146,7 +145,11 @@ def test_a_command_that_fails_as_a_whole_fails_for_each_job() -> None:
 def test_a_submission_that_was_cut_off_may_have_been_made(
     status: int, stderr: bytes, done: bool | None, words: str
 ) -> None:
-    command = submission(("queue",), Submission(b"#!/bin/sh\n", "one", mark="hpcdash:1")).command
+    command = (
+        EmbeddedSubmit(("queue",))
+        .submission(Submission(b"#!/bin/sh\n", "one", mark="hpcdash:1"))
+        .command
+    )
     assert command.read(Answered(command.argv, status, b"", stderr)) == (
         Outcome("one", done, words),
     )

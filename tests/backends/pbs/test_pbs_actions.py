@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
-from hpcdash.backends.pbs.actions import action_commands, alterable
+from hpcdash.backends.pbs.actions import PbsActions
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.errors import UsageError, without_env
 from hpcdash.services.jobs.rows import ids_in_full
@@ -33,8 +33,8 @@ def commands(
     recipient: str = "",
     changes: Mapping[str, str] | None = None,
 ) -> tuple[ActionCommand, ...]:
-    return action_commands(
-        dialect, ActionRequest(Verb(verb), job_ids, signal, recipient, changes or {})
+    return PbsActions(dialect).commands(
+        ActionRequest(Verb(verb), job_ids, signal, recipient, changes or {})
     )
 
 
@@ -164,8 +164,8 @@ def test_a_job_whose_node_does_not_answer_may_be_cancelled_by_force() -> None:
         "Server could not connect to MOM (its node does not respond; cancel --force"
     )
     request = ActionRequest(Verb.CANCEL, ("7.pbs01", "8[2].pbs01"), force=True)
-    assert lines(action_commands(OPENPBS, request)) == ["qdel -W force 7.pbs01 8[2].pbs01"]
-    assert lines(action_commands(TORQUE, request)) == ["qdel -p 7.pbs01 8[2].pbs01"]
+    assert lines(PbsActions(OPENPBS).commands(request)) == ["qdel -W force 7.pbs01 8[2].pbs01"]
+    assert lines(PbsActions(TORQUE).commands(request)) == ["qdel -p 7.pbs01 8[2].pbs01"]
 
 
 def test_what_the_server_noted_though_the_node_does_not_answer_is_not_called_refused() -> None:
@@ -226,8 +226,8 @@ def test_what_cannot_be_changed_is_said_before_anything_runs(
 
 
 def test_each_kind_of_pbs_says_what_can_be_changed() -> None:
-    assert alterable(OPENPBS) == ("time", "queue", "nice", "throttle")
-    assert alterable(OLD) == ("time", "queue", "nice")
+    assert PbsActions(OPENPBS).alterable == ("time", "queue", "nice", "throttle")
+    assert PbsActions(OLD).alterable == ("time", "queue", "nice")
     with pytest.raises(UsageError, match="throttle"):
         commands("alter", "4[]", dialect=OLD, changes={"throttle": "3"})
 
@@ -638,7 +638,7 @@ def test_every_request_gives_each_job_one_outcome_and_no_id_becomes_an_option(
     dialect: Dialect, request: ActionRequest, noise: bytes, said: list[bytes], status: int
 ) -> None:
     try:
-        made = action_commands(dialect, request)
+        made = PbsActions(dialect).commands(request)
     except UsageError:
         return
     heard: set[str] = set()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.backends.pbs.detail import job_detail, native_query, parse_native
+from hpcdash.backends.pbs.detail import PbsDetail, parse_native
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import Want
 from hpcdash.domain import schema
@@ -31,7 +31,7 @@ def files(
     """(stdout_path, stderr_path, work_dir) of a job whose attributes are these."""
     native = {"Job Id": job_id, **base, **PATHS, **changed}
     row = parsed(dsv(job_id, base), want=Want.NAMED).table.slice(0, 1)
-    detail = job_detail(Dialect.OPENPBS, row, native)
+    detail = PbsDetail(Dialect.OPENPBS).join(row, native)
     assert detail.native == native
     assert detail.job.schema == schema.JOBS
     (only,) = detail.job.to_pylist()
@@ -153,7 +153,7 @@ def test_what_is_no_list_is_unreadable() -> None:
 
 
 def test_a_whole_job_is_asked_for_without_its_subjobs() -> None:
-    argv = native_query(Dialect.OPENPBS, "14[6-10].pbs01").argv
+    argv = PbsDetail(Dialect.OPENPBS).native("14[6-10].pbs01").argv
     assert argv[-1] == "14[].pbs01"
     assert "whole" in argv
 
@@ -166,7 +166,7 @@ def test_no_answer_breaks_the_reader(noise: bytes, end: int) -> None:
     except HpcdashError:
         return
     row = parsed(dsv("12.pbs01", JOB), want=Want.NAMED).table
-    assert isinstance(job_detail(Dialect.OPENPBS, row, found).job, pa.Table)
+    assert isinstance(PbsDetail(Dialect.OPENPBS).join(row, found).job, pa.Table)
 
 
 def test_torque_s_details_are_read_from_xml() -> None:

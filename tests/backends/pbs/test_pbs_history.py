@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 
 from hpcdash.backends.base import HistoryScope
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.history import (
-    history_native_query,
-    parse_history,
-    parse_history_native,
-    scope_query,
-)
+from hpcdash.backends.pbs.history import PbsHistory, parse_history, parse_history_native
 from hpcdash.backends.pbs.listing import Want
 from hpcdash.backends.queries import ParsedTable
 from hpcdash.domain import schema
@@ -135,7 +130,7 @@ def test_everything_that_is_said_of_a_job_is_in_its_order() -> None:
 
 
 def test_a_job_no_history_knows_is_no_such_job() -> None:
-    query = history_native_query(Dialect.OPENPBS, "1")
+    query = PbsHistory(Dialect.OPENPBS).native("1")
     with pytest.raises(NoSuchJob):
         query.parse(answered())
     with pytest.raises(AccountingUnavailable):
@@ -194,11 +189,11 @@ SERVER = (
 def test_the_server_says_whether_others_jobs_are_hidden(
     user: str, said: str, expected: bool | None
 ) -> None:
-    query = scope_query(Dialect.OPENPBS, user)
+    query = PbsHistory(Dialect.OPENPBS).scope(user)
     assert query is not None
     printed = SERVER.format(query.argv[-1], said).encode()
     assert query.parse(CommandResult(query.argv, 0, printed, b"", 0.1)).hides_others is expected
-    of_torque = scope_query(Dialect.TORQUE, user)
+    of_torque = PbsHistory(Dialect.TORQUE).scope(user)
     assert of_torque is not None
     text = printed.replace(query.argv[-1].encode(), b"\n    ").replace(b"=", b" = ")
     assert (
@@ -218,7 +213,7 @@ def test_the_server_says_whether_others_jobs_are_hidden(
     ],
 )
 def test_the_server_says_how_long_it_keeps_ended_jobs(said: str, expected: int | None) -> None:
-    query = scope_query(Dialect.TORQUE, "alice")
+    query = PbsHistory(Dialect.TORQUE).scope("alice")
     assert query is not None
     answer = CommandResult(query.argv, 0, f"Server: pbs01\n    {said}\n".encode(), b"", 0.1)
     assert query.parse(answer) == HistoryScope(retention_seconds=expected)

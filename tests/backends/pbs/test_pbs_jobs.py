@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.jobs import jobs_query, parse_jobs
+from hpcdash.backends.pbs.jobs import PbsQueue, parse_jobs
 from hpcdash.backends.pbs.listing import Want
 from hpcdash.backends.pbs.states import exit_pair, job_state
 from hpcdash.backends.queries import JobScope
@@ -625,7 +625,7 @@ def test_a_server_with_a_port_in_its_name_has_jobs_like_others() -> None:
         want=Want.NOW,
     )
     assert [one["id"] for one in fetch_rows(read)] == ["12[6-10].srv:15101", "12[].srv:15101"]
-    query = jobs_query(Dialect.OPENPBS, JobScope(job_ids=("12.srv:15101",)))
+    query = PbsQueue(Dialect.OPENPBS).jobs(JobScope(job_ids=("12.srv:15101",)))
     assert query.argv[-1] == "12.srv:15101"
 
 
@@ -898,7 +898,7 @@ def test_a_record_with_no_job_s_id_is_rejected_and_the_rest_stands() -> None:
 @for_each("text", ["", "x", "12;id", "-x", "12 13", "$(id)", "65+1", "12[a]"])
 def test_what_is_no_job_id_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        jobs_query(Dialect.OPENPBS, JobScope(job_ids=(text,)))
+        PbsQueue(Dialect.OPENPBS).jobs(JobScope(job_ids=(text,)))
 
 
 @given(st.data())

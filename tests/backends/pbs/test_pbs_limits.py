@@ -10,7 +10,7 @@ from hpcdash.backends.base import Capability, PolicyReason
 from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.limits import parse_limits
-from hpcdash.backends.pbs.reasons import policy_reason
+from hpcdash.backends.pbs.reasons import PbsReasons
 from hpcdash.backends.pbs.records import Form
 from hpcdash.backends.pbs.reservations import parse_reservations
 from hpcdash.backends.queries import JobScope
@@ -125,7 +125,7 @@ def test_a_reservation_that_another_one_forges_is_not_believed() -> None:
 
 def test_a_comment_on_a_limit_names_it() -> None:
     found = {
-        reason: policy_reason("pending", reason)
+        reason: PbsReasons().policy("pending", reason)
         for reason in (
             "Queue workq job limit reached for user palice",
             "Server job limit has been reached",

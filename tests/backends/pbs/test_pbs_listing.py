@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.history import history_query, runs_query
-from hpcdash.backends.pbs.jobs import jobs_query
+from hpcdash.backends.pbs.history import PbsHistory
+from hpcdash.backends.pbs.jobs import PbsQueue
 from hpcdash.backends.pbs.listing import MARK_VARIABLE, SCRIPT, Want, listing
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob
@@ -61,13 +61,13 @@ def _without_format(words: list[str]) -> list[str]:
 
 
 def test_everyone_s_jobs_are_one_call_without_subjobs(stand_ins: StandIns) -> None:
-    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope()))
+    ids, calls = asked(stand_ins, "everyday", PbsQueue(Dialect.OPENPBS).jobs(JobScope()))
     assert calls == [["qstat", "-f"]]
     assert {"3.pbs01", "27.pbs01", "12[].pbs01", "14[6-10].pbs01", "14[].pbs01"} <= set(ids)
 
 
 def test_one_s_own_jobs_and_the_subjobs_that_run_are_one_question(stand_ins: StandIns) -> None:
-    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope("")))
+    ids, calls = asked(stand_ins, "everyday", PbsQueue(Dialect.OPENPBS).jobs(JobScope("")))
     assert calls[:2] == [["qselect", "-u", "alice"], ["qselect", "-T", "-u", "alice", "-s", "RESU"]]
     assert [words[:3] for words in calls[2:]] == [["qstat", "-f", "-E"]]
     assert "14[3].pbs01" in calls[2]
@@ -80,18 +80,20 @@ def test_one_s_own_jobs_and_the_subjobs_that_run_are_one_question(stand_ins: Sta
 
 
 def test_few_jobs_of_one_person_are_one_question_too(stand_ins: StandIns) -> None:
-    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope("bob")))
+    ids, calls = asked(stand_ins, "everyday", PbsQueue(Dialect.OPENPBS).jobs(JobScope("bob")))
     assert ids == ["3.pbs01", "27.pbs01"]
     assert calls == [["qselect", "-u", "bob"], ["qstat", "-f", "-E", "3.pbs01", "27.pbs01"]]
 
 
 def test_who_has_no_jobs_costs_the_server_one_selection(stand_ins: StandIns) -> None:
-    ids, calls = asked(stand_ins, "empty", jobs_query(Dialect.OPENPBS, JobScope("")))
+    ids, calls = asked(stand_ins, "empty", PbsQueue(Dialect.OPENPBS).jobs(JobScope("")))
     assert (ids, calls) == ([], [["qselect", "-u", "alice"]])
 
 
 def test_of_the_history_what_ended_recently_is_asked_for_alone(stand_ins: StandIns) -> None:
-    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope("", ended=True)))
+    ids, calls = asked(
+        stand_ins, "everyday", PbsQueue(Dialect.OPENPBS).jobs(JobScope("", ended=True))
+    )
     # An hour before the scene's clock.
     since = "-tm.ge.202611210306.35"
     assert calls[2] == ["qselect", "-x", "-T", "-s", "FX", "-u", "alice", since]
@@ -102,18 +104,18 @@ def test_of_the_history_what_ended_recently_is_asked_for_alone(stand_ins: StandI
 
 def test_without_a_history_what_is_recent_is_what_lives(stand_ins: StandIns) -> None:
     ids, calls = asked(
-        stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope("", ended=True))
+        stand_ins, "history-off", PbsQueue(Dialect.OPENPBS).jobs(JobScope("", ended=True))
     )
     assert [words[0] for words in calls] == ["qselect", "qselect", "qselect", "qstat"]
     assert "-x" not in calls[-1]
     assert "2.pbs01" in ids
     everyone, calls = asked(
-        stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope(ended=True))
+        stand_ins, "history-off", PbsQueue(Dialect.OPENPBS).jobs(JobScope(ended=True))
     )
     assert [words[:3] for words in calls] == [["qstat", "-f"], ["qselect", "-x", "-s"]]
     assert "3.pbs01" in everyone
     named, calls = asked(
-        stand_ins, "history-off", jobs_query(Dialect.OPENPBS, JobScope(job_ids=("3",)))
+        stand_ins, "history-off", PbsQueue(Dialect.OPENPBS).jobs(JobScope(job_ids=("3",)))
     )
     assert calls == [
         ["qstat", "-f", "-E", "-x", "-t", "3[]", "3"],
@@ -139,34 +141,38 @@ def test_one_job_is_asked_by_its_id(
     stand_ins: StandIns, typed: str, asked_for: list[str], read: list[str]
 ) -> None:
     ids, calls = asked(
-        stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=(typed,)))
+        stand_ins, "everyday", PbsQueue(Dialect.OPENPBS).jobs(JobScope(job_ids=(typed,)))
     )
     assert calls == [["qstat", "-f", "-E", "-x", "-t", *asked_for]]
     assert ids == read
 
 
 def test_an_array_s_ended_tasks_come_with_it(stand_ins: StandIns) -> None:
-    ids, _ = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=("14[]",))))
+    ids, _ = asked(
+        stand_ins, "everyday", PbsQueue(Dialect.OPENPBS).jobs(JobScope(job_ids=("14[]",)))
+    )
     assert ids == [f"14[{index}].pbs01" for index in (1, 2, 3, 4, 5)] + ["14[6-10].pbs01"]
 
 
 def test_of_several_jobs_those_that_are_there_are_read_at_once(stand_ins: StandIns) -> None:
     wanted = ("2", "3.pbs01", "17", "18", "20", "12[3]", "99999")
-    ids, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=wanted)))
+    ids, calls = asked(
+        stand_ins, "everyday", PbsQueue(Dialect.OPENPBS).jobs(JobScope(job_ids=wanted))
+    )
     assert [words[:3] for words in calls] == [["qstat", "-f", "-E"]]
     assert sorted(ids) == ["12[3].pbs01", "17.pbs01", "18.pbs01", "2.pbs01", "20.pbs01", "3.pbs01"]
 
 
 def test_an_unknown_job_is_no_such_job(stand_ins: StandIns) -> None:
     with pytest.raises(NoSuchJob) as caught:
-        asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(job_ids=("99999",))))
+        asked(stand_ins, "everyday", PbsQueue(Dialect.OPENPBS).jobs(JobScope(job_ids=("99999",))))
     assert (caught.value.argv, caught.value.status) == (("qstat", "-x", "-f", "99999"), 153)
     assert "Unknown Job Id 99999.pbs01" in caught.value.words
 
 
 def test_somebody_else_s_job_that_is_hidden_is_no_such_job(stand_ins: StandIns) -> None:
     with pytest.raises(NoSuchJob):
-        asked(stand_ins, "private", jobs_query(Dialect.OPENPBS, JobScope(job_ids=("3",))))
+        asked(stand_ins, "private", PbsQueue(Dialect.OPENPBS).jobs(JobScope(job_ids=("3",))))
 
 
 @pytest.mark.parametrize(
@@ -174,15 +180,15 @@ def test_somebody_else_s_job_that_is_hidden_is_no_such_job(stand_ins: StandIns) 
 )
 def test_a_server_that_is_down_fails_the_script(stand_ins: StandIns, scope: JobScope) -> None:
     with pytest.raises(ControllerDown) as caught:
-        asked(stand_ins, "server-down", jobs_query(Dialect.OPENPBS, scope))
+        asked(stand_ins, "server-down", PbsQueue(Dialect.OPENPBS).jobs(scope))
     assert "Connection refused" in caught.value.words
 
 
 def test_older_pbs_gives_the_same_rows_as_text(stand_ins: StandIns) -> None:
     for scope in (JobScope(""), JobScope(job_ids=("14",))):
-        older, _ = asked(stand_ins, "older", jobs_query(Dialect.PBS_TEXT, scope))
+        older, _ = asked(stand_ins, "older", PbsQueue(Dialect.PBS_TEXT).jobs(scope))
         assert (older, len(older) > 0) == (
-            asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, scope))[0],
+            asked(stand_ins, "everyday", PbsQueue(Dialect.OPENPBS).jobs(scope))[0],
             True,
         )
 
@@ -190,7 +196,7 @@ def test_older_pbs_gives_the_same_rows_as_text(stand_ins: StandIns) -> None:
 def test_one_s_own_history_is_what_ended_with_the_tasks_of_one_s_arrays(
     stand_ins: StandIns,
 ) -> None:
-    ids, calls = asked(stand_ins, "everyday", history_query(Dialect.OPENPBS, "", 86400))
+    ids, calls = asked(stand_ins, "everyday", PbsHistory(Dialect.OPENPBS).jobs("", 86400))
     assert [words[:4] for words in calls] == [
         ["qselect", "-x", "-T", "-s"],
         ["qstat", "-f", "-E", "-x"],
@@ -200,20 +206,22 @@ def test_one_s_own_history_is_what_ended_with_the_tasks_of_one_s_arrays(
 
 
 def test_everyone_s_history_names_what_ended_since_then(stand_ins: StandIns) -> None:
-    _, calls = asked(stand_ins, "everyday", history_query(Dialect.OPENPBS, None, 86400))
+    _, calls = asked(stand_ins, "everyday", PbsHistory(Dialect.OPENPBS).jobs(None, 86400))
     assert calls[0] == ["qselect", "-x", "-s", "F", "-tm.ge.202611200406.35"]
     assert [words[:4] for words in calls[1:]] == [["qstat", "-f", "-E", "-x"]]
-    nothing, calls = asked(stand_ins, "everyday", history_query(Dialect.OPENPBS, None, 1))
+    nothing, calls = asked(stand_ins, "everyday", PbsHistory(Dialect.OPENPBS).jobs(None, 1))
     assert (nothing, len(calls)) == ([], 1)
 
 
 def test_for_hours_each_task_of_everyone_s_arrays_is_asked_for(stand_ins: StandIns) -> None:
     runs, calls = asked(
-        stand_ins, "everyday", runs_query(Dialect.OPENPBS, None, CLOCK - 86_400, CLOCK, CLOCK)
+        stand_ins, "everyday", PbsHistory(Dialect.OPENPBS).runs(None, CLOCK - 86_400, CLOCK, CLOCK)
     )
     assert calls[0][:5] == ["qselect", "-x", "-T", "-s", "FX"]
     assert {"12[1].pbs01", "14[2].pbs01"} <= set(runs)
-    _, calls = asked(stand_ins, "everyday", jobs_query(Dialect.OPENPBS, JobScope(each_task=True)))
+    _, calls = asked(
+        stand_ins, "everyday", PbsQueue(Dialect.OPENPBS).jobs(JobScope(each_task=True))
+    )
     assert calls == [["qstat", "-f", "-t"]]
 
 
@@ -425,7 +433,7 @@ def test_a_newline_in_a_value_begins_no_record(tmp_path: Path, awk: str) -> None
     assert read.count(b"|Job_Name=") == 2
     assert b"666" not in read
     assert b"668" not in read
-    query = jobs_query(Dialect.OPENPBS, JobScope())
+    query = PbsQueue(Dialect.OPENPBS).jobs(JobScope())
     assert query.parse(commands.run(query.argv)).table["id"].to_pylist() == ["1.s", "2.s"]
 
 
@@ -439,7 +447,7 @@ def test_qstat_s_exit_status_is_the_script_s(tmp_path: Path, awk: str, status: i
 def test_a_qstat_that_is_missing_is_said_to_be(tmp_path: Path) -> None:
     commands = Commands.make(tmp_path, b"")
     (tmp_path / "bin" / "qstat").unlink()
-    query = jobs_query(Dialect.OPENPBS, JobScope())
+    query = PbsQueue(Dialect.OPENPBS).jobs(JobScope())
     with pytest.raises(CommandMissing):
         query.parse(commands.run(query.argv))
 
@@ -466,8 +474,8 @@ def test_a_login_node_that_cannot_resolve_the_server_of_an_id_is_asked_for_the_l
     )
     _program(qstat, f"{refusal}\n{qstat.read_text('utf-8')}")
     for query in (
-        jobs_query(Dialect.OPENPBS, JobScope("alice")),
-        jobs_query(Dialect.OPENPBS, JobScope(job_ids=("2.s",))),
+        PbsQueue(Dialect.OPENPBS).jobs(JobScope("alice")),
+        PbsQueue(Dialect.OPENPBS).jobs(JobScope(job_ids=("2.s",))),
     ):
         assert query.parse(commands.run(query.argv)).table["id"].to_pylist() == ["2.s"]
     # Everything of everyone would not be one job.
@@ -514,6 +522,6 @@ def test_torque_is_asked_for_xml_with_every_task(tmp_path: Path) -> None:
     printed = b"<Data><Job><Job_Id>12[3].s</Job_Id><job_state>R</job_state></Job></Data>\n"
     commands = Commands.make(tmp_path, printed)
     for ids, read in (((), 1), (("12[3]",), 1), (("12[]",), 1), (("12",), 1)):
-        query = jobs_query(Dialect.TORQUE, JobScope(job_ids=ids))
+        query = PbsQueue(Dialect.TORQUE).jobs(JobScope(job_ids=ids))
         assert query.parse(commands.run(query.argv)).table.num_rows == read
     assert commands.calls == ["qstat -x -t", "qstat -x -t 12[3]", "qstat -x -t", "qstat -x -t 12"]

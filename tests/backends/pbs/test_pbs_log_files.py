@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.log_files import last_files, log_files, submit_variable, submitted_file
+from hpcdash.backends.pbs.log_files import PbsLogs, last_files, submit_variable, submitted_file
 from hpcdash.domain.states import JobState
 from tests.support.job_rows import build_table, job_row
 from tests.support.records import for_each
@@ -52,7 +52,7 @@ def paths(name: str, number: int = 153) -> dict[str, str]:
 
 
 def found(native: Mapping[str, str], **row: Any) -> LogFiles:
-    return log_files(Dialect.OPENPBS, detail(native, **row))
+    return PbsLogs(Dialect.OPENPBS).files(detail(native, **row))
 
 
 # -- while it runs
@@ -305,24 +305,24 @@ def test_torque_has_a_spool_of_its_own_and_no_direct_write() -> None:
         "Error_Path": f"head:{WORK}/STDIN.e12",
         "exec_host": "n1/0+n1/1",
     }
-    files = log_files(Dialect.TORQUE, detail(native, job_id="12.head.example.org"))
+    files = PbsLogs(Dialect.TORQUE).files(detail(native, job_id="12.head.example.org"))
     assert (files.stdout, files.host) == ("/var/spool/torque/spool/12.head.example.org.OU", "n1")
     assert files.note == "Torque keeps it on n1 until the job ends"
     assert (
-        log_files(Dialect.TORQUE, detail(native, state=WAITING)).note
+        PbsLogs(Dialect.TORQUE).files(detail(native, state=WAITING)).note
         == "Torque brings it there when the job ends"
     )
 
 
 def test_torque_fills_in_variables_itself() -> None:
     native = {"Output_Path": f"head:{WORK}/$PBS_JOBID.${{HOME}}.$NONE.o", "Join_Path": "oe"}
-    files = log_files(Dialect.TORQUE, detail(native, job_id="12.head", state=ENDED))
+    files = PbsLogs(Dialect.TORQUE).files(detail(native, job_id="12.head", state=ENDED))
     assert files.stdout == f"{WORK}/12.head.{HOME}.$NONE.o"
     assert "a guess" in files.note
 
 
 def test_pbs_professional_before_14_has_its_spool_elsewhere() -> None:
-    files = log_files(Dialect.PBS_TEXT, detail(paths("def")))
+    files = PbsLogs(Dialect.PBS_TEXT).files(detail(paths("def")))
     assert files.stdout == "/var/spool/PBS/spool/153.pbs01.OU"
     assert files.note == "PBS keeps it on cn01 until the job ends"
 
@@ -358,7 +358,7 @@ ATTRIBUTES += ["Submit_arguments", "Remove_Files", "interactive", "Job_Name", "S
 )
 def test_no_answer_breaks_it(native: dict[str, str], state: JobState, dialect: Dialect) -> None:
     job = detail(native, state=state)
-    files = log_files(dialect, job)
+    files = PbsLogs(dialect).files(job)
     assert not files.host.startswith("-")
     assert files.stdout is None or files.stdout
     submitted_file(job)

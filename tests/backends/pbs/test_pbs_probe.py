@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hpcdash.backends.base import Probe
 from hpcdash.backends.pbs.backend import BACKEND
 from hpcdash.backends.pbs.dialects import Dialect, detect_dialect
-from hpcdash.backends.pbs.probe import parse_probe, probe_query
+from hpcdash.backends.pbs.probe import PbsProbe, parse_probe
 from hpcdash.backends.queries import Query
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.errors import CommandMissing, CommandTimedOut
@@ -124,7 +124,7 @@ def put(folder: Path, *programs: tuple[str, str]) -> None:
 
 
 def answered(folder: Path, shell: str = "sh", argv: tuple[str, ...] = ()) -> CommandResult:
-    argv = argv or probe_query().argv
+    argv = argv or PbsProbe().query().argv
     at = argv.index("sh")
     run = [shell, *(["sh"] if shell == "busybox" else []), *argv[at + 1 :]]
     done = subprocess.run(
@@ -135,7 +135,7 @@ def answered(folder: Path, shell: str = "sh", argv: tuple[str, ...] = ()) -> Com
 
 def probed(folder: Path, text: str, *others: str) -> Probe:
     put(folder, ("qstat", text), *((name, "exit 0\n") for name in others))
-    return probe_query().parse(answered(folder))
+    return PbsProbe().query().parse(answered(folder))
 
 
 def test_openpbs_tells_its_version_server_and_history(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_openpbs_tells_its_version_server_and_history(tmp_path: Path) -> None:
     assert probe.commands["qmove"] == ""
     assert probe.user
     assert probe.clock_epoch_seconds is not None
-    assert not BACKEND.for_probe(probe).needs_probe
+    assert not BACKEND.for_probe(probe).probe.needs_answer
 
 
 def test_pbs_pro_before_18_is_read_as_text(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_another_schedulers_qstat_is_no_pbs(tmp_path: Path) -> None:
 def test_where_there_is_no_qstat_there_is_no_pbs(tmp_path: Path) -> None:
     put(tmp_path)
     with pytest.raises(CommandMissing, match="qstat is not on the PATH") as raised:
-        probe_query().parse(answered(tmp_path))
+        PbsProbe().query().parse(answered(tmp_path))
     assert raised.value.next_step
 
 
@@ -305,4 +305,4 @@ def test_a_slow_qstat_is_not_told_to_be_somebody_elses(tmp_path: Path) -> None:
     put(tmp_path, ("timeout", "exit 124\n"), ("qstat", _OPENPBS))
     answer = answered(tmp_path)
     with pytest.raises(CommandTimedOut, match="qstat --version gave no answer within 10 s"):
-        probe_query().parse(answer)
+        PbsProbe().query().parse(answer)

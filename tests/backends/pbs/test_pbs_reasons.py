@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.reasons import (
     DEPENDENCY_NOT_MET,
+    PbsReasons,
     exit_reason,
     find_reason,
-    reason_hint,
     resource_amount,
 )
 from hpcdash.domain.job_text import format_exit
@@ -135,7 +135,7 @@ WAITING = [
 def test_why_a_job_waits(comment: str, words: str) -> None:
     reason = find_reason("pending", f"Not Running: {comment}")
     assert reason == comment
-    assert words in reason_hint("pending", reason)
+    assert words in PbsReasons().hint("pending", reason)
 
 
 @for_each(
@@ -164,23 +164,25 @@ def test_why_a_job_waits(comment: str, words: str) -> None:
 )
 def test_what_is_lacking_is_told_with_its_figures(lacking: str, words: str) -> None:
     reason = find_reason("pending", f"Not Running: Insufficient amount of {lacking}")
-    assert reason_hint("pending", reason) == words
+    assert PbsReasons().hint("pending", reason) == words
 
 
 def test_a_job_that_can_never_run_says_so_and_what_to_do() -> None:
     comment = "Can Never Run: Insufficient amount of resource: ncpus (R: 500 A: 48 T: 48)"
     assert find_reason("pending", comment) == comment
-    assert reason_hint("pending", comment) == (
+    assert PbsReasons().hint("pending", comment) == (
         "it will never start: needs 500 CPUs, of 48 in all: change the request or delete it"
     )
     reason = find_reason(
         "pending", "Can Never Run: Insufficient amount of resource: host (n9 != n1,n2)"
     )
-    assert (reason_hint("pending", reason) or "").startswith(
+    assert (PbsReasons().hint("pending", reason) or "").startswith(
         "it will never start: the node n9 does not exist: "
     )
-    assert reason_hint("pending", "Can Never Run: flux capacitor").startswith(
-        "it will never start: "
+    assert (
+        PbsReasons()
+        .hint("pending", "Can Never Run: flux capacitor")
+        .startswith("it will never start: ")
     )
 
 
@@ -239,12 +241,14 @@ def test_an_array_that_began_and_a_task_that_ended_have_no_reason() -> None:
 )
 def test_how_a_job_ended(ending: str, state: str, reason: str, hint: str) -> None:
     assert find_reason(state, f"{_RUN} and {ending}") == reason
-    assert reason_hint(state, reason) == hint
+    assert PbsReasons().hint(state, reason) == hint
 
 
 def test_what_the_state_says_as_well_is_said_in_the_same_words() -> None:
     for state, comment in (("timeout", "walltime"), ("out_of_memory", "mem")):
-        hint = reason_hint(state, find_reason(state, f"{_RUN} and exceeded resource {comment}"))
+        hint = PbsReasons().hint(
+            state, find_reason(state, f"{_RUN} and exceeded resource {comment}")
+        )
         assert hint == format_exit(state, None, None)
 
 
@@ -253,11 +257,11 @@ def test_a_job_deleted_before_it_ran_tells_what_it_waited_for() -> None:
         "Can Never Run: Insufficient amount of resource: ncpus (R: 500 A: 48 T: 48) and terminated"
     )
     assert find_reason("cancelled", comment) == comment
-    assert reason_hint("cancelled", comment) == (
+    assert PbsReasons().hint("cancelled", comment) == (
         "deleted before it started, and never could have: needs 500 CPUs, of 48 in all"
     )
     waited = "Not Running: Queue not started. and terminated by alice@login1"
-    assert reason_hint("cancelled", find_reason("cancelled", waited)) == (
+    assert PbsReasons().hint("cancelled", find_reason("cancelled", waited)) == (
         "deleted by alice, from login1 before it started: its queue accepts jobs but does not "
         "start them"
     )
@@ -266,21 +270,21 @@ def test_a_job_deleted_before_it_ran_tells_what_it_waited_for() -> None:
 def test_who_holds_a_job_is_its_reason_until_it_is_released() -> None:
     comment = "Job held by alice on Sat Nov 21 04:19:31 2026"
     assert find_reason("held", comment, substate="20") == "held by alice"
-    assert "release it" in reason_hint("held", "held by alice")
+    assert "release it" in PbsReasons().hint("held", "held by alice")
     # PBS keeps the comment until the scheduler comes by.
     assert find_reason("pending", comment, substate="10") is None
     assert find_reason("cancelled", f"{comment} and terminated") == "held by alice and terminated"
-    assert "release it" in reason_hint("held", None)
-    assert reason_hint("held", "ask ops@site") != ""
+    assert "release it" in PbsReasons().hint("held", None)
+    assert PbsReasons().hint("held", "ask ops@site") != ""
 
 
 def test_a_hold_of_an_operator_is_not_the_owners_to_release() -> None:
     for holds in ("o", "uo", "s", "us"):
         reason = find_reason("held", None, substate="20", holds=holds)
         assert reason in ("held by an operator", "held by PBS or a manager")
-        assert "only they can release it" in reason_hint("held", reason)
+        assert "only they can release it" in PbsReasons().hint("held", reason)
     assert find_reason("held", None, substate="20", holds="u") == "held by its owner"
-    assert "release it" in reason_hint("held", "held by its owner")
+    assert "release it" in PbsReasons().hint("held", "held by its owner")
     assert find_reason("held", None, substate="22", holds="s") == "waits for a dependency"
     assert find_reason("pending", None, substate="10", holds="n") is None
 
@@ -288,7 +292,7 @@ def test_a_hold_of_an_operator_is_not_the_owners_to_release() -> None:
 def test_a_job_that_pbs_gave_up_on_is_not_the_owners_to_release() -> None:
     reason = find_reason("held", "job held, too many failed attempts to run", substate="20")
     assert reason == "job held, too many failed attempts to run"
-    assert "operator" in reason_hint("held", reason)
+    assert "operator" in PbsReasons().hint("held", reason)
 
 
 @for_each(
@@ -306,7 +310,7 @@ def test_where_there_is_no_comment_the_substate_tells(
 ) -> None:
     reason = find_reason(state, None, substate=substate)
     assert reason
-    assert words in reason_hint(state, reason)
+    assert words in PbsReasons().hint(state, reason)
     assert find_reason("completed", None, substate=substate) is None
 
 
@@ -315,7 +319,7 @@ def test_a_preempted_job_says_what_it_waits_for_to_go_on() -> None:
         "suspended", "Not Running: Insufficient amount of resource: ncpus ", substate="45"
     )
     assert reason == "suspended by the scheduler: Insufficient amount of resource: ncpus"
-    assert reason_hint("suspended", reason) == (
+    assert PbsReasons().hint("suspended", reason) == (
         "preempted by a job with higher priority; it continues afterwards; now waiting for enough "
         "free CPUs"
     )
@@ -326,7 +330,7 @@ def test_what_a_site_writes_stays_as_it_is() -> None:
         assert (
             find_reason(state, "ask ops@site about\n ticket 12") == "ask ops@site about ticket 12"
         )
-    assert reason_hint("pending", "ask ops@site about ticket 12") == ""
+    assert PbsReasons().hint("pending", "ask ops@site about ticket 12") == ""
 
 
 @for_each(
@@ -355,13 +359,17 @@ def test_torques_exit_statuses_are_others() -> None:
 
 
 def test_the_reasons_of_an_exit_status_have_hints() -> None:
-    assert reason_hint("timeout", exit_reason(-29)) == "ran into its time limit"
-    assert reason_hint("out_of_memory", exit_reason(-27)) == "used more memory than it requested"
-    assert "writable" in reason_hint("failed", exit_reason(-3))
-    assert reason_hint("node_failed", exit_reason(-20)) == format_exit("node_failed", None, None)
+    assert PbsReasons().hint("timeout", exit_reason(-29)) == "ran into its time limit"
+    assert (
+        PbsReasons().hint("out_of_memory", exit_reason(-27)) == "used more memory than it requested"
+    )
+    assert "writable" in PbsReasons().hint("failed", exit_reason(-3))
+    assert PbsReasons().hint("node_failed", exit_reason(-20)) == format_exit(
+        "node_failed", None, None
+    )
     # A job that was put back keeps the exit status of its last run.
-    assert reason_hint("pending", exit_reason(-20)) == "a node it ran on failed"
-    assert "depends on" in reason_hint("failed", DEPENDENCY_NOT_MET)
+    assert PbsReasons().hint("pending", exit_reason(-20)) == "a node it ran on failed"
+    assert "depends on" in PbsReasons().hint("failed", DEPENDENCY_NOT_MET)
 
 
 @for_each(
@@ -391,7 +399,7 @@ def test_every_comment_that_was_recorded_is_understood() -> None:
     for comment in comments:
         for state in ("pending", "held", "running", "suspended", "cancelled"):
             reason = find_reason(state, comment)
-            understood = reason is None or reason != comment or reason_hint(state, reason)
+            understood = reason is None or reason != comment or PbsReasons().hint(state, reason)
             assert understood, (state, comment)
 
 
@@ -406,4 +414,4 @@ def test_no_comment_is_beyond_it(
 ) -> None:
     reason = find_reason(state, comment[:cut], substate=substate)
     assert reason != ""
-    assert isinstance(reason_hint(state, reason), str)
+    assert isinstance(PbsReasons().hint(state, reason), str)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.rules import priority_query, queue_limits_query, queue_rules_query
+from hpcdash.backends.pbs.rules import PbsPolicy, priority_query
 from hpcdash.backends.queries import Query
 from hpcdash.domain.offers import QueueLimits
 from hpcdash.errors import CommandError, NoSuchJob, SchedulerRefused, UnreadableOutput
@@ -48,7 +48,9 @@ def answered(
 
 
 def rules(attributes: Mapping[str, str]) -> Mapping[str, str]:
-    return answered(asked(queue_rules_query(Dialect.OPENPBS, "debug")), "Queue: debug", attributes)
+    return answered(
+        asked(PbsPolicy(Dialect.OPENPBS).queue_rules("debug")), "Queue: debug", attributes
+    )
 
 
 def priority(attributes: Mapping[str, str]) -> Mapping[str, str]:
@@ -59,7 +61,7 @@ def priority(attributes: Mapping[str, str]) -> Mapping[str, str]:
 
 @pytest.mark.parametrize("dialect", [Dialect.OPENPBS, Dialect.PBS_TEXT])
 def test_what_queues_give_and_allow_is_read_for_all_of_them_at_once(dialect: Dialect) -> None:
-    query = queue_limits_query(dialect)
+    query = PbsPolicy(dialect).queue_limits()
     assert query is not None
     records = {
         "Queue: gpu": {
@@ -102,7 +104,7 @@ def test_what_queues_give_and_allow_is_read_for_all_of_them_at_once(dialect: Dia
 
 
 def test_where_there_are_no_chunks_no_queue_is_asked_for_them() -> None:
-    assert queue_limits_query(Dialect.TORQUE) is None
+    assert PbsPolicy(Dialect.TORQUE).queue_limits() is None
 
 
 def test_a_queues_limits_are_told() -> None:
@@ -149,7 +151,7 @@ def test_a_queue_that_is_closed_or_for_some_says_so() -> None:
 
 
 def test_torques_limits_are_its_own_and_in_text() -> None:
-    query = asked(queue_rules_query(Dialect.TORQUE, "batch"))
+    query = asked(PbsPolicy(Dialect.TORQUE).queue_rules("batch"))
     assert query.argv[-4:] == ("qstat", "-Q", "-f", "batch")
     text = (
         b"Queue: batch\n    queue_type = Execution\n    max_user_run = 8\n    max_user_queuable = "
@@ -207,7 +209,7 @@ def test_what_is_hidden_is_not_told_and_what_fails_is_an_error() -> None:
         query.parse(CommandResult(query.argv, 153, b"", b"qstat: Unknown Job Id 12.pbs01\n", 0.0))
     with pytest.raises(UnreadableOutput, match="not a list of jobs"):
         query.parse(CommandResult(query.argv, 0, b"Welcome!\n", b"", 0.0))
-    rules = asked(queue_rules_query(Dialect.OPENPBS, "nosuch"))
+    rules = asked(PbsPolicy(Dialect.OPENPBS).queue_rules("nosuch"))
     with pytest.raises(SchedulerRefused) as raised:
         rules.parse(
             CommandResult(rules.argv, 170, b"", b"qstat: Unknown queue destination nosuch\n", 0.0)
@@ -221,7 +223,7 @@ def test_what_is_hidden_is_not_told_and_what_fails_is_an_error() -> None:
 def test_what_was_cut_or_garbled_is_read_or_an_error(
     dialect: Dialect, noise: bytes, cut: int, status: int
 ) -> None:
-    query = queue_rules_query(dialect, "debug")
+    query = PbsPolicy(dialect).queue_rules("debug")
     if query is None:
         return
     token = find_token(query).encode() if dialect is Dialect.OPENPBS else b"\n    "

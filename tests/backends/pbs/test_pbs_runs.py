@@ -28,7 +28,6 @@ pytestmark = pytest.mark.system
 
 def task_runs(stand_ins: StandIns, user: str | None) -> pa.Table:
     history = pbs_backend(Dialect.OPENPBS).history
-    assert history.runs is not None
     now = int(time.time())
     query = history.runs(user, 0, now, now)
     ended = subprocess.run(query.argv, capture_output=True, env=stand_ins.environment)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.submit import resubmission, submission
+from hpcdash.backends.pbs.submit import PbsSubmit
 from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import parse_array_id, parse_job_number, parse_task_part
@@ -48,7 +48,7 @@ def handed(
     *options: str, script: bytes = b"", dialect: Dialect = OPENPBS, **wanted: Any
 ) -> SubmitCommand:
     wanted = {"name": "train.sh", "mark": MARK, "script": script or text(), **wanted}
-    return submission(dialect, Submission(options=options, **wanted))
+    return PbsSubmit(dialect).submission(Submission(options=options, **wanted))
 
 
 def words(found: SubmitCommand) -> list[str]:
@@ -502,8 +502,8 @@ def again(
     dialect: Dialect = OPENPBS,
 ) -> SubmitCommand:
     wanted = None if tasks is None else parse_tasks(tasks)
-    return resubmission(
-        dialect, detail(native or {}, job_id), {}, script(*directives), wanted, MARK
+    return PbsSubmit(dialect).resubmission(
+        detail(native or {}, job_id), {}, script(*directives), wanted, MARK
     )
 
 
@@ -726,7 +726,9 @@ def test_torque_s_record_names_tasks_and_has_no_select() -> None:
         "job_array_request": "1-4,9%2",
         "Variable_List": "PBS_O_QUEUE=gpu",
     }
-    found = resubmission(TORQUE, detail(native, "9[1].trq01", base={}), {}, script(), None, MARK)
+    found = PbsSubmit(TORQUE).resubmission(
+        detail(native, "9[1].trq01", base={}), {}, script(), None, MARK
+    )
     assert found.command.argv[5:] == (
         *("qsub", "-N", "sweep", "-q", "gpu", "-l", "nodes=g01:ppn=4:gpus=1", "-l", "mem=64gb"),
         *("-l", "walltime=24:00:00", "-t", "1-4,9%2", "-v", MARKED),
@@ -754,7 +756,7 @@ def test_jobs_without_a_script_are_not_made_again(native: dict[str, str], words:
 
 def test_a_job_of_which_nothing_is_told_is_not_guessed() -> None:
     with pytest.raises(UsageError, match="no longer reports"):
-        resubmission(OPENPBS, detail({}, base={}), {}, script(), None, MARK)
+        PbsSubmit(OPENPBS).resubmission(detail({}, base={}), {}, script(), None, MARK)
 
 
 def recorded_jobs() -> list[tuple[str, dict[str, str]]]:
@@ -777,7 +779,9 @@ def test_every_recorded_job_is_made_again_or_refused_in_words() -> None:
     made = 0
     for job_id, native in jobs:
         try:
-            found = resubmission(OPENPBS, detail(native, job_id, base={}), {}, script(), None, MARK)
+            found = PbsSubmit(OPENPBS).resubmission(
+                detail(native, job_id, base={}), {}, script(), None, MARK
+            )
         except UsageError:
             continue
         made += 1
@@ -811,7 +815,7 @@ def test_an_option_in_slurms_manner_is_refused_with_what_pbs_has(
     word: str, said: str, next_step: str
 ) -> None:
     with pytest.raises(UsageError, match=said) as refused:
-        submission(Dialect.OPENPBS, Submission(b"#!/bin/sh\ntrue\n", "job.sh", (word,)))
+        PbsSubmit(Dialect.OPENPBS).submission(Submission(b"#!/bin/sh\ntrue\n", "job.sh", (word,)))
     assert next_step in refused.value.next_step
 
 
@@ -820,7 +824,7 @@ def test_a_job_that_is_made_again_may_have_more_time_and_memory() -> None:
 
     def limited(native: Mapping[str, str] | None = None) -> list[str]:
         return options(
-            resubmission(OPENPBS, detail(native or {}), {}, script(), None, MARK, limits)
+            PbsSubmit(OPENPBS).resubmission(detail(native or {}), {}, script(), None, MARK, limits)
         )
 
     assert "walltime=30:00:00" in limited()
@@ -828,5 +832,5 @@ def test_a_job_that_is_made_again_may_have_more_time_and_memory() -> None:
     bare = {"Resource_List.select": "1:ncpus=4"}
     assert "select=1:ncpus=4:mem=3145728kb" in limited(bare)
     base = {name: value for name, value in RECORD.items() if name != "Resource_List.select"}
-    found = resubmission(OPENPBS, detail({}, base=base), {}, script(), None, MARK, limits)
+    found = PbsSubmit(OPENPBS).resubmission(detail({}, base=base), {}, script(), None, MARK, limits)
     assert "mem=3145728kb" in options(found)

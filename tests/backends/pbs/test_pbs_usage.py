@@ -11,8 +11,8 @@ from hpcdash.backends.pbs.detail import (
     NOTHING_NOTE,
     RUNNING_NOTE,
     SPREAD_NOTE,
+    PbsDetail,
     parse_usage,
-    usage_query,
 )
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.listing import Want
@@ -86,22 +86,22 @@ def test_a_job_nothing_was_measured_of_has_used_nothing_known() -> None:
 
 
 def test_a_job_that_has_not_begun_is_not_asked_for() -> None:
-    assert usage_query(Dialect.OPENPBS, first_row(WAITING_JOB)) is None
+    assert PbsDetail(Dialect.OPENPBS).usage(first_row(WAITING_JOB)) is None
 
 
 def test_several_tasks_are_not_asked_for() -> None:
     for row in parsed(dsv("14[].pbs01", ARRAY)).table.to_pylist():
-        assert usage_query(Dialect.OPENPBS, row) is None
+        assert PbsDetail(Dialect.OPENPBS).usage(row) is None
 
 
 def test_a_subjob_is_asked_for_by_its_id() -> None:
-    query = usage_query(Dialect.OPENPBS, first_row(JOB, "14[3].pbs01"))
+    query = PbsDetail(Dialect.OPENPBS).usage(first_row(JOB, "14[3].pbs01"))
     assert query is not None
     assert query.argv[-1] == "14[3].pbs01"
 
 
 def test_a_job_that_is_gone_is_no_such_job() -> None:
-    query = usage_query(Dialect.OPENPBS, first_row(JOB))
+    query = PbsDetail(Dialect.OPENPBS).usage(first_row(JOB))
     assert query is not None
     with pytest.raises(NoSuchJob):
         query.parse(answered(status=153, stderr=b"qstat: Unknown Job Id 12.pbs01\n"))

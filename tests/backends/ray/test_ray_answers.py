@@ -82,7 +82,6 @@ def test_what_a_recorded_program_runs_writes_and_uses_is_read_of_the_oldest_and_
     )
     assert activity is not None
     assert logs is not None
-    assert BACKEND.inside.use_nodes is not None
     ran = play(transport, activity)
     assert {one.name for one in ran.counts} >= {"load", "evaluate", "Scores.best", "Scores"}
     assert ("train-0.1", "ValueError: rate 0.1 diverges") in ran.failures
@@ -550,8 +549,8 @@ def test_the_tasks_and_actors_of_a_node_are_those_of_all_programs_there() -> Non
         {"node_id": None, "class_name": "Waits", "state": "PENDING_CREATION"},
         {"node_id": ["n1"], "class_name": "Odd", "state": "ALIVE"},
     ]
-    assert BACKEND.queue.node_activity is not None
     query = BACKEND.queue.node_activity("10.0.0.1")
+    assert query is not None
     whole = nodes + listed(*running, total=9, num_filtered=9) + listed(*actors)
     activity = query.parse(Told(0, whole))
     assert [(one.kind, one.name, one.states, one.restarts) for one in activity.counts] == [
@@ -761,7 +760,6 @@ def test_placement_groups_are_reservations_with_what_they_hold_and_where() -> No
 
 
 def test_a_folder_goes_in_one_package_whose_name_is_its_content_s() -> None:
-    assert BACKEND.submit.request is not None
     request = Request(
         name="train", command="python train.py", environment={"TOKEN": "s3cret"}, labels=("a", "b")
     )
@@ -828,7 +826,6 @@ def test_a_request_submitted_again_asks_for_the_same_if_its_package_is_still_the
 def test_what_cannot_go_with_a_request_is_refused_before_anything_is_sent(
     request_: Request, files: dict[str, SentFile], words: str
 ) -> None:
-    assert BACKEND.submit.request is not None
     with pytest.raises(UsageError, match=words):
         BACKEND.submit.request(request_, b"PK", "hpcdash:1", files)
 
@@ -840,7 +837,6 @@ def test_a_list_over_the_cap_is_said_to_be_too_large() -> None:
 
 def test_the_use_of_a_job_is_that_of_its_own_processes_on_each_node_they_are_on() -> None:
     native = {"job_id": "02"}
-    assert BACKEND.inside.use_nodes is not None
     workers = [{"jobId": "02", "pid": 7}]
     summary = [
         {"raylet": {"nodeId": "n1", "coreWorkersStats": workers}},
@@ -919,7 +915,6 @@ def test_a_node_that_died_uses_nothing_although_ray_still_tells_what_it_did() ->
 
     nodes = [node("n1", "ALIVE"), node("n2", "DEAD")]
     native = {"job_id": "02"}
-    assert BACKEND.inside.use_nodes is not None
     assert BACKEND.inside.use_nodes(native).parse(told({"data": {"summary": nodes}})) == ("n1",)
     answers = Told(0, b"".join(told({"data": {"detail": one}}).stdout for one in nodes))
     assert [sample.node for sample in BACKEND.inside.use(native, ("n1", "n2")).parse(answers)] == [

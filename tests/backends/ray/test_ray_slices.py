@@ -43,8 +43,8 @@ from hpcdash.backends.ray.driver.status import (
     task_name,
     with_record,
 )
-from hpcdash.backends.ray.jobs import job_row, log_request
-from hpcdash.backends.ray.requests import logged_result, submitted_request
+from hpcdash.backends.ray.jobs import DriverLogs, job_row
+from hpcdash.backends.ray.requests import RaySubmit, logged_result
 from hpcdash.backends.ray.slices import log_parts, part_pattern, slice_run, slice_type, worker_rows
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.request import read_request, request_text
@@ -66,7 +66,7 @@ def request(text: str) -> Request:
 
 def submitted(text: str) -> tuple[dict[str, bytes], dict[str, Any], str]:
     """The files of a request's package, the body that submits it, and what a person is shown."""
-    made = submitted_request(request(text), b"library", "hpcdash:0123")
+    made = RaySubmit().request(request(text), b"library", "hpcdash:0123")
     [upload] = made.before
     with zipfile.ZipFile(io.BytesIO(upload.stdin or b"")) as package:
         files = {name: package.read(name) for name in package.namelist()}
@@ -323,7 +323,7 @@ def test_a_result_as_json_stands_in_the_log_with_the_arguments_that_python_stage
         ({"call-args.b64": packed(["no JSON"])}, None),
     ):
         call = replace(asked.call, staged=staged_args)
-        made = submitted_request(replace(asked, call=call), job_zip(), "hpcdash:0123")
+        made = RaySubmit().request(replace(asked, call=call), job_zip(), "hpcdash:0123")
         folder = tmp_path / str(expected is None)
         with zipfile.ZipFile(io.BytesIO(made.before[0].stdin or b"")) as package:
             package.extractall(folder)
@@ -784,8 +784,12 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
         assert [name for name, _, _ in log_parts(waiting, "/x.log")][-1:] == [newest] * (
             newest is not None
         )
-    assert log_request(parts[-1][2]).endswith(
-        "filename=job-driver-x.log&lines=-1&interval=1#%5C%5Battempt60%5C.worker1%5C%5D%3A%20"
+    assert (
+        DriverLogs()
+        .request(parts[-1][2])
+        .endswith(
+            "filename=job-driver-x.log&lines=-1&interval=1#%5C%5Battempt60%5C.worker1%5C%5D%3A%20"
+        )
     )
     # What is no part is a name, and no pattern of another's is used.
     for name in (
@@ -796,11 +800,17 @@ def test_the_log_of_a_worker_or_an_attempt_is_a_part_of_the_drivers() -> None:
         "x.log#attempt1.worker1#",
         "a#worker1",
     ):
-        assert log_request(f"/ray-logs/n/{name}").endswith(
-            f"filename={quote(name, safe='')}&lines=-1&interval=1"
+        assert (
+            DriverLogs()
+            .request(f"/ray-logs/n/{name}")
+            .endswith(f"filename={quote(name, safe='')}&lines=-1&interval=1")
         )
-    assert log_request("/ray-logs/n/x.log#worker1.log#worker2").endswith(
-        "filename=x.log%23worker1.log&lines=-1&interval=1#%5C%5Battempt%5B0-9%5D%2B%5C.worker2%5C%5D%3A%20"
+    assert (
+        DriverLogs()
+        .request("/ray-logs/n/x.log#worker1.log#worker2")
+        .endswith(
+            "filename=x.log%23worker1.log&lines=-1&interval=1#%5C%5Battempt%5B0-9%5D%2B%5C.worker2%5C%5D%3A%20"
+        )
     )
 
 

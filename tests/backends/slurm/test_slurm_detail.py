@@ -5,13 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from hpcdash.backends.slurm.detail import (
-    job_detail,
-    native_query,
-    parse_native,
-    scontrol_id,
-    task_refusal,
-)
+from hpcdash.backends.slurm.detail import SlurmDetail, parse_native, scontrol_id
 from hpcdash.backends.slurm.jobs import parse_jobs
 from hpcdash.errors import NoSuchJob, UnreadableOutput
 from tests.support.records import for_each
@@ -92,7 +86,7 @@ def test_what_slurm_prints_of_newer_releases_is_read() -> None:
 
 
 def test_the_paths_join_the_row() -> None:
-    job = job_detail(row(), native()).job.to_pylist()[0]
+    job = SlurmDetail().join(row(), native()).job.to_pylist()[0]
     assert (job["stdout_path"], job["stderr_path"]) == (
         "/home/alice/logs/30.out",
         "/home/alice/logs/30.err",
@@ -110,9 +104,11 @@ def test_a_command_line_is_one_text_whatever_it_holds() -> None:
 
 def test_stderr_without_a_path_goes_to_the_file_of_stdout() -> None:
     said = SHOWN.format(**DEFAULTS).replace("StdErr=/home/alice/logs/30.err", "StdErr=")
-    job = job_detail(
-        row(), parse_native(answered(said.encode(), argv=("scontrol",)))
-    ).job.to_pylist()[0]
+    job = (
+        SlurmDetail()
+        .join(row(), parse_native(answered(said.encode(), argv=("scontrol",))))
+        .job.to_pylist()[0]
+    )
     assert (job["stdout_path"], job["stderr_path"]) == (
         "/home/alice/logs/30.out",
         "/home/alice/logs/30.out",
@@ -121,7 +117,11 @@ def test_stderr_without_a_path_goes_to_the_file_of_stdout() -> None:
 
 def test_the_path_of_a_task_that_is_not_known_yet_keeps_its_pattern() -> None:
     array = row(jobarrayid="88_[3-9]", arraytaskid="3-9")
-    job = job_detail(array, native(stdout="/home/alice/slurm-88_4294967294.out")).job.to_pylist()[0]
+    job = (
+        SlurmDetail()
+        .join(array, native(stdout="/home/alice/slurm-88_4294967294.out"))
+        .job.to_pylist()[0]
+    )
     assert job["stdout_path"] == "/home/alice/slurm-88_%a.out"
 
 
@@ -135,7 +135,7 @@ def test_no_name_or_comment_speaks_for_slurm(where: str, text: str, submit_line:
     shown = parse_native(
         answered(said.format(**{**DEFAULTS, where: text}).encode(), argv=("scontrol",))
     )
-    detail = job_detail(row(**{where: text}), shown)
+    detail = SlurmDetail().join(row(**{where: text}), shown)
     job = detail.job.to_pylist()[0]
     assert job["stdout_path"] == "/home/alice/logs/30.out"
     assert detail.native["StdOut"] == "/home/alice/logs/30.out"
@@ -151,7 +151,9 @@ def test_no_name_or_comment_speaks_for_slurm(where: str, text: str, submit_line:
 
 def test_a_folder_with_a_newline_is_whole() -> None:
     folder = "/home/alice/dir with\nnewline and \x1b[31m"
-    detail = job_detail(row(workdir=folder), native(work_dir=folder, stdout=f"{folder}/30.out"))
+    detail = SlurmDetail().join(
+        row(workdir=folder), native(work_dir=folder, stdout=f"{folder}/30.out")
+    )
     assert detail.native["WorkDir"] == folder
     assert detail.job["stdout_path"].to_pylist() == [f"{folder}/30.out"]
 
@@ -175,14 +177,14 @@ def test_the_log_of_a_component_is_the_file_of_its_leader() -> None:
         )
         for number, offset in ((31, 1), (30, 0))
     )
-    query = native_query("30+1")
+    query = SlurmDetail().native("30+1")
     assert query.argv[-1] == "30"
     component = query.parse(answered(text.encode(), argv=("scontrol",)))
     assert (component["JobId"], component["HetJobOffset"]) == ("31", "1")
-    detail = job_detail(row(jobarrayid="30+1"), component)
+    detail = SlurmDetail().join(row(jobarrayid="30+1"), component)
     assert detail.job["stdout_path"].to_pylist() == ["/home/alice/slurm-30.out"]
     with pytest.raises(NoSuchJob):
-        native_query("30+2").parse(answered(text.encode(), argv=("scontrol",)))
+        SlurmDetail().native("30+2").parse(answered(text.encode(), argv=("scontrol",)))
 
 
 def test_a_job_that_is_gone_is_no_such_job() -> None:
@@ -204,7 +206,7 @@ def test_other_text_is_no_job() -> None:
 )
 def test_the_rest_of_an_array_is_shown_by_its_first_task(job_id: str, asked: str) -> None:
     assert scontrol_id(job_id) == asked
-    assert native_query(job_id).argv[-1] == asked
+    assert SlurmDetail().native(job_id).argv[-1] == asked
 
 
 def test_instants_of_the_native_answer_are_readable_and_durations_stay() -> None:
@@ -251,4 +253,4 @@ def test_instants_of_the_native_answer_are_readable_and_durations_stay() -> None
     ],
 )
 def test_which_jobs_are_tasks_of_a_pool(native: dict[str, str], why: str) -> None:
-    assert task_refusal({"OverSubscribe": "NO", **native}) == why
+    assert SlurmDetail().task_refusal({"OverSubscribe": "NO", **native}) == why

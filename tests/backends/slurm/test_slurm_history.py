@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.base import HistoryScope
-from hpcdash.backends.slurm.history import (
-    FIELDS,
-    history_native_query,
-    history_query,
-    parse_history,
-    parse_history_native,
-    scope_query,
-)
+from hpcdash.backends.slurm.history import FIELDS, SlurmHistory, parse_history, parse_history_native
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import NoSuchJob, UnreadableOutput
 from tests.support.records import for_each
@@ -160,18 +153,18 @@ def test_other_text_is_no_history() -> None:
 
 
 def test_the_query_names_user_time_and_delimiter() -> None:
-    argv = history_query("alice", 604800).argv
+    argv = SlurmHistory().jobs("alice", 604800).argv
     assert argv[argv.index("-u", argv.index("sacct")) + 1] == "alice"
     assert argv[argv.index("-S") + 1] == "now-604800seconds"
     assert any(word.startswith("--delimiter=\x1e") for word in argv)
-    assert "-a" in history_query(None, 60).argv
-    assert not {"-a", "-u"} & set(history_query("", 60).argv[argv.index("sacct") :])
+    assert "-a" in SlurmHistory().jobs(None, 60).argv
+    assert not {"-a", "-u"} & set(SlurmHistory().jobs("", 60).argv[argv.index("sacct") :])
 
 
 def test_the_rest_of_an_array_is_asked_for_by_its_number() -> None:
-    argv = history_query(None, 0, ("11_[3-9%1]", "12_4")).argv
+    argv = SlurmHistory().jobs(None, 0, ("11_[3-9%1]", "12_4")).argv
     assert argv[argv.index("-j") + 1] == "11,12_4"
-    assert "11" in history_native_query("11_[3-9%1]").argv
+    assert "11" in SlurmHistory().native("11_[3-9%1]").argv
 
 
 def native_text(*rows: dict[str, str]) -> bytes:
@@ -217,6 +210,6 @@ PRIVATE = b"PrivateData            = jobs,usage,users\nSlurmUser              = 
 def test_the_database_s_private_data_says_whether_others_jobs_are_hidden(
     user: str, printed: bytes, expected: bool | None
 ) -> None:
-    query = scope_query(user)
+    query = SlurmHistory().scope(user)
     assert query.argv[-1] == user
     assert query.parse(answered(printed, argv=query.argv)) == HistoryScope(hides_others=expected)

@@ -9,7 +9,7 @@ import pytest
 from hpcdash.backends.base import Probe
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.slurm.backend import slurm_backend
-from hpcdash.backends.slurm.jobs import LAYOUT, jobs_query, parse_jobs, queue_id
+from hpcdash.backends.slurm.jobs import LAYOUT, SlurmQueue, parse_jobs, queue_id
 from hpcdash.backends.slurm.rows import Layout
 from hpcdash.backends.slurm.states import job_state
 from hpcdash.domain.rfc3339 import table_to_json_rows
@@ -307,7 +307,7 @@ def test_a_failure_is_no_empty_queue() -> None:
     ],
 )
 def test_whose_jobs_are_asked_for(scope: JobScope, words: tuple[str, ...]) -> None:
-    argv = jobs_query(scope).argv
+    argv = SlurmQueue().jobs(scope).argv
     program = argv.index("squeue")
     assert argv[program + 1 : program + 3] == ("-a", "-h")
     assert argv[program + 3 : -2] == words
@@ -317,7 +317,7 @@ def test_whose_jobs_are_asked_for(scope: JobScope, words: tuple[str, ...]) -> No
 def test_the_rest_of_an_array_is_asked_for_as_the_array() -> None:
     # squeue reads '6_[1-2,4-6]' as the jobs 6 and 4.
     assert queue_id("6_[1-2,4-6]") == "6"
-    assert "6,6_3" in jobs_query(JobScope(job_ids=("6_[1-2,4-6]", "6", "6_3"))).argv
+    assert "6,6_3" in SlurmQueue().jobs(JobScope(job_ids=("6_[1-2,4-6]", "6", "6_3"))).argv
 
 
 @for_each(

@@ -13,7 +13,7 @@ from hpcdash.backends.base import PolicyReason
 from hpcdash.backends.queries import ParsedTable
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.slurm.limits import limits_query, parse_limits
-from hpcdash.backends.slurm.reasons import policy_reason
+from hpcdash.backends.slurm.reasons import SlurmReasons
 from hpcdash.backends.slurm.reservations import parse_reservations
 from hpcdash.backends.slurm.shares import parse_shares
 from hpcdash.domain.limits import format_limit
@@ -322,5 +322,5 @@ REASONS: list[tuple[str, Any]] = [
 
 
 def test_a_reason_that_is_a_rule_of_the_site_names_it() -> None:
-    assert [(reason, policy_reason("pending", reason)) for reason, _ in REASONS] == REASONS
-    assert policy_reason("running", "Priority") is None
+    assert [(reason, SlurmReasons().policy("pending", reason)) for reason, _ in REASONS] == REASONS
+    assert SlurmReasons().policy("running", "Priority") is None

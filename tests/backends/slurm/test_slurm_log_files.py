@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
-from hpcdash.backends.slurm.detail import job_detail
+from hpcdash.backends.slurm.detail import SlurmDetail
 from hpcdash.backends.slurm.history import parse_history
 from hpcdash.backends.slurm.jobs import parse_jobs
-from hpcdash.backends.slurm.log_files import log_files, needs_script, submitted_file
+from hpcdash.backends.slurm.log_files import SlurmLogs, submitted_file
 from tests.support.records import for_each
 from tests.support.slurm_text import TOKEN, answered, history_text, queue_text
 
@@ -20,13 +20,13 @@ KEPT = "the accounting's copy"
 def held(native: Mapping[str, str], **fields: str) -> JobDetail:
     """A job that slurmctld holds."""
     row = parse_jobs(answered(queue_text({"jobarrayid": "30", **fields})), token=TOKEN).table
-    return job_detail(row, {"JobId": "30", "BatchFlag": "1", "BatchHost": "g1", **native})
+    return SlurmDetail().join(row, {"JobId": "30", "BatchFlag": "1", "BatchHost": "g1", **native})
 
 
 def past(submit_line: str, native: Mapping[str, str] | None = None, **fields: str) -> JobDetail:
     """A job that only the accounting knows."""
     row = parse_history(answered(history_text({"jobid": "30", **fields})), token=TOKEN).table
-    return job_detail(
+    return SlurmDetail().join(
         row, {"JobID": "30", "JobIDRaw": "30", "SubmitLine": submit_line, **(native or {})}
     )
 
@@ -36,54 +36,60 @@ def script(*lines: str) -> Script:
 
 
 def test_one_file_for_both_streams_is_told_once() -> None:
-    files = log_files(held({"StdOut": "/home/alice/30.out", "StdErr": "/home/alice/30.out"}), None)
+    files = SlurmLogs().files(
+        held({"StdOut": "/home/alice/30.out", "StdErr": "/home/alice/30.out"}), None
+    )
     assert files == LogFiles("/home/alice/30.out", None)
 
 
 def test_what_scontrol_leaves_of_a_pattern_is_filled_in() -> None:
     detail = held({"StdOut": "/home/alice/30_%N_%4j.out", "StdErr": "/home/alice/%s.err"})
-    assert log_files(detail, None) == LogFiles(
+    assert SlurmLogs().files(detail, None) == LogFiles(
         "/home/alice/30_g1_0030.out", "/home/alice/batch.err"
     )
 
 
 def test_a_component_of_the_past_wrote_to_the_file_of_its_leader() -> None:
     detail = past("sbatch het.sh", {"JobID": "30+1", "JobIDRaw": "31"}, jobid="30+1")
-    assert log_files(detail, None).stdout == "/home/alice/slurm-30.out"
+    assert SlurmLogs().files(detail, None).stdout == "/home/alice/slurm-30.out"
 
 
 def test_a_waiting_job_s_node_is_not_known_yet() -> None:
     detail = held({"StdOut": "/home/alice/%N.out", "BatchHost": ""}, state="PENDING", nodelist="")
-    assert log_files(detail, None).stdout == "/home/alice/%N.out"
+    assert SlurmLogs().files(detail, None).stdout == "/home/alice/%N.out"
 
 
 def test_tasks_that_wait_have_no_numbers_yet() -> None:
     native = {"ArrayTaskId": "3-9%1", "StdOut": "/home/alice/88_4294967294_30.out"}
-    files = log_files(held(native, jobarrayid="88_[3-9]", arraytaskid="3-9", state="PENDING"), None)
+    files = SlurmLogs().files(
+        held(native, jobarrayid="88_[3-9]", arraytaskid="3-9", state="PENDING"), None
+    )
     assert files.stdout == "/home/alice/88_%a_30.out"
 
 
 def test_one_file_for_all_waiting_tasks_is_doubted() -> None:
     native = {"ArrayTaskId": "3-9%1", "StdOut": "/home/alice/30.out"}
-    files = log_files(held(native, jobarrayid="88_[3-9]", arraytaskid="3-9", state="PENDING"), None)
+    files = SlurmLogs().files(
+        held(native, jobarrayid="88_[3-9]", arraytaskid="3-9", state="PENDING"), None
+    )
     assert "each task writes to another file" in files.note
 
 
 def test_a_job_of_srun_has_no_file() -> None:
     detail = held({"BatchFlag": "0"})
-    assert not needs_script(detail)
-    files = log_files(detail, None)
+    assert not SlurmLogs().needs_script(detail)
+    files = SlurmLogs().files(detail, None)
     assert files.stdout is None
     assert "terminal" in files.note
 
 
 def test_a_backslash_in_a_pattern_is_settled_by_the_script() -> None:
     detail = held({"StdOut": r"/home/alice/a\30.out", "StdErr": r"/home/alice/a\30.out"})
-    assert needs_script(detail)
-    assert log_files(detail, script(r"#SBATCH -o a\%j.out")) == LogFiles(
+    assert SlurmLogs().needs_script(detail)
+    assert SlurmLogs().files(detail, script(r"#SBATCH -o a\%j.out")) == LogFiles(
         "/home/alice/a%j.out", None
     )
-    assert "a guess" in log_files(detail, script("#SBATCH -t 1")).note
+    assert "a guess" in SlurmLogs().files(detail, script("#SBATCH -t 1")).note
 
 
 @for_each(
@@ -94,9 +100,9 @@ def test_a_double_percent_is_settled_by_the_script_whichever_release_shows_it(
     pattern: str, shown: str
 ) -> None:
     detail = held({"StdOut": f"/home/alice/{shown}", "StdErr": f"/home/alice/{shown}"})
-    assert needs_script(detail)
+    assert SlurmLogs().needs_script(detail)
     file = pattern.replace("%4j", "0030").replace("%%", "\0").replace("%j", "30").replace("\0", "%")
-    assert log_files(detail, script(f"#SBATCH -o {pattern}")) == LogFiles(
+    assert SlurmLogs().files(detail, script(f"#SBATCH -o {pattern}")) == LogFiles(
         f"/home/alice/{file}", None
     )
 
@@ -114,13 +120,13 @@ def test_a_double_percent_is_settled_by_the_script_whichever_release_shows_it(
     ],
 )
 def test_the_command_line_comes_before_the_script(line: str) -> None:
-    files = log_files(past(line), script("#SBATCH -o script_%j"))
+    files = SlurmLogs().files(past(line), script("#SBATCH -o script_%j"))
     assert (files.stdout, files.stderr) == ("/home/alice/out_30", None)
     assert "command line" in files.note
 
 
 def test_the_command_line_may_name_one_stream_and_the_script_the_other() -> None:
-    files = log_files(past("sbatch -o out run.sh"), script("#SBATCH --error=err_%j"))
+    files = SlurmLogs().files(past("sbatch -o out run.sh"), script("#SBATCH --error=err_%j"))
     assert (files.stdout, files.stderr) == ("/home/alice/out", "/home/alice/err_30")
     assert KEPT in files.note
 
@@ -136,7 +142,7 @@ def test_the_command_line_may_name_one_stream_and_the_script_the_other() -> None
     ],
 )
 def test_the_script_names_the_file(line: str) -> None:
-    files = log_files(past("sbatch run.sh"), script(line))
+    files = SlurmLogs().files(past("sbatch run.sh"), script(line))
     assert files.stdout == "/home/alice/out_30"
     assert "SBATCH_OUTPUT" in files.note
 
@@ -146,12 +152,14 @@ def test_the_script_names_the_file(line: str) -> None:
     [" #SBATCH -o x", "# SBATCH -o x", "##SBATCH -o x", "#SBATCH -J a #-o x", "#sbatch -o x"],
 )
 def test_what_only_looks_like_a_directive_names_nothing(line: str) -> None:
-    assert log_files(past("sbatch run.sh"), script(line)).stdout == "/home/alice/slurm-30.out"
+    assert (
+        SlurmLogs().files(past("sbatch run.sh"), script(line)).stdout == "/home/alice/slurm-30.out"
+    )
 
 
 def test_a_name_with_blanks_on_the_command_line_is_no_script() -> None:
     line = "sbatch -J we ird name -o out run.sh"
-    assert log_files(past(line, jobname="we ird name"), None).stdout == "/home/alice/out"
+    assert SlurmLogs().files(past(line, jobname="we ird name"), None).stdout == "/home/alice/out"
 
 
 def test_a_wrapped_command_s_options_are_its_own() -> None:
@@ -159,23 +167,23 @@ def test_a_wrapped_command_s_options_are_its_own() -> None:
         "#!/bin/sh\n# This script was created by sbatch --wrap.\n\ngcc -o x y.c\n", KEPT
     )
     line = "sbatch --wrap gcc -o x y.c --output=out"
-    assert log_files(past(line), wrapped).stdout == "/home/alice/out"
+    assert SlurmLogs().files(past(line), wrapped).stdout == "/home/alice/out"
 
 
 def test_without_script_and_command_line_the_default_is_a_guess() -> None:
-    files = log_files(past(""), None)
+    files = SlurmLogs().files(past(""), None)
     assert files.stdout == "/home/alice/slurm-30.out"
     assert "its script and its command line, which may name another, are gone" in files.note
 
 
 def test_a_task_of_the_past_has_the_array_s_default() -> None:
     detail = past("sbatch --array=1-3 run.sh", {"JobIDRaw": "31"}, jobid="30_2")
-    assert log_files(detail, script()).stdout == "/home/alice/slurm-30_2.out"
+    assert SlurmLogs().files(detail, script()).stdout == "/home/alice/slurm-30_2.out"
 
 
 def test_the_first_node_gives_its_name() -> None:
     assert (
-        log_files(past("sbatch -o %N run.sh", nodelist="n[07-09]"), None).stdout
+        SlurmLogs().files(past("sbatch -o %N run.sh", nodelist="n[07-09]"), None).stdout
         == "/home/alice/n07"
     )
 
@@ -187,8 +195,8 @@ def test_newer_releases_keep_the_patterns_in_the_accounting() -> None:
         jobid="30_12",
         jobname="train",
     )
-    assert not needs_script(detail)
-    assert log_files(detail, None) == LogFiles("/home/alice/out_train_2", "/scratch/0030")
+    assert not SlurmLogs().needs_script(detail)
+    assert SlurmLogs().files(detail, None) == LogFiles("/home/alice/out_train_2", "/scratch/0030")
 
 
 @for_each(

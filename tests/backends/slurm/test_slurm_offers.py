@@ -10,7 +10,7 @@ from hpcdash.backends.slurm.accounts import (
     parse_qos_offers,
     qos_offers_query,
 )
-from hpcdash.backends.slurm.submit import parse_start_estimate, start_estimate_query
+from hpcdash.backends.slurm.submit import SlurmSubmit, parse_start_estimate
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.offers import AccountOffer, QosOffer
 from hpcdash.errors import (
@@ -104,7 +104,7 @@ STARTS = (
 
 
 def test_a_start_is_asked_with_the_options_of_a_submission_and_submits_nothing() -> None:
-    argv = start_estimate_query(Submission(b"#!/bin/sh\n", "job.sh", ("-p", "gpu"))).argv
+    argv = SlurmSubmit().start_estimate(Submission(b"#!/bin/sh\n", "job.sh", ("-p", "gpu"))).argv
     at = argv.index("sbatch")
     assert argv[at : at + 4] == ("sbatch", "--test-only", "-p", "gpu")
     assert "SLURM_TIME_FORMAT=%s" in argv[:at]
@@ -113,7 +113,7 @@ def test_a_start_is_asked_with_the_options_of_a_submission_and_submits_nothing()
 
 def test_options_that_are_none_are_refused_before_anything_is_asked() -> None:
     with pytest.raises(UsageError):
-        start_estimate_query(Submission(b"#!/bin/sh\n", "job.sh", ("gpu",)))
+        SlurmSubmit().start_estimate(Submission(b"#!/bin/sh\n", "job.sh", ("gpu",)))
 
 
 @for_each("starts", [STARTS, STARTS.replace(b" using", b" a using")])
@@ -151,7 +151,8 @@ def test_what_slurm_does_not_count_is_told(
 ) -> None:
     assert (
         note
-        in start_estimate_query(Submission(script, "job.sh", options))
+        in SlurmSubmit()
+        .start_estimate(Submission(script, "job.sh", options))
         .parse(answered(b"", stderr=STARTS))
         .hint
     )

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.backends.slurm.reasons import reason_hint
+from hpcdash.backends.slurm.reasons import SlurmReasons
 from tests.support.records import for_each
 
 CASES = sorted(
@@ -57,7 +57,7 @@ CASES = sorted(
     ],
 )
 def test_why_a_job_waits(reason: str, words: str) -> None:
-    assert words in reason_hint("pending", reason)
+    assert words in SlurmReasons().hint("pending", reason)
 
 
 # Source: squeue(1), JOB REASON CODES; the second part are those of the sources of 22.05 to 25.05
@@ -92,7 +92,7 @@ RaisedSignal
 
 @for_each("code", CODES.split())
 def test_every_documented_reason_has_a_hint(code: str) -> None:
-    hint = reason_hint("pending", code)
+    hint = SlurmReasons().hint("pending", code)
     assert hint
     assert not any(
         wrong in hint
@@ -101,8 +101,8 @@ def test_every_documented_reason_has_a_hint(code: str) -> None:
 
 
 def test_a_word_we_do_not_know_gets_no_words_of_ours() -> None:
-    assert reason_hint("pending", "FluxCapacitor") == ""
-    assert reason_hint("running", None) == ""
+    assert SlurmReasons().hint("pending", "FluxCapacitor") == ""
+    assert SlurmReasons().hint("running", None) == ""
 
 
 def test_every_reason_that_was_recorded_has_a_hint() -> None:

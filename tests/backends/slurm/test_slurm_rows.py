@@ -244,7 +244,7 @@ def test_a_broken_probe_raises_nothing_else(raw: bytes) -> None:
 def test_a_broken_detail_raises_nothing_else(raw: bytes) -> None:
     row = jobs.parse_jobs(answered(queue_text({"name": "a\n   JobName=b"})), token=TOKEN).table
     with suppress(HpcdashError):
-        detail.job_detail(row, detail.parse_native(answered(raw, argv=("scontrol",))))
+        detail.SlurmDetail().join(row, detail.parse_native(answered(raw, argv=("scontrol",))))
 
 
 def test_each_poll_has_a_token_of_its_own() -> None:

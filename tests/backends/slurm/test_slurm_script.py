@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.backends.slurm.detail import (
-    history_script_query,
-    parse_history_script,
-    parse_script,
-    script_query,
-)
+from hpcdash.backends.slurm.detail import SlurmScripts, parse_history_script, parse_script
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused
 from tests.support.records import for_each
 from tests.support.slurm_text import answered
@@ -27,7 +22,7 @@ def test_a_script_keeps_every_byte() -> None:
 
 
 def test_a_task_s_script_is_asked_for_by_its_first_task() -> None:
-    assert script_query("88_[3-9%1]").argv[-2:] == ("88_3", "-")
+    assert SlurmScripts().query("88_[3-9%1]").argv[-2:] == ("88_3", "-")
 
 
 @for_each("status", [0, 1])
@@ -84,4 +79,4 @@ def test_the_accounting_may_keep_no_script(printed: bytes) -> None:
 
 
 def test_sacct_is_asked_for_the_array() -> None:
-    assert history_script_query("88_3").argv[-2:] == ("-j", "88")
+    assert SlurmScripts().history_query("88_3").argv[-2:] == ("-j", "88")

@@ -10,11 +10,11 @@ import pytest
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.job_detail import JobDetail, Script
-from hpcdash.backends.slurm.detail import job_detail
+from hpcdash.backends.slurm.detail import SlurmDetail
 from hpcdash.backends.slurm.history import parse_history
 from hpcdash.backends.slurm.jobs import parse_jobs
 from hpcdash.backends.slurm.options import read_submit_line
-from hpcdash.backends.slurm.submit import array_refusal_query, resubmission, submission
+from hpcdash.backends.slurm.submit import SlurmSubmit
 from hpcdash.backends.submissions import NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import UsageError, without_env
@@ -32,7 +32,7 @@ def held(command: str = "/w/train.sh", job_id: str = "30", **fields: str) -> Job
     row = parse_jobs(
         answered(queue_text({"jobarrayid": job_id, "workdir": "/w", **fields})), token=TOKEN
     ).table
-    return job_detail(row, {"JobId": "30", "BatchFlag": "1", "Command": command})
+    return SlurmDetail().join(row, {"JobId": "30", "BatchFlag": "1", "Command": command})
 
 
 def array(**fields: str) -> JobDetail:
@@ -44,7 +44,7 @@ def past(**fields: str) -> JobDetail:
     row = parse_history(
         answered(history_text({"jobid": "30", "workdir": "/w", **fields})), token=TOKEN
     ).table
-    return job_detail(row, {"JobID": "30", "JobIDRaw": "30"})
+    return SlurmDetail().join(row, {"JobID": "30", "JobIDRaw": "30"})
 
 
 def script(*directives: str) -> Script:
@@ -60,7 +60,7 @@ def again(
 ) -> SubmitCommand:
     told = {"SubmitLine": line, **(native or {})} if line else {**(native or {})}
     wanted = None if tasks is None else parse_tasks(tasks)
-    return resubmission(detail or held(), told, text or script(), wanted, MARK)
+    return SlurmSubmit().resubmission(detail or held(), told, text or script(), wanted, MARK)
 
 
 def options(found: SubmitCommand) -> list[str]:
@@ -350,7 +350,7 @@ def refused(
     array: str = "", *options: str, text: str = "#!/bin/sh\n", config: bytes = CONFIG
 ) -> str | None:
     """Why an array would be refused; None where the cluster is not asked."""
-    query = array_refusal_query(Submission(text.encode(), "job", options, array=array))
+    query = SlurmSubmit().array_refusal(Submission(text.encode(), "job", options, array=array))
     assert query is None or without_env(query.argv) == ("scontrol", "show", "config")
     return None if query is None else query.parse(answered(config, argv=("scontrol",)))
 
@@ -380,7 +380,7 @@ def test_an_array_is_found_in_options_and_directives_as_sbatch_reads_them() -> N
 
 
 def test_what_sbatch_says_while_it_tries_again_is_explained() -> None:
-    command = submission(Submission(b"#!/bin/sh\n", "job")).command
+    command = SlurmSubmit().submission(Submission(b"#!/bin/sh\n", "job")).command
     tries = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
     assert "MaxJobCount" in command.explain(tries)
     assert command.explain("sbatch: lua: welcome") == "sbatch: lua: welcome"
@@ -394,7 +394,7 @@ def test_what_sbatch_says_while_it_tries_again_is_explained() -> None:
 
 
 def with_limits(line: str, limits: NewLimits, *directives: str, **fields: str) -> list[str]:
-    found = resubmission(
+    found = SlurmSubmit().resubmission(
         held(**fields), {"SubmitLine": line}, script(*directives), None, MARK, limits
     )
     return options(found)

@@ -11,10 +11,11 @@ import pytest
 
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.tokens import RECORDED_TOKEN
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.units import format_clock
 from hpcdash.services.cluster.clock import ClusterClock
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind, SnapshotCache
+from hpcdash.services.cluster.snapshots import SnapshotCache
 from hpcdash.services.cluster.store import ClusterStore
 from tests.support.scripted_transport import MINE, Command, ScriptedTransport
 from tests.support.slurm_text import Fields, queue_text

@@ -5,8 +5,8 @@ from typing import Any
 import pyarrow as pa
 
 from hpcdash.domain import schema
+from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.job_counts import with_job_counts
-from hpcdash.services.cluster.snapshots import Kind
 from tests.support.job_rows import build_table
 
 

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from hpcdash.backends.pbs.backend import BACKEND
+from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.poller import Pace, Poller
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import HISTORY_SECONDS, ClusterStore
 from hpcdash.transport.local import LocalTransport
 from tests.support.pbs import StandIns

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import (
     AuthenticationFailed,
     CommandTimedOut,
@@ -23,7 +24,6 @@ from hpcdash.errors import (
     without_env,
 )
 from hpcdash.services.cluster.poller import NEEDS_A_PERSON
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.transport.base import CommandResult
 from tests.support.scripted_cluster import Cluster, settled

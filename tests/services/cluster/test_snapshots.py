@@ -15,7 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcdash.domain import schema
-from hpcdash.services.cluster.snapshots import SCHEMAS, Kind, Snapshot, SnapshotCache
+from hpcdash.domain.schema import SCHEMAS
+from hpcdash.domain.tables import Kind
+from hpcdash.services.cluster.snapshots import Snapshot, SnapshotCache
 from tests.support.job_rows import build_table, job_row
 from tests.support.real_files import as_somebody_else
 from tests.support.records import for_each

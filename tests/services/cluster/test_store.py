@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.slurm.backend import BACKEND
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import (
     CommandMissing,
     CommandTimedOut,
@@ -26,8 +27,8 @@ from hpcdash.errors import (
 )
 from hpcdash.services.cluster.job_counts import with_job_counts
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
+from tests.support.parts import changed, fixed_backend
 from tests.support.scripted_cluster import Cluster
 from tests.support.scripted_transport import (
     EVERYONE,
@@ -106,7 +107,7 @@ async def test_what_a_failed_command_printed_is_not_kept_with_its_error(cluster:
         kept.append(weakref.ref(printed))
         raise UnreadableOutput("no nodes")
 
-    unreadable = replace(BACKEND.queue, nodes=lambda: Query(BACKEND.queue.nodes().argv, parse))
+    unreadable = changed(BACKEND.queue, nodes=lambda: Query(BACKEND.queue.nodes().argv, parse))
     cluster.store.backend = replace(BACKEND, queue=unreadable)
     with pytest.raises(UnreadableOutput):
         await cluster.store.fetch(Kind.NODES)
@@ -176,9 +177,8 @@ async def test_what_stands_in_the_way_is_kept_until_the_line_is_open(cluster: Cl
 def probed(name: str, parse: Callable[[Answer], Probe]) -> Backend:
     """Slurm by another name, whose probe is read by `parse`."""
     query = Query(BACKEND.probe.query().argv, parse)
-    return replace(
-        BACKEND, name=name, probe=replace(BACKEND.probe, query=lambda: query, backend_for=None)
-    )
+    made = fixed_backend(BACKEND, name=name)
+    return replace(made, probe=changed(made.probe, query=lambda: query))
 
 
 async def test_backends_are_tried_in_order(tmp_path: Path) -> None:

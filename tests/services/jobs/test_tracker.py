@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import AccountingUnavailable, ControllerDown
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.tracker import (
     EXIT_UNKNOWN,
     KEEP_SECONDS,
@@ -15,6 +15,7 @@ from hpcdash.services.jobs.tracker import (
     NO_HISTORY,
     JobEvent,
 )
+from tests.support.parts import changed
 from tests.support.scripted_cluster import Cluster
 from tests.support.scripted_transport import HISTORY, RECENT, ScriptedTransport
 from tests.support.slurm_text import Fields
@@ -220,7 +221,7 @@ async def test_while_the_looking_up_fails_nothing_is_said_and_it_is_asked_more_a
     # Where what ended is a list of its own, it is asked for that first.
     backend = cluster.store.backend
     cluster.store.backend = replace(
-        backend, queue=replace(backend.queue, lists_ended=asked is HISTORY)
+        backend, queue=changed(backend.queue, lists_ended=asked is HISTORY)
     )
     queue.mine = [job("1")]
     await cluster.mine()

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from hpcdash.cli.metric_output import as_csv, wide_table
+from hpcdash.cli.metric_output import wide_table
+from hpcdash.domain.columns import encode_csv, without_formulas
 from hpcdash.services.metrics.batch import Floats, MetricBatch, Points
 from hpcdash.services.metrics.charts.curves import (
     ChartRequest,
@@ -500,13 +501,13 @@ def test_no_text_of_a_log_is_a_formula_in_a_csv(tmp_path: Path) -> None:
         b"".join(b'{"step":%d,"=HYPERLINK(1) loss":-2,"@acc":1}\n' % step for step in (1, 2))
     )
     assert run.names == (hostile, "@acc")
-    assert as_csv(run, run.names).splitlines() == [
+    assert encode_csv(without_formulas(wide_table(run, run.names))).splitlines() == [
         b'"step","\'=HYPERLINK(1) loss","\'@acc"',
         b"1,-2,1",
         b"2,-2,1",
     ]
     assert wide_table(run, run.names).column_names == ["step", hostile, "@acc"]
-    exact = as_csv(run, run.names, is_exact=True).splitlines()
+    exact = encode_csv(wide_table(run, run.names)).splitlines()
     assert exact == [b'"step","=HYPERLINK(1) loss","@acc"', b"1,-2,1", b"2,-2,1"]
     (tmp_path / "aliases").write_text("precious")
     for name in ("chart.csv", "chart.svg"):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hpcdash.config.metric_patterns import compile_patterns, pattern_problems
+from hpcdash.config.metric_patterns import MetricPattern, compile_patterns, pattern_problems
 from hpcdash.errors import ConfigError
 from hpcdash.services.metrics.reader import MetricReader
 from tests.support.records import for_each
@@ -76,6 +76,18 @@ def test_a_pattern_that_is_too_slow_for_many_lines_is_given_up_and_the_rest_is_r
         len(MetricReader([pattern]).feed(content.encode(), is_end=True).metrics["loss"].values)
         == 2000
     )
+
+
+def test_time_that_other_processes_take_is_not_a_patterns_own() -> None:
+    class Preempted:
+        def search(self, text: str, timeout: float) -> None:
+            time.sleep(0.3)
+
+    pattern = MetricPattern("loss (?P<loss>[0-9.]+)")
+    pattern._expression = Preempted()
+    for _ in range(6):
+        pattern.search("loss 1")
+    assert not pattern.problem
 
 
 def test_others_go_on_while_a_pattern_takes_its_time() -> None:

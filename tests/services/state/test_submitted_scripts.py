@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.backends.base import Backend, Capability, ScriptsPart
+from hpcdash.backends.base import Backend, Capability
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import CommandTimedOut, ControllerDown, SchedulerRefused
@@ -35,6 +34,7 @@ from hpcdash.services.state.submitted_scripts import (
 from hpcdash.services.submit import recovery as lost_answers
 from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import reconcile
+from tests.support.parts import changed, fixed_backend
 from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import RECENT, ScriptedTransport
 
@@ -206,15 +206,14 @@ def test_a_full_disk_leaves_nothing_half_written(
 
 def forgetful(file: str | None = None) -> Backend:
     """A scheduler that keeps no scripts; `file` is what a job says it was submitted from."""
-    return replace(
+    return fixed_backend(
         BACKEND,
         title="PBS",
-        probe=replace(BACKEND.probe, backend_for=None),
         capabilities=BACKEND.capabilities - {Capability.KEEPS_SCRIPTS},
-        scripts=ScriptsPart(
-            writer=BACKEND.scripts.writer,
-            reader=BACKEND.scripts.reader,
-            explain=BACKEND.scripts.explain,
+        scripts=changed(
+            BACKEND.scripts,
+            query=lambda job_id: None,
+            history_query=lambda job_id: None,
             submitted_file=lambda detail: file,
         ),
     )

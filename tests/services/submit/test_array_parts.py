@@ -4,7 +4,6 @@ missing parts.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.submit import array_parts
+from hpcdash.backends.pbs.submit import PbsSubmit
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.errors import UsageError
@@ -26,14 +25,14 @@ from hpcdash.services.submit import plan as resubmission
 from hpcdash.services.submit.array_parts import format_parts, submit_parts
 from hpcdash.services.submit.plan import ResubmissionPlan, plan_again, resubmissions
 from hpcdash.services.submit.sent_parts import SentParts, find_sent_parts
+from tests.support.parts import changed, fixed_backend
 from tests.support.records import for_each
 from tests.support.scripted_cluster import failed_array
 
 # Slurm's words, and no lists of tasks.
-RANGES_ONLY = replace(
+RANGES_ONLY = fixed_backend(
     BACKEND,
-    probe=replace(BACKEND.probe, backend_for=None),
-    submit=replace(BACKEND.submit, array_parts=partial(array_parts, Dialect.OPENPBS)),
+    submit=changed(BACKEND.submit, array_parts=PbsSubmit(Dialect.OPENPBS).array_parts),
 )
 
 
@@ -174,7 +173,7 @@ async def test_several_arrays_in_parts_are_refused_together(cluster: Cluster) ->
     ],
 )
 def test_openpbs_takes_a_range_and_others_a_list(dialect: Dialect, parts: list[str]) -> None:
-    assert list(map(str, array_parts(dialect, parse_tasks("3-4,6,9,12")))) == parts
+    assert list(map(str, PbsSubmit(dialect).array_parts(parse_tasks("3-4,6,9,12")))) == parts
 
 
 def _note(cluster: Cluster, again: ResubmissionPlan, place: int, outcome: Outcome) -> None:

@@ -19,8 +19,8 @@ from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Container, Request, Site, SlotType
 from hpcdash.domain.schema import JOBS
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut, UsageError, without_env
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.submit import launch_records
 from hpcdash.services.submit import launches as launches_module
 from hpcdash.services.submit.cleanup import has_completed, has_failed, unfinished_ids

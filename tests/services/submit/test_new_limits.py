@@ -12,9 +12,9 @@ import pytest
 
 from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.submissions import NewLimits
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.units import HOUR
 from hpcdash.errors import SchedulerRefused, UsageError
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.submit.new_limits import propose, read_limits
 from tests.support.records import for_each
 

@@ -22,10 +22,10 @@ import hpcdash.job
 from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.domain.switch_text import SwitchProgress, in_time
 from hpcdash.domain.switches import SwitchKind
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs import actions as acting
 from hpcdash.services.jobs.actions import Actions

@@ -66,12 +66,14 @@ def nodes(**states: int) -> pa.Table:
     return build_table(*rows, schema=NODES)
 
 
-# Reasons of Slurm and of PBS, in no more words than the scheduler's own.
-EITHER = ReasonsPart(
-    never_starts=lambda state, reason: (
-        SLURM.reasons.never_starts(state, reason) or PBS.reasons.never_starts(state, reason)
-    )
-)
+class _Either(ReasonsPart):
+    """Reasons of Slurm and of PBS, in no more words than the scheduler's own."""
+
+    def never_starts(self, state: str, reason: str | None) -> str:
+        return SLURM.reasons.never_starts(state, reason) or PBS.reasons.never_starts(state, reason)
+
+
+EITHER = _Either()
 
 
 class TestIsRunning:

@@ -19,10 +19,11 @@ from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Query
 from hpcdash.config.read import settings_from_text
 from hpcdash.domain.alerts import Severity
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandError, RateLimited
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind, Snapshot
+from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileStat
 from hpcdash.services.watch.cluster import MOST_LOCATED, Watching

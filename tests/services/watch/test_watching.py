@@ -23,11 +23,11 @@ from hpcdash.config.read import settings_from_text
 from hpcdash.config.settings import PoolSettings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.alerts import Finding, Severity
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import ConnectionFailed, HpcdashError
 from hpcdash.job.checkpoint import Checkpoints
 from hpcdash.services.cluster.clock import FrozenClock, SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.state.database import StateDatabase
 from hpcdash.services.state.submitted_scripts import ScriptStore
@@ -197,9 +197,7 @@ async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails
     node = Node(tmp_path / "node")
     monkeypatch.setenv("PATH", f"{tmp_path / 'node' / 'bin'}:{os.environ['PATH']}")
     text = '[[watch.hanging]]\nlimit_seconds = 1\n[[watch.losses]]\nkinds = ["nan"]'
-    async with watched(
-        queue, text, tmp_path, LogsPart(files=lambda detail, script: node.files(detail))
-    ) as here:
+    async with watched(queue, text, tmp_path, node) as here:
         job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
         node.log.write_text("step 1 loss 2.5\n")
         assert kinds(await here.until(lambda report: report.told.events)) == [
@@ -235,9 +233,7 @@ async def test_a_long_table_on_a_nodes_own_disk_is_read_under_its_header(
     node = Node(tmp_path / "node")
     monkeypatch.setenv("PATH", f"{tmp_path / 'node' / 'bin'}:{os.environ['PATH']}")
     text = '[[watch.losses]]\nkinds = ["nan"]'
-    async with watched(
-        queue, text, tmp_path, LogsPart(files=lambda detail, script: node.files(detail))
-    ) as here:
+    async with watched(queue, text, tmp_path, node) as here:
         submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
         node.log.write_text(
             "step,loss\n" + "".join(f"{step},2.5\n" for step in range(40_000)) + "40000,nan\n"

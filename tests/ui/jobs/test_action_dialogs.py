@@ -15,8 +15,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import AlterDialog, ConfirmDialog, ResultsDialog, SignalDialog

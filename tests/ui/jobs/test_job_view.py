@@ -11,8 +11,8 @@ from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 
 from hpcdash.backends.slurm.usage import ENDED_FIELDS
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import ControllerDown
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.job import JobView

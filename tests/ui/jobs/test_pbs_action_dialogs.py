@@ -32,6 +32,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import AlterDialog, ConfirmDialog, ResultsDialog, SignalDialog
+from tests.support.parts import changed
 from tests.support.scripted_transport import ScriptedTransport
 from tests.ui.jobs.acting_stage import NOW, mark, point_at
 from tests.ui.stage import notices, press, screen_text, settled, until
@@ -75,8 +76,8 @@ def pbs_with(dialect: Dialect | None = None, rows: Sequence[dict[str, Any]] = QU
     queues = Query(("qstat",), lambda answer: ParsedTable(QUEUES.empty_table()))
     return replace(
         backend,
-        probe=replace(backend.probe, query=lambda: probe),
-        queue=replace(
+        probe=changed(backend.probe, query=lambda: probe),
+        queue=changed(
             backend.queue, jobs=lambda scope: jobs, nodes=lambda: nodes, queues=lambda: queues
         ),
     )

@@ -5,17 +5,15 @@ tasks.
 from __future__ import annotations
 
 from datetime import UTC
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from hpcdash.backends.base import Backend
 from hpcdash.backends.pbs.dialects import Dialect
-from hpcdash.backends.pbs.submit import array_parts
+from hpcdash.backends.pbs.submit import PbsSubmit
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.cli.build import cluster_pace
 from hpcdash.config.settings import ClusterSettings
@@ -32,6 +30,7 @@ from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.jobs.triage import TriageView
+from tests.support.parts import changed, fixed_backend
 from tests.support.scripted_cluster import end_task, failed_array
 from tests.support.scripted_transport import ScriptedTransport
 from tests.ui.stage import fetch_rows, notices, press, screen_text, settled, until
@@ -170,10 +169,9 @@ async def test_failed_tasks_that_are_no_one_submission_are_submitted_again_in_pa
     transport: ScriptedTransport, tmp_path: Path
 ) -> None:
     del transport.answers["sbatch"]
-    ranges_only = replace(
+    ranges_only = fixed_backend(
         BACKEND,
-        probe=replace(BACKEND.probe, backend_for=None),
-        submit=replace(BACKEND.submit, array_parts=partial(array_parts, Dialect.OPENPBS)),
+        submit=changed(BACKEND.submit, array_parts=PbsSubmit(Dialect.OPENPBS).array_parts),
     )
     async with app_on(transport, tmp_path, backend=ranges_only).run_test(size=SIZE) as pilot:
         await open_triage(pilot)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.domain.tables import Kind
 from hpcdash.services.logs.file import UNREACHED_PAUSE_SECONDS
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.logs.stream import LogPace

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import ConnectionFailed
 from hpcdash.services.cluster.clock import FrozenClock
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.ui.app import HpcdashApp
 from tests.support.real_files import append, make_folder, put, put_sparse, remove, size_of
 from tests.ui.logs.log_stage import (

@@ -15,8 +15,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.queries import CommandBudget
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.cluster.store import Changed
 from hpcdash.transport.base import CommandResult
 from hpcdash.ui.switches.dialog import SwitchDialog

@@ -7,10 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.services.cluster.snapshots import Kind
+from hpcdash.domain.tables import Kind
+from hpcdash.ui.views import SPECS
 from tests.ui.jobs.acting_stage import point_at
 from tests.ui.stage import PBS_CASES, dashboard, press, screen_text, settled, type_text, until
 
@@ -63,6 +65,25 @@ async def test_keys_and_words_lead_to_the_views_and_m_shows_all_accounts() -> No
         await go_to(pilot, "limits scope:qos per:user")
         assert "MaxJobsPU" in screen_text(app)
         assert "physics/alice" not in screen_text(app)
+
+
+async def test_a_table_without_a_view_of_its_own_is_listed_and_filtered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = replace(SPECS["reservations"], place="table_view:TableView")
+    monkeypatch.setitem(SPECS, "reservations", plain)
+    app = dashboard("limits")
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await go_to(pilot, "reservations")
+        assert app.main.view_name == "reservations"
+        heading = next(line for line in screen_text(app).splitlines() if "RESERVATION" in line)
+        assert heading.split()[:2] == ["RESERVATION", "STATE"]
+        listed = app.main.view.source()["name"].to_pylist()
+        assert len(listed) > 1
+        assert all(name in screen_text(app) for name in listed)
+        await go_to(pilot, f"reservations name:{listed[0]}")
+        assert listed[1] not in screen_text(app)
 
 
 async def test_enter_on_a_limit_shows_the_jobs_it_is_on() -> None:

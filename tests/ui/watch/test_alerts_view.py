@@ -14,9 +14,9 @@ from textual.pilot import Pilot
 
 from hpcdash.config.read import settings_from_text
 from hpcdash.config.watch_settings import WatchSettings
+from hpcdash.domain.tables import Kind
 from hpcdash.errors import ConnectionFailed
 from hpcdash.services.cluster.clock import FrozenClock
-from hpcdash.services.cluster.snapshots import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.facts import FACTS_SCRIPT

@@ -20,6 +20,7 @@ from textual.pilot import Pilot
 
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import JobState, NodeState
+from hpcdash.domain.tables import STATE_WIDTH
 from hpcdash.ui.themes import default_variables, load_themes
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table import RowsTable
@@ -29,7 +30,7 @@ from tests.ui.stage import until
 
 COLUMNS = (
     Column("_row_id", "ID", 8, "left", 0, cells.text_cell),
-    Column("state", "STATE", cells.STATE_WIDTH, "left", 0, cells.state_cell),
+    Column("state", "STATE", STATE_WIDTH, "left", 0, cells.state_cell),
     Column("name", "NAME", 12, "left", 1, cells.text_cell, flexible=True),
     Column("cpus", "CPUS", 5, "right", 2, cells.count_cell),
     Column("user", "USER", 8, "left", 3, cells.muted_cell),
@@ -488,7 +489,7 @@ def test_every_state_has_a_sign_of_one_cell_in_both_alphabets_and_a_short_word()
     for state in (*JobState, *NodeState):
         for alphabet in (cells.UNICODE_SIGNS, cells.ASCII_SIGNS):
             assert cell_len(alphabet.states[state]) == 1
-        assert len(state_word(state)) + 2 <= cells.STATE_WIDTH
+        assert len(state_word(state)) + 2 <= STATE_WIDTH
     assert all(sign.isascii() for sign in cells.ASCII_SIGNS.states.values())
 
 

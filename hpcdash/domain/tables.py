@@ -1,0 +1,593 @@
+"""The tables of a cluster, each declared once: the dashboard, the command line, filters, the
+configuration and the API read it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from hpcdash.domain.job_text import format_exit_status, format_where
+from hpcdash.domain.limits import (
+    format_limited,
+    format_per,
+    format_resource,
+    format_share_tree,
+    format_who,
+    format_whose,
+)
+
+# A word has few distinct values over many rows: states, users, queues.
+FieldType: TypeAlias = Literal["text", "word", "count", "real", "time", "flag", "names"]
+# A sign, a space and the longest word.
+STATE_WIDTH = 12
+
+
+class Kind(StrEnum):
+    """The snapshots of a cluster; those of a user's own jobs and of everyone's have paces of their
+    own.
+    """
+
+    MINE = "mine"
+    EVERYONE = "everyone"
+    NODES = "nodes"
+    QUEUES = "queues"
+    HISTORY = "history"
+    HISTORY_EVERYONE = "history-everyone"
+    SHARES = "shares"
+    LIMITS = "limits"
+    RESERVATIONS = "reservations"
+
+
+class ColumnSpec(Struct, frozen=True):
+    """A column for people.
+
+    `field` is the field it shows and is sorted by, where that is not its name. In the dashboard it
+    is `width` cells wide, at least that where it is `flexible`, and grows with its values up to
+    `longest`; columns of the highest `priority` make way first, those of 0 never. `title` heads it
+    there, `heading` on the command line. `total` is the field of which it is a part: `12/64`.
+    `text` makes the cell of the row's fields, or of `inputs` alone. A view may draw its cells in
+    another way.
+    """
+
+    name: str
+    width: int
+    priority: int
+    field: str = ""
+    title: str = ""
+    heading: str = ""
+    align: Literal["left", "right", ""] = ""
+    flexible: bool = False
+    longest: int = 0
+    muted: bool = False
+    total: str = ""
+    text: Callable[[Mapping[str, Any]], str] | None = None
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The field it shows."""
+        return self.field or self.name
+
+
+class TableSpec(Struct, frozen=True, eq=False):
+    """A table: its fields in the order of JSON, and its columns in the order of the chooser.
+
+    `name` is that of its command, its view and its capability. A field that begins with `_` is not
+    part of the JSON contract. `paces` has a key of [poll], or seconds, for each snapshot: one's own
+    first. `shown` are the dashboard's columns at first, of which those in `optional` are left out
+    while they have no value; `printed` those of the command line, where they are not the same: of
+    these the ones in `whole` are never cut, and the ones in `dropped` make way first.
+    """
+
+    name: str
+    fields: Mapping[str, FieldType]
+    columns: tuple[ColumnSpec, ...]
+    shown: tuple[str, ...]
+    summary: str = ""
+    paces: Mapping[Kind, str | float] = {}
+    optional: frozenset[str] = frozenset()
+    printed: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ("name",)
+    dropped: tuple[str, ...] = ()
+    json_key: str = ""
+    empty: str = "nothing"
+
+    def kind(self, *, everyone: bool = False) -> Kind:
+        """The snapshot of one's own rows, or of everyone's."""
+        kinds = tuple(self.paces)
+        return kinds[-1] if everyone else kinds[0]
+
+    @property
+    def public_names(self) -> list[str]:
+        """The fields of the JSON contract, in its order."""
+        return [name for name in self.fields if not name.startswith("_")]
+
+    @property
+    def names(self) -> list[str]:
+        """Each name that a column can be chosen by."""
+        return [*dict.fromkeys((*self.public_names, *(column.name for column in self.columns)))]
+
+    def column(self, name: str) -> ColumnSpec | None:
+        """The column of this name, or the first that shows this field."""
+        return next(
+            (column for column in self.columns if column.name == name),
+            next((column for column in self.columns if column.key == name), None),
+        )
+
+    def sort_field(self, name: str) -> str:
+        """The field that rows are sorted by where a column or a field is named."""
+        column = None if name in self.fields else self.column(name)
+        return name if column is None else column.key
+
+    def select(self, *names: str) -> tuple[ColumnSpec, ...]:
+        """Columns by name."""
+        by_name = {column.name: column for column in self.columns}
+        return tuple(by_name[name] for name in names)
+
+
+def _limited(key: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda row: format_limited(str(row["resource"]), row[key])
+
+
+_STATE = ColumnSpec("state", STATE_WIDTH, 0)
+JOBS = TableSpec(
+    "jobs",
+    summary="Jobs in the queue.",
+    paces={Kind.MINE: "mine_seconds", Kind.EVERYONE: "everyone_seconds"},
+    fields={
+        "id": "text",
+        "array_id": "text",
+        "array_task": "text",
+        "name": "text",
+        "user": "word",
+        "account": "word",
+        "queue": "word",
+        "qos": "word",
+        "state": "word",
+        "native_state": "word",
+        "reason": "word",
+        "priority": "count",
+        "nodes": "count",
+        "cpus": "count",
+        "gpus": "count",
+        "memory_bytes": "count",
+        "elapsed_seconds": "count",
+        "limit_seconds": "count",
+        "submitted_at": "time",
+        "eligible_at": "time",
+        "started_at": "time",
+        "ends_at": "time",
+        "node_list": "text",
+        "work_dir": "text",
+        "stdout_path": "text",
+        "stderr_path": "text",
+        "dependency": "text",
+        "comment": "text",
+        "exit_code": "count",
+        "exit_signal": "count",
+        # The job's number without task or component, for natural order and folding.
+        "_number": "count",
+        # The first task this row holds; null for a job that is no array task.
+        "_task": "count",
+        # How many jobs this row stands for: 1, or the pending tasks of an array.
+        "_tasks": "count",
+        # The scheduler's own estimate for a job that has not started.
+        "_expected_start_at": "time",
+        # Another ID that the scheduler has for the job; null mostly.
+        "_other_id": "text",
+    },
+    columns=(
+        ColumnSpec("id", 6, 0, flexible=True, longest=18),
+        ColumnSpec("pinned", 3, 3, title="PIN"),
+        ColumnSpec("name", 14, 1, flexible=True, longest=60),
+        ColumnSpec("note", 8, 4, longest=24),
+        ColumnSpec("user", 5, 2, longest=12),
+        ColumnSpec("account", 9, 9, muted=True),
+        ColumnSpec("queue", 5, 5, longest=14),
+        ColumnSpec("qos", 8, 9, muted=True),
+        _STATE,
+        ColumnSpec("elapsed", 8, 2, "elapsed_seconds"),
+        ColumnSpec("limit", 8, 6, "limit_seconds"),
+        ColumnSpec("left", 8, 3, "ends_at"),
+        ColumnSpec("nodes", 4, 7, title="N"),
+        ColumnSpec("cpus", 5, 6, title="CPU"),
+        ColumnSpec("gpus", 4, 5, title="GPU"),
+        ColumnSpec("memory", 7, 8, "memory_bytes", "MEM"),
+        ColumnSpec(
+            "where",
+            14,
+            2,
+            "node_list",
+            "NODES / WHY",
+            "NODES/(REASON)",
+            flexible=True,
+            text=format_where,
+            inputs=("node_list", "reason", "state"),
+        ),
+        ColumnSpec("reason", 18, 6),
+        ColumnSpec("priority", 8, 8, title="PRIO"),
+        ColumnSpec("submitted", 10, 8, "submitted_at"),
+        ColumnSpec("eligible", 10, 9, "eligible_at"),
+        ColumnSpec("started", 10, 7, "started_at"),
+        ColumnSpec("ends", 10, 7, "ends_at"),
+        ColumnSpec("starts", 10, 7, "_expected_start_at"),
+        ColumnSpec("dependency", 20, 9),
+        ColumnSpec("loss", 18, 4, "_loss"),
+        ColumnSpec("comment", 20, 9),
+        ColumnSpec("work_dir", 24, 9, title="DIRECTORY"),
+    ),
+    shown=(
+        "id",
+        "name",
+        "user",
+        "queue",
+        "state",
+        "elapsed",
+        "left",
+        "nodes",
+        "cpus",
+        "gpus",
+        "where",
+    ),
+    printed=(
+        "id",
+        "state",
+        "name",
+        "user",
+        "queue",
+        "gpus",
+        "cpus",
+        "nodes",
+        "elapsed",
+        "limit",
+        "where",
+    ),
+    whole=("id", "state"),
+    dropped=("cpus", "nodes", "limit", "user", "gpus", "queue"),
+)
+NODES = TableSpec(
+    "nodes",
+    summary="Nodes, what they have, and why some are drained. Always all of them.",
+    paces={Kind.NODES: "nodes_seconds"},
+    fields={
+        "name": "text",
+        "state": "word",
+        "native_state": "word",
+        "flags": "names",
+        "reason": "text",
+        "reason_by": "word",
+        "reason_since": "time",
+        "queues": "names",
+        "cpus": "count",
+        "cpus_used": "count",
+        "gpus": "count",
+        "gpus_used": "count",
+        "gpu_type": "word",
+        "memory_bytes": "count",
+        "memory_used_bytes": "count",
+        "load": "real",
+        "features": "names",
+        # Jobs running on the node; null where only one's own jobs are known.
+        "jobs": "count",
+    },
+    columns=(
+        ColumnSpec("name", 8, 0, title="NODE", longest=24),
+        _STATE,
+        ColumnSpec("flags", 14, 8),
+        ColumnSpec("cpus", 13, 1, "cpus_used", "CPU", total="cpus"),
+        ColumnSpec("gpus", 13, 2, "gpus_used", "GPU", total="gpus"),
+        ColumnSpec("type", 6, 6, "gpu_type", heading="GPU_TYPE", longest=14),
+        ColumnSpec("memory", 16, 4, "memory_used_bytes", total="memory_bytes"),
+        ColumnSpec("load", 6, 5),
+        ColumnSpec("jobs", 5, 6),
+        ColumnSpec("check", 5, 6, "_check", longest=20),
+        ColumnSpec("queues", 14, 7),
+        ColumnSpec("features", 18, 9, muted=True),
+        ColumnSpec("reason", 16, 3, flexible=True, longest=80),
+        ColumnSpec("by", 8, 8, "reason_by"),
+        ColumnSpec("since", 8, 8, "reason_since"),
+    ),
+    shown=(
+        "name",
+        "state",
+        "cpus",
+        "gpus",
+        "type",
+        "memory",
+        "load",
+        "jobs",
+        "check",
+        "queues",
+        "reason",
+    ),
+    optional=frozenset({"load", "queues", "_check"}),
+    printed=(
+        "name",
+        "state",
+        "flags",
+        "queues",
+        "cpus",
+        "gpus",
+        "type",
+        "memory",
+        "load",
+        "jobs",
+        "reason",
+    ),
+    whole=("name", "state"),
+    dropped=("flags", "load", "queues", "type", "jobs", "memory"),
+)
+QUEUES = TableSpec(
+    "queues",
+    summary="Queues (partitions), their limits and what is free. Always all of them.",
+    paces={Kind.QUEUES: "nodes_seconds"},
+    fields={
+        "name": "text",
+        "available": "flag",
+        "default": "flag",
+        # Longest time a job may ask for; null: no limit.
+        "limit_seconds": "count",
+        "nodes": "count",
+        "nodes_idle": "count",
+        # Down, drained or otherwise not to be had.
+        "nodes_down": "count",
+        "cpus": "count",
+        "cpus_used": "count",
+        "gpus": "count",
+        "gpus_used": "count",
+        "jobs_running": "count",
+        "jobs_pending": "count",
+        # Unused ones on unavailable nodes; null if the scheduler does not report that.
+        "_cpus_down": "count",
+        "_gpus_down": "count",
+        # What becomes of a job there, where it is more than `available` tells: a word of
+        # QueueStanding; the same in words; when a reservation's queue begins to start jobs; and
+        # what keeps all of the server's jobs from starting.
+        "_standing": "text",
+        "_note": "text",
+        "_opens_at": "time",
+        "_server_note": "text",
+    },
+    columns=(
+        ColumnSpec("name", 12, 0, title="QUEUE", flexible=True, longest=30),
+        ColumnSpec("open", 8, 0, "available", "STATE", "AVAILABLE"),
+        ColumnSpec("limit", 8, 2, "limit_seconds"),
+        ColumnSpec("nodes", 5, 3),
+        ColumnSpec("idle", 5, 1, "nodes_idle"),
+        ColumnSpec("down", 5, 4, "nodes_down"),
+        ColumnSpec("cpus", 21, 2, "cpus_used", "CPU", total="cpus"),
+        ColumnSpec("gpus", 19, 1, "gpus_used", "GPU", total="gpus"),
+        ColumnSpec("running", 7, 3, "jobs_running"),
+        ColumnSpec("pending", 7, 3, "jobs_pending"),
+    ),
+    shown=("name", "open", "limit", "nodes", "idle", "down", "cpus", "gpus", "running", "pending"),
+    # PBS does not bind queues to nodes.
+    optional=frozenset({"nodes", "nodes_idle", "nodes_down", "cpus_used", "gpus_used"}),
+    printed=(
+        "name",
+        "open",
+        "default",
+        "limit",
+        "nodes",
+        "idle",
+        "down",
+        "cpus",
+        "gpus",
+        "running",
+        "pending",
+    ),
+    dropped=("default", "down", "open", "nodes", "limit", "cpus", "gpus"),
+)
+HISTORY = TableSpec(
+    "history",
+    paces={Kind.HISTORY: "history_seconds", Kind.HISTORY_EVERYONE: "history_seconds"},
+    fields=JOBS.fields,
+    json_key="jobs",
+    columns=(
+        *JOBS.select("id", "pinned", "name", "note", "user", "account", "queue", "qos", "state"),
+        ColumnSpec(
+            "exit",
+            10,
+            2,
+            "exit_code",
+            align="left",
+            flexible=True,
+            text=format_exit_status,
+            inputs=("exit_code", "exit_signal"),
+        ),
+        ColumnSpec("elapsed", 8, 3, "elapsed_seconds"),
+        ColumnSpec("ended", 10, 2, "ends_at", heading="ENDS"),
+        *JOBS.select("limit", "submitted", "started", "nodes", "cpus", "gpus", "memory"),
+        *JOBS.select("comment", "work_dir"),
+        ColumnSpec("cpu_use", 6, 5, title="CPU %", align="right"),
+        ColumnSpec("memory_use", 6, 5, title="MEM %", align="right"),
+        ColumnSpec("gpu_use", 6, 5, title="GPU %", align="right"),
+        ColumnSpec("time_use", 6, 5, title="TIME %", align="right"),
+        ColumnSpec("nodes_at", 10, 7, "node_list", "NODES", flexible=True),
+    ),
+    shown=(
+        "id",
+        "name",
+        "user",
+        "queue",
+        "state",
+        "exit",
+        "elapsed",
+        "ended",
+        "cpus",
+        "gpus",
+        "nodes_at",
+    ),
+    printed=(
+        "id",
+        "state",
+        "name",
+        "user",
+        "queue",
+        "gpus",
+        "cpus",
+        "nodes",
+        "exit",
+        "elapsed",
+        "limit",
+        "ended",
+    ),
+    whole=JOBS.whole,
+    dropped=JOBS.dropped,
+)
+SHARES = TableSpec(
+    "shares",
+    summary="Fair share of your accounts: shares, usage, and the factor in priority.",
+    # Shares change slowly, and the lines over the jobs have them all day.
+    paces={Kind.SHARES: 600.0},
+    fields={
+        "account": "text",
+        # Null: the row is the account as a whole.
+        "user": "text",
+        "partition": "text",
+        # Null: it shares as its parent does, or that is not told.
+        "raw_shares": "count",
+        "normalized_shares": "real",
+        # In the scheduler's units, decayed as the site has it.
+        "raw_usage": "count",
+        "normalized_usage": "real",
+        "effective_usage": "real",
+        # 0-1, the more the sooner a job starts.
+        "fair_share": "real",
+        # Of its siblings' whose is higher goes first; infinite where nothing was used.
+        "level_fair_share": "real",
+        # Whether it is one of one's own associations.
+        "own": "flag",
+        "_id": "text",
+        # How far below the root, and whether it is one of one's own or above one.
+        "_depth": "count",
+        "_on_own_path": "flag",
+    },
+    columns=(
+        ColumnSpec("account", 30, 0, "", "ACCOUNT/USER", "ACCOUNT/USER", text=format_share_tree),
+        ColumnSpec("shares", 7, 3, "raw_shares"),
+        ColumnSpec("of_parent", 8, 2, "normalized_shares", "SHARE"),
+        ColumnSpec("usage", 8, 1, "effective_usage", "USED"),
+        ColumnSpec("raw_usage", 9, 4),
+        ColumnSpec("fair_share", 14, 0, align="left"),
+        ColumnSpec("level", 8, 2, "level_fair_share", "LEVEL FS", "LEVEL_FS"),
+        ColumnSpec("norm_usage", 8, 5, "normalized_usage", "OF ALL"),
+    ),
+    shown=("account", "shares", "of_parent", "usage", "raw_usage", "fair_share", "level"),
+    optional=frozenset({"level_fair_share"}),
+    printed=(
+        "account",
+        "own",
+        "shares",
+        "of_parent",
+        "raw_usage",
+        "usage",
+        "fair_share",
+        "level",
+    ),
+    whole=("account",),
+    dropped=("raw_usage", "of_parent", "level"),
+)
+LIMITS = TableSpec(
+    "limits",
+    summary="Limits that apply to you, and how much of each is used.",
+    paces={Kind.LIMITS: "nodes_seconds"},
+    fields={
+        # association, account, qos, queue or server, and which.
+        "scope": "word",
+        "name": "text",
+        # For whom together: job, user, account, group, project or all.
+        "per": "word",
+        # That user, account, group or project; null for a job's and for all.
+        "subject": "text",
+        # A word of domain.limits.RESOURCES, or the scheduler's own; its unit is in its name.
+        "resource": "word",
+        "maximum": "count",
+        # Null: not known, or nothing that is used up (a job's).
+        "used": "count",
+        "free": "count",
+        # Queues that apply it to all of their jobs; null where a job has to choose it.
+        "queues": "names",
+        # The scheduler's own name for it.
+        "native": "text",
+        "_id": "text",
+        # Which jobs use it up where the scheduler does not say how much is used; all null: they
+        # cannot be told.
+        "_of_user": "text",
+        "_of_queue": "text",
+        "_of_qos": "text",
+        "_of_account": "text",
+    },
+    columns=(
+        ColumnSpec("scope", 11, 2, "", "LIMIT OF", "LIMIT_OF", text=format_whose),
+        ColumnSpec("name", 10, 0, flexible=True, longest=32),
+        ColumnSpec("per", 16, 1, "", "FOR", "FOR", text=format_per),
+        ColumnSpec("resource", 26, 0, text=lambda row: format_resource(str(row["resource"]))),
+        ColumnSpec("used", 7, 0, text=_limited("used")),
+        ColumnSpec("limit", 8, 0, "maximum", text=_limited("maximum")),
+        ColumnSpec("free", 16, 1, align="left", text=_limited("free")),
+        ColumnSpec("queues", 8, 4, longest=24),
+        ColumnSpec("native", 16, 5, title="SCHEDULER'S NAME", muted=True),
+    ),
+    shown=("scope", "name", "per", "resource", "used", "limit", "free"),
+    printed=("scope", "per", "resource", "used", "limit", "free", "native"),
+    whole=("resource",),
+    dropped=("native", "free"),
+    empty="no limits apply to you",
+)
+RESERVATIONS = TableSpec(
+    "reservations",
+    summary="Reservations: when, which nodes, and whether you may use them.",
+    paces={Kind.RESERVATIONS: "nodes_seconds"},
+    fields={
+        "name": "text",
+        # active, upcoming, ended, or the scheduler's own word.
+        "state": "word",
+        # Whether one may use it; null: not known.
+        "allowed": "flag",
+        "starts_at": "time",
+        # Null: it does not end.
+        "ends_at": "time",
+        "duration_seconds": "count",
+        "nodes": "count",
+        "node_list": "text",
+        "queue": "text",
+        # A name with a leading "-" is kept out.
+        "users": "names",
+        "groups": "names",
+        "accounts": "names",
+        "flags": "names",
+        # How a job asks for it, and what its flags mean, in words.
+        "_option": "text",
+        "_note": "text",
+    },
+    columns=(
+        ColumnSpec("name", 11, 0, title="RESERVATION", flexible=True, longest=30),
+        ColumnSpec("state", 11, 0),
+        ColumnSpec("allowed", 7, 0, "", "FOR YOU", "FOR_YOU"),
+        ColumnSpec("starts", 10, 1, "starts_at", "BEGINS", "BEGINS"),
+        ColumnSpec("ends", 10, 1, "ends_at"),
+        ColumnSpec("lasts", 8, 5, "duration_seconds"),
+        ColumnSpec("nodes", 5, 3),
+        ColumnSpec("node_list", 10, 4, longest=24),
+        ColumnSpec("queue", 8, 6, longest=16),
+        ColumnSpec("who", 26, 2, "users", text=format_who),
+        ColumnSpec("flags", 10, 7, flexible=True, muted=True),
+    ),
+    shown=("name", "state", "allowed", "starts", "ends", "nodes", "node_list", "who", "flags"),
+    whole=("name", "state"),
+    dropped=("flags", "nodes", "who"),
+    empty="no reservations",
+)
+# Their columns and order can be configured, and their filters bookmarked.
+MAIN_TABLES = (JOBS, NODES, QUEUES, HISTORY)
+# What the site allows.
+SITE_TABLES = (SHARES, LIMITS, RESERVATIONS)
+TABLES: Mapping[str, TableSpec] = {spec.name: spec for spec in (*MAIN_TABLES, *SITE_TABLES)}
+SNAPSHOT_TABLES: Mapping[Kind, TableSpec] = {
+    kind: spec for spec in TABLES.values() for kind in spec.paces
+}
