@@ -22,8 +22,7 @@ from typing import Any
 
 from benchmarks.stand_in import make_stand_in
 from benchmarks.terminal import Terminal
-from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 
 DEFAULT_JOBS = 100_000
 REFRESHES = 3

@@ -434,7 +434,7 @@ def test_all_that_is_kept_is_closed_to_others(program: Program, tmp_path: Path) 
     assert {
         "slots.json",
         "journal.jsonl",
-        "launches.jsonl.migrated",
+        "launches.jsonl.schema-0",
         "state.db",
         "queue.db",
     } <= names

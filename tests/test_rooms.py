@@ -143,3 +143,16 @@ def test_the_files_that_the_docs_name_are_there() -> None:
         for name in sorted(named)
         if not (ROOT / name).exists() and not (ROOT.parent / name).exists()
     ] == []
+
+
+def test_a_new_capability_is_offered_only_where_a_backend_lists_it(
+    trees: dict[Path, ast.Module],
+) -> None:
+    taking_all = {
+        place.as_posix()
+        for place, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and any(isinstance(given, ast.Name) and given.id == "Capability" for given in node.args)
+    }
+    assert taking_all == set()

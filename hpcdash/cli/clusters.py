@@ -135,7 +135,7 @@ async def _try_cluster(cluster: ClusterSettings) -> tuple[str, str]:
         nodes = (await store.fetch(Kind.NODES)).table.num_rows
     finally:
         await store.close()
-    # `slurm-wlm 22.05.8`, `OpenPBS 23.06.06`, `Slurm's wrappers`.
+    # `slurm-wlm 22.05.8`, `OpenPBS 23.06.06`.
     title, (_, _, version) = store.backend.title, probe.version.rpartition(" ")
     title = f"{title[:1].upper()}{title[1:]}" + (f" {version}" if version[:1].isdigit() else "")
     return store.backend.name, f"{title} as {probe.user}, {nodes} node{'' if nodes == 1 else 's'}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -443,12 +442,8 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
 
 
 def _whole_chain(command: Callable[..., None]) -> Callable[..., None]:
-    """--chain, which was called --train."""
     text = "The whole chain: also the jobs before and after it."
-    old = click.option("--train", "chain", flag_value=True, default=False, type=bool, hidden=True)
-    return click.option("--chain", "chain", flag_value=True, default=False, type=bool, help=text)(
-        old(command)
-    )
+    return click.option("--chain", "chain", is_flag=True, help=text)(command)
 
 
 def _named_or_filtered(command: Callable[..., None]) -> Callable[..., None]:
@@ -1330,15 +1325,11 @@ def show_help(context: click.Context, topic: str) -> None:
 SETUP_COMMANDS: tuple[click.Command, ...] = (doctor, clusters, config, completion, show_help)
 
 
-# What `hpcdash chain` was called.
-_OLD_CHAIN = copy(show_chain)
-_OLD_CHAIN.name, _OLD_CHAIN.hidden = "train", True
 COMMANDS = (
     *LOOK_COMMANDS,
     *map(_table_command, SITE_TABLES),
     *ACT_COMMANDS,
     *SUBMIT_COMMANDS,
-    _OLD_CHAIN,
     *WATCH_COMMANDS,
     share,
     serve,

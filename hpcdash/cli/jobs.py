@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -31,11 +31,11 @@ from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.jobs.overview import JobPicture, Part
-from hpcdash.services.jobs.page import format_step, job_groups
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.usage.limits import has_uncounted, with_counted_use
+
+if TYPE_CHECKING:
+    from hpcdash.services.jobs.overview import JobPicture
 
 T = TypeVar("T")
 # A script may ask in a loop.
@@ -122,6 +122,8 @@ def parse_filter(expression: str, kind: Kind) -> query.Filter:
 
 async def _fetch_limits(store: ClusterStore) -> Snapshot:
     """The limits, and one's own jobs where only they tell how much is used."""
+    from hpcdash.services.usage.limits import has_uncounted, with_counted_use
+
     # Whose jobs and which cluster's limits they are, only the probe tells.
     await store.open()
     snapshot = await store.fetch(Kind.LIMITS)
@@ -234,6 +236,8 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
 
     `steps`: all of its steps, and of those alone in a table.
     """
+    from hpcdash.services.jobs.overview import JobPicture, Part
+    from hpcdash.services.jobs.page import format_step, job_groups
 
     async def work(session: ClusterSession) -> tuple[JobPicture, JobDetail, ClusterSession]:
         store = session.store
@@ -349,6 +353,8 @@ def _activity(activity: Activity) -> dict[str, object]:
 
 def _failure(picture: JobPicture) -> dict[str, object] | None:
     """Why a job failed as its log tells, for JSON; None of any other job."""
+    from hpcdash.services.jobs.overview import Part
+
     failure, error = picture.failure, picture.errors.get(Part.LOG)
     if failure is None:
         return (

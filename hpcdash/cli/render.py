@@ -10,17 +10,9 @@ import sys
 
 from msgspec.structs import replace
 
-from hpcdash.backends.script.body import (
-    CODE_FOLDER,
-    LIBRARY_NAME,
-    SECRETS_NAME,
-    Place,
-    folder_name,
-    has_library,
-    secret_variables,
-    staged_name,
-)
+from hpcdash.backends.script.body import Place, folder_name, has_library, secret_variables
 from hpcdash.backends.script.call import call_names
+from hpcdash.backends.script.folder import CODE_FOLDER, LIBRARY_NAME, SECRETS_NAME, staged_name
 from hpcdash.cli.build import chosen_site, scheduler_for
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.submit import read_source

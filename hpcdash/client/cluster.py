@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.registry import OVER_HTTP
-from hpcdash.backends.script.body import SCRIPT_NAME
+from hpcdash.backends.script.folder import SCRIPT_NAME
 from hpcdash.cli.build import EMBEDDED, build_session, chosen_clusters, connection_pool
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import TerminalPrompter

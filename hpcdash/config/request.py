@@ -374,7 +374,7 @@ def _launcher(value: object) -> Launcher:
 
 
 def _parsed(value: object, parse: Callable[[str], _Parsed]) -> _Parsed:
-    """What a parser of the domain makes of text, its ValueError as Unfit."""
+    """Parse a line of text; a ValueError becomes a ValidationError."""
     text = parse_line_text(value)
     try:
         return parse(text)
@@ -587,8 +587,9 @@ def read_keys(
 
 
 def whose(run_as: str, user: str | None) -> str:
-    """The login name that run_as means; Unfit where it is the cluster's user and that is not
-    known.
+    """Return the login name that run_as selects.
+
+    Raises ValidationError where that is the cluster's user, who is unknown.
     """
     if run_as != THE_USER:
         return run_as

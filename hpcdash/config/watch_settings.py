@@ -429,8 +429,6 @@ _RULES: Mapping[str, Any] = {
     "failures": FailuresRule,
     "pools": PoolsRule,
 }
-# What [[watch.chains]] was called before.
-_OLD_CHAINS = "trains"
 # Where a secret is: by the end of its key.
 _SECRETS: Mapping[str, tuple[str, Reader]] = {
     "": ("text", values.secret_text),
@@ -463,10 +461,9 @@ class _WatchReader:
             "command": self._command,
             "apprise": self._apprise,
         }
-        fit = self._reader.fit(WatchSettings, self._table, ("watch",), apart=(*ways, _OLD_CHAINS))
+        fit = self._reader.fit(WatchSettings, self._table, ("watch",), apart=ways)
         snoozed = self._reader.table(self._table, ("watch",), "snoozed")
         rules = {key: tuple(self._rules(key, record)) for key, record in _RULES.items()}
-        rules["chains"] += tuple(self._rules(_OLD_CHAINS, ChainRule))
         notices = [
             read(*at)
             for key, read in ways.items()

@@ -4,7 +4,6 @@ nothing.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from shlex import quote
 from hpcdash.embedded import FOLDER_VARIABLE
 from hpcdash.errors import HpcdashError
 from hpcdash.private_files import has_locks, make_private
+from hpcdash.sqlite import Failure, connect, create_schema, failure, transaction
 
 FORMAT = 1
 # Another process may hold the file for as long as this: a backup, a slow disk.
@@ -75,8 +75,8 @@ CREATE TABLE edges (number INTEGER NOT NULL, on_number INTEGER, name BLOB NOT NU
 CREATE INDEX edges_of ON edges (number);
 CREATE INDEX edges_on ON edges (on_number);
 CREATE INDEX edges_named ON edges (name);
-CREATE TABLE calls (id INTEGER PRIMARY KEY, job_id INTEGER NOT NULL, verb TEXT NOT NULL, argument TEXT NOT NULL,
-    done INTEGER, words TEXT NOT NULL DEFAULT '');
+CREATE TABLE calls (id INTEGER PRIMARY KEY, job_id INTEGER NOT NULL, verb TEXT NOT NULL,
+    argument TEXT NOT NULL, done INTEGER, words TEXT NOT NULL DEFAULT '');
 CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
 
@@ -95,28 +95,13 @@ class Database:
         self.folder = folder
         make_private(folder, FOLDER_VARIABLE, may_be_replaced=True)
         self.path = folder / "queue.db"
-        old_mask = os.umask(0o077)
         try:
-            self._connection = sqlite3.connect(
-                self.path, timeout=_BUSY_SECONDS, isolation_level=None
-            )
-            self._prepare()
-        except sqlite3.Error as error:
+            self._connection = connect(self.path, wait_seconds=_BUSY_SECONDS)
+            self._keep_a_wal()
+            self._connection.execute("PRAGMA synchronous = FULL")
+            version = create_schema(self._connection, _SCHEMA, FORMAT)
+        except (OSError, sqlite3.Error) as error:
             raise _unusable(self.path, error) from error
-        finally:
-            os.umask(old_mask)
-
-    def _prepare(self) -> None:
-        self._keep_a_wal()
-        self._connection.execute("PRAGMA synchronous = FULL")
-        if (version := self._format()) == 0:
-            with self.writing():
-                # Another program may have made it meanwhile.
-                if (version := self._format()) == 0:
-                    for statement in _SCHEMA.split(";\n"):
-                        self._connection.execute(statement)
-                    version = FORMAT
-                    self._connection.execute(f"PRAGMA user_version = {version}")
         if version != FORMAT:
             raise StoreUnusable(
                 f"{self.path} was written by another version of hpcdash (format {version}, this "
@@ -136,13 +121,9 @@ class Database:
             except sqlite3.OperationalError as error:
                 # Where two programs make the file at once SQLite does not wait for the other one
                 # here.
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > over:
+                if failure(error) is not Failure.LOCKED or time.monotonic() > over:
                     raise
                 time.sleep(0.002)
-
-    def _format(self) -> int:
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        return int(version)
 
     def close(self) -> None:
         self._connection.close()
@@ -153,14 +134,8 @@ class Database:
         written.
         """
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(self._connection):
                 yield
-                self._connection.execute("COMMIT")
-            finally:
-                # A full disk has SQLite roll back by itself.
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise _unusable(self.path, error) from error
 
@@ -189,36 +164,36 @@ class Database:
         return self._connection.execute(sql, values).lastrowid or 0
 
 
-def damaged(path: Path, text: str) -> StoreUnusable:
-    """The error of a queue's file whose content is not what was written; `words` say what is wrong
-    with it.
-    """
+def damaged(path: Path, message: str) -> StoreUnusable:
+    """Build the error of a damaged queue file; `message` describes the damage."""
     folder = str(path.parent)
     return StoreUnusable(
-        f"{path} is damaged: {text}",
+        f"{path} is damaged: {message}",
         f"Once its running jobs have ended, move the queue's folder away: mv {quote(folder)} "
         f"{quote(folder)}.damaged."
         " hpcdash then begins with an empty queue; the output files of jobs stay where they are.",
     )
 
 
-def _unusable(path: Path, error: sqlite3.Error) -> StoreUnusable:
-    text = str(error)
-    if "full" in text:
-        return StoreUnusable(
-            f"the queue cannot be written: no room left for {path}", "Make room, then try again."
-        )
-    if ("locked" in text or "busy" in text) and not has_locks(path.parent):
-        step = f"Set {FOLDER_VARIABLE} to a folder on another one, such as a local disk."
-        return StoreUnusable(f"{path} cannot be locked: its file system has no locks", step)
-    if "locked" in text or "busy" in text:
-        return StoreUnusable(
-            f"{path} is held by another program", "Try again; `lsof` names the program."
-        )
-    if any(
-        sign in text for sign in ("malformed", "not a database", "no such table", "no such column")
-    ):
-        return damaged(path, text)
+def _unusable(path: Path, error: Exception) -> StoreUnusable:
+    message = str(error)
+    match failure(error):
+        case Failure.FULL:
+            return StoreUnusable(
+                f"the queue cannot be written: no room left for {path}",
+                "Make room, then try again.",
+            )
+        case Failure.LOCKED if not has_locks(path.parent):
+            step = f"Set {FOLDER_VARIABLE} to a folder on another one, such as a local disk."
+            return StoreUnusable(f"{path} cannot be locked: its file system has no locks", step)
+        case Failure.LOCKED:
+            return StoreUnusable(
+                f"{path} is held by another program", "Try again; `lsof` names the program."
+            )
+        case Failure.DAMAGED:
+            return damaged(path, message)
+        case _ if message.startswith(("no such table", "no such column")):
+            return damaged(path, message)
     return StoreUnusable(
-        f"the queue's file {path} cannot be used: {text}", "Is the disk full, or read-only?"
+        f"the queue's file {path} cannot be used: {message}", "Is the disk full, or read-only?"
     )

@@ -26,6 +26,7 @@ from hpcdash.embedded.script import signal_number
 from hpcdash.embedded.start import drain, lock, open_wake, wake
 from hpcdash.embedded.store import QueueStore, output_paths, script_path
 from hpcdash.errors import ConfigError, HpcdashError
+from hpcdash.private_files import atomic_write
 
 _STATES = {"suspend": "suspended", "resume": "running"}
 # One that ended by itself before it heard of that has ended.
@@ -142,13 +143,7 @@ def _script_file(store: QueueStore, number: int) -> Path:
     path = script_path(store.folder, number)
     if not path.exists():
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        unfinished = path.with_suffix(".new")
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o700)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(store.script(number))
-            stream.flush()
-            os.fsync(descriptor)
-        unfinished.replace(path)
+        atomic_write(path, store.script(number), mode=0o700)
     return path
 
 
@@ -537,9 +532,5 @@ def make_shims(folder: Path) -> str:
             f"import main; main()"
         )
         text = f"exec {shlex.quote(sys.executable)} -I -S -c {shlex.quote(program)}"
-        shim = shims / name
-        unfinished = shims / f".{name}"
-        unfinished.write_text(f'#!/bin/sh\n{text} "$@"\n')
-        unfinished.chmod(0o700)
-        unfinished.replace(shim)
+        atomic_write(shims / name, f'#!/bin/sh\n{text} "$@"\n'.encode(), mode=0o700, sync=False)
     return str(shims)

@@ -617,10 +617,6 @@ def textual_keys(written: str) -> str:
     return ",".join(_SIGN_KEYS.get(key.strip(), key.strip()) for key in written.split(","))
 
 
-# What actions were called before, still taken where a person types or configures them.
-OLD_NAMES = {"train": "chain"}
-
-
 def remapped(keys: Mapping[str, str], file: str = "") -> tuple[Action, ...]:
     """The registry with a configuration's [keys]; raises ConfigError where two actions of one view
     share a key.
@@ -644,7 +640,6 @@ def key_problems(settings: Settings) -> list[tuple[KeyPath, str]]:
     ]
     taken = {
         *ACTION_NAMES,
-        *OLD_NAMES,
         "q",
         "quit",
         *(view for action in ACTIONS for view in action.views or ()),
@@ -695,7 +690,7 @@ def _with_keys(
     """
     known = {action.name: action for action in ACTIONS}
     own_names = {action.name for action in own.values()}
-    keys = {OLD_NAMES.get(name, name): key for name, key in keys.items() if name not in own_names}
+    keys = {name: key for name, key in keys.items() if name not in own_names}
     problems: list[tuple[KeyPath, str, str]] = [
         (("keys", name), "no action has this name", f"The actions: {', '.join(known)}.")
         for name in keys

@@ -15,7 +15,6 @@ from hpcdash.domain.schema import SCHEMAS
 from hpcdash.domain.tables import JOBS, TABLES
 from hpcdash.domain.text import cell_width, visible
 from hpcdash.errors import QueryError
-from hpcdash.ui.actions import OLD_NAMES
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.views import SPECS, ViewSpec
@@ -100,7 +99,7 @@ class CommandLine:
 
     def configure(self, aliases: Mapping[str, str], filters: Mapping[str, str]) -> None:
         """Have these from now on."""
-        self._aliases = {**OLD_NAMES, **aliases}
+        self._aliases = dict(aliases)
         self._filters = dict(filters)
 
     def expanded(self, text: str) -> str:
@@ -146,9 +145,7 @@ class CommandLine:
     def _commands(self) -> dict[str, str]:
         """What can stand first after ':', and what it means."""
         commands = {name: f"{spec.title or name} view" for name, spec in self._views().items()}
-        commands |= {
-            name: f"alias: {line}" for name, line in self._aliases.items() if name not in OLD_NAMES
-        }
+        commands |= {name: f"alias: {line}" for name, line in self._aliases.items()}
         return commands | {action.name: action.words for action in self._screen.actions()}
 
     def _candidates(self, mode: str, value: str) -> list[tuple[str, str]]:

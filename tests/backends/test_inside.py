@@ -24,7 +24,6 @@ from hpcdash.backends.inside import (
     held,
 )
 from hpcdash.backends.pbs import inside as pbs
-from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.slurm import inside as slurm
 from hpcdash.errors import UsageError
 from hpcdash.services.inside import leftovers, stacks
@@ -165,7 +164,7 @@ def over_ssh(
     program.parent.mkdir(exist_ok=True)
     program.write_text(f"#!/bin/sh\n{ssh}")
     program.chmod(0o755)
-    step = pbs.inside_step(Dialect.OPENPBS, row, command)
+    step = pbs.inside_step(row, command)
     environment = {"PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(folder)}
     ended = subprocess.run(
         step.argv, capture_output=True, check=True, env=environment, stdin=subprocess.DEVNULL
@@ -195,17 +194,11 @@ def test_pbs_goes_to_each_node_by_ssh_and_says_which_it_did_not_reach(tmp_path: 
 
 
 def test_pbs_goes_to_32_nodes_and_to_none_with_an_odd_name() -> None:
-    step = pbs.inside_step(
-        Dialect.OPENPBS, ROW | {"node_list": "n[1-40]"}, InsideCommand(("true",))
-    )
+    step = pbs.inside_step(ROW | {"node_list": "n[1-40]"}, InsideCommand(("true",)))
     assert (len(step.nodes), step.skipped) == (32, tuple(f"n{number}" for number in range(33, 41)))
     for node_list in ("-oProxyCommand=x", "n1;id", "root@n1", "", None):
         with pytest.raises(UsageError):
-            pbs.inside_step(
-                Dialect.OPENPBS, ROW | {"node_list": node_list}, InsideCommand(("true",))
-            )
-    with pytest.raises(UsageError):
-        pbs.inside_step(Dialect.SLURM_WRAPPERS, ROW, InsideCommand(("true",)))
+            pbs.inside_step(ROW | {"node_list": node_list}, InsideCommand(("true",)))
 
 
 def test_a_text_is_found_as_it_is_written() -> None:

@@ -21,7 +21,7 @@ STAGED = Submission(
     b"#!/bin/bash\n#SBATCH --job-name=one\n#PBS -N one\n", "one", mark="hpcdash:1", file=FILE
 )
 EMBEDDED = embedded_backend(("queue",))
-PBS, TORQUE, WRAPPERS = map(pbs_backend, (Dialect.OPENPBS, Dialect.TORQUE, Dialect.SLURM_WRAPPERS))
+PBS, TORQUE = map(pbs_backend, (Dialect.OPENPBS, Dialect.TORQUE))
 
 
 @for_each(
@@ -31,9 +31,8 @@ PBS, TORQUE, WRAPPERS = map(pbs_backend, (Dialect.OPENPBS, Dialect.TORQUE, Diale
         (EMBEDDED, ("queue", "submit", "--token", "hpcdash:1", "--named", "one", FILE)),
         (PBS, ("qsub", "-f", "-v", "HPCDASH_MARK=hpcdash:1", FILE)),
         (TORQUE, ("qsub", "-v", "HPCDASH_MARK=hpcdash:1", FILE)),
-        (WRAPPERS, ("qsub", "-N", "one", FILE)),
     ],
-    ids=["slurm", "embedded", "openpbs", "torque", "wrappers"],
+    ids=["slurm", "embedded", "openpbs", "torque"],
 )
 def test_the_file_is_named_in_place_of_stdin(backend: Backend, argv: tuple[str, ...]) -> None:
     assert without_env(backend.submit.submission(STAGED).command.argv) == argv
@@ -66,9 +65,7 @@ def test_as_another_it_goes_through_sudo_by_the_command_s_own_path(
     assert command.argv == ("sudo", "-n", "-u", "alice", *argv)
 
 
-@for_each(
-    "backend", [SLURM, PBS, WRAPPERS, EMBEDDED], ids=["slurm", "openpbs", "wrappers", "embedded"]
-)
+@for_each("backend", [SLURM, PBS, EMBEDDED], ids=["slurm", "openpbs", "embedded"])
 def test_what_cannot_be_submitted_as_another_is_refused(backend: Backend) -> None:
     with pytest.raises(UsageError):
         backend.submit.submission(replace(STAGED, file="", run_as="alice"))

@@ -72,7 +72,7 @@ COMMANDS = {
     "history as CSV": ("history", "--format", "csv"),
     "journal": ("journal",),
     "journal as JSON": ("journal", "--format", "json"),
-    "train": ("train", "1"),
+    "chain": ("chain", "1"),
     "render": ("render", "odd.toml", "--for", "slurm"),
     "dry run": ("submit", "odd.toml", "--dry-run"),
     "dry run of a script": ("submit", "odd.sh", "--dry-run", "--debug"),

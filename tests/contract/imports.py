@@ -6,9 +6,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
 import sys
 
 from hpcdash.cli.main import main
+
+# The program opens state.db where there is one.
+_STATE = """
+import os
+from pathlib import Path
+from hpcdash.services.state.database import StateDatabase
+StateDatabase(Path(os.environ["HPCDASH_STATE"])).write()
+"""
 
 
 async def _show_first_screen() -> None:
@@ -20,6 +29,7 @@ async def _show_first_screen() -> None:
 
 
 if __name__ == "__main__":
+    subprocess.run((sys.executable, "-c", _STATE), check=True)
     if sys.argv[1:] == ["first-screen"]:
         asyncio.run(_show_first_screen())
     else:

@@ -13,11 +13,9 @@ import click
 
 from hpcdash.cli.main import cli
 from tests.contract.record import Recording
-from tests.support.code_blocks import PAGES, build_blocks
+from tests.support.code_blocks import PAGES, page_blocks
 
 JOBS_HERE = ("jobs", "--local", "--backend", "local")
-# With it, the program opens state.db.
-OLD_STATE = (("state/drafts.json", "{}"),)
 IMPORTS = "tests.contract.imports"
 SLURM = "slurm/22.05/everyday"
 SLURM_ARRAYS = "slurm/22.05/arrays"
@@ -88,7 +86,7 @@ def recordings() -> tuple[Recording, ...]:
         ),
         Recording("pbs-commands", PBS_TRAINING, _commands_on("2", "9"), SCRIPTS),
         Recording("example-requests", "", _example_renders(), _EXAMPLES),
-        Recording("imports", "", (JOBS_HERE, ("first-screen",)), OLD_STATE, program=IMPORTS),
+        Recording("imports", "", (JOBS_HERE, ("first-screen",)), program=IMPORTS),
         Recording("configuration", "", _configurations(), tuple(_CONFIGURATIONS.items())),
         Recording("slurm-state", SLURM, _readings_of_state("57"), STATE),
         Recording("pbs-state", PBS, JOURNAL, STATE),
@@ -434,7 +432,7 @@ def _examples() -> tuple[tuple[str, str], ...]:
         (f"{Path(page).stem}-{number}.toml", block.text)
         for page in PAGES
         for number, block in enumerate(
-            (block for block in build_blocks(page) if block.file.endswith("REQUEST.toml")), start=1
+            (block for block in page_blocks(page) if block.file.endswith("REQUEST.toml")), start=1
         )
     )
 

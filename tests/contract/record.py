@@ -2,9 +2,7 @@
 structure may alter.
 
 `python -m tests.contract.record` writes the recordings anew; look at their diff and list each
-intended change in the commit. Of hpcdash it imports, beside `cli.main`: `cli.build`, `errors`,
-`recorded`, `backends.tokens`, `stores.clock`, `transport.base`, `.local`, `.pool` and `.replay`;
-and it replaces `cli.oneshot.connection_pool`.
+intended change in the commit. It replaces `cli.jobs.connection_pool` and the clock of `cli.build`.
 """
 
 from __future__ import annotations

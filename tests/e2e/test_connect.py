@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from tests.embedded.queue_lab import QueueLab
 from tests.support.cut_line import CutLine, ssh_config_through
 from tests.support.process_lists import seen_command_lines

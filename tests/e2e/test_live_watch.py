@@ -35,7 +35,7 @@ def test_a_job_that_hangs_over_there_is_told_once_and_that_it_goes_on_once(
         [[watch.hanging]]
         name = "silent"
         limit_seconds = 2
-        [[watch.trains]]
+        [[watch.chains]]
         name = "silent"
         [[watch.running]]
         name = "silent"

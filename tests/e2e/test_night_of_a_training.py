@@ -49,7 +49,7 @@ for step in range(first, 100_000):
 WATCH = """
 [[watch.running]]
 name = "night"
-[[watch.trains]]
+[[watch.chains]]
 name = "night"
 fewest_waiting = 4
 [[watch.hanging]]

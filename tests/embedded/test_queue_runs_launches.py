@@ -10,13 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.script.body import (
-    CONTAINER_UP,
-    LIBRARY_NAME,
-    SECRETS_NAME,
-    Place,
-    secrets_file,
-)
+from hpcdash.backends.script.body import Place, secrets_file
+from hpcdash.backends.script.folder import CONTAINER_UP, LIBRARY_NAME, SECRETS_NAME
 from hpcdash.domain.request import (
     Call,
     Container,

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hpcdash.job import multiprocessing
@@ -52,11 +54,10 @@ def until_begun(folder: Path, word: str) -> None:
 def until_gone(folder: Path) -> None:
     for number in range(2):
         process = (folder / f"waits.{number}").read_text()
-        while (
-            os.path.exists(f"/proc/{process}")
-            and "(zombie)" not in Path(f"/proc/{process}/status").read_text()
-        ):
-            time.sleep(0.05)
+        with suppress(psutil.NoSuchProcess):
+            running = psutil.Process(int(process))
+            while running.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.05)
 
 
 @pytest.mark.system

@@ -13,7 +13,8 @@ from uuid import uuid4
 
 import pytest
 
-from hpcdash.backends.script.body import CONTAINER_UP, Place, secrets_file
+from hpcdash.backends.script.body import Place, secrets_file
+from hpcdash.backends.script.folder import CONTAINER_UP
 from hpcdash.backends.slurm.lint import refusal_hint
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.slurm import (
@@ -162,8 +163,8 @@ def test_a_pid_used_again_is_not_taken_for_the_daemon_that_had_it(tmp_path: Path
 
 
 def processes_below(run_dir: Path) -> list[str]:
-    lines = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline"))
-    return [line.decode(errors="replace") for line in lines if str(run_dir).encode() in line]
+    lines = (" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
+    return [line for line in lines if str(run_dir) in line]
 
 
 def test_a_folder_without_a_slurm_says_how_to_make_one(tmp_path: Path) -> None:

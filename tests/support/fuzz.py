@@ -91,7 +91,6 @@ BACKENDS: Mapping[str, tuple[Backend, Sequence[str]]] = {
     "openpbs": (pbs_backend(Dialect.OPENPBS), ("pbs/23.06",)),
     "pbs-text": (pbs_backend(Dialect.PBS_TEXT), ("pbs/23.06/older",)),
     "torque": (pbs_backend(Dialect.TORQUE), ("pbs/torque-6.1",)),
-    "wrappers": (pbs_backend(Dialect.SLURM_WRAPPERS), ("pbs/slurm-wrappers-22.05",)),
     "embedded": (EMBEDDED, ()),
     "ray": (RAY, ("ray",)),
 }
@@ -403,7 +402,7 @@ def _actions(backend: Backend) -> Iterator[tuple[str, Callable[[bytes, int], obj
         if backend.name == "pbs"
         else ("2", "12_3", "14_[6-10]", "12")
     )
-    if backend in (BACKENDS["wrappers"][0], RAY):
+    if backend is RAY:
         ids = ("2", "3")
     for verb in (Verb.CANCEL, Verb.HOLD, Verb.REQUEUE, Verb.SUSPEND, Verb.SIGNAL, Verb.ALTER):
         request = ActionRequest(

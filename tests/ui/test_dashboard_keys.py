@@ -245,8 +245,7 @@ def test_two_actions_of_one_view_on_a_key_are_a_config_error() -> None:
         remapped({"fold": "f,j"})
 
 
-def test_the_chain_s_key_is_configured_by_its_former_name_too() -> None:
-    assert remapped({"train": "F9"}) == remapped({"chain": "F9"}) != remapped({})
+def test_a_comma_is_configured_as_it_is_typed() -> None:
     assert textual_keys(",") == "comma"
 
 

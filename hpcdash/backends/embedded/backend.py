@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest
 from hpcdash.backends.base import (
+    ActionsPart,
     Backend,
     Capability,
     DetailPart,
@@ -27,8 +29,9 @@ from hpcdash.backends.base import (
     ScriptReader,
     ScriptsPart,
     ScriptWriter,
+    SubmitPart,
 )
-from hpcdash.backends.embedded import actions, submit, typed
+from hpcdash.backends.embedded import typed
 from hpcdash.backends.embedded.answers import (
     read_jobs,
     read_native,
@@ -40,7 +43,9 @@ from hpcdash.backends.embedded.answers import (
 from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.rank_logs import rank_logs_query
+from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
 from hpcdash.domain import schema
+from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 
 if TYPE_CHECKING:
@@ -64,6 +69,38 @@ _HINTS = {
 }
 
 
+_CAPABILITIES = frozenset(
+    {
+        Capability.JOBS,
+        Capability.OWNERS,
+        Capability.NODES,
+        Capability.QUEUES,
+        Capability.HISTORY,
+        Capability.DETAIL,
+        Capability.CHAINS,
+        Capability.LOGS,
+        Capability.ERROR_LOGS,
+        Capability.SCRIPT,
+        Capability.CANCEL,
+        Capability.HOLD,
+        Capability.REQUEUE,
+        Capability.SUSPEND,
+        Capability.SIGNAL,
+        Capability.ALTER,
+        Capability.SUBMIT,
+        Capability.FORM,
+        Capability.NODE_CHECKS,
+        Capability.CONNECT,
+        Capability.KEEPS_SCRIPTS,
+        Capability.LIVE_LOGS,
+        Capability.OTHER_LOGS,
+        Capability.LIMITS,
+        Capability.INSIDE,
+        Capability.LIVE_USE,
+    }
+)
+
+
 def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backend:
     """The queue of `program`, the argv before the queue's commands.
 
@@ -73,9 +110,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
     return Backend(
         name="local",
         title="embedded queue",
-        capabilities=frozenset(Capability)
-        - {Capability.EXPECTED_START, Capability.SHARES, Capability.RESERVATIONS}
-        - {Capability.DELETE, Capability.WORKERS},
+        capabilities=_CAPABILITIES,
         is_embedded=True,
         probe=EmbeddedProbe(parts),
         queue=EmbeddedQueue(parts, ended_seconds),
@@ -86,8 +121,8 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
         logs=EmbeddedLogs(),
         scripts=EmbeddedScripts(parts),
         policy=EmbeddedPolicy(parts),
-        actions=actions.EmbeddedActions(parts),
-        submit=submit.EmbeddedSubmit(parts),
+        actions=EmbeddedActions(parts),
+        submit=EmbeddedSubmit(parts),
     )
 
 
@@ -236,6 +271,41 @@ class EmbeddedInside(typed.ProgramPart, InsidePart):
         from hpcdash.backends.embedded.inside import inside_step
 
         return inside_step(self.argv, row, command)
+
+
+class EmbeddedActions(typed.ProgramPart, ActionsPart):
+    """Actions by the queue's program."""
+
+    alterable = ALTERABLE
+
+    def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
+        from hpcdash.backends.embedded.actions import action_commands
+
+        return action_commands(self.argv, request)
+
+
+class EmbeddedSubmit(typed.ProgramPart, SubmitPart):
+    """Submission by the queue's program."""
+
+    new_limits = frozenset({"time_seconds"})
+
+    def submission(self, submission: Submission) -> SubmitCommand:
+        from hpcdash.backends.embedded import submit
+
+        return submit.submission(self.argv, submission)
+
+    def resubmission(
+        self,
+        detail: JobDetail,
+        past: Mapping[str, str],
+        script: Script,
+        tasks: ArrayTasks | None,
+        mark: str,
+        limits: NewLimits = AS_IT_WAS,
+    ) -> SubmitCommand:
+        from hpcdash.backends.embedded import submit
+
+        return submit.resubmission(self.argv, detail, tasks, mark, limits)
 
 
 class EmbeddedLogs(LogsPart):

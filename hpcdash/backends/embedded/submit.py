@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, Outcome
-from hpcdash.backends.base import SubmitPart
 from hpcdash.backends.embedded.answers import decoded
-from hpcdash.backends.embedded.typed import ProgramPart, typed_submit
-from hpcdash.backends.job_detail import JobDetail, Script
+from hpcdash.backends.embedded.typed import typed_submit
+from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.options import last_value
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.options import read_command_line, read_directives
-from hpcdash.backends.submissions import AS_IT_WAS, MARK_START, NewLimits, Submission, SubmitCommand
+from hpcdash.backends.submissions import MARK_START, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.dependencies import format_after
 from hpcdash.domain.job_ids import with_tasks
@@ -38,81 +36,73 @@ def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
     return (Outcome(job_id, True, f"job {number}{message}"),)
 
 
-class EmbeddedSubmit(ProgramPart, SubmitPart):
-    """Submission by the queue's program."""
+def submission(program: tuple[str, ...], submission: Submission) -> SubmitCommand:
+    """The queue's `submit`; the script comes on stdin where it is in no file there.
 
-    new_limits = frozenset({"time_seconds"})
-
-    def submission(self, submission: Submission) -> SubmitCommand:
-        """The queue's `submit`; the script comes on stdin where it is in no file there.
-
-        Raises UsageError for a word that is no option, and for another account.
-        """
-        if submission.run_as:
-            raise UsageError(
-                "run_as: the embedded queue runs jobs as its owner",
-                "Remove run_as from the configuration.",
-            )
-        line = read_command_line(submission.options)
-        if line.script:
-            raise UsageError(
-                f"{line.script[0]!r} is not an option of sbatch",
-                "The script's own arguments follow another --.",
-            )
-        parts = list(submission.options)
-        if submission.array:
-            parts.append(f"--array={submission.array}")
-        if submission.after:
-            parts.append(f"--dependency={format_after(submission.after)}")
-        if submission.held:
-            parts.append("--hold")
-        token = ("--token", submission.mark) if submission.mark else ()
-        argv = (
-            *self.argv,
-            "submit",
-            *token,
-            "--named",
-            submission.name,
-            *parts,
-            submission.file or "-",
-            *submission.arguments,
+    Raises UsageError for a word that is no option, and for another account.
+    """
+    if submission.run_as:
+        raise UsageError(
+            "run_as: the embedded queue runs jobs as its owner",
+            "Remove run_as from the configuration.",
         )
-        stdin = None if submission.file else submission.script
-        read = partial(_read, job_id=submission.name)
-        command = ActionCommand(
-            argv, (submission.name,), read, stdin, shown=typed_submit(submission)
+    line = read_command_line(submission.options)
+    if line.script:
+        raise UsageError(
+            f"{line.script[0]!r} is not an option of sbatch",
+            "The script's own arguments follow another --.",
         )
-        given = (
-            *read_directives(submission.script.decode("utf-8", "surrogateescape")).options,
-            *line.options,
-        )
-        # A job that has a comment of its own keeps it.
-        mark = submission.mark if last_value(given, "comment") is None else ""
-        return SubmitCommand(command, (), mark, last_value(given, "job-name") or submission.name)
+    parts = list(submission.options)
+    if submission.array:
+        parts.append(f"--array={submission.array}")
+    if submission.after:
+        parts.append(f"--dependency={format_after(submission.after)}")
+    if submission.held:
+        parts.append("--hold")
+    token = ("--token", submission.mark) if submission.mark else ()
+    argv = (
+        *program,
+        "submit",
+        *token,
+        "--named",
+        submission.name,
+        *parts,
+        submission.file or "-",
+        *submission.arguments,
+    )
+    stdin = None if submission.file else submission.script
+    read = partial(_read, job_id=submission.name)
+    command = ActionCommand(argv, (submission.name,), read, stdin, shown=typed_submit(submission))
+    given = (
+        *read_directives(submission.script.decode("utf-8", "surrogateescape")).options,
+        *line.options,
+    )
+    # A job that has a comment of its own keeps it.
+    mark = submission.mark if last_value(given, "comment") is None else ""
+    return SubmitCommand(command, (), mark, last_value(given, "job-name") or submission.name)
 
-    def resubmission(
-        self,
-        detail: JobDetail,
-        past: Mapping[str, str],
-        script: Script,
-        tasks: ArrayTasks | None,
-        mark: str,
-        limits: NewLimits = AS_IT_WAS,
-    ) -> SubmitCommand:
-        """The queue's `again`: it has the script, the options, the environment and the folder."""
-        row = detail.job.to_pylist()[0]
-        requested = row["array_id"] or row["id"]
-        job_id = requested if tasks is None else with_tasks(requested, tasks)
-        seconds = limits.time_seconds
-        time = () if seconds is None else ("--time", format_clock(seconds))
-        argv = (*self.argv, "again", "--token", mark, *time, job_id)
-        read = partial(_read, job_id=job_id)
-        how = "as it was" if seconds is None else f"with --time={format_clock(seconds)}"
-        command = ActionCommand(argv, (job_id,), read, shown=(f"submit {job_id} again, {how}",))
-        if row["comment"] and not row["comment"].startswith(MARK_START):
-            note = (
-                "it keeps its own comment; if the answer is lost, the job is looked for by its "
-                "name and time"
-            )
-            return SubmitCommand(command, (note,), job_name=row["name"] or "")
-        return SubmitCommand(command, (), mark, row["name"] or "")
+
+def resubmission(
+    program: tuple[str, ...],
+    detail: JobDetail,
+    tasks: ArrayTasks | None,
+    mark: str,
+    limits: NewLimits,
+) -> SubmitCommand:
+    """The queue's `again`: it has the script, the options, the environment and the folder."""
+    row = detail.job.to_pylist()[0]
+    requested = row["array_id"] or row["id"]
+    job_id = requested if tasks is None else with_tasks(requested, tasks)
+    seconds = limits.time_seconds
+    time = () if seconds is None else ("--time", format_clock(seconds))
+    argv = (*program, "again", "--token", mark, *time, job_id)
+    read = partial(_read, job_id=job_id)
+    how = "as it was" if seconds is None else f"with --time={format_clock(seconds)}"
+    command = ActionCommand(argv, (job_id,), read, shown=(f"submit {job_id} again, {how}",))
+    if row["comment"] and not row["comment"].startswith(MARK_START):
+        note = (
+            "it keeps its own comment; if the answer is lost, the job is looked for by its "
+            "name and time"
+        )
+        return SubmitCommand(command, (note,), job_name=row["name"] or "")
+    return SubmitCommand(command, (), mark, row["name"] or "")

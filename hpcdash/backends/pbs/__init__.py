@@ -1,3 +1,1 @@
-"""PBS by its own commands: OpenPBS and PBS Professional, Torque, and Slurm's commands by Torque's
-names.
-"""
+"""PBS by its own commands: OpenPBS, PBS Professional and Torque."""

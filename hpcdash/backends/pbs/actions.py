@@ -22,10 +22,6 @@ from hpcdash.domain.job_ids import BadJobId, JobId, covers, pbs_job_id
 from hpcdash.domain.units import MINUTE, parse_duration
 from hpcdash.errors import UsageError, excerpt
 
-# Slurm's wrappers put the reason after the job, PBS the job after the reason.
-_JOB_THEN_WORDS = re.compile(
-    r"(?:(?:Kill job error|Error) on job id|Job id) (\S+?)(?: rerun error)?: (.*)"
-)
 _JOB_WITHIN = re.compile(r"Job (\S+) (has finished.*)")
 _WORDS_THEN_JOB = re.compile(r"(.*\S)\s+(\S+)")
 # A number after these words is the error's.
@@ -94,7 +90,7 @@ def read_answer(
     numbers = {target.meant.number for target in targets}
     for line in _lines(answer):
         own = line.removeprefix(f"{program}: ")
-        found = _parse_line(own) if own != line or _JOB_THEN_WORDS.fullmatch(own) else None
+        found = _parse_line(own) if own != line else None
         if found is not None and found[0].number in numbers:
             reported.setdefault(found[0].number, []).append(found)
         else:
@@ -213,13 +209,9 @@ def _hinted(text: str, hints: Sequence[RefusalHint], selected: JobId | None = No
 
 def _parse_line(text: str) -> tuple[JobId, str] | None:
     """The job a line is about, and what it says of it."""
-    if (found := _JOB_THEN_WORDS.fullmatch(text)) or (found := _JOB_WITHIN.fullmatch(text)):
-        job, reported = _read(found[1]), found[2]
-        return (
-            None
-            if job is None
-            else (job, f"Job {reported}" if reported.startswith("has ") else reported)
-        )
+    if found := _JOB_WITHIN.fullmatch(text):
+        job = _read(found[1])
+        return None if job is None else (job, f"Job {found[2]}")
     found = _WORDS_THEN_JOB.fullmatch(text)
     if found is None or _NO_JOB.fullmatch(text) or (job := _read(found[2])) is None:
         return None
@@ -234,18 +226,15 @@ def _read(text: str) -> JobId | None:
 
 
 def _lines(answer: Answer) -> list[str]:
-    # Slurm's wrappers say it on stdout.
     text = (answer.stdout + b"\n" + answer.stderr).decode("utf-8", "replace")
     return [line.strip() for line in text.split("\n") if line.strip()]
 
 
-# No QoS. max_run_subjobs came with OpenPBS 20; Slurm's qalter knows a job's name and output file
-# only.
+# No QoS. max_run_subjobs came with OpenPBS 20.
 ALTERABLE_OF = {
     Dialect.OPENPBS: ("time", "queue", "nice", "throttle"),
     Dialect.PBS_TEXT: ("time", "queue", "nice"),
     Dialect.TORQUE: ("time", "queue", "nice", "throttle"),
-    Dialect.SLURM_WRAPPERS: (),
 }
 # -p of qalter(1B) takes these; more starts sooner, where a nice that is higher waits longer.
 _LEAST_PRIORITY, _MOST_PRIORITY = -1024, 1023
@@ -270,11 +259,6 @@ def alteration(dialect: Dialect, changes: Mapping[str, str]) -> Alteration:
     takes.
     """
     alterable = ALTERABLE_OF[dialect]
-    if not alterable:
-        raise UsageError(
-            "Slurm's commands by Torque's names cannot change jobs",
-            'Set backend = "slurm" for this cluster: scontrol does.',
-        )
     if unknown := [name for name in changes if name not in alterable]:
         raise UsageError(
             f"{unknown[0]!r} cannot be changed here", f"You can change: {', '.join(alterable)}."
@@ -370,12 +354,6 @@ _OLD_QDEL_WAITS = (
 _OLD_QDEL_SECONDS = 60.0
 _LIMIT_SECONDS = 60.0
 _SECONDS_A_JOB = 0.5
-# Slurm's qdel says nothing of a job that has ended, or that nobody knows; its status is how many
-# failed.
-_EACH_QDEL = (
-    'all=0; for id do qdel "$id" || { all=1; echo "qdel: ended already, or unknown $id" '
-    ">&2; }; done; exit $all"
-)
 _MOST_EXPANDED = 1000
 _SIGNALS = (
     *(
@@ -436,11 +414,6 @@ _LOST_NODE = RefusalHint(
     _NO_MOM, "its node does not respond; cancel --force removes it from the queue", can_force=True
 )
 _NO_NODE = RefusalHint(_NO_MOM, "its node does not respond")
-_SILENT_QDEL = RefusalHint(re.compile(r"exited with status"), "it has already ended, or is unknown")
-# Its Perl program gives Slurm's function fewer arguments than that wants.
-_BROKEN_QRERUN = RefusalHint(
-    re.compile(r"Usage: Slurm::requeue"), "Slurm's qrerun does not work here; scontrol requeue does"
-)
 _HINTS = {
     Verb.HOLD: (_TASK_OF_ARRAY, _NOTED),
     Verb.RELEASE: (
@@ -448,7 +421,7 @@ _HINTS = {
         _NOTED,
         RefusalHint(_UNAUTHORIZED, "not your job or not your hold; ask the site's operators"),
     ),
-    Verb.REQUEUE: (RefusalHint(_UNAUTHORIZED, "only operators can requeue jobs"), _BROKEN_QRERUN),
+    Verb.REQUEUE: (RefusalHint(_UNAUTHORIZED, "only operators can requeue jobs"),),
     Verb.SUSPEND: (RefusalHint(_UNAUTHORIZED, "only operators can suspend jobs"), _NO_NODE),
     Verb.RESUME: (RefusalHint(_UNAUTHORIZED, "only operators can resume jobs"), _NO_NODE),
 }
@@ -463,7 +436,6 @@ _MOVE_HINTS = (
     _TASK_OF_ARRAY,
     RefusalHint(re.compile("Request invalid for state"), "it has started and cannot change queue"),
 )
-_AS_SLURM = 'Set backend = "slurm" for this cluster: its own commands can.'
 
 Job = tuple[str, JobId]
 
@@ -479,18 +451,8 @@ class _Step(Struct, frozen=True):
 # -- what is asked
 
 
-def _cancel_command(dialect: Dialect, *, force: bool) -> tuple[str, ...]:
-    if not force:
-        return ("qdel",)
-    if dialect is Dialect.SLURM_WRAPPERS:
-        raise UsageError("force: Slurm's qdel does not support it", _AS_SLURM)
-    return ("qdel", "-p") if dialect is Dialect.TORQUE else ("qdel", "-W", "force")
-
-
-def _signal_word(dialect: Dialect, signal: str, recipient: str) -> str:
+def _signal_word(signal: str, recipient: str) -> str:
     """USR1 of 'USR1', 'SIGUSR1', 'usr1'; a number as it is."""
-    if dialect is Dialect.SLURM_WRAPPERS:
-        raise UsageError("signal: Slurm's commands by Torque's names have no qsig", _AS_SLURM)
     if recipient:
         raise UsageError(f"{recipient!r}: PBS can only signal all processes of a job")
     requested = signal.strip().upper().removeprefix("SIG")
@@ -519,7 +481,7 @@ def _alter(dialect: Dialect, jobs: Sequence[Job], request: ActionRequest) -> Ite
 # -- ids as PBS's commands take them
 
 
-def _read_id(dialect: Dialect, text: str) -> JobId:
+def _read_id(text: str) -> JobId:
     try:
         job = pbs_job_id(text)
     except BadJobId as error:
@@ -528,14 +490,7 @@ def _read_id(dialect: Dialect, text: str) -> JobId:
         ) from None
     if job.component is not None:
         raise UsageError(f"{text!r} is not a PBS job ID", "Write 12, 12[3] or 12[3-5].")
-    if dialect.has_array_brackets:
-        return dataclasses.replace(job, has_brackets=job.has_brackets or job.tasks is not None)
-    if job.tasks is not None or job.has_brackets:
-        # They would read 12_3 as the number 12, and do it to the whole array.
-        raise UsageError(
-            f"{text!r}: Slurm's commands by Torque's names take only whole jobs", _AS_SLURM
-        )
-    return JobId(job.number)
+    return dataclasses.replace(job, has_brackets=job.has_brackets or job.tasks is not None)
 
 
 def _targets(dialect: Dialect, program: str, jobs: Sequence[Job]) -> list[Target]:
@@ -626,7 +581,7 @@ def _has_one_connection(dialect: Dialect, step: _Step) -> bool:
 
 
 def _connections(dialect: Dialect, step: _Step, targets: Sequence[Target]) -> int:
-    if dialect is Dialect.SLURM_WRAPPERS or _has_one_connection(dialect, step):
+    if _has_one_connection(dialect, step):
         return 0
     return len(_arguments(targets))
 
@@ -634,8 +589,6 @@ def _connections(dialect: Dialect, step: _Step, targets: Sequence[Target]) -> in
 def _portions(dialect: Dialect, step: _Step) -> Iterator[tuple[Target, ...]]:
     """The targets of one command each; those that share an argument stay together."""
     most = _DELETED_A_COMMAND if _has_one_connection(dialect, step) else _JOBS_A_COMMAND
-    if dialect is Dialect.SLURM_WRAPPERS and step.words[0] == "qrerun":
-        most = 1
     by_argument: dict[tuple[str, ArrayTasks | None], list[Target]] = {}
     for target in step.targets:
         by_argument.setdefault((target.argument, _tasks_option(target)), []).append(target)
@@ -681,8 +634,6 @@ def _command(
     if one_connection and not is_first:
         argv = ("sh", "-c", _OLD_QDEL_WAITS, "qdel", *options, *arguments)
         limit_seconds += _OLD_QDEL_SECONDS
-    elif dialect is Dialect.SLURM_WRAPPERS and program == "qdel" and len(arguments) > 1:
-        argv = ("sh", "-c", _EACH_QDEL, "qdel", *arguments)
     read = partial(
         read_answer,
         program=program,
@@ -713,33 +664,19 @@ class PbsActions(DialectPart, ActionsPart):
         """Build the commands for the jobs as they are named: PBS itself refuses tasks for which it
         has no verb.
         """
-        jobs = [
-            (job_id, _read_id(self.dialect, job_id)) for job_id in dict.fromkeys(request.job_ids)
-        ]
+        jobs = [(job_id, _read_id(job_id)) for job_id in dict.fromkeys(request.job_ids)]
         if not jobs:
             raise UsageError("no job is named")
         verb = request.verb
         match verb:
             case Verb.CANCEL:
-                hints = (
-                    (_SILENT_QDEL,)
-                    if self.dialect is Dialect.SLURM_WRAPPERS
-                    else ()
-                    if request.force
-                    else (_LOST_NODE,)
-                )
-                parts = _cancel_command(self.dialect, force=request.force)
-                return tuple(
-                    _commands(
-                        self.dialect, [_Step(parts, _targets(self.dialect, "qdel", jobs), hints)]
-                    )
-                )
+                hints = () if request.force else (_LOST_NODE,)
+                force = ("-p",) if self.dialect is Dialect.TORQUE else ("-W", "force")
+                options = force if request.force else ()
+                targets = _targets(self.dialect, "qdel", jobs)
+                return tuple(_commands(self.dialect, [_Step(("qdel", *options), targets, hints)]))
             case Verb.SIGNAL:
-                parts = (
-                    "qsig",
-                    "-s",
-                    _signal_word(self.dialect, request.signal, request.recipient),
-                )
+                parts = ("qsig", "-s", _signal_word(request.signal, request.recipient))
                 return tuple(
                     _commands(
                         self.dialect,
@@ -748,18 +685,7 @@ class PbsActions(DialectPart, ActionsPart):
                 )
             case Verb.ALTER:
                 return tuple(_commands(self.dialect, _alter(self.dialect, jobs, request)))
-            case Verb.SUSPEND | Verb.RESUME if self.dialect is Dialect.SLURM_WRAPPERS:
-                raise UsageError(
-                    f"{verb}: Slurm's commands by Torque's names have no qsig", _AS_SLURM
-                )
-            case Verb.HOLD | Verb.RELEASE:
-                parts = _WORDS[verb]
-                targets = _targets(self.dialect, parts[0], jobs)
-                if self.dialect is Dialect.SLURM_WRAPPERS and verb is Verb.HOLD:
-                    # Without -h Slurm's qhold complains of its own program first.
-                    parts = ("qhold", "-h", "u")
-                return tuple(_commands(self.dialect, [_Step(parts, targets, _HINTS[verb])]))
-            case Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
+            case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
                 targets = _targets(self.dialect, _WORDS[verb][0], jobs)
                 return tuple(_commands(self.dialect, [_Step(_WORDS[verb], targets, _HINTS[verb])]))
             case _:

@@ -27,45 +27,46 @@ from hpcdash.backends.pbs import (
     rules,
     submit,
 )
-from hpcdash.backends.pbs.dialects import Dialect, DialectPart
+from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.request_fields import REQUEST_FIELDS
 
 if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.script.cron import CronJob, CronParts
 
-_TITLES = {Dialect.TORQUE: "Torque", Dialect.SLURM_WRAPPERS: "Slurm by Torque's commands"}
-# Only its managers may ask for fair shares.
-_ALL = frozenset(Capability) - {
-    Capability.KEEPS_SCRIPTS,
-    Capability.SHARES,
-    Capability.DELETE,
-    Capability.OTHER_LOGS,
-    Capability.WORKERS,
-}
-_CAPABILITIES = {
-    Dialect.OPENPBS: _ALL,
-    # qsub's -k takes no d before 18.1, nor does Torque's.
-    Dialect.PBS_TEXT: _ALL - {Capability.LIVE_LOGS},
-    Dialect.TORQUE: _ALL - {Capability.LIVE_LOGS, Capability.RESERVATIONS},
-    # Slurm's wrappers have no qsig and no history, know neither paths nor starts to come, and
-    # change nothing of a job.
-    Dialect.SLURM_WRAPPERS: _ALL
-    - {
-        Capability.ALTER,
-        Capability.EXPECTED_START,
+_TORQUE = frozenset(
+    {
+        Capability.JOBS,
+        Capability.OWNERS,
+        Capability.NODES,
+        Capability.QUEUES,
         Capability.HISTORY,
+        Capability.DETAIL,
+        Capability.CHAINS,
+        Capability.EXPECTED_START,
+        Capability.LOGS,
+        Capability.ERROR_LOGS,
+        Capability.SCRIPT,
+        Capability.CANCEL,
+        Capability.HOLD,
+        Capability.REQUEUE,
+        Capability.SUSPEND,
+        Capability.SIGNAL,
+        Capability.ALTER,
+        Capability.SUBMIT,
+        Capability.FORM,
+        Capability.NODE_CHECKS,
+        Capability.CONNECT,
         Capability.LIMITS,
         Capability.INSIDE,
         Capability.LIVE_USE,
-        Capability.LIVE_LOGS,
-        Capability.LOGS,
-        Capability.ERROR_LOGS,
-        Capability.NODE_CHECKS,
-        Capability.RESERVATIONS,
-        Capability.SIGNAL,
-        Capability.SUSPEND,
-    },
+    }
+)
+_CAPABILITIES = {
+    Dialect.TORQUE: _TORQUE,
+    Dialect.PBS_TEXT: _TORQUE | {Capability.RESERVATIONS},
+    # qsub's -k takes a d since 18.1; Torque's does not.
+    Dialect.OPENPBS: _TORQUE | {Capability.RESERVATIONS, Capability.LIVE_LOGS},
 }
 
 
@@ -74,20 +75,20 @@ def pbs_backend(dialect: Dialect | None = None) -> Backend:
     OpenPBS.
     """
     one = dialect or Dialect.OPENPBS
-    is_slurm = one is Dialect.SLURM_WRAPPERS
+    is_torque = one is Dialect.TORQUE
     return Backend(
         name="pbs",
-        title=_TITLES.get(one, "PBS"),
+        title="Torque" if is_torque else "PBS",
         capabilities=_CAPABILITIES[one],
-        has_whole_ids=not one.has_array_brackets,
+        has_whole_ids=False,
         probe=probe.PbsProbe() if dialect else _Probe(),
         queue=jobs.PbsQueue(one),
-        reasons=reasons.WrapperReasons() if is_slurm else reasons.PbsReasons(),
+        reasons=reasons.PbsReasons(),
         history=history.PbsHistory(one),
-        detail=(detail.WrapperDetail if is_slurm else detail.PbsDetail)(one),
-        inside=_Inside(one),
+        detail=detail.PbsDetail(one),
+        inside=_Inside(),
         logs=log_files.PbsLogs(one),
-        scripts=_SCRIPTS.get(one, _Scripts)(),
+        scripts=_TorqueScripts() if is_torque else _Scripts(),
         policy=rules.PbsPolicy(one),
         actions=actions.PbsActions(one),
         submit=submit.PbsSubmit(one),
@@ -134,26 +135,11 @@ class _TorqueScripts(_Scripts):
         """None: Torque has no select."""
 
 
-class _WrapperScripts(_Scripts):
-    def writer(self) -> ScriptWriter:
-        from hpcdash.backends.slurm import script
-
-        return script
-
-    def reader(self) -> ScriptReader:
-        from hpcdash.backends.slurm import lint
-
-        return lint
-
-
-_SCRIPTS = {Dialect.TORQUE: _TorqueScripts, Dialect.SLURM_WRAPPERS: _WrapperScripts}
-
-
-class _Inside(DialectPart, InsidePart):
+class _Inside(InsidePart):
     def step(self, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
         from hpcdash.backends.pbs.inside import inside_step
 
-        return inside_step(self.dialect, row, command)
+        return inside_step(row, command)
 
 
 BACKEND = pbs_backend()

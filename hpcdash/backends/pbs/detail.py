@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from hpcdash.backends.base import DetailPart
 from hpcdash.backends.job_detail import JobDetail, Usage
-from hpcdash.backends.pbs.dialects import Dialect, DialectPart
+from hpcdash.backends.pbs.dialects import DialectPart
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
 from hpcdash.backends.pbs.log_files import last_files, submit_variable
 from hpcdash.backends.pbs.rules import priority_query
@@ -120,7 +120,7 @@ class PbsDetail(DialectPart, DetailPart):
 
     def usage(self, row: Mapping[str, Any]) -> Query[Usage] | None:
         """None for one that did not start, for several tasks, and where nothing is measured."""
-        if self.dialect is Dialect.SLURM_WRAPPERS or row["state"] in WAITING:
+        if row["state"] in WAITING:
             return None
         if row["started_at"] is None or (row["_tasks"] or 1) > 1:
             return None
@@ -143,24 +143,10 @@ class PbsDetail(DialectPart, DetailPart):
     def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
         return job_variables(row)
 
-    def priority(self, job_id: str) -> Query[Mapping[str, str]] | None:
+    def priority(self, job_id: str) -> Query[Mapping[str, str]]:
         return priority_query(self.dialect, job_id)
 
     def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand | None:
         from hpcdash.backends.pbs.shell import shell_command
-
-        return shell_command(row, request)
-
-
-class WrapperDetail(PbsDetail):
-    """A job as Slurm's wrappers report it."""
-
-    def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
-        from hpcdash.backends.slurm.detail import job_variables as slurm_variables
-
-        return {**slurm_variables(row), **job_variables(row)}
-
-    def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
-        from hpcdash.backends.slurm.shell import shell_command
 
         return shell_command(row, request)

@@ -15,8 +15,8 @@ def pbs(*argv: str) -> tuple[str, ...]:
     return ("env", *_SET, *argv)
 
 
-# What a person or a program here may call; Slurm's contribs/torque has no others than its own.
-_ALL_COMMANDS = (
+# What a person or a program here may call.
+COMMANDS = (
     "qstat",
     "qsub",
     "qdel",
@@ -29,7 +29,6 @@ _ALL_COMMANDS = (
     "qselect",
     "pbsnodes",
 )
-_NOT_WRAPPED = frozenset({"qsig", "qmove", "qselect"})
 _PBS_VERSION = r"(?i)pbs_version\s*=\s*(?:PBSPro_|PBS_?Pro\s+)?(?P<version>\S+)"
 _TORQUE_VERSION = r"(?i)(?<![\w=])version:\s*(?P<version>[0-9][\w.-]*)"
 _NUMBERS = r"[0-9]{1,9}(?:\.[0-9]+){0,2}"
@@ -50,20 +49,6 @@ class Dialect(StrEnum):
     PBS_TEXT = "pbs-text"
     # `qstat -x` is XML, nodes=2:ppn=4, state C, PBS_ARRAYID.
     TORQUE = "torque"
-    # Slurm's contribs/torque: qstat and the others as Perl programs that ask slurmctld.
-    SLURM_WRAPPERS = "slurm-wrappers"
-
-    @property
-    def has_array_brackets(self) -> bool:
-        """Whether an array is 12[].server; Slurm's wrappers know no arrays."""
-        return self is not Dialect.SLURM_WRAPPERS
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """The commands this kind has, where it is whole."""
-        if self is Dialect.SLURM_WRAPPERS:
-            return tuple(name for name in _ALL_COMMANDS if name not in _NOT_WRAPPED)
-        return _ALL_COMMANDS
 
 
 class DialectPart:

@@ -1,8 +1,7 @@
 """Reads how a PBS command failed: from its own words and its exit status to an error with a next
 step.
 
-Sources: pbs_messages.c and pbs_error.h of OpenPBS, pbs_error_db.h of Torque, Slurm's
-contribs/torque.
+Sources: pbs_messages.c and pbs_error.h of OpenPBS, pbs_error_db.h of Torque.
 """
 
 from __future__ import annotations
@@ -121,30 +120,10 @@ _NO_CONFIGURATION = _Kind(
     "Set PBS_CONF_FILE on the login node (often done by a module or a login profile), then try "
     "again.",
 )
-_WRAPPED_DOWN = _Kind(
-    ControllerDown,
-    "the Slurm controller (slurmctld) does not respond",
-    "{name} is Slurm's here. Running jobs continue; `scontrol ping` shows the controller's state.",
-)
-_WRAPPED_NOWHERE = _Kind(
-    NoConfiguration,
-    "{name} is Slurm's here and found no Slurm configuration",
-    "Set SLURM_CONF on the login node (often done by a module or a login profile), then try again.",
-)
-_WRAPPER_BROKEN = _Kind(
-    CommandMissing,
-    "{name} is Slurm's here and lacks its Perl module",
-    'Slurm\'s own commands do not need it: set backend = "slurm" for this cluster.',
-)
 _BAD_OPTION = _Kind(
     SchedulerRefused,
     "{name} rejected an option or its value",
     "See its message above; `man {name}` explains it.",
-)
-_WRAPPER_OUTDATED = _Kind(
-    SchedulerRefused,
-    "{name} is Slurm's here and is incompatible with this Slurm",
-    'Slurm\'s own commands do: set backend = "slurm" for this cluster.',
 )
 _NO_RESOURCE = _Kind(
     SchedulerRefused,
@@ -166,13 +145,6 @@ _WINDOWS_LINES = _Kind(
 # Tried in this order: the first whose words are there tells. One failure often says several of
 # them.
 _BY_WORDS: tuple[tuple[str, _Kind], ...] = (
-    (r"Can't locate Slurm\w*\.pm|Can't load .*[Ss]lurm", _WRAPPER_BROKEN),
-    (r"Usage: Slurm::", _WRAPPER_OUTDATED),
-    (
-        r"Could not establish a configuration source|Unable to process configuration file",
-        _WRAPPED_NOWHERE,
-    ),
-    (r"Problem loading (jobs|partitions|slurm|node)", _WRAPPED_DOWN),
     (
         r"Unknown (Array )?Job Id|Unknown Array ID|Unknown Job\b|unknown job id|Job not found"
         r"|[Ii]llegally formed job identifier|Job id .* not valid",

@@ -20,20 +20,17 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.columns import digits
 from hpcdash.domain.units import DAY
-from hpcdash.errors import AccountingUnavailable, NoSuchJob
+from hpcdash.errors import NoSuchJob
 
 HISTORY_LIMIT_SECONDS = 60.0
 # Source: SVR_JOBHIST_DEFAULT of OpenPBS.
 _USUAL_HISTORY_SECONDS = 14 * DAY
-_NO_HISTORY = {
-    Dialect.TORQUE: "not kept by Torque: how jobs ended is known for some minutes only "
-    "(keep_completed of the site)",
-    Dialect.SLURM_WRAPPERS: "not kept here",
-}
-_HISTORY_OFF = (
-    "not kept here (job_history_enable is off): a job is gone once it ended; how, is "
-    "known only where it"
-    " was seen"
+_NO_HISTORY = (
+    "not kept here (job_history_enable is off): a job is gone once it ended; how, is known only "
+    "where it was seen"
+)
+_NO_HISTORY_OF_TORQUE = (
+    "not kept by Torque: how jobs ended is known for some minutes only (keep_completed of the site)"
 )
 # All that the server keeps at once.
 RUNS_LIMIT_SECONDS = 180.0
@@ -45,7 +42,7 @@ def parse_history(
     """Rows of domain.schema.JOBS, newest end first; those asked for by id whether they ended or
     not.
     """
-    _require_history(answer, question, dialect)
+    _require_history(answer, question)
     parsed, clock_epoch_seconds = read_jobs(answer, question, dialect)
     table = parsed.table
     if not question.job_ids:
@@ -80,7 +77,7 @@ def parse_runs(answer: Answer, *, question: Listing, dialect: Dialect) -> Parsed
     """Rows of domain.schema.RUNS that ended; raises AccountingUnavailable where the server keeps
     none.
     """
-    _require_history(answer, question, dialect)
+    _require_history(answer, question)
     parsed = read_runs(answer, question, dialect)
     ended = pc.and_(is_ended(parsed.table), pc.is_valid(parsed.table["ends_at"]))
     return ParsedTable(
@@ -88,11 +85,9 @@ def parse_runs(answer: Answer, *, question: Listing, dialect: Dialect) -> Parsed
     )
 
 
-def parse_history_native(
-    answer: Answer, *, question: Listing, dialect: Dialect
-) -> Mapping[str, str]:
+def parse_history_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
     """Attribute → what PBS says of it, in its order."""
-    _require_history(answer, question, dialect)
+    _require_history(answer, question)
     native = read_whole(answer, question)
     if not native:
         raise NoSuchJob("job not found in the history", argv=question.command, status=answer.status)
@@ -123,14 +118,7 @@ def _history_seconds(native: Mapping[str, str]) -> int | None:
     return digits(native.get("keep_completed", ""))
 
 
-def _require_history(answer: Answer, question: Listing, dialect: Dialect) -> None:
-    if dialect is Dialect.SLURM_WRAPPERS:
-        raise AccountingUnavailable(
-            "Slurm's commands by Torque's names keep no record of ended jobs",
-            'Slurm\'s own commands do: set backend = "slurm" for this cluster.',
-            argv=question.command,
-            status=answer.status,
-        )
+def _require_history(answer: Answer, question: Listing) -> None:
     if has_no_history(answer):
         raise no_history(answer, question.command)
 
@@ -138,12 +126,12 @@ def _require_history(answer: Answer, question: Listing, dialect: Dialect) -> Non
 class PbsHistory(DialectPart, HistoryPart):
     """Ended jobs as the server keeps them."""
 
+    forgotten = "PBS no longer knows it, as after qdel -x"
+
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
         self.keeps_ended = dialect in (Dialect.OPENPBS, Dialect.PBS_TEXT)
-        if dialect is not Dialect.SLURM_WRAPPERS:
-            self.forgotten = "PBS no longer knows it, as after qdel -x"
-        self.no_history = _NO_HISTORY.get(dialect, _HISTORY_OFF)
+        self.no_history = _NO_HISTORY_OF_TORQUE if dialect is Dialect.TORQUE else _NO_HISTORY
 
     def jobs(
         self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
@@ -178,13 +166,11 @@ class PbsHistory(DialectPart, HistoryPart):
 
     def native(self, job_id: str) -> Query[Mapping[str, str]]:
         question = listing(self.dialect, Want.WHOLE, job_ids=(job_id,))
-        parse = partial(parse_history_native, question=question, dialect=self.dialect)
+        parse = partial(parse_history_native, question=question)
         return Query(question.argv, parse, command=question.command, cap_bytes=TEXT_BYTES)
 
-    def scope(self, user: str) -> Query[HistoryScope] | None:
+    def scope(self, user: str) -> Query[HistoryScope]:
         """The server's query_other_jobs, and how long it keeps ended jobs."""
-        if self.dialect is Dialect.SLURM_WRAPPERS:
-            return None
         token = fresh_token() if self.dialect is Dialect.OPENPBS else ""
         options = ("-F", "dsv", "-D", token) if token else ()
         parse = partial(parse_scope, form=Form.DSV if token else Form.TEXT, token=token, user=user)

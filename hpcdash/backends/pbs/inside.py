@@ -17,7 +17,6 @@ from hpcdash.backends.inside import (
     fresh_frame_token,
     held,
 )
-from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import Answer
 from hpcdash.domain.nodelist import expand
 from hpcdash.domain.text import visible
@@ -85,12 +84,8 @@ kill "$watcher"
 """
 
 
-def inside_step(dialect: Dialect, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
     """ssh to each node, 32 at most. Raises UsageError where the nodes are not known."""
-    if dialect is Dialect.SLURM_WRAPPERS:
-        raise UsageError(
-            "nothing runs beside a running job here: the wrappers have no command for it"
-        )
     nodes = expand(row["node_list"] or "")
     if not nodes:
         raise UsageError(

@@ -65,8 +65,7 @@ from hpcdash.domain.runs import split_runs
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob
 
-# What Torque and Slurm's wrappers say besides, or in place of these; and where nothing was left out
-# on the login node.
+# What Torque says besides, or in place of these; and where nothing was left out on the login node.
 _MORE = (
     *(
         "exit_status",
@@ -82,8 +81,6 @@ _MORE = (
 WANTED = (*KEPT, *_MORE, *USED)
 # A job that runs names its nodes here: of 20 000 comments all would be different.
 _WHERE_IT_RUNS = r"(?s)^(Job run) at .*? on \(.*\)"
-# Slurm's NO_VAL in minutes: its wrappers take it, and what stands for no limit, for a number.
-_NO_LIMIT_SECONDS = 0xFFFFFFFE * 60
 # JOB_SUBSTATE_PRERUN of job.h.
 _SENT_TO_NODE = "41"
 _NOT_WAITED_FOR = re.compile(r"(?:^|,)before[a-z]*:[^,]*")
@@ -95,7 +92,6 @@ class _Raw:
 
     def __init__(self, table: pa.Table, dialect: Dialect) -> None:
         self._table = table
-        self.is_wrapped = dialect is Dialect.SLURM_WRAPPERS
         self.is_torque = dialect is Dialect.TORQUE
 
     def __getitem__(self, name: str) -> pa.Array:
@@ -114,8 +110,7 @@ class _Raw:
 
     @property
     def started(self) -> pa.Array:
-        # Slurm's wrappers write a job's start as mtime, and its end as ctime.
-        return self["mtime"] if self.is_wrapped else self.first_present("stime", "start_time")
+        return self.first_present("stime", "start_time")
 
     @property
     def has_started(self) -> pa.Array:
@@ -139,7 +134,7 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
     """
     table, is_copy = with_subjob_ends(table)
     raw = _Raw(table, dialect)
-    limit = _limits(raw)
+    limit = as_array(values.durations(raw["Resource_List.walltime"]))
     used = values.durations(raw["resources_used.walltime"])
     state = _states(raw, used, limit)
     is_waiting, has_ended, runs = (
@@ -158,7 +153,7 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
         pc.if_else(has_ended, raw.exit_status, pa.scalar(None, pa.string())), _exit_pair
     )
     requested = _requested(raw)
-    estimated = starts if raw.is_wrapped else values.instants(raw["estimated.start_time"])
+    estimated = values.instants(raw["estimated.start_time"])
     eligible = pc.if_else(
         pc.fill_null(pc.equal(raw["job_state"], "W"), False),
         values.instants(raw["Execution_Time"]),
@@ -185,12 +180,10 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
         "memory_bytes": pc.coalesce(
             values.sizes(raw["Resource_List.mem"]), requested["memory_bytes"]
         ),
-        "elapsed_seconds": _elapsed(
-            raw, started, ended, used, runs, is_waiting, clock_epoch_seconds
-        ),
+        "elapsed_seconds": _elapsed(started, used, runs, is_waiting, clock_epoch_seconds),
         "limit_seconds": limit,
         # qtime is anew whenever a job comes into a queue.
-        "submitted_at": values.instants(raw["qtime"] if raw.is_wrapped else raw["ctime"]),
+        "submitted_at": values.instants(raw["ctime"]),
         "eligible_at": eligible,
         "started_at": started,
         "ends_at": pc.if_else(runs, expected_end, pc.if_else(has_ended, ended, no_time)),
@@ -218,18 +211,11 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
     return pa.table({name: as_array(column) for name, column in columns.items()})
 
 
-def _limits(raw: _Raw) -> pa.Array:
-    limit = as_array(values.durations(raw["Resource_List.walltime"]))
-    if not raw.is_wrapped:
-        return limit
-    return pc.if_else(pc.less(limit, _NO_LIMIT_SECONDS), limit, pa.scalar(None, pa.int64()))
-
-
 def _states(raw: _Raw, used: pa.Array, limit: pa.Array) -> pa.Array:
     """Our states as text: one look at each combination of what they are made of."""
     is_all = pc.fill_null(pc.greater_equal(used, limit), False)
     keys = pc.binary_join_element_wise(
-        _letters(raw),
+        raw["job_state"],
         raw["substate"],
         raw.exit_status,
         raw["Hold_Types"],
@@ -256,15 +242,6 @@ def _states(raw: _Raw, used: pa.Array, limit: pa.Array) -> pa.Array:
     return as_array(per_distinct(keys, read, pa.string()))
 
 
-def _letters(raw: _Raw) -> pa.Array:
-    if not raw.is_wrapped:
-        return raw["job_state"]
-    # Slurm gives a held job the priority 0, and no other that waits; its wrappers have no letter
-    # for it.
-    is_held = pc.and_(pc.equal(raw["job_state"], "Q"), pc.equal(raw["Priority"], "0"))
-    return pc.if_else(pc.fill_null(is_held, False), "H", raw["job_state"])
-
-
 def _integer(text: str) -> int | None:
     return int(text) if re.fullmatch("-?[0-9]{1,9}", text) else None
 
@@ -275,8 +252,6 @@ def _exit_pair(text: str) -> tuple[int | None, int | None]:
 
 
 def _ends(raw: _Raw) -> pa.Array:
-    if raw.is_wrapped:
-        return values.instants(raw["ctime"])
     # A job that was put back keeps the obituary of its last run, but no start.
     obituary = pc.if_else(pc.is_valid(raw.started), raw["obittime"], raw.nothing)
     texts = (obituary, raw["comp_time"], raw["history_timestamp"], raw["mtime"])
@@ -284,9 +259,7 @@ def _ends(raw: _Raw) -> pa.Array:
 
 
 def _elapsed(
-    raw: _Raw,
     started: pa.Array,
-    ended: pa.Array,
     used: pa.Array,
     runs: pa.Array,
     is_waiting: pa.Array,
@@ -295,23 +268,13 @@ def _elapsed(
     null = pa.scalar(None, pa.int64())
     begun = started.cast(pa.int64())
     since = pc.coalesce(pc.subtract(pa.scalar(clock_epoch_seconds), begun), used)
-    if raw.is_wrapped:
-        # Of a job that lives on its end is the one to come.
-        is_over = pc.equal(raw["job_state"], "C")
-        used = pc.if_else(is_over, pc.subtract(ended.cast(pa.int64()), begun), null)
     elapsed = pc.if_else(is_waiting, null, pc.if_else(runs, since, used))
     # The login node's clock may be behind that of the server.
     return pc.max_element_wise(elapsed, pa.scalar(0, pa.int64()), skip_nulls=False)
 
 
 def _requested(raw: _Raw) -> dict[str, pa.Array]:
-    # Slurm's wrappers list the nodes that were named.
-    names = (
-        ("Resource_List.select",)
-        if raw.is_wrapped
-        else ("Resource_List.select", "Resource_List.nodes")
-    )
-    encoded = words(raw.first_present(*names))
+    encoded = words(raw.first_present("Resource_List.select", "Resource_List.nodes"))
     read = [
         None if text is None else read_resource_request(text)
         for text in encoded.dictionary.to_pylist()
@@ -447,9 +410,11 @@ def read_jobs(answer: Answer, question: Listing, dialect: Dialect) -> tuple[Pars
     epoch seconds.
     """
     frame, rejected, clock_epoch_seconds = _ordered_frame(answer, question, dialect)
-    return ParsedTable(
-        _filter_listed(in_schema(frame, dialect), question), rejected
-    ), clock_epoch_seconds
+    table = in_schema(frame, dialect)
+    if question.job_ids:
+        requested = [is_asked(question, row_id) for row_id in table["id"].to_pylist()]
+        table = table.filter(pa.array(requested, pa.bool_()))
+    return ParsedTable(table, rejected), clock_epoch_seconds
 
 
 def read_runs(answer: Answer, question: Listing, dialect: Dialect) -> ParsedTable:
@@ -542,13 +507,6 @@ def _waits_with_its_array(frame: pa.Table) -> pa.Array:
         pc.equal(as_array(frame["native_state"]), "Q"), pc.is_valid(as_array(frame["_task"]))
     )
     return pc.fill_null(pc.and_(is_shown, waits), False)
-
-
-def _filter_listed(table: pa.Table, question: Listing) -> pa.Table:
-    if not question.job_ids:
-        return table
-    requested = [is_asked(question, row_id) for row_id in table["id"].to_pylist()]
-    return table.filter(pa.array(requested, pa.bool_()))
 
 
 _CPUS = frozenset({"ncpus", "ppn"})

@@ -233,15 +233,6 @@ case $whose in
 *) owner=$whose ;;
 esac
 [ -z "$owner" ] || printf 'Owner: %s\n' "$owner"
-# Slurm's qstat asks for all jobs whatever it is given, and exits 153 where it prints none.
-if [ "$form" = wrapped ]; then
-    for long in -f ""; do
-        qstat $long "$@"; status=$?
-        case $status,$# in 0,* | 153,0) ;; *) exit "$status" ;; esac
-        [ -z "$long" ] || printf '\n%s\n' "$token"
-    done
-    exit 0
-fi
 if [ "$form" = xml ]; then
     if [ -n "$owner" ] && [ "$what" = now ]; then
         ids=$(qselect -u "$owner") || exit
@@ -316,7 +307,6 @@ _FORMS = {
     Dialect.OPENPBS: Form.DSV,
     Dialect.PBS_TEXT: Form.TEXT,
     Dialect.TORQUE: Form.XML,
-    Dialect.SLURM_WRAPPERS: Form.WRAPPED,
 }
 _HEAD = re.compile(rb"^Clock: ([0-9]{1,12})\n(?:Owner: (.*)\n)?", re.MULTILINE)
 
@@ -382,8 +372,8 @@ def listing(
     Raises UsageError for what is no job id. Each subjob that runs or ended comes with `job_ids`,
     and with a user's 20 newest arrays. Form and dialect decide what is left to narrow.
     """
-    requested = tuple(dict.fromkeys(_read_id(job_id, dialect) for job_id in job_ids))
-    parts = tuple(dict.fromkeys(_listed_id(job) for job in requested))
+    requested = tuple(dict.fromkeys(map(_read_id, job_ids)))
+    parts = tuple(dict.fromkeys(_query_id(job) for job in requested))
     form = _FORMS[dialect]
     token = fresh_token()
     whose = "*" if user is None or parts else user
@@ -400,11 +390,11 @@ def listing(
         whose,
         *parts,
     )
-    flags = ("-x",) if want is not Want.NOW and form is not Form.WRAPPED else ()
+    flags = ("-x",) if want is not Want.NOW else ()
     return Listing(argv, ("qstat", *flags, "-f", *parts), form, token, requested)
 
 
-def _read_id(text: str, dialect: Dialect) -> JobId:
+def _read_id(text: str) -> JobId:
     try:
         job = pbs_job_id(text)
     except BadJobId as error:
@@ -416,7 +406,7 @@ def _read_id(text: str, dialect: Dialect) -> JobId:
     return JobId(job.number, job.tasks, has_brackets=True, server=job.server)
 
 
-def _listed_id(job: JobId) -> str:
+def _query_id(job: JobId) -> str:
     """What qstat is given: for several tasks their array."""
     if job.tasks is not None and job.tasks.count > 1:
         return str(JobId(job.number, has_brackets=True, server=job.server))

@@ -61,11 +61,7 @@ class _Place(Struct, frozen=True):
 
 
 def _job_log_files(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFiles:
-    if dialect is Dialect.SLURM_WRAPPERS:
-        return LogFiles(
-            None, None, "Slurm's commands by Torque's names do not report where a job writes"
-        )
-    if native.get("interactive", "").lower() in ("true", "1") or _stream_path(
+    if native.get("interactive", "").lower() in ("true", "1") or _native_path(
         native, _STDOUT
     ).startswith("/dev/pts/"):
         return LogFiles(None, None, _INTERACTIVE_NOTE)
@@ -138,7 +134,7 @@ class _Job:
 
     def _last_place(self, stream: _Stream) -> _Place | None:
         """Where it is once the job has ended."""
-        path = _stream_path(self._native, stream)
+        path = _native_path(self._native, stream)
         if not path:
             return None
         note = ""
@@ -263,7 +259,7 @@ class _Job:
         return _TORQUE_VARIABLE.sub(fill, path)
 
 
-def _stream_path(native: Native, stream: _Stream) -> str:
+def _native_path(native: Native, stream: _Stream) -> str:
     """A path without the machine before it; a file's own name may hold a colon."""
     return _HOST.sub("", native.get(stream.attribute, ""), count=1)
 

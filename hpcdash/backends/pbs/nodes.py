@@ -129,7 +129,7 @@ def down_hosts_query(dialect: Dialect, hosts: Sequence[str]) -> Query[frozenset[
     PBS comes).
     """
     named = [host for host in hosts if _HOST_NAME.fullmatch(host)]
-    if dialect is Dialect.SLURM_WRAPPERS or not named:
+    if not named:
         return None
     if dialect is Dialect.OPENPBS:
         token = fresh_token()
@@ -183,10 +183,7 @@ def parse_nodes(
             if not _is_empty(reported) or _host(name, reported) not in with_resources
         ]
     else:
-        rows = [
-            _torque_node(name, reported, is_slurm=dialect is Dialect.SLURM_WRAPPERS)
-            for name, reported in records
-        ]
+        rows = [_torque_node(name, message) for name, message in records]
         too_many = [row["name"] for row in rows if (row["cpus_used"] or 0) > MOST]
         rows = [row for row in rows if (row["cpus_used"] or 0) <= MOST]
         rejected += tuple(f"a node with more jobs than can be counted: {name}" for name in too_many)
@@ -269,13 +266,8 @@ def _features(reported: Mapping[str, str]) -> list[str]:
     return features
 
 
-def _torque_node(name: str, reported: Mapping[str, str], *, is_slurm: bool) -> dict[str, Any]:
-    """A node of Torque's, or as Slurm's wrappers print it, who know nothing of the jobs on it."""
-    used_by = (
-        []
-        if is_slurm
-        else [(slots, job) for slots, job in _SLOTS.findall(reported.get("jobs", "")) if job]
-    )
+def _torque_node(name: str, reported: Mapping[str, str]) -> dict[str, Any]:
+    used_by = [(slots, job) for slots, job in _SLOTS.findall(reported.get("jobs", "")) if job]
     native = reported.get("state", "")
     state, flags = node_state(native, has_jobs=bool(used_by))
     status = _status(reported.get("status", ""))
@@ -291,16 +283,15 @@ def _torque_node(name: str, reported: Mapping[str, str], *, is_slurm: bool) -> d
         "reason_since": None,
         "queues": None,
         "cpus": cpus,
-        "cpus_used": None if is_slurm else sum(_slot_count(slots) for slots, _ in used_by),
+        "cpus_used": sum(_slot_count(slots) for slots, _ in used_by),
         "gpus": gpus,
         "gpus_used": 0 if gpus == 0 else _gpus_used(reported.get("gpu_status")),
         "gpu_type": _gpu_type(reported.get("gpu_status", "")) or _gres_type(status.get("gres", "")),
-        # What the wrappers call available is all of the node's memory.
-        "memory_bytes": _size(status.get("availmem" if is_slurm else "physmem")),
+        "memory_bytes": _size(status.get("physmem")),
         "memory_used_bytes": None,
         "load": _load(status.get("loadave")),
         "features": re.findall(r"[^,\s]+", reported.get("properties", "")),
-        "jobs": None if is_slurm else len({job for _, job in used_by}),
+        "jobs": len({job for _, job in used_by}),
     }
 
 

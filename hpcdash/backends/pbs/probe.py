@@ -5,15 +5,13 @@ clock says.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from hpcdash.backends.base import LocalConfiguration, Probe, ProbePart, ServerFiles
-from hpcdash.backends.pbs.dialects import Dialect, detect_dialect, pbs
+from hpcdash.backends.pbs.dialects import COMMANDS, detect_dialect, pbs
 from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
 from hpcdash.domain.columns import epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt
 
-WRAPPERS_VERSION = "Slurm's wrappers"
 # Constant: nothing from outside ever becomes part of it. Torque's qstat tells its version on
 # stderr. A server that hangs hangs its clients for good. A qstat that knows no -F exits 2.
 _SCRIPT = """
@@ -51,11 +49,7 @@ version=$({ $soon qstat --version || [ $? -ne 124 ] || echo "hpcdash: no answer"
 echo "version=$version"
 case $version in
   *pbs_version*|*[Vv]ersion:?[0-9]*) ;;
-  *) if is_slurms "$program"; then
-      echo "is_slurms=yes"
-      if $soon qstat -Q >/dev/null 2>&1 </dev/null; then echo "Server="; fi
-      exit 0
-    fi ;;
+  *) if is_slurms "$program"; then echo "is_slurms=yes"; exit 0; fi ;;
 esac
 {
   unread=2
@@ -117,13 +111,11 @@ def parse_probe(answer: Answer) -> Probe:
     if known is None and (
         found.get("is_slurms") or any(text in reported for text in _SLURMS_WORDS)
     ):
-        if "Can't locate" in reported:
-            raise missing(
-                "no PBS here: qstat is Slurm's, and lacks its Perl module",
-                "Slurm's own commands do not need it: put squeue on the PATH, or set path for this "
-                "cluster.",
-            )
-        known = Dialect.SLURM_WRAPPERS, WRAPPERS_VERSION
+        raise missing(
+            "no PBS here: qstat is Slurm's",
+            "Slurm is used through its own commands: put squeue on the PATH, or set path for this "
+            "cluster, and leave out --backend.",
+        )
     if known is None and "hpcdash: no answer" in reported:
         raise CommandTimedOut(
             "qstat --version gave no answer within 10 s",
@@ -144,21 +136,12 @@ def parse_probe(answer: Answer) -> Probe:
         version=version,
         cluster=found.get("Server", ""),
         clock_epoch_seconds=None if clock is None else float(clock),
-        has_accounting=_has_history(dialect, found) if answers else None,
+        # Where the server does not report it the setting is off.
+        has_accounting=found.get("job_history_enable", "").lower() == "true" if answers else None,
         controller_answers=answers,
         is_scheduling=found["scheduling"].lower() == "true" if "scheduling" in found else None,
-        commands={name: paths.get(name, "") for name in dialect.commands},
+        commands={name: paths.get(name, "") for name in COMMANDS},
         dialect=str(dialect),
-    )
-
-
-def _has_history(dialect: Dialect, found: Mapping[str, str]) -> bool:
-    """Where the server does not say it the setting is off; Slurm's wrappers tell nothing of jobs
-    that ended.
-    """
-    return (
-        dialect is not Dialect.SLURM_WRAPPERS
-        and found.get("job_history_enable", "").lower() == "true"
     )
 
 

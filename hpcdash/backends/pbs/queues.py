@@ -43,13 +43,10 @@ printf '%s\n' "$queues"
 qstat -Bf "$@" 2>/dev/null
 exit 0
 """
-# Slurm's wrappers know no server, and take no two letters behind one dash. Their qstat -q always
-# exits 153.
-_WRAPPED = "qstat -Q -f || exit\nqstat -q\nexit 0"
 _COMMAND = ("qstat", "-Qf")
 _SERVER = "server_state"
 _WANTED = (
-    *("enabled", "started", "state_count", "resources_max.walltime", "resources_default.nodes"),
+    *("enabled", "started", "state_count", "resources_max.walltime"),
     *("queue_type", "route_destinations", "from_route_only", "acl_user_enable", "acl_users"),
     *("acl_group_enable", "acl_groups", "default_queue", "scheduling", _SERVER),
 )
@@ -58,9 +55,6 @@ RESERVED_QUEUE = re.compile(r"[RSM][0-9]+")
 _RESERVED_TIME = "%a %b %d %H:%M:%S %Y"
 SCHEDULING_OFF = "scheduling is off on this server: no jobs start"
 _MOST_NAMED = 5
-# Of qstat -q: Queue, Memory, CPU Time, Walltime, Node, Run, …; a name may fill its column.
-_LIMITS_HEAD = re.compile(rb"^Queue +Memory +CPU Time +Walltime [^\n]*\n[- ]+\n", re.MULTILINE)
-_NAME_BYTES = 16
 _COUNT = re.compile(r"(?<![A-Za-z])([A-Za-z]+):([0-9]{1,12})")
 _TRUE = frozenset({"true", "yes", "t", "y", "1"})
 
@@ -73,16 +67,14 @@ def queues_query(dialect: Dialect) -> Query[ParsedTable]:
         return Query(
             argv, partial(parse_queues, token=token), command=_COMMAND, commands=_count_commands
         )
-    argv = pbs("sh", "-c", _WRAPPED if dialect is Dialect.SLURM_WRAPPERS else _SCRIPT)
+    argv = pbs("sh", "-c", _SCRIPT)
     return Query(
         argv, partial(parse_queues, dialect=dialect), command=_COMMAND, commands=_count_commands
     )
 
 
 def _count_commands(parsed: ParsedTable) -> int:
-    """Of the queues, and of the server or the short list; with a reservation's queue of the
-    reservations.
-    """
+    """Of the queues, and of the server; with a reservation's queue of the reservations."""
     return 2 + any(
         RESERVED_QUEUE.fullmatch(name) is not None for name in parsed.table["name"].to_pylist()
     )
@@ -98,40 +90,33 @@ def parse_queues(
     are counts of jobs and the default queue where they are not told.
     """
     require_success(answer, _COMMAND)
-    is_slurm = dialect is Dialect.SLURM_WRAPPERS
     head = _HEAD.match(answer.stdout)
-    reported = answer.stdout if head is None else answer.stdout[head.end() :]
-    raw, limits = _apart(reported) if is_slurm else (reported, [])
+    raw = answer.stdout if head is None else answer.stdout[head.end() :]
     read = read_records(
         raw, Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT, _WANTED, token=token
     )
     if read is None:
         raise unreadable(answer, "queues", _COMMAND)
     message = read.table.to_pylist()
-    default = next((row["default_queue"] for row in message if row[_SERVER] is not None), None)
-    default_name = None if default is None else default.partition("@")[0]
-    has_server = any(row[_SERVER] is not None for row in message)
+    servers = [row for row in message if row[_SERVER] is not None]
+    default = (servers[0]["default_queue"] or "").partition("@")[0] if servers else None
     person = _person(b"" if head is None else head[0])
     is_off = any(
         row["scheduling"] is not None and not _is_true(row["scheduling"]) for row in message
     )
     rows = [
         {
-            **_queue(row, row["id"] == default_name if has_server else None, is_slurm=is_slurm),
-            **({} if is_slurm else _standing(row, person, is_off=is_off)),
+            **_queue(row, None if default is None else row["id"] == default),
+            **_standing(row, person, is_off=is_off),
         }
         for row in message
         if row[_SERVER] is None
     ]
-    if len(limits) == len(rows):
-        rows = [{**row, **known} for row, known in zip(rows, limits, strict=True)]
     return ParsedTable(pa.Table.from_pylist(rows, schema=schema.QUEUES), read.rejected)
 
 
-def pause_query(dialect: Dialect) -> Query[str] | None:
+def pause_query(dialect: Dialect) -> Query[str]:
     """Query whether scheduling is off: jobs wait without a comment then, or with the last one."""
-    if dialect is Dialect.SLURM_WRAPPERS:
-        return None
     form, token = (Form.DSV, fresh_token()) if dialect is Dialect.OPENPBS else (Form.TEXT, "")
     options = ("-F", "dsv", "-D", token) if token else ()
     parse = partial(_parse_pause, form=form, token=token)
@@ -149,41 +134,17 @@ def _parse_pause(answer: Answer, *, form: Form, token: str) -> str:
     return SCHEDULING_OFF if is_off else ""
 
 
-def _apart(raw: bytes) -> tuple[bytes, list[dict[str, Any]]]:
-    """The queues as Slurm's wrappers print them, and what their short list adds to each, in the
-    same order.
-
-    Of jobs that wait it counts an array as one, so they are not counted here.
-    """
-    head = _LIMITS_HEAD.search(raw)
-    if head is None:
-        return raw, []
-    added = []
-    for line in raw[head.end() :].decode("utf-8", "replace").splitlines():
-        parts = line[_NAME_BYTES:].split()
-        if line[:_NAME_BYTES].strip() and len(parts) > 4:
-            added.append(
-                {"limit_seconds": duration_seconds(parts[2]), "jobs_running": digits(parts[4])}
-            )
-    return raw[: head.start()], added
-
-
-def _queue(
-    reported: Mapping[str, str | None], is_default: bool | None, *, is_slurm: bool
-) -> dict[str, Any]:
+def _queue(reported: Mapping[str, str | None], is_default: bool | None) -> dict[str, Any]:
     counts = {
         state: digits(count) or 0 for state, count in _COUNT.findall(reported["state_count"] or "")
     }
-    # A partition that is down or drained is enabled and started to the wrappers.
-    is_open = _is_true(reported["enabled"]) and _is_true(reported["started"])
     return {
         "name": reported["id"],
-        "available": None if is_slurm and is_open else is_open,
+        "available": _is_true(reported["enabled"]) and _is_true(reported["started"]),
         "default": is_default,
         "limit_seconds": duration_seconds(reported["resources_max.walltime"] or ""),
-        # The wrappers print there how many nodes a partition has.
-        "nodes": digits(reported["resources_default.nodes"]) if is_slurm else None,
-        **dict.fromkeys(("nodes_idle", "nodes_down", "cpus", "cpus_used", "gpus", "gpus_used")),
+        **dict.fromkeys(("nodes", "nodes_idle", "nodes_down")),
+        **dict.fromkeys(("cpus", "cpus_used", "gpus", "gpus_used")),
         "jobs_running": counts.get("Running"),
         "jobs_pending": _sum(counts, ("Queued", "Held", "Waiting", "Transit")),
     }

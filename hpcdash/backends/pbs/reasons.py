@@ -346,7 +346,7 @@ _ENDINGS: tuple[tuple[str, _Hint], ...] = (
         lambda found: f"deleted by {found['who']}, from {found['host']}",
     ),
     (r"^terminated$", "deleted"),
-    # As domain.exits has them for the states these end in: said once.
+    # As domain.job_text describes the states that these end in.
     (r"^exceeded resource walltime", "ran into its time limit"),
     (r"^exceeded resource (?:mem|hpmem)\b", "used more memory than it requested"),
     (r"^exceeded resource vmem", "used more virtual memory than requested"),
@@ -483,12 +483,3 @@ class PbsReasons(ReasonsPart):
                 )
             return PolicyReason("reservations") if "reservation" in pattern else None
         return None
-
-
-class WrapperReasons(PbsReasons):
-    """Slurm's reasons, as its wrappers of PBS's commands print them."""
-
-    def never_starts(self, state: str, reason: str | None) -> str:
-        from hpcdash.backends.slurm.reasons import SlurmReasons
-
-        return SlurmReasons().never_starts(state, reason) or super().never_starts(state, reason)

@@ -97,8 +97,7 @@ _NOT_THE_JOBS = frozenset(("depend", "block", "interactive"))
 
 
 class Recorded(Struct, frozen=True):
-    """What a job was given, by the keys of domain.qsub.settings, without what is a default and
-    known for one.
+    """Options of a job by the keys of pbs.options.settings, without those that are known defaults.
 
     `variables` are NAME=VALUE as -v takes them, `array` the tasks as submitted ('' for none known),
     `notes` in words what cannot be had again.

@@ -19,7 +19,6 @@ from hpcdash.backends.pbs.text_records import (
     xml_records,
 )
 from hpcdash.backends.pbs.values import as_text, restored, unescaped
-from hpcdash.backends.pbs.wrappers import wrapped_records
 from hpcdash.backends.queries import noise_lines, row_excerpt
 from hpcdash.domain.columns import row_numbers, text_column
 
@@ -41,9 +40,6 @@ class Form(StrEnum):
     TEXT = "text"
     # Torque's <Data><Job>…</Job></Data>.
     XML = "xml"
-    # Jobs of Slurm's wrappers: text, a line with a random token, and the short list that text is
-    # compared with.
-    WRAPPED = "wrapped"
 
 
 class Records(Struct, frozen=True):
@@ -80,7 +76,7 @@ def read_records(
         found_any = lines.found_any
     else:
         raw = raw[start:]
-        records = list(_records(raw, form, token.encode(), rejected))
+        records = list(_records(raw, form, rejected))
         found_any = bool(records) or (form is Form.XML and b"<Data" in raw)
         tables = [_table(records, names)]
     if rejected and not found_any:
@@ -104,7 +100,7 @@ def read_all(
         records = [_dsv_record(line, lines.token) for batch in lines.batches(raw) for line in batch]
         found_any = lines.found_any
     else:
-        records = list(_records(raw, form, token.encode(), rejected))
+        records = list(_records(raw, form, rejected))
         found_any = bool(records) or (form is Form.XML and b"<Data" in raw)
     if rejected and not found_any:
         return None
@@ -125,14 +121,8 @@ def read_attributes(
     return read[0] if read else []
 
 
-def _records(raw: bytes, form: Form, token: bytes, rejected: list[str]) -> Iterator[Record]:
-    match form:
-        case Form.XML:
-            return xml_records(raw, rejected)
-        case Form.WRAPPED:
-            return wrapped_records(raw, token, rejected)
-        case _:
-            return text_records(raw, rejected)
+def _records(raw: bytes, form: Form, rejected: list[str]) -> Iterator[Record]:
+    return xml_records(raw, rejected) if form is Form.XML else text_records(raw, rejected)
 
 
 class _DsvLines:

@@ -66,10 +66,8 @@ _PER_JOB = (
 _LISTS = (("user", "only for users"), ("group", "only for groups"), ("host", "only from hosts"))
 
 
-def priority_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]] | None:
+def priority_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
     """One job's own attributes; the waiting tasks of an array share their array's."""
-    if dialect is Dialect.SLURM_WRAPPERS:
-        return None
     return _query(
         dialect,
         ("qstat", "-f"),
@@ -239,10 +237,8 @@ def _whole(text: str) -> int | None:
 class PbsPolicy(DialectPart, PolicyPart):
     """The rules of queues and of the server."""
 
-    def queue_rules(self, queue: str) -> Query[Mapping[str, str]] | None:
+    def queue_rules(self, queue: str) -> Query[Mapping[str, str]]:
         """With what else the queue allows."""
-        if self.dialect is Dialect.SLURM_WRAPPERS:
-            return None
         return _query(self.dialect, ("qstat", "-Q", "-f"), queue, "queues", _queue_rules)
 
     def queue_limits(self) -> Query[Mapping[str, QueueLimits]] | None:

@@ -9,14 +9,13 @@ time of -a in that zone, and sends TZ with the job (PBS_O_TZ), and with -V all t
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.base import SubmitPart
 from hpcdash.backends.job_detail import JobDetail, Script
-from hpcdash.backends.options import ParsedCommandLine, last_value
+from hpcdash.backends.options import ParsedCommandLine
 from hpcdash.backends.pbs.dialects import Dialect, DialectPart
 from hpcdash.backends.pbs.errors import failure
 from hpcdash.backends.pbs.listing import MARK_VARIABLE
@@ -35,17 +34,15 @@ from hpcdash.backends.pbs.recorded_options import (
     unlike_directives,
     with_limits,
 )
-from hpcdash.backends.pbs.wrappers import shell_safe
 from hpcdash.backends.queries import Answer
-from hpcdash.backends.slurm import options as sbatch
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks, stepped_ranges
-from hpcdash.domain.dependencies import format_after, split_after
+from hpcdash.domain.dependencies import split_after
 from hpcdash.domain.job_ids import BadJobId, pbs_job_id, with_tasks
 from hpcdash.errors import EXIT_UNREACHABLE, UsageError, excerpt
 
 _JOB_ID = re.compile(rb"[0-9]+(?:\[\])?\.[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?")
-# Torque with display_job_server_suffix off, and Slurm's wrapper.
+# Torque with display_job_server_suffix off.
 _BARE_ID = re.compile(rb"[0-9]+(?:\[\])?")
 # The request may have arrived: the connection broke after it was made.
 _MAY_BE_DONE = (
@@ -56,7 +53,7 @@ _MAY_BE_DONE = (
     "timed out",
     "premature end",
 )
-_PREFIX = re.compile(r"^[' ]*(?:qsub|sbatch): *(?:error: )?(?:Batch job submission failed: )?")
+_PREFIX = re.compile(r"^ *qsub: *")
 _NOT_DONE = "cannot connect to server"
 # timeout(1), KILL, TERM.
 _CUT_OFF = (124, 137, 143)
@@ -84,24 +81,16 @@ def read_answer(answer: Answer, job_id: str, *, has_bare_ids: bool) -> tuple[Out
 
 
 def _refusal(answer: Answer) -> str:
-    """What qsub, or a hook through it, says of why; without its usage, and of Slurm's wrapper what
-    sbatch says.
-    """
+    """What qsub, or a hook through it, says of why; without its usage."""
     reported = re.split(
         rb"^usage: ", answer.stderr or answer.stdout, maxsplit=1, flags=re.MULTILINE
     )[0]
     lines = [_PREFIX.sub("", line).strip() for line in excerpt(reported).splitlines()]
-    if "and the output was:" in lines:
-        lines = lines[lines.index("and the output was:") + 1 :]
-    return "; ".join(dict.fromkeys(line for line in lines if line not in ("", "'")))
+    return "; ".join(dict.fromkeys(filter(None, lines)))
 
 
 # Runs qsub in the folder the job was first submitted from.
 _IN_FOLDER = 'cd "$1" && shift && exec "$@"'
-# Slurm's wrapper takes no script from stdin, and sbatch opens /dev/stdin anew, which has to be a
-# pipe of one's own.
-_THROUGH_PIPE = 'cat | "$@"'
-_STDIN_FILE = "/dev/stdin"
 
 # A prefix that begins no line of any script. Of an empty one, which says the same, nothing is left
 # in Submit_arguments: what follows would be read as its value.
@@ -269,54 +258,11 @@ def _advice(dialect: Dialect, reported: Mapping[str, str]) -> list[str]:
     return notes
 
 
-def _wrapped(submission: Submission) -> SubmitCommand:
-    """Slurm's qsub, a Perl program that hands its words to a shell unquoted.
-
-    A comment, our mark, it has not.
-    """
-    label = shell_safe(submission.options)
-    if submission.array:
-        label += ["-t", str(_tasks(submission.array))]
-    if submission.after:
-        label += ["-W", f"depend={_slurm_depend(submission.after)}"]
-    if submission.held:
-        label.append("-h")
-    name = next((label[at + 1] for at, word in enumerate(label[:-1]) if word == "-N"), None)
-    if name is None and not any(word.startswith("-N") for word in label):
-        text = submission.script.decode("utf-8", "surrogateescape")
-        own = last_value(sbatch.read_directives(text).options, "job-name")
-        own = own or settings(read_directives(text).options, in_script=True).get("N")
-        name = _job_name(Dialect.SLURM_WRAPPERS, own or submission.name)
-        label += ["-N", name]
-    arguments = [shlex.quote(word) for word in submission.arguments]
-    if submission.file:
-        argv: tuple[str, ...] = ("qsub", *label, shlex.quote(submission.file), *arguments)
-    else:
-        argv = ("sh", "-c", _THROUGH_PIPE, "sh", "qsub", *label, _STDIN_FILE, *arguments)
-    read = partial(read_answer, job_id=submission.name, has_bare_ids=True)
-    command = ActionCommand(argv, (submission.name,), read, submission.script, _LIMIT_SECONDS)
-    return SubmitCommand(command, (), "", name or "")
-
-
-def _slurm_depend(after: Sequence[str]) -> str:
-    for _, text in map(split_after, after):
-        try:
-            pbs_job_id(text)
-        except BadJobId as error:
-            raise UsageError(str(error)) from error
-    if brackets := [text for text in after if "[" in text]:
-        raise UsageError(f"Slurm knows no job {brackets[0]}", "Write 12, or 12_3 for a task.")
-    return format_after(after)
-
-
 class PbsSubmit(DialectPart, SubmitPart):
     """Submission by qsub."""
 
+    program = "qsub"
     new_limits = frozenset({"time_seconds", "memory_bytes"})
-
-    def __init__(self, dialect: Dialect) -> None:
-        super().__init__(dialect)
-        self.program = "" if dialect is Dialect.SLURM_WRAPPERS else "qsub"
 
     def submission(self, submission: Submission) -> SubmitCommand:
         """qsub for a script on stdin or in a file there; options given beat the script's #PBS
@@ -325,17 +271,10 @@ class PbsSubmit(DialectPart, SubmitPart):
         Raises UsageError for what qsub does not know, what would have it wait or talk, script
         arguments (Torque takes them), and an array or a dependency that PBS has no such thing as.
         """
-        if submission.run_as and (not submission.file or self.dialect is Dialect.SLURM_WRAPPERS):
+        if submission.run_as and not submission.file:
             raise UsageError(
-                "a script on stdin is not submitted as another account"
-                if not submission.file
-                else "Slurm's wrappers are not driven through sudo",
-                "Have it staged first."
-                if not submission.file
-                else "Ask this cluster by Slurm's own commands.",
+                "a script on stdin is not submitted as another account", "Have it staged first."
             )
-        if self.dialect is Dialect.SLURM_WRAPPERS:
-            return _wrapped(submission)
         _refuse_long(submission.options)
         line = read_command_line(submission.options)
         own = settings(line.options, in_script=False)
@@ -420,12 +359,6 @@ class PbsSubmit(DialectPart, SubmitPart):
         """
         row = detail.job.to_pylist()[0]
         job_id = row["array_id"] or row["id"]
-        if self.dialect is Dialect.SLURM_WRAPPERS:
-            raise UsageError(
-                "Slurm's own record is needed to submit a job once more, which its wrappers do not "
-                "show",
-                "Ask this cluster by Slurm's own commands: --backend slurm.",
-            )
         directives = read_directives(script.text)
         in_script = settings(directives.options, in_script=True)
         record = read_record({**past, **detail.native}, row, in_script)
@@ -465,7 +398,7 @@ class PbsSubmit(DialectPart, SubmitPart):
         )
 
     def array_parts(self, tasks: ArrayTasks) -> tuple[ArrayTasks, ...]:
-        """A range with a step for each qsub; Torque and Slurm's wrappers take lists."""
+        """A range with a step for each qsub; Torque takes lists."""
         if self.dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
             return (tasks,)
         return tuple(ArrayTasks((part,), tasks.throttle) for part in stepped_ranges(tasks))

@@ -14,11 +14,8 @@ from hpcdash.backends.queries import noise_lines, row_excerpt
 
 # (id, attributes)
 Record: TypeAlias = tuple[bytes, dict[bytes, bytes]]
-# The second group is a blank, or the tab of Slurm's wrappers, which begin their attributes with one
-# too.
-_TEXT_HEAD = re.compile(rb"(Job Id|Queue|Server):([ \t])[ \t]*(\S.*)")
+_TEXT_HEAD = re.compile(rb"(Job Id|Queue|Server): [ \t]*(\S.*)")
 _TEXT_ATTRIBUTE = re.compile(rb" {3,8}([A-Za-z][\w.-]*) =(?: (.*))?")
-_TABBED_ATTRIBUTE = re.compile(rb"\t([A-Za-z][\w.-]*) =(?: (.*))?")
 _XML_RECORDS = frozenset((b"Job", b"Node", b"Queue", b"Server"))
 _XML_IDS = (b"Job_Id", b"name", b"Name")
 # An element without others in it, or the beginning of one, or an end. No value goes on over a `<`:
@@ -29,13 +26,10 @@ _XML_DEPTH = 3
 _XML_OUTSIDE = re.compile(rb"<\?xml[^<>]*>|</?Data>")
 _XML_ENTITY = re.compile(rb"&(?:(lt|gt|amp|quot|apos)|#([0-9]{1,7})|#[xX]([0-9A-Fa-f]{1,6}));")
 _XML_NAMED = {b"lt": b"<", b"gt": b">", b"amp": b"&", b"quot": b'"', b"apos": b"'"}
-_JOB = b"Job Id"
 # Whose values nobody but a manager sets.
 _TRUSTED = frozenset({b"Queue", b"Server"})
 TRUSTED_HEADS = (b"Queue: ", b"Server: ")
 _MOST_JOINED_BYTES = 1 << 16
-# What Slurm's wrappers print of every job, after all that a person may name.
-_WRAPPED_LAST = b"Resource_List.walltime"
 
 
 def join_attribute(fields: dict[bytes, bytes], key: bytes, value: bytes) -> None:
@@ -52,34 +46,22 @@ def join_attribute(fields: dict[bytes, bytes], key: bytes, value: bytes) -> None
 class _TextRecord:
     """A record of text while its lines are read."""
 
-    def __init__(
-        self, name: bytes, is_wrapped_job: bool, is_tabbed: bool, is_trusted: bool = False
-    ) -> None:
+    def __init__(self, name: bytes, is_trusted: bool) -> None:
         self.name = name
         self.fields: dict[bytes, bytes] = {}
-        self._is_wrapped_job = is_wrapped_job
-        self._is_tabbed = is_tabbed
         self._is_trusted = is_trusted
-        self._attribute = _TABBED_ATTRIBUTE if is_tabbed else _TEXT_ATTRIBUTE
         self._key: bytes | None = None
         self._value = bytearray()
         # Lines that may belong to the value, each after its newline.
         self._undecided = bytearray()
-
-    @property
-    def may_end(self) -> bool:
-        """Whether it has what it must have before another one begins."""
-        return (
-            not self._is_wrapped_job or self._key == _WRAPPED_LAST or _WRAPPED_LAST in self.fields
-        )
 
     def add(self, line: bytes) -> None:
         """An attribute, or what belongs to the value before it; after an empty line that is seen
         only later.
         """
         is_indented = line[:1] in (b" ", b"\t")
-        found = self._attribute.fullmatch(line) if is_indented else None
-        goes_on = is_indented and not self._is_tabbed and line[:1] == b"\t"
+        found = _TEXT_ATTRIBUTE.fullmatch(line) if is_indented else None
+        goes_on = line[:1] == b"\t"
         if not found and not goes_on and (not line or self._undecided):
             self._undecided += b"\n"
             self._undecided += line
@@ -98,17 +80,16 @@ class _TextRecord:
         return (self.name, self.fields), noise_lines(self._undecided)
 
     def _keep(self) -> None:
-        """Of an attribute that comes twice one was forged: in the wrappers' text a job's name,
-        which comes before the others, forges the first; in PBS's the variables, which come after
-        most, forge the second.
+        """Of an attribute that comes twice the second was forged, by the variables, which come
+        after most.
         """
         if self._key is None:
             return
         value = restored(bytes(self._value))
         if self._is_trusted:
             join_attribute(self.fields, self._key, value)
-        elif self._is_tabbed or self._key not in self.fields:
-            self.fields[self._key] = value
+        else:
+            self.fields.setdefault(self._key, value)
 
 
 def text_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
@@ -127,7 +108,7 @@ def text_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
     after = next(lines, b"")
     while after.endswith(b"\n"):
         line, after = after[:-1], next(lines, b"")
-        may_begin = line and line[:1] not in b" \t" and (current is None or current.may_end)
+        may_begin = line and line[:1] not in b" \t"
         begun = heads.begun(line, before, after.removesuffix(b"\n")) if may_begin else None
         if begun is not None:
             if current is not None:
@@ -166,19 +147,18 @@ class _TextHeads:
 
     def begun(self, line: bytes, before: bytes, after: bytes) -> _TextRecord | None:
         named = _TEXT_HEAD.fullmatch(line)
-        kind, name = (named[1], named[3]) if named else (b"", line)
-        is_tabbed = named is not None and named[2] == b"\t"
+        kind, name = (named[1], named[2]) if named else (b"", line)
         if self._first_attributes and (named is None) != (b"" in self._first_attributes):
             return None
         if self._first_attributes and named is None and before.strip():
             return None
-        attribute = (_TABBED_ATTRIBUTE if is_tabbed else _TEXT_ATTRIBUTE).fullmatch(after)
+        attribute = _TEXT_ATTRIBUTE.fullmatch(after)
         first = attribute[1] if attribute else b""
         if named is None and not first:
             return None
         if self._first_attributes.setdefault(kind, first) != first and kind not in _TRUSTED:
             return None
-        return _TextRecord(name.strip(), is_tabbed and kind == _JOB, is_tabbed, kind in _TRUSTED)
+        return _TextRecord(name.strip(), kind in _TRUSTED)
 
 
 def xml_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:

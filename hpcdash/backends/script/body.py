@@ -20,6 +20,13 @@ from hpcdash.backends.script.containers import container_command, pyxis_options
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.copies import COPY, copy_part, staged_path, with_copies
 from hpcdash.backends.script.environment import JobEnvironment
+from hpcdash.backends.script.folder import (
+    CODE_FOLDER,
+    CONTAINER_UP,
+    LIBRARY_NAME,
+    PACKAGES_NAME,
+    SECRETS_NAME,
+)
 from hpcdash.backends.script.launchers import (
     Start,
     lone_launcher,
@@ -99,7 +106,6 @@ def accounted_to(source: str, *, project: str, workspace: str, labels: Iterable[
     )
 
 
-LIBRARY_NAME = "hpcdash-job.zip"
 END_TIME, END_TIME_OF = "HPCDASH_END_TIME", "HPCDASH_END_TIME_OF"
 # What a node's environment holds for a container that inherits nothing.
 END_TIME_NAMES = (END_TIME, END_TIME_OF)
@@ -216,8 +222,6 @@ def _node_texts(variable: str, name: str, text: str, limit: int, failed: str, si
     return f"{message}\nIFS= read -r -d '' {variable} << '{end}'\n{text}\n{end}\n{each}"
 
 
-# What a command in a container writes to stderr before anything of its own.
-CONTAINER_UP = "hpcdash: the container is up on "
 _UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nexec "$@"'
 # Where TERM ends a shell before its command, the scheduler kills that one in the middle of its last
 # save.
@@ -228,16 +232,6 @@ _NOT_IN_FOLDERS = re.compile(r"[^A-Za-z0-9_./@+-]")
 _INTERPRETERS = {".py": "python3", ".sh": "bash"}
 # NAME_MAX is 255 bytes.
 _MOST_FOLDER_LETTERS = 200
-SCRIPT_NAME = "batch.sh"
-REQUEST_NAME = "request.toml"
-STAGED_FOLDER = "files"
-# What is installed where a launch starts, written by its script; and the variables that a secret
-# may be in.
-PACKAGES_NAME, SECRETS_NAME = "packages.txt", "secrets.sh"
-# The commit of the code, and what was changed since.
-PROVENANCE_NAME = "git.txt"
-# What a request's `files` hold.
-CODE_FOLDER = "code"
 
 
 class Place(Struct, frozen=True):
@@ -418,13 +412,6 @@ def folder_name(request: Request, uid: str) -> str:
     """What a launch's own folder is called; with its uid it is a name that file systems take."""
     name = effective_name(request, uid, _MOST_FOLDER_LETTERS)[0]
     return name if name.endswith(uid) else f"{name}-{uid}"
-
-
-def staged_name(name: str, run_as: str) -> str:
-    """Where in a launch's folder a person's own file is: below files/, which root's program cannot
-    write to.
-    """
-    return name if run_as else f"{STAGED_FOLDER}/{name}"
 
 
 def script_body(

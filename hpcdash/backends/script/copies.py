@@ -10,10 +10,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
+from hpcdash.backends.script.folder import CODE_ARCHIVE
+
 # The variable that names the copy, on the node and in the container.
 COPY = "HPCDASH_COPY"
-# The archive of a request's `files`, and the folder that is in it.
-CODE_ARCHIVE = "code.tar.gz"
 # A sticky folder or one's own: in any other the copy could be replaced too.
 _COPY = """\
 # Others could replace the launch's folder. What is run is a copy of this account's own, checked by its digest.

@@ -76,6 +76,41 @@ class _Inside(ClusterPart, InsidePart):
         return replace(step, argv=on_cluster(step.argv, cluster))
 
 
+_CAPABILITIES = frozenset(
+    {
+        Capability.JOBS,
+        Capability.OWNERS,
+        Capability.NODES,
+        Capability.QUEUES,
+        Capability.HISTORY,
+        Capability.DETAIL,
+        Capability.CHAINS,
+        Capability.EXPECTED_START,
+        Capability.LOGS,
+        Capability.ERROR_LOGS,
+        Capability.SCRIPT,
+        Capability.CANCEL,
+        Capability.HOLD,
+        Capability.REQUEUE,
+        Capability.SUSPEND,
+        Capability.SIGNAL,
+        Capability.ALTER,
+        Capability.SUBMIT,
+        Capability.FORM,
+        Capability.NODE_CHECKS,
+        Capability.CONNECT,
+        Capability.KEEPS_SCRIPTS,
+        Capability.LIVE_LOGS,
+        Capability.OTHER_LOGS,
+        Capability.SHARES,
+        Capability.LIMITS,
+        Capability.RESERVATIONS,
+        Capability.INSIDE,
+        Capability.LIVE_USE,
+    }
+)
+
+
 def slurm_backend(found: Probe | None = None) -> Backend:
     """Slurm on a site; None: the probe has yet to find it out, until when its TRES are taken to
     count GPUs.
@@ -93,7 +128,7 @@ def slurm_backend(found: Probe | None = None) -> Backend:
     return Backend(
         name="slurm",
         title="Slurm",
-        capabilities=frozenset(Capability) - {Capability.DELETE, Capability.WORKERS},
+        capabilities=_CAPABILITIES,
         probe=probe.SlurmProbe() if found else _Probe(),
         queue=jobs.SlurmQueue(clusters),
         reasons=reasons.SlurmReasons(),

@@ -65,10 +65,7 @@ class _Schedule(Struct):
 
 
 class Poller:
-    """Poller that keeps the shown kinds fresh.
-
-    One's own jobs are always among them: alarms depend on them.
-    """
+    """Refreshes the kinds that are shown; one's own jobs always, as alerts depend on them."""
 
     def __init__(
         self, store: ClusterStore, pace: Pace, *, monotonic: Callable[[], float] = time.monotonic

@@ -176,8 +176,8 @@ def format_impact(
 ) -> tuple[str, ...]:
     """Describe the effect on the jobs and what is lost, a sentence each.
 
-    `has_recipients`: a signal can be for a part of a job. `checkpoints` are the folders that jobs
-    resume from, by a row's id.
+    `has_recipients`: a signal can be for a part of a job. `checkpoints` are as describe_impact
+    takes them.
     """
     request = plan.request
     if request.verb is Verb.SIGNAL:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.backends.script.body import CONTAINER_UP
+from hpcdash.backends.script.folder import CONTAINER_UP
 from hpcdash.backends.submissions import MARK_START
 from hpcdash.domain.root_cause import RootCause, Strength, root_cause
 from hpcdash.domain.states import JobState

@@ -59,7 +59,7 @@ class SearchHit(Struct, frozen=True):
 class TimeFound(Struct, frozen=True):
     """The offset of the first line at or after a time; None: all lines are before it.
 
-    `seconds` as in logs.times.
+    `seconds` as in Stamp.
     """
 
     offset: int | None

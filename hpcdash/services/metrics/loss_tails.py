@@ -49,7 +49,7 @@ class LossTail(Struct, frozen=True):
 class LossTails:
     """`chosen` picks, of the metrics in a log, the one that is wanted; None where it has none.
 
-    `patterns` are a person's own, as of logs.metric_reader.
+    `patterns` are regular expressions of the user, as compile_patterns takes them.
     """
 
     def __init__(

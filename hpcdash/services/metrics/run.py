@@ -54,10 +54,10 @@ class WatchedRun:
     """The metrics of one job, or of an array's tasks joined by step, as far as they are read: of
     its stdout and stderr, and of the file that it names in HPCDASH_METRICS.
 
-    `patterns` are a person's own regular expressions, as of logs.metric_reader. `file` is a metrics
-    file that is read in place of all these (JSON lines, CSV), '' for none; with it `job_id` may be
-    ''. `task` is the number of one task of the array. `exact_points` are kept as they were written,
-    older ones folded. Raises ConfigError naming a bad pattern.
+    `patterns` are regular expressions of the user, as compile_patterns takes them. `file` is a
+    metrics file that is read in place of all these (JSON lines, CSV), '' for none; with it `job_id`
+    may be ''. `task` is the number of one task of the array. `exact_points` are kept as they were
+    written, older ones folded. Raises ConfigError naming a bad pattern.
     """
 
     def __init__(

@@ -21,6 +21,7 @@ from hpcdash.domain.share import Priority
 from hpcdash.errors import HpcdashError
 from hpcdash.private_files import make_private
 from hpcdash.services.share.scheduling import PoolTask, RunningTask
+from hpcdash.sqlite import connect, create_schema, transaction
 
 NAME = "share.db"
 _LOCK = "share.lock"
@@ -33,25 +34,22 @@ LEASE_SECONDS = 60.0
 _BUSY_SECONDS = 20.0
 # Of one query.
 _MOST_VALUES = 500
-_SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS lease (id INTEGER PRIMARY KEY CHECK (id = 1), token TEXT NOT NULL,"
-    " holder TEXT NOT NULL, host TEXT NOT NULL, expires_at REAL NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS tasks (id TEXT PRIMARY KEY, number INTEGER NOT NULL, user TEXT NOT "
-    "NULL,"
-    " name TEXT NOT NULL, nodes INTEGER NOT NULL, priority INTEGER NOT NULL, submitted_at REAL NOT "
-    "NULL,"
-    " folder TEXT NOT NULL, state TEXT NOT NULL, words TEXT NOT NULL DEFAULT '', level INTEGER, "
-    "since REAL,"
-    " above_normal_seconds REAL NOT NULL DEFAULT 0, demoted INTEGER NOT NULL DEFAULT 0,"
-    " suspended INTEGER NOT NULL DEFAULT 0, asked_at REAL, retry_at REAL NOT NULL DEFAULT 0,"
-    " labels TEXT NOT NULL DEFAULT '', gone_since REAL)",
-    "CREATE TABLE IF NOT EXISTS runs (task TEXT NOT NULL, run INTEGER NOT NULL, level INTEGER NOT "
-    "NULL,"
-    " started_at REAL, ended_at REAL, how TEXT NOT NULL DEFAULT '', PRIMARY KEY (task, run))",
-    "CREATE INDEX IF NOT EXISTS tasks_by_state ON tasks (state, submitted_at, number)",
-    "CREATE INDEX IF NOT EXISTS tasks_by_age ON tasks (submitted_at, number)",
-)
-_LATER_COLUMNS = {"labels": "TEXT NOT NULL DEFAULT ''", "gone_since": "REAL"}
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE lease (id INTEGER PRIMARY KEY CHECK (id = 1), token TEXT NOT NULL,
+    holder TEXT NOT NULL, host TEXT NOT NULL, expires_at REAL NOT NULL);
+CREATE TABLE tasks (id TEXT PRIMARY KEY, number INTEGER NOT NULL, user TEXT NOT NULL,
+    name TEXT NOT NULL, nodes INTEGER NOT NULL, priority INTEGER NOT NULL,
+    submitted_at REAL NOT NULL, folder TEXT NOT NULL, state TEXT NOT NULL,
+    words TEXT NOT NULL DEFAULT '', level INTEGER, since REAL,
+    above_normal_seconds REAL NOT NULL DEFAULT 0, demoted INTEGER NOT NULL DEFAULT 0,
+    suspended INTEGER NOT NULL DEFAULT 0, asked_at REAL, retry_at REAL NOT NULL DEFAULT 0,
+    labels TEXT NOT NULL DEFAULT '', gone_since REAL);
+CREATE TABLE runs (task TEXT NOT NULL, run INTEGER NOT NULL, level INTEGER NOT NULL,
+    started_at REAL, ended_at REAL, how TEXT NOT NULL DEFAULT '', PRIMARY KEY (task, run));
+CREATE INDEX tasks_by_state ON tasks (state, submitted_at, number);
+CREATE INDEX tasks_by_age ON tasks (submitted_at, number)
+"""
 COLUMNS = (
     "id, number, user, name, nodes, priority, submitted_at, folder, state, words, level, since, "
     "above_normal_seconds,"
@@ -126,24 +124,20 @@ class ShareDatabase:
             _require_plain(file)
         self._token = ""
         self._lock: int | None = None
-        old_mask = os.umask(0o077)
         try:
-            self._connection = sqlite3.connect(
-                self.path, timeout=_BUSY_SECONDS, isolation_level=None
-            )
+            self._connection = connect(self.path, wait_seconds=_BUSY_SECONDS)
             self._connection.execute("PRAGMA synchronous = FULL")
-            for statement in _SCHEMA:
-                self._connection.execute(statement)
-            known = {row[1] for row in self._connection.execute("PRAGMA table_info(tasks)")}
-            for name, kind in _LATER_COLUMNS.items():
-                if name not in known:
-                    self._connection.execute(f"ALTER TABLE tasks ADD COLUMN {name} {kind}")
-        except sqlite3.Error as error:
+            version = create_schema(self._connection, _SCHEMA, SCHEMA_VERSION)
+        except (OSError, sqlite3.Error) as error:
             raise HpcdashError(
                 f"{self.path} cannot be used: {error}", "Is the disk full, or read-only?"
             ) from error
-        finally:
-            os.umask(old_mask)
+        if version != SCHEMA_VERSION:
+            raise HpcdashError(
+                f"{self.path} was written by another version of hpcdash (schema {version}, this "
+                f"one reads {SCHEMA_VERSION})",
+                "Use that version, or move the file away: the pool then starts with no history.",
+            )
 
     def acquire(self, now: float) -> None:
         """Take the pool's lease; raises PoolHeld, which says who has it.
@@ -200,8 +194,7 @@ class ShareDatabase:
         """A transaction that is all done or not at all, and renews the lease; raises PoolHeld where
         that was taken.
         """
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(self._connection):
             renewed = self.change(
                 "UPDATE lease SET expires_at = ? WHERE token = ?", now + LEASE_SECONDS, self._token
             )
@@ -211,10 +204,6 @@ class ShareDatabase:
                     "This one has ended.",
                 )
             yield
-            self._connection.execute("COMMIT")
-        finally:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
 
     def change(self, sql: str, *values: Any) -> int:
         return self._connection.execute(sql, values).rowcount

@@ -298,23 +298,17 @@ def _opened(path: Path) -> Iterator[tuple[int, bool]]:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             lock(file)
-            # Another program may have moved the file aside while this one waited.
-            if _is_at(file, path) and (
-                os.fstat(file).st_size < ROTATE_BYTES or not _moved_aside(path)
-            ):
+            # Another program may have renamed the file while this one waited.
+            if _is_at(file, path):
+                if os.fstat(file).st_size >= ROTATE_BYTES:
+                    # One that cannot be renamed grows on.
+                    with contextlib.suppress(OSError):
+                        os.replace(path, older_file(path))
+                        continue
                 yield file, is_new
                 return
         finally:
             os.close(file)
-
-
-def _moved_aside(path: Path) -> bool:
-    """Whether a large file could be; where it could not it grows on."""
-    try:
-        os.replace(path, older_file(path))
-    except OSError:
-        return False
-    return True
 
 
 def _is_at(file: int, path: Path) -> bool:

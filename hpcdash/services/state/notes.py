@@ -5,35 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from hpcdash.domain.text import visible
-from hpcdash.services.state.database import StateDatabase, StateUnusable
-
-if TYPE_CHECKING:
-    from hpcdash.services.state.records import Statement
+from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 
 # Of all clusters together; pinned ones go last.
 MOST_KEPT = 10_000
 MOST_BOOKMARKS = 20
 LONGEST_NOTE = 500
-# Made by the first write: an older version that shares the file does not mind them.
-_TABLES = (
-    (
-        "CREATE TABLE IF NOT EXISTS job_notes (cluster TEXT NOT NULL, job_id TEXT NOT NULL, "
-        "is_pinned INTEGER NOT NULL,"
-        " note TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (cluster, job_id))",
-        (),
-    ),
-    (
-        "CREATE TABLE IF NOT EXISTS bookmarks (id INTEGER PRIMARY KEY, cluster TEXT NOT NULL, view "
-        "TEXT NOT NULL,"
-        " filter TEXT NOT NULL, UNIQUE (cluster, view, filter))",
-        (),
-    ),
-)
 _NO_MORE = (
     "DELETE FROM job_notes WHERE rowid NOT IN"
     " (SELECT rowid FROM job_notes ORDER BY is_pinned DESC, at DESC, rowid DESC LIMIT ?)",
@@ -73,9 +54,6 @@ class JobNotes:
         return self._notes
 
     def _read(self) -> StoredNotes:
-        named = "SELECT name FROM sqlite_master WHERE name = 'job_notes'"
-        if not self._database.read(named):
-            return StoredNotes()
         sql = "SELECT job_id, is_pinned, note FROM job_notes WHERE cluster = ?"
         jobs = self._database.read(sql, self._cluster)
         marked: dict[str, tuple[str, ...]] = {}
@@ -113,7 +91,7 @@ class JobNotes:
         )
 
     def _write(self, *statements: Statement) -> None:
-        self._database.write(*_TABLES, *statements)
+        self._database.write(*statements)
         self._stamp = None
 
     def bookmark(self, view: str, text: str) -> None:
@@ -122,9 +100,9 @@ class JobNotes:
             "INSERT OR IGNORE INTO bookmarks (cluster, view, filter) VALUES (?, ?, ?)",
             (self._cluster, view, text),
         )
-        view_sql = "SELECT id FROM bookmarks WHERE cluster = ? AND view = ?"
+        bookmarks = "SELECT id FROM bookmarks WHERE cluster = ? AND view = ?"
         no_more = (
-            f"DELETE FROM bookmarks WHERE id IN ({view_sql} ORDER BY id DESC LIMIT -1 OFFSET ?)",
+            f"DELETE FROM bookmarks WHERE id IN ({bookmarks} ORDER BY id DESC LIMIT -1 OFFSET ?)",
             (self._cluster, view, MOST_BOOKMARKS),
         )
         self._write(insert, no_more)

@@ -6,9 +6,11 @@ import contextlib
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
+from msgspec.structs import astuple
+
 from hpcdash.domain.text import without_surrogates
-from hpcdash.services.state.database import StateDatabase, StateUnusable
-from hpcdash.services.state.records import Recent, Statement, recent_statement
+from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 
 MOST_RECENT = 200
 # Of a longer text there would be nothing to compare that a person reads.
@@ -18,6 +20,16 @@ _NO_MORE: Statement = (
     "LIMIT ?)",
     (MOST_RECENT,),
 )
+
+
+class Recent(Struct, frozen=True):
+    """What was submitted, with `at` in epoch seconds. What was no UTF-8 in `text` is U+FFFD."""
+
+    cluster: str
+    name: str
+    text: str
+    kind: Literal["request", "script"]
+    at: float
 
 
 class Recents:
@@ -44,9 +56,12 @@ class Recents:
         recent = Recent(
             cluster, name, without_secrets(text) if kind == "request" else text, kind, float(at)
         )
+        sql = (
+            "INSERT OR REPLACE INTO recents (cluster, name, text, kind, at) VALUES (?, ?, ?, ?, ?)"
+        )
         try:
             if self._database is not None:
-                self._database.write(recent_statement(recent), _NO_MORE)
+                self._database.write((sql, astuple(recent)), _NO_MORE)
                 return
         except StateUnusable:
             self._keep_for_this_run(recent)

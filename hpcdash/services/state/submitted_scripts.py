@@ -60,7 +60,8 @@ class ScriptStore:
             return
         folder = self._cluster_folder(cluster)
         self._make(folder)
-        atomic_write(folder / f"{_safe(job_id)}~{int(at)}", script, prefix=_UNFINISHED)
+        name = quote(job_id, safe="", errors="backslashreplace")
+        atomic_write(folder / f"{name}~{int(at)}", script, prefix=_UNFINISHED)
         with contextlib.suppress(OSError):
             _prune(folder, at)
 
@@ -108,10 +109,6 @@ def _read(job_id: str) -> JobId | None:
         return parse_job_id(job_id)
     except BadJobId:
         return None
-
-
-def _safe(job_id: str) -> str:
-    return quote(job_id, safe="", errors="backslashreplace")
 
 
 def _files(folder: Path) -> Iterator[_File]:

@@ -10,7 +10,7 @@ from hpcdash.domain.demand import nearest
 from hpcdash.domain.scripts import unified
 from hpcdash.errors import UsageError
 from hpcdash.private_files import atomic_write, make_folder
-from hpcdash.services.state.records import Recent
+from hpcdash.services.state.recents import Recent
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,79}")
 _DIRECTIVE = re.compile(r"^#(?:SBATCH|PBS)\b", re.MULTILINE)

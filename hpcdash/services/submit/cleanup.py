@@ -23,8 +23,7 @@ from hpcdash.domain.states import ENDED, JobState
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import AccountingUnavailable, CommandMissing, HpcdashError, NoSuchJob, excerpt
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.submit.recovery import CLOCKS_APART
 from hpcdash.services.submit.staging import Staged, discard_argv
 from hpcdash.services.submit.sudoers import NOTHING_THERE

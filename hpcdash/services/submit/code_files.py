@@ -19,8 +19,7 @@ from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.backends.script.body import CODE_FOLDER
-from hpcdash.backends.script.copies import CODE_ARCHIVE
+from hpcdash.backends.script.folder import CODE_ARCHIVE, CODE_FOLDER
 from hpcdash.backends.submissions import SentFile
 from hpcdash.domain.text import clip_path, visible
 from hpcdash.domain.units import format_memory

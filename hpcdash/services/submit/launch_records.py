@@ -12,25 +12,44 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from hpcdash.backends.script.allocation import KIND
-from hpcdash.backends.script.resume import task_folder
 from hpcdash.domain.job_ids import parse_job_number, parse_task_part
 from hpcdash.domain.switches import absolute_path
-from hpcdash.services.state.database import StateDatabase, StateUnusable
-from hpcdash.services.state.records import (
-    COMPLETED,
-    LAUNCH_COLUMNS,
-    LaunchRecord,
-    Statement,
-    code_state_statement,
-    ended_statement,
-    launched_statement,
-)
+from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 
 # Of all clusters; the oldest go.
 MOST_LAUNCHES = 5000
 Row = Mapping[str, Any]
+# Of a folder that is kept for some days: `completed EPOCH_SECONDS`.
+_COMPLETED = "completed "
+
+
+class LaunchRecord(Struct, frozen=True):
+    """One launch.
+
+    `job_id` is '' where the scheduler's answer was lost; `at` is when, in epoch seconds.
+
+    `folder` there holds it, and `sums` tells that folder from any other; `keep` and `run_as` are as
+    in Site. `tasks` are how many jobs it is, `request` is the text of its request, '' where there
+    was none.
+    """
+
+    folder: str
+    sums: str
+    job_id: str
+    name: str
+    keep: str
+    run_as: str
+    tasks: int
+    at: float
+    request: str = ""
+
+
+_FIELDS = LaunchRecord.__struct_fields__
+_COLUMNS = ", ".join(_FIELDS)
 
 
 class LaunchRecords:
@@ -45,16 +64,18 @@ class LaunchRecords:
 
     def launched(self, record: LaunchRecord, code_state: str = "") -> None:
         """Remember a launch, and the state of its code in words."""
+        marks = ", ".join("?" * len(_FIELDS))
+        sql = f"INSERT OR IGNORE INTO launches (cluster, number, {_COLUMNS}) VALUES (?, ?, {marks})"
         too_old = "DELETE FROM launches WHERE id <= (SELECT max(id) FROM launches) - ?"
-        orphans = "DELETE FROM code_states WHERE folder NOT IN (SELECT folder FROM launches)"
-        code_folders = (
-            [code_state_statement(self.cluster, record.folder, code_state), (orphans, ())]
-            if code_state
-            else []
-        )
-        self._write(
-            launched_statement(self.cluster, record), (too_old, (MOST_LAUNCHES,)), *code_folders
-        )
+        statements: list[Statement] = [
+            (sql, (self.cluster, parse_job_number(record.job_id), *astuple(record))),
+            (too_old, (MOST_LAUNCHES,)),
+        ]
+        if code_state:
+            insert = "INSERT OR REPLACE INTO code_states VALUES (?, ?, ?)"
+            orphans = "DELETE FROM code_states WHERE folder NOT IN (SELECT folder FROM launches)"
+            statements += [(insert, (self.cluster, record.folder, code_state)), (orphans, ())]
+        self._write(*statements)
 
     def code_state(self, record: LaunchRecord) -> str:
         """The state of the code that a launch was made from, '' where it is not known."""
@@ -62,12 +83,10 @@ class LaunchRecords:
             return ""
         sql = "SELECT words FROM code_states WHERE cluster = ? AND folder = ?"
         try:
-            return "".join(
-                text for (text,) in self._database.read(sql, self.cluster, record.folder)
-            )
+            found = self._database.read(sql, self.cluster, record.folder)
         except StateUnusable:
-            # It was written before there were any.
             return ""
+        return "".join(text for (text,) in found)
 
     def removed(self, record: LaunchRecord) -> None:
         """Its folder is no more."""
@@ -75,8 +94,8 @@ class LaunchRecords:
         self._write((sql, (self.cluster, record.folder)))
 
     def completed(self, record: LaunchRecord, at: float) -> None:
-        """Record a launch's completion at an epoch second; its folder is removed days later."""
-        self._write(ended_statement(self.cluster, record.folder, f"{COMPLETED}{at:.0f}"))
+        """It completed at an epoch second, and its folder goes some days later."""
+        self._settle(record, f"{_COMPLETED}{at:.0f}")
 
     def completed_at(self) -> dict[str, float]:
         """Return the completion times of launches whose folders are removed later.
@@ -87,10 +106,10 @@ class LaunchRecords:
             return {}
         sql = (
             f"SELECT folder, folder_state FROM launches WHERE cluster = ? AND folder_state LIKE "
-            f"'{COMPLETED}%'"
+            f"'{_COMPLETED}%'"
         )
         return {
-            folder: float(at.removeprefix(COMPLETED))
+            folder: float(at.removeprefix(_COMPLETED))
             for folder, at in self._database.read(sql, self.cluster)
         }
 
@@ -104,7 +123,14 @@ class LaunchRecords:
 
     def stays(self, record: LaunchRecord, why: str) -> None:
         """Its folder stays, and is not looked after any more."""
-        self._write(ended_statement(self.cluster, record.folder, why))
+        self._settle(record, why)
+
+    def _settle(self, record: LaunchRecord, folder_state: str) -> None:
+        sql = (
+            "UPDATE launches SET folder_state = ? WHERE cluster = ? AND folder = ?"
+            f" AND (folder_state = '' OR folder_state LIKE '{_COMPLETED}%')"
+        )
+        self._write((sql, (folder_state or "stays", self.cluster, record.folder)))
 
     def all(self) -> tuple[LaunchRecord, ...]:
         """The launches of this cluster, the oldest first."""
@@ -120,7 +146,7 @@ class LaunchRecords:
         """Return the launches whose folder is to be removed after an end that is not yet known."""
         found = self._read(
             "AND (keep IN ('failed', 'nothing') AND folder_state = '' OR keep GLOB '[0-9]*d'"
-            f" AND (folder_state = '' OR folder_state LIKE '{COMPLETED}%')) AND job_id != ''"
+            f" AND (folder_state = '' OR folder_state LIKE '{_COMPLETED}%')) AND job_id != ''"
         )
         return tuple({record.folder: record for record in found}.values())
 
@@ -129,11 +155,7 @@ class LaunchRecords:
         if self._database is None:
             return frozenset()
         sql = "SELECT job_id FROM check_jobs WHERE cluster = ?"
-        try:
-            return frozenset(job_id for (job_id,) in self._database.read(sql, self.cluster))
-        except StateUnusable:
-            # It was written before there were any.
-            return frozenset()
+        return frozenset(job_id for (job_id,) in self._database.read(sql, self.cluster))
 
     def is_check_due(self, every_seconds: float) -> bool:
         """Whether nobody looked how these ended within `every_seconds`; if so, now is noted."""
@@ -156,7 +178,7 @@ class LaunchRecords:
     def _read(self, condition: str, *values: str) -> tuple[LaunchRecord, ...]:
         if self._database is None:
             return ()
-        sql = f"SELECT {LAUNCH_COLUMNS} FROM launches WHERE cluster = ? {condition} ORDER BY id"
+        sql = f"SELECT {_COLUMNS} FROM launches WHERE cluster = ? {condition} ORDER BY id"
         return tuple(LaunchRecord(*row) for row in self._database.read(sql, self.cluster, *values))
 
 
@@ -183,6 +205,8 @@ class LaunchedCheckpoints:
             request = tomllib.loads(record.request)
         except tomllib.TOMLDecodeError:
             return ""
+        from hpcdash.backends.script.resume import task_folder
+
         named = request.get("checkpoints")
         path = task_folder(named, parse_task_part(str(row["id"]))) if isinstance(named, str) else ""
         if not path:

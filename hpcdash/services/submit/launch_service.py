@@ -42,8 +42,8 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.shared_answers import SharedAnswers
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.journal import JournalEntry
-from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.cleanup import fetch_ended, remove_folder
+from hpcdash.services.submit.launch_records import LaunchRecord
 from hpcdash.services.submit.launches import Launches, LaunchPlan, launch_record
 from hpcdash.services.submit.plan import SubmissionPlan, plan_request
 from hpcdash.services.submit.recovery import (

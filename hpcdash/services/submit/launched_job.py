@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.script.allocation import KIND
-from hpcdash.backends.script.body import PACKAGES_NAME, PROVENANCE_NAME
 from hpcdash.backends.script.call import format_items, result_path
+from hpcdash.backends.script.folder import PACKAGES_NAME, PROVENANCE_NAME
 from hpcdash.backends.script.resume import task_folder
 from hpcdash.domain.job_ids import parse_task_part
 from hpcdash.domain.request import Request
@@ -23,8 +23,7 @@ from hpcdash.domain.switches import SwitchKind, absolute_path
 from hpcdash.domain.text import clip
 from hpcdash.errors import UsageError
 from hpcdash.services.state.database import StateUnusable
-from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.switches.names import requested_switch
 
 Row = Mapping[str, Any]

@@ -22,6 +22,16 @@ from msgspec.structs import replace
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import Answer, Query, refused
+from hpcdash.backends.script.folder import (
+    CODE_ARCHIVE,
+    CODE_FOLDER,
+    LIBRARY_NAME,
+    PROVENANCE_NAME,
+    REQUEST_NAME,
+    SCRIPT_NAME,
+    SECRETS_NAME,
+    staged_name,
+)
 from hpcdash.backends.submissions import MARK_START, Submission
 from hpcdash.config.settings import LaunchSettings, PoolSettings
 from hpcdash.domain.request import TASK_KIND, Request, request_slot_type, request_slots
@@ -34,7 +44,7 @@ from hpcdash.private_files import TERSE_WEAK_SPOT
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.state.database import StateUnusable
-from hpcdash.services.state.records import LaunchRecord
+from hpcdash.services.submit.launch_records import LaunchRecord
 from hpcdash.services.submit.plan import SubmissionPlan, submitting_program
 from hpcdash.services.submit.recovery import CLOCKS_APART, Search
 
@@ -359,7 +369,7 @@ class Launches:
                 "array, after and hold belong to the scheduler and do not apply to a run",
                 "Runs execute in the order they arrive; submit one per task.",
             )
-        from hpcdash.backends.script.body import Place, staged_name, with_code_state
+        from hpcdash.backends.script.body import Place, with_code_state
         from hpcdash.services.submit.allocations import (
             TITLE_NAME,
             new_run_folder,
@@ -578,7 +588,7 @@ class Launches:
         return self._queues
 
     def _place(self, request: Request, uid: str, root: str, *, staged: bool) -> Place:
-        from hpcdash.backends.script.body import Place, effective_name, folder_name, staged_name
+        from hpcdash.backends.script.body import Place, effective_name, folder_name
 
         root = (request.site.storage_root or root).rstrip("/")
         folder = f"{root}/{folder_name(request, uid)}" if root else ""
@@ -717,7 +727,6 @@ def build_launch_plan(
 
     Raises UsageError for what cannot be staged or submitted.
     """
-    from hpcdash.backends.script.body import PROVENANCE_NAME, SCRIPT_NAME
     from hpcdash.services.submit.staging import staging_command
 
     run_as = request.site.run_as
@@ -774,7 +783,6 @@ def launch_files(
     It holds the script, the request, modules that the command imports, and a person's `files`.
     """
     from hpcdash.backends.script.allocation import MARKER_NAME
-    from hpcdash.backends.script.body import REQUEST_NAME, SCRIPT_NAME
     from hpcdash.services.submit.staging import MOST_CALL_BYTES, MOST_STAGED_BYTES, staged_files
 
     own = {**more, SCRIPT_NAME: script.text.encode("utf-8", "surrogateescape")}
@@ -798,14 +806,8 @@ def launch_files(
 
 
 def _run_files(request: Request, place: Place) -> dict[str, bytes]:
-    """Build the files that a launch's command reads or imports, by their name in the folder."""
-    from hpcdash.backends.script.body import (
-        LIBRARY_NAME,
-        SECRETS_NAME,
-        has_library,
-        secret_variables,
-        secrets_file,
-    )
+    """What a launch's command reads or imports, by its name in the folder."""
+    from hpcdash.backends.script.body import has_library, secret_variables, secrets_file
     from hpcdash.backends.script.call import call_files
 
     found = (
@@ -827,8 +829,6 @@ def _with_copies(
     `code_digest` is that of the archive of its `files`. Raises UsageError for an allocation, which
     runs what comes.
     """
-    from hpcdash.backends.script.body import CODE_FOLDER, staged_name
-    from hpcdash.backends.script.copies import CODE_ARCHIVE
 
     if place.waiting is not None:
         raise UsageError(

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from hpcdash.services.state.database import StateDatabase, StateUnusable
-from hpcdash.services.state.records import LaunchRecord
+from hpcdash.services.state.database import StateDatabase
+from hpcdash.services.submit.launch_records import LaunchRecord
 
 # Of all clusters; of the oldest neither the launch nor its key is known any more.
 MOST_SERVED = 5000
@@ -127,12 +127,7 @@ class ServedLaunches:
             f"SELECT content FROM served_launches WHERE cluster = ? AND {condition} ORDER BY at "
             f"DESC LIMIT ?"
         )
-        try:
-            rows = self._database.read(sql, self._cluster, *values, most)
-        except StateUnusable:
-            # Written before there were any, it has no such table.
-            self._database.write()
-            rows = self._database.read(sql, self._cluster, *values, most)
+        rows = self._database.read(sql, self._cluster, *values, most)
         return [msgspec.json.decode(content, type=ServedLaunch) for (content,) in rows]
 
 

@@ -12,14 +12,14 @@ from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import LOGIN_SHELL_STEP, Answer, Query, refused
-from hpcdash.backends.script.body import (
+from hpcdash.backends.script.folder import (
+    CODE_ARCHIVE,
     CODE_FOLDER,
     LIBRARY_NAME,
     PACKAGES_NAME,
     STAGED_FOLDER,
     staged_name,
 )
-from hpcdash.backends.script.copies import CODE_ARCHIVE
 from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError, excerpt

@@ -14,7 +14,6 @@ from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit.cleanup import (
     LivingJobs,
     Row,
@@ -25,7 +24,7 @@ from hpcdash.services.submit.cleanup import (
     remove_folder,
     rows_by_job,
 )
-from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.submit.staging import InspectedFolder, inspect_query, remove_libraries_argv
 
 _FOLDERS_A_COMMAND = 50

@@ -42,7 +42,6 @@ from hpcdash.errors import HpcdashError, UnreachableError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.state.database import StateDatabase, StateUnusable
-from hpcdash.services.state.records import mark_statement, switch_statement
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.switches.scripts import values_query
 
@@ -196,11 +195,12 @@ class SwitchMemory:
         # The database cannot hold bytes that are no UTF-8.
         if self._database is None or is_stored or _SURROGATE.search(path + name + user):
             return
-        self._database.write(
-            switch_statement(
-                self.cluster, kind, user, name, parse_job_number(job_id), path, time.time()
-            )
+        sql = (
+            "INSERT OR IGNORE INTO switches (cluster, kind, user, name, number, path, at) VALUES "
+            "(?, ?, ?, ?, ?, ?, ?)"
         )
+        values = (self.cluster, kind, user, name, parse_job_number(job_id), path, time.time())
+        self._database.write((sql, values))
 
     def forget(self, kind: SwitchKind, job_id: str, name: str, user: str) -> tuple[str, ...]:
         """Keep no path for a job and others of its name; returns those that were kept.
@@ -226,9 +226,14 @@ class SwitchMemory:
         """
         if self._database is None or _SURROGATE.search(path + "".join(mark.sizes)):
             return
-        self._database.write(
-            mark_statement(self.cluster, kind, path, mark.job_id, mark.sizes, time.time())
+        sql = (
+            "INSERT INTO log_marks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (cluster, kind, path) DO "
+            "UPDATE SET job_id = excluded.job_id, sizes = excluded.sizes, at = excluded.at"
+            " WHERE excluded.at >= at"
         )
+        sizes = json.dumps(dict(mark.sizes))
+        values = (self.cluster, kind, path, mark.job_id, sizes, time.time())
+        self._database.write((sql, values))
 
     def stored_mark(self, kind: SwitchKind, path: str) -> LogMark | None:
         """Return the log mark of the last time the switch was dropped from here."""

@@ -164,7 +164,7 @@ class Alerts(Struct, frozen=True):
         unknown: Collection[str] = (),
         find_ending: EndingOf = is_over,
     ) -> tuple[Alerts, tuple[AlertEvent, ...]]:
-        """Returns (the next state, what to report in the order of told_first); the order of the
+        """Returns (the next state, what to report in the order of by_severity); the order of the
         findings does not matter.
 
         `unknown` are keys, rules as finding_key(rule), or all of a rule about a subject as

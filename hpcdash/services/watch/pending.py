@@ -39,9 +39,8 @@ class Lost(Struct, frozen=True):
 
 
 class NotificationPlan(Struct):
-    """Notifications to send to each channel now, in the order of told_first.
-
-    `waiting` are sent later, `lost` never.
+    """Notifications that each channel is sent now, in the order of by_severity; those that wait,
+    and those that are lost.
     """
 
     sends: dict[str, tuple[PendingNotification, ...]] = field(default_factory=dict)

@@ -49,8 +49,8 @@ class ConfirmDialog(Dialog[None]):
 
     `cluster` is where. `answer` is set once; `form`, a dialog below that led here, ends with a yes.
     `question` takes the place of the one that the plan makes; where it `is_doubtful` whether it is
-    wanted, or something is warned of, `enter` says no. `checkpoints` are as stakes() has them;
-    `script` is a label and the text that is submitted.
+    wanted, or something is warned of, `enter` says no. `checkpoints` are as describe_impact takes
+    them; `script` is a label and the text that is submitted.
     """
 
     # The buttons too, with a blank line.

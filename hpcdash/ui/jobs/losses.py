@@ -101,7 +101,7 @@ class ShownLosses:
             ["id", "state", "user", "stdout_path", "stderr_path", "_fold"]
         ).to_pylist()
         user = self._session.store.user
-        # 1 and 2 are summaries of arrays, whose tasks have the logs (see views.jobs).
+        # 1 and 2 are summaries of arrays, whose tasks have the logs (ui.jobs.table).
         return [
             row
             for row in requested

@@ -75,7 +75,7 @@ class ChartFollowing(View):
     ) -> None:
         """`others` are shown over the job.
 
-        `patterns` and `file` are as stores.metrics takes them.
+        `patterns` and `file` are as WatchedRun takes them.
         """
         super().__init__(session)
         self.job_id = job_id

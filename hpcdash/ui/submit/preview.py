@@ -20,8 +20,7 @@ from hpcdash.domain.text import visible
 from hpcdash.domain.units import DAY, HOUR, parse_duration
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.state.recents import Recents
-from hpcdash.services.state.records import Recent
+from hpcdash.services.state.recents import Recent, Recents
 from hpcdash.services.submit.form import (
     MISSING,
     Draft,

@@ -10,8 +10,7 @@ import pytest
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.embedded.actions import read_outcomes
-from hpcdash.backends.embedded.backend import embedded_backend
-from hpcdash.backends.embedded.submit import EmbeddedSubmit
+from hpcdash.backends.embedded.backend import EmbeddedSubmit, embedded_backend
 from hpcdash.backends.submissions import Submission
 from hpcdash.errors import UsageError
 from tests.backends.embedded.test_embedded_tables import Answered

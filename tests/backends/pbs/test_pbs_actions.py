@@ -22,12 +22,7 @@ from hpcdash.transport.base import CommandResult
 from hpcdash.transport.shell import remote_command
 from tests.support.records import for_each
 
-OPENPBS, OLD, TORQUE, WRAPPERS = (
-    Dialect.OPENPBS,
-    Dialect.PBS_TEXT,
-    Dialect.TORQUE,
-    Dialect.SLURM_WRAPPERS,
-)
+OPENPBS, OLD, TORQUE = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE
 
 
 def commands(
@@ -171,8 +166,6 @@ def test_a_job_whose_node_does_not_answer_may_be_cancelled_by_force() -> None:
     request = ActionRequest(Verb.CANCEL, ("7.pbs01", "8[2].pbs01"), force=True)
     assert lines(PbsActions(OPENPBS).commands(request)) == ["qdel -W force 7.pbs01 8[2].pbs01"]
     assert lines(PbsActions(TORQUE).commands(request)) == ["qdel -p 7.pbs01 8[2].pbs01"]
-    with pytest.raises(UsageError, match="does not support it"):
-        PbsActions(WRAPPERS).commands(ActionRequest(Verb.CANCEL, ("7",), force=True))
 
 
 def test_what_the_server_noted_though_the_node_does_not_answer_is_not_called_refused() -> None:
@@ -235,12 +228,11 @@ def test_what_cannot_be_changed_is_said_before_anything_runs(
 def test_each_kind_of_pbs_says_what_can_be_changed() -> None:
     assert PbsActions(OPENPBS).alterable == ("time", "queue", "nice", "throttle")
     assert PbsActions(OLD).alterable == ("time", "queue", "nice")
-    assert PbsActions(WRAPPERS).alterable == ()
     with pytest.raises(UsageError, match="throttle"):
         commands("alter", "4[]", dialect=OLD, changes={"throttle": "3"})
 
 
-# -- Torque and Slurm's wrappers
+# -- Torque
 
 
 def test_torque_takes_some_tasks_of_an_array_by_an_option() -> None:
@@ -274,48 +266,6 @@ def test_torques_words_are_read() -> None:
         "13.srv": (False, "Request invalid for state of job MSG=invalid state for job - COMPLETE"),
         "14.srv": (True, ""),
     }
-
-
-@for_each("job_id", ["12_3", "12[3]", "12[]", "12_[3-5]"])
-def test_slurms_wrappers_never_see_a_task_which_they_would_read_as_its_whole_array(
-    job_id: str,
-) -> None:
-    with pytest.raises(UsageError, match="only whole jobs"):
-        commands("cancel", job_id, dialect=WRAPPERS)
-
-
-@for_each("verb", ["suspend", "resume", "signal", "alter"])
-def test_what_slurms_wrappers_lack_is_named(verb: str) -> None:
-    with pytest.raises(UsageError, match="Slurm's commands by Torque's names"):
-        commands(verb, "12", dialect=WRAPPERS, signal="USR1", changes={"time": "1h"})
-
-
-def test_slurms_wrappers_hold_with_an_option_and_requeue_one_at_a_time() -> None:
-    assert lines(commands("hold", "12", "13", dialect=WRAPPERS)) == ["qhold -h u 12 13"]
-    assert lines(commands("requeue", "12", "13", dialect=WRAPPERS)) == ["qrerun 12", "qrerun 13"]
-    (command,) = commands("hold", "12", "13", dialect=WRAPPERS)
-    said = b"qhold: Error on job id 13: Invalid job id specified\n"
-    assert answered(command, b"", 1, said) == {
-        "12": (True, ""),
-        "13": (False, "Invalid job id specified"),
-    }
-    (command, _) = commands("requeue", "12", "13", dialect=WRAPPERS)
-    said = b"Job id 12 rerun error: Job is pending execution\nUsage:\n    qrerun <job_id>\n"
-    assert answered(command, said, 2) == {"12": (False, "Job is pending execution")}
-
-
-def test_slurms_qdel_that_says_nothing_of_an_ended_job_is_asked_for_each() -> None:
-    (command,) = commands("cancel", "12", "13", "14", dialect=WRAPPERS)
-    stdout = b"qdel: Kill job error on job id 13: Access/permission denied\n"
-    stderr = b"qdel: ended already, or unknown 12\nqdel: ended already, or unknown 13\n"
-    told = answered(command, stderr, 1, stdout)
-    assert [told[one][0] for one in ("12", "13", "14")] == [False, False, True]
-    assert told["13"][1] == "Access/permission denied"
-    (alone,) = commands("cancel", "12", dialect=WRAPPERS)
-    assert answered(alone, b"", 1)["12"] == (
-        False,
-        "qdel exited with status 1 (it has already ended, or is unknown)",
-    )
 
 
 # -- many jobs

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs import options as qsub
-from hpcdash.backends.script.body import CONTAINER_UP, BatchScript, Place, folder_name, secrets_file
+from hpcdash.backends.script.body import BatchScript, Place, folder_name, secrets_file
+from hpcdash.backends.script.folder import CONTAINER_UP
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import (
     Call,

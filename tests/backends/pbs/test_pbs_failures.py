@@ -205,44 +205,6 @@ HEARD = [
         ControllerDown,
         "cannot authenticate",
     ),
-    # Slurm's programs by Torque's names.
-    (
-        "qstat",
-        1,
-        "perl: error: fetch_config: DNS SRV lookup failed\nperl: fatal: Could not establish a "
-        "configuration source",
-        NoConfiguration,
-        "found no Slurm configuration",
-    ),
-    (
-        "qalter",
-        2,
-        "Job id 1 requeue error: Job has already finished\nUsage:\n    qalter",
-        NoSuchJob,
-        "has ended",
-    ),
-    (
-        "qalter",
-        2,
-        "Job id 4 requeue error: Invalid user id\nUsage:\n    qalter",
-        SchedulerRefused,
-        "denied permission",
-    ),
-    (
-        "qrerun",
-        2,
-        "Usage: Slurm::requeue(self, job_id, state) at /usr/bin/qrerun",
-        SchedulerRefused,
-        "incompatible with this Slurm",
-    ),
-    ("qstat", 255, "Problem loading jobs.", ControllerDown, "slurmctld"),
-    (
-        "qstat",
-        2,
-        "Can't locate Slurm.pm in @INC (you may need to install the Slurm module)",
-        CommandMissing,
-        "Perl module",
-    ),
 ]
 
 

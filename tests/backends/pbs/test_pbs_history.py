@@ -100,12 +100,6 @@ def test_a_server_without_a_history_says_so(job_ids: tuple[str, ...]) -> None:
     assert "job_history_enable" in caught.value.message
 
 
-def test_slurm_s_wrappers_have_no_history() -> None:
-    asked = question(Want.ENDED, Dialect.SLURM_WRAPPERS)
-    with pytest.raises(AccountingUnavailable):
-        parse_history(answered(), question=asked, dialect=Dialect.SLURM_WRAPPERS, since_seconds=DAY)
-
-
 def test_torque_s_history_is_what_it_still_lists() -> None:
     raw = (SCENES.parents[1] / "torque-6.1" / "printed" / "qstat-x-t.xml").read_bytes()
     answer = CommandResult((), 0, b"Clock: 1772616600\nOwner: maya\n" + raw, b"", 0.1)
@@ -131,9 +125,7 @@ def test_the_recorded_history_ends_in_order() -> None:
 
 def test_everything_that_is_said_of_a_job_is_in_its_order() -> None:
     asked = question(Want.WHOLE, Dialect.OPENPBS, "1")
-    native = parse_history_native(
-        answered(dsv("1.s", ENDED_JOB)), question=asked, dialect=Dialect.OPENPBS
-    )
+    native = parse_history_native(answered(dsv("1.s", ENDED_JOB)), question=asked)
     assert list(native.items()) == [("Job Id", "1.s"), *ENDED_JOB.items()]
 
 
@@ -207,7 +199,6 @@ def test_the_server_says_whether_others_jobs_are_hidden(
     assert (
         of_torque.parse(CommandResult(of_torque.argv, 0, text, b"", 0.1)).hides_others is expected
     )
-    assert PbsHistory(Dialect.SLURM_WRAPPERS).scope(user) is None
 
 
 @for_each(

@@ -39,7 +39,6 @@ from tests.support.records import for_each
 
 SCENE_NAMES = sorted(folder.name for folder in SCENES.iterdir() if (folder / "jobs.dsv").is_file())
 TORQUE = SCENES.parents[1] / "torque-6.1" / "printed"
-WRAPPERS = SCENES.parents[1] / "slurm-wrappers-22.05" / "printed"
 
 
 def scene(name: str, *lists: str, want: Want = Want.NAMED) -> dict[str, dict[str, Any]]:
@@ -740,7 +739,7 @@ def test_recorded_lists_are_read_whole(name: str) -> None:
         assert (read.rejected, len(read.table) == 0) == ((), not raw)
 
 
-# -- Torque and Slurm's wrappers
+# -- Torque
 
 
 def backend_for(
@@ -838,29 +837,6 @@ def test_a_list_the_login_node_did_not_narrow_is_narrowed_to_the_owner() -> None
     assert len(found) == 4
 
 
-def test_slurm_s_wrappers_write_a_start_as_mtime_and_an_end_as_ctime() -> None:
-    raw = (WRAPPERS / "everyday" / "qstat-f.out").read_bytes()
-    found = backend_for(Dialect.SLURM_WRAPPERS, raw)
-    assert (found["6"]["submitted_at"], found["6"]["started_at"]) == (
-        "2026-11-21T12:58:28Z",
-        "2026-11-21T12:58:30Z",
-    )
-    assert (found["12"]["state"], found["12"]["ends_at"], found["12"]["elapsed_seconds"]) == (
-        "gone",
-        "2026-11-21T12:58:32Z",
-        2,
-    )
-    assert found["7"]["started_at"] is None
-    assert (found["14"]["state"], found["14"]["elapsed_seconds"]) == ("suspended", None)
-    assert found["6"]["gpus"] is None
-
-
-def test_no_limit_of_slurm_s_wrappers_is_no_number() -> None:
-    found = backend_for(Dialect.SLURM_WRAPPERS, (WRAPPERS / "hostile" / "qstat-f.out").read_bytes())
-    assert found["26"]["name"] == "no limit"
-    assert found["26"]["limit_seconds"] is None
-
-
 # -- failures
 
 
@@ -952,7 +928,6 @@ def test_no_answer_breaks_the_reader(data: st.DataObject) -> None:
     ("dialect", "file"),
     [
         (Dialect.TORQUE, TORQUE / "qstat-x-t.xml"),
-        (Dialect.SLURM_WRAPPERS, WRAPPERS / "hostile" / "qstat-f.out"),
         (Dialect.PBS_TEXT, TORQUE / "qstat-f-t.txt"),
     ],
     ids=str,

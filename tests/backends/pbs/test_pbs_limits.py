@@ -150,5 +150,4 @@ def test_only_what_a_kind_of_pbs_tells_is_offered() -> None:
         Dialect.OPENPBS: {Capability.LIMITS, Capability.RESERVATIONS},
         Dialect.PBS_TEXT: {Capability.LIMITS, Capability.RESERVATIONS},
         Dialect.TORQUE: {Capability.LIMITS},
-        Dialect.SLURM_WRAPPERS: set(),
     }

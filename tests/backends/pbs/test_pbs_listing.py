@@ -518,15 +518,6 @@ def test_words_that_are_no_job_come_through(tmp_path: Path) -> None:
     assert narrowed(commands) == b"This qstat is an alias\n"
 
 
-def test_slurm_s_wrappers_have_153_for_an_empty_queue(tmp_path: Path) -> None:
-    commands = Commands.make(tmp_path, b"", status=153)
-    query = PbsQueue(Dialect.SLURM_WRAPPERS).jobs(JobScope(""))
-    assert query.parse(commands.run(query.argv)).table.num_rows == 0
-    one = PbsQueue(Dialect.SLURM_WRAPPERS).jobs(JobScope(job_ids=("12",)))
-    with pytest.raises(NoSuchJob):
-        one.parse(commands.run(one.argv))
-
-
 def test_torque_is_asked_for_xml_with_every_task(tmp_path: Path) -> None:
     printed = b"<Data><Job><Job_Id>12[3].s</Job_Id><job_state>R</job_state></Job></Data>\n"
     commands = Commands.make(tmp_path, printed)

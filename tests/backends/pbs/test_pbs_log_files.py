@@ -327,11 +327,6 @@ def test_pbs_professional_before_14_has_its_spool_elsewhere() -> None:
     assert files.note == "PBS keeps it on cn01 until the job ends"
 
 
-def test_slurm_s_wrappers_do_not_tell() -> None:
-    files = PbsLogs(Dialect.SLURM_WRAPPERS).files(detail({}))
-    assert (files.stdout, bool(files.note)) == (None, True)
-
-
 def test_a_job_that_tells_no_path_has_none() -> None:
     assert found({}, state=ENDED).stdout is None
     assert found({"Variable_List": "", "Keep_Files": "oe"}).stdout is None

@@ -1,6 +1,4 @@
-"""What pbsnodes says of nodes and vnodes, in DSV, in text, as Torque and as Slurm's wrappers print
-it.
-"""
+"""What pbsnodes says of nodes and vnodes, in DSV, in text, and as Torque prints it."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from hpcdash.domain import schema
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, HpcdashError, UnreadableOutput
 from hpcdash.recorded import find_token
-from tests.backends.pbs.test_pbs_records import SCENES, TORQUE, WRAPPERS, mutations
+from tests.backends.pbs.test_pbs_records import SCENES, TORQUE, mutations
 from tests.support.records import for_each
 from tests.support.slurm_text import answered
 
@@ -268,24 +266,6 @@ def test_a_torque_node_with_more_jobs_than_can_be_counted_is_rejected_and_the_ot
     assert read.rejected == ("a node with more jobs than can be counted: n1",)
 
 
-def test_the_wrappers_nodes_say_nothing_of_jobs() -> None:
-    nodes = fetch_rows(
-        (WRAPPERS / "everyday" / "pbsnodes-a.out").read_bytes(), Dialect.SLURM_WRAPPERS
-    )
-    states = [(name, row["state"]) for name, row in nodes.items()]
-    assert states[:3] == [("g1", "mixed"), ("g2", "drained"), ("n1", "mixed")]
-    assert states[3:] == [("n2", "mixed"), ("n3", "draining"), ("x1", "down")]
-    second = nodes["g2"]
-    assert (second["gpus"], second["gpus_used"], second["gpu_type"]) == (4, None, "a100")
-    assert (second["jobs"], second["cpus_used"], second["memory_bytes"]) == (
-        None,
-        None,
-        16000 << 20,
-    )
-    assert second["reason"] == "GPU 3 fell off the bus: Xid 79"
-    assert second["features"] == ["gpu", "a100"]
-
-
 def test_each_dialect_asks_in_its_own_way() -> None:
     asked = {dialect: nodes_query(dialect).argv[3:] for dialect in Dialect}
     assert asked[Dialect.OPENPBS][:-1] == ("pbsnodes", "-av", "-F", "dsv", "-D")
@@ -293,7 +273,7 @@ def test_each_dialect_asks_in_its_own_way() -> None:
         nodes_query(Dialect.OPENPBS).argv
     )
     assert asked[Dialect.PBS_TEXT] == ("pbsnodes", "-av")
-    assert asked[Dialect.TORQUE] == asked[Dialect.SLURM_WRAPPERS] == ("pbsnodes", "-a")
+    assert asked[Dialect.TORQUE] == ("pbsnodes", "-a")
 
 
 def test_a_server_without_nodes_has_none() -> None:
@@ -318,7 +298,6 @@ def test_something_else_is_unreadable() -> None:
         (Dialect.OPENPBS, scene("everyday")[:4000]),
         (Dialect.PBS_TEXT, scene("older", "vnodes.txt")[:4000]),
         (Dialect.TORQUE, (TORQUE / "pbsnodes-a.txt").read_bytes()),
-        (Dialect.SLURM_WRAPPERS, (WRAPPERS / "hostile" / "pbsnodes-a.out").read_bytes()),
     ],
     ids=str,
 )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hpcdash.backends.base import Probe
 from hpcdash.backends.pbs.backend import BACKEND
 from hpcdash.backends.pbs.dialects import Dialect, detect_dialect
-from hpcdash.backends.pbs.probe import WRAPPERS_VERSION, PbsProbe, parse_probe
+from hpcdash.backends.pbs.probe import PbsProbe, parse_probe
 from hpcdash.backends.queries import Query
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.errors import CommandMissing, CommandTimedOut
@@ -73,6 +73,10 @@ esac
 _NO_PERL = """# This file is part of Slurm, a resource management program.
 echo "Can't locate Slurm.pm in @INC (you may need to install the Slurm module)" >&2
 exit 2
+"""
+_WRAPPER_WITHOUT_CONTROLLER = """# Slurm's
+echo 'perl: fatal: Could not establish a configuration source' >&2
+exit 1
 """
 _GRID_ENGINE = """echo 'error: ERROR! invalid option argument "--version"' >&2
 echo "GE 6.2u5" >&2
@@ -182,34 +186,33 @@ def test_a_server_that_hangs_is_given_up_on(tmp_path: Path) -> None:
     )
 
 
-def test_slurms_programs_by_torques_names_are_told_by_their_own_words(tmp_path: Path) -> None:
-    probe = probed(tmp_path, _WRAPPER)
-    assert (probe.version, probe.dialect) == (WRAPPERS_VERSION, "slurm-wrappers")
-    assert (probe.has_accounting, probe.controller_answers) == (False, True)
-    assert "qsub" in probe.commands
-    assert not {"qsig", "qmove", "qselect"} & probe.commands.keys()
+@pytest.mark.parametrize("qstat", [_WRAPPER, _NO_PERL, _WRAPPER_WITHOUT_CONTROLLER])
+def test_slurms_programs_by_torques_names_are_no_pbs(tmp_path: Path, qstat: str) -> None:
+    with pytest.raises(CommandMissing, match="no PBS here: qstat is Slurm's") as raised:
+        probed(tmp_path, qstat)
+    assert "put squeue on the PATH" in raised.value.next_step
+    assert raised.value.words
 
 
 def test_slurms_programs_are_told_by_their_usage_where_their_file_cannot_be_read() -> None:
-    usage = (
-        (_SCENES / "slurm-wrappers-22.05/printed/empty/version.err").read_text().replace("\n", " ")
-    )
+    usage = "Unknown option: version Usage:     qstat [-f] [-a|-i|-r] [-n [-1]]"
     stdout = f"user=alice\ncommand=qstat=/usr/bin/qstat\nversion={usage}\n".encode()
-    assert parse_probe(CommandResult(("sh",), 0, stdout, b"", 0.0)).dialect == "slurm-wrappers"
+    with pytest.raises(CommandMissing, match="qstat is Slurm's"):
+        parse_probe(CommandResult(("sh",), 0, stdout, b"", 0.0))
 
 
-def test_slurms_programs_whose_controller_is_down(tmp_path: Path) -> None:
-    probe = probed(
+async def test_where_squeue_is_slurm_is_found_though_its_qstat_is_there_too(tmp_path: Path) -> None:
+    async def ask(query: Query[Probe]) -> Probe:
+        return query.parse(answered(tmp_path, argv=query.argv))
+
+    put(
         tmp_path,
-        "# Slurm's\necho 'perl: fatal: Could not establish a configuration source' >&2\nexit 1\n",
+        ("squeue", 'echo "slurm 22.05.8"\n'),
+        ("scontrol", "exit 0\n"),
+        ("qstat", _WRAPPER),
     )
-    assert (probe.dialect, probe.controller_answers) == ("slurm-wrappers", False)
-
-
-def test_slurms_programs_without_their_perl_module_are_no_pbs(tmp_path: Path) -> None:
-    with pytest.raises(CommandMissing, match="Perl module") as raised:
-        probed(tmp_path, _NO_PERL)
-    assert "Can't locate Slurm.pm" in raised.value.words
+    backend, _ = await find_scheduler((SLURM, BACKEND), ask, lambda folder: None)
+    assert backend.name == "slurm"
 
 
 def test_a_script_of_the_site_around_the_real_qstat_is_pbs_though_it_names_slurm(

@@ -1,6 +1,4 @@
-"""What qstat says of queues and the server's default, in DSV, in text, and as Slurm's wrappers
-print it.
-"""
+"""What qstat says of queues and the server's default, in DSV and in text."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from hpcdash.domain import schema
 from hpcdash.domain.job_text import queue_note
 from hpcdash.domain.rfc3339 import table_to_json_rows
 from hpcdash.errors import ControllerDown, HpcdashError, UnreadableOutput
-from tests.backends.pbs.test_pbs_records import SCENES, TORQUE, WRAPPERS, mutations, wrapped
+from tests.backends.pbs.test_pbs_records import SCENES, TORQUE, mutations, wrapped
 from tests.support.records import for_each
 from tests.support.slurm_text import answered
 
@@ -222,16 +220,6 @@ def test_torque_s_queues() -> None:
     assert (batch["default"], batch["jobs_running"], batch["jobs_pending"]) == (True, 3, 8)
     assert queues["gpu"]["limit_seconds"] == 48 * HOUR
     assert [name for name, row in queues.items() if row["available"]] == ["batch", "gpu", "feed"]
-
-
-def test_the_wrappers_queues_have_nodes_and_no_counts_of_jobs() -> None:
-    queues = fetch_rows(
-        (WRAPPERS / "everyday" / "qstat-Q-f.out").read_bytes(), Dialect.SLURM_WRAPPERS
-    )
-    assert queues["main"]["nodes"] == 4
-    assert {(row["available"], row["default"], row["jobs_running"]) for row in queues.values()} == {
-        (None, None, None)
-    }
 
 
 def test_a_server_without_queues_has_none() -> None:

@@ -19,7 +19,6 @@ from tests.support.records import for_each
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "pbs"
 SCENES = FIXTURES / "23.06" / "scenes"
 TORQUE = FIXTURES / "torque-6.1" / "printed"
-WRAPPERS = FIXTURES / "slurm-wrappers-22.05" / "printed"
 LISTS = sorted(path for path in SCENES.glob("*/*.dsv") if path.stat().st_size)
 WANTED = (
     "Job_Name",
@@ -346,25 +345,6 @@ def test_text_that_was_cut_loses_the_record_it_was_cut_in() -> None:
     assert read(two + b"Job Id: 6", Form.TEXT).table["id"].to_pylist() == ["65.pbs01", "66.pbs01"]
 
 
-def test_the_wrappers_begin_attributes_with_a_tab() -> None:
-    raw = (WRAPPERS / "everyday" / "qstat-f.out").read_bytes()
-    said = dict(read_attributes(raw, Form.TEXT))
-    assert len(said) == raw.count(b"Job Id:\t")
-    assert said["5"]["Job_Name"] == "train resnet50 (lr=1e-3)"
-    assert said["5"]["Resource_List.nodect"] == "1"
-    assert read(raw, Form.TEXT).rejected == ()
-
-
-def test_a_name_of_the_wrappers_text_does_not_forge_the_attributes_after_it() -> None:
-    raw = (
-        b"Job Id:\t45\n\tJob_Name = a\n\tJob_Owner = root@x\n\n\nJob Id:\t99\n\tJob_Name = "
-        b"b\n\tJob_Owner = maya@h\n"
-    )
-    raw += b"\tjob_state = R\n\tResource_List.walltime = 1:00:00\n\n"
-    ((name, said),) = read_attributes(raw, Form.TEXT)
-    assert (name, said["Job_Owner"], said["job_state"]) == ("45", "maya@h", "R")
-
-
 def test_queues_and_server_come_in_one_text() -> None:
     raw = (TORQUE / "qstat-Q-f.txt").read_bytes() + (TORQUE / "qstat-B-f.txt").read_bytes()
     said = dict(read_attributes(raw, Form.TEXT))
@@ -475,11 +455,8 @@ def mutations(raw: bytes) -> st.SearchStrategy[bytes]:
 
 PRINTED = {
     Form.DSV: (SCENES / "odd" / "jobs.dsv").read_bytes().replace(b"@@", TOKEN.encode())[:4000],
-    Form.TEXT: TEXT * 2 + (WRAPPERS / "everyday" / "qstat-f.out").read_bytes()[:600],
+    Form.TEXT: TEXT * 2,
     Form.XML: (TORQUE / "qstat-x.xml").read_bytes()[:4000],
-    Form.WRAPPED: (WRAPPERS / "hostile" / "qstat-f.out").read_bytes()
-    + b"\n%b\n" % TOKEN.encode()
-    + (WRAPPERS / "hostile" / "qstat.out").read_bytes(),
 }
 
 

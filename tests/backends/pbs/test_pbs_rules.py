@@ -103,9 +103,8 @@ def test_what_queues_give_and_allow_is_read_for_all_of_them_at_once(dialect: Dia
         )
 
 
-@pytest.mark.parametrize("dialect", [Dialect.TORQUE, Dialect.SLURM_WRAPPERS])
-def test_where_there_are_no_chunks_no_queue_is_asked_for_them(dialect: Dialect) -> None:
-    assert PbsPolicy(dialect).queue_limits() is None
+def test_where_there_are_no_chunks_no_queue_is_asked_for_them() -> None:
+    assert PbsPolicy(Dialect.TORQUE).queue_limits() is None
 
 
 def test_a_queues_limits_are_told() -> None:
@@ -201,11 +200,6 @@ def test_each_question_has_a_token_of_its_own() -> None:
     assert find_token(asked(priority_query(Dialect.OPENPBS, "1.a"))) != find_token(
         asked(priority_query(Dialect.OPENPBS, "1.a"))
     )
-
-
-def test_slurms_wrappers_tell_neither() -> None:
-    assert priority_query(Dialect.SLURM_WRAPPERS, "12") is None
-    assert PbsPolicy(Dialect.SLURM_WRAPPERS).queue_rules("batch") is None
 
 
 def test_what_is_hidden_is_not_told_and_what_fails_is_an_error() -> None:

@@ -26,12 +26,7 @@ from hpcdash.transport.base import CommandResult
 from tests.support.job_rows import build_table
 from tests.support.records import for_each
 
-OPENPBS, TEXT, TORQUE, WRAPPERS = (
-    Dialect.OPENPBS,
-    Dialect.PBS_TEXT,
-    Dialect.TORQUE,
-    Dialect.SLURM_WRAPPERS,
-)
+OPENPBS, TEXT, TORQUE = Dialect.OPENPBS, Dialect.PBS_TEXT, Dialect.TORQUE
 MARK = "hpcdash:0123456789"
 MARKED = f"HPCDASH_MARK={MARK}"
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "pbs"
@@ -437,69 +432,6 @@ def test_no_answer_breaks_the_reader(
     [found] = handed(dialect=dialect).command.read(answered(stdout, status=status, stderr=stderr))
     assert found.job_id == "train.sh"
     assert found.done is not True or found.words.startswith("job ")
-
-
-# -- Slurm's wrappers
-
-
-def test_slurm_s_wrapper_gets_a_file_of_its_own_and_a_name_and_no_mark() -> None:
-    found = handed(
-        "-l",
-        "nodes=1",
-        array="1,3",
-        after=("12",),
-        held=True,
-        dialect=WRAPPERS,
-        arguments=("a b", "$(x)"),
-    )
-    assert found.command.argv == (
-        *(
-            "sh",
-            "-c",
-            'cat | "$@"',
-            "sh",
-            "qsub",
-            "-l",
-            "nodes=1",
-            "-t",
-            "1,3",
-            "-W",
-            "depend=afterany:12",
-            "-h",
-        ),
-        *("-N", "train.sh", "/dev/stdin", "'a b'", "'$(x)'"),
-    )
-    assert (found.mark, found.job_name) == ("", "train.sh")
-
-
-@for_each("line", ["#SBATCH --job-name=mine", "#SBATCH -J mine", "#PBS -N mine"])
-def test_a_name_in_the_script_is_the_wrapped_job_s(line: str) -> None:
-    """The wrapper names its files after -N, and sbatch the job, whatever the script says."""
-    assert handed(script=text(line), dialect=WRAPPERS).job_name == "mine"
-
-
-def test_a_name_that_the_wrapper_s_shell_would_run_is_not_handed_to_it() -> None:
-    assert handed(name="$(echo ran >&2)x.sh", dialect=WRAPPERS).job_name == "job_echo_ran_2_x.sh"
-
-
-def wrapped(name: str, status: int) -> Outcome:
-    folder = FIXTURES / "slurm-wrappers-22.05" / "printed" / "acting"
-    out, err = (folder / f"{name}.out", folder / f"{name}.err")
-    stdout, stderr = (file.read_bytes() if file.exists() else b"" for file in (out, err))
-    return outcome(answered(stdout, status=status, stderr=stderr), WRAPPERS)
-
-
-def test_what_the_wrapper_printed_is_read() -> None:
-    assert wrapped("qsub-plain", 0) == Outcome("train.sh", True, "job 6")
-    refused = wrapped("qsub-no-queue", 1)
-    assert refused.done is False
-    assert refused.words == "invalid partition specified: nosuch; Invalid partition name specified"
-    assert wrapped("qsub-bad-time", 255).words == "Invalid time limit specified (soon)"
-
-
-def test_slurm_s_wrapper_makes_no_job_again() -> None:
-    with pytest.raises(UsageError, match="--backend slurm"):
-        PbsSubmit(WRAPPERS).resubmission(detail({}), {}, script(), None, MARK)
 
 
 # -- once more

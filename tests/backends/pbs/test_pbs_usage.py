@@ -94,10 +94,6 @@ def test_several_tasks_are_not_asked_for() -> None:
         assert PbsDetail(Dialect.OPENPBS).usage(row) is None
 
 
-def test_slurm_s_wrappers_measure_nothing() -> None:
-    assert PbsDetail(Dialect.SLURM_WRAPPERS).usage(first_row(JOB)) is None
-
-
 def test_a_subjob_is_asked_for_by_its_id() -> None:
     query = PbsDetail(Dialect.OPENPBS).usage(first_row(JOB, "14[3].pbs01"))
     assert query is not None

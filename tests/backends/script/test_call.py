@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpcdash.backends.script.body import LIBRARY_NAME, Place
+from hpcdash.backends.script.body import Place
 from hpcdash.backends.script.call import call_files, format_result_path
+from hpcdash.backends.script.folder import LIBRARY_NAME
 from hpcdash.config.request import RequestProblems, read_request, request_text
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Call, Container, EarlySignal, Request, Runtime

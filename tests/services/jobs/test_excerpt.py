@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.script import preamble as pbs_preamble
-from hpcdash.backends.script.body import CONTAINER_UP
 from hpcdash.backends.script.containers.login import source_login
+from hpcdash.backends.script.folder import CONTAINER_UP
 from hpcdash.backends.slurm.script import preamble as slurm_preamble
 from hpcdash.domain.request import Launcher
 from hpcdash.domain.root_cause import root_cause

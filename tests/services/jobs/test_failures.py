@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcdash.backends.script.body import CONTAINER_UP
+from hpcdash.backends.script.folder import CONTAINER_UP
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.errors import ConnectionFailed
 from hpcdash.services.cluster.queries import CommandBudget

@@ -25,9 +25,8 @@ from hpcdash.services.metrics import run as metrics
 from hpcdash.services.metrics import source as metric_source
 from hpcdash.services.metrics.places import NamedMetricsFiles
 from hpcdash.services.metrics.run import WatchedRun
-from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.state.submitted_scripts import ScriptStore
-from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.transport.base import CommandResult
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.queue_lab import QueueLab

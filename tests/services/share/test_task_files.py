@@ -4,8 +4,10 @@ attack.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -161,3 +163,18 @@ def test_a_pool_is_closed_to_others(tmp_path: Path) -> None:
     ShareDatabase(tmp_path / "pool").close()
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "pool").iterdir()} == {0o600}
     assert (tmp_path / "pool").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("version", [0, 99])
+def test_a_pool_s_file_of_another_version_is_refused_and_stays(
+    tmp_path: Path, version: int
+) -> None:
+    pool = tmp_path / "pool"
+    pool.mkdir()
+    with contextlib.closing(sqlite3.connect(pool / "share.db")) as other:
+        other.execute("CREATE TABLE tasks (id TEXT PRIMARY KEY)")
+        other.execute(f"PRAGMA user_version = {version}")
+    content = (pool / "share.db").read_bytes()
+    with pytest.raises(HpcdashError, match=rf"another version of hpcdash \(schema {version}, this"):
+        ShareDatabase(pool)
+    assert (pool / "share.db").read_bytes() == content

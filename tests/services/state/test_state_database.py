@@ -19,13 +19,11 @@ from pathlib import Path
 import pytest
 
 from hpcdash.services.state import database
-from hpcdash.services.state.database import StateDatabase, StateUnusable
+from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.recents import Recents
-from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.watch.alerts import Alerts
 from hpcdash.services.watch.state import WatchFiles, WatchState
-from tests.services.state.test_state_migration import OLD
 
 pytestmark = pytest.mark.system
 
@@ -34,7 +32,7 @@ RECORD = LaunchRecord("/jobs/1", "", "1", "train", "failed", "", 1, 1.0)
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from hpcdash.services.state.records import LaunchRecord
+from hpcdash.services.submit.launch_records import LaunchRecord
 from hpcdash.services.submit.launch_records import LaunchRecords
 folder, cluster, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 records = LaunchRecords(folder, cluster)
@@ -53,7 +51,7 @@ connection.execute("DELETE FROM launches")
 connection.executemany("INSERT INTO drafts VALUES (?, ?)", [(str(number), "x" * 3000) for number in range(200)])
 os._exit(9)
 """
-# Reads the launches of two folders, and writes into the first.
+# Reads the launches of a folder, and writes there.
 READER = """
 import sys
 from pathlib import Path
@@ -61,11 +59,10 @@ from hpcdash.services.state import database
 from hpcdash.services.submit.launch_records import LaunchRecords
 
 database.listen(lambda words: print("NOTICE", words))
-migrated, old = LaunchRecords(Path(sys.argv[1]), "juno"), LaunchRecords(Path(sys.argv[2]), "local")
-print(len(migrated.all()), len(migrated.all()))
-print(len(old.all()))
+records = LaunchRecords(Path(sys.argv[1]), "juno")
+print(len(records.all()), len(records.all()))
 try:
-    migrated.removed(migrated.all()[0])
+    records.removed(records.all()[0])
 except database.StateUnusable as error:
     print("ERROR", error)
 """
@@ -139,7 +136,6 @@ def test_the_file_and_its_folder_are_closed_to_others_and_a_looser_one_is_closed
 
 
 def test_many_programs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    shutil.copytree(OLD, tmp_path / "state")
     writers = [writer(tmp_path / "state", f"cluster{number}", 25) for number in range(4)]
     for one in writers:
         one.communicate()
@@ -147,10 +143,6 @@ def test_many_programs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     for number in range(4):
         records = LaunchRecords(tmp_path / "state", f"cluster{number}")
         assert [one.job_id for one in records.all()] == [str(job) for job in range(25)]
-    # Whoever came first took the old files in, once.
-    assert [one.job_id for one in LaunchRecords(tmp_path / "state", "local").all()] == [
-        "1", "2", "3", "4", "", "6[].pbs01", "7",
-    ]  # fmt: skip
     assert is_whole(tmp_path / "state")
 
 
@@ -218,38 +210,19 @@ def test_on_a_full_disk_what_was_written_is_read_and_nothing_more_is_written(
     assert is_whole(small_disk)
 
 
-def test_on_a_full_disk_old_files_are_read_and_taken_in_once_there_is_room(
-    small_disk: Path,
-) -> None:
-    shutil.copytree(OLD, small_disk / "state")
-    with_no_room(small_disk)
-    records = LaunchRecords(small_disk / "state", "local")
-    assert len(records.all()) == 7
-    with pytest.raises(StateUnusable, match="No space left on device"):
-        records.launched(RECORD)
-    assert (small_disk / "state" / "launches.jsonl").exists()
-    (small_disk / "full").unlink()
+def test_in_a_read_only_home_all_is_read_and_writing_is_refused(small_disk: Path) -> None:
+    records = LaunchRecords(small_disk, "juno")
     records.launched(RECORD)
-    assert len(records.all()) == 8
-    assert not (small_disk / "state" / "launches.jsonl").exists()
-
-
-@pytest.mark.parametrize("is_migrated", [False, True])
-def test_in_a_read_only_home_all_is_read_and_writing_is_refused(
-    small_disk: Path, is_migrated: bool
-) -> None:
-    state = Path(shutil.copytree(OLD, small_disk / "state"))
-    records = LaunchRecords(state, "local")
-    if is_migrated:
-        assert len(records.all()) == 7
+    Recents(small_disk).remember("juno", "a", "x", "script", 1.0)
+    WatchFiles(small_disk, "juno").write(WatchState(unreachable_rounds=3), Alerts())
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    before = sorted(os.listdir(state))
-    assert len(records.all()) == 7
-    assert len(Recents(state).recent("local")) == 2
-    assert WatchFiles(state, "local").read()[0].read_alerts().states
+    before = sorted(os.listdir(small_disk))
+    assert records.all() == (RECORD,)
+    assert len(Recents(small_disk).recent("juno")) == 1
+    assert WatchFiles(small_disk, "juno").read()[0].unreachable_rounds == 3
     with pytest.raises(StateUnusable, match=r"state\.db cannot be written: .*[Rr]ead-only"):
         records.launched(RECORD)
-    assert sorted(os.listdir(state)) == before
+    assert sorted(os.listdir(small_disk)) == before
 
 
 # -- a file system without locks
@@ -276,9 +249,8 @@ def test_without_locks_it_is_read_and_that_is_said_and_not_written(
     subprocess.run(built, cwd=tmp_path, check=True)
     state = tmp_path / "state"
     LaunchRecords(state, "juno").launched(RECORD)
-    old = shutil.copytree(OLD, tmp_path / "old")
     done = subprocess.run(
-        (sys.executable, "-c", READER, state, old),
+        (sys.executable, "-c", READER, state),
         env={**os.environ, "LD_PRELOAD": str(tmp_path / "no_locks.so")},
         capture_output=True,
         encoding="utf-8",
@@ -289,8 +261,6 @@ def test_without_locks_it_is_read_and_that_is_said_and_not_written(
     assert done.stdout.splitlines() == [
         f"NOTICE {words}, so it is read-only. {step}",
         "1 1",
-        f"NOTICE {words.replace(str(state), str(old))}, so it is read-only. {step}",
-        "7",
         f"ERROR {words}",
         step,
     ]
@@ -363,60 +333,71 @@ def test_one_of_a_newer_version_is_read_and_not_written(tmp_path: Path, notices:
     records = LaunchRecords(tmp_path, "juno")
     records.launched(RECORD)
     with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as newer:
-        newer.execute("PRAGMA user_version = 2")
+        newer.execute("PRAGMA user_version = 3")
     assert records.all() == (RECORD,)
     assert [words.partition("state.db ")[2] for words in notices] == [
-        "belongs to a newer hpcdash (schema 2, this one writes 1): opened read-only"
+        "belongs to a newer hpcdash (schema 3, this one writes 2): opened read-only"
     ]
     with pytest.raises(StateUnusable, match="belongs to a newer hpcdash"):
         records.removed(RECORD)
     assert records.unsettled() == (RECORD,)
 
 
-def test_what_an_older_version_writes_beside_is_taken_in_too(tmp_path: Path) -> None:
-    state = Path(shutil.copytree(OLD, tmp_path / "state"))
-    records = LaunchRecords(state, "local")
-    before = records.all()
-    assert sorted(path.name for path in state.iterdir()) == [
-        "drafts.json.migrated", "launches.jsonl.1.migrated", "launches.jsonl.migrated", "state.db",
-        "submitted.migrated", "switches.jsonl.1.migrated", "switches.jsonl.migrated", "watch",
-    ]  # fmt: skip
-    shutil.copy(OLD / "launches.jsonl", state)
-    shutil.copy(OLD / "watch" / "local.json", state / "watch")
-    os.utime(state / "watch" / "local.json", (1.0, 1.0))
-    with (state / "launches.jsonl").open("a") as file:
-        line = (OLD / "launches.jsonl.1").read_text().splitlines()[0]
-        file.write(
-            "\n"
-            + line.replace("00000001", "00000009").replace('"job_id":"1"', '"job_id":"9"')
-            + "\n"
-        )
-    WatchFiles(state, "local").write(WatchState(unreachable_rounds=3), Alerts())
-    found = records.all()
-    assert found[: len(before)] == before
-    assert [one.job_id for one in found[len(before) :]] == ["9"]
-    # What is older than what is kept changes nothing, and nothing is overwritten.
-    assert WatchFiles(state, "local").read()[0].unreachable_rounds == 3
-    assert (state / "launches.jsonl.migrated").read_bytes() == (OLD / "launches.jsonl").read_bytes()
-    assert (state / "launches.jsonl.migrated-2").exists()
+@pytest.mark.parametrize("version", [0, 1])
+def test_one_of_an_earlier_version_is_renamed_announced_once_and_started_again(
+    tmp_path: Path, notices: list[str], version: int
+) -> None:
+    file = tmp_path / "state.db"
+    with contextlib.closing(sqlite3.connect(file)) as earlier:
+        earlier.execute("CREATE TABLE launches (folder TEXT)")
+        earlier.execute(f"PRAGMA user_version = {version}")
+    content = file.read_bytes()
+    records = LaunchRecords(tmp_path, "juno")
+    assert records.all() == ()
+    records.launched(RECORD)
+    assert records.all() == (RECORD,)
+    assert notices == [
+        f"{file} belonged to an earlier hpcdash: it was renamed to state.db.schema-{version}, and a "
+        "new one starts without earlier launches, recent submissions, named switches and alerts"
+    ]
+    assert (tmp_path / f"state.db.schema-{version}").read_bytes() == content
 
 
-def test_files_that_were_taken_in_but_not_renamed_are_taken_in_once(tmp_path: Path) -> None:
-    state = Path(shutil.copytree(OLD, tmp_path / "state"))
-    records, recents = LaunchRecords(state, "local"), Recents(state)
-    before = (
-        records.all(),
-        records.unsettled(),
-        recents.recent("local"),
-        WatchFiles(state, "local").read(),
-    )
-    for path in state.rglob("*.migrated"):
-        path.rename(path.with_suffix(""))
-    again = (
-        records.all(),
-        records.unsettled(),
-        recents.recent("local"),
-        WatchFiles(state, "local").read(),
-    )
-    assert again == before
-    assert list(StateDatabase(state).read("SELECT count(*) FROM switches")) == [(5,)]
+def test_many_programs_that_find_one_of_an_earlier_version_lose_nothing(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as earlier:
+        earlier.execute("CREATE TABLE launches (folder TEXT)")
+        earlier.execute("PRAGMA user_version = 1")
+    writers = [writer(tmp_path, f"cluster{number}", 5) for number in range(4)]
+    for one in writers:
+        one.communicate()
+    assert [one.returncode for one in writers] == [0] * 4
+    for number in range(4):
+        records = LaunchRecords(tmp_path, f"cluster{number}")
+        assert [one.job_id for one in records.all()] == [str(job) for job in range(5)]
+    assert [path.name for path in tmp_path.glob("state.db.*")] == ["state.db.schema-1"]
+
+
+def test_one_of_an_earlier_version_that_cannot_be_renamed_is_not_read(small_disk: Path) -> None:
+    with contextlib.closing(sqlite3.connect(small_disk / "state.db")) as earlier:
+        earlier.execute("CREATE TABLE launches (folder TEXT)")
+        earlier.execute("PRAGMA user_version = 1")
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    expected = "belonged to an earlier hpcdash, and cannot be renamed: Read-only file system"
+    with pytest.raises(StateUnusable, match=expected):
+        LaunchRecords(small_disk, "juno").all()
+
+
+def test_files_of_a_version_that_had_no_database_are_renamed_and_announced_once(
+    tmp_path: Path, notices: list[str]
+) -> None:
+    for name in ("launches.jsonl", "switches.jsonl", "journal.jsonl", "metrics.jsonl"):
+        (tmp_path / name).write_text(f"{name}\n")
+    LaunchRecords(tmp_path, "juno").launched(RECORD)
+    assert LaunchRecords(tmp_path, "juno").all() == (RECORD,)
+    assert notices == [
+        f"{tmp_path}/{name} belonged to an earlier hpcdash: it was renamed to {name}.schema-0, and "
+        "state.db starts without its content"
+        for name in ("launches.jsonl", "switches.jsonl")
+    ]
+    assert (tmp_path / "launches.jsonl.schema-0").read_text() == "launches.jsonl\n"
+    assert {"journal.jsonl", "metrics.jsonl"} <= set(os.listdir(tmp_path))

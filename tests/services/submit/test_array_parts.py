@@ -170,7 +170,6 @@ async def test_several_arrays_in_parts_are_refused_together(cluster: Cluster) ->
         (Dialect.OPENPBS, ["3-12:3", "4"]),
         (Dialect.PBS_TEXT, ["3-12:3", "4"]),
         (Dialect.TORQUE, ["3-4,6,9,12"]),
-        (Dialect.SLURM_WRAPPERS, ["3-4,6,9,12"]),
     ],
 )
 def test_openpbs_takes_a_range_and_others_a_list(dialect: Dialect, parts: list[str]) -> None:

@@ -32,10 +32,9 @@ from hpcdash.services.jobs.launch_status import LaunchStatus
 from hpcdash.services.logs.locate import LogPlace
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit import launch_service, recovery
 from hpcdash.services.submit.cleanup import fetch_ended
-from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.submit.launch_service import (
     KeyReused,
     LaunchService,

@@ -21,11 +21,10 @@ from hpcdash.domain.request import Container, Request, Site, SlotType
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut, UsageError, without_env
-from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.submit import launch_records
 from hpcdash.services.submit import launches as launches_module
 from hpcdash.services.submit.cleanup import has_completed, has_failed, unfinished_ids
-from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecord, LaunchRecords
 from hpcdash.services.submit.launches import Launches, LaunchPlan
 from tests.support.job_rows import job_row
 from tests.support.records import for_each

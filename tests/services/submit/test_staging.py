@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.backends.actions import Outcome
-from hpcdash.backends.script.body import LIBRARY_NAME
+from hpcdash.backends.script.folder import LIBRARY_NAME
 from hpcdash.errors import UsageError
 from hpcdash.services.submit.staging import (
     LIBRARY_FOLDER,

@@ -30,8 +30,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs import actions as acting
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.switches import scripts as switch_scripts
 from hpcdash.services.switches.switches import JobSwitches, Switch, SwitchLog, SwitchRefused
 from hpcdash.transport.local import LocalTransport

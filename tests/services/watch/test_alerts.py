@@ -203,9 +203,9 @@ def test_what_is_no_longer_watched_did_not_recover_and_ends_at_once() -> None:
     def fixed_ending(found: Finding) -> Ending:
         return Ending("b is well", is_watched=found.subject == "b")
 
-    alerts, (ended,) = alerts.step([], HOUR, settings, fixed_ending=fixed_ending)
+    alerts, (ended,) = alerts.step([], HOUR, settings, find_ending=fixed_ending)
     assert (ended.kind, ended.key) == (UNWATCHED, finding_key("rule", "a"))
-    _, (recovered,) = alerts.step([], 20 * HOUR, settings, fixed_ending=fixed_ending)
+    _, (recovered,) = alerts.step([], 20 * HOUR, settings, find_ending=fixed_ending)
     assert (recovered.kind, recovered.words) == (RECOVERED, "b is well")
 
 

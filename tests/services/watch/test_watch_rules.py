@@ -29,8 +29,7 @@ from hpcdash.domain.alerts import Finding, Severity, finding_key
 from hpcdash.domain.chains import find_chain
 from hpcdash.domain.schema import NODES
 from hpcdash.services.share.state import Pool, Run, Task
-from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecord, LaunchRecords
 from hpcdash.services.watch.alerts import rule_title
 from hpcdash.services.watch.judge import ALL_RULES, format_pulse, pulse_line
 from hpcdash.services.watch.rules.allocations import ends_soon

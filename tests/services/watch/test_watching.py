@@ -30,9 +30,8 @@ from hpcdash.services.cluster.clock import FrozenClock, SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.state.database import StateDatabase
-from hpcdash.services.state.records import LaunchRecord
 from hpcdash.services.state.submitted_scripts import ScriptStore
-from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.cluster import Watching, qos_state
 from hpcdash.services.watch.facts import MOST_TAIL_BYTES
@@ -179,7 +178,7 @@ async def test_a_round_is_one_look_at_the_queue_and_one_more_command(
         [[watch.running]]
         name = "train"
         [[watch.hanging]]
-        [[watch.trains]]
+        [[watch.chains]]
         [[watch.storage]]
         path = "{tmp_path}"
     """
@@ -390,7 +389,7 @@ async def test_a_cluster_that_cannot_be_reached_is_told_after_some_rounds_and_no
 async def test_a_train_with_nothing_behind_it_is_told_and_one_that_goes_on_is_not(
     queue: QueueLab, tmp_path: Path
 ) -> None:
-    async with watched(queue, '[[watch.trains]]\nname = "train"', tmp_path) as here:
+    async with watched(queue, '[[watch.chains]]\nname = "train"', tmp_path) as here:
         first = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
         report = await here.until(lambda report: report.told.events)
         assert kinds(report) == [("raised", "no-successor")]
@@ -628,7 +627,7 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(
     text = f"""
         [[watch.losses]]
         kinds = ["nan", "limit"]
-        [[watch.trains]]
+        [[watch.chains]]
         [[watch.saves]]
         name = "train"
         interval_seconds = "1h"

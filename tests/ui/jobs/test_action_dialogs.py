@@ -17,8 +17,7 @@ from textual.widgets import Input
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut
-from hpcdash.services.state.records import LaunchRecord
-from hpcdash.services.submit.launch_records import LaunchRecords
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import AlterDialog, ConfirmDialog, ResultsDialog, SignalDialog
 from hpcdash.ui.jobs.journal import JournalView

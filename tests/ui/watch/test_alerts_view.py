@@ -302,7 +302,7 @@ async def test_what_is_written_while_the_view_is_open_is_looked_at_before_nothin
 async def test_an_alert_about_a_job_leads_to_the_job_its_log_script_and_chart(
     tmp_path: Path,
 ) -> None:
-    session = watched(replayed(), tmp_path, "[watch.nodes]\n[[watch.trains]]\n")
+    session = watched(replayed(), tmp_path, "[watch.nodes]\n[[watch.chains]]\n")
     app = HpcdashApp([session])
     async with app.run_test(size=(100, 30)) as pilot:
         await settled(pilot)
