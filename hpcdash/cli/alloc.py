@@ -26,9 +26,9 @@ from hpcdash.cli.submit import (
     REQUEST_ENDING,
     RequestSubmitting,
     SubmissionRun,
+    print_sentences,
     read_script,
     require_launches,
-    say,
 )
 from hpcdash.cli.terminal import is_agreed, print_json, print_text
 from hpcdash.config.request import request_text
@@ -114,7 +114,7 @@ def run_alloc(
         await session.store.open(force=True)
         if dry_run:
             planned = await submitting.plan(session, ())
-            say(*planned.notes)
+            print_sentences(*planned.notes)
             print_text(submitting.shown()["script"])
             for command in planned.plan.commands:
                 print(f"# {visible(command.words)}")
@@ -132,7 +132,9 @@ def run_alloc(
             elif outcome.new_job:
                 print(visible(outcome.new_job), flush=True)
             if outcome.done:
-                say(f"run something in it: hpcdash submit REQUEST.toml --in {outcome.new_job}")
+                print_sentences(
+                    f"run something in it: hpcdash submit REQUEST.toml --in {outcome.new_job}"
+                )
 
         if outcome.done and foreground is not None:
             await foreground.stay(session, outcome.new_job, notify)
@@ -142,7 +144,9 @@ def run_alloc(
             return (
                 EXIT_UNREACHABLE if outcome.done is None or outcome.is_unreachable else EXIT_REFUSED
             )
-        say(f"it is kept until its time limit; hpcdash cancel {outcome.new_job} ends it")
+        print_sentences(
+            f"it is kept until its time limit; hpcdash cancel {outcome.new_job} ends it"
+        )
         return 0
 
     if status := with_session(
@@ -221,7 +225,7 @@ class _Foreground:
         self._signal = number
         self._reported.set()
         if not self._job_id:
-            say(
+            print_sentences(
                 "the allocation ends once its submission is answered; interrupt again to stop "
                 "waiting"
             )
@@ -236,7 +240,7 @@ class _Foreground:
         try:
             notify()
             if not self._reported.is_set():
-                say(f"ctrl+c ends allocation {job_id}")
+                print_sentences(f"ctrl+c ends allocation {job_id}")
                 if await self._is_over(session):
                     self.is_heeding = False
                     return
@@ -262,7 +266,7 @@ class _Foreground:
                     return True
                 if self._signal != signal.SIGINT or await self._agrees():
                     return False
-                say("the allocation continues")
+                print_sentences("the allocation continues")
         finally:
             watching.cancel()
 
@@ -308,17 +312,17 @@ async def _watch(session: ClusterSession, job_id: str) -> None:
             # A scheduler may list a job a moment after it took it.
             row = None
         except HpcdashError as error:
-            say(f"{error.message}; retrying")
+            print_sentences(f"{error.message}; retrying")
             row = None
         if row is not None and row["state"] != state:
             state, pause = str(row["state"]), _FIRST_LOOK_SECONDS
-            say(_format_state(session, row))
+            print_sentences(_format_state(session, row))
             if state in ENDED:
                 return
         left = None if row is None else _left_seconds(session, row)
         if left is not None and left <= SOON_SECONDS and not is_known:
             is_known = True
-            say(f"allocation {job_id} ends in {format_duration(left)}")
+            print_sentences(f"allocation {job_id} ends in {format_duration(left)}")
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
 
@@ -328,15 +332,15 @@ async def _cancel(session: ClusterSession, job_id: str) -> None:
     try:
         rows = await actions.fetch_rows((job_id,))
     except HpcdashError:
-        say(f"the allocation {job_id} goes on: hpcdash cancel {job_id} ends it")
+        print_sentences(f"the allocation {job_id} goes on: hpcdash cancel {job_id} ends it")
         raise
     report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, (job_id,)), rows))
     for outcome in report.outcomes:
         if outcome.done:
-            say(f"the allocation {outcome.job_id} was cancelled")
+            print_sentences(f"the allocation {outcome.job_id} was cancelled")
         else:
             text = "may go on" if outcome.done is None else "was not cancelled"
-            say(
+            print_sentences(
                 f"the allocation {outcome.job_id} {text}: {outcome.words}",
                 f"hpcdash cancel {outcome.job_id} ends it",
             )
@@ -463,29 +467,31 @@ def run_inside(
             script, staged, plan = await require_launches(session).plan_run(
                 source.request, allocation, title, source.text, source.files, source.folder
             )
-            say(*source.notes, *script.warnings, *_too_much(source.request, allocation))
+            print_sentences(*source.notes, *script.warnings, *_too_much(source.request, allocation))
         else:
             own = {"batch.sh": content, TITLE_NAME: title_content(title)}
             staged = staged_files(new_run_folder(store, allocation), own, {}, at=store.clock.now())
             plan = plan_hand_over(allocation, staged, title)
             lines = content.decode("utf-8", "replace").splitlines()
             if any(map(store.backend.scripts.explain, lines)):
-                say("the script's directives are ignored: a run gets the whole allocation")
+                print_sentences(
+                    "the script's directives are ignored: a run gets the whole allocation"
+                )
         for command in plan.commands:
             print(f"run on {visible(session.name)}: {visible(command.words)}", file=sys.stderr)
         if dry_run:
             print_text(staged.contents["batch.sh"].decode("utf-8", "surrogateescape"))
             return None
-        report = await session.actions.run(plan, on_message=say)
+        report = await session.actions.run(plan, on_message=print_sentences)
         outcome = report.outcomes[0]
-        say(report.journal_problem)
+        print_sentences(report.journal_problem)
         runs: Sequence[Run] = ()
         run: Run | None = None
         if outcome.done is not False:
             try:
                 runs = await fetch_runs(store, allocation)
             except HpcdashError as error:
-                say(error.message)
+                print_sentences(error.message)
             else:
                 run = handed_over(runs, staged)
                 outcome = replace(
@@ -506,13 +512,13 @@ def run_inside(
             )
         elif run is not None:
             print(run.number, flush=True)
-            say(
+            print_sentences(
                 f"run {run.number} of job {allocation.job_id} "
                 f"{format_place(allocation, runs, run)}",
                 f"its log: hpcdash log {job} --run {run.number} -f",
             )
         else:
-            say(f"{title}: {outcome.words}")
+            print_sentences(f"{title}: {outcome.words}")
         return outcome
 
     outcome = with_session(common, work)

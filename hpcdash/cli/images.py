@@ -251,7 +251,7 @@ def run_login(common: CommonOptions, *, username: str | None, password_stdin: bo
             file=sys.stderr,
             flush=True,
         )
-        given = await _asked(session.name, username, password_stdin=password_stdin)
+        given = await _prompt_login(session.name, username, password_stdin=password_stdin)
         argv = ("sh", "-c", _WRITE_LOGIN, "sh", site.launch.site.storage_root, LAUNCHES_BELOW_HOME)
         answer = await transport.run(argv, stdin=login_file(*given).encode())
         if answer.status:
@@ -264,7 +264,9 @@ def run_login(common: CommonOptions, *, username: str | None, password_stdin: bo
     print(visible(with_session(common, work)))
 
 
-async def _asked(where: str, username: str | None, *, password_stdin: bool) -> tuple[str, str]:
+async def _prompt_login(
+    where: str, username: str | None, *, password_stdin: bool
+) -> tuple[str, str]:
     """User and password: from the terminal, the password unseen, or the password from stdin."""
     if password_stdin and username:
         given = [username, sys.stdin.readline().rstrip("\r\n")]

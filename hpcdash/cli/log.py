@@ -188,7 +188,7 @@ class TerminalOutput:
         self._stream.flush()
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Tell the person something, on stderr."""
     print(f"hpcdash: {visible(text)}", file=sys.stderr, flush=True)
 
@@ -210,7 +210,7 @@ class LogFollower:
     def aside(self, text: str) -> None:
         """Tell the person something between two lines of the log."""
         self.output.end_line()
-        say(text)
+        report(text)
 
     def move_to(self, file: LogFile, *, goes_on: bool) -> None:
         """Go on in another file: where it left off in one that is a copy (`goes_on`), else from its
@@ -252,7 +252,7 @@ class LogFollower:
             if offset == 0:
                 return 0
             if offset <= reach:
-                say(
+                report(
                     f"showing only the last {_LOOK_BACK_BYTES >> 20} MiB: {lines} lines would be "
                     f"more"
                 )
@@ -374,12 +374,12 @@ def run_log(
         store = session.store
         if run is not None:
             run_log = _RunLog(store, job, run)
-            await run_log.ask()
+            await run_log.query()
             await run_log.show(lines, follow, err=err, path_only=path_only)
             return
         place = await _task_place(store, await locate_logs(store, job))
         if place.row["array_id"] == job and place.row["_tasks"] == 1:
-            say(f"showing {place.row['id']}, the only task of array {job}")
+            report(f"showing {place.row['id']}, the only task of array {job}")
         other = None
         if lists_logs or of is not None:
             others = await fetch_other_logs(store, place)
@@ -409,7 +409,7 @@ class _RunLog:
         self._number = number
         self._pause_seconds = _FIRST_STATE_SECONDS
 
-    async def ask(self) -> None:
+    async def query(self) -> None:
         """How the allocation and its runs are now.
 
         Raises UsageError for a run that there is not.
@@ -439,7 +439,7 @@ class _RunLog:
                 if self._is_open
                 else "was never started: the allocation has ended"
             )
-            say(f"run {self._number} of job {self._job} {says}")
+            report(f"run {self._number} of job {self._job} {says}")
             return
         chunk = await file.read_end(SMALL_BYTES)
         if chunk.look.problem:
@@ -463,7 +463,7 @@ class _RunLog:
         while self._run.started_at is None and self._is_open:
             if self._place != message:
                 message = self._place
-                say(f"run {self._number} {message}")
+                report(f"run {self._number} {message}")
             await asyncio.sleep(_FIRST_STATE_SECONDS)
             await self._poll_slowly()
         self._pause_seconds = _FIRST_STATE_SECONDS
@@ -480,7 +480,7 @@ class _RunLog:
             return
         self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_STATE_SECONDS)
         try:
-            await self.ask()
+            await self.query()
         except (UnreachableError, CommandTimedOut):
             # The file is still read.
             self._queried_at = time.monotonic()
@@ -502,7 +502,7 @@ def _file(store: ClusterStore, place: LogPlace, err: bool) -> LogFile:
     """Where the text comes from; what is not certain about it is said."""
     files = place.files
     if err and files.stderr is None and files.stdout is not None:
-        say(f"job {place.job_id} writes stderr to its stdout file")
+        report(f"job {place.job_id} writes stderr to its stdout file")
     path = _path(files, err)
     if path is None:
         raise HpcdashError(
@@ -510,7 +510,7 @@ def _file(store: ClusterStore, place: LogPlace, err: bool) -> LogFile:
             f"{visible(files.note) or 'it is not reported'}."
         )
     if files.note:
-        say(files.note)
+        report(files.note)
     return store.log_file(path, files.host)
 
 
@@ -556,22 +556,22 @@ class _JobLog:
         try:
             if not chunk.look.problem:
                 if self._state in WAITING:
-                    say(
+                    report(
                         f"job {self._place.job_id} is {self._state}: this log is from an "
                         f"earlier run"
                     )
                 if self._file.host:
-                    say(f"read from {self._file.place}")
+                    report(f"read from {self._file.place}")
                 end = await self._tail.show_last(chunk, lines)
             elif follows and chunk.look.is_unreached and self._state not in ENDED:
-                say(f"{self._stream}: {chunk.look.problem}; waiting for it")
+                report(f"{self._stream}: {chunk.look.problem}; waiting for it")
                 await self._wait_for_it()
                 end = 0
             elif follows and chunk.look.is_missing and self._state not in ENDED:
                 where = (
                     f"the job is {self._state}" if self._state in WAITING else chunk.look.problem
                 )
-                say(f"{self._stream} will be in {self._file.place}: {where}; waiting for it")
+                report(f"{self._stream} will be in {self._file.place}: {where}; waiting for it")
                 await self._wait_for_it()
                 end = 0
             else:

@@ -18,7 +18,7 @@ import click
 from hpcdash.cli.build import chosen_clusters
 from hpcdash.cli.ending import ends_silently
 from hpcdash.cli.jobs import with_session
-from hpcdash.cli.log import color_system, say
+from hpcdash.cli.log import color_system, report
 from hpcdash.cli.metric_output import as_json, wide_table
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import ByteStream, stdout
@@ -91,7 +91,7 @@ def run_metrics(
             )
         read = run.progress
         if not is_whole and run.run.names:
-            say(
+            report(
                 f"the newest {_size(read.read_bytes)} of {_size(read.total_bytes)} were read; "
                 f"--format csv reads all"
             )
@@ -145,7 +145,7 @@ class _Output:
         if not run.run.names:
             raise HpcdashError(_nothing(run), _next_step(run, self._session.name))
         if run.problem:
-            say(run.problem)
+            report(run.problem)
         if self.rows is not None and self.rows.has_begun:
             self.write_new(is_end=True)
             return
@@ -180,7 +180,7 @@ class _Output:
         with contextlib.suppress(HpcdashError):
             names = self._names()
             for text in self.rows.left_out(run, names):
-                say(text)
+                report(text)
             out = stdout()
             out.write(self.rows.new_rows(run, names, is_end=is_end))
             out.flush()
@@ -288,7 +288,7 @@ async def _until_over(run: WatchedRun, output: _Output) -> None:
             if run.problem != reported:
                 reported = run.problem
                 if reported:
-                    say(reported)
+                    report(reported)
             is_new = woken.is_set()
             woken.clear()
             if is_new and output.is_screen:

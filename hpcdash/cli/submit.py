@@ -334,12 +334,12 @@ def run_submit(
 
     async def work(session: ClusterSession) -> tuple[tuple[Outcome, ...], ClusterSession]:
         await session.store.open(force=True)
-        say(_format_unsettled(session))
+        print_sentences(_format_unsettled(session))
         if dry_run:
             planned = await submitting.plan(session, ())
-            say(*planned.notes)
+            print_sentences(*planned.notes)
             if chain > 1:
-                say(
+                print_sentences(
                     f"the first of a chain of {chain}: each of the others would wait for the end "
                     f"of the one before it"
                 )
@@ -452,7 +452,7 @@ class SubmissionRun:
             return await self._outcomes(count)
         except asyncio.CancelledError:
             if folder := self._submitting.shown().get("folder"):
-                say(
+                print_sentences(
                     f"interrupted; staged files are in {folder}, and the journal shows what was "
                     f"sent"
                 )
@@ -461,9 +461,9 @@ class SubmissionRun:
     async def _outcomes(self, count: int) -> tuple[Outcome, ...]:
         if count == 1:
             planned = await self._plan(())
-            report = await self._session.actions.run(planned.plan, on_message=say)
-            say(report.journal_problem)
-            found = await reconcile(self._session.store, planned, report, say)
+            report = await self._session.actions.run(planned.plan, on_message=print_sentences)
+            print_sentences(report.journal_problem)
+            found = await reconcile(self._session.store, planned, report, print_sentences)
             self._report_outcome(0, found[-1])
         else:
             from hpcdash.services.chains import format_chain, submit_chain
@@ -474,9 +474,9 @@ class SubmissionRun:
                 self._session.store,
                 count,
                 self._report_outcome,
-                say,
+                print_sentences,
             )
-            say(format_chain(found, count))
+            print_sentences(format_chain(found, count))
         await self._conclude()
         return found
 
@@ -484,7 +484,7 @@ class SubmissionRun:
         await self._conclude()
         planned = await self._submitting.plan(self._session, after)
         # What is odd about each link of a chain is said once.
-        say(*(note for note in planned.notes if note not in self._notes))
+        print_sentences(*(note for note in planned.notes if note not in self._notes))
         self._notes.update(planned.notes)
         for command in planned.plan.commands:
             print(
@@ -498,15 +498,15 @@ class SubmissionRun:
         number, message = _parts(outcome)
         if number and self._prints:
             print(visible(number), flush=True)
-        say(message)
+        print_sentences(message)
 
     async def _conclude(self) -> None:
         if self._last is not None:
             outcome, self._last = self._last, None
-            say(await self._submitting.conclude(self._session, outcome))
+            print_sentences(await self._submitting.conclude(self._session, outcome))
             if outcome.done and not self._is_remembered:
                 self._is_remembered = True
-                say(await self._remember())
+                print_sentences(await self._remember())
 
     async def _remember(self) -> str:
         """Keep it among those that the form starts from, as it was submitted; why that was not
@@ -533,7 +533,7 @@ def _parts(outcome: Outcome) -> tuple[str, str]:
     return outcome.new_job, outcome.words.partition("; ")[2] if outcome.new_job else outcome.words
 
 
-def say(*sentences: str) -> None:
+def print_sentences(*sentences: str) -> None:
     """Each on a line of stderr; '' is none."""
     for text in sentences:
         if text:

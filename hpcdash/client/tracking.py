@@ -42,7 +42,7 @@ class TrackedJob:
         self.ended: set[int | None] = set()
         self.written: set[int | None] = set()
         self.tries = 0
-        self._wanted = frozenset(self.indices)
+        self._selected = frozenset(self.indices)
 
     @property
     def key(self) -> int | str:
@@ -50,7 +50,7 @@ class TrackedJob:
 
     @property
     def is_over(self) -> bool:
-        return len(self.ended) == len(self._wanted)
+        return len(self.ended) == len(self._selected)
 
     def state(self, index: int | None) -> str:
         row = self.rows.get(index)
@@ -69,16 +69,16 @@ class TrackedJob:
         return seen
 
     def _held(self, row: Row) -> Iterable[int | None]:
-        if self._wanted == {None}:
+        if self._selected == {None}:
             return (None,) if row["array_task"] is None else ()
         if row["array_task"] is None:
             # What is left of an array that was cancelled goes by its own number.
-            return self._wanted - self.ended - self.rows.keys() if row["state"] in ENDED else ()
+            return self._selected - self.ended - self.rows.keys() if row["state"] in ENDED else ()
         try:
             tasks = parse_tasks(str(row["array_task"]))
         except ValueError:
             return ()
-        return {index for index in self._wanted if index is not None and tasks.contains(index)}
+        return {index for index in self._selected if index is not None and tasks.contains(index)}
 
     def forget(self, indices: Iterable[int | None]) -> None:
         """Drop what was seen of some before they were acted on."""

@@ -28,7 +28,7 @@ class Aside:
         """What `call` returns or raises; `otherwise` if that takes too long."""
         if self._process != os.getpid() and not self._has_started():
             return call()
-        if not self._asking.acquire(timeout=wait_seconds):
+        if not self._lock.acquire(timeout=wait_seconds):
             return otherwise
         try:
             if self._is_late:
@@ -42,7 +42,7 @@ class Aside:
                 return otherwise
             self._is_late = False
         finally:
-            self._asking.release()
+            self._lock.release()
         if error is not None:
             raise error
         return value
@@ -64,7 +64,7 @@ class Aside:
             # As many threads as this person may have, or the interpreter is about to end.
             return False
         self._calls, self._answers, self._empty = calls, answers, Empty
-        self._asking, self._is_late = Lock(), False
+        self._lock, self._is_late = Lock(), False
         self._process = os.getpid()
         return True
 

@@ -32,7 +32,7 @@ def end_time(
     """
     given = os.environ if environment is None else environment
     started = process_start()
-    ends: list[float | None] = [_asked(given) if ask_slurm else None]
+    ends: list[float | None] = [_query_slurm(given) if ask_slurm else None]
     if ends[0] is None:
         ends += [_positive(given.get("SLURM_JOB_END_TIME", "")), _launch_end(given)]
     seconds = (
@@ -104,7 +104,7 @@ def _positive(text: str) -> float | None:
     return (float(f"{whole}.{part or 0}") or None) if is_number else None
 
 
-def _asked(given: Mapping[str, str]) -> float | None:
+def _query_slurm(given: Mapping[str, str]) -> float | None:
     """The EndTime that `scontrol show job` says, None where it does not: Slurm is not needed to
     train.
     """

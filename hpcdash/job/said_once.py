@@ -23,10 +23,10 @@ class OnceLog:
     """Remembers what was said, by a key."""
 
     def __init__(self) -> None:
-        self._said: set[Hashable] = set()
+        self._reported: set[Hashable] = set()
 
     def say(self, key: Hashable, text: str) -> None:
         """Says a text unless one with this key was said."""
-        if key not in self._said:
-            self._said.add(key)
+        if key not in self._reported:
+            self._reported.add(key)
             say(text)

@@ -82,7 +82,7 @@ class Switches:
 
         Each rank looks for itself, as no rank can talk to others yet.
         """
-        if self.kill and self._asked(self.kill, self._is_there, _WAIT_AT_START_SECONDS):
+        if self.kill and self._check_path(self.kill, self._is_there, _WAIT_AT_START_SECONDS):
             self._log.say(
                 "exit",
                 f"the kill switch {self.kill} is there: ending before the start; delete it to "
@@ -108,13 +108,15 @@ class Switches:
 
     def sees_kill(self) -> bool:
         """Whether this rank sees the kill switch, if it is time to look."""
-        return self._is_due(self.kill) and self._asked(self.kill, self._is_there, _WAIT_SECONDS)
+        return self._is_due(self.kill) and self._check_path(
+            self.kill, self._is_there, _WAIT_SECONDS
+        )
 
     def takes_save(self) -> bool:
         """Whether this rank saw the save switch, if it is time to look, and took it away."""
-        return self._is_due(self.save) and self._asked(self.save, self._take, _WAIT_SECONDS)
+        return self._is_due(self.save) and self._check_path(self.save, self._take, _WAIT_SECONDS)
 
-    def _asked(self, path: str, check: Callable[[], bool], wait_seconds: float) -> bool:
+    def _check_path(self, path: str, check: Callable[[], bool], wait_seconds: float) -> bool:
         found: bool | None = self._aside[path].answer(check, wait_seconds, None)
         if found is None:
             message = (

@@ -180,7 +180,7 @@ class ChainReader:
         # A job's dependency, by its number: as the queue once reported it, or as submitted.
         self.told: dict[str, str] = {}
         self._changed = changed
-        self._asked: set[str] = set()
+        self._queried: set[str] = set()
         # A history learns of a job, and of how it was submitted, some moments after it begins: when
         # and how often those were asked for of which it did not tell.
         self._missed: dict[str, tuple[float, int]] = {}
@@ -193,7 +193,7 @@ class ChainReader:
         """
         await self.store.open()
         self.store.backend.require(Capability.CHAINS)
-        self._asked -= {number for number in self._missed if self._due_in(number) <= 0}
+        self._queried -= {number for number in self._missed if self._due_in(number) <= 0}
         tables, notes = await self._tables()
         for attempt in range(MOST_ASKED + 1):
             chain = await asyncio.to_thread(self._find, tables)
@@ -204,9 +204,13 @@ class ChainReader:
                 )
             # The one that was asked for first: its own past leads to the others.
             requested = sorted(
-                (job_id for job_id in chain.unsure if parse_job_number(job_id) not in self._asked),
+                (
+                    job_id
+                    for job_id in chain.unsure
+                    if parse_job_number(job_id) not in self._queried
+                ),
                 key=lambda job_id: parse_job_number(job_id) != parse_job_number(self.job_id),
-            )[: MOST_ASKED - len(self._asked)]
+            )[: MOST_ASKED - len(self._queried)]
             if not requested:
                 break
             self.chain = chain
@@ -216,8 +220,8 @@ class ChainReader:
             if problem:
                 notes = (*notes, problem)
                 break
-        if len(self._asked) >= MOST_ASKED and any(
-            parse_job_number(job_id) not in self._asked for job_id in chain.unsure
+        if len(self._queried) >= MOST_ASKED and any(
+            parse_job_number(job_id) not in self._queried for job_id in chain.unsure
         ):
             notes = (
                 *notes,
@@ -318,7 +322,7 @@ class ChainReader:
         Returns the reason if the query fails, else ''.
         """
         backend = self.store.backend
-        self._asked.update(map(parse_job_number, job_ids))
+        self._queried.update(map(parse_job_number, job_ids))
         requested = (self.store.ask(backend.history.native(job_id)) for job_id in job_ids)
         for job_id, answer in zip(
             job_ids, await asyncio.gather(*requested, return_exceptions=True), strict=True

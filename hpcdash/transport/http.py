@@ -259,7 +259,7 @@ class HttpTransport:
         if status in _DENIED:
             has_token = any(name.lower() == "authorization" for name in self._headers)
             raise AuthenticationFailed(
-                f"{self.name} refused the request: {status} {reason}{_said(bytes(received))}",
+                f"{self.name} refused the request: {status} {reason}{_excerpt(bytes(received))}",
                 "Is the token in this cluster's `token_file` still valid?"
                 if has_token
                 else (
@@ -404,7 +404,7 @@ class HttpTransport:
         return replace(ended, argv=argv, is_copy=True)
 
 
-def _said(body: bytes) -> str:
+def _excerpt(body: bytes) -> str:
     """The first line of a text, after a colon; '' of a page, which says nothing more."""
     first = excerpt(body).partition("\n")[0].strip()
     return f": {clip(first, _SAID_LETTERS)}" if first and not first.startswith(("<", "{")) else ""

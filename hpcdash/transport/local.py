@@ -80,7 +80,7 @@ class _Gatherer:
         on_output: OnOutput | None = None,
         marked: tuple[MarkedOutput, MarkedOutput] | None = None,
     ) -> None:
-        self._said = on_output
+        self._on_output = on_output
         self._marked = marked
         # BytesIO returns its whole content without copying it.
         self.written = {1: BytesIO(), 2: BytesIO()}
@@ -109,8 +109,8 @@ class _Gatherer:
             self._cut()
         self._left_bytes -= len(data)
         self.written[fd].write(data)
-        if fd == 2 and data and self._said is not None:
-            self._said(data)
+        if fd == 2 and data and self._on_output is not None:
+            self._on_output(data)
         is_past_head = fd == 1 and self.written[1].tell() > HEAD_BYTES
         if is_past_head and self._begun_at is not None and self.answer_seconds is None:
             self.answer_seconds = self._last_bytes_at - self._begun_at

@@ -43,15 +43,15 @@ class HopClient(asyncssh.SSHClient):
         self._lost = lost
         self._connection: asyncssh.SSHClientConnection | None = None
         self._had_person = False
-        self._asked = {"keyboard-interactive": 0, "password": 0}
+        self._prompts = {"keyboard-interactive": 0, "password": 0}
         self._had_fields = False
         # Since it last asked.
-        self._said = ""
+        self._message = ""
 
     @property
     def awaited_approval(self) -> bool:
         """Whether the host had the person wait without asking them anything."""
-        return self._asked["keyboard-interactive"] == 1 and not self._had_fields
+        return self._prompts["keyboard-interactive"] == 1 and not self._had_fields
 
     @property
     def attended(self) -> bool:
@@ -148,7 +148,7 @@ class HopClient(asyncssh.SSHClient):
         if self.gave_up:
             return None
         self._had_person = True
-        message, self._said = self._said, ""
+        message, self._message = self._message, ""
         with self.clock.prompt():
             answers = await self._prompter.answer(
                 Prompt(self.hop.label, title, instructions, fields, message)
@@ -162,7 +162,7 @@ class HopClient(asyncssh.SSHClient):
         """Show what the host says, and keep it."""
         if text := text.strip()[:_LONGEST_WORDS]:
             self.words = text
-            self._said = f"{self._said}\n{text}".strip()
+            self._message = f"{self._message}\n{text}".strip()
             message = "\n".join(
                 f"{self.hop.label}: {line}" for line in text.splitlines() if line.strip()
             )
@@ -179,16 +179,16 @@ class HopClient(asyncssh.SSHClient):
 
     def _can_prompt(self, method: str) -> bool:
         self._note_offered()
-        if self.gave_up or self._asked[method] >= _PASSWORD_TRIES:
+        if self.gave_up or self._prompts[method] >= _PASSWORD_TRIES:
             return False
         # A request on the phone that was declined, or that nobody saw, is not sent a second time.
-        if method == "keyboard-interactive" and self._asked[method] and not self._had_fields:
+        if method == "keyboard-interactive" and self._prompts[method] and not self._had_fields:
             return False
         if not self._prompter.can_prompt():
             self.found_nobody = True
             self._try(f"{method} (not tried: nobody is here to answer)")
             return False
-        self._asked[method] += 1
+        self._prompts[method] += 1
         if method == "keyboard-interactive":
             self._had_fields = False
         self._had_person = True

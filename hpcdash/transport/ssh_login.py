@@ -200,7 +200,7 @@ def explain_failure(
             )
         return AuthenticationFailed(
             f"{where} did not let us in{gave_up}. Tried: "
-            f"{', '.join(tried) or 'nothing it accepts'}.{_said(client)}",
+            f"{', '.join(tried) or 'nothing it accepts'}.{_server_message(client)}",
             "\n".join(steps)
             or "Check the user name, the key (ssh-add -l) and the password, then connect again.",
         )
@@ -216,7 +216,7 @@ def explain_failure(
             )
             what = f"{where} ended the login after {took}: {reason}"
         return AuthenticationFailed(
-            f"{what}.{_said(client)}",
+            f"{what}.{_server_message(client)}",
             "Connect again when you can answer: a host waits for a password or an approval for two "
             "minutes as a rule.",
         )
@@ -227,7 +227,7 @@ def explain_failure(
         )
     if isinstance(error, asyncssh.DisconnectError):
         return ConnectionFailed(
-            f"{where} ended the connection: {error.reason}{_proxy_message(line)}.{_said(client)}",
+            f"{where} ended the connection: {error.reason}{_proxy_message(line)}.{_server_message(client)}",
             f"Try it by hand: {hop.alias.command_line}",
         )
     if isinstance(error, socket.gaierror):
@@ -257,7 +257,7 @@ def explain_failure(
     )
 
 
-def _said(client: HopClient) -> str:
+def _server_message(client: HopClient) -> str:
     """The last thing the host said, with a space before it."""
     text = " ".join(client.words.split())
     return f" It said: {text[:_LONGEST_WORDS]}" if text else ""

@@ -88,7 +88,7 @@ class RunSession(_MarkedSession):
         self, command: RemoteCommand, cap_bytes: int, on_output: OnOutput | None = None
     ) -> None:
         super().__init__(command)
-        self._said = on_output
+        self._on_output = on_output
         self._left_bytes = cap_bytes
         # BytesIO returns its whole content without copying it.
         self._written: dict[int | None, BytesIO] = {
@@ -139,8 +139,8 @@ class RunSession(_MarkedSession):
         self._left_bytes -= len(output)
         if output:
             self._written[datatype].write(output)
-            if datatype is not None and self._said is not None:
-                self._said(output)
+            if datatype is not None and self._on_output is not None:
+                self._on_output(output)
         if self.marked_stdout.end is not None or self._written[None].tell() > HEAD_BYTES:
             self._answered_at = self._answered_at or self._last_news_at
 

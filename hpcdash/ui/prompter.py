@@ -42,7 +42,7 @@ class UiPrompter:
             self._app = asyncio.get_running_loop().create_future()
         return await self._app
 
-    async def _ask(self, dialog: Screen[T]) -> T | None:
+    async def _prompt(self, dialog: Screen[T]) -> T | None:
         app = await self._there()
         async with self._one_at_a_time:
             answered: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
@@ -77,10 +77,10 @@ class UiPrompter:
 
         if not prompt.fields:
             return []
-        return await self._ask(PromptDialog(prompt))
+        return await self._prompt(PromptDialog(prompt))
 
     async def accept_host_key(self, question: HostKeyQuestion) -> bool:
         from hpcdash.ui.dialogs import HostKeyDialog
 
-        accepted: bool | None = await self._ask(HostKeyDialog(question))
+        accepted: bool | None = await self._prompt(HostKeyDialog(question))
         return accepted is True

@@ -24,7 +24,7 @@ LIVES = SwitchProgress(1)
 
 
 @for_each(
-    ("kind", "look", "deeds", "progress", "told"),
+    ("kind", "look", "history", "progress", "told"),
     [
         (
             KILL,
@@ -110,12 +110,14 @@ LIVES = SwitchProgress(1)
 def test_a_switch_s_story_goes_on_to_its_end(
     kind: SwitchKind,
     look: SwitchSnapshot,
-    deeds: SwitchActions,
+    history: SwitchActions,
     progress: SwitchProgress,
     told: str,
 ) -> None:
     assert (
-        " | ".join(f"{label} {words}" for label, words in story_lines(kind, look, deeds, progress))
+        " | ".join(
+            f"{label} {words}" for label, words in story_lines(kind, look, history, progress)
+        )
         == told
     )
 

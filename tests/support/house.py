@@ -31,7 +31,7 @@ _TERMS = re.compile(
     r"look_up|^tell$|ask_password|ask_passphrase|keyword"
 )
 _SUBJECTLESS = re.compile(
-    r"What|Those|Where|Which|Who|As |So |Of |How|Why|When|From|That|They|It |Nothing|Without"
+    r"(?:What|Those|Where|Which|Who|As|So|Of|How|Why|When|From|That|They|It|Nothing|Without)\b"
 )
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 

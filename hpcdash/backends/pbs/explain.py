@@ -78,7 +78,7 @@ def explain(line: str) -> str:
     text = line.lstrip(" \t")
     if not text.startswith(MAGIC):
         return ""
-    parts = (_said(one) for one in read_directive(text[len(MAGIC) :].rstrip("\\\r\n")).given)
+    parts = (_quote(one) for one in read_directive(text[len(MAGIC) :].rstrip("\\\r\n")).given)
     return "; ".join(part for part in parts if part)
 
 
@@ -131,10 +131,10 @@ def _chunks(value: str, one: str, many: str) -> str:
 
 
 def _resources(value: str) -> str:
-    return "; ".join(_asked(name, amount) for name, amount in resources(value))
+    return "; ".join(_requested(name, amount) for name, amount in resources(value))
 
 
-def _asked(name: str, amount: str) -> str:
+def _requested(name: str, amount: str) -> str:
     if name == "select":
         return _chunks(amount, "chunk", "chunks")
     if name == "nodes":
@@ -291,7 +291,7 @@ _WORDS: dict[str, Formatter] = {
 }
 
 
-def _said(one: Option) -> str:
+def _quote(one: Option) -> str:
     if one.problem:
         return (
             f"unknown to PBS: {one.written}"

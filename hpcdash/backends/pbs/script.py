@@ -364,7 +364,7 @@ def resource_directives(
     has_amount = slot_type is SlotType.CPU or request.site.gres_supported
     # No slot at all is one core.
     amount = ":ncpus=1" if slots.slots == 0 else f":{ours}={slots.per_node}" if has_amount else ""
-    theirs = _asked(request.extra_args)
+    theirs = _requested(request.extra_args)
     beside = _beside_slots(theirs, ours)
     for name, value in theirs:
         if name in _OF_A_CHUNK:
@@ -465,7 +465,7 @@ def _memory(amount_bytes: int) -> str:
     return f"{-(-amount_bytes // 1024)}kb"
 
 
-def _asked(extra_args: Iterable[str]) -> list[tuple[str, str]]:
+def _requested(extra_args: Iterable[str]) -> list[tuple[str, str]]:
     """(resource, amount) of every -l; the other options are not looked at."""
     found: list[tuple[str, str]] = []
     for text in whole_options(extra_args, qsub.read_directive, directive_word):

@@ -411,7 +411,7 @@ def explain(line: str) -> str:
     while rest:
         read = read_command_line(rest)
         rest = list(read.script)
-        parts.extend(_said(one) for one in read.given)
+        parts.extend(_quote(one) for one in read.given)
         if rest:
             word, *rest = rest
             if word.lower() in _HETEROGENEOUS:
@@ -421,7 +421,7 @@ def explain(line: str) -> str:
     return "; ".join(parts)
 
 
-def _said(one: Option) -> str:
+def _quote(one: Option) -> str:
     if not one.name:
         return (
             f"unknown to Slurm: {one.written}"

@@ -165,7 +165,7 @@ class ClusterStore:
         self._pause = ""
         self._pause_requested_at = float("-inf")
         self._departures = JobTracker(self)
-        self._asking = QueryRunner(self)
+        self._queries = QueryRunner(self)
 
     # -- who and what
 
@@ -286,11 +286,11 @@ class ClusterStore:
         async with self._opening:
             try:
                 if force:
-                    self._asking.forget_login_environment()
+                    self._queries.forget_login_environment()
                 await self.transport.connect(force=force)
                 if self.probe is None:
                     queried_at = self.clock.now()
-                    self.probe = await self._asking.with_login_environment(self._find_scheduler)
+                    self.probe = await self._queries.with_login_environment(self._find_scheduler)
                     self._forget_other_schedulers()
                     self._measured(self.probe.clock_epoch_seconds, queried_at)
             except HpcdashError as error:
@@ -345,7 +345,7 @@ class ClusterStore:
             self.connection_error = None
 
     async def _find_scheduler(self) -> Probe:
-        fetch, prepend_path = self._asking.run_unchanged, self.transport.prepend_path
+        fetch, prepend_path = self._queries.run_unchanged, self.transport.prepend_path
         self.backend, probe = await find_scheduler(self._backends, fetch, prepend_path)
         return probe
 
@@ -354,11 +354,11 @@ class ClusterStore:
 
         Raises RateLimited at twice the ceiling on commands a minute: polls leave that much room.
         """
-        return await self._asking.ask(query, times=_PERSONS_TIMES)
+        return await self._queries.ask(query, times=_PERSONS_TIMES)
 
     async def poll(self, query: Query[T]) -> T:
         """Run a query like `ask`, for the background: under the ceiling itself."""
-        return await self._asking.ask(query)
+        return await self._queries.ask(query)
 
     async def act(self, command: ActionCommand, on_output: OnOutput | None = None) -> Answer:
         """Run a command that acts on jobs, once and regardless of our own ceiling.
@@ -366,7 +366,7 @@ class ClusterStore:
         A person requested it. `on_output` is called with each piece of its stderr as it arrives.
         Raises the errors of the transport; the line has to be open (`open`).
         """
-        return await self._asking.act(command, on_output)
+        return await self._queries.act(command, on_output)
 
     async def forget(self, job_ids: Iterable[str]) -> None:
         """Show ended jobs that were deleted no more; the next answer does not have them either."""

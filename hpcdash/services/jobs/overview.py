@@ -187,12 +187,12 @@ class JobTables:
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
-        self._asked: list[KnownTable] = []
+        self._fetched: list[KnownTable] = []
 
     def keep(self, table: pa.Table, *, is_complete: bool) -> None:
         """An answer of now; the oldest of those kept is forgotten."""
-        self._asked = [
-            *self._asked[-_KEPT_ANSWERS:],
+        self._fetched = [
+            *self._fetched[-_KEPT_ANSWERS:],
             KnownTable(self._store.clock.now(), table, is_complete),
         ]
 
@@ -201,7 +201,7 @@ class JobTables:
         known.
         """
         tables = [
-            *self._asked,
+            *self._fetched,
             *([details] if details is not None else ()),
             *self.stored_tables(owner),
         ]

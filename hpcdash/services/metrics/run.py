@@ -316,7 +316,7 @@ class WatchedRun:
                         except (UnreachableError, CommandTimedOut) as error:
                             if not is_patient:
                                 raise
-                            self._say(error.message)
+                            self._report(error.message)
                             await asyncio.sleep(SELDOM_SECONDS)
                             continue
                         self._dirty.set()
@@ -387,11 +387,11 @@ class WatchedRun:
         try:
             is_new = await look_at(place, source, self._dirty.set, self.store.budget)
         except (UnreachableError, CommandTimedOut) as error:
-            self._say(error.message)
+            self._report(error.message)
             return
         if is_new:
             self._dirty.set()
-        self._say("")
+        self._report("")
 
     async def _refresh(self) -> None:
         try:
@@ -403,13 +403,13 @@ class WatchedRun:
                 self._located = replace(self._located, is_over=True)
         except HpcdashError as error:
             # The logs are still read, and the scheduler is queried again.
-            self._say(
+            self._report(
                 error.message if isinstance(error, UnreachableError | CommandTimedOut) else ""
             )
             return
         self._dirty.set()
 
-    def _say(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if problem != self._line_problem:
             self._line_problem = problem
             self._dirty.set()

@@ -128,12 +128,12 @@ class MetricLog:
         steps are counted within theirs: these count on. After 1000 beginnings attempts are no
         longer told apart: one.
         """
-        return self._tell()[0]
+        return self._derive()[0]
 
     @property
     def jumps(self) -> tuple[Jump, ...]:
         """The few largest jumps of the steps that are unusual for this log, in its order."""
-        if self._one_attempt or not self._jumps or self._tell()[1] is not None:
+        if self._one_attempt or not self._jumps or self._derive()[1] is not None:
             return ()
         return self._unusual_jumps()
 
@@ -141,7 +141,7 @@ class MetricLog:
         stride = min((stretch.stride for stretch in self._stretches), default=inf)
         return tuple(jump for jump in self._jumps if jump.steps > _JUMP_STRIDES * stride)
 
-    def _tell(self) -> tuple[tuple[Attempt, ...], list[float] | None]:
+    def _derive(self) -> tuple[tuple[Attempt, ...], list[float] | None]:
         if self._attempts_known[0] != self.version:
             before = None
             if self._one_attempt:
@@ -159,7 +159,7 @@ class MetricLog:
         """The final step that the log names; None where that is only its epoch's."""
         if self._epochs.position is not None:
             return self._epochs.last_step
-        return self._last_step if self._last_step is None or self._tell()[1] is None else None
+        return self._last_step if self._last_step is None or self._derive()[1] is None else None
 
     @property
     def doubt(self) -> str:
@@ -258,7 +258,7 @@ class MetricLog:
             axes = samples[1:_POINTS, at : at + ids.size]
         else:
             axes = samples[1:_POINTS, at := ids.astype(np.int64) - self._first_sample]
-        before = self._tell()[1]
+        before = self._derive()[1]
         if before is not None:
             where = samples[_OFFSET, slice(at, at + ids.size) if isinstance(at, int) else at]
             axes = self._counted_on(axes, where, before)

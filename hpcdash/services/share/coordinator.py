@@ -112,7 +112,7 @@ class Coordinator:
         self._began_at = self._now
         self._usable: frozenset[str] | None = None
         self._usable_at = float("-inf")
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._task_files: dict[str, TaskFiles] = {}
         self._checks = asyncio.Semaphore(_MOST_LOOKS)
         # When each task's files were last checked.
@@ -179,7 +179,7 @@ class Coordinator:
         living = {one.id for one in unfinished_tasks(self.database)}
         memories: tuple[dict[str, Any], ...] = (
             self._applied_marks,
-            self._told,
+            self._reported,
             self._logs,
             self._requested_at,
             self._task_files,
@@ -818,7 +818,7 @@ class Coordinator:
         elif not self.pool.node_list or await self._give_nodes(task):
             await self._act(Verb.RELEASE, task.id, task.user)
         if self._is_start_overdue(task):
-            await self._withdraw(task, self._told.get(task.id, "it stays held"))
+            await self._withdraw(task, self._reported.get(task.id, "it stays held"))
 
     def _is_start_overdue(self, task: StoredTask) -> bool:
         """Whether the scheduler had its time to start a task, while somebody coordinated the
@@ -878,14 +878,14 @@ class Coordinator:
         )
         outcome = (await self.actions.run(plan)).outcomes[0]
         if outcome.done:
-            self._told.pop(job_id, None)
+            self._reported.pop(job_id, None)
         else:
             self._warn_once(job_id, f"job {job_id}: {verb}: {outcome.words}")
         return outcome
 
     def _warn_once(self, job_id: str, text: str) -> None:
-        if self._told.get(job_id) != text:
-            self._told[job_id] = text
+        if self._reported.get(job_id) != text:
+            self._reported[job_id] = text
             self.tell(text)
 
 

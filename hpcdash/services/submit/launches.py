@@ -120,7 +120,7 @@ class Launches:
         self._trusted: set[str] = set()
         # Findings on kill switches when the folder was queried.
         self._switches: dict[str, LintFinding] = {}
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._tidying = asyncio.Lock()
         self._queues: LaunchQueues | None = None
         # The stamp of the records when they were read, and what _accounts() found in it.
@@ -145,7 +145,7 @@ class Launches:
         Where it has to be asked for, so is whether a kill switch is there.
         """
         await self.queues.learn()
-        async with self._asking:
+        async with self._lock:
             found = self._roots.get(storage_root)
             if found is None:
                 found = self._roots[storage_root] = await self._inspect_root(storage_root, switch)

@@ -64,7 +64,7 @@ class LaunchQueues:
         self._store = store
         self._asked: dict[Kind, pa.Table] = {}
         self._limits: Mapping[str, QueueLimits] | None = None
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def learn(self) -> None:
         """Ask once for the queues where no table of them is known, and for the nodes where queues
@@ -72,12 +72,12 @@ class LaunchQueues:
 
         Without an answer nothing is known of them. Raises what keeps the line from being opened.
         """
-        async with self._asking:
+        async with self._lock:
             await self._store.open()
             with contextlib.suppress(HpcdashError):
-                await self._ask(Kind.QUEUES)
+                await self._query(Kind.QUEUES)
                 if any(queue.has_gpus is None for queue in self.known()):
-                    await self._ask(Kind.NODES)
+                    await self._query(Kind.NODES)
                 query = self._store.backend.policy.queue_limits()
                 if query is not None and self._limits is None:
                     self._limits = await self._store.ask(query)
@@ -198,7 +198,7 @@ class LaunchQueues:
     def _table(self, kind: Kind) -> pa.Table | None:
         return self._asked.get(kind, self._store.table(kind))
 
-    async def _ask(self, kind: Kind) -> None:
+    async def _query(self, kind: Kind) -> None:
         if self._table(kind) is None:
             self._asked[kind] = (await self._store.ask(self._store.query(kind))).table
 

@@ -433,7 +433,7 @@ class SwitchLog:
         self._paths: tuple[str, ...] = ()
         self._why_none = ""
         self._read: list[int | None] = []
-        self._said = ""
+        self._last_line = ""
         self._mark = mark
         # Size of each at the last check.
         self._sizes: dict[str, int] = {}
@@ -450,7 +450,7 @@ class SwitchLog:
             await self._find(str(active[0]["id"]))
             if not self._paths:
                 return self._why_none
-            return self._grows(await self._ask([None] * len(self._paths)))
+            return self._grows(await self._read_logs([None] * len(self._paths)))
         except CommandTimedOut:
             return "the disk of its log does not respond: cannot tell whether the job still runs"
         except HpcdashError as error:
@@ -476,21 +476,21 @@ class SwitchLog:
         except HpcdashError:
             return
         if self._paths and set(self._paths) <= self._mark.sizes.keys():
-            self._read, self._said = [self._mark.sizes[path] for path in self._paths], ""
+            self._read, self._last_line = [self._mark.sizes[path] for path in self._paths], ""
 
     async def mark(self, living: Sequence[Row]) -> None:
         """Make `said` cover the output from now on.
 
         If the end of the logs cannot be found, it reports nothing.
         """
-        self._read, self._said, self._sizes = [], "", {}
+        self._read, self._last_line, self._sizes = [], "", {}
         active = [row for row in living if row["state"] in ACTIVE]
         if not active:
             return
         try:
             await self._find(str(active[0]["id"]))
             if self._paths:
-                await self._ask([None] * len(self._paths))
+                await self._read_logs([None] * len(self._paths))
                 self._read = [self._sizes[path] for path in self._paths]
         except HpcdashError:
             return
@@ -510,9 +510,9 @@ class SwitchLog:
         The second value is text on the log's growth. Raises nothing.
         """
         try:
-            found = await self._ask(self._read)
+            found = await self._read_logs(self._read)
         except HpcdashError as error:
-            return self._said, f"cannot tell whether its log is growing: {error.message}"
+            return self._last_line, f"cannot tell whether its log is growing: {error.message}"
         for at, chunk in enumerate(found):
             if not chunk.look.is_there:
                 continue
@@ -522,12 +522,12 @@ class SwitchLog:
             whole = text[: max(text.rfind("\n"), text.rfind("\r")) + 1] or (
                 text if len(text) > _LONG_LINE else ""
             )
-            self._said = telling_line(self._switch.kind, whole, self._said)
+            self._last_line = telling_line(self._switch.kind, whole, self._last_line)
             read = (self._read[at] or 0) + len(whole.encode("utf-8", "surrogateescape"))
             self._read[at] = read if read <= chunk.look.size else 0
-        return self._said, self._grows(found)
+        return self._last_line, self._grows(found)
 
-    async def _ask(self, read: Sequence[int | None]) -> tuple[Chunk, ...]:
+    async def _read_logs(self, read: Sequence[int | None]) -> tuple[Chunk, ...]:
         found = await self._store.ask(written_query(self._paths, read))
         self._sizes = {
             path: chunk.look.size for path, chunk in zip(self._paths, found, strict=True)

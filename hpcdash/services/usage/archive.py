@@ -438,7 +438,7 @@ class _ArchiveQuery:
         self._rows = self._saved_rows = 0
 
     async def run(self) -> None:
-        self._tell()
+        self._notify()
         try:
             if self.store.backend.history.is_sliced:
                 await self._in_slices()
@@ -449,7 +449,7 @@ class _ArchiveQuery:
         except HpcdashError as error:
             # The frames below hold all that a command printed.
             self.problem = error.with_traceback(None)
-        self._tell()
+        self._notify()
 
     def missing(self) -> list[Span]:
         """Return the unknown parts of the span that the cluster still stores, oldest first."""
@@ -465,7 +465,7 @@ class _ArchiveQuery:
                 since = max(gap.since, until - seconds)
                 began = time.monotonic()
                 try:
-                    parsed = await self._ask(self._query(since, until))
+                    parsed = await self._fetch(self._query(since, until))
                 except CommandTimedOut:
                     if until - since <= _LEAST_SECONDS:
                         raise
@@ -491,7 +491,7 @@ class _ArchiveQuery:
     async def _at_once(self) -> None:
         """All that is missing with one command, to this day."""
         if gaps := self.missing():
-            parsed = await self._ask(self._query(gaps[0].since, self.queried_until))
+            parsed = await self._fetch(self._query(gaps[0].since, self.queried_until))
             if parsed is not None:
                 await self._keep(parsed, Span(gaps[0].since, self.queried_until))
 
@@ -503,14 +503,14 @@ class _ArchiveQuery:
         since_then = Span(self.span.until, self.queried_until - _OVERLAP_SECONDS)
         if since_then.seconds > 0 and not self.files.missing(since_then):
             return
-        if (parsed := await self._ask(query)) is not None:
+        if (parsed := await self._fetch(query)) is not None:
             self.rejected += parsed.rejected
             self.extra.append(parsed.table)
 
     def _query(self, since: int, until: int) -> Query[ParsedTable]:
         return self.store.backend.history.runs(self.user, since, until, self.queried_until)
 
-    async def _ask(self, requested: Query[ParsedTable]) -> ParsedTable | None:
+    async def _fetch(self, requested: Query[ParsedTable]) -> ParsedTable | None:
         """The answer; None where it was stopped. Waits where our own ceiling has no room."""
         while not self.stop.is_set():
             query = asyncio.ensure_future(self.store.poll(requested))
@@ -522,7 +522,7 @@ class _ArchiveQuery:
                 return query.result()
             except RateLimited:
                 wait_seconds = self.store.budget.wait_seconds()
-                self._tell(wait_seconds)
+                self._notify(wait_seconds)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.stop.wait(), min(max(wait_seconds, 0.1), 1.0))
             finally:
@@ -541,7 +541,7 @@ class _ArchiveQuery:
         )
         self.asked.append(Span(sure.until, span.until))
         await asyncio.to_thread(self.files.add, runs, sure if sure.seconds > 0 else None)
-        self._tell()
+        self._notify()
         is_late = time.monotonic() - self._saved_at > _SAVE_EVERY_SECONDS
         if is_late or self._rows - self._saved_rows >= _SAVE_EVERY_ROWS:
             self._saved_at, self._saved_rows = time.monotonic(), self._rows
@@ -556,7 +556,7 @@ class _ArchiveQuery:
         self.files.save()
         _release_memory()
 
-    def _tell(self, wait_seconds: float = 0.0) -> None:
+    def _notify(self, wait_seconds: float = 0.0) -> None:
         if self.progress is not None:
             gone = sum(gap.seconds for gap in self.missing())
             seconds = max(0, self.span.until - self.retained_since)

@@ -84,7 +84,7 @@ class LiveUse:
         """
         if self._store.backend.inside.measures_use:
             native = (await self._store.fetch_detail(str(self.row["id"]))).native
-            async with aclosing(self._ask(native, checks)) as uses:
+            async with aclosing(self._query(native, checks)) as uses:
                 async for use in uses:
                     yield use
             return
@@ -99,7 +99,7 @@ class LiveUse:
             if checks is not None or not received or time.monotonic() - began < LEASE_SECONDS / 2:
                 return
 
-    async def _ask(
+    async def _query(
         self, native: Mapping[str, str], checks: int | None
     ) -> AsyncGenerator[NodeUse, None]:
         """Yield samples of a scheduler that reports a job's use itself.

@@ -93,7 +93,7 @@ async def fetch_start_options(store: ClusterStore, job_id: str) -> list[StartOpt
         raise UsageError(
             f"job {job.row['id']} is not pending: it is {job.row['state']}", "Give a pending job."
         )
-    return [await _ask(store, job, *change) for change in _changes(job.row)]
+    return [await _query(store, job, *change) for change in _changes(job.row)]
 
 
 async def fetch_earlier_start(
@@ -113,8 +113,8 @@ async def fetch_earlier_start(
     if limit_seconds is not None:
         parts.append(f"a limit of {format_clock(limit_seconds)}")
     limits = NewLimits(time_seconds=limit_seconds, memory_bytes=a_node)
-    as_it_was = await _ask(store, job, "as it was", AS_IT_WAS, None)
-    return EarlierStart(as_it_was, await _ask(store, job, " and ".join(parts), limits, None))
+    as_it_was = await _query(store, job, "as it was", AS_IT_WAS, None)
+    return EarlierStart(as_it_was, await _query(store, job, " and ".join(parts), limits, None))
 
 
 class _Job(Struct, frozen=True):
@@ -138,7 +138,7 @@ async def _fetch_job(store: ClusterStore, job_id: str) -> _Job:
     return _Job(detail, past, script)
 
 
-async def _ask(
+async def _query(
     store: ClusterStore, job: _Job, change: str, limits: NewLimits, nodes: int | None
 ) -> StartOption:
     query = store.backend.submit.start_again_estimate(

@@ -60,7 +60,7 @@ EVERY_SECONDS = 6.0 * HOUR
 class Watching(Endings):
     """`state` changes with each look."""
 
-    _asked = FactsRequest()
+    _request = FactsRequest()
 
     async def look(self) -> Judgement:
         """Ask for all that the rules need, and judge it; raises nothing for a cluster that does not
@@ -258,11 +258,11 @@ class Watching(Endings):
     async def _fetch_facts(self, jobs: pa.Table, check: Judgement) -> None:
         now = self.store.clock.now()
         self._forget(jobs)
-        self._asked = self._build_facts_request(jobs, now, check)
+        self._request = self._build_facts_request(jobs, now, check)
         self._facts, self._facts_at = Facts(), now
         failure: HpcdashError | None = None
-        if self._asked:
-            streamed, rest = self._asked.parted(
+        if self._request:
+            streamed, rest = self._request.parted(
                 lambda path: bool(self.store.backend.logs.request(path))
             )
             try:
@@ -374,7 +374,7 @@ class Watching(Endings):
         """Count the rounds in which a place could not be looked at; those of another turn, or of
         none, stay as is.
         """
-        state, requested = self.state, self._asked
+        state, requested = self.state, self._request
         if failure is not None:
             found = {} if isinstance(failure, RateLimited) else {"": unseen.FAILED}
             state.blind = unseen.unseen_after(state.blind, found, state.blind)
@@ -437,7 +437,7 @@ class Watching(Endings):
             state.logs[path] = LogState(
                 after.size_bytes, after.same_since, after.written_at, after.seen_at
             )
-        for disk in self._asked.disks:
+        for disk in self._request.disks:
             check = facts.disks.get(disk.path)
             if check is None:
                 continue
@@ -481,12 +481,14 @@ async def query_grace(
     """
     every, backend = list(rows), store.backend
     names = {str(row["qos"] or "") for row in every} - {""}
-    problems = await _ask(store, "QoS", names, backend.policy.qos, state.qos)
+    problems = await _query_each(store, "QoS", names, backend.policy.qos, state.qos)
     queues = {first_queue(row) for row in every} - {""}
-    return problems + await _ask(store, "queue", queues, backend.policy.preemption, state.queues)
+    return problems + await _query_each(
+        store, "queue", queues, backend.policy.preemption, state.queues
+    )
 
 
-async def _ask(
+async def _query_each(
     store: ClusterStore,
     what: str,
     names: Iterable[str],

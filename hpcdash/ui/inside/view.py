@@ -82,7 +82,7 @@ class InsideView(View):
         store = self.session.store
         try:
             row = await fetch_inside_row(store, self.job_id, known_row(store, self.job_id))
-            answer = await self._ask(row)
+            answer = await self._fetch(row)
         except HpcdashError as error:
             self._error = error.with_traceback(None)
         else:
@@ -93,7 +93,7 @@ class InsideView(View):
                 self.page.show(self._lines(self._answer), stay=True)
             self.post_message(self.CrumbsChanged())
 
-    async def _ask(self, row: Mapping[str, Any]) -> InsideAnswer:
+    async def _fetch(self, row: Mapping[str, Any]) -> InsideAnswer:
         return await run_noted(self.session.actions.journal, self.session.store, row, self.command)
 
     def _lines(self, answer: InsideAnswer) -> list[ScriptLine]:
@@ -169,7 +169,7 @@ class StacksView(InsideView):
     def do_stacks(self) -> None:
         self.do_run_again()
 
-    async def _ask(self, row: Mapping[str, Any]) -> InsideAnswer:
+    async def _fetch(self, row: Mapping[str, Any]) -> InsideAnswer:
         return await run_inside(self.session.store, row, self.command)
 
     def _lines(self, answer: InsideAnswer) -> list[ScriptLine]:
@@ -190,7 +190,7 @@ class LeftoversView(InsideView):
         self._chosen = ()
         super().start()
 
-    async def _ask(self, row: Mapping[str, Any]) -> InsideAnswer:
+    async def _fetch(self, row: Mapping[str, Any]) -> InsideAnswer:
         store = self.session.store
         if self._chosen:
             return await run_noted(

@@ -74,9 +74,9 @@ class UnderwayLine(Static):
         self._underway = underway
 
     def on_mount(self) -> None:
-        self.set_interval(0.5, self._tell)
+        self.set_interval(0.5, self._notify)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.update(str(self._underway))
 
 
@@ -219,7 +219,7 @@ class ActionRunner:
         if forced is None or any(
             outcome.done is not True and not outcome.can_force for outcome in report.outcomes
         ):
-            self._tell(report, session)
+            self._notify(report, session)
         if forced is not None and self.screen.session is session:
             text = next(outcome.words for outcome in report.outcomes if outcome.can_force)
             self.begin(
@@ -256,13 +256,13 @@ class ActionRunner:
 
         outcomes = await reconcile(session.store, again, report, on_progress)
         if not all(outcome.done for outcome in outcomes):
-            self._tell(replace(report, outcomes=outcomes), session, is_final=True)
+            self._notify(replace(report, outcomes=outcomes), session, is_final=True)
         if isinstance(self.screen.view, JournalView):
             self.screen.view.reread()
         session.poller.poll_now()
         return outcomes
 
-    def _tell(self, report: Report, session: ClusterSession, *, is_final: bool = False) -> None:
+    def _notify(self, report: Report, session: ClusterSession, *, is_final: bool = False) -> None:
         """One line where all is well; else job by job, unless a person is typing or reading
         something else.
 

@@ -52,7 +52,7 @@ def offer_copies(screen: DashboardScreen) -> None:
             if label == _MARKED:
                 view.clear_marks()
         else:
-            start_worker(screen, _ask, screen, session, job_id, label, group="copy")
+            start_worker(screen, _fetch_text, screen, session, job_id, label, group="copy")
 
     choices = [Choice(label, clip(visible(text), _SHOWN_CELLS)) for label, text in texts.items()]
     choices += [Choice(label, "asks the scheduler") for label in requested]
@@ -66,7 +66,9 @@ def copy(screen: DashboardScreen, text: str) -> None:
     screen.notify(f"copied {clip(safe, _SHOWN_CELLS)}", markup=False)
 
 
-async def _ask(screen: DashboardScreen, session: ClusterSession, job_id: str, label: str) -> None:
+async def _fetch_text(
+    screen: DashboardScreen, session: ClusterSession, job_id: str, label: str
+) -> None:
     try:
         text = await (
             _submit_line(session, job_id)

@@ -49,7 +49,7 @@ class ShownLosses:
         self._session = session
         self._tails = LossTails(session.store, loss_among, patterns)
         self._looked_at = float("-inf")
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
 
     def cell(self, value: object, row: cells.RowContext) -> cells.Cell:
         return (
@@ -71,18 +71,18 @@ class ShownLosses:
             is_new = await self._tails.refresh(self._own_running(rows.table, seen))
         except Exception as error:  # a log may hold anything; it ends nothing
             is_new = False
-            self._tell(rows, "", error)
+            self._notify(rows, "", error)
         for job_id, failure in list(self._tails.failures.items()):
-            self._tell(rows, f"{job_id}: ", failure)
+            self._notify(rows, f"{job_id}: ", failure)
         for text in self._tails.pattern_problems():
             self._notify_once(rows, text, "warning")
         if is_new and rows.is_attached:
             rows.repaint()
 
-    def _tell(self, rows: RowsTable, whose: str, error: Exception) -> None:
+    def _notify(self, rows: RowsTable, whose: str, error: Exception) -> None:
         """Once for each job and kind of error."""
-        if (key := f"{whose}{type(error).__name__}") not in self._told and rows.is_attached:
-            self._told.add(key)
+        if (key := f"{whose}{type(error).__name__}") not in self._notified and rows.is_attached:
+            self._notified.add(key)
             self._notify_once(
                 rows, f"{whose}{unexpected(rows.app, 'read this', error).message}", "error"
             )
@@ -90,8 +90,8 @@ class ShownLosses:
     def _notify_once(
         self, rows: RowsTable, text: str, severity: Literal["warning", "error"]
     ) -> None:
-        if text not in self._told and rows.is_attached:
-            self._told.add(text)
+        if text not in self._notified and rows.is_attached:
+            self._notified.add(text)
             rows.app.notify(visible(text), severity=severity, markup=False)
 
     def _own_running(self, table: pa.Table, seen: Sequence[str]) -> list[dict[str, Any]]:

@@ -140,7 +140,7 @@ class JobOverview(Vertical):
         # By job what it uses, None where that could not be had, and when it was asked.
         self._usages: dict[str, tuple[Usage | None, float]] = {}
         # Jobs whose log was looked for.
-        self._asked: set[str] = set()
+        self._queried: set[str] = set()
         # Of those, whose log was last read while they ran: its last words may be missing.
         self._read_early: set[str] = set()
         # Of those, where reading it went wrong, which is said once.
@@ -213,13 +213,13 @@ class JobOverview(Vertical):
             return
         is_due = logged["state"] in ACTIVE or self._is_unread(logged)
         if is_due and time.monotonic() - self._read_at >= READ_EVERY_SECONDS:
-            self._ask()
+            self._start_fetch()
 
     def _is_unread(self, row: Row) -> bool:
         if row["state"] in WAITING:
             return False
         return row["id"] in self._read_early or (
-            self._tail is None and row["id"] not in self._asked
+            self._tail is None and row["id"] not in self._queried
         )
 
     @property
@@ -269,7 +269,7 @@ class JobOverview(Vertical):
         from hpcdash.services.jobs.triage import known_failures, lines_read
 
         store, array_id = self._session.store, str(row["array_id"])
-        known = (*self._list_key(row), len(self._asked), lines_read(store))
+        known = (*self._list_key(row), len(self._queried), lines_read(store))
         if self._failures_known[0] != known:
             groups = await asyncio.to_thread(known_failures, store, array_id, self._last_lines())
             is_new = groups != self._failures_known[1]
@@ -281,7 +281,7 @@ class JobOverview(Vertical):
         from hpcdash.domain.triage import last_meaningful
 
         texts: dict[str, str] = {}
-        for job_id in self._asked:
+        for job_id in self._queried:
             tails = self._tails.by_file(job_id).values()
             messages = [
                 last_meaningful(tail.lines) for tail in tails if any(map(str.strip, tail.lines))
@@ -304,7 +304,7 @@ class JobOverview(Vertical):
         rows = (
             known_row(store, job_id)
             for job_id in ids[:_MOST_FAILED_LOGS]
-            if job_id not in self._asked
+            if job_id not in self._queried
         )
         return [row for row in rows if row is not None and row["stdout_path"]]
 
@@ -328,7 +328,7 @@ class JobOverview(Vertical):
         self._draw()
         logged = self._logged
         if logged is not None and logged["state"] not in WAITING and self._tail is None:
-            self._ask()
+            self._start_fetch()
         if (
             self._row is not None
             and self._row["state"] in WAITING
@@ -344,7 +344,7 @@ class JobOverview(Vertical):
         if self._row is not None and self._row["id"] == row["id"] and self.is_attached:
             self._draw()
 
-    def _ask(self) -> None:
+    def _start_fetch(self) -> None:
         """One command: where the log is, its end, or from time to time what a running job uses."""
         row = self._logged
         if row is None or not self._is_seen:
@@ -381,7 +381,7 @@ class JobOverview(Vertical):
                     f"{job_id}: {unexpected(self.app, 'read this', failure).message}", markup=False
                 )
         read = self._tails.looked_at | self._tails.failures.keys()
-        self._asked |= read
+        self._queried |= read
         self._read_early -= read
         if row["state"] in ACTIVE:
             self._read_early.add(str(row["id"]))
@@ -424,7 +424,7 @@ class JobOverview(Vertical):
     def _file_shown(self) -> tuple[str, LossTail | None]:
         """The path of that file, and its end; '' and None."""
         row = self._logged
-        if row is None or row["id"] not in self._asked:
+        if row is None or row["id"] not in self._queried:
             return "", None
         state, tails = row["state"], self._tails.by_file(str(row["id"]))
         if self._chosen_file in tails:
@@ -548,7 +548,7 @@ class JobOverview(Vertical):
         if row["state"] in WAITING:
             return Content()
         if tail is None:
-            is_querying = row["id"] not in self._asked
+            is_querying = row["id"] not in self._queried
             text = "Reading its log …" if self._is_seen else ""
             if is_querying:
                 return Content.styled(text, "$text-muted")

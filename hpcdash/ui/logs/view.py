@@ -76,7 +76,7 @@ class LogView(View):
         self._error: HpcdashError | None = None
         self._streams = LogStreams(session, stream, self._row)
         self._prompts = LogPrompts(lambda: self.screen.query_one(CommandBar), lambda: self.pane)
-        self._said = ""
+        self._notice = ""
 
     def compose(self) -> ComposeResult:
         yield self._streams
@@ -93,7 +93,7 @@ class LogView(View):
         return frozenset({Kind.MINE})
 
     def on_mount(self) -> None:
-        self._ask()
+        self._start_fetch()
         self.set_interval(_ASKED_AGAIN_SECONDS, self._retry)
 
     def _retry(self) -> None:
@@ -103,9 +103,9 @@ class LogView(View):
         if not self.display or self.place is None or str(self.place.row["state"]) in ENDED:
             return
         if known_row(self.session.store, self.job_id) is None:
-            self._ask()
+            self._start_fetch()
 
-    def _ask(self) -> None:
+    def _start_fetch(self) -> None:
         start_worker(self, self._locate, exclusive=True, group="locate")
 
     async def _locate(self) -> None:
@@ -173,18 +173,18 @@ class LogView(View):
         for pane in self._streams.panes:
             pane.read_now()
         if self.place is None:
-            self._ask()
+            self._start_fetch()
 
     def store_changed(self, changed: Changed) -> None:
         if changed.kind is not Kind.MINE:
             return
         if self.place is None or any(event.job_id == self.job_id for event in changed.events):
-            self._ask()
+            self._start_fetch()
             return
         row = self._row()
         for pane in self._streams.panes:
             if row is not None and pane.row is not None and row["state"] != pane.row["state"]:
-                self._ask()
+                self._start_fetch()
             pane.row = row
             pane.say()
 
@@ -226,8 +226,8 @@ class LogView(View):
         )
 
     def hint(self) -> str:
-        if self._said:
-            return self._said
+        if self._notice:
+            return self._notice
         if self.place is None:
             return ""
         path = self.pane.window.file.place if self.pane is not None and self.pane.path else None
@@ -257,15 +257,15 @@ class LogView(View):
         row = self._row()
         return Targets((self.job_id,), (row,) if row is not None else ())
 
-    def _say(self, text: str) -> None:
+    def _show_notice(self, text: str) -> None:
         """Say something of what a key did, in place of the hint, for a while."""
-        self._said = text
+        self._notice = text
         self.post_message(self.CrumbsChanged())
         if text:
             call_after(self, _SAID_SECONDS, self._clear_notice)
 
     def _clear_notice(self) -> None:
-        self._say("")
+        self._show_notice("")
 
     # -- moving
 
@@ -303,12 +303,12 @@ class LogView(View):
     async def _go_stream(self, stream: str) -> None:
         if self.place is None:
             self._streams.stream = stream
-            self._say("")
+            self._show_notice("")
             return
         if not self._has_stderr:
-            self._say("stdout and stderr go to one file" if stream == "stderr" else "")
+            self._show_notice("stdout and stderr go to one file" if stream == "stderr" else "")
             return
-        self._say("")
+        self._show_notice("")
         self._streams.stream = stream
         await self._show_streams()
         self.take_focus()
@@ -317,7 +317,7 @@ class LogView(View):
         if self.place is None:
             return
         if not self._has_stderr:
-            self._say("stdout and stderr go to one file")
+            self._show_notice("stdout and stderr go to one file")
             return
         self._streams.is_beside = not self._streams.is_beside
         await self._show_streams()
@@ -327,7 +327,7 @@ class LogView(View):
         through.
         """
         if text := nothing_there(self.pane):
-            self._say(text)
+            self._show_notice(text)
             return None
         return self.pane
 
@@ -354,7 +354,7 @@ class LogView(View):
         if pane.search_text:
             pane.next_match(backwards=backwards)
         else:
-            self._say("nothing is searched for; / does")
+            self._show_notice("nothing is searched for; / does")
 
     def do_to_percent(self) -> None:
         self._prompts.prompt_percent()
@@ -406,16 +406,16 @@ class LogView(View):
         try:
             logs = await fetch_other_logs(self.session.store, self.place)
         except HpcdashError as error:
-            self._say(format_error(error))
+            self._show_notice(format_error(error))
             return ()
         if not logs:
-            self._say("no part of this job has a log of its own")
+            self._show_notice("no part of this job has a log of its own")
         return logs
 
     def _go_other(self, log: OtherLog | None) -> None:
         self.other = log
-        self._said = ""
-        self._ask()
+        self._notice = ""
+        self._start_fetch()
 
     async def _step_other(self, step: int) -> None:
         """To the log of another part of the job; before the first is the job's own."""
@@ -431,7 +431,7 @@ class LogView(View):
             else 0
         )
         if not 0 <= at + step <= len(logs):
-            self._say("the last part of the job" if step > 0 else "the job's own log")
+            self._show_notice("the last part of the job" if step > 0 else "the job's own log")
             return
         self._go_other(logs[at + step - 1] if at + step else None)
 
@@ -442,17 +442,19 @@ class LogView(View):
         try:
             count = len(await self._fetch_runs(self.place))
         except UsageError:
-            self._say("this job is not an array task, and no allocation for runs")
+            self._show_notice("this job is not an array task, and no allocation for runs")
             return
         except HpcdashError as error:
-            self._say(error.message)
+            self._show_notice(error.message)
             return
         if not 0 <= self.run + step <= count:
-            self._say("the last run of the allocation" if step > 0 else "the allocation's own log")
+            self._show_notice(
+                "the last run of the allocation" if step > 0 else "the allocation's own log"
+            )
             return
         self.run += step
-        self._said = ""
-        self._ask()
+        self._notice = ""
+        self._start_fetch()
 
     async def _go_task(self, step: int) -> None:
         row = self._row()
@@ -468,7 +470,7 @@ class LogView(View):
         order = sorted(tasks)
         at = order.index(row["_task"] or 0) + step
         if not 0 <= at < len(order):
-            self._say(
+            self._show_notice(
                 "the last task of the array that is known"
                 if step > 0
                 else "the first task that is known"
@@ -476,8 +478,8 @@ class LogView(View):
             return
         self.job_id = tasks[order[at]]
         self.place = None
-        self._said = ""
-        self._ask()
+        self._notice = ""
+        self._start_fetch()
         self.post_message(self.CrumbsChanged())
 
     def do_copy(self) -> None:
@@ -486,13 +488,13 @@ class LogView(View):
         self.notify(f"copied {visible(path or self.job_id)}", markup=False)
 
     def do_ask_now(self) -> None:
-        self._said = ""
+        self._notice = ""
         self.session.poller.poll_now()
-        self._ask()
+        self._start_fetch()
 
     def do_escape(self) -> bool:
-        if self._said:
-            self._say("")
+        if self._notice:
+            self._show_notice("")
         return self.pane is not None and self.pane.clear()
 
 

@@ -86,7 +86,7 @@ class ChartFollowing(View):
         self.runs = [ShownRun(one) for one in dict.fromkeys((job_id, *others))][:MOST_RUNS]
         self._patterns = tuple(patterns)
         self._file = file
-        self._kept: SeriesCache | None = None
+        self._series: SeriesCache | None = None
         self._dirty = asyncio.Event()
         self._changed_at: float | None = None
 
@@ -256,8 +256,8 @@ class ChartFollowing(View):
     def request(self) -> ChartRequest:
         from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesCache
 
-        if self._kept is None:
-            self._kept = SeriesCache()
+        if self._series is None:
+            self._series = SeriesCache()
         runs = []
         for letter, run in zip(LETTERS, self.runs, strict=False):
             if run.watched is None:
@@ -265,7 +265,7 @@ class ChartFollowing(View):
             marks = run.reading.marks if run.reading is not None else {}
             axis = run.reading.axis if run.reading is not None else ""
             runs.append(ChartRun(letter, run.watched.title, run.watched.run, marks, axis))
-        self._kept.keep_only([one.run for one in runs])
+        self._series.keep_only([one.run for one in runs])
         plot = self.query_one(ChartPlot)
         # While there is nothing to show the plot is hidden, and has the size that it had.
         size = plot.size if plot.display and plot.size.height else self.size
@@ -274,7 +274,7 @@ class ChartFollowing(View):
             self.state,
             size.width,
             size.height,
-            self._kept,
+            self._series,
             self.session.zone,
             is_ascii(),
         )

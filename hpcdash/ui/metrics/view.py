@@ -330,12 +330,12 @@ class ChartView(ChartFollowing, can_focus=True):
 
     # -- what keys and the mouse do to the span, height, scale and cursor
 
-    def _say(self, text: str) -> None:
+    def _show_notice(self, text: str) -> None:
         """Say something of what a key did, in place of the hint, for a while."""
         self.said = text
         self.post_message(self.CrumbsChanged())
         if text:
-            call_after(self, _SAID_SECONDS, partial(self._say, ""))
+            call_after(self, _SAID_SECONDS, partial(self._show_notice, ""))
 
     def help_moving(self) -> Sequence[tuple[str, str]]:
         return (
@@ -377,7 +377,7 @@ class ChartView(ChartFollowing, can_focus=True):
         if self.state.cursor is not None:
             self._move_cursor(steps)
         elif self.state.span is None:
-            self._say("everything is shown; + zooms in, c shows values")
+            self._show_notice("everything is shown; + zooms in, c shows values")
         else:
             self._see(self.state.panned(steps * 0.25, self._whole()))
 
@@ -435,7 +435,7 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def do_follow(self) -> None:
         if self.state.span is None:
-            self._say("all of it is shown, and what comes")
+            self._show_notice("all of it is shown, and what comes")
             return
         # One that stops stays where it is.
         span = self.state.shown(self._whole())
@@ -446,12 +446,12 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def do_outliers(self) -> None:
         self._see(replace(self.state, leaves_out=not self.state.leaves_out, heights={}))
-        self._say("outliers are left out" if self.state.leaves_out else "all is shown")
+        self._show_notice("outliers are left out" if self.state.leaves_out else "all is shown")
 
     def do_smoothing(self) -> None:
         at = (SMOOTHINGS.index(self.state.smoothing) + 1) % len(SMOOTHINGS)
         self._see(replace(self.state, smoothing=SMOOTHINGS[at]))
-        self._say(
+        self._show_notice(
             {"auto": "smoothed as fits what is seen", "none": "not smoothed"}.get(
                 SMOOTHINGS[at], SMOOTHINGS[at]
             )
@@ -486,7 +486,7 @@ class ChartView(ChartFollowing, can_focus=True):
     def _go_found(self, way: int) -> None:
         places = sorted({mark.x for _, mark in self.marks_found() if mark.x == mark.x})
         if not places:
-            self._say("no anomalies so far")
+            self._show_notice("no anomalies so far")
             return
         at = self.state.cursor
         further = [x for x in places if at is None or (x > at if way > 0 else x < at)]
@@ -535,7 +535,7 @@ class ChartView(ChartFollowing, can_focus=True):
     def do_metrics(self) -> None:
         request = self.request()
         if not request.all_names:
-            self._say("no metric is known yet")
+            self._show_notice("no metric is known yet")
             return
 
         def take(names: list[str] | None) -> None:
@@ -555,18 +555,18 @@ class ChartView(ChartFollowing, can_focus=True):
         """Ask which other runs; what has ended is in the history, which is asked for first."""
         row = self._row()
         if row is None:
-            self._say("the job is not known yet")
+            self._show_notice("the job is not known yet")
             return
         store = self.session.store
         if Capability.HISTORY in store.backend.capabilities and Kind.HISTORY not in store.snapshots:
             self._wants_history = True
-            self._say("asking for what has ended …")
+            self._show_notice("asking for what has ended …")
             self._has_history = asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_HISTORY_SECONDS):
                     await self._has_history.wait()
             self._wants_history = False
-            self._say("")
+            self._show_notice("")
         marked = await asyncio.to_thread(self._marked)
         choices = await asyncio.to_thread(other_runs, store, row, marked)
         shown = [run.job_id for run in self.runs[1:]]
@@ -575,7 +575,9 @@ class ChartView(ChartFollowing, can_focus=True):
             *choices,
         ]
         if not choices:
-            self._say("no other run to show: none of its array, of its name, and none is marked")
+            self._show_notice(
+                "no other run to show: none of its array, of its name, and none is marked"
+            )
             return
         dialog = ChecklistDialog(f"Overlay on job {self.job_id}", choices, shown, MOST_RUNS - 1)
         chosen = await self.app.push_screen_wait(dialog)

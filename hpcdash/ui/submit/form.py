@@ -264,14 +264,14 @@ class GroupHeading(Static, can_focus=True):
         self._folded = folded
         self.title = title
         self.is_open = is_open
-        self._said = ""
+        self._message = ""
 
     def on_mount(self) -> None:
         self.tell("")
 
     def tell(self, message: str) -> None:
         """What its fields say, for while they are folded."""
-        self._said = message
+        self._message = message
         text = Text(
             f"{'▾' if self.is_open else '▸'} {self.title}", no_wrap=True, overflow="ellipsis"
         )
@@ -282,7 +282,7 @@ class GroupHeading(Static, can_focus=True):
     def open(self, is_open: bool) -> None:
         if is_open != self.is_open:
             self.is_open = is_open
-            self.tell(self._said)
+            self.tell(self._message)
             self._folded()
 
     def enter(self) -> None:
@@ -375,7 +375,7 @@ class FormPage(VerticalScroll, can_focus=False):
     ) -> None:
         super().__init__(classes="panel")
         self.border_title = "Request"
-        self._ask = fetch
+        self._fetch = fetch
         self._last: Widget | None = None
         self.way = way
         self._groups = [_Group(group, values, absent) for group in GROUPS]
@@ -489,7 +489,7 @@ class FormPage(VerticalScroll, can_focus=False):
     def action_enter(self) -> None:
         focused = self.screen.focused
         if isinstance(focused, FieldInput):
-            if not self._ask(self.field):
+            if not self._fetch(self.field):
                 self.action_step(1)
         elif isinstance(focused, FieldToggle | GroupHeading):
             focused.enter()

@@ -128,7 +128,7 @@ class SubmitPage(View):
 
     # -- what is said of it
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Complaints beside the fields, and the verdict below."""
         if not self.is_live:
             return
@@ -223,7 +223,7 @@ class SubmitPage(View):
         if text and self.is_live:
             self.query_one("#verdict", Static).update(Text(visible(text), "bold"))
         else:
-            self._tell()
+            self._notify()
 
     def draft(self) -> Draft:
         """What stands in the form."""
@@ -318,7 +318,7 @@ class SubmitPage(View):
                 links=looked.links,
             )
             is_other = False
-        self._tell()
+        self._notify()
         if is_other:
             await self._show_script()
         else:
@@ -341,22 +341,22 @@ class SubmitPage(View):
     def _start_query(self) -> None:
         # Nobody reads the answer while something else is on the screen.
         if self.display and self.app.screen is self.screen and self.session.poller.focused:
-            start_worker(self, self._ask, exclusive=True, group="ask")
+            start_worker(self, self._query_start, exclusive=True, group="ask")
         else:
             self._resting = call_after(self, _REST_SECONDS, self._start_query)
 
-    async def _ask(self) -> None:
+    async def _query_start(self) -> None:
         """When it would start, or why it would be refused; and which of its paths are missing."""
         query = asyncio.ensure_future(self.answer.ask(self.seen, self.offers.gpu_types))
         await asyncio.sleep(0)
-        self._tell()
+        self._notify()
         await query
-        self._tell()
+        self._notify()
         self._rest_soon()
 
     async def _check_paths(self) -> None:
         await self.answer.check_paths(self.seen)
-        self._tell()
+        self._notify()
 
     def do_ask_now(self) -> None:
         """What is offered, and when it would start, asked again."""

@@ -312,7 +312,7 @@ class SubmitView(SubmitPage):
         cursor.
         """
         self._is_tried = True
-        self._tell()
+        self._notify()
         self.page_shown = FORM if self._is_narrow else self.page_shown
         self._arrange()
         if wrong := [name for name in self.seen.problems if self._has_field(name)]:
@@ -375,7 +375,7 @@ def starting_points(view: SubmitView) -> list[tuple[str, str, Callable[[], None]
     ]
     if view.put_away is not None:
         before = view.put_away
-        found.append(("what stood there before", _said(before), lambda: view.put(before)))
+        found.append(("what stood there before", _load_message(before), lambda: view.put(before)))
     templates = view.templates
     for name in templates.names() if templates is not None else ():
         found.append((name, "a template", partial(_take_template, view, name)))
@@ -487,7 +487,7 @@ def _parse_command(text: str) -> str:
     )
 
 
-def _said(draft: Draft) -> str:
+def _load_message(draft: Draft) -> str:
     texts = draft.texts
     return " ".join((texts.get("name") or texts.get("command") or texts.get("file") or "").split())
 

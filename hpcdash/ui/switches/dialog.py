@@ -63,7 +63,7 @@ class SwitchPicture(Struct, frozen=True):
     is_known_who: bool
     note: str
     progress: SwitchProgress
-    deeds: SwitchActions
+    history: SwitchActions
     log: str
     does: str
     command: str
@@ -75,7 +75,7 @@ class SwitchPicture(Struct, frozen=True):
 
 def switch_lines(picture: SwitchPicture) -> Iterator[Line]:
     """(label, words, style) of each line below the path."""
-    check, kind, actions = picture.look, picture.kind, picture.deeds
+    check, kind, actions = picture.look, picture.kind, picture.history
     if overridden := picture.switch.overridden_note:
         yield "", f"! {visible(overridden)} (p takes another)", "bold"
     is_known = actions.is_any or check.is_dropped
@@ -108,7 +108,7 @@ def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
     """Whom it stops, or has save; of one that is there those that are left; nobody where all have
     ended.
     """
-    is_known = picture.look.is_dropped or (picture.deeds.is_any and not picture.does)
+    is_known = picture.look.is_dropped or (picture.history.is_any and not picture.does)
     label = "left" if is_known else "stops" if picture.kind is SwitchKind.KILL else "seen by"
     if not is_known and refusal(picture.look):
         label = "for"
@@ -401,7 +401,7 @@ class SwitchDialog(Dialog[None]):
                 found is not None,
                 "" if found is None else found.note,
                 self.tracker.progress,
-                self.tracker.deeds,
+                self.tracker.history,
                 self.tracker.log_message,
                 self.tracker.plan.commands[0].words
                 if self.can_drop and self.tracker.plan is not None

@@ -73,7 +73,7 @@ class SwitchTracker:
         self.switch_jobs: SwitchJobs | None = None
         self.log_message = ""
         self.progress = SwitchProgress()
-        self.deeds = SwitchActions()
+        self.history = SwitchActions()
         self.problem = ""
         # What an act said, until the next.
         self.act_message = ""
@@ -113,7 +113,7 @@ class SwitchTracker:
         self._log = await asyncio.to_thread(self.switches.switch_log, switch)
         seconds_ago = await asyncio.to_thread(self.switches.dropped_here_seconds_ago, switch)
         if seconds_ago is not None:
-            self.deeds = SwitchActions(dropped=self._time_of_day(seconds_ago))
+            self.history = SwitchActions(dropped=self._time_of_day(seconds_ago))
             self._dropped_here = monotonic() - seconds_ago
             await self._log.resume()
         await self.refresh(dropped_seconds_ago=seconds_ago)
@@ -121,7 +121,7 @@ class SwitchTracker:
     def _forget_actions(self) -> None:
         """What was known of another file."""
         self.look, self.switch_jobs, self.plan, self._log = None, None, None, None
-        self.deeds, self.progress, self.log_message, self.act_message = (
+        self.history, self.progress, self.log_message, self.act_message = (
             SwitchActions(),
             SwitchProgress(),
             "",
@@ -182,7 +182,9 @@ class SwitchTracker:
                 return
             since = dropped_at(check, here if check.is_dropped else dropped_seconds_ago)
             self._dropped_at = self._dropped_at if since is None else since
-            was_taken = bool(self.deeds.dropped) and not check.is_dropped and not self.deeds.cleared
+            was_taken = (
+                bool(self.history.dropped) and not check.is_dropped and not self.history.cleared
+            )
             is_ending = self.kind is SwitchKind.KILL and (
                 was_taken or (check.is_dropped and self._is_list_old)
             )
@@ -199,10 +201,10 @@ class SwitchTracker:
             return
         is_gone = check.thing is Thing.NOTHING and bool(check.there)
         was_there = before is not None and before.is_dropped
-        if (was_there or dropped_seconds_ago is not None) and is_gone and not self.deeds.cleared:
+        if (was_there or dropped_seconds_ago is not None) and is_gone and not self.history.cleared:
             # Programs that look often are quicker than the next look.
-            self.deeds = replace(
-                self.deeds, gone=self._time_of_day() if before is not None else "since then"
+            self.history = replace(
+                self.history, gone=self._time_of_day() if before is not None else "since then"
             )
         self.look = check
         try:
@@ -244,12 +246,12 @@ class SwitchTracker:
         """Whether it grows, and from a drop on what it says of it."""
         if (log := self._log) is None:
             return
-        if self.deeds.dropped and log.is_marked:
+        if self.history.dropped and log.is_marked:
             message, text = await log.said()
             if self._log is log:
-                self.log_message, self.deeds = (
+                self.log_message, self.history = (
                     text,
-                    replace(self.deeds, said=message, is_log_read=True),
+                    replace(self.history, said=message, is_log_read=True),
                 )
         elif self.living:
             text = await log.words(self.living)
@@ -283,17 +285,19 @@ class SwitchTracker:
         by its last job.
         """
         is_followed = self.look is not None and (
-            self.look.is_dropped or (bool(self.deeds.dropped) and self.living)
+            self.look.is_dropped or (bool(self.history.dropped) and self.living)
         )
         is_time = monotonic() - self._looked_at >= LOOK_SECONDS - 2 and not self._looking.locked()
-        return bool(is_followed) and is_time and not self.is_acting and not self.deeds.cleared
+        return bool(is_followed) and is_time and not self.is_acting and not self.history.cleared
 
     # -- what is done
 
     @property
     def doubt(self) -> str:
         """Why it is asked before what is there is removed, '' where it is not."""
-        is_dropped_here = bool(self.deeds.dropped) and not (self.deeds.gone or self.deeds.cleared)
+        is_dropped_here = bool(self.history.dropped) and not (
+            self.history.gone or self.history.cleared
+        )
         return "" if self.look is None else clear_doubt(self.look, is_dropped_here=is_dropped_here)
 
     async def carry_out(self, plan: Plan) -> bool:
@@ -350,10 +354,10 @@ class SwitchTracker:
         if not is_drop:
             was_there = self.look is not None and self.look.is_dropped
             unseen = format_unseen(self.kind, self.progress) if was_there else ""
-            self.deeds = replace(self.deeds, cleared=self._time_of_day(), unseen=unseen)
+            self.history = replace(self.history, cleared=self._time_of_day(), unseen=unseen)
             self._dropped_here = None
             return
-        self.deeds = SwitchActions(dropped=self._time_of_day())
+        self.history = SwitchActions(dropped=self._time_of_day())
         self.progress, self._most_jobs, self._dropped_at = SwitchProgress(), 0, None
         self._dropped_here = begun
         self._lived_then = frozenset(str(row["id"]) for row in self.living)

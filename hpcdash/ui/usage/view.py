@@ -132,7 +132,7 @@ class UsageView(View):
 
     def on_mount(self) -> None:
         self.take_focus()
-        self._ask()
+        self._start_fetch()
 
     def shown(self) -> None:
         self.take_focus()
@@ -141,7 +141,7 @@ class UsageView(View):
 
     def do_mine(self) -> None:
         self.everyone = not self.everyone
-        self._ask()
+        self._start_fetch()
 
     def do_grouping(self) -> None:
         """The table has a row for each of the next: queue, user, account, name, day, week."""
@@ -151,7 +151,7 @@ class UsageView(View):
 
     def do_ask_now(self) -> None:
         if self._progress is None:
-            self._ask()
+            self._start_fetch()
 
     def do_span(self) -> None:
         choices = [Choice(since, label=label) for since, label in _SPANS.items()]
@@ -170,7 +170,7 @@ class UsageView(View):
     def _take_span(self, span: tuple[str, str] | None) -> None:
         if span is not None and span != self._span:
             self._span = span
-            self._ask()
+            self._start_fetch()
 
     def do_save_report(self) -> None:
         """The report as a page of HTML, in the folder that hpcdash was started in."""
@@ -208,7 +208,7 @@ class UsageView(View):
         zone = self.session.zone or LOCAL_ZONE
         return parse_span(since, until, now_epoch=self.session.store.clock.now(), zone=zone)
 
-    def _ask(self) -> None:
+    def _start_fetch(self) -> None:
         """Ask for the span; what is shown of another one stays until there is an answer."""
         self._stop.set()
         self._stop = asyncio.Event()

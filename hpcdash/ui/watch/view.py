@@ -196,7 +196,7 @@ class AlertsView(TableView):
         await self.board.read_again()
         events = await self.board.look()
         self._has_looked = True
-        self._tell(events)
+        self._notify(events)
 
     def _judge(self) -> None:
         start_worker(self, self._judged, exclusive=True, group="judged alerts")
@@ -208,9 +208,9 @@ class AlertsView(TableView):
             if self._is_due:
                 self._check_if_due()
             else:
-                self._tell(await board.judge())
+                self._notify(await board.judge())
 
-    def _tell(self, events: Sequence[Any]) -> None:
+    def _notify(self, events: Sequence[Any]) -> None:
         if isinstance(self.screen, DashboardScreen):
             self.screen.announce_alerts(self.session, events)
         self.reload()

@@ -263,13 +263,13 @@ class Banner(Static):
                 lines.append(f"  {meanwhile}")
             if error.next_step:
                 lines.append(f"  → {error.next_step}")
-        self._say(lines)
+        self._draw(lines)
 
     def notice(self, text: str) -> None:
         """Something worth knowing that is no error, in one line or more."""
-        self._say(f"! {text}".splitlines() if text else [], notice=True)
+        self._draw(f"! {text}".splitlines() if text else [], notice=True)
 
-    def _say(self, lines: list[str], notice: bool = False) -> None:
+    def _draw(self, lines: list[str], notice: bool = False) -> None:
         width = max(20, (self.size.width or self.app.size.width) - 4)
         text = "\n".join(clip(visible(line), width * 2) for line in lines)
         if text != self._shown:

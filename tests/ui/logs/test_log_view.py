@@ -132,10 +132,10 @@ async def test_keys_in_a_log_that_is_not_there_say_why_nothing_happens(log: Path
         await open_log(pilot)
         why = "nothing to go through: there is no such file"
         for key in ("number_sign", "n", "N", "f"):
-            current_view(pilot)._say("")
+            current_view(pilot)._show_notice("")
             await pilot.press(key)
             await shows(pilot, why)
-        current_view(pilot)._say("")
+        current_view(pilot)._show_notice("")
         # What one types on is the line's all the same: letters are keys as well.
         for typed in ("slash x y enter", "percent_sign 5 enter", "at 1 0 : 0 0 enter"):
             await pilot.press(*typed.split())

@@ -81,7 +81,7 @@ _GROW_SECONDS = 10.0
 _LAST_LINES_SECONDS = 1.0
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     print(f"hpcdash: {text}", flush=True)
 
 
@@ -219,7 +219,7 @@ class SliceRun:
             self.status.began, self.status.ended = time.time(), {}
             began = time.monotonic()
             self.publish(self.status)
-            say(f"attempt {self.attempts.number}: {self.attempts.counts}, on {names}")
+            report(f"attempt {self.attempts.number}: {self.attempts.counts}, on {names}")
             try:
                 outcome = self.attempt(slices)
             finally:
@@ -232,12 +232,12 @@ class SliceRun:
             self.status.waiting = ""
             if outcome.kind == SUCCEEDED:
                 self.publish(self.status)
-                say(f"attempt {self.attempts.number} succeeded; {self.attempts.counts}")
+                report(f"attempt {self.attempts.number} succeeded; {self.attempts.counts}")
                 return 0
             text = (
                 f"attempt {self.attempts.number} {outcome.kind}: {outcome.worker}, {outcome.words}"
             )
-            say(text)
+            report(text)
             # One that grows goes on at once with what it holds.
             self.attempts = self.attempts.after(
                 outcome, math.inf if remaining else time.monotonic() - began
@@ -249,7 +249,7 @@ class SliceRun:
             )
             if self.attempts.is_over:
                 self.publish(self.status)
-                say(f"no further attempt: {self.attempts.counts}")
+                report(f"no further attempt: {self.attempts.counts}")
                 return outcome.code or 1
             pause = self.attempts.pause_seconds
             self.status.attempt, self.status.ended = self.attempts.number, {}
@@ -295,7 +295,7 @@ class SliceRun:
                         unusable.append(head)
                         pending |= self._request_slices(1)
                 if isinstance(held, str):
-                    say(held)
+                    report(held)
                     problems[held] = None
                 else:
                     found.append(held)
@@ -307,7 +307,7 @@ class SliceRun:
                 continue
             text = self._waiting(len(found), time.monotonic() - began)
             self.wait_for("; ".join((*problems, text)))
-            say(text)
+            report(text)
             pause = min(2 * pause, _WAIT_SECONDS)
             is_held_long = bool(found) and time.monotonic() - found_at >= gather
             requested = 0 if is_held_long else max(self.sizes) - len(found)
@@ -397,7 +397,7 @@ class SliceRun:
                 outcome = replace(outcome, kind=CANCELLED)
             self.status.ended[rank] = (outcome.kind, outcome.words, outcome.code, node)
             if outcome.kind in (FAILED, PREEMPTED):
-                say(
+                report(
                     f"attempt {self.attempts.number}: {outcome.worker} {outcome.kind}: "
                     f"{outcome.words}"
                 )
@@ -414,7 +414,7 @@ class SliceRun:
                 if reference in locks:
                     # Another job may have the slice by now.
                     outcomes.append(_outcome(reference, f"the lock of {locks.pop(reference)}")[0])
-                    say(
+                    report(
                         f"attempt {self.attempts.number}: {outcomes[-1].worker} is lost: "
                         f"{outcomes[-1].words}"
                     )
@@ -478,7 +478,7 @@ class SliceRun:
             return True
         text = format_not_started(sorted(set(waiting).difference(*begun)))
         if text != self.status.waiting:
-            say(f"attempt {self.attempts.number}: {text or 'all workers have started'}")
+            report(f"attempt {self.attempts.number}: {text or 'all workers have started'}")
             self.wait_for(text)
         return bool(text)
 
@@ -606,7 +606,7 @@ class Publisher:
             ValueError,
             RuntimeError,
         ) as error:
-            say(f"job lists cannot show the status of this run: {_error_text(error)}")
+            report(f"job lists cannot show the status of this run: {_error_text(error)}")
             self._key = b""
 
 
