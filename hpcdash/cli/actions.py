@@ -216,7 +216,7 @@ def _refuse_ambiguous(job_ids: Sequence[str], expression: str, *, everyone: bool
 
 
 def _list_jobs(rows: Sequence[Row]) -> None:
-    """What a filter found, a line a job, on stderr."""
+    """Print the jobs that a filter found to stderr, one line per job."""
     for row in rows[:_MOST_JOBS_LISTED]:
         name = clip(visible(str(row["name"] or "")), 40)
         print(
@@ -241,12 +241,10 @@ def _unknown(job_ids: Sequence[str], rows: Sequence[Row]) -> list[str]:
 
 
 def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str]) -> None:
-    """What will be done, to whose jobs in which states, what that costs, and the commands, on
-    stderr.
-    """
+    """Print a plan to stderr: action, jobs with owners and states, cost, and the commands."""
     verb = plan.request.verb
     rows = plan.rows
-    # What has ended can be run once more, or deleted; nothing else happens to it.
+    # Finished jobs can only be requeued or deleted.
     if verb not in (Verb.REQUEUE, Verb.DELETE):
         rows = tuple(row for row in rows if row["state"] in ACTIVE | WAITING) or rows
     print(f"{verb} on {visible(session.name)}: {format_jobs(rows)}", file=sys.stderr)
@@ -394,7 +392,7 @@ def _settle(common: CommonOptions, newest: int) -> None:
 
 
 def format_end(entry: JournalEntry) -> str:
-    """How an action ended, in one line; the scheduler's words where it refused."""
+    """Return the end of an action in one line, with the scheduler's message where it refused."""
     refused = [outcome for outcome in entry.outcomes if outcome.done is False]
     unknown = [outcome for outcome in entry.outcomes if outcome.done is None]
     total = len(entry.outcomes)

@@ -521,7 +521,7 @@ def run_inside(
 
 
 def _too_much(request: Request, allocation: Allocation) -> Sequence[str]:
-    """What a request asks for that the allocation has not."""
+    """Return a finding for a request that needs more than the allocation has; () for none."""
     have = allocation.row["gpus"]
     if request.slot_type is SlotType.CPU or not have or request.slots <= have:
         return ()

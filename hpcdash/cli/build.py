@@ -87,7 +87,7 @@ def found_here() -> dict[str, str]:
 
 
 def why_none_here() -> str:
-    """Why `found_here` finds no scheduler."""
+    """Return the reason why `found_here` finds no scheduler."""
     there = (
         one.unconfigured
         for one in map(local_configuration, ON_LOGIN_NODES)
@@ -140,31 +140,31 @@ def _found(pattern: re.Pattern[str], text: str) -> str:
 
 
 def cache_root() -> Path:
-    """Where snapshots are kept between runs; HPCDASH_CACHE sets another place."""
+    """Return the folder of snapshots cached between runs; HPCDASH_CACHE overrides it."""
     return path_variable("HPCDASH_CACHE") or platformdirs.user_cache_path("hpcdash")
 
 
 def state_root() -> Path:
-    """Where state.db, the journal and kept scripts are; HPCDASH_STATE sets another place.
+    """Return the folder of state.db, the journal and stored scripts; HPCDASH_STATE overrides it.
 
     Raises NotPrivate.
     """
     named = path_variable("HPCDASH_STATE")
     folder = named or platformdirs.user_state_path("hpcdash")
-    # Whoever could replace the usual place has the home.
+    # Only someone who controls the home could replace the usual place.
     require_own(folder, "HPCDASH_STATE", may_be_replaced=named is None)
     return folder
 
 
 def journal() -> Journal:
-    """What was done from here, on whichever cluster."""
+    """Return the journal of actions from this machine on all clusters."""
     return Journal(state_root() / "journal.jsonl")
 
 
 def queue_folder() -> Path:
-    """Where this machine's embedded queue is; HPCDASH_QUEUE sets another place.
+    """Return the folder of this machine's embedded queue; HPCDASH_QUEUE overrides it.
 
-    Homes may be shared by machines.
+    Machines may share a home, so the folder has the node's name.
     """
     return path_variable(FOLDER_VARIABLE) or state_root() / "queue" / node_name()
 
@@ -303,9 +303,7 @@ def is_first_start(common: CommonOptions, settings: Settings) -> bool:
 
 
 def why_this(common: CommonOptions, settings: Settings) -> str:
-    """What was chosen where nobody said anything, and how to say something; '' where somebody
-    did.
-    """
+    """Return which scheduler was chosen by default and how to choose another; '' if it was not."""
     if common.ssh or common.local or common.cluster or common.backend or settings.clusters:
         return ""
     here = found_here()
@@ -433,7 +431,7 @@ def cluster_queue_pace(cluster: ClusterSettings) -> Pace:
 
 
 def pool_folder(name: str) -> Path:
-    """Where the coordinator of a shared pool keeps what it knows."""
+    """Return the folder in which the coordinator of a shared pool stores its state."""
     return state_root() / "share" / name
 
 
@@ -495,8 +493,9 @@ def snapshot_cache(
 
 
 def _cache_name(cluster: ClusterSettings, backends: Sequence[str]) -> str:
-    """What a cluster's tables are kept under: no two schedulers or servers share it, as far as that
-    is known here.
+    """Return the name under which a cluster's tables are cached.
+
+    No two schedulers or servers share it, as far as they are known here.
     """
     place = " ".join(filter(None, (str(cluster.ssh or ""), cluster.url))) or "local"
     if place == "local":

@@ -1,4 +1,4 @@
-"""What a shell completes: job IDs, clusters, queues and filters, from the configuration and earlier
+"""Shell completion of job IDs, clusters, queues and filters, from the configuration and earlier
 runs.
 """
 
@@ -127,7 +127,7 @@ def _common(context: click.Context) -> CommonOptions:
 
 
 def completion_script(cli: click.Command, shell: str) -> str:
-    """What a shell reads to complete `hpcdash`."""
+    """Return the script that a shell reads to complete `hpcdash`."""
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(cli, {}, "hpcdash", _VARIABLE).source() + "\n"

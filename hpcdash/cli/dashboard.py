@@ -293,7 +293,7 @@ async def show_app(
 
 
 def theme_folders() -> list[Path]:
-    """Where a person's own themes are."""
+    """Return the folders of a person's own themes."""
     return [platformdirs.user_config_path("hpcdash") / "themes"]
 
 
@@ -308,8 +308,9 @@ def leave_app(app: TerminalApp) -> None:
 
 
 def _import_grouping() -> None:
-    """What groups rows, without pyarrow.dataset, which it would load if it could: file systems and
-    Parquet, 20 MB.
+    """Import pyarrow.acero, which groups rows, without pyarrow.dataset.
+
+    pyarrow would load pyarrow.dataset if it could: file systems and Parquet, 20 MB.
     """
     if "pyarrow.dataset" not in sys.modules:
         sys.modules["pyarrow.dataset"] = None  # type: ignore[assignment]  # how Python marks what is not there
@@ -340,9 +341,7 @@ def _collect_garbage() -> None:
 
 
 def _read_choices(settings: Settings) -> Choices:
-    """What was chosen on the screen; what the configuration says counts where it was written
-    later.
-    """
+    """Return the choices made on the screen; a configuration file written later has precedence."""
     choices = read_choices(state_root())
     try:
         is_later = settings.file is not None and (

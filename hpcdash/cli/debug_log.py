@@ -10,7 +10,7 @@ from hpcdash.private_files import close_to_others, make_folder
 
 
 def log_file() -> Path:
-    """Where --debug writes."""
+    """Return the path of the log that --debug writes."""
     import platformdirs
 
     return platformdirs.user_log_path("hpcdash") / "hpcdash.log"

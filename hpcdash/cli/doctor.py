@@ -148,9 +148,7 @@ def _cache_check() -> Check:
 
 
 def _alerts_checks(settings: Settings) -> list[Check]:
-    """Whether those who are told of alerts can be, as far as their secrets go; [] where [watch]
-    names no one.
-    """
+    """Check the secrets of the channels that send alerts; [] where [watch] names no recipient."""
     from hpcdash.services.watch.secrets import build_notifiers, unready
 
     notifiers, _ = build_notifiers(settings.watch.notices, str(settings.file or ""))
@@ -165,9 +163,7 @@ def _alerts_checks(settings: Settings) -> list[Check]:
 
 
 def secret_checks(cluster: ClusterSettings) -> list[Check]:
-    """Whether nobody on the way to a cluster's URL can read its token and headers; [] where it has
-    none.
-    """
+    """Check that a cluster's token and headers are sent encrypted or locally; [] where it has none."""
     if not (cluster.token_file or cluster.headers_file):
         return []
     url = urlsplit(cluster.url)
@@ -279,10 +275,10 @@ def clock_check(
     is_synced_here: bool | None,
     is_synced_there: bool | None,
 ) -> Check:
-    """How far the cluster's clock is ahead of this machine's, and which of the two is wrong.
+    """Report how far the cluster's clock is ahead of this machine's, and which of the two is wrong.
 
-    `is_synced_here` and `is_synced_there` are whether a time server keeps the clock, None where that is not
-    told.
+    `is_synced_here` and `is_synced_there` tell whether a time server controls the clock; None where
+    this is unknown.
     """
     there = datetime.fromtimestamp(there_epoch, UTC)
     reported = f"differs by {ahead_seconds:+.0f} s (cluster time: {there:%Y-%m-%d %H:%M:%S} UTC)"
@@ -309,7 +305,7 @@ def clock_check(
 
 
 async def _is_synchronized(transport: Transport) -> bool | None:
-    """Whether a time server keeps a machine's clock; None where that is not told."""
+    """Return whether a time server controls a machine's clock; None where this is unknown."""
     try:
         answer = await transport.run(
             ("timedatectl", "show", "--property=NTPSynchronized", "--value")
@@ -405,7 +401,9 @@ def _accounting_check(store: ClusterStore) -> Check:
 
 
 async def _accounts_check(store: ClusterStore) -> Check | None:
-    """Which accounts one may charge; None where the scheduler has none, or keeps no accounting."""
+    """Report the accounts that the user may charge; None where the scheduler has none, or no
+    accounting.
+    """
     probe = store.probe
     if probe is None or not probe.has_accounting:
         return None

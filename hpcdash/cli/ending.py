@@ -1,4 +1,4 @@
-"""How hpcdash ends when it is told to: by a signal, by ctrl+c, or because its terminal is gone."""
+"""How hpcdash ends on a signal, on ctrl+c, or after its terminal is gone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EndedBySignal(SystemExit):
 
 
 class Dashboard(Protocol):
-    """What is told of signals."""
+    """Protocol of the dashboard that receives signals."""
 
     is_outside: bool
 
@@ -157,5 +157,7 @@ def leave_terminal() -> None:
 
 
 def _handled_signals(*numbers: signal.Signals) -> list[signal.Signals]:
-    """Without those that are ignored: nohup, and a shell's background, have a program go on."""
+    """Return the signals that are not ignored: under nohup or in a shell's background hpcdash
+    continues.
+    """
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

@@ -102,7 +102,7 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
 
 
 def _known_hosts() -> tuple[dict[str, str], str]:
-    """Those of ~/.ssh/config that can be named, with their addresses; and why there are none."""
+    """Return the hosts that ~/.ssh/config names, with their addresses, and an error message or ''."""
     from hpcdash.transport.ssh_config import named_hosts
 
     try:
@@ -141,9 +141,9 @@ class _Trial:
         return self._store.transport.health if self._store is not None else Health()
 
     async def run(self) -> bool:
-        """As `check_cluster`; begins anew each time.
+        """Check the cluster with `check_cluster`, over a new connection each time.
 
-        Raises UsageError for what is no destination.
+        Raises UsageError for an invalid destination.
         """
         await self.close()
         self.pool = connection_pool(self._prompter)

@@ -30,7 +30,9 @@ DEFAULT_SINCE = "7d"
 
 
 class HistoryOptions(Struct, frozen=True):
-    """What --since, --until and the options that select say; '' where they were not given."""
+    """Values of --since, --until and the options that select jobs; '' where an option was not
+    given.
+    """
 
     since: str = ""
     until: str = ""

@@ -55,7 +55,7 @@ _IMAGES_IN_CACHE = "hpcdash/images"
 
 
 class ImageRequest(Struct, frozen=True):
-    """What every command of images is told: `folder` is --store, '' where it was left out."""
+    """Options common to all commands of images: `folder` is --store, '' where it was left out."""
 
     runtime: Runtime
     folder: str = ""

@@ -219,7 +219,7 @@ def print_table(
 
 
 def _format_nothing(spec: TableSpec, *, mine: bool, all_rows: int) -> str:
-    """What a person who sees a title line and no rows may want to know."""
+    """Return the message for an empty table: the reason why it has no rows."""
     if all_rows:
         return f"none of {counted(all_rows, 'row')} matches the filter"
     if spec.name in ("jobs", "history") and mine:
@@ -293,8 +293,8 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
 
 
 def run_sooner(common: CommonOptions, job: str, form: str) -> None:
-    """When a waiting job would start as it is, shorter, and on fewer nodes, with the commands that
-    asked.
+    """Print when a pending job would start unchanged, shorter and on fewer nodes, with the commands
+    used.
     """
     from hpcdash.services.usage.sooner import StartOption, fetch_start_options
 
@@ -328,7 +328,7 @@ def run_sooner(common: CommonOptions, job: str, form: str) -> None:
 
 
 def _activity(activity: Activity) -> dict[str, object]:
-    """What a job's program runs, for JSON."""
+    """Return the activity of a job's program, for JSON."""
     return {
         "counts": [
             {
@@ -348,7 +348,7 @@ def _activity(activity: Activity) -> dict[str, object]:
 
 
 def _failure(picture: JobPicture) -> dict[str, object] | None:
-    """Why a job failed as its log tells, for JSON; None of any other job."""
+    """Return the cause of a job's failure according to its log, for JSON; None for any other job."""
     failure, error = picture.failure, picture.errors.get(Part.LOG)
     if failure is None:
         return (

@@ -1,4 +1,4 @@
-"""Which packages hpcdash stands on in this installation, and their licences."""
+"""Packages that hpcdash uses in this installation, and their licences."""
 
 from __future__ import annotations
 

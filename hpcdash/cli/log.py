@@ -70,7 +70,7 @@ _ARRIVES_SECONDS = 15.0
 
 
 class LogOutput(Protocol):
-    """Where a log's bytes go; raises BrokenPipeError once nobody reads."""
+    """Target of a log's bytes; raises BrokenPipeError once nobody reads."""
 
     def write(self, content: bytes, offset: int) -> None:
         """Write what comes next; `offset` is its place in the file, which goes on where it ended or
@@ -79,7 +79,7 @@ class LogOutput(Protocol):
         ...
 
     def pause(self) -> None:
-        """Nothing more comes for now: show what has no newline yet."""
+        """Show text that has no newline yet, as nothing more comes for now."""
         ...
 
     def end_line(self) -> None:
@@ -96,7 +96,7 @@ def log_output() -> LogOutput:
 
 
 def color_system(variables: Mapping[str, str]) -> ColorSystem | None:
-    """How many colours to write; None where NO_COLOR or the terminal wants none."""
+    """Return how many colours to write; None where NO_COLOR or the terminal excludes them."""
     terminal = variables.get("TERM", "")
     if variables.get("NO_COLOR") or terminal in ("", "dumb", "unknown"):
         return None
@@ -236,8 +236,9 @@ class LogFollower:
         self.known, self.identity, self.has_moved = check, check.identity, False
 
     async def _start_of_lines(self, content: bytes, offset: int, lines: int) -> int:
-        """Where the last `lines` lines begin, of a file that ends with `content` at `offset`;
-        looked for backwards.
+        """Find backwards the offset of the last `lines` lines of a file that ends with `content`.
+
+        `content` begins at `offset` in the file.
         """
         reach = max(0, offset + len(content) - _LOOK_BACK_BYTES - lines * LONGEST_PIECE)
         # A newline at the very end ends the last line, and begins none.
@@ -410,9 +411,9 @@ class _RunLog:
         self._pause_seconds = _FIRST_STATE_SECONDS
 
     async def ask(self) -> None:
-        """How the allocation and its runs are now.
+        """Fetch the present state of the allocation and its runs.
 
-        Raises UsageError for a run that there is not.
+        Raises UsageError for a run that does not exist.
         """
         from hpcdash.services.submit.allocations import (
             fetch_runs,
@@ -487,8 +488,9 @@ class _RunLog:
 
 
 async def _task_place(store: ClusterStore, place: LogPlace) -> LogPlace:
-    """Of an array whose row is that of the tasks that wait, the log of one that runs or ended, if
-    the queue has one.
+    """Locate the log of a started task where the row is that of an array's pending tasks.
+
+    A task that runs or ended is taken if the queue has one; else `place` is returned.
     """
     array_id = place.job_id
     if place.row["array_id"] != array_id or place.row["_tasks"] == 1:
@@ -499,7 +501,7 @@ async def _task_place(store: ClusterStore, place: LogPlace) -> LogPlace:
 
 
 def _file(store: ClusterStore, place: LogPlace, err: bool) -> LogFile:
-    """Where the text comes from; what is not certain about it is said."""
+    """Return the log file to read, and print what is uncertain about it."""
     files = place.files
     if err and files.stderr is None and files.stdout is not None:
         say(f"job {place.job_id} writes stderr to its stdout file")
@@ -541,7 +543,7 @@ class _JobLog:
 
     @property
     def _file(self) -> LogFile:
-        """Where it is now: what a node had comes to its last folder when the job ends."""
+        """Present log file: a node's file moves to its final folder when the job ends."""
         return self._tail.file
 
     @property

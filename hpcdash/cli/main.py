@@ -40,7 +40,7 @@ _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _PipeClosed(Exception):
-    """Whoever read stdout has enough."""
+    """Raised when the reader of stdout has closed it."""
 
 
 class _Interrupted(Exception):

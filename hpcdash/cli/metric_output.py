@@ -59,8 +59,8 @@ _PLAIN_LETTERS = str.maketrans({"→": ">", "–": "-", "…": "."})
 
 
 def run_axis(run: JoinedRun, name: str | None = None) -> str:
-    """What x is, of all or of one metric: the step where the log says it, else the next that it
-    says.
+    """Return the x axis of all metrics or of one: the step where the log has it, else the next
+    axis.
     """
     return run.axes(name)[0]
 
@@ -151,7 +151,7 @@ class ComingRows:
         return bool(self._names)
 
     def new_rows(self, run: JoinedRun, names: Sequence[str], *, is_end: bool = False) -> bytes:
-        """What to write now, with the titles before the first row."""
+        """Return the CSV rows to write now, with the titles before the first row."""
         axis = run_axis(run)
         if self.has_begun and axis != self._axis:
             return b""
@@ -197,8 +197,9 @@ class ComingRows:
 
 
 class Paper(Struct, frozen=True):
-    """What is drawn on: `width` in cells, `height` where no more rows fit, and which colours and
-    letters it has.
+    """Surface to draw on: `width` in cells, colours, and character set.
+
+    `height` is the most rows that fit, None for no limit.
     """
 
     width: int
@@ -270,7 +271,9 @@ def _painted(line: Line, paper: Paper) -> str:
 
 
 def job_facts(row: Mapping[str, Any], now: float, *, is_array: bool, is_whole: bool) -> JobFacts:
-    """What a job's row says that its end is told from; `is_whole`: all that it wrote is read."""
+    """Return the facts of a job's row that estimate its end; `is_whole`: its whole log has been
+    read.
+    """
     if row.get("state") != "running":
         return JobFacts(now)
     limit, elapsed = row["limit_seconds"], row["elapsed_seconds"]
@@ -280,10 +283,10 @@ def job_facts(row: Mapping[str, Any], now: float, *, is_array: bool, is_whole: b
 
 
 def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: PaceGrowth) -> list[str]:
-    """What the metrics say, in lines: where each stands, its spikes and nan; end and pace against
-    the job's limit.
+    """Return the metrics in lines: last value, spikes and nan of each; end and pace against the
+    limit.
 
-    `growth` is what earlier calls saw of the same run.
+    `growth` has the observations of earlier calls on the same run.
     """
     lines = []
     for name in names:

@@ -116,7 +116,7 @@ def run_metrics(
 
 
 class _Output:
-    """Where the metrics go, and in which form."""
+    """Destination and format of the metrics."""
 
     def __init__(
         self,
@@ -305,7 +305,7 @@ async def _until_over(run: WatchedRun, output: _Output) -> None:
 
 
 class _Progress:
-    """How far it is, on a stderr that is a terminal, once it takes long."""
+    """Progress on a stderr that is a terminal, shown after one second."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + 1.0

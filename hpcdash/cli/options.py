@@ -29,7 +29,7 @@ _MAY_BE_EMPTY = ("--filter", "arguments")
 
 
 class CommonOptions(Struct, frozen=True):
-    """Which cluster and how; None and False where the person said nothing."""
+    """Options that select a cluster and its connection; None and False where they were not given."""
 
     cluster: str | None = None
     ssh: str | None = None

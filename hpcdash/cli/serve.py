@@ -196,7 +196,7 @@ def _listening(port: int, path: Path | None) -> Iterator[tuple[socket.socket, st
 
 
 def _is_in_background(terminal: int) -> bool:
-    """What is typed is for another program then; to read it would stop this one."""
+    """Return whether typed text goes to another program; a read would then stop this one."""
     try:
         return os.tcgetpgrp(terminal) != os.getpgrp()
     except OSError:

@@ -284,8 +284,8 @@ def _pool_here(session: ClusterSession, name: str) -> PoolSettings:
 
 
 def run_show(common: CommonOptions, name: str, *, expression: str, form: str) -> None:
-    """What a pool's coordinator has published: how full it is, quotas, and the tasks that a filter
-    leaves.
+    """Print the state of a pool that its coordinator published: load, quotas, and the filtered
+    tasks.
     """
     from msgspec import to_builtins
     from msgspec.structs import replace

@@ -170,7 +170,7 @@ class RequestSubmitting(Struct):
         after: tuple[str, ...],
         held: bool,
     ) -> RequestSubmitting:
-        """From a file *.toml; raises ConfigError and UsageError for what is wrong with it."""
+        """Read a submission from a *.toml file; raises ConfigError and UsageError for errors in it."""
         site = chosen_site(common)
         try:
             source = read_source(path, site=site.launch.site, user=site.cluster.user)
@@ -266,7 +266,7 @@ def _one_each(parts: Sequence[str]) -> list[str]:
 
 
 class Submitting(Protocol):
-    """What is submitted, once or as the links of a chain."""
+    """Protocol of a submission, made once or as the links of a chain."""
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
         """One more submission, which waits for `after` where the person did not say what for."""
@@ -368,7 +368,7 @@ def run_submit(
 
 
 def _format_unsettled(session: ClusterSession) -> str:
-    """How many submissions nobody saw the end of: the next one may be one of them again; '' for
+    """Return a warning on submissions with an unknown outcome, which the next might repeat; '' for
     none.
     """
     from hpcdash.services.submit.recovery import unsettled_today
@@ -428,7 +428,7 @@ class _ScriptSubmitting:
 
 
 async def _known_offers(session: ClusterSession) -> Offers:
-    """What the queues can give, as far as they are known."""
+    """Return the resources that the queues offer, as far as they are known."""
     if session.launches is None or session.store.backend.scripts.writer() is None:
         return Offers()
     await session.launches.queues.learn()
@@ -571,10 +571,9 @@ def _print_dry(
     is_request: bool,
     in_full: bool,
 ) -> None:
-    """What would be run; of a request its script above that, the commands in lines that bash takes
-    for remarks.
+    """Print what would be run: of a request its script, then the commands as bash comments.
 
-    For people a script around commands is a word of what it does, unless it is wanted `in_full`.
+    For people a script around commands is shortened to its description, unless `in_full`.
     """
     commands = [without_env(command.argv) for command in planned.plan.commands]
     if form == "json":

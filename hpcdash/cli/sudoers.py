@@ -82,7 +82,7 @@ def run_sudoers(
 
 
 def _login(site: ChosenSite) -> str:
-    """Who hpcdash is on the cluster, as far as the configuration tells."""
+    """Return the user's account on the cluster, as far as the configuration has it."""
     ssh = site.cluster.ssh
     if ssh is not None and ssh.user:
         return ssh.user

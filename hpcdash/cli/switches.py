@@ -92,12 +92,12 @@ class SwitchStatus(Struct, frozen=True):
 
     @property
     def doubt(self) -> str:
-        """Why a person is asked before what is there is removed."""
+        """Reason to confirm the removal of the present file; '' for none."""
         return clear_doubt(self.look, is_dropped_here=self.dropped_here_seconds_ago is not None)
 
     @property
     def unseen(self) -> str:
-        """That it may have come to nothing yet, of one that is there."""
+        """Note that a dropped switch may have had no effect yet; '' if it is not dropped."""
         return format_unseen(self.switch.kind, self.progress) if self.look.is_dropped else ""
 
     @property
@@ -109,8 +109,10 @@ class SwitchStatus(Struct, frozen=True):
 
 
 def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full: bool) -> None:
-    """What will be done, who sees it and what to know of the folder, on stderr; `in_full`: the
-    command itself too.
+    """Print an action on a switch to stderr: its effect, the jobs that see it, and notes on the
+    folder.
+
+    `in_full` prints the command itself too.
     """
     switch, check = one.switch, one.look
     is_clearing = plan.request.verb in (Verb.CLEAR_KILL_SWITCH, Verb.CLEAR_SAVE_SWITCH)
@@ -149,7 +151,7 @@ def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full:
 
 
 def format_state(one: SwitchStatus) -> str:
-    """What is known of it, in a line."""
+    """Return the known state of a switch, in one line."""
     log = "" if one.progress.ended and not one.progress.living else visible(one.log)
     known = [
         visible(one.switch.format_other_path),
@@ -382,8 +384,9 @@ async def _looked_at(
 def _planned(
     switches: JobSwitches, one: SwitchStatus, action: SwitchVerb, *, must_agree: bool
 ) -> Plan:
-    """What drops or clears it; raises SwitchRefused where something is in the way, or it would have
-    to be asked.
+    """Return the plan that drops or clears a switch.
+
+    Raises SwitchRefused where something prevents it, or it would need a confirmation.
     """
     if action == "clear":
         plan = switches.plan_clear(one.switch, one.look, one.job_ids)

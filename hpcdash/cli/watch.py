@@ -124,10 +124,10 @@ def run_watch(
 
 
 def no_recipients(watch: WatchSettings, *, rings: bool) -> str:
-    """That alerts reach nobody, '' where they reach someone; `rings`: there is a terminal that
-    [watch.terminal] rings.
+    """Return a warning that alerts have no recipient, '' where they have one.
 
-    A channel that cannot be used is none of nobody's.
+    `rings`: a terminal exists that [watch.terminal] rings. A channel that cannot be used counts as
+    a recipient.
     """
     if watch.notices or (watch.terminal is not None and rings):
         return ""
@@ -435,7 +435,7 @@ def _only(found: tuple[CronStand, ...], usual: str) -> CronStand:
 
 
 def _announce_removal(job: CronJob, stand: CronStand, session: ClusterSession) -> None:
-    """What will be moved away and cancelled, on stderr."""
+    """Print to stderr which files are moved and which jobs are cancelled."""
     print(f"cron on {visible(session.name)}: removes {job.name}", file=sys.stderr)
     if stand.is_installed:
         print(
@@ -449,8 +449,9 @@ def _announce_removal(job: CronJob, stand: CronStand, session: ClusterSession) -
 
 
 async def _watch_text(common: CommonOptions, session: ClusterSession) -> str:
-    """What runs one round there: this very program where the cluster is this machine, else the one
-    on its PATH.
+    """Return the script of one watch round on the cluster.
+
+    It runs this very program where the cluster is this machine, else the one on its PATH.
     """
     if session.store.transport.name != "local":
         answer = await session.store.transport.run(("sh", "-lc", "command -v hpcdash"))
@@ -484,7 +485,7 @@ def _text_here(common: CommonOptions, *, is_queue: bool) -> str:
 
 
 def _unnotified(watch: WatchSettings) -> list[str]:
-    """Whom the watchdogs of the job may not be able to tell, in words."""
+    """Return warnings on recipients that the job's watchdogs may not be able to notify."""
     if text := no_recipients(watch, rings=False):
         return [text]
     return [

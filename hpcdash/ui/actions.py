@@ -609,7 +609,7 @@ def key_sign(keys: str) -> str:
 
 
 def textual_keys(written: str) -> str:
-    """What a configuration calls a key, in Textual's names: '/' is 'slash'; several are joined with
+    """Translate a configured key to Textual's names: '/' to 'slash'; several are joined with
     commas.
     """
     if written == ",":
@@ -637,7 +637,7 @@ def configured(settings: Settings) -> tuple[Action, ...]:
 
 
 def key_problems(settings: Settings) -> list[tuple[KeyPath, str]]:
-    """What is wrong with a configuration's keys and names, and with the key of which value."""
+    """Return the problems of a configuration's keys and names, each with the path of its value."""
     problems = [
         (path, f"{text}. {step}")
         for path, text, step in _with_keys(settings.keys, _own_actions(settings))[1]
@@ -794,7 +794,7 @@ class OfferedActions(Struct, frozen=True):
     def here(
         self, session: ClusterSession, view_name: str, *, has_other_clusters: bool, is_touring: bool
     ) -> list[Action]:
-        """What a person can do in a view."""
+        """Return the actions available in a view."""
         backend = session.store.backend
         hidden = set() if is_touring else {"tour_next", "tour_end"}
         if not has_other_clusters:
@@ -820,7 +820,7 @@ class OfferedActions(Struct, frozen=True):
         return key_sign(action.key)
 
     def why_not(self, session: ClusterSession, view_name: str, action: Action) -> str:
-        """Why an action of this view cannot be done at all; '' where that is not so."""
+        """Return why an action of this view cannot be done at all; '' where it can."""
         if action.views is not None and view_name not in action.views:
             return ""
         if self.read_only and action.acts:
@@ -851,7 +851,7 @@ def ranked(actions: Sequence[Action], view: View) -> list[Action]:
 
 
 def actions_while_typing(actions: Sequence[Action]) -> list[Action]:
-    """What the line of keys tells in a field."""
+    """Return the actions that the key line shows while a field has the focus."""
     return [
         replace(one, shown=_SHOWN_WHILE_TYPING.get(one.name, one.shown))
         for one in actions

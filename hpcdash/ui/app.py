@@ -301,9 +301,7 @@ class HpcdashApp(DashboardApp):
             )
 
     def on_notify(self, event: Notify) -> None:
-        """What comes makes room for itself: the oldest of what weighs least goes, an error
-        never.
-        """
+        """Make room for a notification: remove the oldest of the least severe, never an error."""
         reported = sorted(
             (one for one in self._notifications if one.severity != "error"), key=_weight
         )
@@ -362,7 +360,7 @@ class HpcdashApp(DashboardApp):
 
 
 def _changed(before: Mapping[str, _T], after: Mapping[str, _T]) -> dict[str, _T | None]:
-    """What is another value now, by its key; None where there is none any more."""
+    """Return the changed values by key; None for a key that was removed."""
     return {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
 
 

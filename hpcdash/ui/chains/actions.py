@@ -1,6 +1,4 @@
-"""What keys do to chains of jobs: one is opened, jobs are appended to it, what its next element
-runs is edited.
-"""
+"""Key actions on chains of jobs: open one, append jobs, edit what its next element runs."""
 
 from __future__ import annotations
 

@@ -66,12 +66,12 @@ _NAME_CELLS = 40
 
 
 def how_cell(value: object, row: cells.RowContext) -> cells.Cell:
-    """How an element ended; nothing for one that has not."""
+    """Return how an element ended; '' for one that has not."""
     return (format_end(row), cells.MUTED) if row["state"] in ENDED else ""
 
 
 def waits_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """What it waits for, muted once it does not any more."""
+    """Return the dependency of an element, muted once it no longer waits."""
     text = visible(value or "")
     return text if row["state"] in WAITING or row["_row_id"] == WHOLE else (text, cells.MUTED)
 
@@ -140,7 +140,7 @@ class ChainView(ReadTableView):
         return chains.format_lost(unit, chain).partition(":")[0] or chains.format_wait(unit, chain)
 
     def _ending(self, chain: JobChain) -> str:
-        """What all ids end in: PBS's server."""
+        """Return the ending that all IDs share, which is PBS's server."""
         return shared_ending(pa.array([str(row["id"]) for row in chain.rows], TEXT))
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
@@ -324,7 +324,7 @@ class ChainView(ReadTableView):
         return Targets(*living_targets(chain, shown))
 
     def end_unit(self) -> Unit | None:
-        """What is appended follows this one: the pointed one where nothing follows it, else the
+        """Return the unit after which jobs are appended: the selected one if it is last, else the
         last.
         """
         chain = self.chain

@@ -1,4 +1,4 @@
-"""What keys do to the nodes and queues that one points at: their nodes are checked by a job."""
+"""Key actions on the selected nodes and queues: check their nodes with a job."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _MOST_WORDS = 6
 
 
 class JobsPlace(StrEnum):
-    """Where jobs may be."""
+    """Kind of place where a person's jobs run."""
 
     HOST = "host"
     THIS_MACHINE = "this machine"
@@ -46,8 +46,9 @@ class JobsPlace(StrEnum):
 
 
 class PlaceChoice(Struct, frozen=True):
-    """Where a person's jobs are; `host` is [user@]host[:port] or a Host of ~/.ssh/config, '' for
-    the other places.
+    """Chosen place of a person's jobs.
+
+    `host` is [user@]host[:port] or a Host of ~/.ssh/config, '' for the other places.
     """
 
     place: JobsPlace
@@ -67,7 +68,7 @@ class HostTrial(Protocol):
 
     @property
     def health(self) -> Health:
-        """How the connection is."""
+        """Present health of the connection."""
         ...
 
     async def run(self) -> bool:

@@ -86,9 +86,9 @@ def header_content(
     note: str = "",
     shares: Sequence[tuple[str, float]] = (),
 ) -> Content:
-    """As many gauges as fit in `lines` of `room` cells; what is left out is counted.
+    """Return as many gauges as fit in `lines` of `room` cells; the number left out is shown.
 
-    `note` is on the scheduler itself, '' where all is well; `shares` are one's fair shares by
+    `note` is on the scheduler itself, '' where all is well; `shares` are the user's fair shares by
     account.
     """
     jobs = _own_content(own)

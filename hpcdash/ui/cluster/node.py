@@ -187,5 +187,5 @@ def _active(jobs: pa.Table) -> pa.Table:
 
 
 def _is_spread_unlisted(jobs: pa.Table) -> pa.ChunkedArray:
-    """Which rows stand for tasks of an array on nodes that are not told."""
+    """Return a mask of the rows for tasks of an array whose nodes are unknown."""
     return pc.and_(pc.is_valid(jobs["array_id"]), pc.is_null(jobs["node_list"]))

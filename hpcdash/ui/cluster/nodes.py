@@ -79,7 +79,7 @@ class NodesView(TableView):
         )
 
     def _findings(self) -> Mapping[str, NodeFinding]:
-        """What the checks of nodes found last, by node; read again once there may be more."""
+        """Return the newest findings of node checks by node; read again after a change."""
         from hpcdash.services.submit.node_findings import NodeCheckRecords
 
         launches = self.session.launches
