@@ -1,5 +1,6 @@
-"""Shell completion of job IDs, clusters, queues and filters, from the configuration and earlier
-runs.
+"""Shell completion of job IDs, clusters, queues and filters.
+
+The values come from the configuration and from earlier runs.
 """
 
 from __future__ import annotations

@@ -163,7 +163,10 @@ def _alerts_checks(settings: Settings) -> list[Check]:
 
 
 def secret_checks(cluster: ClusterSettings) -> list[Check]:
-    """Check that a cluster's token and headers are sent encrypted or locally; [] where it has none."""
+    """Check that a cluster's token and headers are sent encrypted or locally.
+
+    [] where it has none.
+    """
     if not (cluster.token_file or cluster.headers_file):
         return []
     url = urlsplit(cluster.url)
@@ -401,8 +404,9 @@ def _accounting_check(store: ClusterStore) -> Check:
 
 
 async def _accounts_check(store: ClusterStore) -> Check | None:
-    """Report the accounts that the user may charge; None where the scheduler has none, or no
-    accounting.
+    """Report the accounts that the user may charge.
+
+    None where the scheduler has no accounts or accounting.
     """
     probe = store.probe
     if probe is None or not probe.has_accounting:

@@ -102,7 +102,7 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
 
 
 def _known_hosts() -> tuple[dict[str, str], str]:
-    """Return the hosts that ~/.ssh/config names, with their addresses, and an error message or ''."""
+    """Return the named hosts of ~/.ssh/config with their addresses, and an error message or ''."""
     from hpcdash.transport.ssh_config import named_hosts
 
     try:

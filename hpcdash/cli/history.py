@@ -30,8 +30,9 @@ DEFAULT_SINCE = "7d"
 
 
 class HistoryOptions(Struct, frozen=True):
-    """Values of --since, --until and the options that select jobs; '' where an option was not
-    given.
+    """Values of --since, --until and the options that select jobs.
+
+    '' where an option was not given.
     """
 
     since: str = ""

@@ -293,8 +293,9 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
 
 
 def run_sooner(common: CommonOptions, job: str, form: str) -> None:
-    """Print when a pending job would start unchanged, shorter and on fewer nodes, with the commands
-    used.
+    """Print when a pending job would start unchanged, shorter and on fewer nodes.
+
+    The commands that were used are printed too.
     """
     from hpcdash.services.usage.sooner import StartOption, fetch_start_options
 
@@ -348,7 +349,10 @@ def _activity(activity: Activity) -> dict[str, object]:
 
 
 def _failure(picture: JobPicture) -> dict[str, object] | None:
-    """Return the cause of a job's failure according to its log, for JSON; None for any other job."""
+    """Return the cause of a job's failure according to its log, for JSON.
+
+    None for any other job.
+    """
     failure, error = picture.failure, picture.errors.get(Part.LOG)
     if failure is None:
         return (

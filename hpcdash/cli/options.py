@@ -29,7 +29,10 @@ _MAY_BE_EMPTY = ("--filter", "arguments")
 
 
 class CommonOptions(Struct, frozen=True):
-    """Options that select a cluster and its connection; None and False where they were not given."""
+    """Options that select a cluster and its connection.
+
+    None and False where they were not given.
+    """
 
     cluster: str | None = None
     ssh: str | None = None

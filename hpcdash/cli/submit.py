@@ -170,7 +170,10 @@ class RequestSubmitting(Struct):
         after: tuple[str, ...],
         held: bool,
     ) -> RequestSubmitting:
-        """Read a submission from a *.toml file; raises ConfigError and UsageError for errors in it."""
+        """Read a submission from a *.toml file.
+
+        Raises ConfigError and UsageError for errors in it.
+        """
         site = chosen_site(common)
         try:
             source = read_source(path, site=site.launch.site, user=site.cluster.user)
@@ -368,8 +371,9 @@ def run_submit(
 
 
 def _format_unsettled(session: ClusterSession) -> str:
-    """Return a warning on submissions with an unknown outcome, which the next might repeat; '' for
-    none.
+    """Return a warning on submissions with an unknown outcome; '' for none.
+
+    The next submission could repeat one of them.
     """
     from hpcdash.services.submit.recovery import unsettled_today
 

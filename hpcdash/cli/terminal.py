@@ -153,8 +153,9 @@ class TerminalPrompter:
 
 
 async def read_line(terminal: int, label: str = "", *, is_hidden: bool = False) -> str | None:
-    """Read a line from the terminal, hidden if `is_hidden`; None for ctrl+d at the start of the
-    line.
+    """Read a line from the terminal, hidden if `is_hidden`.
+
+    None for ctrl+d at the start of the line.
 
     The event loop continues meanwhile, and so does the connection to the cluster.
     """

@@ -142,7 +142,7 @@ class Dialog(ModalScreen[T]):
 
 
 class PromptDialog(Dialog[list[str] | None]):
-    """What a login node asks, hop named, its own text shown as plain text."""
+    """Prompt of a login node: names the hop, shows its own message as plain text."""
 
     DEFAULT_CSS = "PromptDialog > .frame { width: 76; }"
 

@@ -1,6 +1,4 @@
-"""What keys do that no view answers: the handlers of all features, loaded once the first table is
-on the screen.
-"""
+"""Handlers of the keys that no view handles, loaded once the first table is on the screen."""
 
 from __future__ import annotations
 

@@ -172,7 +172,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.call_after_refresh(self._drawn)
 
     def _session_notified(self, session: ClusterSession, text: str) -> None:
-        """Of launches: a folder is gone, or nodes were checked, which their view shows."""
+        """Show a notification of launches: a removed folder, or new node findings, shown in their
+        view.
+        """
         self.notice(text)
         if session is self.session:
             self.view.notes_changed()
@@ -195,9 +197,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.call_after_refresh(self._around)
 
     def chosen(self, before: Choices) -> Choices:
-        """What a person chose in the views of the cluster that is shown, and what they typed.
+        """Return the person's choices in the shown cluster's views, and the typed history.
 
-        Of views that were not opened what was chosen `before` stays.
+        Views that were not opened keep their choices of `before`.
         """
         by_view = {name: view.chosen() for name, view in self._stacks.root_views().items()}
         job_rules = by_view.get("jobs", {})
@@ -272,9 +274,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     @property
     def _header_kinds(self) -> set[Kind]:
-        """What the lines over the view need; whether there is accounting, and so are shares, the
-        probe tells.
-        """
+        """Tables that the header needs; shares only where the probe found accounting."""
         if not self._has_header:
             return set()
         probe, has = self.session.store.probe, self.session.store.backend.capabilities
@@ -383,7 +383,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     @property
     def error(self) -> HpcdashError | None:
-        """What is wrong with what is shown."""
+        """Error of the shown data; None for none."""
         return shown_error(self.session, self.view)
 
     def _banner(self) -> None:
@@ -406,7 +406,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._banner()
 
     def actions(self) -> list[Action]:
-        """What a person can do in the view they are in."""
+        """Return the actions available in the current view."""
         return self.offered.here(
             self.session,
             self.view_name,
@@ -469,7 +469,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
                     return
 
     async def act(self, name: str) -> None:
-        """What a key, the palette or ':' asks for: the view's own handler first."""
+        """Run the action of a key, the palette or ':'; the view's own handler has precedence."""
         if name not in {action.name for action in self.actions()}:
             return
         self._tour.performed(name)
@@ -565,7 +565,7 @@ class ViewStacks:
 
     @property
     def next_position(self) -> int:
-        """That of the cluster after the one that is shown."""
+        """Position of the cluster after the shown one."""
         return self._at + 1
 
     def switch(self, position: int) -> None:
@@ -600,7 +600,7 @@ class ViewStacks:
         return [view for view in before if view not in stack and view not in self._roots.values()]
 
     def root_views(self) -> dict[str, View]:
-        """Those of the cluster that is shown, by name."""
+        """Return the shown cluster's root views, by name."""
         return {name: view for (at, name), view in self._roots.items() if at == self._at}
 
     def last(self) -> list[View] | None:

@@ -22,7 +22,7 @@ _cluster_notes: dict[tuple[str, str], JobNotes] = {}
 
 
 def session_notes(session: ClusterSession) -> JobNotes:
-    """Those of a cluster, the same for every view."""
+    """Return the notes of a cluster, the same object for every view."""
     folder = session.actions.journal.path.parent
     return _cluster_notes.setdefault((str(folder), session.name), JobNotes(folder, session.name))
 

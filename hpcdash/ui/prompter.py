@@ -66,10 +66,10 @@ class UiPrompter:
         return True
 
     def show(self, hop: str, text: str) -> None:
-        """What the screen says of the line shows it, and the dialog that comes next."""
+        """Do nothing: the connection's status on the screen and the next dialog show the text."""
 
     def waiting(self, hop: str) -> None:
-        """What the screen says of the line tells it."""
+        """Do nothing: the connection's status on the screen shows it."""
 
     async def answer(self, prompt: Prompt) -> list[str] | None:
         """One answer a field; a prompt without fields is answered with none."""

@@ -1,4 +1,4 @@
-"""What views, the handlers of keys and the command line ask of the app and of its main screen."""
+"""Interface of the app and its main screen for views, key handlers and the command line."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         raise NotImplementedError
 
     def actions(self) -> list[Action]:
-        """What a person can do in the view they are in."""
+        """Return the actions available in the current view."""
         raise NotImplementedError
 
     async def act(self, name: str) -> None:

@@ -1,6 +1,4 @@
-"""What keys do that are the main screen's own: other views and clusters, filter, columns, colours,
-errors, help.
-"""
+"""Key actions of the main screen: views, clusters, filter, columns, colours, errors, help."""
 
 from __future__ import annotations
 
@@ -164,7 +162,7 @@ class ScreenActions:
 
 
 def help_notes(view: View) -> list[tuple[str, Text]]:
-    """What is to be known in a view besides its actions: headings with a text."""
+    """Return the notes of a view's help besides its actions: headings with a text."""
     from hpcdash.ui.help import key_line
 
     moving = Text("\n").join(key_line(keys, meaning) for keys, meaning in view.help_moving())

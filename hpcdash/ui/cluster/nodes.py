@@ -100,7 +100,7 @@ def gpu_type_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 def check_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """What checks found last: nothing on a node that was not checked."""
+    """Return the last finding of the checks; '' on a node that was not checked."""
     return ("", "") if value is None else (value, cells.GOOD if value == "ok" else cells.BAD)
 
 
@@ -109,7 +109,7 @@ def blank_text(value: object, row: cells.RowContext) -> cells.Cell:
 
 
 def node_hint(row: Mapping[str, Any], now: float) -> str:
-    """Why a node is not to be had, by whom and since when."""
+    """Return why a node is unavailable, who made it so and since when."""
     parts = [f"{row['name']} {row['native_state']}"]
     if row["reason"]:
         parts.append(row["reason"])

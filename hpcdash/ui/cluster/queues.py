@@ -20,7 +20,7 @@ def name_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 def open_cell(value: bool | None, row: cells.RowContext) -> cells.Cell:
-    """Whether it starts jobs, or what it does with them instead."""
+    """Return whether a queue starts jobs, or its standing."""
     if standing := row["_standing"]:
         return standing, cells.BAD if standing in REFUSING else "" if value else cells.WARNING
     if value is None:

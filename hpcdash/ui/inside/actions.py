@@ -1,4 +1,4 @@
-"""What the keys of a running job's inside do: a command on its nodes, its stacks, its live use."""
+"""Key actions inside a running job: a command on its nodes, its stacks, its live use."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What a command on the nodes of a running job answered, equal answers together; and the job's
-Python stacks.
+"""Output of a command on a running job's nodes, equal output grouped.
+
+And the job's Python stacks.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class InsideView(View):
 
 
 class StacksView(InsideView):
-    """Where the job's Python processes stand, and first of all which ranks stand together."""
+    """Stacks of the job's Python processes, ranks with equal stacks grouped first."""
 
     def __init__(self, session: ClusterSession, *, job_id: str) -> None:
         super().__init__(session, job_id=job_id, command=STACKS, name="stacks")
@@ -179,7 +180,7 @@ class StacksView(InsideView):
 
 
 class LeftoversView(InsideView):
-    """What ended jobs left running on the job's nodes; asks whether to end it."""
+    """Leftovers of ended jobs on the job's nodes; prompts whether to end them."""
 
     def __init__(self, session: ClusterSession, *, job_id: str) -> None:
         super().__init__(session, job_id=job_id, command=LIST_LEFTOVERS, name="leftovers")

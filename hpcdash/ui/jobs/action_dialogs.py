@@ -42,13 +42,13 @@ _MOST_RESULTS = 2000
 
 
 class ConfirmDialog(Dialog[None]):
-    """What would be done, to whose jobs, and what is lost by it.
+    """Confirmation of a plan: its effect, the owners of the jobs, and the losses.
 
     The plan is the one that runs: nothing refreshes it.
 
-    `cluster` is where. `answer` is set once; `form`, a dialog below that led here, ends with a yes.
-    `question` takes the place of the one that the plan makes; where it `is_doubtful` whether it is
-    wanted, or something is warned of, `enter` says no. `checkpoints` are as stakes() has them;
+    `cluster` is the cluster's name. `answer` is set once; `form`, a dialog below that led here,
+    ends with a yes. `question` replaces the one that the plan makes; where the intent
+    `is_doubtful`, or there are warnings, `enter` means no. `checkpoints` are those of stakes();
     `script` is a label and the text that is submitted.
     """
 
@@ -105,7 +105,7 @@ class ConfirmDialog(Dialog[None]):
         return {"signal": "send it", "alter": "change it"}.get(verb, str(verb))
 
     def _keys(self) -> str:
-        """What `enter` would do, wherever the focus is now."""
+        """Return the key line with the effect of `enter` at the present focus."""
         yes = self.query_one("#yes").has_focus
         confirm, decline = ("y/enter", "n/esc") if yes else ("y", "n/esc/enter")
         return f"{confirm} confirm · {decline} go back · tab switch · j/k scroll"
@@ -179,8 +179,8 @@ class ConfirmDialog(Dialog[None]):
 
 
 class ResultsDialog(Dialog[None]):
-    """How an action went that was not done for every job: what failed first, in the scheduler's own
-    words.
+    """Results of an action that was not done for every job: failures first, with the scheduler's
+    message.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -319,7 +319,7 @@ class AlterDialog(Dialog[None]):
         self.query(Input).first().focus()
 
     def changes(self) -> dict[str, str]:
-        """What is not as it was, by name."""
+        """Return the changed values by field name."""
         typed = {
             field.name: self.query_one(f"#{field.name}", Input).value.strip()
             for field in self.fields

@@ -63,7 +63,7 @@ class Underway(Struct):
 
 
 class UnderwayLine(Static):
-    """How far a plan is, while it runs."""
+    """Progress of a plan while it runs."""
 
     DEFAULT_CSS = """
     UnderwayLine { height: 1; width: 1fr; padding: 0 1; color: $accent; text-style: bold; }
@@ -120,9 +120,7 @@ class ActionRunner:
         warnings: Sequence[str] = (),
         checkpoints: Mapping[str, str] | None = None,
     ) -> None:
-        """As `carry_out`, from what handles a key: the question is there at once, the rest is done
-        beside.
-        """
+        """Start a plan from a key handler: prompt at once, and run the plan in a worker."""
         view, session = self.screen.view, self.screen.session
         dialog = self.confirm_first(plan, asides, form, warnings=warnings, checkpoints=checkpoints)
 
@@ -178,7 +176,10 @@ class ActionRunner:
         return dialog
 
     def _format_age(self) -> list[str]:
-        """What is shown may be long past: the last run's, or a cluster that does not answer."""
+        """Return a note on the age of the data if it is old; [] if not.
+
+        Data is old after a previous run, or while a cluster does not answer.
+        """
         taken_at = self.screen.view.taken_at()
         if taken_at is None:
             return []

@@ -1,6 +1,4 @@
-"""What keys do to the jobs one points at: their logs and scripts are opened, they are acted on, or
-submitted again.
-"""
+"""Key actions on the selected jobs: open logs and scripts, act on the jobs, submit them again."""
 
 from __future__ import annotations
 
@@ -413,7 +411,9 @@ class JobActions:
         )
 
     def _alterable(self, choice: ActionChoice) -> tuple[list[Field], list[str]]:
-        """What may be changed of all of these jobs, and in words why not more."""
+        """Return the fields that can be changed for all of these jobs, and notes on those that
+        cannot.
+        """
         rows, alterable = choice.rows, self.screen.session.store.backend.actions.alterable
         running = count_jobs(row for row in rows if row["state"] in ACTIVE)
         is_arrays = all(row["array_id"] for row in rows) and not any(map(is_task, choice.job_ids))
@@ -452,7 +452,7 @@ class JobActions:
         return () if table is None else tuple(map(visible, table["name"].to_pylist()))
 
     def _qos(self) -> tuple[str, ...]:
-        """Those that jobs have; no list tells which there are."""
+        """Return the QoS names of known jobs, as no list of all QoS exists."""
         names: set[str] = set()
         for kind in (Kind.EVERYONE, Kind.MINE):
             if (table := self.screen.session.store.table(kind)) is not None:
@@ -497,9 +497,7 @@ class JobActions:
         return rows
 
     def _chosen(self, verb: Verb) -> ActionChoice | None:
-        """What a verb is for among what is pointed at; None, and a word why, where that is
-        nothing.
-        """
+        """Return the selected targets of a verb; None after a notification where there are none."""
         targets = self.screen.view.targets()
         if not targets.job_ids and not targets.missing:
             self.screen.notify("no job is pointed at", severity="warning", timeout=3)
@@ -543,16 +541,16 @@ def _reasons(left_out: Sequence[str]) -> str:
 
 
 class AgainChoice(Struct, frozen=True):
-    """What is wanted again, and what a person should know of the choice."""
+    """Jobs to submit again, and notes on the choice."""
 
     wanted: tuple[Resubmission, ...]
     asides: tuple[str, ...] = ()
 
 
 async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
-    """What `R` is for in a view; in words where there is nothing.
+    """Return the jobs that `R` submits again in a view; a message where there are none.
 
-    Raises what keeps an array from being looked up.
+    Raises the error that prevented the lookup of an array.
     """
     if isinstance(view, TriageView):
         rows = view.rows_to_submit()

@@ -48,7 +48,7 @@ _MOST_EXIT_CELLS = 40
 
 
 def exit_cell(value: object, row: cells.RowContext) -> cells.Cell:
-    """How it ended, where there is more to say than the state."""
+    """Return how a job ended, where the exit adds to the state."""
     # The tasks of an array have a reason each; that its time was up the state says.
     is_set = row.get("_states") or row["state"] == JobState.TIMEOUT
     return "" if is_set and not row["exit_signal"] and not row["exit_code"] else format_end(row)
@@ -102,7 +102,7 @@ class SpanDialog(Dialog[tuple[str, str] | None]):
 
 
 class HistoryView(JobsView):
-    """What the accounting database knows."""
+    """Jobs of the accounting database."""
 
     DEFAULT_CSS = """
     HistoryView > #progress {
@@ -139,7 +139,7 @@ class HistoryView(JobsView):
         }
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
-        """How a job ended takes what its longest reason does."""
+        """Return the column fitted to the table: that of the end grows to its longest reason."""
         if column.key != "exit_code":
             return super().fitted(column, table)
         has_number = pc.or_(
@@ -202,7 +202,7 @@ class HistoryView(JobsView):
         self._fetch_use()
 
     def _fetch_use(self) -> None:
-        """Where a column of it is shown of the last 7 days, have them of the archive."""
+        """Load the last 7 days from the archive where a column of measured use is shown."""
         if self._span == ("", "") and not _USES.isdisjoint(self.column_names):
             self._take_span((_MEASURED, ""))
 

@@ -49,9 +49,9 @@ _BAR_CELLS = 10
 
 
 class JobView(View):
-    """What is known of a job at once; the rest as it comes.
+    """Facts of a job: those known at once, the rest as it arrives.
 
-    Asked again when the job's state changes.
+    They are fetched again when the job's state changes.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -266,7 +266,7 @@ class JobView(View):
         return f"array {self.job_id} {row['name'] or ''}  ·  {states}"
 
     def _note_lines(self) -> list[Text]:
-        """What a person keeps of it, or of its array."""
+        """Return the person's notes on the job or its array, and whether it is pinned."""
         stored = session_notes(self.session).kept()
         row = self.picture.row or {}
         ids = list(dict.fromkeys(filter(None, (self.job_id, row.get("id"), row.get("array_id")))))
@@ -310,7 +310,7 @@ class JobView(View):
 
 
 def label_cells(labels: Iterable[str]) -> int:
-    """How wide the labels are with what stands around them."""
+    """Return the width of the label column with its padding."""
     longest = max((cell_len(label) for label in labels), default=0)
     return _INDENT + min(max(_LABEL_CELLS, longest), _MOST_LABEL_CELLS) + 2
 
@@ -344,7 +344,7 @@ def _title(text: str, width: int, find_style: StyleOf) -> Text:
 def pair_lines(
     title: str, pairs: Mapping[str, str], width: int, find_style: StyleOf, console: Console
 ) -> list[Text]:
-    """As entry_lines, for plain pairs of words."""
+    """Return the lines of a group of plain text pairs, formatted by `entry_lines`."""
     return entry_lines(
         Group(title, tuple(Entry(key, value) for key, value in pairs.items())),
         width,

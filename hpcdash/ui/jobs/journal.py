@@ -1,4 +1,4 @@
-"""What was done from here, on whichever cluster, and how it ended; the newest first."""
+"""Actions from this machine on all clusters and their outcomes, the newest first."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class JournalView(TableView):
         return self._table
 
     def store_changed(self, changed: Changed) -> None:
-        """Nothing of a cluster is shown."""
+        """Do nothing, as no cluster data is shown."""
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {"outcome": outcome_cell}

@@ -43,7 +43,7 @@ _NOT_FINITE, _NOT_FINITE_PLAIN = "✗", "x"
 
 
 class ShownLosses:
-    """What the logs of the jobs on the screen say, for their cells."""
+    """Losses in the logs of the jobs on the screen, for their cells."""
 
     def __init__(self, session: ClusterSession, patterns: Sequence[str] = ()) -> None:
         self._session = session

@@ -71,9 +71,7 @@ _MOST_GROUPS = 4
 
 
 class LogHeading(Static):
-    """Whose log stands below and where it is; where there are two streams, a click shows the other
-    one.
-    """
+    """Heading of the log below: its job and path; a click shows the other of two streams."""
 
     class Chosen(Message):
         """A stream was clicked on: the path of its file."""
@@ -109,9 +107,9 @@ class LogHeading(Static):
 
 
 class JobOverview(Vertical):
-    """What matters of one job.
+    """Overview of one job.
 
-    Nothing is asked while the cursor moves; of a job that waits, nothing at all.
+    Nothing is fetched while the cursor moves, and nothing at all for a pending job.
     """
 
     DEFAULT_CSS = """
@@ -249,7 +247,7 @@ class JobOverview(Vertical):
 
     @property
     def _failures(self) -> tuple[TaskGroup, ...]:
-        """How tasks of the array ended that failed, by cause as far as their logs were read."""
+        """Failed tasks of the array, grouped by cause as far as their logs were read."""
         row = self._row
         is_shown_row = (
             row is not None
@@ -415,8 +413,8 @@ class JobOverview(Vertical):
 
     @property
     def _tail(self) -> LossTail | None:
-        """Of stdout and stderr what says more: why a job failed, else its loss; None: not read
-        yet.
+        """Tail of stdout or stderr, whichever shows more: a failure's cause, else a loss; None if
+        unread.
         """
         return self._file_shown[1]
 
@@ -463,7 +461,9 @@ class JobOverview(Vertical):
         self._show_heading(row)
 
     def _array_lines(self, width: int) -> list[Content]:
-        """How tasks of an array failed, and the keys that show more of them."""
+        """Return the lines on an array: its failed tasks by cause, and the keys that show more of
+        them.
+        """
         groups = self._failures
         lines = [_group_line(group, width) for group in groups[:_MOST_GROUPS]]
         if len(groups) > _MOST_GROUPS:
@@ -473,7 +473,7 @@ class JobOverview(Vertical):
         return [*lines, self._array_keys()]
 
     def _waits_line(self, row: Row, width: int) -> list[Content]:
-        """How long jobs like a waiting one waited, where enough of them are known."""
+        """Return how long jobs like a pending one waited, where enough of them are known."""
         job_id, waits = self._waits_known
         if waits is None or job_id != row["id"] or row["state"] not in WAITING:
             return []
@@ -486,7 +486,7 @@ class JobOverview(Vertical):
         ]
 
     def _command_line(self, width: int) -> list[Content]:
-        """What was submitted, where that was told and a high pane has room for it."""
+        """Return the submitted command, where it is known and the pane is high enough for it."""
         task = self._logged
         command = (
             self._command_text(task)
@@ -530,7 +530,7 @@ class JobOverview(Vertical):
         )
 
     def _array_keys(self) -> Content:
-        """What shows an array's tasks, and how those ended that did."""
+        """Return the keys that show an array's tasks and their failures."""
         key_label = cast("DashboardScreen", self.screen).key_label
         known = (
             ("fold", "fold or unfold arrays"),
@@ -677,7 +677,7 @@ def _resources(row: Row) -> Content:
 
 
 def _reason(session: ClusterSession, row: Row) -> Content:
-    """Why it waits, or what the scheduler's reason means."""
+    """Return why a job waits, or the meaning of the scheduler's reason."""
     explained = session.store.backend.reasons.explain(row)
     if row["state"] not in WAITING:
         return Content(visible(explained)) if explained else Content()

@@ -223,7 +223,10 @@ class ScriptView(View):
         self.post_message(self.CrumbsChanged())
 
     def do_escape(self) -> bool:
-        """From a search to the lines, from a difference to the script, from the script back."""
+        """Go back one step: from a search to the lines, from a difference to the script.
+
+        False if there is no step to go back.
+        """
         if self.page.matches:
             self._forget_search()
         elif self.other_id is not None:
@@ -233,7 +236,7 @@ class ScriptView(View):
         return True
 
     def do_script(self) -> None:
-        """From a difference back to the script."""
+        """Go back from a difference to the script."""
         if self.other_id is not None:
             self.other_id = None
             self._searched = ""

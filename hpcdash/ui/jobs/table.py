@@ -89,13 +89,14 @@ def id_cell(
 
 
 def elapsed_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
-    """How long it has run; nothing for a job that never did."""
+    """Return how long a job has run; '' for a pending job that never did."""
     return "" if row["state"] in WAITING and not value else cells.duration_cell(value, row)
 
 
 def running_elapsed_cell(age_seconds: Callable[[], float]) -> cells.CellFunction:
-    """How long it has run by now: `age_seconds` ago it was what the row says, and a running job has
-    gone on since.
+    """Return a cell function for the elapsed time, advanced by `age_seconds` for a running job.
+
+    `age_seconds` is the age of the row's value.
     """
 
     def elapsed(value: int | None, row: cells.RowContext) -> cells.Cell:
@@ -200,7 +201,7 @@ class JobsView(TableView):
         }
 
     def _age_seconds(self) -> float:
-        """How old what is shown is."""
+        """Return the age of the shown data in seconds."""
         taken_at = self.taken_at()
         return 0.0 if taken_at is None else max(0.0, self.now().timestamp() - taken_at)
 
@@ -276,7 +277,7 @@ class JobsView(TableView):
         self.on_resize()
 
     def do_switch_focus(self) -> None:
-        """From the table to the overview's log, and back."""
+        """Move the focus between the table and the overview's log."""
         if self.overview.has_focus_within or not self.overview.display:
             self.take_focus()
         else:

@@ -292,7 +292,7 @@ class TriageView(ReadTableView):
         self.reload()
 
     def pointed_job(self) -> str | None:
-        """Of a group its first task."""
+        """Return the ID of the selected job; for a group, that of its first task."""
         row = self.rows.cursor_row if self.is_live else None
         if row is None:
             return self.job_id

@@ -60,7 +60,7 @@ class LogLines(Widget, can_focus=True):
     """
 
     class Moved(Message):
-        """What is on the screen is other lines now, or there is room for more."""
+        """Posted after other lines came onto the screen, or the room for lines grew."""
 
     class Wheel(Message):
         """The mouse wheel was turned by so many lines."""
@@ -231,7 +231,7 @@ def _in_lines(text: str, width: int) -> list[str]:
 
 
 def _more_sign(*, before: bool = False) -> str:
-    """What stands at an edge of the screen where a line goes on."""
+    """Return the sign at an edge of the screen where a line continues."""
     return ("‹›" if signs().ellipsis == "…" else "<>")[not before]
 
 

@@ -37,7 +37,7 @@ class LogPane(LogReading):
         return on_output
 
     def clear(self) -> bool:
-        """What esc clears: a search that runs, then what was searched for; False where there is
+        """Clear what esc clears: a running search, else the search text; False where there is
         neither.
         """
         if self._doing:

@@ -69,7 +69,7 @@ class LogReading(Vertical):
     """
 
     class Changed(Message):
-        """What the view's surroundings say of it is something else now."""
+        """Posted when the state shown around the view has changed."""
 
     def __init__(
         self,
@@ -195,7 +195,10 @@ class LogReading(Vertical):
         return self.window.rows[placed[0].row].offset if placed else None
 
     def move(self, lines: int) -> None:
-        """So many lines down, or up; down at the very end follows it."""
+        """Move by `lines` down, or up if negative.
+
+        Moving down at the very end starts to follow the file.
+        """
         if (
             lines > 0
             and not self.viewport.following
@@ -208,7 +211,7 @@ class LogReading(Vertical):
         self._moved()
 
     def page(self, pages: int) -> None:
-        """So many screens down, or up, one line of the last still shown."""
+        """Move by `pages` screens down, or up if negative; one line of the last stays visible."""
         self.move(pages * max(1, self.viewport.height - 1))
 
     def sideways(self, steps: int) -> None:
@@ -391,7 +394,7 @@ class LogReading(Vertical):
         self.query_one(Line).say(self._bar())
 
     def _bar(self) -> Text:
-        """Which stream, how far, and what is going on."""
+        """Return the bar with the stream, the position and the current operation."""
         message = self._doing or self._found
         parts = (
             place_parts(self.window, self.viewport, self._log_status(message)) if self.path else []
@@ -414,7 +417,7 @@ class LogReading(Vertical):
         return self.row is not None and str(self.row["state"]) in ENDED
 
     def format_growth(self) -> str:
-        """How the file grows, or how long it has not."""
+        """Return how the file grows, or for how long it has not."""
         return format_growth(self.window, self.session.store.clock.now(), ended=self._has_ended)
 
     def _now(self) -> datetime:
@@ -443,8 +446,8 @@ class LogPace:
         await self._wake.wait()
 
     def pause_after(self, is_new: bool, took_seconds: float, least_seconds: float) -> float:
-        """How many seconds to rest after a look that took so long, and showed something new or did
-        not.
+        """Return the pause in seconds after a check that took `took_seconds`; `is_new`: it found
+        new text.
         """
         self._pause_seconds = (
             _SHORTEST_SECONDS if is_new else min(self._pause_seconds * _SLOWER, _LONGEST_SECONDS)
@@ -528,9 +531,7 @@ def missing_side(window: LogWindow, viewport: Viewport) -> int:
 def file_notes(
     window: LogWindow, row: Mapping[str, Any] | None, reason_hint: str, zone: tzinfo | None
 ) -> list[str]:
-    """What is to be said of the file itself: that it is not there and why, empty, or another than
-    before.
-    """
+    """Return notes on the file itself: missing and why, empty, or replaced by another."""
     check, happened = window.look, window.happened
     notes = []
     if happened is not None:
@@ -613,11 +614,11 @@ def format_growth(window: LogWindow, now: float, *, ended: bool) -> str:
 
 
 class LogStatus(Struct, frozen=True):
-    """What is to be said besides what window and viewport know; '' and None for what is not.
+    """State to show besides that of window and viewport; '' and None where there is none.
 
     `growth` is how the file grows, `line_number` that of the first line on the screen, from 1,
-    `searched` a text, `said` what a search or a jump is doing or came to; a file that `has_ended`
-    grows no more.
+    `searched` a search text, `said` the state or result of a search or a jump; a file that
+    `has_ended` grows no more.
     """
 
     growth: str = ""
@@ -628,7 +629,7 @@ class LogStatus(Struct, frozen=True):
 
 
 def place_parts(window: LogWindow, viewport: Viewport, status: LogStatus) -> list[Part]:
-    """Where one is, part by part, the first from the left."""
+    """Return the parts of the position in the log, the first from the left."""
     check = window.look
     size = check.size if check.is_there else window.end
     placed = viewport.placed()

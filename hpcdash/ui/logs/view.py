@@ -400,7 +400,7 @@ class LogView(View):
         )
 
     async def _fetch_others(self) -> tuple[OtherLog, ...]:
-        """Those of the job's parts; (), and a word why, where there are none."""
+        """Fetch the logs of the job's parts; () after a message where there are none."""
         if self.place is None:
             return ()
         try:
@@ -497,7 +497,7 @@ class LogView(View):
 
 
 def nothing_there(pane: LogPane | None) -> str:
-    """Why there are no lines to go through; '' where there are some."""
+    """Return why there are no lines to search; '' where there are some."""
     if pane is not None and pane.window.rows:
         return ""
     if pane is None or not pane.path or pane.window.looked_at is None:
@@ -599,7 +599,7 @@ class LogStreams(Horizontal):
         return next((stream for stream, pane in self._panes.items() if pane.lines is focused), None)
 
     def show_unknown_stream(self) -> None:
-        """Where the output is could not be found out."""
+        """Show that the location of the output could not be determined."""
         for text in self.query("#asking").results(Static):
             text.update("where its output is could not be found out")
 

@@ -94,7 +94,7 @@ class ChartFollowing(View):
         """There is a new picture, of this request."""
 
     def show_problem(self, text: str) -> None:
-        """What is there could not be told."""
+        """Do nothing: no problem is shown here."""
 
     @property
     def is_drawn(self) -> bool:

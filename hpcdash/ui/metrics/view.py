@@ -153,7 +153,7 @@ class ChartView(ChartFollowing, can_focus=True):
         return text
 
     def _nothing(self) -> Text:
-        """Why there is no chart: the job waits, its log is missing, or no metric is in it."""
+        """Return why there is no chart: the job waits, its log is missing, or it has no metric."""
         run = self.runs[0]
         watched = run.watched
         if run.error is not None:
@@ -183,8 +183,10 @@ class ChartView(ChartFollowing, can_focus=True):
         return text
 
     def _found_line(self) -> Text:
-        """How many there are of what is there more than once, then the gravest and newest in words;
-        of one under the cursor that.
+        """Return the line on the marks found: counts of repeated kinds, then the severest and
+        newest.
+
+        With the cursor on a mark, that mark's text is shown instead.
         """
         text = Text(no_wrap=True)
         marks = self.marks_found()
@@ -310,8 +312,8 @@ class ChartView(ChartFollowing, can_focus=True):
         return "" if found is None else f"{found.words}: {_SAVES_BROKEN}"
 
     def key_ranks(self) -> Mapping[str, int]:
-        """Of a job that runs the save switch, where something stands out and a save is not of
-        broken weights.
+        """Offer the save switch of a running job with findings, unless a save would have broken
+        weights.
         """
         row = self._row()
         found = [mark for _, mark in self.marks_found()]

@@ -85,8 +85,9 @@ class RunDialog(Dialog[None]):
 
 
 class PluginActions:
-    """What the keys of [[plugins]] do, and those of their output; `withheld` are variables that no
-    command gets.
+    """Key actions of [[plugins]] and of their output.
+
+    `withheld` variables are passed to no command.
     """
 
     def __init__(self, screen: DashboardScreen, withheld: frozenset[str] = frozenset()) -> None:

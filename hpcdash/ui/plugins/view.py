@@ -1,4 +1,4 @@
-"""What a person's own command writes, while it runs and once it has ended."""
+"""Output of a person's own command, while it runs and after it has exited."""
 
 from __future__ import annotations
 

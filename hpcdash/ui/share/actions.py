@@ -1,6 +1,4 @@
-"""What keys do to tasks of a shared pool, those marked or the one pointed at: raise, lower,
-suspend, resume, stop.
-"""
+"""Key actions on tasks of a shared pool, marked or selected: raise, lower, suspend, resume, stop."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ class ShareView(ReadTableView):
             yield f"{at:>10}  {text.format_interruption(task, run)}"
 
     def do_interruptions(self) -> None:
-        """When the task that is pointed at ran; who was interrupted when, and whether it had
+        """Show the runs of the selected task, and all interruptions: who, when, and whether it had
         saved.
         """
         pool, task = self.pool, self.pointed_task()

@@ -1,7 +1,6 @@
-"""What the form of a new submission leads to: the plan, the question, the submission, and where the
-new job's logs are.
+"""Submission from the form: plan, confirmation, submission, and the new job's logs.
 
-Imports what it needs when it is needed: most runs submit nothing.
+Imports modules when they are needed, as most runs submit nothing.
 """
 
 from __future__ import annotations
@@ -222,7 +221,7 @@ class SubmitActions:
         return settled
 
     async def _concluded(self, view: SubmitView, planned: SubmissionPlan, outcome: Outcome) -> str:
-        """What a launch that ended this way leaves to be done and said."""
+        """Conclude a launch with its outcome, and return a message; '' for a plain script."""
         from hpcdash.services.submit.launches import LaunchPlan
 
         return (
@@ -276,15 +275,16 @@ class SubmitActions:
 
 
 def _launch_folder(planned: SubmissionPlan) -> str:
-    """Where a launch is staged; '' for a script that is submitted as it is."""
+    """Return the folder in which a launch is staged; '' for a script submitted unchanged."""
     from hpcdash.services.submit.launches import LaunchPlan
 
     return planned.place.folder if isinstance(planned, LaunchPlan) else ""
 
 
 def _dropped_switch(view: SubmitView, looked: FormPreview) -> tuple[str, ...]:
-    """What is told of a kill switch that would end the job as it starts, and what clears it; () for
-    none.
+    """Return the warning on a kill switch that would end the job as it starts, with the fix.
+
+    () for none.
     """
     from hpcdash.services.submit.checks import dropped_finding, request_kill_switch
 
@@ -301,7 +301,7 @@ def _dropped_switch(view: SubmitView, looked: FormPreview) -> tuple[str, ...]:
 def _planner(
     view: SubmitView, session: ClusterSession, looked: FormPreview
 ) -> Callable[[tuple[str, ...] | None], Awaitable[SubmissionPlan]]:
-    """What plans the job, or a link of its chain that waits for others than it says itself."""
+    """Return the function that plans the job, or a link of its chain with other dependencies."""
 
     # The links of a chain have one name, by which it is found whole.
     name = looked.request.name if looked.request is not None else ""

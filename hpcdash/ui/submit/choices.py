@@ -1,4 +1,4 @@
-"""What there is to choose from in the form, from what a cluster offers."""
+"""Choices for the form's fields, from a cluster's offers."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def format_job(row: Mapping[str, Any]) -> str:
 def field_hint(
     name: str, texts: Mapping[str, str], offers: Offers, choices: Sequence[Choice], queue_taken: str
 ) -> str:
-    """What the field is for, and what is known of what stands there."""
+    """Return the purpose of a field, and the known facts on its present value."""
     typed = texts.get(name, "").strip()
     parts = [FIELDS[name].hint]
     queue = offers.queue(texts.get("queue", "").strip() or queue_taken)
@@ -156,7 +156,7 @@ def field_hint(
 
 
 def _qos(account: str, offers: Offers) -> list[Choice]:
-    """Those of the account, where that is told; else all."""
+    """Return the QoS of the account where they are known, else all."""
     known = {qos.name: qos for qos in offers.qos}
     chosen = [
         one for one in offers.accounts if (one.name == account if account else one.is_default)

@@ -43,7 +43,7 @@ class _Suggestions(Suggester):
 
 
 def _example(field: FormField) -> str:
-    """What an empty field shows; without colours too it is no value."""
+    """Return the placeholder of an empty field, clearly no value even without colours."""
     return f"e.g. {field.example}" if field.example else ""
 
 
@@ -108,7 +108,7 @@ class FieldToggle(Static, can_focus=True):
     ]
 
     class Changed(Message):
-        """It is the other one now."""
+        """Posted when the toggle has changed."""
 
         def __init__(self, toggle: FieldToggle) -> None:
             super().__init__()
@@ -271,7 +271,7 @@ class GroupHeading(Static, can_focus=True):
         self.tell("")
 
     def tell(self, message: str) -> None:
-        """What its fields say, for while they are folded."""
+        """Show a summary of the fields while they are folded."""
         self._said = message
         text = Text(
             f"{'▾' if self.is_open else '▸'} {self.title}", no_wrap=True, overflow="ellipsis"
@@ -391,7 +391,7 @@ class FormPage(VerticalScroll, can_focus=False):
     # -- what stands there
 
     def texts(self) -> dict[str, str]:
-        """What is typed, by field; of empty ones nothing."""
+        """Return the typed texts by field; empty fields are left out."""
         return {name: row.text for name, row in self._rows.items() if row.text.strip()}
 
     def fill(self, texts: Mapping[str, str], way: Way | None = None) -> None:
@@ -404,7 +404,7 @@ class FormPage(VerticalScroll, can_focus=False):
         self.post_message(self.Changed())
 
     def start_over(self) -> None:
-        """As it was at first: empty, folded, from the top."""
+        """Reset the form: empty, folded, scrolled to the top."""
         for group in self._groups:
             group.heading.open(group.group.is_open)
         self._last = None
@@ -415,14 +415,14 @@ class FormPage(VerticalScroll, can_focus=False):
         self._rows[name].set_text(text)
 
     def complain(self, problems: Mapping[str, str], warnings: Mapping[str, str]) -> None:
-        """What is wrong with each field, or odd."""
+        """Show errors and warnings below the fields."""
         for name, row in self._rows.items():
             text = problems.get(name, "")
             row.complain(text or warnings.get(name, ""), is_error=bool(text))
         self._arrange()
 
     def note(self, name: str, text: str) -> None:
-        """What takes the place of a field that is empty, below it; '' for nothing."""
+        """Show the value used for an empty field below it; '' for none."""
         self._rows[name].note(text)
 
     def field_error(self, name: str) -> str:
@@ -447,7 +447,7 @@ class FormPage(VerticalScroll, can_focus=False):
         return self.is_attached and isinstance(self.screen.focused, GroupHeading)
 
     def stops(self) -> list[Widget]:
-        """Where the cursor can go, in order."""
+        """Return the widgets that the cursor can reach, in order."""
         stops: list[Widget] = []
         for group in self._groups:
             if group.display:

@@ -167,7 +167,7 @@ class SubmitPage(View):
         return FIELDS[name].label if name in FIELDS else name
 
     def _arrange(self) -> None:
-        """Which page is shown, and what is said above it."""
+        """Show the current page and its title."""
         if not self.is_live:
             return
         self.set_class(self._is_narrow and self.page_shown != FORM, "-reading")
@@ -198,8 +198,8 @@ class SubmitPage(View):
         return "Nothing with this name was submitted from here"
 
     def format_notes(self, looked: FormPreview | None = None) -> tuple[str, ...]:
-        """What it comes to and all that is odd about it, for who is asked whether to submit; None:
-        of `seen`.
+        """Return the summary and warnings for the confirmation of a submission; None: those of
+        `seen`.
         """
         looked = self.seen if looked is None else looked
         start = self.answer.format_known_start(looked, self.session.zone)
@@ -226,7 +226,7 @@ class SubmitPage(View):
             self._tell()
 
     def draft(self) -> Draft:
-        """What stands in the form."""
+        """Return the present content of the form."""
         from hpcdash.services.submit.form import Draft
 
         return Draft(self.form.texts(), self._rest)
@@ -245,7 +245,7 @@ class SubmitPage(View):
     # -- what the cluster has
 
     async def _learn(self) -> None:
-        """What is offered there, and where launches will be."""
+        """Fetch the cluster's offers and the root folder of launches."""
         from hpcdash.services.submit.queues import fetch_offers
 
         store = self.session.store
@@ -284,7 +284,7 @@ class SubmitPage(View):
         start_worker(self, self.preview_now, exclusive=True, group="look")
 
     async def preview_now(self) -> FormPreview:
-        """What stands there now, looked at; it is on the screen too."""
+        """Preview the present content of the form; it is shown too."""
         from hpcdash.ui.submit.preview import preview_request, preview_script, with_saving
 
         draft = self.draft()
@@ -346,7 +346,7 @@ class SubmitPage(View):
             self._resting = call_after(self, _REST_SECONDS, self._start_query)
 
     async def _ask(self) -> None:
-        """When it would start, or why it would be refused; and which of its paths are missing."""
+        """Query when the job would start or why it would be refused, and which paths are missing."""
         query = asyncio.ensure_future(self.answer.ask(self.seen, self.offers.gpu_types))
         await asyncio.sleep(0)
         self._tell()
@@ -359,7 +359,7 @@ class SubmitPage(View):
         self._tell()
 
     def do_ask_now(self) -> None:
-        """What is offered, and when it would start, asked again."""
+        """Query the offers and the estimated start again."""
         self.answer.forget()
         self.batch_file.forget()
         start_worker(self, self._learn, exclusive=True, group="learn")
@@ -388,13 +388,11 @@ class ClusterAnswer:
         return self._for == _key(looked)
 
     def wait_seconds(self, rest_seconds: float) -> float:
-        """How long to wait before it is asked: until typing rests, and not right after it was
-        asked.
-        """
+        """Return how many seconds to wait before a query: typing rests, and queries are spaced."""
         return max(rest_seconds, self._queried_at + _EVERY_SECONDS - time.monotonic())
 
     def forget(self) -> None:
-        """It may be asked at once, even the same."""
+        """Allow a query at once, even with the same content."""
         self._for = ""
         self._queried_at = float("-inf")
 
@@ -505,12 +503,13 @@ class ClusterAnswer:
         )
 
     def preview_findings(self, looked: FormPreview) -> tuple[LintFinding, ...]:
-        """What is missing there, of what stands there now."""
+        """Return the missing paths of the present content."""
         return self.missing if self._missing_key == _key(looked) else ()
 
     def preview_refusal(self, looked: FormPreview) -> str:
-        """Why the scheduler would not take what stands there now, '' where it would or that is not
-        known.
+        """Return why the scheduler would refuse the content.
+
+        '' where it would not or that is unknown.
         """
         return self.estimate.refusal if self.is_for(looked) else ""
 

@@ -1,4 +1,4 @@
-"""What the form makes as it stands: the script, what is wrong or odd, what it comes to."""
+"""Preview of the form: script, errors and warnings, estimated use."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class BatchFile:
         return bool(file) and where != HERE and self._of != (file, where)
 
     async def read(self, texts: Mapping[str, str]) -> bytes | str | None:
-        """What the form names."""
+        """Read the file that the form names."""
         from hpcdash.services.submit.plan import read_here, read_there
 
         file, where = _named(texts)
@@ -214,9 +214,7 @@ def _preview_plain(
     offers: Offers,
     last: LastSubmitted,
 ) -> FormPreview:
-    """Of a scheduler that takes requests as they are: what will run there, in place of a batch
-    script.
-    """
+    """Preview a request for a scheduler that takes requests: the job, in place of a batch script."""
     from hpcdash.services.submit.plan import build_request
 
     site = launches.settings.site
