@@ -149,7 +149,7 @@ def format_alert_count(session: ClusterSession) -> str:
 
 
 def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> list[StatusPart]:
-    """Return user and cluster, age, counts, connection, commands per minute and last response time."""
+    """Return user, cluster, age, counts, connection, commands per minute and last response time."""
     store = session.store
     budget, poller = store.budget, session.poller
     snapshot = shown_snapshot(session, view)

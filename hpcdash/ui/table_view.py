@@ -114,14 +114,13 @@ class TableView(View):
         return self.spec.kind(everyone=self.everyone)
 
     def placeholder(self) -> str:
-        """What an empty table says: what is so, and the key that helps."""
+        """Return the text of an empty table: the reason, and the key that helps."""
         return "Nothing here. q goes back"
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
-        """What is shown of a filtered table, with its identity column, sorted by a column (True:
-        largest first).
+        """Return the rows shown of a filtered table, with an identity column.
 
-        Runs in a thread for large tables.
+        They are sorted by a column (True: largest first). Runs in a thread for large tables.
         """
         return table if sort is None else sort_rows(table, *sort)
 
@@ -238,7 +237,7 @@ class TableView(View):
         return query.apply(table, self._filter, self.session.store.clock.now())
 
     def _unknown_gpus(self, table: pa.Table) -> int:
-        """How many rows the filter could not judge."""
+        """Return the number of rows that the filter could not judge."""
         if self._filter is None:
             return 0
         from hpcdash.domain import query
@@ -327,7 +326,7 @@ class TableView(View):
         return query.parse(text, self.schema, self.zone)
 
     def try_filter(self, text: str) -> QueryError | None:
-        """As set_filter, giving the error back: one types, and half a filter is often none."""
+        """Set a filter and return its error instead of raising it, as half a filter is often none."""
         try:
             self.set_filter(text)
         except QueryError as error:
@@ -373,7 +372,7 @@ class TableView(View):
 
     @property
     def zone(self) -> tzinfo:
-        """Where times are that one types: the zone that times are shown in."""
+        """Time zone of typed times: the zone that times are shown in."""
         return self.session.zone or datetime.now().astimezone().tzinfo or UTC
 
     def sort_by(self, key: str | None, descending: bool) -> None:

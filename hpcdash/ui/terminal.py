@@ -38,11 +38,10 @@ def through_tmux(sequence: str) -> str:
 
 
 def desktop_notification(style: str, text: str, *, in_tmux: bool = False) -> str:
-    """What a terminal is sent for "bell", "osc9" (iTerm2, kitty, WezTerm, Ghostty …) or "osc777"
-    (urxvt, foot, VTE).
+    """Return the sequence of a notification: "bell", "osc9" or "osc777".
 
-    A bell goes with each, for terminals that know neither; no control character of `words` reaches
-    the terminal.
+    "osc9" is for iTerm2, kitty, WezTerm, Ghostty …, "osc777" for urxvt, foot, VTE. A bell is added
+    to each, for terminals that know neither; no control character of `text` reaches the terminal.
     """
     shown = clip(visible(text), _NOTIFICATION_CELLS)
     # With a digit in front it would be another command of ConEmu's; a semicolon ends a field of OSC

@@ -1,6 +1,4 @@
-"""What each of our apps does with its terminal: themes, few colours, signals, a shell that takes it
-back.
-"""
+"""Terminal handling of each app: themes, few colours, signals, a shell that takes it back."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ class TerminalApp(App[None]):
         return dict(default_variables(self.current_theme.dark))
 
     def heed_signals(self) -> None:
-        """From now on `end_soon` ends it; called by the app, in its own context."""
+        """Let `end_soon` end the app from now on; called by the app, in its own context."""
         self._own_loop = (asyncio.get_running_loop(), contextvars.copy_context())
         self.app_resume_signal.subscribe(self, self._continued)
 
@@ -119,7 +117,7 @@ class TerminalApp(App[None]):
 
     @property
     def crash(self) -> Exception | None:
-        """What ended the app, where that was an error of its own."""
+        """Error of the app itself that ended it; None for none."""
         return self._exception
 
     def _fatal_error(self) -> None:

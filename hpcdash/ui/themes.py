@@ -198,7 +198,7 @@ def _readable(style: Style, background: RichColor, system: ColorSystem) -> Style
 
 
 def _hue_key(color: RichColor) -> tuple[int, ...]:
-    """Of 16 colours the two of a colour's hue; () for one that is nearly grey.
+    """Return the two of 16 colours with a colour's hue; () for one that is nearly grey.
 
     The nearest of a pale one is white.
     """

@@ -1,6 +1,4 @@
-"""What can be done to Ray's jobs: they are stopped, deleted, and submitted, once, under an id of
-ours.
-"""
+"""Actions on Ray's jobs: stop, delete, and submit, once, under an ID of ours."""
 
 from __future__ import annotations
 

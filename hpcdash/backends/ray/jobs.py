@@ -150,7 +150,10 @@ def parse_jobs(
 
 
 def _arrow(field: pa.Field) -> pa.DataType:
-    """What Python values make a column of: dictionaries come of text, times of whole seconds."""
+    """Return the type that Python values are converted to first.
+
+    A dictionary column is built from text, times from whole seconds.
+    """
     if pa.types.is_timestamp(field.type):
         return pa.int64()
     return pa.string() if pa.types.is_dictionary(field.type) else field.type
@@ -442,7 +445,7 @@ class RayDetail(DetailPart):
         )
 
     def facts(self, native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
-        """What the job page shows of a job in groups of their own."""
+        """Return the job page's additional groups of facts."""
         driver = _json_table(native.get("driver_info", ""))
         where = {
             "address": text(driver.get("node_ip_address")),
@@ -474,7 +477,7 @@ class RayDetail(DetailPart):
 
 
 class RayScripts(ScriptsPart):
-    """What stands for scripts: the entrypoints of jobs."""
+    """Entrypoints of jobs, in place of scripts."""
 
     def query(self, job_id: str) -> Query[Script]:
         """The entrypoint and runtime environment of a job, in place of its script."""

@@ -63,7 +63,10 @@ def _read(
 
 
 def summaries(answer: Answer, response: Response) -> list[Mapping[str, Any]]:
-    """What the agents of the nodes measure, a node each; [] where the dashboard does not tell."""
+    """Return the measurements of the nodes' agents, one per node.
+
+    [] where the dashboard has none.
+    """
     if not response.is_success:
         return []
     listed = table(table(decode(answer, response)).get("data")).get("summary")

@@ -207,7 +207,7 @@ def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]
 
 
 def _node_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
-    """Of what one node must have."""
+    """Return findings on the resources that a single node must have."""
     cpus, gpus = (offers.queue(kind) for kind in ("CPU", "GPU"))
     is_cpu = request.slot_type is SlotType.CPU
     largest = (cpus.cpus_per_node if cpus else 0) if is_cpu else (gpus.gpus_per_node if gpus else 0)
@@ -236,7 +236,7 @@ def _read_is_there(answer: Answer) -> bool:
 
 
 def _metadata(request: Request) -> dict[str, str]:
-    """What a request says of itself; the values of metadata are text."""
+    """Return a request's metadata; the values are text."""
     reported = {
         "slice": request.slice,
         "workspace": request.workspace,
@@ -276,8 +276,10 @@ def _tpus(request: Request, kind: SliceType) -> int:
 
 
 def _container(request: Request, name: str) -> dict[str, Any] | None:
-    """What the driver is told of a container: docker runs it, podman where that is asked for;
-    raises UsageError for any other runtime."""
+    """Return the container settings for the driver: docker, or podman where it is requested.
+
+    Raises UsageError for any other runtime.
+    """
     container = request.container
     if container is None or container.runtime is Runtime.NONE:
         return None

@@ -74,7 +74,10 @@ def read_responses(answer: Answer) -> tuple[Response, ...]:
 
 
 def require_success(answer: Answer) -> tuple[Response, ...]:
-    """As read_responses; raises what a refusal means, in Ray's own words."""
+    """Return the responses of `read_responses`.
+
+    Raises the error of a refusal, with Ray's own message.
+    """
     responses = read_responses(answer)
     for response in responses:
         if response.is_success:
@@ -123,7 +126,7 @@ def refusal(body: bytes) -> str:
 
 
 def _message(body: bytes) -> str:
-    """What the State API says of a failure; '' where this is none of its answers."""
+    """Return the State API's message on a failure; '' where this is not one of its answers."""
     if not body.startswith(b"{"):
         return ""
     try:
@@ -172,7 +175,7 @@ def format_value(value: object) -> str:
 
 
 def truncation_note(answer: Answer, response: Response, title: str) -> str:
-    """What a list of the State API leaves out, '' where it is whole, or failed."""
+    """Return what a list of the State API leaves out, '' where it is complete, or failed."""
     if not response.is_success:
         return ""
     found = table(table(table(decode(answer, response)).get("data")).get("result"))

@@ -30,7 +30,7 @@ _HEAD = re.compile(r"TPU-(.+)-head")
 
 
 class SliceType(Struct, frozen=True):
-    """What a slice of a type has: `workers`, each a machine with `chips`."""
+    """Size of a slice type: `workers`, each a machine with `chips`."""
 
     name: str
     workers: int
@@ -43,9 +43,9 @@ class SliceType(Struct, frozen=True):
 
 
 def slice_type(name: str) -> SliceType:
-    """Of a name such as v4-256.
+    """Parse the name of a slice type such as v4-256.
 
-    Raises ValueError, which says what was meant where that can be told.
+    Raises ValueError, which suggests the intended type where one is similar.
     """
     found = _TYPE.fullmatch(name)
     if found is None:
@@ -104,8 +104,9 @@ _STATES = {
 
 
 class Worker(Struct, frozen=True):
-    """How one worker of an attempt is; `why` is what is said of its end, `node` its address, ''
-    where not known.
+    """State of one worker of an attempt.
+
+    `why` is the reason of its end, `node` its address, '' where unknown.
     """
 
     number: int
@@ -117,10 +118,10 @@ class Worker(Struct, frozen=True):
 
 
 class SliceRun(Struct, frozen=True):
-    """How a run on slices stands, as its driver wrote it last.
+    """Status of a run on slices, as its driver wrote it last.
 
-    `nodes` are the addresses of its workers, () where they are not known; `waiting` is what it
-    waits for, '' in an attempt.
+    `nodes` are the addresses of its workers, () where they are unknown; `waiting` is what it waits
+    for, '' in an attempt.
     """
 
     attempt: int

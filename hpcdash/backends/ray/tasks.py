@@ -64,7 +64,10 @@ def job_tasks_query(ray_job: str) -> str:
 
 
 def activity_query(row: Mapping[str, Any], native: Mapping[str, str]) -> Query[Activity] | None:
-    """What a job's program has Ray do; None for one that has not connected to Ray."""
+    """Return the query for the Ray activity of a job's program.
+
+    None if it has not connected to Ray.
+    """
     ray_job = native.get("job_id")
     if not ray_job:
         return None
@@ -141,7 +144,7 @@ def _parse_node_activity(answer: Answer, *, node: str) -> Activity:
 
 
 def _restarts(actors: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
-    """How often actors of each class were started again."""
+    """Return the number of restarts of each class of actors."""
     found: Counter[str] = Counter()
     for actor in actors:
         found[text(actor.get("class_name")) or ""] += number(actor.get("num_restarts")) or 0
@@ -159,7 +162,7 @@ def _count(kind: str, summary: Mapping[str, Any], key: str) -> ActivityCount | N
 
 
 def _count_states(counts: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
-    """As ActivityCount has them, those that ended last."""
+    """Return state counts in the form of ActivityCount, finished states last."""
     order = sorted(counts, key=lambda native: (native in ("FINISHED", "DEAD"), native))
     return tuple((format_state(native), _state(native).value, counts[native]) for native in order)
 

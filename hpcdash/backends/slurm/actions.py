@@ -221,7 +221,10 @@ def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, .
 
 
 def read_requeue(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
-    """As read_scontrol; what Slurm says of a job that is not to be requeued does not say why."""
+    """Read outcomes with `read_scontrol`, and explain refusals of jobs that must not be requeued.
+
+    Slurm's message on such a job does not give the reason.
+    """
 
     def explained(outcome: Outcome) -> Outcome:
         if outcome.done is True or _DISABLED not in outcome.words:
@@ -272,9 +275,7 @@ def _own_message(line: str) -> str:
 
 
 def _general_message(answer: Answer, lines: Sequence[str]) -> str:
-    """What was said of no job in particular: Slurm's last words of that kind, or else the
-    status.
-    """
+    """Return Slurm's last message that concerns no single job, else one on the exit status."""
     if answer.status == _NOT_FOUND_STATUS:
         return f"{program_name(answer.argv)}: command not found"
     parts = [
@@ -596,8 +597,9 @@ def _single_tasks(jobs: Iterable[Job]) -> Iterator[Target]:
 
 
 def _targets(jobs: Sequence[Job], *, joined_from: int, after: str = "") -> list[Target]:
-    """What stands for each job: itself, or with `joined_from` single tasks of one array or more,
-    one list of them.
+    """Return the target of each job: itself, or lists of tasks of one array.
+
+    Lists are used for `joined_from` single tasks of one array or more.
     """
     single: dict[str, list[int]] = {}
     for _, job in jobs:

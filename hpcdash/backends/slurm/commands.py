@@ -1,6 +1,4 @@
-"""How every Slurm command is called: free of the person's own output settings, in C locale, with
-epoch times.
-"""
+"""Command lines of Slurm: free of the person's output settings, in C locale, with epoch times."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ _SET = ("LC_ALL=C", "SLURM_TIME_FORMAT=%s", LAST_SETTING)
 
 
 def with_clusters_variable(*argv: str) -> tuple[str, ...]:
-    """As `slurm`, with the person's SLURM_CLUSTERS: for a script that removes it once it has read
+    """Return a command line that keeps SLURM_CLUSTERS, for a script that reads it and then removes
     it.
     """
     at = _UNSET.index("SLURM_CLUSTERS")

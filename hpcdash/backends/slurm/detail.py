@@ -70,7 +70,7 @@ def scontrol_id(job_id: str) -> str:
 
 
 def format_no_requeue(job_id: str) -> str:
-    """What became of a job that Slurm does not requeue, and what its owner may do about it."""
+    """Return why Slurm does not requeue a job, and how its owner can allow it."""
     return (
         f"it was submitted with --no-requeue (`scontrol update JobId={job_id} Requeue=1` allows it)"
     )
@@ -84,9 +84,9 @@ def parse_native(answer: Answer) -> Mapping[str, str]:
 
 
 def parse_component(answer: Answer, *, offset: str) -> Mapping[str, str]:
-    """As parse_native, of a component of a heterogeneous job.
+    """Parse the native record of a component of a heterogeneous job.
 
-    Only its leader has a batch script, and with it the log; the paths of a component name files
+    Only the leader has a batch script, and with it the log; the paths of a component name files
     that never exist.
     """
     rest = _records_text(answer)
@@ -222,10 +222,10 @@ def parse_script(answer: Answer) -> Script:
 
 
 def parse_history_script(answer: Answer) -> Script:
-    """What follows sacct's heading, without the newline it adds; an array's script comes once for
-    each of its rows.
+    """Parse the script after sacct's heading, without the newline that sacct adds.
 
-    sacct prints nothing of another's job, and NONE where the script was not kept or there was none.
+    An array's script is printed once for each of its rows. sacct prints nothing for another user's
+    job, and NONE where the script was not stored or did not exist.
     """
     require_success(answer)
     pieces = _HEADING.split(answer.stdout)
@@ -253,7 +253,7 @@ def _text(raw: bytes) -> str:
 
 
 def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
-    """What of a job's environment its row tells."""
+    """Return the variables of a job's environment that its row determines."""
     found = {
         "SLURM_SUBMIT_DIR": row["work_dir"],
         "SLURM_JOB_NAME": row["name"],

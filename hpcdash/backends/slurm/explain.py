@@ -1,4 +1,4 @@
-"""What #SBATCH lines ask for, in a few words each: `time limit 2 h; 8 GPUs per node`."""
+"""Explanations of #SBATCH lines, in a few words each: `time limit 2 h; 8 GPUs per node`."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def mail_events(value: str | None) -> str:
 
 
 def export(value: str | None) -> str:
-    """What of the environment goes along."""
+    """Explain which environment variables --export passes."""
     names = [name for name in (value or "").split(",") if name]
     kinds = {name.upper() for name in names}
     rest = ", ".join(name for name in names if name.upper() not in ("ALL", "NONE", "NIL"))
@@ -400,9 +400,9 @@ _WORDS: dict[str, Formatter] = {
 
 
 def explain(line: str) -> str:
-    """What one #SBATCH line asks for; '' for any other line and one that says nothing.
+    """Explain the request of one #SBATCH line; '' for any other line and an empty request.
 
-    The values are hostile still.
+    The values are still hostile.
     """
     if not line.startswith(MAGIC):
         return ""

@@ -148,8 +148,10 @@ def _seam(piece: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def refused_submissions(raw: pa.Table) -> pa.Array:
-    """Whether each record is of a submission that sbatch refused: Slurm 22.05 gives it a number,
-    and the accounting a job that failed with 1 on no node in the second that it came.
+    """Return a mask of the records of submissions that sbatch refused.
+
+    Slurm 22.05 gives such a submission a number, and the accounting has a job that failed with 1 on
+    no node in the second of its submission.
     """
     time_columns = [as_array(raw[name]) for name in ("submit", "start", "end")]
     conditions = (
@@ -253,7 +255,7 @@ def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
 
 
 def limit_seconds(minutes_text: str) -> int | None:
-    """Of TimelimitRaw, which counts minutes; None for no limit."""
+    """Return the seconds of TimelimitRaw, which counts minutes; None for no limit."""
     minutes = values.digits(minutes_text)
     return minutes * _SECONDS_A_MINUTE if minutes is not None and minutes < _MOST_MINUTES else None
 

@@ -207,7 +207,7 @@ def with_ids(columns: Columns, name: str) -> Columns:
 
 
 def is_any(column: pa.Array, texts: frozenset[str]) -> pa.Array:
-    """Which rows of a dictionary column hold one of `texts`; null counts as no."""
+    """Return a mask of the rows of a dictionary column with one of `texts`; null counts as no."""
     return _where(column, texts.__contains__)
 
 
@@ -273,11 +273,11 @@ def exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.
 
 
 def accounted_exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """As exit_columns, of what accounting keeps: seven bits of an exit code.
+    """Return exit codes and signals from accounting, which stores seven bits of an exit code.
 
-    143, what a shell ends with whose command a signal ended, is 15 there. 6, 9, 11 and 15 are taken
-    for such ones: hardly any program ends with them by itself, and the controller's record of the
-    job has 134, 137, 139 or 143.
+    143, the exit code of a shell whose command a signal ended, is 15 there. 6, 9, 11 and 15 are
+    read as such codes: hardly any program exits with them by itself, and the controller's record of
+    the job has 134, 137, 139 or 143.
     """
     codes, signals = exit_columns(texts, ended)
     is_cut = pc.and_(pc.is_in(codes, value_set=_CUT_EXIT_CODES), pc.equal(signals, 0))
@@ -401,7 +401,10 @@ class SlurmQueue(ClusterPart, QueuePart):
     lists_ended = True
 
     def jobs(self, scope: JobScope) -> Query[ParsedTable]:
-        """As jobs_on_cluster, on the selected cluster, or each of several."""
+        """Return the query of `jobs_on_cluster` for the selected cluster, or for each of several.
+
+        Raises UsageError for IDs of several clusters where the own cluster's name is unknown.
+        """
         named = [self.clusters.split_cluster(job_id) for job_id in scope.job_ids]
         requested = dict.fromkeys(cluster for _, cluster in named)
         scope = replace(scope, job_ids=tuple(dict.fromkeys(plain for plain, _ in named)))

@@ -97,8 +97,9 @@ _AMOUNTS = re.compile(r"([^()]*)(?:\(([0-9.]+)\))?")
 
 
 class _Use(Struct, frozen=True):
-    """What the controller says of a QoS, key → text; of accounts by their names, of users by their
-    numbers.
+    """Use of a QoS as reported by the controller, key → text.
+
+    Accounts are keyed by name, users by number.
     """
 
     own: Mapping[str, str]
@@ -187,7 +188,7 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
 
 
 def _parts(answer: Answer, token: str) -> list[tuple[str, bool]]:
-    """What each command printed, and whether it ended well."""
+    """Return the output of each command, and whether it succeeded."""
     pieces = answer.stdout.decode("utf-8", "replace").split(token)
     parts = []
     before = pieces[0]
@@ -234,7 +235,7 @@ def _read_controller(text: str) -> _Controller:
 
 
 def _between(text: str, start: str, end: str) -> tuple[str, str]:
-    """What stands between two words of a line, and what follows."""
+    """Return the text between `start` and `end` of a line, and the text after `end`."""
     found, _, rest = (text.partition(start)[2] if start else text).partition(end)
     return found, rest
 
@@ -255,7 +256,7 @@ def _subject(text: str) -> str:
 
 
 def _user_associations(controller: _Controller, user: str) -> list[dict[str, str]]:
-    """As the database would list them, without their QoS."""
+    """Return a user's associations in the form of the database, without their QoS."""
     return [
         {"account": account, "partition": partition, "qos": ""}
         for account, name, partition in controller.associations
@@ -403,12 +404,12 @@ def _limit_rows(
 
 
 def _reported_amounts(text: str, limit: _Limit) -> dict[str, int]:
-    """Of the database's `cpu=6,mem=64G`, `5` or `1-00:00:00`."""
+    """Parse the database's `cpu=6,mem=64G`, `5` or `1-00:00:00`."""
     return dict(_amounts(text, limit, _database_amount))
 
 
 def _controller_amounts(text: str, limit: _Limit, *, which: int) -> dict[str, int]:
-    """Of the controller's `cpu=6(2),mem=N(200)`: the limits (0) or what is used (1)."""
+    """Parse the controller's `cpu=6(2),mem=N(200)`: the limits (0) or the used amounts (1)."""
 
     def amount(word: str, unit: str) -> int | None:
         found = _AMOUNTS.fullmatch(word)

@@ -1,7 +1,6 @@
-"""Where a Slurm job's output is: what scontrol shows of it, finished, or the patterns of its
-command line and script.
+"""Paths of a Slurm job's output: resolved by scontrol, or the patterns of command line and script.
 
-Knows what a pattern's fields stand for from a job's details; reads no file and no script itself.
+Resolves a pattern's fields from a job's details; reads no file and no script itself.
 """
 
 from __future__ import annotations
@@ -50,8 +49,10 @@ def find_last_value(native: Native, key: str) -> str | None:
 
 
 def path_facts(row: Row, native: Native) -> PathFacts:
-    """What a pattern's fields stand for, of a row of domain.schema.JOBS and its answer of scontrol
-    or sacct.
+    """Return the values of a pattern's fields, from a row of domain.schema.JOBS and its native
+    record.
+
+    The record is the answer of scontrol or sacct.
     """
     array_id, task = row["array_id"], str(row["array_task"] or "")
     is_array = array_id is not None

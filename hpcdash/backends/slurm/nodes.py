@@ -102,8 +102,9 @@ def gpu_gres(text: str | None) -> tuple[int, str | None]:
 
 
 def gpus_in_use(text: str | None) -> int:
-    """How many GPUs a list of GRES in use names; one that jobs hold parts of (shards, MPS)
-    counts.
+    """Return the number of GPUs in a list of GRES in use.
+
+    A GPU shared in parts (shards, MPS) counts.
     """
     whole, _ = gpu_gres(text)
     return whole + sum(map(_gpus_with_parts, _PARTS.findall(text or "")))

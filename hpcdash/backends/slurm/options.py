@@ -343,10 +343,10 @@ _BLANK = "\x00"
 
 @dataclass(frozen=True, slots=True)
 class SubmitLine:
-    """What sbatch was given: its options, and the script with its arguments (() where it came on
-    stdin or wrapped).
+    """Command line of sbatch: its options, and the script with its arguments.
 
-    `is_certain` is false where the script's name may be another word than the one taken for it.
+    `script` is () where the script came on stdin or was wrapped. `is_certain` is false where the
+    script's name may be another word than the one found.
     """
 
     options: tuple[Option, ...]
@@ -390,8 +390,9 @@ def read_submit_line(
 
 
 def _script_begins(parts: Sequence[str], command: str) -> int | None:
-    """Which word is the script's name: from it on the words are those of Command, which may name it
-    by a full path.
+    """Return the index of the word that is the script's name; None if it is not found.
+
+    The words from there on are those of Command, which may name the script by a full path.
     """
     if command == _NULL:
         return len(parts)
@@ -411,8 +412,9 @@ def _is_path(word: str, name: str | None) -> bool:
 def _named_script(
     parts: Sequence[str], begin: int, name: str | None, given: Sequence[Option]
 ) -> int | None:
-    """Which word from `begin` on a job has its name from: the script's file gives it where no
-    option does.
+    """Return the index of the word from `begin` on that gave the job its name; None if not found.
+
+    The script's file gives the name where no option does.
     """
     if not name or last_value(given, "job-name") is not None:
         return None
@@ -457,7 +459,10 @@ def _whole_option(option: Option) -> Option:
 
 
 def _wrapped(script: Script | None) -> str | None:
-    """What --wrap was given, of a script that sbatch made of it."""
+    """Return the argument of --wrap, from a script that sbatch made of it.
+
+    None for another script.
+    """
     if script is None or _WRAPPED not in script.text:
         return None
     return script.text.partition(_WRAPPED)[2].strip("\n")

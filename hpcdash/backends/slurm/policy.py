@@ -1,4 +1,4 @@
-"""What a waiting job's priority is made of, and what its QoS and partition allow and take."""
+"""Parts of a pending job's priority, and the rules of its QoS and partition."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ exec scontrol -a show partition
 
 
 def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
-    """What a person wants to know of one QoS; {} for one that is not there."""
+    """Parse the facts of one QoS; {} for a QoS that does not exist."""
     require_success(answer)
     lines = [
         line.split("|")
@@ -162,7 +162,7 @@ def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
 
 
 def parse_queue_rules(answer: Answer) -> Mapping[str, str]:
-    """What becomes of a job that makes way for another in a partition; {} where none has to."""
+    """Parse the rules of preemption in a partition; {} where it has none."""
     require_success(answer)
     pairs = dict(
         word.split("=", 1)

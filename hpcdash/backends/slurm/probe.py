@@ -63,7 +63,7 @@ _ELSEWHERE = 'If Slurm lives elsewhere, set path = "/…/bin" for this cluster i
 
 
 def parse_probe(answer: Answer) -> Probe:
-    """What was found; raises CommandMissing where squeue is not there or is not Slurm's."""
+    """Parse the result of a probe; raises CommandMissing where squeue is missing or not Slurm's."""
     require_whole(answer)
     found: dict[str, str] = {}
     commands: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Why a job waits, and how it ended, in plain words.
+"""Explanations of why a job waits, and how it ended.
 
 Source: squeue(1) JOB REASON CODES, slurm.conf(5), and the names in the sources of 22.05 to 25.05.
 """

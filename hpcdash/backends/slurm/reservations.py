@@ -55,7 +55,7 @@ _FLAGS = {
 
 
 class _Person(Struct, frozen=True):
-    """Who asks. `accounts` None: not known."""
+    """Person whose access is checked. `accounts` None: unknown."""
 
     user: str
     groups: frozenset[str]

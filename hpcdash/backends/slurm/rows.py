@@ -1,4 +1,4 @@
-"""From squeue's and sinfo's bytes to Arrow columns; no field of a row can forge another.
+"""Conversion of squeue's and sinfo's bytes to Arrow columns; no field of a row can forge another.
 
 Fields that only Slurm itself fills come first, one unit separator after each; the last of them and
 every field that a person may fill end with the poll's random token. Split at the token, the k-th
@@ -49,8 +49,9 @@ class Columns(Struct, frozen=True):
 
 
 def _pieces(raw: bytes, token: bytes, per_row: int) -> Iterator[tuple[list[bytes], bytes]]:
-    """Whole rows as flat lists of pieces, chunk by chunk; with the last, empty list comes what is
-    left after them.
+    """Yield whole rows as flat lists of pieces, chunk by chunk.
+
+    The last list is empty and comes with the remaining bytes.
     """
     parts: list[bytes] = []
     start = 0
@@ -107,7 +108,7 @@ def _read_plain(lines: bytes, names: tuple[str, ...]) -> tuple[pa.Table, bool]:
 def _good_lines(
     firsts: list[bytes], expected_separators: int
 ) -> tuple[list[int], list[bytes], list[str]]:
-    """Which rows have all their plain fields, those lines, and what was refused."""
+    """Return the indices of rows with all plain fields, their lines, and the rejected text."""
     remaining: list[int] = []
     lines: list[bytes] = []
     refused: list[str] = []

@@ -313,7 +313,7 @@ def _count_lines(text: bytes) -> int:
 
 
 def _pieces(chunk: bytes) -> Iterator[bytes]:
-    """Whole lines, so many at a time that most pieces have no strange one."""
+    """Yield whole lines in pieces so small that most contain no unusual line."""
     position = 0
     while position < len(chunk):
         end = chunk.find(b"\n", position + _PIECE_BYTES) + 1 or len(chunk)
@@ -407,11 +407,10 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
 
 
 def _used(raw: pa.Table, steps: pa.Table) -> dict[str, pa.Array]:
-    """What each run used: CPU seconds of all its steps, and of the step that used most the memory
-    of all its tasks.
+    """Return the use of each run: CPU seconds of all its steps, and the peak memory of one step.
 
-    Both as seff 2.1 of Slurm's contribs reckons them; `task_memory` is what reportseff takes, the
-    largest MaxRSS.
+    The memory is that of all tasks of the step that used most. Both are computed like seff 2.1 of
+    Slurm's contribs; `task_memory` is what reportseff uses, the largest MaxRSS.
     """
     total = as_array(steps["tresusageintot"])
     nothing = pa.nulls(len(total), pa.int64())

@@ -384,8 +384,9 @@ def resource_directives(request: Request, slot_type: SlotType) -> Directives:
 
 
 def _cpus_beside_gpus(request: Request, slots: Slots, requested: Directives) -> str:
-    """Of GPUs that Slurm spreads itself for each; else of a task, which is a GPU or all of a
-    node's.
+    """Return the option for CPUs per GPU, or per task where a task has one GPU or all of a node's.
+
+    --cpus-per-gpu is only used for GPUs that Slurm itself spreads.
     """
     if (
         any(option.startswith("--gpus=") for option in requested.options)
@@ -432,7 +433,7 @@ def _by_tres(request: Request, slots: Slots) -> tuple[str, ...]:
 
 
 def _task_a_rank(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
-    """Where srun starts each rank, a task is a slot; the tasks of a node see all of its GPUs."""
+    """Return directives where srun starts each rank: a task is a slot and sees its node's GPUs."""
     site, kind = request.site, _typed(request)
     if (
         slot_type is not SlotType.CPU
@@ -664,8 +665,9 @@ def fanout(
     srun_options: Sequence[str] = (),
     is_lone: bool = False,
 ) -> str:
-    """As srun_line(), for a script that acts on signals meanwhile: its srun is the `step`th of the
-    script.
+    """Return the fan-out by srun for a script that handles signals meanwhile.
+
+    Its srun is the `step`th of the script.
     """
     srun = quote_arguments(parts) if is_lone else _srun(parts, tasks_per_node, srun_options, "  ")
     settings = _settings(None if is_lone else tasks_per_node)
@@ -790,7 +792,7 @@ def probe_step(probe: str, signal: str = "") -> str:
 
 
 def hook_step(request: Request, place: Place, signal: str = "") -> str:
-    """As probe_step(), of the startup hook."""
+    """Return the step of the startup hook on each node; '' without a hook."""
     if not request.startup_hook.strip():
         return ""
     request = replace(request, startup_hook=f"{path_line(request)}{request.startup_hook}")

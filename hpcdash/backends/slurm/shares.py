@@ -1,7 +1,7 @@
-"""Who has which share of the cluster, and used how much of it: sshare. Runs nothing.
+"""Shares of the cluster by user and account, and their use: sshare. Runs nothing.
 
-sshare takes no separator but `|`. All that it prints was named by administrators; a row of another
-number of fields is rejected.
+sshare takes no separator but `|`. All names in its output were chosen by administrators; a row with
+another number of fields is rejected.
 """
 
 from __future__ import annotations

@@ -182,8 +182,9 @@ _LIMIT_LINE = re.compile(rb"^(MaxArraySize|MaxJobCount) *= *([0-9]{1,10})$", re.
 
 
 def _on_target(after: str, target: str, clusters: Clusters) -> str:
-    """What a job waits for, as its own cluster knows it; raises UsageError for a job of another
-    one.
+    """Return a dependency in the IDs of the target cluster.
+
+    Raises UsageError for a job of another cluster.
     """
     kind, colon, job_id = after.rpartition(":")
     plain, cluster = clusters.split_cluster(job_id)
@@ -275,8 +276,9 @@ def _with_limits(
 
 
 def _overriding(in_script: Sequence[Option], notes: list[str]) -> list[str]:
-    """What takes the place of directives that were meant for then; sbatch reads an empty dependency
-    as none.
+    """Return options that override directives made for the script's first submission.
+
+    sbatch reads an empty dependency as none.
     """
     names = [name for name in _NEUTRAL if last_value(in_script, name) is not None]
     if names:
@@ -412,7 +414,7 @@ def _read_limits(answer: Answer, tasks: ArrayTasks) -> str:
 
 
 def _explain(line: str) -> str:
-    """What sbatch says while it tries again, with why."""
+    """Return a line of sbatch, with an explanation where sbatch retries."""
     return (
         line
         if _TRIES_AGAIN not in line

@@ -1,7 +1,6 @@
-"""What a Slurm job uses: the samples of its running steps from sstat, those of its ended steps from
-sacct.
+"""Use of a Slurm job: samples of its running steps from sstat, of its ended steps from sacct.
 
-Both print fields of Slurm's own only, so their `|` is not a field of anybody's.
+Both print only fields of Slurm's own, so their `|` is never part of a person's field.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ def parse_running(answer: Answer, *, requested: Usage) -> Usage:
 
 
 def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
-    """What the accounting kept of a job's steps; all None where it kept nothing."""
+    """Parse the use of a job's steps from accounting; all None where it has no record."""
     require_success(answer)
     rows = [dict(zip(ENDED_FIELDS, line, strict=True)) for line in _lines(answer, ENDED_FIELDS)]
     whole = next((row for row in rows if "." not in row["jobid"]), None)
@@ -203,8 +202,7 @@ def _step(values: Mapping[str, str], nodes: int, cpu_seconds: float | None) -> _
 
 
 def _memory_peak(total: int | None, largest: int | None, tasks: int, nodes: int) -> int | None:
-    """What a node's tasks held together, at most: the largest task's peak times the tasks on a
-    node.
+    """Return the peak memory of a node's tasks: the largest task's peak times the tasks per node.
 
     Slurm's sum over all tasks is that of the last sample, so it may be less than the peak of one of
     them.

@@ -1,6 +1,6 @@
-"""What Slurm writes for times, sizes, TRES and exit codes, as Arrow columns of numbers.
+"""Slurm's times, sizes, TRES and exit codes as Arrow columns of numbers.
 
-A value is read once for each distinct text of a column, not once a row.
+Each distinct text of a column is parsed once, not once per row.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ _SIGNAL_MASK = 0x7F
 
 
 def integers(column: pa.ChunkedArray) -> pa.Array:
-    """Whole numbers; what is none is null.
+    """Return a column as whole numbers; null where a text is none.
 
-    Falls back to one look a distinct text when any row is odd ('1.5K').
+    Falls back to one parse per distinct text when any row is odd ('1.5K').
     """
     return whole_numbers(column, whole_number)
 
@@ -197,9 +197,7 @@ _INSTANT_FIELDS = frozenset(
 
 
 def readable_instant(field: str, text: str) -> str:
-    """What a person sees of a field: epoch seconds, which we ask for, as RFC 3339 in UTC; all else
-    as it is.
-    """
+    """Return a field's text for people: epoch seconds as RFC 3339 in UTC, all else unchanged."""
     if (
         field in _INSTANT_FIELDS
         and text.isascii()

@@ -411,9 +411,7 @@ class JobActions:
         )
 
     def _alterable(self, choice: ActionChoice) -> tuple[list[Field], list[str]]:
-        """Return the fields that can be changed for all of these jobs, and notes on those that
-        cannot.
-        """
+        """Return the fields that can be changed for all of these jobs, and notes on the others."""
         rows, alterable = choice.rows, self.screen.session.store.backend.actions.alterable
         running = count_jobs(row for row in rows if row["state"] in ACTIVE)
         is_arrays = all(row["array_id"] for row in rows) and not any(map(is_task, choice.job_ids))

@@ -312,8 +312,9 @@ class ChartView(ChartFollowing, can_focus=True):
         return "" if found is None else f"{found.words}: {_SAVES_BROKEN}"
 
     def key_ranks(self) -> Mapping[str, int]:
-        """Offer the save switch of a running job with findings, unless a save would have broken
-        weights.
+        """Return the rank of the save switch: offered for a running job with findings.
+
+        It is not offered where a save would have broken weights.
         """
         row = self._row()
         found = [mark for _, mark in self.marks_found()]

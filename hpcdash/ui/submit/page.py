@@ -346,7 +346,7 @@ class SubmitPage(View):
             self._resting = call_after(self, _REST_SECONDS, self._start_query)
 
     async def _ask(self) -> None:
-        """Query when the job would start or why it would be refused, and which paths are missing."""
+        """Query when the job would start or why it would be refused, and check its paths."""
         query = asyncio.ensure_future(self.answer.ask(self.seen, self.offers.gpu_types))
         await asyncio.sleep(0)
         self._tell()

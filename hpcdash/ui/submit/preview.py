@@ -336,7 +336,7 @@ def preview_script(
 def script_submission(
     reading: ScriptReading, content: bytes, after: tuple[str, ...] | None = None
 ) -> Submission:
-    """What is handed in; `after` takes the place of the jobs it was to wait for."""
+    """Return the submission of a script; `after` replaces the jobs that it was to wait for."""
     from hpcdash.services.submit.plan import path_there
 
     return Submission(
@@ -383,7 +383,7 @@ def _complain(problems: dict[str, str], error: UsageError, home: str = "") -> No
 def _report_rest(
     draft: Draft, problems: dict[str, str], launches: Launches, offers: Offers
 ) -> None:
-    """What the cluster has not got, of the fields that can be read while others cannot."""
+    """Report what the cluster lacks for the fields that can be read while others cannot."""
     from hpcdash.services.submit.request_lint import lint_request
 
     tables = {name.partition(".")[0] for name in problems}

@@ -1,6 +1,4 @@
-"""What keys do to the switches of trainings: the kill switch and the save switch of the job one
-points at.
-"""
+"""Key actions on the switches of trainings: the kill and save switches of the selected job."""
 
 from __future__ import annotations
 

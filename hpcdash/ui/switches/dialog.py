@@ -104,8 +104,9 @@ def switch_lines(picture: SwitchPicture) -> Iterator[Line]:
 
 
 def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
-    """Whom it stops, or has save; of one that is there those that are left; nobody where all have
-    ended.
+    """Yield the jobs that a switch stops or has save; of a dropped switch, those that are left.
+
+    No job is listed where all have finished.
     """
     is_known = picture.look.is_dropped or (picture.deeds.is_any and not picture.does)
     label = "left" if is_known else "stops" if picture.kind is SwitchKind.KILL else "seen by"
@@ -147,8 +148,9 @@ def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
 
 
 def _identity(check: SwitchSnapshot | None) -> tuple[object, ...]:
-    """What tells what is there from something else of its name; a FIFO's time is when it was
-    written to last.
+    """Return the values that distinguish a file from another of the same path.
+
+    A FIFO's time is left out, as it is that of the last write.
     """
     if check is None:
         return ()
@@ -353,9 +355,7 @@ class SwitchDialog(Dialog[None]):
         return " · ".join([*keys, "ctrl+r refresh"])
 
     def _command(self) -> str:
-        """What y runs, else what c does, as a shell would take it; '' where neither does
-        anything.
-        """
+        """Return the command of `y`, else of `c`, quoted for a shell; '' where neither has one."""
         plan = (
             self.tracker.plan if self.can_drop else self._clear_plan() if self.can_clear else None
         )

@@ -119,7 +119,7 @@ class SwitchTracker:
         await self.refresh(dropped_seconds_ago=seconds_ago)
 
     def _forget_actions(self) -> None:
-        """What was known of another file."""
+        """Reset the state known of another file."""
         self.look, self.same_name_jobs, self.plan, self._log = None, None, None, None
         self.deeds, self.progress, self.log_message, self.act_message = (
             SwitchActions(),
@@ -132,7 +132,7 @@ class SwitchTracker:
         self.has_acted = False
 
     async def fetch_same_name_jobs(self) -> None:
-        """Who else names it; then how they are."""
+        """Fetch the other jobs that name the switch, then their states."""
         switch = self.switch
         if switch is None or not switch.path:
             return
@@ -241,7 +241,7 @@ class SwitchTracker:
             self._most_jobs = max(self._most_jobs, self.progress.total)
 
     async def _read_log(self) -> None:
-        """Whether it grows, and from a drop on what it says of it."""
+        """Read whether the log grows, and after a drop what it reports of the switch."""
         if (log := self._log) is None:
             return
         if self.deeds.dropped and log.is_marked:
@@ -292,7 +292,7 @@ class SwitchTracker:
 
     @property
     def doubt(self) -> str:
-        """Why it is asked before what is there is removed, '' where it is not."""
+        """Reason to confirm the removal of the present file, '' for none."""
         is_dropped_here = bool(self.deeds.dropped) and not (self.deeds.gone or self.deeds.cleared)
         return "" if self.look is None else clear_doubt(self.look, is_dropped_here=is_dropped_here)
 

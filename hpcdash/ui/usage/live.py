@@ -1,4 +1,4 @@
-"""What a running job uses on each of its nodes, sampled while this is shown."""
+"""Use of a running job on each of its nodes, sampled while this is shown."""
 
 from __future__ import annotations
 

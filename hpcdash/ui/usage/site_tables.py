@@ -34,7 +34,7 @@ def amount_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
 
 
 def free_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
-    """What is left, and how full it is."""
+    """Return the amount left, and a bar of the use."""
     text = amount_cell(value, row)
     if value is None or not isinstance(text, str):
         return text

@@ -1,6 +1,4 @@
-"""What the screen does about alerts: has what changed judged, says what is new once, rings where
-one asked for it.
-"""
+"""Alerts on the screen: checks the rules after a change, announces new alerts once, and rings."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class AlertsView(TableView):
         """The screen has what changed judged, and reloads then."""
 
     def alerts_changed(self) -> None:
-        """They were judged anew, or others are to be."""
+        """Reload after a check of the rules, or a change of them."""
         self.reload()
         self._check_if_due()
 

@@ -1,4 +1,4 @@
-"""Where one types: a filter after '/', a command after ':', what a view asks for."""
+"""Input line: a filter after '/', a command after ':', a value that a view requests."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class CommandBar(Horizontal):
     ]
 
     class Typed(Message):
-        """What stands in the bar after a key."""
+        """Posted with the content of the bar after a key."""
 
         def __init__(self, mode: str, value: str) -> None:
             super().__init__()
@@ -169,7 +169,7 @@ class CommandBar(Horizontal):
             del past[:-_HISTORY]
 
     def mode_history(self, mode: str) -> list[str]:
-        """What was entered in a mode, the newest last."""
+        """Return the entries of a mode, the newest last."""
         return self._past.setdefault(mode, [])
 
     @property

@@ -20,11 +20,10 @@ _SECONDS = 20.0
 
 
 class TourHint(Struct, frozen=True):
-    """What to try: phrases, each with its {action}, whose keys are put there; one without its
-    action is left out.
+    """Hint of the tour: phrases with {action}, replaced by its keys.
 
-    Doing one of `done_by` goes on to the next hint. In `views` it holds what the phrases say; None:
-    wherever the keys are.
+    A phrase whose action has no key is left out. One of the actions `done_by` moves on to the next
+    hint. The phrases apply in `views`; None: wherever the keys are.
     """
 
     phrases: tuple[str, ...]

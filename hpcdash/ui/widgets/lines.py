@@ -82,7 +82,7 @@ class ActionLine(Line):
 
 
 class Breadcrumb(ActionLine):
-    """Where one is: cluster, view, scope, filter; on the right where else one may go."""
+    """Line of the location: cluster, view, scope, filter; on the right the other views."""
 
     DEFAULT_CSS = """
     Breadcrumb { background: $panel; color: $foreground; }
@@ -130,7 +130,7 @@ class Breadcrumb(ActionLine):
 
 
 class Hint(Line):
-    """What the row under the cursor means, in plain words."""
+    """Meaning of the row under the cursor, in plain text."""
 
     DEFAULT_CSS = """
     Hint { color: $text-muted; }
@@ -212,8 +212,8 @@ class KeyLine(ActionLine):
 
 
 def _importance(action: Action) -> tuple[int, int]:
-    """What has its place first: help, a few keys of what is pointed at, the view's most useful
-    ones, then the rest.
+    """Return the order of an action: help, keys of the selection, useful keys of the view, the
+    rest.
     """
     rank = action.shown or 0
     if action.name in _FIRST:
@@ -228,9 +228,7 @@ def _key_text(action: Action) -> str:
 
 
 class Banner(Static):
-    """What is wrong, in up to four lines: what happened, its own words, what is shown meanwhile,
-    the next step.
-    """
+    """Error in up to four lines: event, its own text, the data shown meanwhile, the next step."""
 
     DEFAULT_CSS = """
     Banner {

@@ -114,7 +114,7 @@ class ScriptPage(ScrollView, can_focus=True):
             self.scroll_to(0, 0, animate=False)
 
     def colour(self, parts: Sequence[Sequence[Part]]) -> None:
-        """Which parts of the lines are what."""
+        """Set the colours of parts of the lines."""
         self._colours = parts
         self.refresh()
 
@@ -348,7 +348,7 @@ def _note_column(lines: Sequence[ScriptLine], room: int) -> int:
 
 
 def _pieces(text: str, room: int) -> list[tuple[int, int]]:
-    """Where to cut a text, so that no piece is wider than `room` cells."""
+    """Return the pieces of a text, none wider than `room` cells, as (start, end)."""
     if _ONE_LETTER_WIDE.fullmatch(text):
         return [
             (first, min(first + room, len(text))) for first in range(0, max(1, len(text)), room)

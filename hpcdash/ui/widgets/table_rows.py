@@ -46,12 +46,12 @@ POINTED = frozenset({"cursor", "cursor-blurred"})
 
 
 class Column(Struct, frozen=True):
-    """How one column of the table is drawn; `width` in cells, and the least width of a flexible
-    one.
+    """Column of the table; `width` in cells, the least width of a flexible one.
 
     A column with `longest` grows from its width to that of the longest of its values, at most to
-    `longest`; a flexible one so only takes of what is left what its values need. Columns of the
-    highest `priority` are dropped first where the terminal is narrow, those of priority 0 never.
+    `longest`; a flexible one with `longest` takes of the remaining width only what its values need.
+    Columns of the highest `priority` are dropped first where the terminal is narrow, those of
+    priority 0 never.
     """
 
     key: str
@@ -114,7 +114,7 @@ def _with_room(column: Column) -> Column:
 
 
 def _cells(columns: Sequence[Column]) -> int:
-    """What columns take at least, with the gutter and the gaps."""
+    """Return the least width of the columns, with the gutter and the gaps."""
     return GUTTER + sum(column.width for column in columns) + GAP * (len(columns) - 1)
 
 
@@ -144,9 +144,7 @@ def _placed(columns: Sequence[Column], available: int) -> tuple[PlacedColumn, ..
 
 
 def _shares(requested: Sequence[int], spare: int) -> list[int]:
-    """How `spare` is split among those who want some: who wants least first, the rest in equal
-    parts.
-    """
+    """Split `spare` among requests: the smallest are met first, the rest gets equal parts."""
     shares = [0] * len(requested)
     order = sorted(range(len(requested)), key=lambda index: requested[index])
     for done, index in enumerate(order):
@@ -355,10 +353,9 @@ class IdentifiedRows:
         return None if index < 0 else index
 
     def position_near(self, row_id: str | None, index: int | None) -> int | None:
-        """Where a row that was at `index` is now, or what stands in its place; the first row where
-        there was none.
+        """Return the present index of a row that was at `index`, or of the row in its place.
 
-        None in an empty table.
+        The first row where there was none; None in an empty table.
         """
         if self.count == 0:
             return None
@@ -382,12 +379,12 @@ class IdentifiedRows:
         return top
 
     def missing(self, requested: Iterable[str]) -> frozenset[str]:
-        """Those of some ids that no row has."""
+        """Return the requested IDs that no row has."""
         ids = frozenset(requested)
         return ids.difference(self._which(ids)) if ids else ids
 
     def _which(self, requested: Iterable[str]) -> set[str]:
-        """Those of some ids that a row has."""
+        """Return the requested IDs that a row has."""
         ids = self.ids()
         return set(ids.filter(pc.is_in(ids, value_set=pa.array(requested, ids.type))).to_pylist())
 

@@ -109,7 +109,7 @@ class SliceHead:
         return self._begun
 
     def hold(self) -> None:
-        """Whoever waits for it learns when the slice is not held any more."""
+        """Block until the slice is released, so that a waiting caller learns it."""
         self._is_over.wait()
 
     def let_go(self) -> None:
@@ -266,11 +266,10 @@ class SliceRun:
         self.publish(self.status)
 
     def acquire(self, remaining: Sequence[Slice]) -> list[Slice]:
-        """As many slices as can be had of the sizes that are wanted, or those that are held
-        already.
+        """Acquire as many slices as are available of the requested sizes, or keep `remaining`.
 
-        Waits for the least, and says so. Those that do not suffice are let go again and again: a
-        run that waits for them may hold what this one waits for.
+        Waits for the smallest size, and logs so. Slices that do not suffice are released again and
+        again: a run that waits for them may hold those that this one waits for.
         """
         found = list(remaining)
         pending = {} if remaining else self._request_slices(max(self.sizes))
@@ -527,7 +526,7 @@ class SliceRun:
     def variables(
         self, rank: int, slices: int, addresses: Sequence[str], index: int
     ) -> dict[str, str]:
-        """What a worker's command finds in its environment."""
+        """Return the environment variables of a worker's command."""
         return {
             # Lines are seen as they are written.
             "PYTHONUNBUFFERED": "1",
@@ -555,7 +554,7 @@ def _takes_connections(address: str, port: int) -> bool:
 
 
 def _outcome(reference: Any, worker: str, timeout: float | None = None) -> tuple[Outcome, str]:
-    """How a worker ended, and its node's address, '' where that is not known."""
+    """Return the outcome of a worker, and its node's address, '' where that is unknown."""
     try:
         code, is_preempted, node = ray.get(reference, timeout=timeout)
     except ray.exceptions.GetTimeoutError:

@@ -70,7 +70,7 @@ def container_argv(requested: Mapping[str, Any], environment: Mapping[str, str])
 
 
 def remove_container(program: str, name: str) -> None:
-    """Of this attempt, or one that an earlier one left."""
+    """Remove the container of this attempt, or one left by an earlier attempt."""
     subprocess.run(
         [program, "rm", "-f", name],
         stdout=subprocess.DEVNULL,

@@ -41,8 +41,9 @@ _SHORT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one worker ended: `kind` is one of the four words, `words` says why, `code` is the
-    command's exit status.
+    """Outcome of one worker: `kind` is one of the four constants, `words` the reason.
+
+    `code` is the command's exit status.
     """
 
     kind: str
@@ -52,9 +53,10 @@ class Outcome:
 
 
 def error_outcome(worker: str, names: Sequence[str], text: str) -> Outcome:
-    """Of what Ray raised for a worker: `names` are the exception's class and its bases.
+    """Build the outcome of an exception that Ray raised for a worker.
 
-    A worker that ran out of memory failed: on another slice it would again.
+    `names` are the exception's class and its bases. A worker that ran out of memory failed: on
+    another slice it would again.
     """
     if _CANCELLED & set(names):
         return Outcome(CANCELLED, worker, text)
@@ -64,8 +66,9 @@ def error_outcome(worker: str, names: Sequence[str], text: str) -> Outcome:
 
 
 def error_text(names: Sequence[str], text: str) -> str:
-    """What Ray raised, in a line: `names` are the exception's class and its bases, `text` is all
-    that it says.
+    """Return Ray's exception in one line.
+
+    `names` are the exception's class and its bases, `text` is its full text.
     """
     if "OutOfMemoryError" in names and (reported := _MEMORY.search(text)):
         return (
@@ -80,9 +83,7 @@ def error_text(names: Sequence[str], text: str) -> str:
 
 
 def exit_outcome(worker: str, code: int, *, is_preempted: bool) -> Outcome:
-    """Of a command that ended; `is_preempted`: the cloud says that its machine is being taken
-    away.
-    """
+    """Build the outcome of an exited command; `is_preempted`: the cloud takes its machine away."""
     if code == 0:
         return Outcome(SUCCEEDED, worker, code=code)
     if is_preempted:
@@ -105,8 +106,9 @@ def verdict(outcomes: Sequence[Outcome]) -> Outcome:
 
 @dataclass(frozen=True)
 class Attempts:
-    """What became of the attempts so far, each kind with its own limit; `short` of them in a row
-    ended soon.
+    """Counts of the attempts so far, each kind with its own limit.
+
+    `short` of them in a row ended soon.
     """
 
     most_preemptions: int
@@ -117,7 +119,7 @@ class Attempts:
 
     @property
     def number(self) -> int:
-        """Of the attempt to come or that runs, from 1 on."""
+        """Number of the running or next attempt, from 1 on."""
         return self.preempted + self.failed + 1
 
     @property
@@ -144,7 +146,7 @@ class Attempts:
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait before the next attempt: longer after each that ended soon."""
+        """Pause before the next attempt in seconds: longer after each that ended soon."""
         if not self.short:
             return 0.0
         return min(_FIRST_PAUSE_SECONDS * 2.0 ** (self.short - 1), _LONGEST_PAUSE_SECONDS)
@@ -172,8 +174,9 @@ def may_grow(
 
 
 def slice_variables(slice_index: int, addresses: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """What several slices need to find each other: `addresses` has the first worker of each
-    slice.
+    """Return the variables with which several slices find each other; () for a single slice.
+
+    `addresses` has the first worker of each slice.
     """
     if len(addresses) < 2:
         return ()
@@ -207,9 +210,9 @@ def describe_slice(nodes: Sequence[Mapping[str, Any]], pod: str, head: str) -> d
 
 
 def slice_problem(found: Mapping[str, Any], workers: int, request: Mapping[str, Any]) -> str:
-    """Why a slice, of slice_of, cannot be used; '' where it can.
+    """Return why a slice of slice_of cannot be used; '' where it can.
 
-    `workers` are those that answer.
+    `workers` is the number of workers that respond.
     """
     pod, heads, tpus = found["pod"], found["heads"], found["tpus"]
     if heads > 1:
