@@ -25,7 +25,7 @@ class Aside:
         self._is_late = False
 
     def answer(self, call: Callable[[], Any], wait_seconds: float, otherwise: Any) -> Any:
-        """What `call` returns or raises; `otherwise` if that takes too long."""
+        """Return or raise the result of `call`; return `otherwise` if that takes too long."""
         if self._process != os.getpid() and not self._has_started():
             return call()
         if not self._asking.acquire(timeout=wait_seconds):

@@ -261,8 +261,9 @@ class Checkpoints:
         )
 
     def _newest_first(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
-        """Those with a marker by when they were saved; of one moment, as of two runs at once, by
-        step.
+        """Return the checkpoints with a marker by time of saving.
+
+        Of one moment, as of two runs, by step.
         """
         found = [(step, attempt, path, read_marker(path)) for step, attempt, path in self._named()]
         marked = [
@@ -398,7 +399,7 @@ def marker_of(path: Path, *, has_checksum: bool = False, **values: Any) -> str:
 
 
 def read_marker(path: Path) -> dict[str, Any] | None:
-    """What a folder's marker says; None where it has none that can be read."""
+    """Read a folder's marker; None where it has no readable marker."""
     import json
 
     try:
@@ -415,8 +416,9 @@ def saved_at(marker: dict[str, Any]) -> float:
 
 
 def difference(path: Path, marker: dict[str, Any], *, has_checksum: bool) -> str:
-    """What of a checkpoint is not as its marker says, "" where all is; with checksums, where it has
-    any, or sizes.
+    """Return how a checkpoint differs from its marker, "" where it does not.
+
+    Compares checksums with `has_checksum` and where the marker has them, else sizes.
     """
     files = marker["files"]
     has_sums = has_checksum and any(

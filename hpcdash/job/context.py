@@ -121,8 +121,9 @@ class JobContext:
         return not self.rank
 
     def torch_distributed_env(self) -> dict[str, str]:
-        """What `torch.distributed.init_process_group("nccl")` reads, as text; what is unknown is
-        left out.
+        """Return the variables of `torch.distributed.init_process_group("nccl")` as text.
+
+        Unknown ones are left out.
 
         os.environ.update(current_job_context().torch_distributed_env())
         """

@@ -1,4 +1,4 @@
-"""When a job's time is over: from its environment, from arguments, or from a single query to Slurm.
+"""End time of a job: from its environment, from arguments, or from a single query to Slurm.
 
 Stops nothing.
 """
@@ -89,9 +89,9 @@ def process_start() -> float:
 
 
 def _launch_end(given: Mapping[str, str]) -> float | None:
-    """What the job's script found out.
+    """Return the end time that the job's script found; None where it is unknown.
 
-    A job that is submitted by a job has that one's variables: they are not its.
+    A job submitted by another job inherits that job's variables, which do not apply to it.
     """
     own = given.get("SLURM_JOB_ID") or given.get("PBS_JOBID") or ""
     whose = given.get("HPCDASH_END_TIME_OF") or own

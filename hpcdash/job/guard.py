@@ -174,7 +174,7 @@ class TrainingGuard:
         return True
 
     def should_stop(self, step: int | None = None) -> str:
-        """Why to leave the loop, "" to continue. Once set, the reason stays."""
+        """Return the reason to leave the loop, "" to continue. Once set, the reason stays."""
         self._end_save()
         return self.stop_reason
 
@@ -236,7 +236,7 @@ class TrainingGuard:
         self._last_save_at = monotonic()
 
     def _own_verdict(self, step: int) -> tuple[int, str]:
-        """What this rank would say, and why: the most urgent first."""
+        """Return the code and reason of this rank's verdict, the most urgent first."""
         if self._checks_files() and self.switches.sees_kill():
             return _KILLED, f"the kill switch {self.switches.kill} is there"
         reason = self.preemption.reason(step)
@@ -291,7 +291,7 @@ class TrainingGuard:
         return seconds
 
     def _notify_switched(self, seconds: float) -> None:
-        """Who dropped the save switch reads in the log what came of it."""
+        """Log the saved checkpoint, for the person who dropped the save switch."""
         if self._switched_at is not None:
             say(
                 f"checkpoint saved after step {self._switched_at}, in {seconds:.0f} s, for the "

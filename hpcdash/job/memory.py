@@ -67,15 +67,16 @@ class MemoryGuard:
         self._log = OnceLog()
 
     def should_stop(self) -> str:
-        """Why to save and stop now, "" to continue. Once set, the reason stays."""
+        """Return the reason to save and stop now, "" to continue. Once set, the reason stays."""
         worst = all_reduce_highest(int(bool(self.reason())), self._all_reduce_max)
         if worst and not self._reason:
             self._reason = "another rank is almost out of memory"
         return self._reason
 
     def reason(self) -> str:
-        """As `should_stop`, of this rank alone; looks at most every few seconds, and raises
-        nothing.
+        """Return the reason to stop of this rank alone.
+
+        Checks every few seconds, and raises nothing.
         """
         now = monotonic()
         if not self._reason and now >= self._next_check:

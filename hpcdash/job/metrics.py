@@ -160,7 +160,7 @@ class MetricsWriter:
 
 
 def _number(value: Any) -> int | float | str | None:
-    """What JSON can hold of a number; None for what is none."""
+    """Return a number as a JSON value; None for a value that is no number."""
     try:
         if hasattr(value, "item"):
             value = value.item()

@@ -91,8 +91,9 @@ class Packaged:
     after: tuple[str, ...] = ()
 
     def lines(self) -> tuple[str, ...]:
-        """What stands before the runner's command, and sees to it that `after` is done when the
-        script ends.
+        """Return the lines before the runner's command.
+
+        A trap runs `after` when the script ends.
         """
         finish = (
             f"{FINISH}() {{",

@@ -116,9 +116,9 @@ class Preemption:
             self._catch(signals)
 
     def should_stop(self, step: int | None = None) -> str:
-        """Why to save and end now, "" to go on.
+        """Return the reason to save and end now, "" to continue.
 
-        Once said it stays said; asked once an iteration.
+        Once set, the reason stays; call it once per iteration.
         """
         self._time_iteration()
         worst = all_reduce_highest(int(bool(self.reason(step))), self._all_reduce_max)
@@ -139,7 +139,7 @@ class Preemption:
             self._report_signals()
 
     def reason(self, step: int | None = None) -> str:
-        """As `should_stop`, of this rank alone and without timing an iteration."""
+        """Return the reason to stop of this rank alone, without timing an iteration."""
         if not self._reason:
             at = "" if step is None else f" at step {step}"
             if self._signal is not None:
@@ -163,10 +163,10 @@ class Preemption:
         return float("inf") if self.ends_at is None else self.ends_at - self._now()
 
     def grace_seconds(self) -> float:
-        """How long before its end the training stops: 2 × (iteration + save), of the slowest
-        measured lately.
+        """Return how many seconds before its end the training stops.
 
-        Of as many iterations as there are from one look to the next; and at least some seconds.
+        It is 2 × (iteration + save), of the slowest measured lately, with as many iterations as lie
+        between two checks; and at least some seconds.
         """
         known = (
             max(self._saves, default=None),
@@ -181,8 +181,8 @@ class Preemption:
         )
 
     def sparing(self) -> AbstractContextManager[None]:
-        """What this thread starts in the block never gets the signals that warn; SIGTERM and SIGINT
-        it does.
+        """Block the warning signals for everything this thread starts in the block, except SIGTERM
+        and SIGINT.
 
         with guard.preemption.sparing():
             wandb.init()
@@ -224,9 +224,7 @@ class Preemption:
                 signal.signal(number, self._before(number))
 
     def _before(self, number: int) -> Any:
-        """What handled a signal before this: of others like it that are closed by now, what did
-        before them.
-        """
+        """Return the previous handler of a signal, skipping handlers of closed Preemptions."""
         previous = self._previous.get(number)
         of = getattr(previous, "__self__", None)
         return of._before(number) if isinstance(of, Preemption) and of._is_closed else previous

@@ -1,4 +1,4 @@
-"""Which process of a training this one is, as launchers and schedulers say in its environment."""
+"""Rank of this process in a training, from the environment that launchers and schedulers set."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def rank_among_all(environment: Mapping[str, str] | None = None) -> int:
 
 
 def processes_in_all(environment: Mapping[str, str] | None = None) -> int:
-    """How many processes train together, 1 where nobody says so."""
+    """Return the number of processes that train together, 1 where it is unknown."""
     given = os.environ if environment is None else environment
     # SLURM_NTASKS is that of a batch script too, which is one process.
     names = (

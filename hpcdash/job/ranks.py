@@ -1,8 +1,8 @@
-"""How the ranks of a training agree: each says a number, all learn the highest.
+"""Agreement of a training's ranks: each gives a number, all get the highest.
 
 Imports no framework.
 
-All ranks must ask at the same places of their loops, as with any collective.
+All ranks must call it at the same places of their loops, as with any collective.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What functions of jobs return, as files of their launch's folder: written, and read by jobs that
-follow.
-"""
+"""Results of jobs' functions, as files of the launch's folder: written, and read by later jobs."""
 
 from __future__ import annotations
 
@@ -64,5 +62,5 @@ def load_result(path: str, form: str = PICKLE) -> Any:
 
 
 def load_results(paths: list[str], form: str = PICKLE) -> list[Any]:
-    """Those of all tasks of an array."""
+    """Load the results of all tasks of an array."""
     return [load_result(path, form) for path in paths]

@@ -1,4 +1,4 @@
-"""How long saves of this training take, as the run before it measured.
+"""Duration of this training's saves, as the run before it measured.
 
 Measures nothing, reads no file.
 """

@@ -94,8 +94,9 @@ class Parts:
         return crc32(repr(shapes).encode())
 
     def owners(self, ranks: int, is_same: Callable[[tuple[str, ...]], bool]) -> list[int]:
-        """Which rank writes each tensor: about as many bytes each, rank 0 those that may differ
-        between ranks.
+        """Return the rank that writes each tensor, with about equal bytes per rank.
+
+        Rank 0 writes the tensors that may differ between ranks.
         """
         sizes = [one.numel() * one.element_size() for one in self.tensors]
         owners = [0] * len(sizes)

@@ -22,7 +22,9 @@ _has_wrapped = False
 
 
 def spare_workers_from(numbers: Iterable[int]) -> None:
-    """From now on what multiprocessing starts by spawn and forkserver has these signals blocked."""
+    """Block these signals in processes that multiprocessing starts by spawn and forkserver from now
+    on.
+    """
     global _has_wrapped
     _spared.extend(numbers)
     if _has_wrapped or not _spared:

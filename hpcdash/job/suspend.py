@@ -38,8 +38,10 @@ _log = OnceLog()
 
 
 def suspend_deadline(queried_at: float, seen_at: float | None, grace_seconds: float) -> float:
-    """When a task that was asked to suspend is ended by force: it has `grace_seconds` to see the
-    command, and as long from then on to save. `seen_at` is None where it has not seen it.
+    """Return when a task requested to suspend is ended by force.
+
+    It has `grace_seconds` to see the command, and as long from then on to save. `seen_at` is None
+    where it has not seen it.
     """
     latest = queried_at + grace_seconds
     if seen_at is None:
@@ -48,7 +50,7 @@ def suspend_deadline(queried_at: float, seen_at: float | None, grace_seconds: fl
 
 
 class _Command:
-    """What this process knows of the command; once seen it stays."""
+    """State of the command in this process; once seen it stays."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""What every transport can do, and what it may ask a person."""
+"""Interface of every transport, and its prompts to a person."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ OnOutput = Callable[[bytes], None]
 
 
 class CommandResult(Struct, frozen=True):
-    """How a command ended: `status` as a shell gives it (128 + signal), what it wrote as bytes, and
-    how long it took.
+    """Result of a command: `status` as a shell gives it (128 + signal), its output, and its
+    duration.
 
     `truncated` is true when it wrote more than the cap and was ended for that; `is_copy` where it
-    read a copy that is kept here, and the cluster was not asked. `answer_seconds` is how long it
-    ran before the first byte of output beyond HEAD_BYTES, or its end: what it took of the
-    scheduler's time, whatever the line makes of the rest; None where nobody measured it.
+    read a local copy, without a query to the cluster. `answer_seconds` is how long it ran before
+    the first byte of output beyond HEAD_BYTES, or its end: the scheduler's time, independent of the
+    connection's; None where it was not measured.
     """
 
     argv: tuple[str, ...]
@@ -48,10 +48,10 @@ class PromptField(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """What a login node asks: `hop` is user@host[:port], `title` and `instructions` are its own
-    (hostile) words.
+    """Prompt of a login node: `hop` is user@host[:port], `title` and `instructions` its (hostile)
+    text.
 
-    `said` is what it said since it last asked, which was shown already.
+    `said` is its output since its last prompt, which was shown already.
     """
 
     hop: str
@@ -107,12 +107,12 @@ class Stream(Protocol):
 
 
 class Health(Struct):
-    """How a connection is, for the status line and the clusters view.
+    """Health of a connection, for the status line and the clusters view.
 
-    `state` is one of: idle, connecting, asking, connected, lost, failed. `detail` says why in
-    words. `asking` means that a person may be needed: a prompt is open, or the host waits for an
-    approval. `words` is what the hosts said in this login or the last, each line after its hop
-    (their own, hostile words), `waiting_since` when (monotonic) the wait for the person began.
+    `state` is one of: idle, connecting, asking, connected, lost, failed. `detail` is the reason as
+    text. `asking` means that a person may be needed: a prompt is open, or the host waits for an
+    approval. `words` is the hosts' (hostile) output in this login or the last, each line after its
+    hop, `waiting_since` when (monotonic) the wait for the person began.
     """
 
     state: str = "idle"

@@ -203,7 +203,7 @@ class HttpTransport:
         return await self._beside(argv).interact(argv, terminal)
 
     def _beside(self, argv: tuple[str, ...]) -> Transport:
-        """Where commands run; raises CommandMissing where there is no such place."""
+        """Return the transport of commands; raises CommandMissing where there is none."""
         if self._shell is None:
             raise CommandMissing(
                 f"{self.name} is an HTTP server: no command can be run there",
@@ -393,7 +393,7 @@ class HttpTransport:
     async def _run_on_logs(
         self, argv: tuple[str, ...], parts: tuple[str, ...], limit_seconds: float, cap_bytes: int
     ) -> CommandResult:
-        """What a script that reads files prints of copies of the logs it names."""
+        """Run a script that reads files on local copies of the logs that it names."""
         arguments = list(parts[4:])
         for position in self._file_readers[parts[2]](arguments):
             arguments[position] = str(

@@ -28,7 +28,7 @@ def fingerprint(blob: bytes) -> str:
 
 
 def name_in_file(host: str, port: int = DEFAULT_PORT) -> str:
-    """How known_hosts names a host: lower case, [host]:port where the port is not 22."""
+    """Return a host's name in known_hosts: lower case, [host]:port where the port is not 22."""
     return host.lower() if port == DEFAULT_PORT else f"[{host.lower()}]:{port}"
 
 

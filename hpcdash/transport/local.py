@@ -280,7 +280,7 @@ class ProcessStream:
 
 
 class EmptyStream:
-    """What a program that could not be started prints: nothing, with the reason in `stderr` and
+    """Empty stream of a program that could not be started, with the reason in `stderr` and
     `status`.
     """
 
@@ -522,5 +522,5 @@ class LocalTransport:
         return await interact_with_process(argv, terminal, environment=self._environment)
 
     async def close(self) -> None:
-        """Nothing is open between commands."""
+        """Set the state to idle; no connection is open between commands."""
         self.health.state = "idle"

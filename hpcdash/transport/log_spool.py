@@ -116,7 +116,7 @@ class LogSpool:
 
 
 class _Part:
-    """Those lines of a copy that begin with a match of a pattern, without it."""
+    """Lines of a copy that begin with a match of a pattern, without the match."""
 
     def __init__(self, whole: Path, file: Path, pattern: re.Pattern[bytes]) -> None:
         self.file = file

@@ -1,6 +1,4 @@
-"""How long a login may take: the network's steps are short, and a person's are as long as the host
-allows.
-"""
+"""Time limits of a login: short for the network's steps, the host's own for a person's."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ class LoginClock:
 
     @property
     def elapsed_seconds(self) -> float:
-        """How long this attempt has taken."""
+        """Duration of this attempt."""
         return time.monotonic() - self._began
 
     @property

@@ -181,7 +181,7 @@ class ThroughNode:
         return False
 
     def prepend_path(self, folder: str) -> None:
-        """What is run there is POSIX's own, wherever it is."""
+        """Do nothing, as only POSIX programs run there."""
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
         """Run a command on the node on a person's terminal, who may be asked for a password; see
@@ -201,7 +201,7 @@ class ThroughNode:
         return await self._transport.interact((*parts, "--"), terminal)
 
     async def close(self) -> None:
-        """Nothing is open between commands."""
+        """Do nothing, as no connection is open between commands."""
 
     def _through(self, command: RemoteCommand, limit_seconds: float) -> tuple[str, ...]:
         """The command for the login node; raises NodeUnreached for a name that no command is

@@ -237,7 +237,7 @@ class MarkedOutput:
 
     @property
     def rest(self) -> bytes:
-        """What is held back and is output after all, once no more comes."""
+        """Rest of the held-back bytes, which are output once no more comes."""
         return self._held
 
     @property
@@ -307,10 +307,12 @@ def shell_failure(
     *,
     is_sent: bool,
 ) -> UnreachableError | None:
-    """Why a shell that ended with `status` did not run a command as it should have; None where it
-    did.
+    """Return why a shell that exited with `status` did not run a command properly.
 
-    `said` is the command's own stderr; `is_sent`: it reads no stdin, without which it does nothing.
+    None where it did.
+
+    `reported` is the command's own stderr; `is_sent`: it reads no stdin, without which it does
+    nothing.
     """
     if failure := noise_failure(where, program, stdout, stderr, is_sent=is_sent):
         return failure

@@ -362,7 +362,7 @@ class SshTransport:
             raise self._last_error.with_traceback(None)
 
     def _login_wait_seconds(self) -> float:
-        """How long until the line may be opened again by itself; 0: now."""
+        """Return the seconds until the connection may be reopened automatically; 0: now."""
         if len(self._logins) < MOST_LOGINS:
             return 0.0
         return max(0.0, self._logins[0] + LOGINS_SECONDS - time.monotonic())
@@ -504,7 +504,7 @@ class SshTransport:
         *,
         is_sent: bool = True,
     ) -> int:
-        """How a command ended; raises where it did not run to its end, or not as it should have."""
+        """Return a command's exit status; raises where it did not finish, or not properly."""
         if noise := self._noise_failure(session, program, is_sent=is_sent):
             raise noise
         if session.status is None:

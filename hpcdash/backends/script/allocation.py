@@ -21,9 +21,7 @@ STDOUT_NAME, STDERR_NAME = "out", "err"
 
 
 class Waiting(Struct, frozen=True):
-    """What an allocation waits with: after so long without use it ends; None: only at its time
-    limit.
-    """
+    """Idle limit of an allocation: it ends after so long without use; None: only at its time limit."""
 
     idle_seconds: int | None = None
 

@@ -1,5 +1,4 @@
-"""What a generated batch script is called, where its files are, and what it runs on each node of
-its job.
+"""Name, files and body of a generated batch script, which runs on each node of its job.
 
 Its bash defines `start_nodes`, `signal_nodes NAME` and `wait_nodes`, and calls them in this order,
 the second from a trap; a trap for a signal that must not end the waiting sets `interrupted=1`.
@@ -191,7 +190,7 @@ def probe_texts(probe: str, step: str, signal: str) -> str:
 
 
 def hook_texts(request: Request, place: Place, signal: str) -> str:
-    """As probe_texts(), of the startup hook, which has the request's secrets too."""
+    """Return the bash of the startup hook on each node, with the request's secrets."""
     hook = request.startup_hook
     if place.folder and secret_variables(request):
         digests = {name: digest for name, digest in place.copies.items() if name == SECRETS_NAME}
@@ -241,15 +240,15 @@ CODE_FOLDER = "code"
 
 
 class Place(Struct, frozen=True):
-    """Where a launch is: `uid` tells it from others, `folder` on the cluster holds its script,
-    files and logs.
+    """Location of a launch: `uid` identifies it, `folder` on the cluster has its script, files and
+    logs.
 
-    `folder` is absolute, '' where it is not known: then the logs are in the folder the script is
-    submitted from. `script` is where the request's script is there; '' where the request says it.
-    `login` is a file made of containers.login_file(), '' for none. `waiting`: its batch shell waits
-    for runs, in place of the request's command. `is_run`: it is one of those runs. `copies`, name →
-    SHA-256, are files there that each node runs a checked copy of, as others could replace the
-    folder; `code_folder` is where in its code the command starts, then.
+    `folder` is absolute, '' where it is unknown: then the logs are in the folder the script is
+    submitted from. `script` is the path of the request's script there; '' where the request names
+    it. `login` is a file made of containers.login_file(), '' for none. `waiting`: its batch shell
+    waits for runs, in place of the request's command. `is_run`: it is one of those runs. `copies`,
+    name → SHA-256, are files there that each node runs a checked copy of, as others could replace
+    the folder; `code_folder` is then the folder in its code where the command starts.
     """
 
     uid: str
@@ -270,9 +269,9 @@ class Place(Struct, frozen=True):
 
 
 class BatchScript(Struct, frozen=True):
-    """What would be submitted.
+    """Batch script to submit.
 
-    `warnings` are sentences for the person who asks, to be shown before it is.
+    `warnings` are sentences to show to the person before the submission.
     """
 
     text: str
@@ -281,13 +280,14 @@ class BatchScript(Struct, frozen=True):
 
 
 class Body(Struct, frozen=True):
-    """What a script starts on each node: bash that defines it, the words for a fan-out, and how
-    they are started.
+    """Parts that a script starts on each node: bash definitions, arguments of a fan-out, and its
+    start.
 
-    `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is not there, and where a
-    container's shell does. `package` is bash that makes the venv of a call and sets PY_EXEC for the
-    nodes; '' where there is none. `path` is bash that sets the PATH of the request, for the command
-    alone: the scheduler's own programs need not be on it. `srun_options` are those of pyxis.
+    `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is missing, and where a
+    container's shell does so. `package` is bash that makes the venv of a call and sets PY_EXEC for
+    the nodes; '' where there is none. `path` is bash that sets the PATH of the request, for the
+    command alone: the scheduler's own programs need not be on it. `srun_options` are those of
+    pyxis.
     """
 
     definitions: str
@@ -415,14 +415,15 @@ def with_code_state(script: BatchScript, text: str) -> BatchScript:
 
 
 def folder_name(request: Request, uid: str) -> str:
-    """What a launch's own folder is called; with its uid it is a name that file systems take."""
+    """Return the name of a launch's own folder, which ends in its uid and is valid in file systems."""
     name = effective_name(request, uid, _MOST_FOLDER_LETTERS)[0]
     return name if name.endswith(uid) else f"{name}-{uid}"
 
 
 def staged_name(name: str, run_as: str) -> str:
-    """Where in a launch's folder a person's own file is: below files/, which root's program cannot
-    write to.
+    """Return the name of a person's own file in a launch's folder: below files/ without `run_as`.
+
+    With `run_as` it is directly in the folder, as root's program cannot write to files/.
     """
     return name if run_as else f"{STAGED_FOLDER}/{name}"
 
@@ -430,7 +431,9 @@ def staged_name(name: str, run_as: str) -> str:
 def script_body(
     request: Request, place: Place, slot_type: SlotType, environment: JobEnvironment
 ) -> Body:
-    """What is started on each node: the launcher's words, in the container where there is one."""
+    """Return the body started on each node: the launcher's command, in the container if there is
+    one.
+    """
     slots = request_slots(request)
     command = command_line(request, place)
     if call := request.call:
@@ -625,7 +628,10 @@ def _secrets_line(place: Place) -> str:
 
 
 def share_mark(request: Request, place: Place) -> TaskMark:
-    """What the comment of a shared pool's task says. Raises UsageError for what is no task."""
+    """Return the mark in the comment of a shared pool's task.
+
+    Raises UsageError for a request that cannot be a task.
+    """
     if request.array is not None or place.waiting is not None:
         raise UsageError(
             "share: arrays and allocations cannot be tasks of a shared pool",
@@ -688,8 +694,9 @@ def _rank_lines(request: Request, environment: JobEnvironment) -> str:
 
 
 def secret_variables(request: Request) -> dict[str, str]:
-    """Of its environment what has a value and a secret's name: in a launch's folder a file holds
-    it, which only the command reads.
+    """Return the environment variables with a value and a secret's name.
+
+    A file in the launch's folder contains them, which only the command reads.
     """
     return {name: value for name, value in request.environment.items() if is_secret(name, value)}
 
@@ -755,7 +762,7 @@ def format_request(
 
 
 def command_line(request: Request, place: Place) -> str:
-    """What the request runs, as bash; a script of Python or of a shell need not be executable."""
+    """Return the request's command as bash; a Python or shell script need not be executable."""
     if request.command:
         return request.command
     path = place.script or request.script
@@ -811,7 +818,7 @@ def _switches(request: Request) -> dict[str, str]:
 
 
 def bound_folders(request: Request, launch_folder: str = "") -> tuple[str, ...]:
-    """What a container has to see besides what its runtime shows it."""
+    """Return the folders to bind into a container besides those that its runtime binds."""
     others = [path.rpartition("/")[0] for path in (request.kill_switch, request.save_switch)]
     others.append(fixed_part(request.checkpoints))
     others += request.call.sys_path if request.call else ()

@@ -60,10 +60,9 @@ _MPI = re.compile(
 
 
 class Start(Struct, frozen=True):
-    """What a fan-out starts: a `line` of bash, and how many on a node (None: as the tasks are
-    spread).
+    """Start of a fan-out: a `line` of bash, and the tasks per node (None: spread by the scheduler).
 
-    `notes` are sentences for the person who asks.
+    `notes` are sentences for the person who submits.
     """
 
     line: str
@@ -172,7 +171,7 @@ def _lone_start(
     environment: JobEnvironment,
     path: str,
 ) -> Start:
-    """Of what starts once, on the first node, and ranks on all of them."""
+    """Return the start of a launcher that runs once, on the first node, with ranks on all nodes."""
     notes = []
     if per_node is None and ranks > 1 and launcher is Launcher.HOROVODRUN:
         raise UsageError(

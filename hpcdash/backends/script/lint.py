@@ -1,6 +1,4 @@
-"""What is wrong with a batch script as bytes, whichever scheduler it is for: its form, and
-directives not read.
-"""
+"""Lint of a batch script's bytes for any scheduler: its form, and directives that are not read."""
 
 from __future__ import annotations
 
@@ -34,12 +32,12 @@ _ODD_OPTION = re.compile(rf"(?:^|\s)([{_DASHES}]+[A-Za-z])")
 
 
 class ScriptRules(Struct, frozen=True):
-    """How one scheduler takes a script.
+    """Rules of one scheduler for scripts.
 
     `option_findings` are for a directive's option that it takes, `unknown` for one that it does not
     know, `foreign` for the lines of a script, with whether it has directives of its own.
-    `not_taken` says what becomes of a script without #!, `crlf` of one with line ends of Windows,
-    `empty` of one that holds nothing. Directives may follow lines that begin with `comments`; with
+    `not_taken` is the message on a script without #!, `crlf` on one with line ends of Windows,
+    `empty` on an empty one. Directives may follow lines that begin with `comments`; with
     `begins_line` a directive has to begin its own.
     """
 
@@ -60,11 +58,11 @@ class ScriptRules(Struct, frozen=True):
 def lint(
     script: bytes, rules: ScriptRules, offers: Offers, over: Sequence[str] = ()
 ) -> tuple[LintFinding, ...]:
-    """What is wrong with a batch script: what stops it and what may, errors first. Raises nothing.
+    """Return the findings on a batch script, errors before warnings. Raises nothing.
 
-    `over` are options on the command line, which take the place of the script's own. `field` is
-    `line 7` where a line has it, and for what is said over it `queue`, `time` or `extra_args`. Of
-    many findings the first 50 are given.
+    `over` are options on the command line, which replace the script's own. `field` is `line 7`
+    where a line has the option, and `queue`, `time` or `extra_args` for an option of `over`. Of
+    many findings the first 50 are returned.
     """
     lines = directive_part(script).split("\n")
     found = list(_form(script, rules))

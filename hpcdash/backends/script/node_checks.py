@@ -167,7 +167,7 @@ _GPU = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class CheckResult(Struct, frozen=True):
-    """What one check found on one node: `state` is ok, skipped or failed. `words` are hostile."""
+    """Result of one check on one node: `state` is ok, skipped or failed. `words` are hostile."""
 
     node: str
     name: str

@@ -51,7 +51,7 @@ _SET = ("LC_ALL=C", "SLURM_TIME_FORMAT=%s", LAST_SETTING)
 
 
 def with_clusters_variable(*argv: str) -> tuple[str, ...]:
-    """Return a command line that keeps SLURM_CLUSTERS, for a script that reads it and then removes
+    """Return a command line that keeps SLURM_CLUSTERS, for a script that removes it after reading
     it.
     """
     at = _UNSET.index("SLURM_CLUSTERS")

@@ -49,10 +49,9 @@ def find_last_value(native: Native, key: str) -> str | None:
 
 
 def path_facts(row: Row, native: Native) -> PathFacts:
-    """Return the values of a pattern's fields, from a row of domain.schema.JOBS and its native
-    record.
+    """Return the values of a pattern's fields, from a job's row and its native record.
 
-    The record is the answer of scontrol or sacct.
+    The row is one of domain.schema.JOBS, the record an answer of scontrol or sacct.
     """
     array_id, task = row["array_id"], str(row["array_task"] or "")
     is_array = array_id is not None

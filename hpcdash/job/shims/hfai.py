@@ -1,4 +1,4 @@
-"""What programs import as `hfai`: its client, checkpoint, multiprocessing and distributed, by
+"""Module that programs import as `hfai`: client, checkpoint, multiprocessing and distributed, by
 hpcdash.job.
 """
 
@@ -37,7 +37,7 @@ class _Distributed(ModuleType):
         return self._torch().get_rank(*args) if self._torch() else int(os.environ.get("RANK", "0"))
 
     def get_world_size(self, *args: Any) -> int:
-        """How many processes there are; before torch.distributed runs, how many nodes."""
+        """Return the number of processes; before torch.distributed runs, the number of nodes."""
         return (
             self._torch().get_world_size(*args)
             if self._torch()
