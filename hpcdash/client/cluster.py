@@ -98,7 +98,7 @@ async def aconnect(
     config: str | Path | None = None,
     **options: Any,
 ) -> Cluster:
-    """As `connect`, in an event loop."""
+    """Connect in an event loop, like `connect`."""
     return await arun_in_loop(_connect(name, file, tuple(callbacks), config, options))
 
 
@@ -372,9 +372,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         return JobArray(unit) if indices is not None and index is None else Job(unit, index)
 
     async def _found_there(self, row: Mapping[str, Any]) -> Launched:
-        """Of a job that nothing is remembered of here: by where it writes its log, which is in its
-        launch's folder.
-        """
+        """Find the launch of an unrecorded job by its log, which is in its launch's folder."""
         if self.logs_results:
             return Launched(form=JSON, is_logged=True)
         path = str(row["stdout_path"] or "")

@@ -171,7 +171,7 @@ class EarlyResults:
 
 
 def _note(results: AwaitedResults, names: frozenset[str]) -> int:
-    """How many are new."""
+    """Record the results that exist, and return how many are new."""
     tracked = results.tracked
     new = set()
     for index in tracked.indices:
@@ -184,7 +184,7 @@ def _note(results: AwaitedResults, names: frozenset[str]) -> int:
 
 
 def _fitting(folders: Iterable[str]) -> Iterator[list[str]]:
-    """As many folders as one command has room for."""
+    """Split folders into lists that each fit into one command."""
     some: list[str] = []
     size = 0
     for folder in folders:

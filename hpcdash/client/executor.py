@@ -79,7 +79,7 @@ class Executor(concurrent.futures.Executor):
         chunksize: int = 1,
         **_more: Any,
     ) -> Iterator[R]:
-        """As concurrent.futures has it; `chunksize` calls are one task."""
+        """Implement concurrent.futures.Executor.map; `chunksize` calls are one task."""
         if chunksize > 1:
             chunks = _chunks(zip(*iterables, strict=False), chunksize)
             results = super().map(CallEach(fn), chunks, timeout=timeout)

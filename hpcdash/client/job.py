@@ -235,9 +235,7 @@ class SubmittedJob:
         return CallOutcome(JSON)
 
     async def fetch(self, index: int | None) -> CallOutcome:
-        """What a task left that has ended or was seen to leave something; its siblings' come
-        along.
-        """
+        """Fetch the result of a task that ended or left files; its siblings' are fetched too."""
         if (known := self.outcomes.get(index)) is not None:
             return known
         if self.launched.is_logged:
@@ -320,7 +318,7 @@ class Job(Generic[R_co]):
 
     @property
     def id(self) -> str:
-        """As the scheduler writes it: `12`, `12_3`, `12[3].server`."""
+        """ID of the job in the scheduler's form: `12`, `12_3`, `12[3].server`."""
         return self._unit.job_id(self._index)
 
     @property
@@ -380,7 +378,9 @@ class Job(Generic[R_co]):
         return self._unit.tracked.state(self._index)
 
     def result(self, timeout: float | None = None) -> R_co:
-        """What the function returned, as soon as it has; its job may take a moment longer to end.
+        """Return the function's result as soon as it exists.
+
+        Its job may take a moment longer to end.
 
         Raises the function's own exception, with the job's traceback as the cause; JobFailed if the
         job was cancelled, ran out of time, or its result cannot be read; TimeoutError after
@@ -395,7 +395,7 @@ class Job(Generic[R_co]):
         return self.aresult().__await__()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What `result` would raise, None where it would not. Raises TimeoutError."""
+        """Return the exception that `result` would raise, None for none. Raises TimeoutError."""
         run_in_loop(self._unit.wait_for_results([self._index], timeout))
         try:
             self.result()
@@ -423,9 +423,9 @@ class Job(Generic[R_co]):
     @overload
     def logs(self, *, stderr: bool = False, follow: bool) -> Iterator[str] | str: ...
     def logs(self, *, stderr: bool = False, follow: bool = False) -> Iterator[str] | str:
-        """What it has printed; with `follow` its lines as they come, until it has ended.
+        """Return the job's output; with `follow` yield its lines as they come, until it has ended.
 
-        Without, at most the last MiB. Raises HpcdashError where its log cannot be read.
+        Without `follow`, at most the last MiB. Raises HpcdashError where its log cannot be read.
         """
         if not follow:
             return run_in_loop(_read_log(self, stderr))
@@ -515,7 +515,7 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
 
     @property
     def status(self) -> Counter[str]:
-        """How many tasks are in which state, as of the last poll."""
+        """Return the number of tasks in each state, as of the last poll."""
         return run_in_loop(self._status())
 
     async def astatus(self) -> Counter[str]:
@@ -529,7 +529,7 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
         return Counter(self._unit.tracked.state(index) for index in self._unit.tracked.indices)
 
     def wait(self, timeout: float | None = None) -> Counter[str]:
-        """How many tasks ended in which state, once all have.
+        """Wait for all tasks, and return how many ended in each state.
 
         Raises TimeoutError after `timeout` seconds.
         """
@@ -549,10 +549,10 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
         self, timeout: float | None = None, *, return_exceptions: bool
     ) -> list[R_co | BaseException]: ...
     def results(self, timeout: float | None = None, *, return_exceptions: bool = False) -> Any:
-        """What the function returned for each item, once it has for all.
+        """Return the function's result for each item, once all exist.
 
-        Raises as Job.result of the first that failed; with `return_exceptions` they stand in place
-        of its result.
+        Raises like Job.result of the first that failed; with `return_exceptions` exceptions replace
+        the results.
         """
         return run_in_loop(self._results(timeout, return_exceptions))
 

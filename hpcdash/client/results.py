@@ -62,7 +62,7 @@ class JobFailed(HpcdashError):
 
 
 class RemoteTraceback(Exception):
-    """Where in the job an exception was raised: its cause here."""
+    """Traceback of an exception in the job: its cause here."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -73,10 +73,9 @@ class RemoteTraceback(Exception):
 
 
 class CallOutcome(Struct, frozen=True):
-    """What a function's runner left: `content` is the result's bytes, `failure` those of a failure
-    (JSON).
+    """Files of a function's runner: `content` is the result's bytes, `failure` a failure's (JSON).
 
-    Both None: neither is there.
+    Both None: neither file exists.
     """
 
     form: str
@@ -98,7 +97,7 @@ def result_names(form: str, index: int | None) -> tuple[str, str]:
 async def fetch_outcomes(
     store: ClusterStore, folder: str, form: str, indices: Sequence[int | None]
 ) -> dict[int | None, CallOutcome]:
-    """What the tasks of a launch left, a few hundred in a command.
+    """Fetch the results of a launch's tasks, a few hundred per command.
 
     Raises UsageError where others may have written to the folder, and what keeps the cluster from
     answering.
@@ -200,7 +199,7 @@ def call_value(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
 def build_exception(
     failure: bytes, *, job_id: str, state: str, may_unpickle: bool
 ) -> BaseException:
-    """What a function raised, with its traceback there as the cause."""
+    """Build the exception that a function raised, with its traceback there as the cause."""
     try:
         noted = json.loads(failure)
         kind, message, text = (str(noted[name]) for name in ("type", "message", "traceback"))

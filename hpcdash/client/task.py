@@ -56,7 +56,7 @@ class Prepared(Struct, frozen=True):
 
 
 class CallTarget(Protocol):
-    """Where a call goes, and what is said of all calls there: hpcdash.client.cluster.Cluster."""
+    """Protocol of a call's target and its defaults: hpcdash.client.cluster.Cluster."""
 
     @property
     def defaults(self) -> Mapping[str, Any]: ...
@@ -181,11 +181,10 @@ def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _slots(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """What `gpus`, `cpus` and `nodes` come to: a function is called once on each node, by default
-    on one.
+    """Return the slots of `gpus`, `cpus` and `nodes`: one call on each node, by default on one.
 
-    `ntasks` calls it so many times on these nodes, each a rank of one step: the result is that of
-    rank 0.
+    `ntasks` makes so many calls on these nodes, each a rank of one step: the result is that of rank
+    0.
     """
     gpus, cpus, nodes, ntasks = numbers = [
         own.get(name) for name in ("gpus", "cpus", "nodes", "ntasks")
@@ -250,14 +249,16 @@ def _arguments(
 
 
 def _split(item: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """As the runner takes an item."""
+    """Return the arguments of an item, split like the runner does."""
     if isinstance(item, dict):
         return (), item
     return (item, {}) if isinstance(item, tuple) else ((item,), {})
 
 
 def _cache_key(task: Task[Any, Any], form: str, staged: Mapping[str, bytes]) -> str:
-    """What is the same for calls of the same function, by its source, with the same arguments."""
+    """Return a key that is equal for calls of the same function, by source, with the same
+    arguments.
+    """
     try:
         source = inspect.getsource(task.function)
     except (OSError, TypeError):
@@ -278,7 +279,7 @@ def _listed(value: object) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """As TOML has it: lists for tuples, text for paths and sequences of tasks."""
+    """Convert a value to TOML's types: lists for tuples, text for paths and sequences of tasks."""
     match value:
         case Mapping():
             return {str(key): _plain(one) for key, one in value.items() if one is not None}

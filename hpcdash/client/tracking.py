@@ -214,8 +214,9 @@ class JobStates:
             self.tell()
 
     async def _look_up(self, missing: dict[TrackedJob, set[int | None]]) -> None:
-        """Those that no list of one's own jobs has: they ended before it was asked for, or are
-        another's.
+        """Look up jobs that no list of one's own jobs has.
+
+        They ended before the list was fetched, or are another user's.
         """
         ids = tuple(dict.fromkeys(job.job_id for job in missing))
         rows = _by_key(await self._session.actions.fetch_rows(ids))
@@ -237,7 +238,7 @@ class JobStates:
 
 
 def _see(table: pa.Table, jobs: Sequence[TrackedJob]) -> dict[TrackedJob, set[int | None]]:
-    """What a table says of the jobs; those tasks of theirs that it does not have."""
+    """Update the jobs from a table; return the tasks that it does not have."""
     keys = {job.key for job in jobs}
     numbers = pa.array(sorted(key for key in keys if isinstance(key, int)), table["_number"].type)
     names = pa.array(sorted(key for key in keys if isinstance(key, str)), pa.string())
@@ -261,5 +262,5 @@ def _by_key(rows: Iterable[Row]) -> dict[int | str, list[Row]]:
 
 
 def _key(job_id: str) -> int | str:
-    """What a job's rows have in common: the number that their ids begin with, else the id."""
+    """Return the common key of a job's rows: the number that their IDs begin with, else the ID."""
     return int(parse_job_number(job_id) or 0) or job_id

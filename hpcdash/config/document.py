@@ -55,9 +55,9 @@ def _syntax_problem(text: str, message: str) -> Problem:
 
 
 def read_bytes(file: Path) -> bytes | None:
-    """What a file holds; None where there is none.
+    """Read a file; None where it does not exist.
 
-    Raises ConfigError for all else that keeps it from being read.
+    Raises ConfigError for any other reason that keeps it from being read.
     """
     named = shown_path(file)
     try:

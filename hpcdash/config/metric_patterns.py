@@ -58,7 +58,7 @@ class MetricPattern:
 
     @property
     def problem(self) -> str:
-        """What was not read because it took too long, in words; '' for nothing."""
+        """Message on lines or a pattern left out because they took too long; '' for none."""
         if self.is_given_up:
             return (
                 f"the pattern {self.text!r} of [metrics] takes too long and is no longer "
@@ -113,9 +113,7 @@ def compile_patterns(patterns: Sequence[str]) -> tuple[MetricPattern, ...]:
 
 
 def pattern_problems(patterns: Iterable[str]) -> list[str]:
-    """What was not read by these, which were compiled before, because it took too long, in
-    words.
-    """
+    """Return the messages on compiled patterns that were left out because they took too long."""
     return [problem for text in patterns if (problem := _compiled(text).problem)]
 
 
@@ -141,8 +139,8 @@ def _compiled(pattern: str) -> MetricPattern:
 
 
 def _unrolled(pattern: str) -> int:
-    """How many characters, sets and the like an expression has once its counts (`{8}`) are written
-    out.
+    """Return the number of characters, sets and the like in an expression with its counts (`{8}`)
+    expanded.
     """
     sizes, last = [0], 0
     for token in _TOKEN.finditer(pattern):

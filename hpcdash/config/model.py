@@ -81,7 +81,7 @@ class TableReader:
             self.problem((*path, key), f"expected tables: [[{'.'.join(map(str, (*path, key)))}]]")
 
     def value(self, path: KeyPath, reader: Reader, value: object) -> Any:
-        """What a reader makes of a value; None, and a problem, where it does not fit."""
+        """Read a value; None, and a problem, where it does not fit."""
         try:
             return reader(value)
         except ValidationError as error:

@@ -157,7 +157,7 @@ class Plugin(Struct, frozen=True):
 
 
 def read_plugins(reader: TableReader, document: Mapping[str, object]) -> tuple[Plugin, ...]:
-    """What [[plugins]] of a document say."""
+    """Read [[plugins]] of a document."""
     plugins: list[Plugin] = []
     for table, path in reader.tables(document, (), "plugins"):
         plugin = reader.record(Plugin, table, path)

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in words that point at the place."""
+"""Problems of a configuration, with messages that name the place."""
 
 from __future__ import annotations
 

@@ -362,7 +362,7 @@ def _slot_type(value: object) -> SlotType:
 
 
 def _own_reader(field: RequestField) -> Reader:
-    """Of a key that one scheduler alone has."""
+    """Return the reader of a key that only one scheduler has."""
     read: Callable[[object], Any] = partial(
         _parsed if field.is_text else _read_value, parse=field.read
     )
@@ -374,7 +374,7 @@ def _launcher(value: object) -> Launcher:
 
 
 def _parsed(value: object, parse: Callable[[str], _Parsed]) -> _Parsed:
-    """What a parser of the domain makes of text, its ValueError as Unfit."""
+    """Parse text with a parser of the domain; its ValueError becomes a ValidationError."""
     text = parse_line_text(value)
     try:
         return parse(text)
@@ -574,7 +574,7 @@ def read_keys(
     readers: Mapping[str, Reader],
     apart: Iterable[str],
 ) -> dict[str, Any]:
-    """What a table says, by the fields of Request and Site that hold it."""
+    """Read a table into the fields of Request and Site."""
     found = reader.fields(table, path, readers, apart)
     first, *others = [key for key in table if key in _IMAGE_ROOTS and key in readers] or [""]
     if others:
@@ -638,7 +638,7 @@ def read_request(
 def build_request(
     document: Mapping[str, object], named: str, *, site: Site | None = None, user: str | None = None
 ) -> Request:
-    """As `read_request`, of what was never a file: a problem has its key and no line.
+    """Read a request that was never a file with `read_request`; a problem has its key and no line.
 
     Raises RequestProblems.
     """
@@ -707,7 +707,7 @@ class _RequestReader(TableReader):
         )
 
     def _site(self, user: str | None) -> dict[str, Any]:
-        """What [site] says, by fields of Site."""
+        """Read [site] into the fields of Site."""
         found = read_keys(
             self, self.table(self._document, (), "site"), ("site",), SITE_KEYS, apart=()
         )
@@ -767,7 +767,7 @@ class _RequestReader(TableReader):
 
 
 def _hint(key: str, path: KeyPath, known: Collection[str]) -> str:
-    """What follows "unknown key"."""
+    """Return the hint that follows "unknown key"."""
     if path and key in REQUEST_KEYS:
         return f"; {_AT_THE_TOP}"
     if home := next((name for name, readers in TABLES.items() if not path and key in readers), ""):

@@ -54,14 +54,14 @@ def _launch_program(value: object) -> str:
 
 
 class PollSettings(Struct, frozen=True):
-    """How often a cluster is asked; [poll] for all clusters, [clusters.NAME.poll] for one.
+    """Polling intervals of a cluster; [poll] for all clusters, [clusters.NAME.poll] for one.
 
     mine_seconds: one's own jobs. everyone_seconds: the whole queue, while shown. nodes_seconds:
-    nodes and queues, while shown. history_seconds: ended jobs, while shown. All at least 3 seconds
-    and at most a day. unfocused_factor: all of these times this (1 or more) while the terminal has
-    no focus. commands_per_minute: the ceiling on commands a cluster is sent, whatever the intervals
-    say. controller_share: the most of the controller's time spent on us, as a fraction; it can be
-    lowered, never raised.
+    nodes and queues, while shown. history_seconds: finished jobs, while shown. All at least 3
+    seconds and at most a day. unfocused_factor: all of these times this (1 or more) while the
+    terminal has no focus. commands_per_minute: the ceiling on commands sent to a cluster, whatever
+    the intervals. controller_share: the most of the controller's time spent on us, as a fraction;
+    it can be lowered, never raised.
     """
 
     mine_seconds: PollSeconds = 15.0
@@ -300,7 +300,7 @@ def read_settings(
 def _launch(
     reader: TableReader, parent: Mapping[str, object], path: KeyPath, inherited: LaunchSettings
 ) -> LaunchSettings:
-    """What `launch` of a table says, over what is inherited: scalars override, lists append.
+    """Read `launch` of a table over the inherited settings: scalars override, lists append.
 
     run_as may still be the word that `_user_values` replaces.
     """
@@ -519,7 +519,7 @@ def _metrics(reader: TableReader, document: Mapping[str, object]) -> MetricsSett
 
 
 def _hint(key: str, path: KeyPath, known: Collection[str]) -> str:
-    """What follows "unknown key"."""
+    """Return the hint that follows "unknown key"."""
     hint = did_you_mean(key, known)
     if not hint and path and key in record_keys(Settings).readers:
         hint = "; it stands at the top of the file, before the first [table]"

@@ -49,11 +49,10 @@ class HangingWatch(Struct, frozen=True):
 
 
 class LossWatch(Struct, frozen=True):
-    """Which problems of a training's metrics are reported, of LOSS_KINDS; `severity` is that of
-    nan, inf and divergence.
+    """Reported problems of a training's metrics, of LOSS_KINDS.
 
-    limit: it will not reach its final step before its time limit, and too few tasks are queued
-    behind it.
+    `severity` is that of nan, inf and divergence. limit: it will not reach its final step before
+    its time limit, and too few tasks are queued behind it.
     """
 
     kinds: LossKinds = ("nan", "inf", "divergence", "spike", "stall", "limit")
@@ -102,8 +101,9 @@ class ChainWatch(Struct, frozen=True):
 
 
 class CheckpointWatch(Struct, frozen=True):
-    """How a job saves: every `interval_seconds`, for `save_seconds`; `spare_seconds` must remain
-    before its end.
+    """Saves of a job: every `interval_seconds`, for `save_seconds`.
+
+    `spare_seconds` must remain before its end.
     """
 
     interval_seconds: SomeSeconds
@@ -131,10 +131,10 @@ class PoolsWatch(Struct, frozen=True):
 
 
 class QuietHours(Struct, frozen=True):
-    """From `start` to `end` of every day in `zone` (an IANA name; '' is this machine's) only grave
-    alerts are told.
+    """Hours of every day from `start` to `end` in which only severe alerts are sent.
 
-    Over midnight where `end` is before `start`; never where both are the same.
+    `zone` is an IANA name; '' is this machine's. Over midnight where `end` is before `start`; never
+    where both are the same.
     """
 
     start: Annotated[time, values.clock] = time(0)
@@ -144,7 +144,7 @@ class QuietHours(Struct, frozen=True):
 
 
 class AlertSettings(Struct, frozen=True):
-    """When an alert is sent.
+    """Conditions for sending an alert.
 
     least: less severe alerts are never sent. remind_seconds: send again while it lasts; None:
     never. settle_seconds: how long a problem must be gone before it counts as resolved.
@@ -203,7 +203,7 @@ class WebhookSettings(_Secretive, frozen=True):
 
     @property
     def unready_name(self) -> str:
-        """Of the channel while its URL is not known."""
+        """Name of the channel while its URL is unknown."""
         return f"{self.form} webhook ({self.key})"
 
 
@@ -233,7 +233,7 @@ class AppriseSettings(_Secretive, frozen=True):
 
     @property
     def unready_name(self) -> str:
-        """Of the channel while its addresses are not known."""
+        """Name of the channel while its addresses are unknown."""
         return f"apprise ({self.key})"
 
 
@@ -243,8 +243,9 @@ NotifierSettings = (
 
 
 class JobSelector(Struct, frozen=True):
-    """Which jobs: of an exact `name` (empty: any), `users` (none: one's own; ANYONE: all),
-    `clusters` (none: all).
+    """Selector of jobs by an exact `name` (empty: any), `users` and `clusters` (none: all).
+
+    `users` empty: one's own jobs; ANYONE: everybody's.
     """
 
     name: Text = ""
@@ -320,11 +321,11 @@ class ChainRule(Struct, frozen=True):
 
 
 class SavesRule(Struct, frozen=True):
-    """How jobs save.
+    """Rule on the saves of jobs.
 
     The last save is the newest of `saved`, a pattern of files there, or of the whole checkpoints in
-    the folder `checkpoints`; {id} in either is a job's id. '' both: what the request of a job's
-    launch says, if any.
+    the folder `checkpoints`; {id} in either is a job's ID. '' both: those of the request of a job's
+    launch, if any.
     """
 
     meant: Selected
@@ -348,8 +349,9 @@ class PoolsRule(Struct, frozen=True):
 
 
 class Secret(_Secretive, frozen=True):
-    """What nobody is shown: a `text` of the configuration itself, the first line of a `file` or an
-    environment `variable`, of this machine; '' all three for none.
+    """Secret that is never shown: a `text` of the configuration, a `file` or a `variable`.
+
+    The file's first line and the environment variable are of this machine; '' all three for none.
     """
 
     text: str = ""
@@ -368,7 +370,7 @@ class NotificationChannel(Struct, frozen=True):
 
 
 def _round_seconds(value: object) -> float:
-    """From one round to the next: a minute to a day."""
+    """Read the interval of rounds: a minute to a day."""
     return values.number(
         values.seconds(value), 60, DAY, "seconds", " (a cluster must not be asked more often)"
     )
@@ -442,7 +444,7 @@ _SECRETS: Mapping[str, tuple[str, Reader]] = {
 def read_watch(
     reader: TableReader, document: Mapping[str, object], clusters: Collection[str]
 ) -> WatchSettings:
-    """What `watch` of a document says; `clusters` are those that it configures."""
+    """Read `watch` of a document; `clusters` are those that it configures."""
     if "watch" not in document:
         return WatchSettings()
     return _WatchReader(reader, reader.table(document, (), "watch"), clusters).settings()

@@ -46,9 +46,9 @@ class JobSignal:
 
 @dataclass(frozen=True, slots=True)
 class QueueRequest:
-    """What one submission asks for.
+    """Request of one submission.
 
-    Memory in bytes (None: not said), times in seconds or epoch seconds.
+    Memory in bytes (None: not given), times in seconds or epoch seconds.
     """
 
     name: str = ""
@@ -85,7 +85,7 @@ class QueueRequest:
         return parse_tasks(self.tasks) if self.tasks else None
 
     def to_json(self) -> dict[str, Any]:
-        """As `from_json` reads it."""
+        """Return the request in the form that `from_json` reads."""
         return asdict(self)
 
     @classmethod

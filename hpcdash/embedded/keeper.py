@@ -41,9 +41,9 @@ _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be run.
+    """Script to run, with its files and limits.
 
-    `stderr` None goes into stdout's file; `boot` is which start of the machine this is.
+    `stderr` None goes into stdout's file; `boot` identifies the start of the machine.
     """
 
     script: str
@@ -303,7 +303,7 @@ def _become_script(
 
 
 def _why_not_run(script: str, number: int) -> str:
-    """What the system has against a script, naming the interpreter that its first line asks for."""
+    """Return why the system does not run a script, with the interpreter of its first line."""
     if number == errno.E2BIG:
         return "its arguments and environment are more than this system takes"
     with open(script, "rb") as stream:

@@ -78,7 +78,7 @@ def stop(below: Callable[[], list[int]]) -> None:
 
 
 def group(leader: int) -> list[int]:
-    """What `send` takes for a whole process group; empty where none of it is left."""
+    """Return a whole process group in the form of `send`; [] where no process of it is left."""
     try:
         os.killpg(leader, 0)
     except ProcessLookupError:

@@ -144,9 +144,7 @@ def _dependency(submission: StoredSubmission) -> str:
 
 
 class _Reasons:
-    """Why jobs wait, or ended badly, in Slurm's words, which people know; counts each array
-    once.
-    """
+    """Reasons why jobs wait or failed, in Slurm's well-known words; counts each array once."""
 
     def __init__(self, store: QueueStore, machine: Machine, now: float) -> None:
         self._store = store
@@ -389,7 +387,7 @@ def _show(folder: Path, parts: list[str]) -> int:
 
 
 def _usage(folder: Path, parts: list[str]) -> int:
-    """What one job uses or used."""
+    """Print the use of a running or finished job."""
     job = _named(_opened(folder), parts)[0]
     cpu_seconds, peak_bytes = job.cpu_seconds, job.peak_bytes
     if job.state in ACTIVE:

@@ -1,4 +1,4 @@
-"""Which waiting jobs may start now: first come first served, by CPU and GPU slots.
+"""Choice of the pending jobs that may start now: first come first served, by CPU and GPU slots.
 
 Pure but for the store it reads.
 """
@@ -18,7 +18,7 @@ _LOOKED_AT = 200
 
 @dataclass(slots=True)
 class FreeSlots:
-    """What is free: CPUs by number, GPUs by name."""
+    """Free slots: CPUs by number, GPUs by name."""
 
     cpus: int
     gpu_ids: list[str]
@@ -41,7 +41,7 @@ class FreeSlots:
 
 
 def free_slots(store: QueueStore, machine: Machine) -> FreeSlots:
-    """What no job has; a suspended one keeps its own."""
+    """Return the slots that no job has; a suspended job keeps its own."""
     active = store.active_jobs()
     taken = {gpu for job in active for gpu in job.gpu_ids.split(",") if gpu}
     return FreeSlots(

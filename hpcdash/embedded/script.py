@@ -1,5 +1,5 @@
-"""What a batch script and its command line ask of the embedded queue, and what of it this queue
-leaves out. Pure.
+"""Requests of a batch script and its command line to the embedded queue, and unsupported ones.
+Pure.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SILENT = frozenset({"parsable", "quiet", "verbose", "no-kill"})
 
 
 def read_pbs_directives(script: str) -> ParsedCommandLine:
-    """What a script's #PBS lines ask for; those this queue has no word for keep PBS's own name."""
+    """Read a script's #PBS lines; options unknown to this queue keep PBS's own name."""
     given: list[Option] = []
     variables: list[str] = []
     for one in read_directives(script).given:
@@ -412,7 +412,7 @@ def parse_time_change(text: str) -> tuple[str, int | None]:
 
 
 def read_throttle(text: str) -> int | None:
-    """How many tasks of an array may run at once; None (0 was written) for as many as fit.
+    """Read how many tasks of an array may run at once; None (for 0) for as many as fit.
 
     Raises ValueError.
     """

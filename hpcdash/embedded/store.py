@@ -114,8 +114,9 @@ class StoredSubmission:
 
 @dataclass(frozen=True, slots=True)
 class HandedIn:
-    """What makes a submission: the request with its folder and name settled, and where, how and
-    when it was made.
+    """Parts of a submission: the request with its final folder and name, and its circumstances.
+
+    They are place, way and time of the submission.
     """
 
     request: QueueRequest
@@ -315,7 +316,7 @@ class QueueStore(Database):
         )
 
     def throttle(self, number: int) -> int | None:
-        """How many tasks of an array may run at once; None: as many as fit."""
+        """Return how many tasks of an array may run at once; None: as many as fit."""
         found = self.number("SELECT throttle FROM submissions WHERE number = ?", (number,))
         return None if found is None else int(found)
 
@@ -328,7 +329,7 @@ class QueueStore(Database):
         )
 
     def next_begin(self, now: float) -> float | None:
-        """When the next job's begin time comes."""
+        """Return the time of the next begin; None for none."""
         return self.number(
             f"SELECT min(begin_at) FROM jobs INDEXED BY jobs_begin WHERE {_MAY_START} AND "
             f"begin_at > ?",
@@ -484,7 +485,7 @@ class QueueStore(Database):
         )
 
     def call_answers(self, first: int, last: int) -> dict[int, tuple[bool, str]]:
-        """Of the calls answered so far: whether it was done, and in which words it was not."""
+        """Return the answers of calls so far: whether each was done, and the message if not."""
         rows = self.rows(
             "SELECT id, done, words FROM calls WHERE done IS NOT NULL AND id BETWEEN ? AND ?",
             (first, last),

@@ -466,7 +466,10 @@ class Supervisor:
             wake(self.folder)
 
     def reread_slots(self) -> None:
-        """What it gives may be set anew while jobs run; what cannot be read leaves it as it was."""
+        """Reread the machine's slots, which may change while jobs run.
+
+        An unreadable file changes nothing.
+        """
         stamp = slots_stamp(self.folder)
         if stamp == self.stamp:
             return

@@ -181,11 +181,11 @@ class Preemption:
         )
 
     def sparing(self) -> AbstractContextManager[None]:
-        """Block the warning signals for everything this thread starts in the block, except SIGTERM
-        and SIGINT.
+        """Block the warning signals for what this thread starts in the block, but not SIGTERM and
+        SIGINT.
 
-        with guard.preemption.sparing():
-            wandb.init()
+            with guard.preemption.sparing():
+                wandb.init()
         """
         from hpcdash.job.spared import blocked
 

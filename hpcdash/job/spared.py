@@ -22,9 +22,7 @@ _has_wrapped = False
 
 
 def spare_workers_from(numbers: Iterable[int]) -> None:
-    """Block these signals in processes that multiprocessing starts by spawn and forkserver from now
-    on.
-    """
+    """Block these signals in processes that multiprocessing starts by spawn or forkserver."""
     global _has_wrapped
     _spared.extend(numbers)
     if _has_wrapped or not _spared:

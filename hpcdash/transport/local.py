@@ -280,8 +280,9 @@ class ProcessStream:
 
 
 class EmptyStream:
-    """Empty stream of a program that could not be started, with the reason in `stderr` and
-    `status`.
+    """Empty output of a program that could not be started.
+
+    `stderr` and `status` have the reason.
     """
 
     def __init__(self, status: int, stderr: bytes) -> None:

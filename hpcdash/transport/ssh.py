@@ -541,8 +541,8 @@ class SshTransport:
 
 
 def retry_seconds(failures: int) -> float:
-    """How long to wait after so many failures in a row: 5 s doubled up to 2 min, less up to half at
-    random.
+    """Return the wait after so many failures in a row: 5 s doubled up to 2 min, randomly up to half
+    less.
     """
     longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * float(2 ** min(failures - 1, 10)))
     return longest * random.uniform(0.5, 1.0)

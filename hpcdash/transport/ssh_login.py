@@ -183,7 +183,7 @@ _LONGEST_WORDS = 500
 def explain_failure(
     error: Exception, hop: Hop, line: SshLine, client: HopClient, identities: Identities
 ) -> UnreachableError | ConfigError:
-    """What went wrong at a hop, in plain words with a next step."""
+    """Return the error of a failed login to a hop, in plain words with a next step."""
     where = hop.label + (f" (by way of {', '.join(line.labels)})" if line.labels else "")
     seconds = client.clock.seconds
     if isinstance(error, asyncssh.PermissionDenied) or _is_too_many(error):
@@ -277,6 +277,6 @@ def _is(error: OSError, number: int) -> bool:
 
 
 def _proxy_message(line: SshLine) -> str:
-    """What a ProxyCommand that failed said of it."""
+    """Return the message of a failed ProxyCommand."""
     message = line.proxy.said() if line.proxy else ""
     return f" (ProxyCommand said: {message})" if message else ""

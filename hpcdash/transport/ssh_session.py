@@ -33,7 +33,7 @@ def _signal_status(name: str) -> int:
 
 
 class _Session(asyncssh.SSHClientSession[bytes]):
-    """What all kinds share: the channel and the status."""
+    """Base of all sessions: the channel and the status."""
 
     def __init__(self) -> None:
         self.status: int | None = None
@@ -106,7 +106,7 @@ class RunSession(_MarkedSession):
 
     @property
     def answer_seconds(self) -> float | None:
-        """How long the command had run when it answered, as in CommandResult; None: it has not."""
+        """Duration of the command until it answered, as in CommandResult; None: no answer yet."""
         if self._begun_at is None or self._answered_at is None:
             return None
         return self._answered_at - self._begun_at
@@ -219,7 +219,7 @@ def _pieces(stdin: bytes) -> Iterator[bytes]:
 
 
 class _ChunkQueue:
-    """What has come through a channel, which is held back once nobody takes it."""
+    """Received chunks of a channel, which is paused while nobody reads them."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()

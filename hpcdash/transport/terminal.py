@@ -144,9 +144,7 @@ class _Escape:
 
 
 class _Modes:
-    """What a program has switched on in a terminal and not off again, by the sequences that it
-    prints.
-    """
+    """Terminal modes that a program has switched on and not off again, from its output sequences."""
 
     def __init__(self) -> None:
         self._changed: dict[bytes, bytes] = {}

@@ -134,8 +134,9 @@ class _Refusal(asyncio.Protocol):
 
 
 def refuse_request(request: web.Request, *, needs_origin: bool = False) -> str:
-    """Why a request is not answered: it came by a name of somebody else's, or from another site's
-    page; else ''.
+    """Return why a request is not answered; '' if it is.
+
+    It used another host's name, or came from another site's page.
     """
     hosts, origins = request.headers.getall("Host", []), request.headers.getall("Origin", [])
     if len(hosts) != 1 or not HERE.fullmatch(hosts[0]):

@@ -51,9 +51,7 @@ _SET = ("LC_ALL=C", "SLURM_TIME_FORMAT=%s", LAST_SETTING)
 
 
 def with_clusters_variable(*argv: str) -> tuple[str, ...]:
-    """Return a command line that keeps SLURM_CLUSTERS, for a script that removes it after reading
-    it.
-    """
+    """Return a command line that keeps SLURM_CLUSTERS, for a script that unsets it after a read."""
     at = _UNSET.index("SLURM_CLUSTERS")
     return ("env", *_UNSET[: at - 1], *_UNSET[at + 1 :], *_SET, *argv)
 

@@ -1,4 +1,4 @@
-"""What programs are answered, as JSON and as Prometheus reads it."""
+"""Answers for programs, as JSON and in Prometheus's format."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ _USABLE = (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED)
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):
-    """What went wrong, as the command line says it: what was run, how it ended, its own words, what
-    to do next.
-    """
+    """Error in the form of the command line: command, result, own output, next step."""
 
     message: str
     next_step: str | None = None
@@ -63,7 +61,7 @@ class Error(msgspec.Struct, kw_only=True):
 
 
 class Envelope(msgspec.Struct, kw_only=True):
-    """What begins each answer about a cluster."""
+    """First fields of each answer about a cluster."""
 
     schema: int = 1
     cluster: str
@@ -156,7 +154,7 @@ class LogPage(msgspec.Struct, kw_only=True):
 
 
 class CallFailure(msgspec.Struct, kw_only=True):
-    """What a function raised, and where."""
+    """Exception of a function, with its traceback."""
 
     type: str
     message: str
@@ -164,8 +162,9 @@ class CallFailure(msgspec.Struct, kw_only=True):
 
 
 class ResultAnswer(msgspec.Struct, kw_only=True):
-    """What the function of a launch, or of a task of its array, returned; `failure` where it raised
-    in place of it.
+    """Result of the function of a launch, or of a task of its array.
+
+    `failure` is its exception where it raised one.
     """
 
     schema: int = 1

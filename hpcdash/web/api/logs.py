@@ -34,7 +34,7 @@ class LogReader(Struct, frozen=True):
     stream: str
 
     async def read(self, offset: int) -> LogPage:
-        """What comes from an offset on, at most MOST_BYTES. Raises NoLog."""
+        """Read a page from an offset on, at most MOST_BYTES. Raises NoLog."""
         return self.page(await self.file.read(offset, MOST_BYTES))
 
     async def read_last(self, lines: int) -> LogPage:
@@ -70,7 +70,7 @@ class LogReader(Struct, frozen=True):
 
 
 def _start_of_lines(content: bytes, lines: int) -> int:
-    """Where the last lines begin."""
+    """Return the offset at which the last lines begin."""
     position = len(content) - 1 if content.endswith(b"\n") else len(content)
     for _ in range(lines):
         position = content.rfind(b"\n", 0, max(position, 0))

@@ -1,4 +1,4 @@
-"""What the API takes and answers, as an OpenAPI document and as a page for people."""
+"""Requests and answers of the API, as an OpenAPI document and as a page for people."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class PickledResult(HpcdashError):
 
 
 async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailure:
-    """What the function returned, or how it failed.
+    """Return the function's result, or its failure.
 
     Raises NoResult where it has left nothing, PickledResult, ResultTooLarge, and UnreadableOutput
     for what is no JSON.

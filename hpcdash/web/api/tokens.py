@@ -31,7 +31,7 @@ _NEXT_STEP = (
 
 
 class Client(Struct, frozen=True):
-    """Whose a token is: `name` is its table in the file."""
+    """Owner of a token: `name` is its table in the file."""
 
     name: str
     accounts: tuple[str, ...]

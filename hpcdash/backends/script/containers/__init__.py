@@ -45,13 +45,13 @@ def container_command(
     image_root: str = "",
     login: str = "",
 ) -> ContainerCommand:
-    """Build the command with which one node runs `command` in the container, or without one if
-    None.
+    """Build the command of one node that runs `command` in the container.
 
-    `binds` are added to the container's own. `scheduler_variables` are names or prefixes (`PBS_*`)
-    to pass on in a runtime that passes on nothing, like the variables of visible devices and those
-    of `environment` without a value. `login` is the path of a file made of `login_file()`. Raises
-    UsageError for an image, a bind or a variable that cannot be passed to the runtime.
+    Without a container it is the command itself. `binds` are added to the container's own.
+    `scheduler_variables` are names or prefixes (`PBS_*`) to pass on in a runtime that passes on
+    nothing, like the variables of visible devices and those of `environment` without a value.
+    `login` is the path of a file made of `login_file()`. Raises UsageError for an image, a bind or
+    a variable that cannot be passed to the runtime.
     """
     split, command_arguments = split_environment(environment), words(command)
     if not command_arguments:
