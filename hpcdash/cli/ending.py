@@ -1,4 +1,4 @@
-"""How hpcdash ends on a signal, on ctrl+c, or after its terminal is gone."""
+"""Exit of hpcdash on a signal, on ctrl+c, or after its terminal is gone."""
 
 from __future__ import annotations
 

@@ -256,9 +256,7 @@ def _split(item: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 
 def _cache_key(task: Task[Any, Any], form: str, staged: Mapping[str, bytes]) -> str:
-    """Return a key that is equal for calls of the same function, by source, with the same
-    arguments.
-    """
+    """Return a key for calls of the same function, by its source, with the same arguments."""
     try:
         source = inspect.getsource(task.function)
     except (OSError, TypeError):

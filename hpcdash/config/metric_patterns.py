@@ -139,8 +139,9 @@ def _compiled(pattern: str) -> MetricPattern:
 
 
 def _unrolled(pattern: str) -> int:
-    """Return the number of characters, sets and the like in an expression with its counts (`{8}`)
-    expanded.
+    """Return the number of characters, sets and the like in an expression without counts.
+
+    Counts (`{8}`) are expanded.
     """
     sizes, last = [0], 0
     for token in _TOKEN.finditer(pattern):

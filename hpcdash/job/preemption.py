@@ -181,8 +181,9 @@ class Preemption:
         )
 
     def sparing(self) -> AbstractContextManager[None]:
-        """Block the warning signals for what this thread starts in the block, but not SIGTERM and
-        SIGINT.
+        """Block the warning signals for processes and threads that this thread starts in the block.
+
+        SIGTERM and SIGINT are not blocked.
 
             with guard.preemption.sparing():
                 wandb.init()

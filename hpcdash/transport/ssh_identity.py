@@ -296,8 +296,9 @@ def _unlocked_key(content: bytes) -> asyncssh.SSHKey | None:
 
 
 def _public_half(path: Path, content: bytes) -> asyncssh.SSHKey | None:
-    """Read the public key from the file, whose OpenSSH head is never encrypted, or from its .pub
-    file.
+    """Read the public key of a file, or of the .pub file beside it.
+
+    The head of OpenSSH's own format is never encrypted.
     """
     for source in (content, _read(path.with_name(path.name + ".pub"))):
         try:

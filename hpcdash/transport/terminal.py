@@ -144,7 +144,7 @@ class _Escape:
 
 
 class _Modes:
-    """Terminal modes that a program has switched on and not off again, from its output sequences."""
+    """Terminal modes that a program has switched on and not off, from its output sequences."""
 
     def __init__(self) -> None:
         self._changed: dict[bytes, bytes] = {}

@@ -415,7 +415,7 @@ def with_code_state(script: BatchScript, text: str) -> BatchScript:
 
 
 def folder_name(request: Request, uid: str) -> str:
-    """Return the name of a launch's own folder, which file systems take and which ends in its uid."""
+    """Return the name of a launch's own folder, which ends in its uid and suits file systems."""
     name = effective_name(request, uid, _MOST_FOLDER_LETTERS)[0]
     return name if name.endswith(uid) else f"{name}-{uid}"
 
