@@ -157,7 +157,8 @@ def leave_terminal() -> None:
 
 
 def _handled_signals(*numbers: signal.Signals) -> list[signal.Signals]:
-    """Return the signals that are not ignored: under nohup or in a shell's background hpcdash
-    continues.
+    """Return the signals that are not ignored.
+
+    Under nohup or in a shell's background a program continues.
     """
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

@@ -59,9 +59,7 @@ _PLAIN_LETTERS = str.maketrans({"→": ">", "–": "-", "…": "."})
 
 
 def run_axis(run: JoinedRun, name: str | None = None) -> str:
-    """Return the x axis of all metrics or of one: the step where the log has it, else the next
-    axis.
-    """
+    """Return the x axis of all metrics or of one: the log's step, else the next axis it has."""
     return run.axes(name)[0]
 
 
@@ -271,9 +269,7 @@ def _painted(line: Line, paper: Paper) -> str:
 
 
 def job_facts(row: Mapping[str, Any], now: float, *, is_array: bool, is_whole: bool) -> JobFacts:
-    """Return the facts of a job's row that estimate its end; `is_whole`: its whole log has been
-    read.
-    """
+    """Return the facts of a job's row that estimate its end; `is_whole`: its log is fully read."""
     if row.get("state") != "running":
         return JobFacts(now)
     limit, elapsed = row["limit_seconds"], row["elapsed_seconds"]
@@ -283,8 +279,7 @@ def job_facts(row: Mapping[str, Any], now: float, *, is_array: bool, is_whole: b
 
 
 def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: PaceGrowth) -> list[str]:
-    """Return the metrics in lines: last value, spikes and nan of each; end and pace against the
-    limit.
+    """Return a line per metric: last value, spikes and nan; then end and pace against the limit.
 
     `growth` has the observations of earlier calls on the same run.
     """

@@ -284,9 +284,7 @@ def _pool_here(session: ClusterSession, name: str) -> PoolSettings:
 
 
 def run_show(common: CommonOptions, name: str, *, expression: str, form: str) -> None:
-    """Print the state of a pool that its coordinator published: load, quotas, and the filtered
-    tasks.
-    """
+    """Print the published state of a pool: load, quotas, and the tasks that a filter selects."""
     from msgspec import to_builtins
     from msgspec.structs import replace
 

@@ -109,8 +109,7 @@ class SwitchStatus(Struct, frozen=True):
 
 
 def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full: bool) -> None:
-    """Print an action on a switch to stderr: its effect, the jobs that see it, and notes on the
-    folder.
+    """Print an action on a switch to stderr: its effect, the jobs that see it, notes on the folder.
 
     `in_full` prints the command itself too.
     """

@@ -37,8 +37,7 @@ _waited_for: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
 
 
 class Code(Struct, frozen=True):
-    """Location of a function for a job: `module` and `function` by name, `main` the program's own
-    file.
+    """Location of a function for a job: `module` and `function` by name, `main` its program file.
 
     `folder` is sent with the job, which starts in it; None: no folder is. `staged` are files of the
     launch's folder. With `by_value` the function is in the pickle of its arguments.

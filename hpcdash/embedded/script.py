@@ -1,4 +1,5 @@
 """Requests of a batch script and its command line to the embedded queue, and unsupported ones.
+
 Pure.
 """
 

@@ -21,8 +21,7 @@ OnOutput = Callable[[bytes], None]
 
 
 class CommandResult(Struct, frozen=True):
-    """Result of a command: `status` as a shell gives it (128 + signal), its output, and its
-    duration.
+    """Result of a command: `status` as a shell gives it (128 + signal), output, and duration.
 
     `truncated` is true when it wrote more than the cap and was ended for that; `is_copy` where it
     read a local copy, without a query to the cluster. `answer_seconds` is how long it ran before
@@ -48,8 +47,7 @@ class PromptField(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """Prompt of a login node: `hop` is user@host[:port], `title` and `instructions` its (hostile)
-    text.
+    """Prompt of a login node: `hop` is user@host[:port], the rest its own (hostile) text.
 
     `said` is its output since its last prompt, which was shown already.
     """

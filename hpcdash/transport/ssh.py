@@ -541,8 +541,9 @@ class SshTransport:
 
 
 def retry_seconds(failures: int) -> float:
-    """Return the wait after so many failures in a row: 5 s doubled up to 2 min, randomly up to half
-    less.
+    """Return the wait in seconds after so many failures in a row.
+
+    It is 5 s doubled up to 2 min, less up to half at random.
     """
     longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * float(2 ** min(failures - 1, 10)))
     return longest * random.uniform(0.5, 1.0)

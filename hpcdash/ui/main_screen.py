@@ -172,8 +172,8 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.call_after_refresh(self._drawn)
 
     def _session_notified(self, session: ClusterSession, text: str) -> None:
-        """Show a notification of launches: a removed folder, or new node findings, shown in their
-        view.
+        """Show a launch notification, such as a removed folder or new node findings, and refresh
+        the view.
         """
         self.notice(text)
         if session is self.session:

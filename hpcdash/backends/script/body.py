@@ -240,8 +240,7 @@ CODE_FOLDER = "code"
 
 
 class Place(Struct, frozen=True):
-    """Location of a launch: `uid` identifies it, `folder` on the cluster has its script, files and
-    logs.
+    """Location of a launch: `uid` identifies it, `folder` on the cluster has its files and logs.
 
     `folder` is absolute, '' where it is unknown: then the logs are in the folder the script is
     submitted from. `script` is the path of the request's script there; '' where the request names
@@ -280,14 +279,13 @@ class BatchScript(Struct, frozen=True):
 
 
 class Body(Struct, frozen=True):
-    """Parts that a script starts on each node: bash definitions, arguments of a fan-out, and its
-    start.
+    """Parts that a script starts on each node: definitions, arguments of a fan-out, and its start.
 
-    `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is missing, and where a
-    container's shell does so. `package` is bash that makes the venv of a call and sets PY_EXEC for
-    the nodes; '' where there is none. `path` is bash that sets the PATH of the request, for the
-    command alone: the scheduler's own programs need not be on it. `srun_options` are those of
-    pyxis.
+    `definitions` are bash. `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is
+    missing, and where a container's shell does so. `package` is bash that makes the venv of a call
+    and sets PY_EXEC for the nodes; '' where there is none. `path` is bash that sets the PATH of the
+    request, for the command alone: the scheduler's own programs need not be on it. `srun_options`
+    are those of pyxis.
     """
 
     definitions: str
@@ -431,9 +429,7 @@ def staged_name(name: str, run_as: str) -> str:
 def script_body(
     request: Request, place: Place, slot_type: SlotType, environment: JobEnvironment
 ) -> Body:
-    """Return the body started on each node: the launcher's command, in the container if there is
-    one.
-    """
+    """Return the body started on each node: the launcher's command, in the container if any."""
     slots = request_slots(request)
     command = command_line(request, place)
     if call := request.call:

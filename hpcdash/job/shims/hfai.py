@@ -1,5 +1,6 @@
-"""Module that programs import as `hfai`: client, checkpoint, multiprocessing and distributed, by
-hpcdash.job.
+"""Module that programs import as `hfai`, on top of hpcdash.job.
+
+It has hfai's client, checkpoint, multiprocessing and distributed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Output of a command on a running job's nodes, equal output grouped.
-
-And the job's Python stacks.
-"""
+"""Output of a command on a running job's nodes, equal output grouped, and its Python stacks."""
 
 from __future__ import annotations
 

@@ -179,8 +179,9 @@ class ConfirmDialog(Dialog[None]):
 
 
 class ResultsDialog(Dialog[None]):
-    """Results of an action that was not done for every job: failures first, with the scheduler's
-    message.
+    """Results of an action that was not done for every job.
+
+    Failures come first, with the scheduler's own message.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -413,8 +413,9 @@ class JobOverview(Vertical):
 
     @property
     def _tail(self) -> LossTail | None:
-        """Tail of stdout or stderr, whichever shows more: a failure's cause, else a loss; None if
-        unread.
+        """Tail of stdout or stderr, whichever shows more: a failure's cause, else a loss.
+
+        None: not read yet.
         """
         return self._file_shown[1]
 
@@ -461,9 +462,7 @@ class JobOverview(Vertical):
         self._show_heading(row)
 
     def _array_lines(self, width: int) -> list[Content]:
-        """Return the lines on an array: its failed tasks by cause, and the keys that show more of
-        them.
-        """
+        """Return the lines on an array: its failed tasks by cause, and the keys that show more."""
         groups = self._failures
         lines = [_group_line(group, width) for group in groups[:_MOST_GROUPS]]
         if len(groups) > _MOST_GROUPS:

@@ -37,8 +37,8 @@ class LogPane(LogReading):
         return on_output
 
     def clear(self) -> bool:
-        """Clear what esc clears: a running search, else the search text; False where there is
-        neither.
+        """Clear what esc clears: a running search, else the search text; False where neither
+        exists.
         """
         if self._doing:
             self._end_work()

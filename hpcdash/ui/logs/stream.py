@@ -446,8 +446,9 @@ class LogPace:
         await self._wake.wait()
 
     def pause_after(self, is_new: bool, took_seconds: float, least_seconds: float) -> float:
-        """Return the pause in seconds after a check that took `took_seconds`; `is_new`: it found
-        new text.
+        """Return the pause in seconds after a check that took `took_seconds`.
+
+        `is_new`: the check found new text.
         """
         self._pause_seconds = (
             _SHORTEST_SECONDS if is_new else min(self._pause_seconds * _SLOWER, _LONGEST_SECONDS)

@@ -183,8 +183,7 @@ class ChartView(ChartFollowing, can_focus=True):
         return text
 
     def _found_line(self) -> Text:
-        """Return the line on the marks found: counts of repeated kinds, then the severest and
-        newest.
+        """Return the line on the marks: counts of repeated kinds, then the severest and newest.
 
         With the cursor on a mark, that mark's text is shown instead.
         """

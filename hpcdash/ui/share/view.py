@@ -324,9 +324,7 @@ class ShareView(ReadTableView):
             yield f"{at:>10}  {text.format_interruption(task, run)}"
 
     def do_interruptions(self) -> None:
-        """Show the runs of the selected task, and all interruptions: who, when, and whether it had
-        saved.
-        """
+        """Show the runs of the selected task, and all interruptions with their time and saving."""
         pool, task = self.pool, self.pointed_task()
         lines = [] if pool is None else list(self._past(pool))
         lines = lines or ["No task was interrupted for another."]

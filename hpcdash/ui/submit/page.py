@@ -198,9 +198,7 @@ class SubmitPage(View):
         return "Nothing with this name was submitted from here"
 
     def format_notes(self, looked: FormPreview | None = None) -> tuple[str, ...]:
-        """Return the summary and warnings for the confirmation of a submission; None: those of
-        `seen`.
-        """
+        """Return the summary and warnings to confirm a submission; None: those of `seen`."""
         looked = self.seen if looked is None else looked
         start = self.answer.format_known_start(looked, self.session.zone)
         refusal = self.answer.preview_refusal(looked)

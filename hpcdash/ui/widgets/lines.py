@@ -212,9 +212,7 @@ class KeyLine(ActionLine):
 
 
 def _importance(action: Action) -> tuple[int, int]:
-    """Return the order of an action: help, keys of the selection, useful keys of the view, the
-    rest.
-    """
+    """Return an action's order: help, keys of the selection, the view's useful keys, the rest."""
     rank = action.shown or 0
     if action.name in _FIRST:
         return 0, rank

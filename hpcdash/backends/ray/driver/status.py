@@ -1,8 +1,7 @@
-"""Status record of the driver's run for lists of jobs, and labels of its workers' output. Queries
-nothing.
+"""Status record of the driver's run for lists of jobs, and labels of its workers' output.
 
-The record is in the job's metadata, which the Jobs API returns with each job: it costs no request
-of its own, and remains after the driver, its node or its log is gone.
+Queries nothing. The record is in the job's metadata, which the Jobs API returns with each job: it
+costs no request of its own, and remains after the driver, its node or its log is gone.
 """
 
 from __future__ import annotations
