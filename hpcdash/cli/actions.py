@@ -64,7 +64,7 @@ class _NoMatch(Exception):
     """No job in the queue matches the filter."""
 
 
-# What was submitted longer ago is taken for forgotten.
+# Older submissions count as forgotten.
 _REMEMBERED_SECONDS = 30 * DAY
 
 

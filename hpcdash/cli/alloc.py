@@ -56,7 +56,7 @@ from hpcdash.services.submit.plan import SubmissionPlan
 from hpcdash.services.submit.staging import staged_files
 from hpcdash.services.watch.rules.allocations import SOON_SECONDS
 
-# The scheduler is asked for the job's state so often while the command waits.
+# Interval of queries for the job's state while the command waits.
 _FIRST_LOOK_SECONDS = 5.0
 _LONGEST_LOOK_SECONDS = 60.0
 
@@ -241,7 +241,7 @@ class _Foreground:
                     self.is_heeding = False
                     return
         except OSError as error:
-            # Nobody reads this any more. The signal of a terminal that is closed may come later.
+            # The output has no reader any more. The signal of a closed terminal may come later.
             if error.errno != errno.EIO:
                 await _cancel(session, job_id)
                 raise

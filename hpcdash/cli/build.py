@@ -65,7 +65,7 @@ _READ_CHARACTERS = 4_000_000
 _UNREAD = "?"
 # The embedded queue is of this machine alone.
 EMBEDDED = "local"
-# It asks no one but this machine: as often as a person notices, for little of one core.
+# It queries only this machine: as often as a person notices, for little of one core.
 _QUEUE_SECONDS = 2.0
 _QUEUE_COMMANDS_PER_MINUTE = 600
 _NEXT_STEP = (
@@ -102,7 +102,7 @@ def _servers(configuration: LocalConfiguration) -> Iterator[str]:
     files = configuration.files
     if named := os.environ.get(configuration.file_variable, ""):
         if not os.path.exists(named):
-            # One that is not there was meant, and its absence is the scheduler's to tell.
+            # A missing file was named on purpose, and the scheduler reports its absence.
             yield named
         files = (
             replace(files[0], files=(named,)),
@@ -564,7 +564,7 @@ def build_replay(case_directory: Path) -> ClusterSession:
         title=f"{transport.name} (recorded)",
     )
     poller = Poller(store, cluster_pace(ClusterSettings("replay", "replay")))
-    # What coordinators published, by the names of its folders.
+    # Publications of coordinators, by the names of their folders.
     published = sorted((case_directory / FILES_FOLDER / "shared").glob("*/pool.json"))
     pools = tuple(
         PoolSettings(one.parent.name, 1, state_file=f"/shared/{one.parent.name}/pool.json")

@@ -104,7 +104,7 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
             )
         fields["transport"] = "local"
     path, _ = config_path(common.config)
-    # Whether the file takes it is known before anybody is asked for a password.
+    # Check that the file is writable before prompting for a password.
     cluster = write_cluster(path, name, fields, only_check=True).clusters[name]
     try:
         backend, text = run_async(_try_cluster(cluster))

@@ -34,7 +34,7 @@ _FORMAT = click.option("--format", "form", type=ROW_FORMATS, default="table", sh
 _MINE = click.option(
     "--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's."
 )
-# Nodes and queues are always all there are; scripts may say so.
+# Nodes and queues always list all rows; the option is accepted for scripts.
 _ALWAYS_ALL = click.option("--mine/--all", "mine", default=True, hidden=True)
 _TABLE_OPTIONS = {
     "jobs": (_FILTER, _MINE, _FORMAT),
@@ -1330,7 +1330,7 @@ def show_help(context: click.Context, topic: str) -> None:
 SETUP_COMMANDS: tuple[click.Command, ...] = (doctor, clusters, config, completion, show_help)
 
 
-# What `hpcdash chain` was called.
+# Former name of `hpcdash chain`.
 _OLD_CHAIN = copy(show_chain)
 _OLD_CHAIN.name, _OLD_CHAIN.hidden = "train", True
 COMMANDS = (

@@ -65,7 +65,7 @@ def run_outside(program: str, file: Path) -> str:
     if not parts:
         names = " or ".join(f"${name}" for name in _VARIABLES[program])
         return f"no {program} was found; set {names}"
-    # less shows colours only when told to, and its own -F would close a short file at once.
+    # less shows colours only with an option, and its own -F would close a short file at once.
     environment = {**os.environ, "LESS": os.environ.get("LESS", "-R").replace("F", "")}
     try:
         status = subprocess.call([*parts, str(file)], env=environment)
@@ -220,7 +220,7 @@ def list_cases() -> None:
 def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
     """The app on a recording."""
     session = build_replay(find_case(case_directory))
-    # Nothing answers an action there, and none belongs in the journal.
+    # Actions have no effect there, and do not belong in the journal.
     common = replace(common, read_only=True)
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     notice = "a recording: nothing changes, no watchdogs"

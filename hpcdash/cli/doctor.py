@@ -52,7 +52,7 @@ from hpcdash.transport.local import LocalTransport
 _TOLERATED_SKEW_SECONDS = 60.0
 _SLOW_ANSWER_SECONDS = 2.0
 
-# As GNU stat names them.
+# Names of GNU stat.
 _SHARED_FILE_SYSTEMS = frozenset(
     {
         "nfs",

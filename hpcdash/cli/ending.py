@@ -59,7 +59,7 @@ def run_async(
                 return
             ended_by.append(number)
             if number == signal.SIGINT and sys.stderr.isatty():
-                # What is said next stands over the ^C that the terminal shows.
+                # The next message overwrites the ^C that the terminal shows.
                 sys.stderr.write("\r")
             exit_later(128 + number)
             task.cancel()
@@ -103,8 +103,7 @@ def ends_with_signals(app: Dashboard) -> Iterator[None]:
     ended_by: list[int] = []
 
     def exit_now(number: int) -> None:
-        # What was interrupted may be in the middle of a write, which Python does not let begin
-        # again.
+        # The interrupted code may be in the middle of a write, which Python cannot re-enter.
         try:
             app.restore_terminal()
         finally:
@@ -112,7 +111,7 @@ def ends_with_signals(app: Dashboard) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            # It comes with a terminal that is gone: there is none to be taken again.
+            # It comes with a terminal that is gone and cannot be taken back.
             signal.signal(signal.SIGCONT, signal.SIG_IGN)
         elif ended_by:
             exit_now(number)
@@ -149,7 +148,7 @@ def leave_terminal() -> None:
     """Its terminal is gone: what is still written goes nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
-        # A terminal that is gone says that it is none; files and pipes stay.
+        # A terminal that is gone is no longer a tty; files and pipes stay.
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(stream).st_mode):
                 os.dup2(nowhere, stream)

@@ -38,7 +38,7 @@ from hpcdash.ui.cluster.first_start import FirstStartApp, JobsPlace
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.terminal_app import TerminalApp
 
-# What a cluster's name in the configuration cannot have.
+# Characters that are invalid in a cluster's name in the configuration.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _MOST_NAME_LETTERS = 64
 
@@ -78,7 +78,7 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
             await trial.close()
         return app
     if choice.place is JobsPlace.HOST:
-        # Its connection is open: nobody is asked for a second factor twice.
+        # Its connection is open: no second prompt for the second factor.
         trial = started[-1]
         pool, fields, name = trial.pool, trial.fields, trial.cluster_name
         unkept = replace(common, ssh=choice.host)

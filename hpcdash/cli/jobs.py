@@ -38,7 +38,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.limits import has_uncounted, with_counted_use
 
 T = TypeVar("T")
-# A script may ask in a loop.
+# A script may query in a loop.
 _TIDY_EVERY_SECONDS = 60.0
 
 
@@ -122,7 +122,7 @@ def parse_filter(expression: str, kind: Kind) -> query.Filter:
 
 async def _fetch_limits(store: ClusterStore) -> Snapshot:
     """The limits, and one's own jobs where only they tell how much is used."""
-    # Whose jobs and which cluster's limits they are, only the probe tells.
+    # Only the probe knows the user and the cluster of the limits.
     await store.open()
     snapshot = await store.fetch(Kind.LIMITS)
     mine = None
@@ -248,7 +248,7 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
     picture, detail, session = with_session(common, work)
     taken_at = session.store.clock.now()
     if form == "json":
-        # Of an array as a whole what its tasks have in common; the details are one task's.
+        # For a whole array, the common values of its tasks; the details are those of one task.
         whole = (
             pa.Table.from_pylist([dict(picture.row or {})], JOBS)
             if picture.is_whole_array

@@ -57,12 +57,11 @@ _REWRITE = "\r\x1b[K"
 # large ones at once.
 SMALL_BYTES = 64 * 1024
 LARGE_BYTES = 4 << 20
-# Lines may be as long as the file: so far back at least their beginnings are looked for.
+# Lines may be as long as the file: their starts are searched at least this far back.
 _LOOK_BACK_BYTES = 64 << 20
 _QUIET_SECONDS = 2.0
 _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
-# A quiet file may mean that the job has ended; the scheduler is asked so many seconds after the
-# last time.
+# A quiet file may mean that the job has ended; the scheduler is queried at this interval.
 _FIRST_STATE_SECONDS = 3.0
 _LONGEST_STATE_SECONDS = 30.0
 # A file that was copied from its node may be seen here so much later.
@@ -137,7 +136,7 @@ class TerminalOutput:
         self._encoding = encoding
         self._rest = b""
         self._end = 0
-        # What is shown of the line without newline; None: no line is open.
+        # Shown part of the line without newline; None: no line is open.
         self._open: str | None = None
 
     def write(self, content: bytes, offset: int) -> None:
@@ -272,7 +271,7 @@ class LogFollower:
             start = chunk.end
 
     async def _write(self, content: bytes, offset: int) -> None:
-        # Whoever reads stdout may be slow, and the connection has to be kept meanwhile.
+        # The reader of stdout may be slow, and the connection must be kept alive meanwhile.
         await asyncio.to_thread(self.output.write, content, offset)
 
     # -- what comes after them
@@ -586,7 +585,7 @@ class _JobLog:
     async def _wait_for_it(self) -> None:
         began = time.monotonic()
         while True:
-            # Before the look: the file may come, and the job end, in between.
+            # Before the check: in between the file may appear, and the job end.
             has_ended = self._state in ENDED
             check = await self._file.look()
             if check.is_there:
@@ -624,7 +623,7 @@ class _JobLog:
     async def _is_over(self) -> bool:
         """Whether the job was known to have ended before the last look, which is then said."""
         if self._state not in ENDED:
-            # Of an end that is told now, the next look may bring the last lines.
+            # After a reported end, the next check may bring the last lines.
             await self._query_state()
             return False
         if self._is_arriving:
@@ -655,7 +654,7 @@ class _JobLog:
         except NoSuchJob:
             self._place = replace(self._place, row={**self._place.row, "state": JobState.GONE})
         except HpcdashError:
-            # The file is still read, and the scheduler asked again.
+            # The file is still read, and the scheduler queried again.
             return
         self._go_where_it_is()
 
@@ -667,7 +666,7 @@ class _JobLog:
             return
         has_ended = self._state in ENDED
         if not self._file.host and (has_ended or self._tail.known.is_there):
-            # Where history tells of a job, its paths may be guesses.
+            # If the job comes from the history, its paths may be guesses.
             return
         self._tail.move_to(self._store.log_file(path, files.host), goes_on=has_ended)
         self._moved_at = time.monotonic()

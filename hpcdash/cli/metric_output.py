@@ -43,7 +43,7 @@ LEAST_WIDTH, LARGEST_WIDTH = 40, 240
 # Rows of a chart: of a single one, of each of several, and of each where the screen has few.
 _HEIGHT, _SMALL_HEIGHT, _LEAST_HEIGHT = 18, 12, 7
 _TWO_BESIDE_FROM = 110
-# Drawn where nobody said which.
+# Most metrics drawn by default.
 MOST_SHOWN = 4
 _STYLES = {
     "title": Style(bold=True),
@@ -248,7 +248,7 @@ def _chart(
     reading = RunReader(is_ascii=not paper.has_unicode).read(
         run, names, axis, JobFacts(0.0), stored
     )
-    # Without colours a smooth curve would be one with what it smooths.
+    # Without colours a smooth curve would look like the curve it smooths.
     smoothing = "auto" if paper.colours is not None else "none"
     # No panel is the one that keys act on.
     state = ChartState(tuple(names), axis, log_y, smoothing, panel=-1)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hpcdash.cli.metric_output import ComingRows
     from hpcdash.services.metrics.throughput import PaceGrowth
 
-# So many points are written as they stand in the log; of more the oldest are folded.
+# Up to this many points are written as in the log; beyond, the oldest are folded.
 EXPORTED_POINTS = 5_000_000
 # A chart is drawn of what can be read in this time.
 CHART_SECONDS = 15.0
@@ -133,9 +133,9 @@ class _Output:
         self._requested = requested
         self._out = out
         self._is_log = is_log
-        # How it was seen to grow; made where a chart is drawn.
+        # Growth observed so far; created when a chart is drawn.
         self._growth: PaceGrowth | None = None
-        # Where rows are written as they come.
+        # Set when rows are written as they come.
         self.rows: ComingRows | None = None
         self.is_screen = form == "chart" and out is None and sys.stdout.isatty()
 
@@ -152,7 +152,7 @@ class _Output:
         content = self._content(self._names())
         if self._out is None:
             if self._form == "chart":
-                # Its colours are ours, its words were made visible.
+                # The colours are ours, and the text was made visible.
                 out: ByteStream = sys.stdout.buffer
             else:
                 out = stdout(is_json=self._form == "json")
@@ -206,7 +206,7 @@ class _Output:
         return self._chart(names)
 
     def _chart(self, names: list[str], rows: int | None = None) -> bytes:
-        # What draws is of no use to the other forms.
+        # Drawing modules are not needed for the other forms.
         from hpcdash.cli.metric_output import Paper, chart_text, job_facts, meaning
         from hpcdash.services.metrics.throughput import PaceGrowth
 

@@ -31,7 +31,7 @@ from hpcdash.web.listening import listen_on_loopback, listen_on_socket
 if TYPE_CHECKING:
     from hpcdash.web.server import DashboardServer
 
-# Of the reader's own machine, where the socket is forwarded to.
+# Port on the reader's own machine, to which the socket is forwarded.
 _FORWARDED_PORT = 8080
 # Beside the configuration.
 TOKENS_NAME = "api-tokens.toml"
@@ -115,7 +115,7 @@ def _run_api(
     async def serve(listening: socket.socket, address: str) -> None:
         session = build_session(cluster, connection_pool(TerminalPrompter()), share=settings.share)
         try:
-            # Whoever is needed for a login is here now.
+            # The person needed for a login is here now.
             await session.store.open(force=True)
             server = ApiServer(session, tokens, is_read_only=is_read_only, report=_report)
             await server.start(listening)

@@ -28,7 +28,7 @@ _MOST_INTERRUPTIONS = 10
 # The coordinator waits as long as its scheduler takes to answer, several times over.
 _COMMANDS_PER_MINUTE = 600
 _PAUSE_FACTOR = 4.0
-# Though it is slow, a task that is asked to suspend is looked at before long.
+# Even if the scheduler is slow, a task requested to suspend is checked again before long.
 _MOST_PAUSE_FACTOR = 2.0
 # With --for: how long after its grace a suspended task may take to give up its nodes.
 _END_SECONDS = 10.0
@@ -250,12 +250,12 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                         print(f"hpcdash: {visible(failure.message)}; trying again", file=sys.stderr)
                     failing = failure.message
                 left = until - monotonic()
-                # What saves just now would hold its nodes until a successor comes.
+                # A task that saves now would hold its nodes until a successor comes.
                 if (once and not is_changing) or left <= (
                     -pool.grace_seconds - _END_SECONDS if is_changing else 0.0
                 ):
                     return
-                # A busy scheduler is asked less often.
+                # A busy scheduler is queried less often.
                 slower = min(
                     _PAUSE_FACTOR * (store.budget.last_seconds or 0.0), _MOST_PAUSE_FACTOR * every
                 )

@@ -60,8 +60,8 @@ from hpcdash.services.submit.recovery import reconcile
 # A command may be a whole script, and sbatch takes one of 4 MiB.
 MAX_REQUEST_BYTES = 4 << 20
 _STDIN = "-"
-# How what cannot be asked of a scheduler begins: `name: …`; of a person's own options: `--nodes is
-# not for extra_args`.
+# Start of the message on an unsupported request, `name: …`, or on a person's own option, `--nodes
+# is not for extra_args`.
 _KEY_IN_WORDS = re.compile(r"([a-z_]+): ")
 _ARGUMENTS_IN_WORDS = re.compile(r" (extra_args)\b")
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
@@ -151,11 +151,11 @@ class RequestSubmitting(Struct):
     text: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    # None where the command line says some of it.
+    # None where the command line gives some of it.
     source: RequestSource | None = None
-    # Of an allocation, which waits for runs.
+    # Set for an allocation, which waits for runs.
     waiting: Waiting | None = None
-    # What its `files` are relative to.
+    # Base folder of its `files`.
     folder: Path | None = None
     planned: LaunchPlan | RequestPlan | None = None
 
@@ -203,7 +203,7 @@ class RequestSubmitting(Struct):
         return cls(request, text, files, notes, None if options else source, folder=source.folder)
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
-        # What is not planned after all is not to be taken for the one before it.
+        # A submission that is not planned after all must not count as the one before it.
         before, self.planned = self.planned, None
         request, text = self.request, self.text
         try:
@@ -487,7 +487,7 @@ class SubmissionRun:
     async def _plan(self, after: tuple[str, ...]) -> SubmissionPlan:
         await self._conclude()
         planned = await self._submitting.plan(self._session, after)
-        # What is odd about each link of a chain is said once.
+        # Each warning on a link of a chain is printed once.
         say(*(note for note in planned.notes if note not in self._notes))
         self._notes.update(planned.notes)
         for command in planned.plan.commands:

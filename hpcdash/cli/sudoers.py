@@ -39,7 +39,7 @@ def run_sudoers(
     site = chosen_site(common)
     root = (storage_root or site.launch.site.storage_root).rstrip("/")
     if not root:
-        # A home is closed to those who are submitted for; run_as asks for a folder too.
+        # A home is closed to the accounts used for submission; run_as requires a folder too.
         raise UsageError(
             "no folder for launches is set",
             "Write --storage-root DIR, or storage_root in [launch].",

@@ -339,7 +339,7 @@ def run_cron(
     Where `every` is left out that is hourly; what is taken out is then the one there is.
     """
     every_seconds = _every_seconds(every or _USUAL)
-    # What was installed when it could be shorter can be taken out.
+    # A job installed when a shorter interval was allowed can still be removed.
     if action in (None, "install") and every_seconds < MINUTE:
         raise UsageError(
             f"--every: {every!r} is too often: each run is a scheduler job",
@@ -474,7 +474,7 @@ def _text_here(common: CommonOptions, *, is_queue: bool) -> str:
         parts += ("--cluster", common.cluster)
     if common.backend:
         parts += ("--backend", common.backend)
-    # Its home and its variables are those of whoever submits; these say where the state is.
+    # Its home and variables are those of the submitter; these locate the state.
     variables = {"HPCDASH_STATE": str(state_root().resolve())}
     if is_queue:
         variables["HPCDASH_QUEUE"] = str(queue_folder().resolve())

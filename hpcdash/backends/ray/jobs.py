@@ -71,10 +71,10 @@ LOGS = "/ray-logs/"
 _LOG_END = ".log"
 # Metadata that hpcdash keeps for itself begin so.
 _OWN = ("hpcdash_", "HPCDASH_")
-# What a request asked for, which the Jobs API does not return: its entrypoint's resources, and what
-# its package runs.
+# Parts of a request that the Jobs API does not return: its entrypoint's resources, and the command
+# of its package.
 RESOURCES_KEY, SCRIPT_KEY = "hpcdash_resources", "hpcdash_script"
-# As a submission names its entrypoint's resources, and Ray their kinds.
+# Names of the entrypoint's resources in a submission, and Ray's kinds.
 _RESOURCES = {
     "entrypoint_num_cpus": "CPU",
     "entrypoint_num_gpus": "GPU",
@@ -91,9 +91,9 @@ _STATES = {
 _DRIVER = "DRIVER"
 _LARGEST_EXIT = 1 << 31
 SWITCH_VARIABLES = ("HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH")
-# What follows are the last lines of the driver's log.
+# The last lines of the driver's log follow.
 _COMMAND_FAILED = "Job entrypoint command failed"
-# What the Jobs API calls errors, source: ray/job_submission JobErrorType.
+# Error types of the Jobs API, source: ray/job_submission JobErrorType.
 _ERRORS = {
     "RUNTIME_ENV_SETUP_FAILURE": "its runtime environment could not be set up",
     "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": "no node had room for its driver in time",

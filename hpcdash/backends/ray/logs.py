@@ -76,7 +76,7 @@ def parse_worker_logs(
     tasks = sorted(
         state_rows(answer, response), key=lambda one: number(one.get("creation_time_ms")) or 0
     )
-    # The task that creates an actor tells no worker; what the actor runs does.
+    # The task that creates an actor reports no worker; the tasks that the actor runs do.
     actors = {
         str(task.get("actor_id")): (text(task.get("name")) or "").partition(":")[0]
         for task in tasks

@@ -68,20 +68,20 @@ output={output}
 if [ -f "$output" ]; then printf '\\n{result}'; cat -- "$output"; echo; fi
 if [ -f "$output.error" ]; then printf '\\n{failure}'; cat -- "$output.error"; echo; fi
 exit "$status\""""
-# What the dashboard takes in one request: DASHBOARD_CLIENT_MAX_SIZE of
+# Limit of the dashboard for one request: DASHBOARD_CLIENT_MAX_SIZE of
 # ray/_private/ray_constants.py.
 _MOST_PACKAGE_BYTES = 100 << 20
 _LEAST_BYTES_A_SECOND = 64 * 1024
-# The earliest time that a zip can say: the same files give the same bytes.
+# The earliest time that a zip can store: the same files give the same bytes.
 _WHEN = (1980, 1, 1, 0, 0, 0)
 _RETRIES_PREEMPTION, _RETRIES_FAILURE = 10_000, 10
 _MOST_SLICES = 4096
 _GROW_AFTER_SECONDS, _GROW_EVERY_SECONDS = 12 * 3600, 3 * 3600
 _LONGEST_SECONDS = 366 * 86400
-# Each worker writes its own lines, in a form that tells which attempt and worker wrote them. The
-# driver itself reports a missing slice, less often than Ray's autoscaler.
+# Each worker writes its own lines, with its attempt and number. The driver itself reports a missing
+# slice, less often than Ray's autoscaler.
 _ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 RAY_SCHEDULER_EVENTS=0 python -m {_DRIVER}"
-# What a Ray job has no use for. Its resources are those of its entrypoint, or its slices.
+# Fields without use for a Ray job. Its resources are those of its entrypoint, or its slices.
 _REFUSED = (
     *(
         "script",

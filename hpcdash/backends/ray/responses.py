@@ -29,7 +29,7 @@ from hpcdash.errors import (
 _FRAME = re.compile(rb"([0-9]{3}) ([0-9]{1,12}) ([0-9]{1,15}|-)\n")
 _NOT_FOUND = 404
 _TOO_MANY = 429
-# How much of a traceback is searched.
+# Searched part of a traceback.
 _MOST_WORDS = 64 * 1024
 # Resources that count as GPUs, as Ray names those that it finds itself.
 ACCELERATORS = ("GPU", "TPU", "NPU", "HPU", "neuron_cores")

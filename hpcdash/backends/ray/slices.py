@@ -87,7 +87,7 @@ def types_among(resources: Iterable[str]) -> list[str]:
 METADATA_KEY = "hpcdash_run"
 _MOST_WORKERS = 100_000
 _LONGEST_TEXT = 400
-# Between the path of a driver's log and the part of it that is wanted.
+# Separator of the path of a driver's log and the requested part.
 PART = "#"
 _PART = re.compile(
     r"(?=.)(?:attempt(?P<attempt>[0-9]{1,9}))?(?:(?:(?<=\d)\.)?worker(?P<worker>[0-9]{1,9}))?",
@@ -163,7 +163,7 @@ class SliceRun(Struct, frozen=True):
         ended: dict[int, tuple[JobState, str, int | None, str]] = {}
         for kind in ("succeeded", "cancelled"):
             begin = 0
-            # As a driver writes them, they ascend: whatever else stands there takes no time.
+            # In the driver's output they ascend: other text there takes no time.
             for first, last in _RANGES.findall(str(self._record.get(kind) or "")):
                 numbers = range(
                     max(int(first), begin), min(int(last or first) + 1, self.worker_count)

@@ -53,7 +53,7 @@ _STATES = {
     "RESTARTING": JobState.PENDING,
     "DEPENDENCIES_UNREADY": JobState.PENDING,
     "SUBMITTED_TO_WORKER": JobState.PENDING,
-    # Of an actor that died nothing tells whether it had done its work.
+    # For a dead actor it is unknown whether it had done its work.
     "DEAD": JobState.UNKNOWN,
 }
 
@@ -188,6 +188,5 @@ def _failure(task: Mapping[str, Any]) -> tuple[str, str] | None:
     if task.get("error_type") == "NODE_DIED" and (address := _ADDRESS.search(message)):
         return name, f"its node {address[1]} died"
     lines = [line.strip() for line in message.splitlines() if line.strip()] or [message]
-    # An exception of the task's stands below its traceback; what Ray says itself begins with what
-    # happened.
+    # A task's own exception is below its traceback; Ray's own messages begin with the event.
     return name, lines[-1 if task.get("error_type") == "TASK_EXECUTION_EXCEPTION" else 0]

@@ -36,7 +36,7 @@ def _parse_nodes(answer: Answer, *, ray_job: str) -> tuple[str, ...]:
         has_job = isinstance(workers, list) and any(
             table(one).get("jobId") == ray_job for one in workers
         )
-        # Of a node that died it still tells what was there.
+        # For a dead node it still reports the last values.
         if node_id is not None and has_job and raylet.get("state") != _DEAD:
             found.append(node_id)
     if not found:
@@ -88,7 +88,7 @@ def _process(worker: Mapping[str, Any]) -> ProcessSample | None:
     ]
     if pid is None or rss is None or spent[0] is None:
         return None
-    # Ray writes its title over the words of a command: the rest of them are empty.
+    # Ray writes its title over the arguments of a command: the rest of them are empty.
     text = worker.get("cmdline")
     command = (
         " ".join(word for word in text if isinstance(word, str) and word)

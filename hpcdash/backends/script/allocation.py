@@ -26,8 +26,8 @@ class Waiting(Struct, frozen=True):
     idle_seconds: int | None = None
 
 
-# Each run is one folder, put there whole by a rename; names sort in the order of the runs. Whoever
-# else could write to the spool could plant one.
+# Each run is one folder, moved there by a rename as a whole; names sort in the order of the runs.
+# Anyone else with write access to the spool could plant one.
 _WAIT = r"""
 # Runs come into this folder, and are run here one after another.
 runs={runs}

@@ -100,7 +100,7 @@ def accounted_to(source: str, *, project: str, workspace: str, labels: Iterable[
 
 LIBRARY_NAME = "hpcdash-job.zip"
 END_TIME, END_TIME_OF = "HPCDASH_END_TIME", "HPCDASH_END_TIME_OF"
-# What a node's environment holds for a container that inherits nothing.
+# Environment of a node for a container that inherits nothing.
 END_TIME_NAMES = (END_TIME, END_TIME_OF)
 
 _SAID = "# The command can `import hpcdash.job` from this zip; job_library = false leaves it out."
@@ -215,10 +215,10 @@ def _node_texts(variable: str, name: str, text: str, limit: int, failed: str, si
     return f"{message}\nIFS= read -r -d '' {variable} << '{end}'\n{text}\n{end}\n{each}"
 
 
-# What a command in a container writes to stderr before anything of its own.
+# Output of a container's command on stderr before anything of its own.
 CONTAINER_UP = "hpcdash: the container is up on "
 _UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nexec "$@"'
-# Where TERM ends a shell before its command, the scheduler kills that one in the middle of its last
+# If TERM ends a shell before its command, the scheduler kills the command in the middle of its last
 # save.
 _UNTIL_ITS_END = "# TERM is for the programs: this shell ends after them.\ntrap exit TERM\n"
 # Set by the fan-out and the launcher on each node.
@@ -230,12 +230,12 @@ _MOST_FOLDER_LETTERS = 200
 SCRIPT_NAME = "batch.sh"
 REQUEST_NAME = "request.toml"
 STAGED_FOLDER = "files"
-# What is installed where a launch starts, written by its script; and the variables that a secret
-# may be in.
+# Installed versions at the start of a launch, written by its script; and the variables that may
+# contain a secret.
 PACKAGES_NAME, SECRETS_NAME = "packages.txt", "secrets.sh"
 # The commit of the code, and what was changed since.
 PROVENANCE_NAME = "git.txt"
-# What a request's `files` hold.
+# Contents of a request's `files`.
 CODE_FOLDER = "code"
 
 
@@ -377,7 +377,7 @@ _PACKAGES = """\
   if [ -s "NAME.$$" ]; then mv -- "NAME.$$" NAME; else rm -f -- "NAME.$$"; fi
 ) < /dev/null > /dev/null 2>&1
 """
-# Of what was installed from a repository the commit, not the address, in which a secret may be.
+# For an installation from a repository the commit, not the address, which may contain a secret.
 _PACKAGES_CODE = """
 import json, os, pathlib, sys
 from importlib import metadata
@@ -396,7 +396,7 @@ def packages_part(request: Request, place: Place) -> str:
     others.
     """
     has_image = request.container is not None and request.container.runtime is not Runtime.NONE
-    # Where others could replace the folder, they could have it lead elsewhere.
+    # If others could replace the folder, they could redirect it.
     if not request.files or not place.folder or place.copies or has_image:
         return ""
     python = shlex.quote(request.call.python) if request.call is not None else "python python3"
@@ -729,7 +729,7 @@ def script_text(requested: str, options: Iterable[str], prefix: str, parts: Iter
     """
     head = ["#!/bin/bash", f"# {requested}", *(f"{prefix} {option}" for option in options)]
     shown = [part.strip("\n") for part in parts if part.strip("\n")]
-    # What is in single quotes is expanded on the nodes, and traps call what seems not to be called.
+    # Text in single quotes is expanded on the nodes, and traps call functions that seem unused.
     return "\n\n".join(["\n".join(head), "# shellcheck disable=SC2016,SC2317", *shown]) + "\n"
 
 

@@ -24,7 +24,7 @@ _PACKAGE = """\
 unset PY_EXEC
 {lines}
 """
-# Where a process is told no rank, each host would write the same file.
+# If a process has no rank, each host would write the same file.
 _HOST, _OF_HOST = "host=${NODE_RANK#0}\n", '"${host:+.$host}"'
 
 

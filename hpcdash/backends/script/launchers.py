@@ -42,8 +42,8 @@ def signal_name(signal: EarlySignal) -> str:
 
 # torch's elastic agent takes these as the end.
 _ENDS_LAUNCHERS = ("TERM", "INT", "HUP", "QUIT")
-# Where a command of bash starts Python, or a launcher of its own: at its begin, on a line of its
-# own, after && or ;
+# Places where a command of bash starts Python, or a launcher of its own: at its begin, on a line of
+# its own, after && or ;
 _PROGRAM = re.compile(
     r"(?P<before>(?:^|&&|;)[ \t]*(?:[A-Za-z_]\w*=[^\s'\"]*[ \t]+)*)"
     r"(?P<program>(?:python[0-9.]*(?:[ \t]+-u)?|torchrun|deepspeed|accelerate[ \t]+launch))[ "
@@ -153,8 +153,8 @@ def start_commands(
     return Start(line, 1, tuple(notes))
 
 
-# What deepspeed's own command tells its launcher on each node, there by ssh; the nodes' names are
-# no matter.
+# Arguments that deepspeed's own command passes to its launcher on each node by ssh; the nodes'
+# names do not matter.
 _WORLD = """\
 ranks=$(seq -s , 0 "$(({each} - 1))")
 world=$(for node in $(seq {nodes}); do printf ',"n%s":[%s]' "$node" "$ranks"; done)

@@ -18,9 +18,9 @@ from hpcdash.domain.units import parse_memory
 # A request's script is a command of the batch script.
 _DIRECTIVES = ("#SBATCH", "#PBS")
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-# How many lines of a long script are named.
+# Most lines of a long script that are named.
 _MOST_LINES_NAMED = 5
-# Directives are looked for only this far, as where they are explained.
+# Directives are searched only this far, like in their explanation.
 _MOST_LINES_READ = 2000
 _MOST_FINDINGS = 50
 # A word that begins with a dash of another kind, or stands in quotes of print.
@@ -69,7 +69,7 @@ def lint(
     if not script.strip():
         return tuple(found)
     found += _typographic(lines, rules.magic)
-    # A character of print in an option is told once.
+    # A typographic character in an option is reported once.
     reported = {one.field for one in found}
     given = rules.read_directives("\n".join(lines)).given
     odd = (one for option in given for one in _option(option, rules) if one.field not in reported)

@@ -77,7 +77,7 @@ for link in links:
     nccl.ncclCommDestroy(ctypes.c_void_p(link))
 print("%d GPUs reach each other" % count.value)
 """
-# What others left on the GPUs, and errors of their memory.
+# Leftovers of others on the GPUs, and errors of their memory.
 _GPU_MEMORY = """\
 type -P nvidia-smi > /dev/null || { echo 'nvidia-smi is not there'; exit 77; }
 asked=uuid,memory.used,memory.total,ecc.errors.uncorrected.volatile.total

@@ -40,17 +40,17 @@ _KILL_ERROR = re.compile(r"scancel: error: Kill job error on job (?:step )?id (\
 _TERMINATING = re.compile(r"scancel: Terminating job (\S+)")
 _SIGNALLED = re.compile(r"scancel: Signal [0-9]+ to (?:batch |full )?(?:job|step) (\S+)")
 _FOR_JOB = re.compile(r"(.+) for job (\S+?)(?:: (.*))?")
-# From 26.05 on the tasks are in brackets.
+# Since 26.05 the tasks are in brackets.
 _OF_TASKS = re.compile(r"([0-9]+)_\[?([0-9][0-9,:-]*[.]*)\]?: (.*)")
 _TRANSITION = "Job is in transitional state, retrying"
-# What goes before Slurm's own words, and lines that say nothing of how it went.
+# Prefix of Slurm's own messages, and lines without a result.
 _PREFIX = re.compile(r"(?:scancel|scontrol): (?:error: )?|(?:slurm_\w+ )?error: ?")
 _NOISE = re.compile(r"scancel: (?:[a-z_]+/[a-z_]+: |Job is in transitional)")
 _OF_A_JOB = (_KILL_ERROR, _TERMINATING, _SIGNALLED, _NOISE)
 # 26.05 leaves out the space after the colon.
 _SUMMARY = re.compile(r"slurm_\w+ error:")
-# The request may have arrived, or not: scontrol says "Unexpected message" for a controller that is
-# down or hangs.
+# The request may have arrived, or not: scontrol prints "Unexpected message" for a controller that
+# is down or hangs.
 _MAY_BE_DONE = (
     "Socket timed out on send/recv",
     "Zero Bytes were transmitted or received",
@@ -98,7 +98,7 @@ def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
         text = errors.get(target.argument)
         if text is not None:
             if "[" in target.argument and _INVALID in text:
-                # It says so when one of the tasks is not there, and ends the others.
+                # It reports a missing task, and ends the others.
                 return Outcome(
                     target.job_id,
                     None,
@@ -301,7 +301,7 @@ def _each(targets: Sequence[Target], outcome: Callable[[Target], Outcome]) -> tu
     return tuple(result.values())
 
 
-# As far as Slurm's own counters go.
+# Limits of Slurm's own counters.
 _LONGEST_SECONDS = 2**31 * MINUTE
 _MOST_TASKS = 4_000_001
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
@@ -397,7 +397,7 @@ def _integer(field: str, value: str) -> int:
     return int(value)
 
 
-# What of scancel(1)'s environment would choose other jobs, ask, or signal someone else.
+# Variables of scancel(1) that would select other jobs, prompt, or signal another recipient.
 _SCANCEL_ENVIRONMENT = (
     "SCANCEL_ACCOUNT",
     "SCANCEL_BATCH",
@@ -422,8 +422,8 @@ _MOST_JOBS = 1000
 _LIMIT_SECONDS = 60.0
 _SECONDS_A_JOB = 0.1
 _LONGEST_ARGUMENT = 8000
-# scancel sends one request a task it is given, or one a list of tasks; a list's answer does not say
-# which task it is.
+# scancel sends one request per task, or one per list of tasks; a list's answer does not name the
+# task.
 _JOINED_FROM_TASKS = 50
 # Names scancel knows; any other signal has a number.
 _SIGNALS = (
@@ -459,13 +459,13 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
         case Verb.ALTER:
             return tuple(_alter(jobs, alteration(request.changes)))
         case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
-            # What has ended is not requeued then.
+            # Finished jobs are not requeued then.
             parts = (
                 ("requeuehold", "incomplete") if request.hold else (_SCONTROL_WORDS[request.verb],)
             )
             read = read_requeue if request.verb is Verb.REQUEUE else read_scontrol
             targets = _scontrol_targets(jobs)
-            # What was requeued may begin in two minutes at the earliest.
+            # A requeued job may start in two minutes at the earliest.
             before = tuple(_update(targets, ("starttime=now",))) if request.at_once else ()
             return (*before, *_scontrol(targets, lambda ids: ("scontrol", *parts, ids), read))
         case _:
@@ -555,7 +555,7 @@ def _scontrol(
 
 
 def _scontrol_targets(jobs: Sequence[Job]) -> list[Target]:
-    # Of an array it says what became of which tasks.
+    # For an array it reports the result by task.
     return _targets(jobs, joined_from=2)
 
 
@@ -616,7 +616,7 @@ def _targets(jobs: Sequence[Job], *, joined_from: int, after: str = "") -> list[
         if job.tasks is None:
             targets.append(Target(job_id, f"{job}{after}"))
         elif job.number in whole and not after:
-            # Asked for twice, a task would be refused the second time.
+            # A task requested twice would be refused the second time.
             targets.append(Target(job_id, job.number, is_shared=True))
         elif job.tasks.count == 1:
             task = job.tasks.first or 0

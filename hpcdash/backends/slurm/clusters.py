@@ -116,8 +116,8 @@ def on_cluster(argv: Sequence[str], cluster: str) -> tuple[str, ...]:
     """A command of Slurm's, or a script that runs some, for a cluster; as it is for ''."""
     if not cluster:
         return tuple(argv)
-    # What follows the environment that every command of ours has; a person's own words come behind
-    # it.
+    # Arguments after the environment that every command of ours has; a person's own arguments
+    # follow.
     start = argv.index(LAST_SETTING) + 1
     if argv[start] == "sh":
         script = _CALL.sub(rf"\1 -M {cluster}", argv[start + 2])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-# Each changes what squeue, sinfo or sacct print or whom they ask; `env -u` takes no patterns.
-# Source: the ENVIRONMENT VARIABLES sections of squeue(1), sinfo(1), sacct(1), scontrol(1).
+# Each changes the output of squeue, sinfo or sacct, or the cluster they query; `env -u` takes no
+# patterns. Source: the ENVIRONMENT VARIABLES sections of squeue(1), sinfo(1), sacct(1),
+# scontrol(1).
 _CHANGE_OUTPUT = (
     "SQUEUE_ACCOUNT",
     "SQUEUE_ALL",

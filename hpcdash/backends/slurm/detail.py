@@ -45,7 +45,7 @@ _WHOLE_LINE = frozenset(
 )
 # scontrol indents its lines; one that is not, or holds no key, goes on a text with a newline in it.
 _OWN_LINE = re.compile(r"\s+[A-Z][A-Za-z0-9_/:.&]*=")
-# Where a record may begin after another, with all that is blank before it.
+# Possible start of a record after another, with all blanks before it.
 _RECORD_HEAD = re.compile(r"(?<=\S)(\s+)(?<=\n)JobId=[0-9]")
 # Stands before the name, so no text of a person's.
 _OF_SEVERAL = re.compile(r"JobId=[0-9]+ (?:ArrayJobId|HetJobId)=")
@@ -54,7 +54,7 @@ _AFTER_THE_NAME = "\n   NumNodes="
 # The key of a record's second line.
 _USER = "\n   UserId="
 _COMPONENT = re.compile(r"([0-9]+)\+([1-9][0-9]*)")
-# What the leader of a heterogeneous job has for all of its components.
+# Keys that the leader of a heterogeneous job has for all of its components.
 _OF_LEADER = ("BatchHost", "StdErr", "StdOut")
 # Texts of a person's choice, and the columns that hold them whole.
 _CHOSEN = (("JobName", "name"), ("WorkDir", "work_dir"), ("Comment", "comment"))
@@ -183,7 +183,7 @@ def _without_forgeries(row: pa.Table, native: Mapping[str, str]) -> dict[str, st
         if text is None or key not in keys:
             continue
         _, *rest = text.split("\n")
-        # A text's own lines follow its key; what they go on to say joined the last of them.
+        # A text's own lines follow its key; continuation lines are joined to the last of them.
         forged = sum(len(_pairs(line.strip())) for line in rest if _OWN_LINE.match(line))
         at = keys.index(key)
         pairs[at : at + 1 + forged] = [(key, text)]
@@ -229,7 +229,7 @@ def parse_history_script(answer: Answer) -> Script:
     """
     require_success(answer)
     pieces = _HEADING.split(answer.stdout)
-    # What stands before the first heading, then a number and a script in turn.
+    # Text before the first heading, then a number and a script in turn.
     texts = pieces[2::2]
     whole = texts[0] if len(set(texts)) == 1 else None
     if whole is None and texts:
@@ -320,7 +320,7 @@ class SlurmDetail(ClusterPart, DetailPart):
                 f"it asks for {least} to {most} nodes, and a task has one number of them "
                 f"(--nodes={least})"
             )
-        # From 26.05 on OverSubscribe is NO for jobs that share their nodes, too.
+        # Since 26.05 OverSubscribe is NO for jobs that share their nodes, too.
         key, whole_nodes = (
             ("Exclusive", "NODE") if "Exclusive" in native else ("OverSubscribe", "NO")
         )
@@ -380,7 +380,7 @@ class SlurmScripts(ClusterPart, ScriptsPart):
     def submitted_file(self, detail: JobDetail) -> str | None:
         return submitted_file(detail)
 
-    # What few commands need is imported by those.
+    # Modules that few commands need are imported by those.
     def writer(self) -> ScriptWriter:
         from hpcdash.backends.slurm import script
 

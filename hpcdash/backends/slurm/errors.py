@@ -21,7 +21,7 @@ from hpcdash.errors import (
 )
 
 _MISSING_STATUS = 127
-# What Slurm 22.05 printed with its controller stopped, hung, or its configuration absent; see
+# Output of Slurm 22.05 with its controller stopped, hung, or its configuration absent; see
 # fixtures/slurm.
 _CONTROLLER_WORDS = (
     "Unable to contact slurm controller",
@@ -44,7 +44,7 @@ _AUTHENTICATION_WORDS = (
     "auth plugin",
 )
 _NO_SUCH_JOB_WORDS = ("Invalid job id", "Bad job/step specified", "Invalid job array")
-# What scontrol says of a task that ended a while ago, of an array that still has others.
+# Message of scontrol on a task that ended a while ago, of an array with remaining tasks.
 _NO_SUCH_TASK = re.compile(r"^Job [0-9]+_[0-9]+ not found$", re.MULTILINE)
 _ACCOUNTING_WORDS = (
     "Slurm accounting storage is disabled",

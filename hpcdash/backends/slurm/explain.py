@@ -226,7 +226,7 @@ def switches(value: str | None) -> str:
     return f"{text}, waits {duration(wait)} for that" if at else text
 
 
-# What to say of an option's value; of one that may come without its value, None.
+# Explanation of an option's value; None for an option without its optional value.
 _HETEROGENEOUS = frozenset({"hetjob", "packjob"})
 
 

@@ -59,7 +59,7 @@ FIELDS = (
     "workdir",
     "exitcode",
 )
-# Of several clusters each row names its own.
+# With several clusters each row names its own.
 FIELDS_OF_EACH = (*FIELDS[:-1], "cluster", FIELDS[-1])
 # The first half of the configuration is the controller's, which hides the queue alone; then what
 # the user may see.
@@ -199,7 +199,7 @@ def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
     tres = none_to_null(raw["alloctres"])
     tres = pc.if_else(pc.is_valid(tres), tres, none_to_null(raw["reqtres"]))
     gpus, memory_bytes = values.tres_columns(tres)
-    # From 23.02 on a job that never had any has none, whatever it asked for.
+    # Since 23.02 a job that never had any has none, whatever it requested.
     cpus = values.integers(none_to_null(raw["ncpus"]))
     cpus = pc.if_else(
         pc.equal(cpus, 0), values.per_distinct(tres, values.tres_cpus, pa.int64()), cpus

@@ -73,14 +73,14 @@ LAYOUT = Layout(
     ),
     hostile=("reason", "name", "comment", "workdir"),
 )
-# Of several clusters each row names its own.
+# With several clusters each row names its own.
 LAYOUT_OF_EACH = Layout((*LAYOUT.plain, "cluster"), LAYOUT.hostile)
 _NO_REASON = pa.array(["None", "(null)", ""])
 # Slurm writes NO_VAL-2 for the task of an array's record that holds many; it is no task number.
 _MANY_TASKS = "4294967294"
 # Everything that is an id begins with a number: 11, 11_2, 11_[3-9%1], 65+1.
 ID_PATTERN = r"^[0-9]{1,12}(?:$|[^0-9])"
-# What a person may ask for: 11, 11_2, 65+1.
+# Job IDs that a person may request: 11, 11_2, 65+1.
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
 
 
@@ -174,8 +174,8 @@ def parse_jobs(
         raise failure(answer)
     rejected = columns.rejected
     raw = dict(zip(columns.table.column_names, columns.table.columns, strict=True))
-    # From here on each text column lives until it is read: of 100 000 jobs all of them together are
-    # 30 MB.
+    # From here on each text column lives until it is read: for 100 000 jobs all of them together
+    # are 30 MB.
     del columns
     cluster_column = raw.pop("cluster", None)
     parsed = ParsedTable(_in_schema(raw, counts_gpus), rejected)

@@ -26,7 +26,7 @@ from hpcdash.domain.columns import MOST, digits
 from hpcdash.domain.units import parse_memory
 
 # Each part ends with the poll's token, its own status and a newline. One argument is the user, ''
-# for whoever asks; the second the cluster, '' for any.
+# for the caller; the second the cluster, '' for any.
 _SCRIPT = r"""
 token=$1 user=${2:-$(id -un)} cluster=$3 associations=$4 qos=$5
 part() { "$@"; printf '%s%s\n' "$token" "$?"; }
@@ -295,7 +295,7 @@ def _association_rows(
     used = controller.associations.get((account, user, partition))
     jobs = {"_of_user": user, "_of_account": account, "_of_queue": partition or None}
     for limit in _OF_ASSOCIATION:
-        # What all of an association's jobs may have is what its user's jobs there may have.
+        # The limits of all jobs of an association are those of its user's jobs there.
         per = "job" if limit.per == "job" else "user"
         subject = None if per == "job" else user
         yield from _limit_rows(
@@ -384,7 +384,7 @@ def _limit_rows(
     most = _reported_amounts(message, limit) or _controller_amounts(now, limit, which=0)
     uses = _controller_amounts(now, limit, which=1)
     for resource, maximum in most.items():
-        # Of what nobody has used yet the controller prints nothing.
+        # The controller prints nothing for resources that are not in use yet.
         amount = None if per == "job" or used is None else uses.get(resource, 0)
         yield {
             "scope": scope,

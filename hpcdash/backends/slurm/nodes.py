@@ -42,8 +42,8 @@ _MIB = 1 << 20
 _MOST_MIB = (1 << 62) // _MIB
 # 'gpu:a100:4(S:0-1)', 'gpu:4', 'gpu:a100:2(IDX:0,3)'
 _GPU = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:([0-9]{1,9})(?=$|[,(])")
-# Of parts of GPUs in use: 'shard:a100:2(IDX:0-1)' names GPUs, 'shard:a100:6(3/4,3/4,0/4)' has
-# parts, GPU by GPU.
+# Parts of GPUs in use: 'shard:a100:2(IDX:0-1)' names GPUs, 'shard:a100:6(3/4,3/4,0/4)' has parts,
+# GPU by GPU.
 _PARTS = re.compile(r"(?:^|,)(?:shard|mps)(?::[^:,()]+)?:[0-9]{1,9}\(([^()]*)\)")
 _PARTS_OF_ONE = re.compile(r"(?:^|,)0*[1-9][0-9]*/")
 _INDEX_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")

@@ -47,7 +47,7 @@ wait-all-nodes= wckey= wrap=
 # Older names of the same.
 _SAME = {"tasks-per-node": "ntasks-per-node", "share": "oversubscribe", "cluster": "clusters"}
 MAGIC = "#SBATCH"
-# A blank splits words; a quote joins them; a backslash takes a quote's meaning; # begins a comment.
+# A blank splits words; a quote joins them; a backslash escapes a quote; # begins a comment.
 _WORD_PART = re.compile(r'\\["\'\\]|"(?:\\"|[^"])*"|\'[^\']*\'|[^\s"\'#\\]+|\\', re.DOTALL)
 
 
@@ -204,7 +204,7 @@ def directive_word(field: str, value: str) -> str:
     return quoted_word(field, value, '"' + value.replace('"', '\\"') + '"', split_arguments)
 
 
-# What slots, queue, files and requeue of a request say; by their long names.
+# Options set by slots, queue, files and requeue of a request; by their long names.
 RESERVED = (
     "ntasks-per-node",
     "gpus",
@@ -218,7 +218,7 @@ RESERVED = (
     "no-requeue",
     "wckey",
 )
-# Those of no job: with them sbatch submits none, waits for its end, or takes another script.
+# Options that submit no job: sbatch submits none, waits for its end, or takes another script.
 _OF_NO_JOB = frozenset({"test-only", "wait", "wrap", "help", "usage", "version"})
 
 
@@ -262,7 +262,7 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
                 )
             else:
                 continue
-            # What may be short for several is told once.
+            # A text that may abbreviate several options is reported once.
             reported.add(written)
         if rest := _read(option).script:
             # sbatch leaves out what follows the first word that is no option.

@@ -28,7 +28,7 @@ _FACTORS = (
     ("partition", "%P", "%p"),
     ("QoS", "%Q", "%q"),
 )
-# The sum, what the site adds, what TRES give (words), and the nice value, which is taken off.
+# The sum, the site's factor, TRES (as text), and the nice value, which is subtracted.
 _REST = ("%Y", "%S", "%T", "%N")
 _FORMAT = "|".join((*_REST, *(letter for _, points, part in _FACTORS for letter in (points, part))))
 _NONE = ("", "(null)")
@@ -125,7 +125,7 @@ _MODES = {
 MADE_WAY = "a job that makes way"
 GRACE = "time to save first"
 PREEMPTED_BY = "may be preempted by"
-# The controller says whether partitions, or QoS, go before one another; scontrol prints the
+# The controller reports whether partitions, or QoS, preempt one another; scontrol prints the
 # cluster's mode for both.
 _PREEMPTION_SCRIPT = """
 scontrol show config | sed -n '/^PreemptType /p'
@@ -152,7 +152,7 @@ def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
     texts: dict[str, str] = {}
     if above:
         texts[PREEMPTED_BY] = ", ".join(above)
-        # Where the mode is the cluster's own, the grace still is the QoS's.
+        # With the cluster's own mode, the grace time is still the QoS's.
         texts |= _making_way(own["preemptmode"], own["gracetime"]) or {
             GRACE: _format_grace(own["gracetime"])
         }

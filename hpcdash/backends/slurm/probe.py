@@ -86,7 +86,7 @@ def parse_probe(answer: Answer) -> Probe:
             status=127,
         )
     if found.get("slow"):
-        # It is there: no other scheduler's commands are to be taken for this cluster's.
+        # It exists: no other scheduler's commands may count as this cluster's.
         raise CommandTimedOut(
             "squeue --version gave no answer within 10 s",
             "The login node or its disk may be busy; try again later.",
@@ -140,8 +140,8 @@ def release(probe: Probe) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-# Where Slurm's commands find their configuration, where SLURM_CONF does not say it; then where the
-# daemons of a machine without a slurm.conf are told who has it.
+# Path of the configuration for Slurm's commands without SLURM_CONF; then the source of the
+# configuration for daemons on a machine without a slurm.conf.
 LOCAL_CONFIGURATION = LocalConfiguration(
     server_variables=("SLURM_CONF_SERVER",),
     file_variable="SLURM_CONF",

@@ -47,7 +47,7 @@ exec sinfo -a -h -O "$2"
 """
 # Digits of an int64; MOST rejects what is beyond it.
 _COUNT = re.compile(r"[0-9]{1,19}")
-# What a rejected row is shown as.
+# Name of a rejected row.
 _SHOWN_LETTERS = 200
 
 

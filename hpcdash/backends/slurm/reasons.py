@@ -108,7 +108,7 @@ _PER = (
     ("PerAccount", " for one account"),
     ("PerNode", " on one node"),
 )
-# What a job asks for is too much by itself.
+# The job's request is too large by itself.
 _NEVER = ("PerJob", "PerNode")
 _OF_SOMEBODY = re.compile(r"Max\w+Per(?:Account|User)")
 
@@ -280,7 +280,7 @@ class SlurmReasons(ReasonsPart):
             return None
         if head in _EXACT or "Min" in head.replace("Minutes", "").replace("RunMins", ""):
             return None
-        # What an association may have as a group may be an account's above it.
+        # A group limit of an association may come from an account above it.
         scope = (
             "association"
             if head.startswith("AssocMax")

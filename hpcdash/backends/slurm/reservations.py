@@ -18,7 +18,7 @@ from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits, epoch_seconds
 
-# The accounts are asked for only where a reservation names some.
+# The accounts are queried only if a reservation names some.
 _SCRIPT = r"""
 token=$1 user=${2:-$(id -un)}
 reservations=$(scontrol -o show reservation 2>&1); status=$?
@@ -114,7 +114,7 @@ _JOBS_NEED = {"QOS": "for jobs of QoS", "AllowedPartitions": "for jobs of partit
 
 
 def _row(line: str, person: _Person) -> dict[str, Any]:
-    # A comment comes last, and may hold what looks like other keys.
+    # A comment comes last, and may contain text that looks like other keys.
     reported = {key: "" if value in _NONE else value for key, value in pairs(line).items()}
     users, groups, accounts = (
         _names(reported.get(key, "")) for key in ("Users", "Groups", "Accounts")

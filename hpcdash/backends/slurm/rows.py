@@ -20,7 +20,7 @@ from hpcdash.domain.columns import text_column
 SEPARATOR = "\x1f"
 # In a thread, each call on a chunk holds the interpreter for about a millisecond at this size.
 _CHUNK_BYTES = 1 << 20
-# What Slurm prints where there is nothing to say.
+# Slurm's output for an absent value.
 NOTHING = ["N/A", "(null)", "Unknown", "None", "NONE", "n/a", "UNKNOWN", "INVALID", "NOT_SET", ""]
 
 
@@ -113,8 +113,7 @@ def _good_lines(
     lines: list[bytes] = []
     refused: list[str] = []
     for index, first in enumerate(firsts):
-        # What a wrapper or a warning printed before a row ends with a newline; no plain field holds
-        # one.
+        # Output of a wrapper or a warning before a row ends with a newline; no plain field has one.
         noise, _, line = first.rpartition(b"\n")
         if noise and not noise.isspace():
             refused.append(row_excerpt(noise))

@@ -68,7 +68,7 @@ _PIECE_BYTES = 1 << 15
 # Bytes that end a line or a field of ours, and the letters of their stand-ins.
 _BREAKING = {b"\n": b"n", b"\r": b"r", b"\x1e": b"e"}
 _MILLISECONDS = 1000
-# What people write.
+# Fields with text that people write.
 _WRITTEN = frozenset({"jobname", "comment", "admincomment", "workdir"})
 _STEP_FIELDS = ("maxrss", "tresusageintot")
 _TEXT = pa.schema([(name, pa.string()) for name in FIELDS])
@@ -218,7 +218,7 @@ class _Lines:
     def _as_line(self, row: bytes) -> bytes:
         """A row with stand-ins for what would break its line."""
         fields = row[:-1].split(self.delimiter, len(FIELDS) - 1)
-        # What a wrapper or a warning printed before a row ends with a newline; an id holds none.
+        # Output of a wrapper or a warning before a row ends with a newline; an ID has none.
         before, _, fields[0] = fields[0].rpartition(b"\n")
         self.rejected += noise_lines(before, self.delimiter) if before.strip() else []
         for byte, letter in _BREAKING.items():
@@ -375,7 +375,7 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
         "limit_seconds": values.per_distinct(
             none_to_null(raw["timelimitraw"]), limit_seconds, pa.int64()
         ),
-        # Not requested: it says little of a run that ended.
+        # Not requested: it adds little to a finished run.
         "priority": pa.nulls(raw.num_rows, pa.int64()),
         "submitted_at": values.instants(none_to_null(raw["submit"])),
         "eligible_at": values.instants(none_to_null(raw["eligible"])),
@@ -424,7 +424,7 @@ def _used(raw: pa.Table, steps: pa.Table) -> dict[str, pa.Array]:
     peaks = steps.group_by("run", use_threads=False).aggregate([(name, "max") for name in names])
     at = pc.index_in(row_numbers(raw.num_rows), value_set=as_array(peaks["run"]))
     found = {name: as_array(peaks[f"{name}_max"]).take(at) for name in names}
-    # Without a gathering plugin Slurm writes a CPU time of nought, and no memory.
+    # Without a gathering plugin Slurm writes a CPU time of 0, and no memory.
     cpu = cpu_seconds(as_array(raw["totalcpu"]))
     is_gathered = pc.or_(pc.greater(cpu, 0.0), pc.is_valid(found["memory"]))
     return {

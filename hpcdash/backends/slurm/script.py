@@ -60,7 +60,7 @@ from hpcdash.domain.units import format_clock, parse_duration
 from hpcdash.errors import UsageError
 from hpcdash.job.switches import KILL_SWITCH
 
-# Whose field an option is that a person may give in extra_args instead.
+# Field of a request that an option in extra_args duplicates.
 _FIELDS = {
     "job-name": "name",
     "account": "account",
@@ -80,7 +80,7 @@ _BETTER_AS_FIELDS = {
     "signal": "the script passes no signal on that it does not know of; write signal",
     "array": "all tasks write to one log; write array",
 }
-# Of a request, what qsub alone has.
+# Fields of a request that only qsub has.
 _PBS_FIELDS = ("place", "attributes", "keep_files")
 _LONGEST_NAME = 200
 # A task is a rank.
@@ -148,7 +148,7 @@ def batch_script(
         # The pool counts nodes, whatever its partition lets jobs share.
         generated.append("--exclusive")
     if (request.requeue or request.is_task) and "open-mode" not in _given(extra):
-        # Slurm empties a requeued job's logs, and a training's curve would begin anew.
+        # Slurm truncates a requeued job's logs, and a training's curve would start over.
         generated.append("--open-mode=append")
     generated, extra = _one_gres(generated, extra)
     warnings += _refuse_repeated(generated, extra, request)

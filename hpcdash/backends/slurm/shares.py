@@ -32,7 +32,7 @@ _FIELDS = (
     ),
     "LevelFS",
 )
-# sshare says so, with exit status 0 or 1, where jobs are not ranked by several factors.
+# Message of sshare, with exit status 0 or 1, where jobs are not ranked by several factors.
 _NO_SHARES = ("priority/multifactor", "not running a supported priority plugin")
 _NO_SHARES_STEP = "Jobs start in the order in which they were submitted (priority/basic)."
 
@@ -67,7 +67,7 @@ def parse_shares(answer: Answer, *, user: str = "") -> ParsedTable:
     if rejected and not rows:
         raise unreadable(answer, "shares")
     if not rows:
-        # Without accounting sshare prints nothing, and ends well.
+        # Without accounting sshare prints nothing, and succeeds.
         raise accounting_unavailable(answer)
     _mark_own_paths(rows)
     return ParsedTable(pa.Table.from_pylist(rows, schema.SHARES), tuple(rejected))

@@ -139,19 +139,19 @@ _CLEAN = (
 _WITH_ARGUMENTS = 'cat | "$@"'
 _STDIN_FILE = "/dev/stdin"
 
-# What does not change the job: how sbatch answers, or where the script is from.
+# Options that do not change the job: sbatch's output, or the source of the script.
 _NOT_THE_JOBS = frozenset(
     {"parsable", "quiet", "verbose", "wait", "test-only", "wrap", "help", "usage", "version"}
 )
-# What was meant for that time only.
+# Options intended for that submission only.
 _OF_THAT_TIME = ("dependency", "begin", "deadline", "hold")
-# What takes the place of such a directive in the script.
+# Replacements of such directives in the script.
 _NEUTRAL = {"dependency": "", "begin": "now"}
 _FILES = ("export-file", "nodefile", "bbf")
-# Ours to say, whatever was given.
+# Options that we always set, whatever was given.
 _SAID_ANEW = frozenset({"array", "chdir", "comment", "job-name", *_OF_THAT_TIME})
-# Which of the job's columns stands for an option that neither line nor script has: a default of the
-# cluster, which may be another one now, or a variable that was set then.
+# Column of the job for an option that neither line nor script has: it was a default of the cluster,
+# which may have changed, or a variable that was set then.
 _PINNED = (("partition", "queue"), ("account", "account"), ("qos", "qos"))
 
 # Only one of these may be given, in the command line and the script together.
@@ -172,11 +172,11 @@ _MAY_BE_DONE = (
     "receive failure",
 )
 _CUT_OFF = (124, 137, 143)
-# sbatch tries again for 120 s where the controller takes no more jobs, and then says no.
+# sbatch retries for 120 s where the controller takes no more jobs, and then fails.
 _LIMIT_SECONDS = 180.0
 _TRIES_AGAIN = "sleeping and retrying"
 _MAY_BE_FULL = "the cluster has probably reached MaxJobCount"
-# Slurm's own defaults: no cluster is asked whether it takes arrays up to here.
+# Slurm's own defaults: no cluster is queried for arrays up to here.
 _TASKS_TAKEN = 1000
 _LIMIT_LINE = re.compile(rb"^(MaxArraySize|MaxJobCount) *= *([0-9]{1,10})$", re.MULTILINE)
 
@@ -410,7 +410,7 @@ def _read_limits(answer: Answer, tasks: ArrayTasks) -> str:
     return ""
 
 
-# -- what sbatch says
+# -- output of sbatch
 
 
 def _explain(line: str) -> str:
@@ -464,7 +464,7 @@ _EPOCH_DIGITS = 11
 _START_ESTIMATE_LIMIT_SECONDS = 20.0
 _SHOWN_LINES = 3
 _NOT_COUNTED = (("hold", "it is held"), ("dependency", "it depends on other jobs"))
-# sbatch(1) and slurm_strerror's words → what to do about them.
+# sbatch(1) and slurm_strerror's messages → next step.
 _HINTS = (
     (
         "Requested node configuration is not available",
@@ -586,7 +586,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
             several = f"SLURM_CLUSTERS names several clusters: {self.clusters.several}"
             raise UsageError(f"nothing is submitted: {several}", _ONE_CLUSTER)
         if not chosen and self.clusters.default:
-            # As sbatch takes the variable: over the script's own line.
+            # The variable overrides the script's own line, like in sbatch.
             parts.append(f"--clusters={self.clusters.default}")
         target = chosen or self.clusters.default or last_value(given, "clusters") or ""
         if submission.array:
@@ -596,7 +596,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
             parts.append(f"--dependency={format_after(after)}")
         if submission.held:
             parts.append("--hold")
-        # Through stdin the file's name is not seen, and that of a staged file tells nothing.
+        # Through stdin the file's name is invisible, and that of a staged file has no meaning.
         job_name = last_value(given, "job-name")
         if job_name is None:
             parts.append(f"--job-name={submission.name}")
@@ -689,7 +689,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         if "time" not in known and row["limit_seconds"]:
             parts.append(f"--time={max(1, row['limit_seconds'] // 60)}")
         if row["name"] and (line is None or row["name"] != last_value(in_script, "job-name")):
-            # It may be from the script's file, or a variable: stdin has none.
+            # The name may be from the script's file, or a variable: stdin has none.
             parts.append(f"--job-name={row['name']}")
         parts = _with_limits(parts, limits, row, in_script)
         parts += _overriding(in_script, notes)
@@ -787,7 +787,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         argv = self.resubmission(detail, past, script, None, "", limits).command.argv
         at = argv.index("sbatch") + 1
         end = argv.index(_STDIN_FILE, at) if _STDIN_FILE in argv[at:] else len(argv)
-        # Of two the last counts.
+        # The last of several wins.
         fewer = () if nodes is None else (f"--nodes={nodes}",)
         bare = len(_CLEAN)
         parts = (*argv[bare:at], "--test-only", *argv[at:end], *fewer, *argv[end:])

@@ -40,8 +40,8 @@ ENDED_FIELDS = (
     *("jobid", "ntasks", "nnodes", "start", "end", "elapsedraw", "ncpus", "alloctres", "totalcpu"),
     *("tresusageintot", "tresusageinmax", "tresusageouttot", "maxrss"),
 )
-# sstat takes '6_1' and '25+1' for jobs 6 and 25: it is given the number that each task and
-# component has of its own. squeue, asked for a component, lists all of them.
+# sstat takes '6_1' and '25+1' for jobs 6 and 25: it gets the number that each task and component
+# has of its own. squeue lists all components when one is requested.
 _SSTAT_BY_OWN_NUMBER = (
     'known=$(squeue -a -h -t all -o "%i %A" -j "$1") || exit; id=$(printf "%s\\n" "$known" | sed '
     '-n "s/^$1 //p"); '
@@ -160,7 +160,7 @@ def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
     )
     cpu_seconds = clock_seconds(whole["totalcpu"])
     if not cpu_seconds and all(step.memory_bytes is None for step in steps):
-        # Without a gathering plugin Slurm writes a CPU time of nought, and no memory.
+        # Without a gathering plugin Slurm writes a CPU time of 0, and no memory.
         cpu_seconds = None
     return _summed(requested, steps, cpu_seconds)
 

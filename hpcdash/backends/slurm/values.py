@@ -55,7 +55,7 @@ _EXIT = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 _BINARY_SHIFT = {"K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60}
 # Until the year 2286.
 _EPOCH_DIGITS = 10
-# The eighth bit says that a core was dumped.
+# The eighth bit means that a core was dumped.
 _SIGNAL_MASK = 0x7F
 
 

@@ -53,9 +53,9 @@ from slice_driver.status import (
     with_record,
 )
 
-# How long more slices than the least are waited for once the least are there.
+# Wait for more slices than the least once the least are acquired.
 _GATHER_SECONDS = 30.0
-# How often a waiting run says so and looks again.
+# Interval at which a waiting run logs its state and checks again.
 _WAIT_SECONDS = 60.0
 # The workers of a new slice join one after the other.
 _FIRST_LOOK_SECONDS = 5.0
@@ -66,8 +66,7 @@ _LIBRARY = "hpcdash-job.zip"
 PACKAGE = "HPCDASH_PACKAGE"
 _OWN = ("CPU", "GPU", "TPU", "memory", "object_store_memory")
 _NEVER_A_SLICE = re.compile("node:|accelerator_type:|TPU-.+-head")
-# Where Ray keeps its record of a job. Source: ray/dashboard/modules/job/common.py
-# JobInfoStorageClient.
+# Key of Ray's record of a job. Source: ray/dashboard/modules/job/common.py JobInfoStorageClient.
 _RECORD_KEY, _RECORD_NAMESPACE = "_ray_internal_job_info_", b"job"
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 # Successes that come one by one are published together.
@@ -77,7 +76,7 @@ _NOTICE_SECONDS = 5.0
 _CONNECT_SECONDS = 2.0
 # Free slices to grow into are obtained within this time.
 _GROW_SECONDS = 10.0
-# What workers wrote last comes a little after they have ended.
+# The last output of workers comes a little after they have ended.
 _LAST_LINES_SECONDS = 1.0
 
 
@@ -367,7 +366,7 @@ class SliceRun:
             }
             for rank, (_, _, node) in enumerate(held.places, index * self.workers):
                 variables = self.variables(rank, len(slices), addresses, index)
-                # Rank 0 has to be where MASTER_ADDR says.
+                # Rank 0 has to be on MASTER_ADDR.
                 worker = run_worker.options(
                     resources=resources,
                     name=task_name(self.attempts.number, rank),

@@ -133,7 +133,7 @@ def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[s
 
     signal.signal(signal.SIGTERM, end)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    # What the last attempt started here may still be saving: the chips are its own until it has
+    # The process of the last attempt may still be saving here: the chips are its own until it has
     # ended.
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:

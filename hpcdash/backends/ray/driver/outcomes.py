@@ -12,8 +12,7 @@ from typing import Any
 
 HEAD_RESOURCE = re.compile("TPU-(.+)-head")
 SUCCEEDED, PREEMPTED, FAILED, CANCELLED = "succeeded", "preempted", "failed", "cancelled"
-# What Ray raises when a node, a worker's process or its actor is lost, by the names of its
-# exceptions.
+# Ray's exceptions after the loss of a node, a worker's process or its actor, by name.
 _LOST = frozenset(
     (
         "NodeDiedError",
@@ -31,7 +30,7 @@ _LOST = frozenset(
     )
 )
 _CANCELLED = frozenset(("TaskCancelledError",))
-# What the memory monitor says of a node where it kills.
+# Message of the memory monitor on a node where it kills.
 _MEMORY = re.compile(r"was (\S+) used / (\S+) limit")
 _ADDRESS = re.compile(r"Node IP: ([0-9A-Fa-f.:]{2,64})\b")
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 300.0
@@ -78,7 +77,7 @@ def error_text(names: Sequence[str], text: str) -> str:
         address = _ADDRESS.search(text)
         return f"its node {address[1]} died" if address else "its node died"
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
-    # A task's own exception stands below its traceback; what Ray says begins with what happened.
+    # A task's own exception is below its traceback; Ray's own messages begin with the event.
     return f"{names[0]}: {lines[-1 if 'RayTaskError' in names else 0]}"
 
 

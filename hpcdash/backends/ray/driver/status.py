@@ -70,7 +70,7 @@ class SliceRunStatus:
     began: float | None = None
     # Worker → (how it ended, why, its exit status, its node), of this attempt.
     ended: dict[int, tuple[str, str, int | None, str]] = field(default_factory=dict)
-    # How the attempts before this one ended, the last one last.
+    # Outcomes of the attempts before this one, the last one last.
     past: list[str] = field(default_factory=list)
 
     def record(self) -> str:

@@ -23,7 +23,7 @@ from hpcdash.errors import UsageError
 
 __all__ = ["ContainerCommand", "Word", "container_command", "login_file", "pyxis_options"]
 
-# Of the embedded queue: it finds a job's processes by it.
+# Variable of the embedded queue: it finds a job's processes by it.
 _ATTEMPT = "HPCDASH_ATTEMPT"
 VISIBLE_DEVICES = (
     "CUDA_VISIBLE_DEVICES",
