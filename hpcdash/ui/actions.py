@@ -36,11 +36,11 @@ TABLES = frozenset(tables.TABLES) | {
 }
 ROOT_TABLES = frozenset(spec.name for spec in tables.MAIN_TABLES)
 JOB_TABLES = frozenset({"jobs", "history", "node"})
-# Where one job is pointed at, or shown; and where something is done to it.
+# Views in which one job is selected, or shown; and those in which actions apply to it.
 OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "chain", "chart"}
-# What is wrong with a job leads to it; nothing is done to it from there.
+# Views of a job's problems: they lead to it, and no action applies to it there.
 LEADS_TO_A_JOB = OF_A_JOB | {"alerts", "share"}
-# What ended cannot be stopped, held or changed.
+# Finished jobs cannot be stopped, held or changed.
 OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
 LOG = frozenset({"log"})
 FORM = frozenset({"submit"})
@@ -50,14 +50,14 @@ CHART = frozenset({"chart"})
 USAGE = frozenset({"usage"})
 SHARE = frozenset({"share"})
 COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output", "inside", "stacks", "leftovers"}
-# Those that move the cursor, and Textual's own for quitting: no action can have them.
+# Keys that move the cursor, and Textual's own for quitting: no action can have them.
 MOVING_KEYS = frozenset(
     {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end"}
     | {"shift+up", "shift+down", "ctrl+q", "ctrl+c"}
 )
-# Of what a person configured, in the key line.
+# Rank of a person's own actions in the key line.
 _OWN_RANK = 4
-# Where `?` is typed there has to be another way to the help, and a way out.
+# Where `?` can be typed, the help needs another key, and the view a way out.
 _SHOWN_WHILE_TYPING = {"form_help": 0, "escape": 4}
 
 
@@ -579,7 +579,7 @@ ACTIONS: tuple[Action, ...] = (
 ACTION_NAMES = frozenset(action.name for action in ACTIONS)
 
 
-# How keys are written on the screen; the names are Textual's.
+# Keys as written on the screen; the names are Textual's.
 _KEY_SIGNS = {
     "slash": "/",
     "colon": ":",
@@ -615,7 +615,7 @@ def textual_keys(written: str) -> str:
     return ",".join(_SIGN_KEYS.get(key.strip(), key.strip()) for key in written.split(","))
 
 
-# What actions were called before, still taken where a person types or configures them.
+# Old names of actions, still accepted where a person types or configures them.
 OLD_NAMES = {"train": "chain"}
 
 
@@ -751,7 +751,7 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
             job_actions.append(action)
         else:
             own.append(action)
-    # What few views have says most of the view; the rest stays in the order of the registry.
+    # Actions of few views describe the view best; the rest stays in the order of the registry.
     own.sort(
         key=lambda action: (
             action.views is not None and action.views >= TABLES and view not in JOB_TABLES

@@ -36,7 +36,7 @@ from hpcdash.ui.view import View
 if TYPE_CHECKING:
     from hpcdash.transport.base import Transport
 
-# They stand at the right, below the names of the views.
+# They are at the right, below the names of the views.
 MOST_TOLD = 2
 _CONFIG_ERROR_SECONDS = 20.0
 _T = TypeVar("_T")
@@ -112,7 +112,7 @@ class HpcdashApp(DashboardApp):
         `note_error` writes an error that does not end the app to a log file, whose path it gives,
         None for none.
         """
-        # Those of this run once it has ended.
+        # Choices of this run, after it has ended.
         choices = choices or Choices()
         super().__init__(theme_folders, choices.theme, theme)
         self.choices = choices
@@ -125,7 +125,7 @@ class HpcdashApp(DashboardApp):
         for name in ("has_overview", "overview_share"):
             if (chosen := getattr(choices, name)) is not None:
                 self._jobs[name] = chosen
-        # For the first list of jobs alone: of another cluster they say nothing.
+        # Only for the first list of jobs: they do not apply to another cluster.
         self._first_jobs: dict[str, object] = {
             "folds": choices.folds,
             "stored_filter": choices.filter,
@@ -225,8 +225,8 @@ class HpcdashApp(DashboardApp):
             _changed(getattr(before.ui, key), getattr(settings.ui, key))
             for key in ("columns", "sort")
         )
-        # Of views that were not opened yet too; what is unchanged there leaves the choices of a
-        # person alone.
+        # Also for views that are not open yet; unchanged settings leave the choices of a person
+        # alone.
         self._columns |= {name: requested or () for name, requested in columns.items()}
         self._sort |= {name: requested or "" for name, requested in sort.items()}
         for view in self.main.query(View):
@@ -270,7 +270,7 @@ class HpcdashApp(DashboardApp):
         try:
             for poller in pollers:
                 poller.focus(False)
-            # It comes back after no error of its own accord.
+            # It does not return by itself after an error.
             with self.suspend():
                 for line in (*parts, f"exit goes back to hpcdash; {ESCAPE_HELP}"):
                     print(visible(line), flush=True)
@@ -328,8 +328,8 @@ class HpcdashApp(DashboardApp):
         self.heed_signals()
         if self._prompter is not None:
             self._prompter.attach(self)
-        # What the last run knew is painted before anything is asked: connecting may import and
-        # compute for a while.
+        # The data of the last run is painted before any query: connecting may import and compute
+        # for a while.
         self.call_after_refresh(self.sessions[0].poller.start)
         self.set_interval(1.0, self._check_configuration)
         if self._notice:

@@ -26,7 +26,7 @@ _SAVED = re.compile(r'"[^"]*"|(?<!\S)@([a-z][a-z0-9_-]*)(?!\S)')
 _LAST_SAVED = re.compile(r"(?<!\S)@([a-z0-9_-]*)$")
 _MOST_LISTED = 8
 _MOST_RECENT = 3
-# As far as a view's table has the columns.
+# If a view's table has the columns.
 _FILTER_EXAMPLES = (
     ("state:failed", "one state, or several: state:failed,timeout"),
     ("user:me", "a user's; me is you"),

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 _NEWS_SECONDS = 3.0
 _BAD_NEWS_SECONDS = 8.0
 _NOTICE_LINES = 3
-# What a person configured for these is theirs where they are pushed, too.
+# A person's keys for these also apply where they are pushed.
 _CONFIGURED = ("jobs", "history", "chart")
 
 
@@ -105,7 +105,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._first = first
         self._tour = Tour(self.key_label, tour_ended, self._tour_place)
         self._stacks = ViewStacks(sessions, view_arguments)
-        # By cluster what was said at the login, once it was shown.
+        # Hosts' output at the login by cluster, once it was shown.
         self._login_texts: dict[str, str] = {}
 
     def set_actions(self, actions: tuple[Action, ...]) -> None:

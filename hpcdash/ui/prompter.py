@@ -25,7 +25,7 @@ class UiPrompter:
         self._app: asyncio.Future[App[Any]] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._attached: App[Any] | None = None
-        # The app's: who asks may have begun before it was there.
+        # The app's: the caller may have started before the app.
         self._context: contextvars.Context | None = None
 
     def attach(self, app: App[Any]) -> None:

@@ -74,7 +74,7 @@ class ScreenActions:
                 view.choose_columns(names)
 
         columns = view.catalogue
-        # Those shown come first, in their order.
+        # Shown columns come first, in their order.
         names = [*view.column_names, *(name for name in columns if name not in view.column_names)]
         choices = [(name, f"{name:<12} {columns[name].title.lower()}") for name in names]
         self.screen.app.push_screen(
@@ -117,7 +117,7 @@ class ScreenActions:
             self.screen.notify(f"connecting to {visible(store.title)} …", timeout=3, markup=False)
         self.screen.session.poller.poll_now()
 
-    # -- asking and being told
+    # -- prompts and notifications
 
     def do_command(self) -> None:
         self.screen.open_line(":")

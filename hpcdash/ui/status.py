@@ -30,7 +30,7 @@ _LINE_WORDS = {
 _LOGIN_LINES = 3
 # An answer that takes longer is worth a word.
 _SLOW_ANSWER_SECONDS = 4.0
-# More jobs and arrays than these at once are told in one line.
+# More jobs and arrays than these at once are reported in one line.
 _ANNOUNCED_ONE_BY_ONE = 4
 _NAME_CELLS = 40
 

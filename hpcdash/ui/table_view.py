@@ -93,7 +93,7 @@ class TableView(View):
         columns = filter(None, map(self.spec.column, requested))
         return tuple(dict.fromkeys(column.name for column in columns))
 
-    # -- what subclasses say
+    # -- parts of subclasses
 
     def cell_functions(self) -> Mapping[str, CellFunction]:
         """The cells of columns, by name, that are not drawn as their fields' types are."""
@@ -529,7 +529,7 @@ class ReadTableView(TableView):
     """Give `reader` and `states_in_lists`; `show_read` is called whenever there is more to show."""
 
     reader: Reader
-    # Changes that are looked at; None is one of the whole store.
+    # Changes that it handles; None is a change of the whole store.
     LISTS: ClassVar[frozenset[Kind | None]] = frozenset({Kind.MINE, Kind.EVERYONE, Kind.HISTORY})
 
     def __init__(self, session: ClusterSession, **rest: Any) -> None:

@@ -19,13 +19,13 @@ from textual.drivers.linux_driver import LinuxDriver
 
 from hpcdash.domain.text import clip, visible
 
-# What LinuxDriver switches on: mouse, paste, focus, window sizes, keys, the other screen; no
+# Modes that LinuxDriver switches on: mouse, paste, focus, window sizes, keys, the other screen; no
 # cursor, no line wrap.
 _RESET = (
     b"\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2004l\x1b[?2048l\x1b[?1004l\x1b[?7h\x1b[<u"
     b"\x1b[?1049l\x1b[?25h"
 )
-# A process group that no shell looks after is not stopped; one that is stops within this.
+# A process group without a shell is not stopped; one with a shell stops within this.
 _STOPS_WITHIN_SECONDS = 0.5
 _NOTIFICATION_CELLS = 200
 
@@ -81,8 +81,8 @@ class TerminalDriver(LinuxDriver):
             super().stop_application_mode()
 
     def write(self, data: str) -> None:
-        # While the screen is left to another program nobody takes it, and what is shown then is
-        # drawn anew.
+        # While another program has the screen, output is dropped, and the screen is redrawn
+        # afterwards.
         if self._writer_thread is not None and self._writer_thread.is_alive():
             super().write(data)
 
@@ -107,7 +107,8 @@ class TerminalDriver(LinuxDriver):
     def _wait_for_hangup(self) -> None:
         poll = select.poll()
         poll.register(self.fileno, 0)
-        # Where poll knows no terminals (macOS) it says so at once, and SIGHUP alone tells.
+        # If poll does not support terminals (macOS) it reports so at once, and only SIGHUP
+        # notifies.
         if any(event & select.POLLHUP for _, event in poll.poll()):
             self._app.hung_up()
 
@@ -140,7 +141,7 @@ class TerminalDriver(LinuxDriver):
         if not self._auto_restart:
             return
         if not self._is_left:
-            # Stopped by SIGSTOP: whoever had the terminal meanwhile left it as it likes.
+            # Stopped by SIGSTOP: another program may have changed the terminal meanwhile.
             self.suspend_application_mode()
             self._is_left = self._must_signal_resume = True
         if signal.getsignal(signal.SIGTSTP) != signal.SIG_DFL:

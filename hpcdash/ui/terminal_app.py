@@ -121,6 +121,6 @@ class TerminalApp(App[None]):
         return self._exception
 
     def _fatal_error(self) -> None:
-        # Textual would print a traceback with the values of all variables; whoever runs the app
-        # tells of the crash.
+        # Textual would print a traceback with the values of all variables; the caller of the app
+        # reports the crash.
         self._close_messages_no_wait()

@@ -80,7 +80,7 @@ class ChainActions:
         self.screen.query_one(CommandBar).ask(
             APPEND, _proposed(end), sign=sign, take=take, proposed=True
         )
-        # What it asks for stands above it, where there is room.
+        # The values it prompts for are above it, where there is room.
         view.post_message(view.CrumbsChanged())
 
     async def _append(
@@ -139,7 +139,7 @@ class ChainActions:
             start_worker(self.screen, self._edit, session, job_id, group="edit")
 
     async def _edit(self, session: ClusterSession, job_id: str) -> None:
-        # Asked for by few, and not needed for a first sight of a chain.
+        # Requested by few, and not needed for a first sight of a chain.
         from hpcdash.services.chains import fetch_stubbed, replace_stubbed
 
         open_outside = getattr(self.screen.app, "open_outside", None)

@@ -59,7 +59,7 @@ CHAIN = TableSpec(
     shown=("id", "name", "state", "started", "ended", "elapsed", "how", "waits"),
 )
 WHOLE = "whole chain"
-# The line that asks what is to be appended.
+# Prompt for the jobs to append.
 APPEND = "append"
 _MOST_NOTES = 4
 _NAME_CELLS = 40
@@ -100,7 +100,7 @@ class ChainView(ReadTableView):
     def __init__(self, session: ClusterSession, *, job_id: str, **rest: Any) -> None:
         self.job_id = job_id
         self.reader = ChainReader(session.store, job_id, self._read_more)
-        # What a history could not tell yet is asked for later, though no list changes by then.
+        # Data missing from the history is fetched later, though no list changes by then.
         self._later: asyncio.TimerHandle | None = None
         self._made: tuple[JobChain, pa.Table] | None = None
         super().__init__(session, **rest)
@@ -122,7 +122,7 @@ class ChainView(ReadTableView):
         chain = self.chain
         if chain is None:
             return None
-        # Of ten thousand elements a table takes a noticeable while, and it is asked for more than
+        # A table of ten thousand elements takes a noticeable while, and is requested more than
         # once.
         if self._made is not None and self._made[0] is chain:
             return self._made[1]
@@ -252,7 +252,7 @@ class ChainView(ReadTableView):
                 lines.append(text)
         return [*lines, *self.reader.notes]
 
-    # -- words
+    # -- text
 
     def _format_waiting(self) -> str:
         if self._error is None:

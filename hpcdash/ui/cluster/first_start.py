@@ -33,7 +33,7 @@ from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.workers import start_worker
 
 _HOST_CELLS = 36
-# Lines of what a host said, while it is waited for.
+# Lines of a host's output, while it is waited for.
 _MOST_WORDS = 6
 
 
@@ -160,7 +160,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
         Binding("up", "step(-1)", show=False, priority=True),
         Binding("pagedown", "step(10)", show=False, priority=True),
         Binding("pageup", "step(-10)", show=False, priority=True),
-        # What a terminal sends for the enter of one who typed before the app was there.
+        # A terminal sends this for an enter typed before the app had started.
         Binding("ctrl+j", "take", show=False),
         Binding("ctrl+q,ctrl+c", "leave", show=False, priority=True),
     ]
@@ -171,7 +171,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
         self._why = [visible(line) for line in why]
         self._typed = "" if typed in hosts else typed
         self._last = typed
-        # What is listed, and the text that it fits.
+        # The listed hosts, and the text that they match.
         self._choices: list[PlaceChoice] = []
         self._listed_for = ""
         # The field with its border and a blank line.

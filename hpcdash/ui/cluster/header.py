@@ -42,7 +42,7 @@ class ClusterHeader(Static):
     def __init__(self) -> None:
         super().__init__("", markup=False)
         self._shown = ""
-        # What it was drawn of: it is asked to show itself with each key.
+        # The tables it was drawn from: it is redrawn with each key.
         self._tables: tuple[object, ...] = ()
         self._room = (0, 0)
 

@@ -36,7 +36,7 @@ class NodesView(TableView):
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        # Everyone's queue tells how many jobs run on each node.
+        # Everyone's queue shows how many jobs run on each node.
         return frozenset({Kind.NODES, Kind.EVERYONE})
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:

@@ -51,7 +51,7 @@ class QueuesView(TableView):
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        # Everyone's queue tells how many jobs run and wait in each.
+        # Everyone's queue shows how many jobs run and wait in each.
         return frozenset({Kind.QUEUES, Kind.EVERYONE})
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:

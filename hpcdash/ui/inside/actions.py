@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand
     from hpcdash.config.exec import SiteCommand
 
-# What was entered is kept with what was typed after '/' and ':'.
+# Entered commands are stored with the text typed after '/' and ':'.
 MODE = "X"
 _MOST_RECENT = 8
 # Ready commands whose answers have a view of their own, by their names.

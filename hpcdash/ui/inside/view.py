@@ -124,7 +124,7 @@ class InsideView(View):
         self.app.copy_to_clipboard(text)
         self.notify(f"copied the output: {counted(len(self.page.lines), 'line')}", timeout=2)
 
-    # -- what it tells the screen
+    # -- values for the screen
 
     def tick(self) -> None:
         if self._seconds is None:

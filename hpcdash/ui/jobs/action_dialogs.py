@@ -37,7 +37,7 @@ _HINTS = {
 }
 _IDS_CELLS = 130
 _COMMAND_LETTERS = 8_000
-# Past these, a list of results tells how many more there are.
+# Past these, a list of results shows only a count.
 _MOST_RESULTS = 2000
 
 

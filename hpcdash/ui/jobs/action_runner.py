@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from hpcdash.services.submit.plan import SubmissionPlan
     from hpcdash.ui.screen import DashboardScreen
 
-# What was done stays longer than what was copied meanwhile.
+# A result stays longer than a copied text meanwhile.
 _DONE_SECONDS = 8.0
-# A quick answer needs no line that tells how far it is.
+# A quick answer needs no progress line.
 _QUIET_SECONDS = 0.4
-# A scheduler says that it will, and does it a moment later.
+# A scheduler accepts a request, and fulfils it a moment later.
 _LAG_SECONDS = 3.0
 _NUMBER = re.compile(r"[0-9]+")
 _FORCED_WORDS = (
@@ -53,7 +53,7 @@ class Underway(Struct):
     jobs: int
     began: float = field(default_factory=time.monotonic)
     reported_ids: set[str] = field(default_factory=set)
-    # What its command said last, and goes on after.
+    # Last message of its command, which continues afterwards.
     said: str = ""
 
     def __str__(self) -> str:
@@ -234,7 +234,7 @@ class ActionRunner:
     def _poll_after(self, session: ClusterSession, report: Report) -> None:
         session.poller.poll_now()
         if any(outcome.done for outcome in report.outcomes):
-            # Several actions in a row are looked after together.
+            # Several actions in a row are followed together.
             if (waiting := self._polls_due.get(session.name)) is not None:
                 waiting.cancel()
             self._polls_due[session.name] = call_after(

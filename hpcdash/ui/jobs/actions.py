@@ -431,7 +431,7 @@ class JobActions:
         elif stays and running:
             verb = "runs" if running == 1 else "run"
             asides = [f"{running} of them {verb}: {stays} can be changed where all wait"]
-        # Of several jobs each keeps its own, unless something is typed.
+        # Each of several jobs keeps its own value, unless something is typed.
         present = rows if len(choice.job_ids) == 1 else ()
         known = {"queue": self._queues(), "qos": self._qos()}
         more_ways = (

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hpcdash.services.usage.archive import ArchiveProgress, FetchedRuns
 
 _BAR_CELLS = 24
-# What the picker offers; '' is what is asked for by itself.
+# Spans in the picker; '' is the default.
 _SPANS = {"": "7 days", "30d": "30 days", "90d": "90 days", "365d": "1 year"}
 _OTHER = "other"
 # By the archive, which knows what jobs used; '' is a poll, which does not.
@@ -49,7 +49,7 @@ _MOST_EXIT_CELLS = 40
 
 def exit_cell(value: object, row: cells.RowContext) -> cells.Cell:
     """Return how a job ended, where the exit adds to the state."""
-    # The tasks of an array have a reason each; that its time was up the state says.
+    # The tasks of an array have a reason each; the state already means that the time was up.
     is_set = row.get("_states") or row["state"] == JobState.TIMEOUT
     return "" if is_set and not row["exit_signal"] and not row["exit_code"] else format_end(row)
 
@@ -111,7 +111,7 @@ class HistoryView(JobsView):
     """
     SPEC = HISTORY
     NEWEST_FIRST = True
-    # As it comes: the newest end first.
+    # In the order of the answer: the newest end first.
     DEFAULT_SORT = ""
 
     def __init__(self, session: ClusterSession, **rest: Any) -> None:

@@ -257,7 +257,7 @@ class JobView(View):
         row = self.picture.row
         assert row is not None
         if not self.picture.is_whole_array:
-            # What it depends on is told below in words.
+            # Its dependencies are described below.
             return job_hint(
                 self.session, {**row, "dependency": None}, self.now(), names_policy=False
             )
@@ -323,7 +323,7 @@ def entry_lines(group: Group, width: int, find_style: StyleOf, console: Console)
     with_bar = [
         cell_len(visible(entry.words)) for entry in group.entries if entry.fraction is not None
     ]
-    # Where the longest of them leaves no room none has a bar.
+    # If the longest label leaves no room, none has a bar.
     bar_at = max(with_bar, default=0) if max(with_bar, default=0) <= room else None
     for entry in group.entries:
         if not entry.label:

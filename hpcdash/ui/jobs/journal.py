@@ -23,7 +23,7 @@ from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.workers import start_worker
 
-# What a filter knows of an entry; words without a key are looked for in `name`, `id` and `user`.
+# Columns of an entry for a filter; words without a key are searched in `name`, `id` and `user`.
 JOURNAL = TableSpec(
     "journal",
     fields={

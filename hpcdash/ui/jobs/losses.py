@@ -127,7 +127,7 @@ def sparkline(values: Sequence[float], width: int, *, is_ascii: bool = False) ->
     stretches = [
         values[at * len(values) // count : (at + 1) * len(values) // count] for at in range(count)
     ]
-    # Of huge values the sum may be more than a number holds.
+    # The sum of huge values may exceed the range of a number.
     means = [
         fsum(one / len(part) for one in part) if all(map(isfinite, part)) else None
         for part in stretches

@@ -40,7 +40,7 @@ from hpcdash.ui.widgets.cells import (
 )
 from hpcdash.ui.workers import call_after, start_worker
 
-# What reads logs is imported when one is read.
+# The log readers are imported when a log is read.
 if TYPE_CHECKING:
     from hpcdash.backends.job_detail import Usage
     from hpcdash.domain.root_cause import RootCause
@@ -49,20 +49,20 @@ if TYPE_CHECKING:
     from hpcdash.services.usage.waits import WaitTimes
 
 Row = Mapping[str, Any]
-# How long a row is pointed at before anything is asked for it, and how often a log that grows is
-# read again.
+# Time for which a row is selected before its data is fetched, and interval at which a growing log
+# is read again.
 REST_SECONDS = 0.4
 READ_EVERY_SECONDS = 5.0
 # A log that had to be located is read so much later.
 LOCATED_SECONDS = 1.0
-# sstat asks a daemon on each of a job's nodes. It is asked in the place of a log.
+# sstat queries a daemon on each of a job's nodes. It is queried in place of a log.
 _USAGE_EVERY_SECONDS = 60.0
 _CURVE_CELLS = 60
 _BAR_CELLS = 10
 # A pane of so many lines has a chart in the place of a line of blocks.
 _LINES_FOR_CHART = 22
 _CHART_LINES = 5
-# A pane of so many lines says where the log is and what was submitted.
+# A pane of so many lines shows the log's path and the submitted command.
 _LINES_FOR_FILES = 14
 # Logs of at most this many failed tasks, whose paths the list has, are read with the same command;
 # at most this many groups are shown.
@@ -124,8 +124,7 @@ class JobOverview(Vertical):
         self, session: ClusterSession, now: Callable[[], datetime], patterns: Sequence[str] = ()
     ) -> None:
         super().__init__(classes="panel")
-        # Held, as a view that is left loses its widgets one by one while what was asked for is
-        # answered.
+        # Held, as a view that is left loses its widgets one by one while requests are answered.
         self._facts, self._log_end = Static("", id="facts", markup=False), Static("", markup=False)
         self._log_heading = LogHeading()
         self._scroll = VerticalScroll(self._log_end, id="log")
@@ -135,21 +134,21 @@ class JobOverview(Vertical):
         self._row: Row | None = None
         self._resting: asyncio.TimerHandle | None = None
         self._read_at = float("-inf")
-        # By job what it uses, None where that could not be had, and when it was asked.
+        # Use by job, None where it was not available, and the time of the query.
         self._usages: dict[str, tuple[Usage | None, float]] = {}
-        # Jobs whose log was looked for.
+        # Jobs whose log was searched.
         self._asked: set[str] = set()
-        # Of those, whose log was last read while they ran: its last words may be missing.
+        # Jobs of these whose log was last read while they ran: its last lines may be missing.
         self._read_early: set[str] = set()
-        # Of those, where reading it went wrong, which is said once.
+        # Jobs of these whose log could not be read, which is reported once.
         self._failed: set[str] = set()
         self._shown = ("", "")
-        # The file that was chosen in the place of the one that says most.
+        # The file selected in place of the one that shows most.
         self._chosen_file = ""
         # The task of an array whose log is shown, as the lists of these times have it.
         self._known_task: tuple[tuple[object, ...], Row | None] = (), None
         self._failures_known: tuple[tuple[object, ...], tuple[TaskGroup, ...]] = (), ()
-        # How long jobs like a waiting one waited, and which it is.
+        # Waits of jobs like a pending one, and its ID.
         self._waits_known: tuple[str, WaitTimes | None] = "", None
 
     @cached_property
@@ -612,7 +611,7 @@ def job_facts(
     if usage is not None and row["state"] == JobState.RUNNING:
         lines.append(_usage(usage, row))
     if tail is not None:
-        # Of an array the groups of its failures say why.
+        # For an array the groups of its failures show the reason.
         lines += [
             _loss(tail, width, has_room=has_room),
             Content() if _is_whole_array(row) else _cause(row, tail),

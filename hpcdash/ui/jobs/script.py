@@ -167,7 +167,7 @@ class ScriptView(View):
         try:
             await store.fetch(Kind.HISTORY)
         except HpcdashError:
-            # Nothing is proposed then; the banner of the history tells why.
+            # Nothing is proposed then; the banner of the history has the reason.
             return
 
     def _earlier_job(self) -> str | None:
@@ -286,7 +286,7 @@ class ScriptView(View):
         finally:
             file.unlink(missing_ok=True)
 
-    # -- what it tells the screen
+    # -- values for the screen
 
     @property
     def own_error(self) -> HpcdashError | None:

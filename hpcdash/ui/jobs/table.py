@@ -36,7 +36,7 @@ from hpcdash.ui.workers import start_worker
 PLAIN, FOLDED, UNFOLDED, CHILD = range(4)
 # No other column makes way for more of an id; the ranges of pending tasks are long.
 _ID_CELLS = 12
-# As wide a terminal has the overview beside the table.
+# On a terminal this wide the overview is beside the table.
 _BESIDE_COLUMNS = 160
 _OVERVIEW_SHARE, _LEAST_SHARE, _MOST_SHARE, _SHARE_STEP = 45, 20, 80, 5
 # No column of the list: what is in it comes from logs.
@@ -129,7 +129,7 @@ class JobsView(TableView):
     """
     SPEC = JOBS
     IDENTITY = "_row_id"
-    # What runs comes first; within a state the scheduler's own order stays.
+    # Running jobs come first; within a state the scheduler's own order stays.
     DEFAULT_SORT = "state"
 
     def __init__(
@@ -153,7 +153,7 @@ class JobsView(TableView):
         self._patterns = tuple(patterns)
         self._fold_all = fold
         self._shows_overview = has_overview
-        # What part of the view the overview has, in percent.
+        # Share of the view for the overview, in percent.
         self._overview_share = min(max(overview_share, _LEAST_SHARE), _MOST_SHARE)
         # Arrays that differ from the others: open ones while all are folded, closed ones while all
         # are open.
@@ -331,13 +331,13 @@ class JobsView(TableView):
             if beginning := shared_beginning(table["id"]):
                 column = replace(column, cell=partial(id_cell, ending=ending, beginning=beginning))
             return fitted(column, table, extra=-len(ending) - len(beginning))
-        # What id_cell adds to an array's id: a sign, brackets, the number of its tasks; to a
+        # Cells that id_cell adds to an array's ID: a sign, brackets, the number of its tasks; to a
         # task's, its indent.
         folded = fitted(replace(column, key="array_id"), table, extra=7 - len(ending))
         indent_cells = 2
         if self._fold_all and not self._exceptions:
             indent_cells = 0
-            # Of an array in one row that row is shown, with the range of its tasks.
+            # For an array in one row that row is shown, with the range of its tasks.
             counts = pc.value_counts(table["array_id"])
             alone = counts.field("values").filter(pc.equal(counts.field("counts"), 1))
             table = table.filter(

@@ -155,7 +155,7 @@ class TriageView(ReadTableView):
             "exit_code": group.exit_code,
             "exit_signal": group.exit_signal,
             "node": " ".join(counted) + more,
-            # Tasks that ended well need no words.
+            # Successful tasks need no text.
             "name": group.line if group.failed else None,
             "_tasks": group.count,
             "_fold": OPEN if row_id in self._open else FOLDED,
@@ -222,7 +222,7 @@ class TriageView(ReadTableView):
         moved = frozenset().union(*(self._members[row_id] for row_id in row_ids - remaining))
         return frozenset(remaining | {row_id for row_id, members in now.items() if members & moved})
 
-    # -- words
+    # -- text
 
     def placeholder(self) -> str:
         what = "worker of job" if self.are_workers else "task of array"

@@ -24,7 +24,7 @@ from hpcdash.ui.widgets.cells import signs
 
 _WHEEL_LINES = 3
 HIGHLIGHTS = ("error", "warning", "note", "debug", "bad", "time", "number", "path")
-# What is highlighted may begin before the screen's left edge, or go on beyond the right one.
+# A highlighted text may begin before the screen's left edge, or extend beyond the right one.
 _HIGHLIGHT_MARGIN = 32
 # Start, end and style of a part of a text.
 Part = tuple[int, int, Style]
@@ -73,7 +73,7 @@ class LogLines(Widget, can_focus=True):
         super().__init__()
         self.viewport = viewport
         self.words: Sequence[str] = ()
-        # What is searched for, and the row one is at; both are marked.
+        # The search text, and the current row; both are marked.
         self.wanted: re.Pattern[str] | None = None
         self.current: int | None = None
         # A row that one jumped to.

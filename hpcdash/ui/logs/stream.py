@@ -35,20 +35,20 @@ from hpcdash.ui.workers import start_worker
 _SIDEWAYS_CELLS = 16
 # Up to here lines are read within a frame, whatever is in them.
 _READ_AT_ONCE_BYTES = 1 << 16
-# Between two looks: while it grows, at most, and how much longer for each look that showed nothing
-# new.
+# Pause between two checks: while the log grows, at most, and the factor for each check that found
+# nothing new.
 _SHORTEST_SECONDS = 0.5
 _LONGEST_SECONDS = 4.0
 _SLOWER = 1.25
-# Looks take no more than a third of the line's time.
+# Checks take no more than a third of the connection's time.
 _LINE_SHARE = 3.0
 # Rows that are held ahead of the screen; fewer than half of those held on either side, so that
 # reading comes to an end.
 _AHEAD_ROWS = HELD_ROWS // 8
-# A log that had nothing for so long is said to be still; training writes a line more often than
+# A log without new text for so long is reported as still; training writes a line more often than
 # that.
 STILL_SECONDS = 10.0
-# Words, and their style.
+# Text, and its style.
 Part = tuple[str, str]
 
 
@@ -96,7 +96,7 @@ class LogReading(Vertical):
         self.window = LogWindow(session.store.log_file(path or "", host), clock.now)
         self.viewport = Viewport(self.window)
         self.lines = LogLines(self.viewport)
-        # What a search or a jump is doing, or came to.
+        # State or result of a search or a jump.
         self._doing = ""
         self._found = ""
         self._found_at: int | None = None
@@ -105,7 +105,7 @@ class LogReading(Vertical):
         self._line_number = LineNumber(self.window)
         self._pace = LogPace(session.poller)
         self._paging = False
-        # Whether it waits to be shown, and looks at nothing.
+        # Whether it is hidden, and checks nothing.
         self.is_resting = False
         self._drawing = False
         self._notes = ""
@@ -164,7 +164,7 @@ class LogReading(Vertical):
         else:
             is_new = await self.window.glance()
             if is_new:
-                # What one was at is no more.
+                # The current row is gone.
                 self._go_end()
         if is_new:
             if not self._opened:
@@ -364,7 +364,7 @@ class LogReading(Vertical):
         self._found = ""
         self.say()
 
-    # -- what is said
+    # -- text
 
     def say(self) -> None:
         """Say what is to be said of the file and the job, and where one is."""

@@ -68,7 +68,7 @@ class LogView(View):
     def __init__(self, session: ClusterSession, *, job_id: str, stream: str = "stdout") -> None:
         super().__init__(session)
         self.job_id = job_id
-        # Of an allocation the run whose log is shown; 0: its own.
+        # Run of an allocation whose log is shown; 0: its own.
         self.run = 0
         # The part of the job whose log is shown; None: the job's own.
         self.other: OtherLog | None = None
@@ -578,7 +578,7 @@ class LogStreams(Horizontal):
         self._row = row
         self._files: LogFiles | None = None
         self._panes: dict[str, LogPane] = {}
-        # Where in a stream's file its next pane is to begin, None for the end.
+        # Offset in a stream's file where its next pane begins, None for the end.
         self._begin_at: dict[str, int | None] = {}
         self._wraps = False
 

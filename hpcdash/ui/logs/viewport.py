@@ -52,10 +52,10 @@ class Viewport:
         self.following = True
         # Cells to the left of the screen, where lines are not wrapped.
         self.left = 0
-        # Lines that one wanted to go on where no more were held: positive down, negative up.
+        # Requested lines beyond those that are loaded: positive down, negative up.
         self.owed = 0
         self.offset = 0
-        # Which of the row's lines is the first on the screen.
+        # The row's line that is the first on the screen.
         self._part = 0
         self._folded: OrderedDict[tuple[LogRow, int], _Folded] = OrderedDict()
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hpcdash.services.metrics.run import WatchedRun
 
 
-# What stands out is looked for so often, and no more than a sixth of the time.
+# Interval of the search for anomalies, which takes no more than a sixth of the time.
 READ_SECONDS = 1.0
 _READ_SHARE = 5.0
 _TRIED_AGAIN_SECONDS = 20.0
@@ -111,8 +111,7 @@ class ChartFollowing(View):
         self.start()
 
     def on_resize(self) -> None:
-        # The plot itself hears of no size while it is hidden, as it is where there was no room for
-        # a picture.
+        # The plot itself receives no size while it is hidden, as it is without room for a picture.
         self._dirty.set()
 
     def on_hide(self) -> None:
@@ -172,7 +171,7 @@ class ChartFollowing(View):
             await self._dirty.wait()
             self._dirty.clear()
             if not self.is_live:
-                # It is being left.
+                # The view is being left.
                 return
             self.is_drawing = True
             request = self.request()

@@ -58,10 +58,10 @@ _OTHERS = (Kind.MINE, Kind.HISTORY, Kind.EVERYONE, Kind.HISTORY_EVERYONE)
 _OTHER_COLUMNS = ["id", "array_id", "name", "state", "started_at", "_number", "_task", "_tasks"]
 # Before what is seldom pressed.
 _SWITCH_RANK = -1
-# What the weights may be broken by: a save then takes the place of a good one.
+# Findings that mean broken weights: a save then replaces a good one.
 _BROKEN = frozenset({"nan", "inf", "divergence"})
 _SAVES_BROKEN = "each save from now on may be broken, and may push a good one out"
-# Lines of a view in which words may have a blank one above them.
+# A view of this many lines has a blank one above its text.
 _ROOMY = 8
 _KEYS_WITHOUT_CHART = "l shows the log, ctrl+r reads it again, q goes back"
 _LOOKED_FOR = (
@@ -111,7 +111,7 @@ class ChartView(ChartFollowing, can_focus=True):
         yield Line(id="meaning")
         yield Line(id="found")
 
-    # -- what is said around it
+    # -- text around it
 
     def tell(self, request: ChartRequest) -> None:
         from hpcdash.services.metrics.charts.draw import legend
@@ -532,7 +532,7 @@ class ChartView(ChartFollowing, can_focus=True):
         event.stop()
         self._dirty.set()
 
-    # -- what is asked
+    # -- prompts
 
     def do_metrics(self) -> None:
         request = self.request()

@@ -219,7 +219,7 @@ class ShareView(ReadTableView):
 
     @property
     def own_error(self) -> HpcdashError | None:
-        # Where nothing is known the table says it.
+        # If nothing is known, the table shows so.
         return self._error if self.pool is not None else None
 
     # -- above and below it
@@ -300,7 +300,7 @@ class ShareView(ReadTableView):
                 quota = quota or signs().missing
                 bar = Content("")
                 if has_bars:
-                    # Those of one priority stand below each other.
+                    # Tasks of one priority are listed together.
                     quota = f"{quota:<5}"
                     has_quota = bool(total) and int(total) > 0
                     bar = (
@@ -349,7 +349,7 @@ class ShareView(ReadTableView):
             how = f"  {text.HOW.get(run.how, visible(run.how))}" if run.how else ""
             yield f"{run.run:>4}  {moment(run.started_at)}{ended}  {run.level}{how}"
 
-    # -- words
+    # -- text
 
     def scope_crumbs(self) -> Sequence[str]:
         return ("share", *((visible(self.reader.pool.name),) if self._readers else ()))

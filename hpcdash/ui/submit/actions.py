@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hpcdash.ui.submit.view import SubmitView
 
 
-# How often the list is looked into for a new job, and how many times.
+# Interval at which the list is checked for a new job, and how many times.
 _LOOK_SECONDS = 0.5
 _MOST_LOOKS = 20
 
@@ -115,7 +115,7 @@ class SubmitActions:
             return
         plan = _planner(view, session, looked)
         await view.answer.check_paths(looked)
-        # Before something else is typed, or asked for.
+        # Before other input, or another request.
         warnings = _dropped_switch(view, looked)
         notes = [text for text in view.format_notes(looked) if text not in warnings]
         view.say("")
@@ -246,7 +246,7 @@ class SubmitActions:
 
         number = outcomes[0].new_job
         await remember(view, looked)
-        # What was typed while it was being submitted is another one.
+        # Text typed during the submission belongs to another one.
         is_the_same = view.draft() == draft
         if is_the_same:
             view.forget()
@@ -331,7 +331,7 @@ def _planner(
 
         if looked.as_it_is is None or not looked.script:
             raise UsageError("there is no script yet to submit")
-        # As it was looked at: the form may name another file by now.
+        # The previewed script: the form may name another file by now.
         content = looked.script.encode("utf-8", "surrogateescape")
         await session.store.open(force=True)
         requested = script_submission(looked.as_it_is, content, after)

@@ -144,7 +144,7 @@ def field_hint(
     elif typed and (text := next((one.words for one in choices if one.value == typed), "")):
         parts = [text]
     word = texts.get(name, "").rpartition(" ")[2] if FIELDS[name].kind is FieldKind.WORDS else typed
-    # What the field itself proposes behind the cursor.
+    # Values that the field itself proposes behind the cursor.
     proposed = (
         one.value for one in choices if word and one.value.startswith(word) and one.value != word
     )

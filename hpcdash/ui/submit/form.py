@@ -325,7 +325,7 @@ class _Group(Vertical):
         rows = [
             row
             for row in self.rows
-            # What was filled in from elsewhere is shown, so that it can be taken out.
+            # Values filled in from elsewhere are shown, so that they can be removed.
             if way in row.field.ways and (row.field.name not in self._absent or row.text.strip())
         ]
         for row in self.rows:

@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 
 FORM, SCRIPT, DIFFERENCE = "form", "script", "difference"
-# It is asked no more often than that.
+# Shortest interval between queries.
 _EVERY_SECONDS = 8.0
 _NOW_SECONDS = 30
 _MOST_ASIDES = 3
 _TYPING_SECONDS = 0.15
-# A path on the cluster is looked for there.
+# A path on the cluster is searched there.
 _PATH_SECONDS = 0.8
-# The cluster is asked once typing rests so long.
+# The cluster is queried once typing rests so long.
 _REST_SECONDS = 1.5
-# What the cluster offers is asked for again no sooner, however often the form is left and opened.
+# The cluster's offers are fetched again no sooner, however often the form is left and opened.
 _OFFERED_SECONDS = 60.0
 
 
@@ -126,7 +126,7 @@ class SubmitPage(View):
         if looked is self.seen and self.page_shown != DIFFERENCE and self.is_live:
             self.page.colour(parts)
 
-    # -- what is said of it
+    # -- text about it
 
     def _tell(self) -> None:
         """Complaints beside the fields, and the verdict below."""
@@ -304,7 +304,7 @@ class SubmitPage(View):
         if looked.script or looked.is_whole or self._is_as_it_is:
             self.seen = looked
         else:
-            # What was last whole stays to be read.
+            # The last valid preview stays readable.
             self.seen = replace(
                 self.seen,
                 problems=looked.problems,
@@ -325,7 +325,7 @@ class SubmitPage(View):
         self.post_message(self.CrumbsChanged())
         return self.seen
 
-    # -- what the cluster says of it
+    # -- answers of the cluster
 
     def _rest_soon(self) -> None:
         if self._resting is not None:
@@ -337,7 +337,7 @@ class SubmitPage(View):
             )
 
     def _start_query(self) -> None:
-        # Nobody reads the answer while something else is on the screen.
+        # The answer is hidden while another view is on the screen.
         if self.display and self.app.screen is self.screen and self.session.poller.focused:
             start_worker(self, self._ask, exclusive=True, group="ask")
         else:
@@ -374,7 +374,7 @@ class ClusterAnswer:
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
         self._for = ""
-        # What the missing paths are of: at a submission they alone are asked for.
+        # Key of the missing paths: at a submission only they are queried.
         self._missing_key = ""
         self._queried_at = float("-inf")
         self.is_asking = False
@@ -411,7 +411,7 @@ class ClusterAnswer:
             )
             self.failed, self.missing, self._missing_key = "", missing, _key(looked)
         except HpcdashError as error:
-            # What was told of its paths before stays told.
+            # Earlier findings on its paths remain.
             self.estimate = StartEstimate(is_known=False)
             self.failed = error.message
         finally:
@@ -432,7 +432,7 @@ class ClusterAnswer:
         try:
             missing = await missing_paths(self._store, looked.request)
         except HpcdashError as error:
-            # The user is still asked whether to submit.
+            # The user still has to confirm the submission.
             if not switch:
                 return
             text = f"whether the kill switch {switch} is set is not known: {error.message}"

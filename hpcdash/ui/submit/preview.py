@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from hpcdash.config.watch_settings import SavesRule
 
 
-# Stands for what tells a launch from others, which it gets when it is submitted.
+# Placeholder of the uid that a launch gets when it is submitted.
 _UID = "new"
 _NO_COMMAND_YET = "# your command goes here"
 EVERY, TAKES = "saves_every", "save_takes"
-# What a number without a unit counts in, as for `hpcdash checkpoints`.
+# Unit of a number without a unit, as for `hpcdash checkpoints`.
 _UNITS = {EVERY: HOUR, TAKES: 1}
 
 
@@ -67,7 +67,7 @@ class FormPreview(Struct, frozen=True):
     request: Request | None = None
     as_it_is: ScriptReading | None = None
     links: int = 1
-    # Where it goes: the one that is named, or the one that is taken where none is.
+    # Its queue: the named one, or the default where none is named.
     queue: str = ""
     saving: str = ""
     run_seconds: int | None = None
@@ -268,7 +268,7 @@ def in_its_queue(request: Request, launches: Launches) -> Request:
     if request.is_task:
         from hpcdash.services.share.submission import with_pool
 
-        # What is wrong with it is said of the script.
+        # Its errors are shown for the script.
         with suppress(UsageError):
             request = with_pool(request, launches.pools)
     return with_queue_defaults(request, launches.settings.queues, launches.queues.pools())
@@ -301,7 +301,7 @@ def preview_script(
     findings = reader.lint_script(content, offers, reading.options)
     queues = reader.script_demand(content, reading.options).queues
     if reading.options:
-        # What is said over a line of the script may mend it: the scheduler tells.
+        # An option over a line of the script may fix the error: the scheduler decides.
         findings = tuple(
             replace(one, severity="warning") if _may_be_mended(one) else one for one in findings
         )

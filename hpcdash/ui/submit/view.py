@@ -46,7 +46,7 @@ _HIGH_LINES = 26
 # Terminals take no more over OSC 52.
 _MOST_COPIED_LETTERS = 70_000
 _MOST_RECENT = 40
-# How the recent ones tell a script on the cluster from one of this machine.
+# Mark of a script on the cluster among the recent ones.
 _THERE = f"{THERE}:"
 
 
@@ -69,7 +69,7 @@ class SubmitView(SubmitPage):
         Binding("pagedown", "scroll_script(1)", show=False),
         Binding("pageup", "scroll_script(-1)", show=False),
         Binding("tab,shift+tab", "into_form", show=False),
-        # What people try first; where a terminal keeps it for itself there is the registry's key.
+        # The key that people try first; where a terminal takes it there is the registry's key.
         Binding("ctrl+s", "hand_in", show=False, priority=True),
     ]
 
@@ -84,7 +84,7 @@ class SubmitView(SubmitPage):
         self.is_being_submitted = False
         self.not_known = NotKnown()
         self.put_away: Draft | None = None
-        # The template that a person was told would be replaced.
+        # The template of which a person was notified that it would be replaced.
         self.replaces = ""
         self._offered_after: tuple[str, str] | None = None
 
@@ -330,7 +330,7 @@ class SubmitView(SubmitPage):
         self.page_shown = FORM
         self.form.start_over()
 
-    # -- what it tells the screen
+    # -- values for the screen
 
     @property
     def kinds(self) -> frozenset[Kind]:

@@ -195,9 +195,9 @@ class SwitchDialog(Dialog[None]):
         self.against = against
         # After an act of this dialog's own, setting it takes a step more.
         self._is_retry_pending = False
-        # What may be no switch is cleared at the second time: what was there at the first.
+        # A file that may be no switch is cleared at the second press: the file at the first one.
         self._clear_confirmed_for: tuple[object, ...] | None = None
-        # Whether another path is asked for in the place of the one that is known.
+        # Whether it prompts for another path in place of the known one.
         self._prompts_path = False
         self._shows_command = False
         self._stop_listening: Callable[[], None] = lambda: None
@@ -230,7 +230,7 @@ class SwitchDialog(Dialog[None]):
     async def _find(self, path: str = "") -> None:
         is_found = await self.tracker.find(path)
         if is_found:
-            # Those of the path of before.
+            # Actions of the previous path.
             self.workers.cancel_group(self, "switch-look")
             self._is_retry_pending = self._prompts_path = False
             self._clear_confirmed_for = None
@@ -308,7 +308,7 @@ class SwitchDialog(Dialog[None]):
         if not (self.is_mounted and self.is_live):
             return
         if not self._confirms_clear:
-            # What it was asked of is there no more.
+            # The file of the confirmation is gone.
             self._clear_confirmed_for = None
         self.query_one("#path").display = self._prompts_path or (
             self.tracker.switch is not None and not self.tracker.switch.path
@@ -330,7 +330,7 @@ class SwitchDialog(Dialog[None]):
             "Yes, remove it (c)" if self._confirms_clear else "Clear it (c)"
         )
         self.query_one("#again").display = self.can_retry
-        # Where a path is typed q is one of its letters.
+        # While a path is typed, q is one of its letters.
         close = "Close (esc)" if self.query_one("#path").display else "Close (q)"
         self.query_one("#no", AnswerButton).rename(
             "No (n)" if can_drop or self._confirms_clear else close

@@ -42,8 +42,8 @@ from hpcdash.services.switches.switches import (
     SwitchRefused,
 )
 
-# Between two looks at what was dropped, which do not wait for polls: those give way to what a
-# person asks for.
+# Pause between two checks of a dropped file, which do not wait for polls: those give way to a
+# person's requests.
 LOOK_SECONDS = 10.0
 _GONE_ALREADY = "nothing was done: no running or pending job is known to use it any more"
 
@@ -75,7 +75,7 @@ class SwitchTracker:
         self.progress = SwitchProgress()
         self.deeds = SwitchActions()
         self.problem = ""
-        # What an act said, until the next.
+        # Message of an action, until the next.
         self.act_message = ""
         self.plan: Plan | None = None
         self._log: SwitchLog | None = None
@@ -94,7 +94,7 @@ class SwitchTracker:
         self._looking = asyncio.Lock()
         self._looked_at = 0.0
 
-    # -- what is asked
+    # -- queries
 
     async def find(self, path: str = "") -> bool:
         """Find which file it is, `path` where a person names it; whether that was answered."""
@@ -136,7 +136,7 @@ class SwitchTracker:
         switch = self.switch
         if switch is None or not switch.path:
             return
-        # Ask for the rows the user sees, even if those of `switch` are older.
+        # Request the rows the user sees, even if those of `switch` are older.
         same_name_jobs = await self.switches.same_name_jobs(
             replace(switch, rows=self.living or switch.rows)
         )
@@ -160,7 +160,7 @@ class SwitchTracker:
         `dropped_seconds_ago` is when it was dropped from here; `is_asked`: the jobs are asked for
         in any case.
         """
-        # What was asked before an act must not be told after it.
+        # A query before an action must not report its answer after it.
         async with self._looking:
             if self.switch is not None and self.switch.path:
                 await self._refresh_once(
@@ -200,7 +200,7 @@ class SwitchTracker:
         is_gone = check.thing is Thing.NOTHING and bool(check.there)
         was_there = before is not None and before.is_dropped
         if (was_there or dropped_seconds_ago is not None) and is_gone and not self.deeds.cleared:
-            # Programs that look often are quicker than the next look.
+            # Programs that check often are quicker than the next check.
             self.deeds = replace(
                 self.deeds, gone=self._time_of_day() if before is not None else "since then"
             )

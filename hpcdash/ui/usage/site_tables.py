@@ -58,7 +58,7 @@ class LimitsView(TableView):
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        # One's own jobs tell what is used where the scheduler does not.
+        # One's own jobs show the use where the scheduler does not report it.
         return frozenset({Kind.LIMITS, Kind.MINE})
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:

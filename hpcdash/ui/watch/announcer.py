@@ -51,7 +51,7 @@ class AlertAnnouncer:
             self.announce(session, await board.judge())
             self.screen.alerts_changed(session)
         elif board.is_check_due:
-            # What was written anew stands on other tables, or nothing is to be watched any more.
+            # Changed rules apply to other tables, or nothing is watched any more.
             self.screen.alerts_changed(session)
 
     def announce(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
@@ -59,8 +59,7 @@ class AlertAnnouncer:
         if not events or session.watching is None:
             return
         where = f" on {session.store.title}" if len(self.screen.sessions) > 1 else ""
-        # What is wrong now stands in the view of alerts; what is over does not stand there any
-        # more.
+        # Present problems are in the view of alerts; resolved ones no longer are.
         reported = (
             [event for event in events if event.kind.is_end]
             if self.screen.shows_alerts(session)

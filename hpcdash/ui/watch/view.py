@@ -37,7 +37,7 @@ _NO_WATCHDOGS = (
 )
 
 
-# Words without a key are looked for in `name`, `id` and `user`.
+# Words without a key are searched in `name`, `id` and `user`.
 ALERTS = TableSpec(
     "alerts",
     fields={
@@ -65,7 +65,7 @@ ALERTS = TableSpec(
     shown=("severity", "since", "words", "snoozed"),
     optional=frozenset({"snoozed_until"}),
 )
-# One look costs a login node a command or two.
+# One check costs a login node a command or two.
 _LOOK_SECONDS = 60.0
 _SIGNS = {"critical": "!!", "warning": "!", "info": "i"}
 

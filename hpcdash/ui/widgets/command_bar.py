@@ -21,7 +21,7 @@ _HISTORY = 50
 # Mode, then text.
 Enter = Callable[[str, str], Awaitable[None]]
 Leave = Callable[[str], Awaitable[None]]
-# What was typed, to who asked for it; a complaint, or '' where it will do.
+# Passes the typed text to the caller; returns a complaint, or '' where it is accepted.
 Take = Callable[[str], str]
 
 

@@ -142,8 +142,7 @@ class Tour(Line):
             self._show(self._shown_hint, actions)
 
     def _show(self, hint: TourHint, actions: frozenset[str]) -> None:
-        # Which of the hints fits here is no matter of their order: what counts is how many are done
-        # with.
+        # The position of a hint is not its order in the list, but the number of hints done.
         number = len(self._hints) - len(self._left) + 1
         text = Text(f"{number}/{len(self._hints)} ", "bold", no_wrap=True, overflow="ellipsis")
         phrases = [

@@ -20,7 +20,7 @@ from hpcdash.ui.actions import Action, key_sign
 
 _GAP = " │ "
 _KEY_GAP, _GROUP_GAP = "   ", "  │  "
-# What always has its place in the line of keys, and what stands at its end.
+# Actions always on the line of keys, and those at its end.
 _FIRST = frozenset({"help"})
 _LESS_OFTEN = frozenset({"detail", "alter"})
 _USEFUL_RANK = 2
@@ -71,7 +71,7 @@ class ActionLine(Line):
 
     def __init__(self) -> None:
         super().__init__()
-        # The first cell of an action's words, the one after the last, and its name.
+        # The first cell of an action's text, the one after the last, and its name.
         self.places: list[tuple[int, int, str]] = []
 
     def on_click(self, event: events.Click) -> None:

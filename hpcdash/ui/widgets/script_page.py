@@ -37,7 +37,7 @@ PARTS = ("comment", "string", "keyword", "number", "variable")
 # Reading more takes seconds.
 MOST_LETTERS = 200_000
 _SHEBANG = re.compile(r"#!\s*(?:\S*/)?(\S+)(?:\s+(?:-\S+\s+)*(\S+))?")
-# How pygments calls its tokens.
+# Pygments' names of its tokens.
 _TOKENS = (
     ("Token.Comment", "comment"),
     ("Token.Literal.String.Interpol", "variable"),
@@ -232,7 +232,7 @@ class ScriptPage(ScrollView, can_focus=True):
         gutter = Segment(self._gutter(line, placed), background + self._style("gutter"))
         room = width - self._layout.gutter
         if not self.wrap and not placed.note and not placed.is_note and line.text.isascii():
-            # Of a very long line only what is on the screen is put together.
+            # Of a very long line only the part on the screen is built.
             placed = placed._replace(
                 first=min(left, placed.last), last=min(left + room, placed.last)
             )
@@ -302,7 +302,7 @@ class PageLayout(Struct, frozen=True):
 
     rows: Sequence[PlacedScriptLine]
     gutter: int
-    # Of the widest row, without the gutter.
+    # Width of the widest row, without the gutter.
     cells: int
 
 
