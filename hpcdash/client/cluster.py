@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-# What they do as a program ends may take long.
+# Callbacks may take long as a program ends.
 _LAST_CALLBACKS_SECONDS = 10.0
 _open: list[Cluster] = []
 
@@ -271,7 +271,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     async def _close(self) -> None:
         if self in _open:
             _open.remove(self)
-        # Ends that were seen are told to callbacks.
+        # Observed ends are passed to callbacks.
         if over := [task for task, unit in self._watching.items() if unit.tracked.is_over]:
             await asyncio.wait(over, timeout=_LAST_CALLBACKS_SECONDS)
         for task in self._watching:
@@ -367,7 +367,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 else _task_numbers(rows, is_map=bool(launched.folder))
             )
         unit = SubmittedJob(self, number, launched, indices)
-        # What has ended need not be waited for.
+        # Finished jobs need not be waited for.
         unit.tracked.see(rows)
         return JobArray(unit) if indices is not None and index is None else Job(unit, index)
 
@@ -380,7 +380,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             return Launched()
         folder = posixpath.dirname(path)
         is_launch = await self.patiently(lambda: find_forms(self.session.store, folder)) != ()
-        # The format is this program's choice: a planted pickle would run as whoever reads it.
+        # The format is this program's choice: a planted pickle would run as its reader.
         return Launched(folder, self._result_format) if is_launch else Launched()
 
     # -- submitting
@@ -521,7 +521,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 (word for parts in entry.commands for word in parts if word.endswith(SCRIPT_NAME)),
                 "",
             )
-            # Where the scheduler was handed the script itself, what staged the rest tells.
+            # If the scheduler received the script itself, the staging command has the folder.
             folder = posixpath.dirname(folder) or next(
                 filter(None, map(staged_folder, entry.commands)), ""
             )
@@ -570,7 +570,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         if self._is_read_only:
             raise UsageError("nothing is changed here: the configuration says read_only")
 
-    # -- what jobs ask of it
+    # -- requests of jobs
 
     async def refresh(self) -> None:
         """Poll, unless that was done within a poll's interval."""
@@ -659,7 +659,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             async with self.states.polling():
                 while len(done) < len(unit.tracked.indices):
                     news = self.states.news
-                    # What they do may take long, and may ask for the job.
+                    # Callbacks may take long, and may request the job.
                     await asyncio.to_thread(notify)
                     if len(done) < len(unit.tracked.indices):
                         await news.wait()

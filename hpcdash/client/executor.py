@@ -156,7 +156,7 @@ class Executor(concurrent.futures.Executor):
 
     async def _cancel(self) -> None:
         for unit in [unit for unit in self._units if not unit.tracked.is_over]:
-            # What ended meanwhile cannot be cancelled.
+            # A finished job cannot be cancelled.
             with contextlib.suppress(HpcdashError):
                 await self.cluster.cancel_jobs((unit.tracked.job_id,))
 

@@ -53,14 +53,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
-# Results of siblings that have ended come along with the first that is asked for.
+# Results of finished siblings are fetched along with the first requested one.
 _ALONG = 500
 # A network file system shows a new file a moment later.
 _LOOK_AGAIN_SECONDS = (1.0, 2.0, 4.0, 8.0)
 # The function of a job that ended so may have left something.
 _MAY_HAVE_RETURNED = frozenset({JobState.COMPLETED, JobState.GONE})
 _MAY_HAVE_LEFT = _MAY_HAVE_RETURNED | {JobState.FAILED}
-# Where nothing was left it is not looked for again for so long.
+# If no file was left it is not searched again for so long.
 _EMPTY_SECONDS = 60.0
 _LOG_BYTES = 1 << 20
 _LOGGED_RESULT_BYTES = 8 << 20
@@ -301,7 +301,7 @@ class SubmittedJob:
             outcome = await self.fetch(index)
             if outcome.is_whole or index in self.tracked.ended:
                 return outcome
-            # It was started again since its result was seen.
+            # It was restarted since its result was seen.
             self.tracked.written.discard(index)
 
 

@@ -24,13 +24,13 @@ from hpcdash.job.results import FORMATS, JSON, PICKLE, parse_result
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileRange, files_query
 
-# Of each file so much comes with the first command; of a larger one the rest in pieces.
+# So much of each file comes with the first command; the rest of a larger one in pieces.
 _FIRST_BYTES = 64 << 10
 _PIECE_BYTES = 16 << 20
-# The words of a command are limited in all.
+# The length of a command's arguments is limited in all.
 _TASKS_A_COMMAND = 500
 _NOT_PRIVATE = 21
-# $1 is the folder. Once entered it is the one that was looked at, whatever is renamed.
+# $1 is the folder. Once entered it is the folder that was checked, whatever is renamed.
 _ENTER = """\
 cd -P -- "$1" 2>/dev/null && test -O . && test -z "$(find . -prune "(" -perm -040 -o -perm -020 -o -perm -010 -o \
 -perm -04 -o -perm -02 -o -perm -01 ")")" || exit 21
@@ -180,7 +180,7 @@ def call_value(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
     """The result, read; raises the function's own exception, its cause the traceback there, else
     JobFailed.
     """
-    # What is of the program itself was pickled under this name.
+    # Objects of the program itself were pickled under this name.
     sys.modules.setdefault("__mp_main__", sys.modules["__main__"])
     if outcome.content is not None:
         return parse_result(outcome.content, outcome.form)

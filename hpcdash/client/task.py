@@ -22,7 +22,7 @@ from hpcdash.job.callbacks import Callback, shipped
 from hpcdash.job.results import JSON, PICKLE
 from hpcdash.job.task import Task
 
-# What a task says besides the keys of a request.
+# Options of a task besides the keys of a request.
 OWN_OPTIONS = frozenset(
     {
         "cache",
@@ -125,7 +125,7 @@ def prepare(
         document.pop("slots_per_node", None)
     name = getattr(task.function, "__name__", type(task.function).__name__).strip("<>")
     document.setdefault("name", name)
-    # What is in the folder it starts in would hide the wheel.
+    # Modules in the folder it starts in would hide the wheel.
     if cluster.is_here and code.folder is None and own.get("packaging") != "wheel":
         document.setdefault("work_dir", str(Path.cwd()))
     if code.folder is not None:

@@ -20,7 +20,7 @@ from hpcdash.services.session import ClusterSession
 
 Row = Mapping[str, Any]
 _COLUMNS = ("id", "array_id", "array_task", "name", "state", "native_state", "reason", "exit_code")
-# A history is told of an end a little later.
+# A history reports an end a little later.
 _TRIES = 4
 # A short job ends long before the next poll, and a cancelled one a moment later: some polls come
 # sooner then.
@@ -72,7 +72,7 @@ class TrackedJob:
         if self._wanted == {None}:
             return (None,) if row["array_task"] is None else ()
         if row["array_task"] is None:
-            # What is left of an array that was cancelled goes by its own number.
+            # The remaining tasks of a cancelled array have its own number.
             return self._wanted - self.ended - self.rows.keys() if row["state"] in ENDED else ()
         try:
             tasks = parse_tasks(str(row["array_task"]))

@@ -13,7 +13,7 @@ from hpcdash.errors import ConfigError
 MAX_FILE_BYTES = 256 * 1024
 _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-# tomllib's words for what a person would call a repetition.
+# tomllib's messages for a repetition.
 _REPEATED = re.compile(
     r"Cannot (?:overwrite a value|declare .* twice|mutate immutable namespace .*)", re.DOTALL
 )

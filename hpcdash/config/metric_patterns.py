@@ -21,9 +21,9 @@ EXAMPLE_LINE = "round 12: objective -0.31"
 EXAMPLE = """\
 [metrics]
 patterns = ['round (?P<step>\\d+): objective (?P<loss>\\S+)']"""
-# What one line may take; a usual one takes some millionths of a second.
+# Time limit of one line; a usual line takes some millionths of a second.
 LINE_SECONDS = 0.25
-# What all lines may: this at once, and so much for each that was read.
+# Time limit of all lines: this at once, and so much for each line read.
 _BURST_SECONDS, _SECONDS_A_LINE = 1.0, 1e-4
 # regex writes counts out, and would take all memory for some; lines have 8 KiB at most.
 _MOST_UNROLLED = 50_000

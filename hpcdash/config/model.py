@@ -20,9 +20,9 @@ from hpcdash.config.problems import KeyPath, shown
 T = TypeVar("T")
 # One value of a TOML document in, a checked value out; raises ValidationError.
 Reader = Callable[[object], Any]
-# What follows "unknown key": of a key, the path of its table, and the keys known there.
+# Returns the text after "unknown key": from a key, the path of its table, and the keys known there.
 Hint = Callable[[str, KeyPath, Collection[str]], str]
-# Of a table's values as they were read: looks for what does not go together.
+# Checks a table's values as they were read for values that conflict.
 Check = Callable[[Mapping[str, Any]], None]
 
 

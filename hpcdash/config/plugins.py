@@ -29,12 +29,13 @@ _INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|node|lua|php)[0-9.]*")
 # An option whose value is a program's text: -c, -lc, -e.
 _TEXT_OPTION = re.compile(r"-[A-Za-z]*[ceE]")
 _TEXT_OPTIONS = ("-c", "-e", "-E")
-# Of any program: its next word, or the rest of the word, is a text that is split or run.
+# Options of any program whose next argument, or rest of the argument, is a text that is split or
+# run.
 _ANY_TEXT_OPTION = re.compile(
     r"-e|-E|-S|--(?:eval|execute|exec|expression|command|split-string|script)(?:=.*)?"
 )
 _TEXT_FIRST = frozenset({"awk", "gawk", "mawk", "sed"})
-# They hand their words to a shell, here or on another machine.
+# They pass their arguments to a shell, here or on another machine.
 _JOINERS = frozenset(
     {"ssh", "rsh", "mosh", "watch", "tmux", "screen", "su", "runuser", "script", "parallel", "eval"}
 )

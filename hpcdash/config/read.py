@@ -18,7 +18,7 @@ from hpcdash.errors import ConfigError, UsageError
 from hpcdash.private_files import find_weak_spot, is_private_group
 
 ENVIRONMENT_VARIABLE = "HPCDASH_CONFIG"
-# What a reader of more than the file finds wrong with the settings as a whole.
+# Checks the settings as a whole, for a reader of more than the file.
 Check = Callable[[Settings], Iterable[tuple[KeyPath, str]]]
 
 
@@ -75,7 +75,7 @@ def load_settings(
         return Settings()
     require_unwritable_by_others(file)
     if must_exist:
-        # Whoever could replace the usual one has the home.
+        # Only someone who controls the home could replace the usual file.
         _refuse_replaceable(file)
     settings = settings_from_text(
         decode(raw, shown_path(file)), file, action_names=action_names, check=check
@@ -136,7 +136,7 @@ def require_unwritable_by_others(file: Path) -> None:
 def _refuse_replaceable(file: Path) -> None:
     """Raises ConfigError where others could put another file in its place from further up."""
     spot = find_weak_spot(file.absolute())
-    # Who owns what is above may look after the site's software, and root's group is root's.
+    # The owner of a folder above may maintain the site's software, and root's group is root's.
     if spot is not None and not spot.owner and spot.group != "root":
         raise ConfigError(
             f"{spot.words}, and so others could replace it: it decides what hpcdash runs",

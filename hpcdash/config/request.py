@@ -64,7 +64,7 @@ _LONGEST_TEXT = 1_000_000
 _SIGNAL = re.compile(r"(?:(B):)?(?:SIG)?([A-Z0-9]+)@([0-9]{1,9})")
 _NODES = re.compile(r"[A-Za-z0-9._\[\],-]+")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@+-]+")
-# What people call a slot that is a GPU.
+# Names of a slot that is a GPU.
 _GPU_WORDS = {
     "gpu": SlotType.CUDA,
     "gpus": SlotType.CUDA,
@@ -79,7 +79,7 @@ THE_USER = "user"
 _IMAGE_ROOTS = ("image_root", "apptainer_image_root", "singularity_image_root")
 NEXT_STEP = "Fix the file."
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Slurm's and PBS's words for what a request says.
+# Names of Slurm and PBS for keys of a request.
 _OTHER_WORDS = {
     "partition": "queue",
     "gpus": "slots",
@@ -528,8 +528,8 @@ TABLES: Mapping[str, Mapping[str, Reader]] = {
     "site": SITE_KEYS,
     "call": _CALL_KEYS,
 }
-# What [launch.queues.NAME] may say: of a request what depends on where it runs, of the site what
-# its queues differ in.
+# Keys of [launch.queues.NAME]: of a request those that depend on where it runs, of the site those
+# in which its queues differ.
 QUEUE_KEYS: Mapping[str, Reader] = {
     key: REQUEST_KEYS.get(key) or SITE_KEYS[key]
     for key in (
@@ -630,7 +630,7 @@ def read_request(
             Problem(find_line(lines, path), dotted(path), message)
             for path, message in reader.problems
         ]
-        # What is missing comes last: a misspelt key is often why.
+        # Missing keys come last: a misspelt key is often the cause.
         raise RequestProblems(named, sorted(placed, key=lambda problem: problem.line or len(text)))
     return request
 
@@ -672,7 +672,7 @@ class _RequestReader(TableReader):
         )
         site_values = self._site(user)
         if "node_probe" in document:
-            # It may stand at the top as well.
+            # It is accepted at the top as well.
             site_values |= read_keys(
                 self, {"node_probe": document["node_probe"]}, (), SITE_KEYS, apart=()
             )
@@ -832,7 +832,7 @@ def _written_site(request: Request, usual: Site) -> Iterator[tuple[str, Any]]:
     for name in Site.__struct_fields__:
         value = getattr(request.site, name)
         is_set = f"{SITE_SAID}{name}" in request.said
-        # '' and None cannot be written: they are what is not said.
+        # '' and None cannot be written: they mean an absent value.
         if (value != getattr(usual, name) or is_set) and value not in ("", None):
             yield name, _written(name, value)
 

@@ -28,12 +28,12 @@ from hpcdash.domain.tables import MAIN_TABLES, TABLES
 DEFAULT_THEME = "hpcdash-dark"
 PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)+")
 _MAX_SLOTS = 100_000
-# Of a code folder: more than this is data, which is better copied once.
+# Largest code folder: more than this is data, which is better copied once.
 MOST_CODE_BYTES = 200 << 20
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SITE_FIELDS = frozenset(Site.__struct_fields__)
 _VIEWS = tuple(spec.name for spec in MAIN_TABLES)
-# Sites ask users to poll no more often than every 3 to 5 seconds.
+# Sites require users to poll no more often than every 3 to 5 seconds.
 PollSeconds = Annotated[
     float, in_range(3, 86_400, "seconds", " (schedulers must not be asked more often)")
 ]

@@ -431,9 +431,9 @@ _RULES: Mapping[str, Any] = {
     "failures": FailuresRule,
     "pools": PoolsRule,
 }
-# What [[watch.chains]] was called before.
+# Former name of [[watch.chains]].
 _OLD_CHAINS = "trains"
-# Where a secret is: by the end of its key.
+# Source of a secret, by the end of its key.
 _SECRETS: Mapping[str, tuple[str, Reader]] = {
     "": ("text", values.secret_text),
     "_file": ("file", values.path_here),
@@ -510,7 +510,7 @@ class _WatchReader:
         if "checkpoints" in fit and "saved" in fit:
             problem((*path, "saved"), "checkpoints or saved tells the last save: one of the two")
 
-    # -- who is told
+    # -- recipients
 
     def _mail(self, table: Mapping[str, object], path: KeyPath) -> NotificationChannel | None:
         if "password" in table:

@@ -134,7 +134,7 @@ class Database:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 return
             except sqlite3.OperationalError as error:
-                # Where two programs make the file at once SQLite does not wait for the other one
+                # If two programs create the file at once SQLite does not wait for the other one
                 # here.
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > over:
                     raise

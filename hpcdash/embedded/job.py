@@ -11,7 +11,7 @@ ACTIVE = ("running", "suspended", "completing")
 # Its values are those of ACTIVE.
 IS_ACTIVE = "state IN (?, ?, ?)"
 
-# Of a requeue: the job waits for its release.
+# Argument of a requeue: the job then waits for its release.
 HOLD = "hold"
 
 
@@ -69,7 +69,7 @@ class QueueRequest:
     memory_per_cpu_bytes: int | None = None
     early_signal: JobSignal | None = None
     work_dir: str = ""
-    # None: all of the environment it was submitted from; else the names kept, and those set.
+    # None: all of the environment it was submitted from; else the inherited names, and those set.
     exported: tuple[str, ...] | None = None
     variables: dict[str, str] = field(default_factory=dict)
     held: bool = False

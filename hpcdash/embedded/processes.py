@@ -12,7 +12,7 @@ from pathlib import Path
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PROC = Path("/proc")
-# A variable of supervisors and of keepers, which are their forks: they are nobody's job.
+# A variable of supervisors and of keepers, which are their forks: they belong to no job.
 APART = "HPCDASH_SUPERVISOR"
 # A variable of all processes of one attempt at a job.
 MARK = "HPCDASH_ATTEMPT"

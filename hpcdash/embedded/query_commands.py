@@ -27,7 +27,7 @@ from hpcdash.embedded.start import ensure_supervisor, supervisor_pid
 from hpcdash.embedded.store import QueueStore, StoredSubmission, output_paths, readable
 from hpcdash.errors import HpcdashError, UsageError
 
-# As long as a scheduler keeps what ended in its own list.
+# As long as a scheduler lists finished jobs.
 _RECENT_SECONDS = 300.0
 _MOST_NAMED = 5
 

@@ -12,7 +12,7 @@ from hpcdash.embedded.job import Job
 from hpcdash.embedded.machine import Machine
 from hpcdash.embedded.store import QueueStore
 
-# A pass looks no further down a long queue than this many submissions.
+# A pass checks no more than this many submissions of a long queue.
 _LOOKED_AT = 200
 
 
@@ -76,7 +76,7 @@ def startable(
             continue
         for job in store.waiting_jobs(number, now, room):
             if not slots.fits(job):
-                # The tasks behind it ask for as much.
+                # The tasks behind it request as much.
                 if not is_too_large(job, machine):
                     slots.keep_for(job)
                 break

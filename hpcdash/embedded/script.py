@@ -32,7 +32,7 @@ _SAME = {
 _FILES = {"o": "output", "e": "error"}
 _CPUS = frozenset({"ncpus", "ppn"})
 _GPUS = frozenset({"ngpus", "gpus"})
-# Slurm's own: a job may ask for its signal up to 18 hours before its end.
+# Slurm's own: a job may request its signal up to 18 hours before its end.
 _LONGEST_LEAD_SECONDS = 65535
 _DEFAULT_LEAD_SECONDS = 60
 _MEGABYTE = 1 << 20
@@ -75,7 +75,7 @@ def _as_sbatch_options(letter: str, value: str) -> list[tuple[str, str]]:
         path = re.sub(r"^[^/:]*:", "", value).replace("%", "%%")
         return [(_FILES[letter], path.replace("^array_index^", "%a"))]
     if letter in "jVf" or (letter == "k" and "d" in value):
-        # What happens here anyway.
+        # Options with no effect beyond the default here.
         return []
     if letter == "l":
         return _resources(value)
@@ -312,7 +312,7 @@ class _Reader:
 
     def _gpu_count(self, name: str) -> Callable[[str], None]:
         def take(value: str) -> None:
-            # 'a100:4,v100:2': the type says nothing here, the counts add up.
+            # 'a100:4,v100:2': the type has no meaning here, the counts add up.
             counts = (part.rpartition(":")[2].partition("(")[0] for part in value.split(","))
             self._gpus[name] = sum(_whole(count) for count in counts)
 

@@ -46,14 +46,14 @@ def _submit(folder: Path, parts: list[str]) -> int:
     now = time.time()
     options = [option for option in line.options if option.name != "wrap"]
     reading = read_submission(script.decode("utf-8", "surrogateescape"), options, now)
-    # As sbatch: the option, the script's own line, else the file's name.
+    # Like sbatch: the option, the script's own line, else the file's name.
     file_name = "wrap" if wrapped is not None else Path(command).name if file else named or "sbatch"
     name = reading.request.name or file_name
     submit_dir = _current_folder()
     work_dir = os.path.abspath(
         os.path.join(submit_dir, os.path.expanduser(reading.request.work_dir))
     )
-    # The list of jobs tells a token as a comment, by which it is found again.
+    # The list of jobs has a token as a comment, by which the job is found again.
     comment = reading.request.comment or token or ""
     request = replace(reading.request, name=name, work_dir=work_dir, comment=comment)
     _refuse_what_never_fits(request, this_machine(folder))

@@ -28,16 +28,16 @@ from hpcdash.embedded.store import QueueStore, output_paths, script_path
 from hpcdash.errors import ConfigError, HpcdashError
 
 _STATES = {"suspend": "suspended", "resume": "running"}
-# One that ended by itself before it heard of that has ended.
+# A job that ended by itself before it was notified has ended.
 _REQUEUE_HELD = "requeue held"
 _UNKNOWN = "its end was not observed: exit unknown"
 # A person who goes on in a moment finds it warm.
 _IDLE_SECONDS = 20.0
 # After a failure (no room on the disk, the store held by another) it is tried again at this pace.
 _AGAIN_SECONDS = 1.0
-# A keeper that cannot tell its end is looked after at this pace.
+# A keeper that cannot report its end is checked at this interval.
 _LOOK_SECONDS = 0.5
-# A job that is asked something while it begins is asked again at this pace.
+# A request to a job that is starting is repeated at this interval.
 _BEGINNING_SECONDS = 0.02
 # A clock that is set is noticed within a minute.
 _LONGEST_PAUSE_SECONDS = 60.0
@@ -217,7 +217,7 @@ def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: s
             store.set_state(job.id, "completing", _REQUEUE_HELD if argument == HOLD else verb)
         processes.send([begun.keeper], signal.SIGTERM)
     elif verb == "suspend":
-        # Suspended once more, whoever was resumed by a signal stands still again.
+        # A second suspend stops processes that a signal had resumed.
         if job.state not in ("running", "suspended"):
             return f"it is {job.state}"
         processes.stop(below)
@@ -234,7 +234,7 @@ def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: s
             return "it has no steps, only its batch shell"
         number = signal_number(name)
         if number == signal.SIGKILL and recipient == "full":
-            # Nothing of it is left then: somebody ended it, it did not fail.
+            # No process is left then: somebody ended it, it did not fail.
             with store.writing():
                 store.set_state(job.id, "completing", "cancel")
         processes.send(whom, number)
@@ -249,7 +249,7 @@ def take_in(store: QueueStore, job: Job, record: Record, *, was_stored: bool) ->
     begun, ended = record.read()
     never_began = begun is None and ended is None and not (was_stored and not record.exists)
     if ended is None and not never_began:
-        # Its keeper was killed: what it kept is nobody's now.
+        # Its keeper was killed: its remaining processes have no owner now.
         processes.send(processes.marked(mark(store.folder, job)), signal.SIGKILL)
     with store.writing():
         current = store.job(job.id)
@@ -343,8 +343,8 @@ class Supervisor:
                 idle_since = idle_since or now
                 pause = idle_since + _IDLE_SECONDS - now
                 if pause <= 0:
-                    # Who wrote before this end was closed is in the store already; who comes later
-                    # starts another.
+                    # Requests written before this end was closed are in the store already; a later
+                    # one starts another supervisor.
                     os.close(woken)
                     if not self.store.has_work():
                         return
@@ -421,7 +421,7 @@ class Supervisor:
         for job_id, one in list(self.attempts.items()):
             if one.record.is_kept():
                 if one.pid in ended:
-                    # It was killed, and the child it had just forked has the lock still.
+                    # It was killed, and the child it had just forked still has the lock.
                     one.forget_keeper()
                 continue
             take_in(self.store, one.job, one.record, was_stored=True)

@@ -61,7 +61,7 @@ class Aside:
         try:
             Thread(target=_work, args=(calls, answers), name="hpcdash.job", daemon=True).start()
         except RuntimeError:
-            # As many threads as this person may have, or the interpreter is about to end.
+            # The user's limit of threads is reached, or the interpreter is about to end.
             return False
         self._calls, self._answers, self._empty = calls, answers, Empty
         self._asking, self._is_late = Lock(), False

@@ -97,7 +97,7 @@ def tell(callbacks: Iterable[Callback], hook: str, event: object) -> None:
             getattr(callback, hook)(event)
         except KeyboardInterrupt as error:
             interrupt = error
-        except BaseException:  # As asyncio.CancelledError, of a client that was closed.
+        except BaseException:  # E.g. asyncio.CancelledError, of a client that was closed.
             log.exception("the callback %s failed in %s", type(callback).__name__, hook)
     if interrupt is not None:
         raise interrupt

@@ -389,7 +389,7 @@ def marker_of(path: Path, *, has_checksum: bool = False, **values: Any) -> str:
     """The text of a marker for a folder's current content; `values` is included."""
     import json
 
-    # What a run that was killed left of its marker is none of them.
+    # Parts of a marker left by a killed run do not count.
     files = {
         name: sums
         for name, sums in file_sums(path, has_checksum)

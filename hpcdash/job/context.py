@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     Value = TypeVar("Value")
 
-# What PyTorch's own launchers use, for what is no job.
+# The port of PyTorch's own launchers, outside of jobs.
 DEFAULT_MASTER_PORT = 29500
 MOST_HOSTS = 100_000
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,9}))?)?", re.ASCII)
 _COMMA_OUTSIDE = re.compile(r",(?![^\[\]]*\])")
-# Below those that Linux gives to whoever asks for any: 32768 and up.
+# Below the ports that Linux assigns to any process: 32768 and up.
 _FIRST_PORT, _PORTS, _PORTS_FROM_STEP_TO_STEP = 20000, 12000, 1009
 _LONGEST_NODEFILE_BYTES = 16 << 20
 
@@ -182,13 +182,13 @@ def _port(given: Mapping[str, str]) -> int:
 
 
 def _local_world_size(given: Mapping[str, str], slots: tuple[str, ...]) -> int | None:
-    # Of a step before of a job: `srun -n3` of a job of two nodes with two tasks each has one on the
-    # second.
+    # A step takes precedence over its job: `srun -n3` of a job of two nodes with two tasks each has
+    # one on the second.
     counted = [
         first_whole_number(given, *MPI_LOCAL_SIZES),
         _node_value(given, "SLURM_STEP_TASKS_PER_NODE"),
         _node_value(given, "SLURM_NTASKS_PER_NODE"),
-        # Of a node that is not in it: the same number of tasks is asked for on each.
+        # For a node that is missing there: the same number of tasks is requested on each.
         whole_number(given.get("SLURM_NTASKS_PER_NODE", "").partition("(")[0]),
         first_whole_number(given, "LOCAL_WORLD_SIZE"),
         _node_value(given, "SLURM_TASKS_PER_NODE"),

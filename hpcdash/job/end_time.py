@@ -118,7 +118,7 @@ def _asked(given: Mapping[str, str]) -> float | None:
     if given.get("SLURM_ARRAY_JOB_ID") and given.get("SLURM_ARRAY_TASK_ID"):
         # The last task of an array has the array's own number, which means all tasks to scontrol.
         job_id = "{}_{}".format(given["SLURM_ARRAY_JOB_ID"], given["SLURM_ARRAY_TASK_ID"])
-    # Without this a site's own format of times would come back.
+    # Without this a site's own format of times would be returned.
     environment = {**given, "SLURM_TIME_FORMAT": "standard", "TZ": "UTC", "LC_ALL": "C"}
     try:
         shown = subprocess.run(

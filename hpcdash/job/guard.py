@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcdash.job.memory import MemoryGuard
     from hpcdash.job.ranks import AllReduceMax
 
-# What a rank says to the others; the highest wins, and whatever stops saves before.
+# Codes that the ranks exchange; the highest wins, and each that stops saves before.
 _GO_ON, _SAVE_TIME, _SAVE_SWITCH, _MEMORY, _PREEMPTED, _KILLED = range(6)
 _OF_ANOTHER_RANK = {
     _SAVE_TIME: "it is time to save",
@@ -97,7 +97,7 @@ class TrainingGuard:
         self.switches = Switches(kill, save, every_seconds=look_every_seconds, rank=rank)
         if exit_if_killed:
             self._exit_if_killed()
-        # Slurm is asked by one rank, not by thousands.
+        # One rank queries Slurm, not thousands.
         self.preemption = preemption or Preemption(
             signals=signals,
             walltime=walltime,
@@ -128,7 +128,7 @@ class TrainingGuard:
         self._is_save_due = False
         self._last_step_at: float | None = None
         self._save_began_at: float | None = None
-        # The step after which a person asked for a save that has not ended.
+        # The step after which a person requested a save that has not ended.
         self._switched_at: int | None = None
         self._last_save_at = monotonic()
         self._log = OnceLog()

@@ -158,7 +158,7 @@ def _group_shares(proc: str) -> Iterator[float]:
             else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         )
         for folder in folders:
-            # `max` is no number; v1 says no limit with one that no host has.
+            # `max` is no number; v1 reports no limit as a number that no host has.
             limit, usage = _number(f"{folder}/{limit_file}"), _number(f"{folder}/{usage_file}")
             if limit is None or usage is None or not 0 < limit < 1 << 60:
                 continue

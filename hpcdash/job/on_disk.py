@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 22
 _BESIDE = ".saving@"
-# Nothing was written there for so long: by a process that is gone, and by one that cannot be seen
+# Nothing was written there for so long: by a process that is gone, and by one that is invisible
 # from here.
 _GONE_SECONDS, _SILENT_SECONDS = 600, 3600
 # Network file systems show a new name on other nodes after up to a minute.
 _SEEN_SECONDS = 120.0
-# What a disk answers that did not keep what it was given.
+# Errors of a disk that did not store the data.
 _LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 _log = OnceLog()
 
@@ -167,7 +167,7 @@ def is_abandoned(path: Path) -> bool:
             for name in names
         ]
     except OSError:
-        # Another run was first, or it is in a folder that may not be looked into.
+        # Another run was first, or it is in a folder without permission.
         return False
     # A process in another container has a number that is not seen here.
     is_gone = (
@@ -186,7 +186,7 @@ def wait_until_seen(path: Path, rank: int) -> None:
             raise RuntimeError(f"rank {rank} does not see {path}, which rank 0 resumes from")
         sleep(0.2)
         try:
-            # A listing has network file systems look again.
+            # A listing makes network file systems refresh.
             os.listdir(path.parent.parent)
         except OSError:
             # The folder itself may not be seen yet.

@@ -9,9 +9,10 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-# What removes the venv as the script ends; a script with an EXIT trap of its own calls it there.
+# Function that removes the venv as the script ends; a script with an EXIT trap of its own calls it
+# there.
 FINISH = "hpcdash_finish"
-# Of a venv made here: what is imported is what was installed in it.
+# Mark of a venv made here: imports come from the packages installed in it.
 VENV_MARK = "hpcdash-packaged"
 _PYTHON = ('"$PY_EXEC"', True)
 _INDEX = "${SLURM_ARRAY_TASK_ID:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-}}}"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from hpcdash.job.ranks import AllReduceMax
 
-# What a save is taken to last until one was measured; no more than a twentieth of the time there
-# was at the start.
+# Assumed duration of a save until one was measured; no more than a twentieth of the time left at
+# the start.
 UNMEASURED_SAVE_SECONDS = 60.0
 _GRACE_FACTOR = 2.0
 # The least that is left for the end; no more than a twentieth either.
@@ -93,7 +93,7 @@ class Preemption:
         self.ends_at = end_time(
             walltime=walltime, exit_duration_in_mins=exit_duration_in_mins, ask_slurm=ask_slurm
         )
-        # Of the iterations that are timed, how many there are from one look to the next.
+        # Number of timed iterations between two checks.
         self.check_every_steps = 1
         twentieth = float("inf") if self.ends_at is None else max(0.0, self.ends_at - now()) / 20
         self._assumed_save = min(UNMEASURED_SAVE_SECONDS, twentieth)

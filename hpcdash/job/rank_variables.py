@@ -16,8 +16,8 @@ MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 MPI_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
-# How many processes Slurm started together: in a step its own number, in a batch script what was
-# asked for.
+# Number of processes that Slurm started together: in a step its own number, in a batch script the
+# requested one.
 SLURM_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _NODES = ("NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _OF_A_LAUNCHER = ("LOCAL_RANK", "WORLD_SIZE")
@@ -58,7 +58,7 @@ def _launched_rank(given: Mapping[str, str]) -> int | None:
     if rank is not None:
         return rank
     node, local = int(given["NODE_RANK"]), int(given["LOCAL_RANK"])
-    # How many processes are on a node Lightning does not say.
+    # Lightning does not report the number of processes on a node.
     size, nodes = int(given["WORLD_SIZE"]), first_whole_number(given, *_NODES) or 0
     if node and (not nodes or size % nodes):
         return None

@@ -54,7 +54,7 @@ class Rank:
     @property
     def now(self) -> int:
         if not self._is_given and torch_is_distributed():
-            # Kept for when its group is no more.
+            # Stored for the time after its group.
             self._known = int(sys.modules["torch"].distributed.get_rank())
         return self._known
 

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     Tensor = Any
 
 FORMAT = 1
-# Of a model that has less, rank 0 writes it all: it takes two seconds, and one file is easier to
-# carry about.
+# Rank 0 writes a smaller model alone: it takes two seconds, and one file is easier to carry about.
 SMALL_BYTES = 2 << 30
 _PLAIN: tuple[Any, ...] = (bool, int, float, str, bytes)
-# Stands for a tensor among plain values, with its number; and says that it is a part of a DTensor.
+# Placeholder of a tensor among plain values, with its number; and the mark of a part of a DTensor.
 _TENSOR, _LOCAL = "__tensor__", "__local__"
 
 
@@ -195,7 +194,7 @@ def read_plain(folder: str | os.PathLike[str], rank: int) -> dict[str, Any]:
     with _own_file(path) as file:
         try:
             value = _NoClasses(file).load()
-        # Whatever bytes there are: what they make pickle raise is not told beforehand.
+        # For arbitrary bytes pickle's errors are unpredictable.
         except Exception as error:
             raise RuntimeError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
@@ -217,7 +216,7 @@ def read_tensors(folder: str | os.PathLike[str], ranks: Sequence[int]) -> dict[i
         with _own_file(path) as file:
             try:
                 found.update(torch.load(file, map_location="cpu", weights_only=True))
-            # Of torch, zipfile and pickle: there is no list of them.
+            # Errors of torch, zipfile and pickle, of which no list exists.
             except Exception as error:
                 raise RuntimeError(f"{path} cannot be read: {error}") from error
     return found

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-# Which signals, once for each that wants it.
+# Signals, once for each user of them.
 _spared: list[int] = []
 _has_wrapped = False
 

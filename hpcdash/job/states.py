@@ -142,7 +142,7 @@ class JobStatus:
     reason: str | None = None
 
 
-# As they are called elsewhere.
+# Names used elsewhere.
 RunBeginContext, RunEndContext, CompletedContext, JobStatusUpdatedContext = (
     RunBegin,
     RunEnd,

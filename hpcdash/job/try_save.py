@@ -51,7 +51,7 @@ class TrySave:
             self._replicated = not self._is_distributed or (
                 _is_ddp(parts[0]) and not _is_zero(self._parts)
             )
-        # How often it was called since the training began: what its checkpoints are named by.
+        # Number of calls since the training started: its checkpoints are named by it.
         self._calls = 0
         self._is_in_pool: bool | None = None
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT_SECONDS = 30.0
 DEFAULT_CAP_BYTES = 256 * 1024 * 1024
-# What a script prints before it has called the scheduler is less: the clock, the user, their
-# groups.
+# A script's output before it has called the scheduler is less: the clock, the user, their groups.
 HEAD_BYTES = 1024
 # Takes a piece of what a command writes on stderr while it runs.
 OnOutput = Callable[[bytes], None]

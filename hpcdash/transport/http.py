@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
 _READ_BYTES = 1 << 16
-# As many requests at once; a dashboard is one process.
+# Most requests at once; a dashboard is one process.
 _REQUESTS = 4
 _CONNECT_SECONDS = 10.0
 _DENIED = (401, 403)
 _SAID_LETTERS = 200
 _NO_ANSWER = "it closed the connection without an HTTP answer"
-# The dashboard of Ray 2.9 fails on a request that does not say who sends it.
+# The dashboard of Ray 2.9 fails on a request without a user agent.
 _PROGRAM = "hpcdash"
 
 
@@ -67,7 +67,7 @@ class _Writer(Protocol):
     def close(self) -> None: ...
 
 
-# Which of a script's arguments are paths.
+# Positions of a script's arguments that are paths.
 PathPositions = Callable[[Sequence[str]], Sequence[int]]
 
 
@@ -349,7 +349,7 @@ class HttpTransport:
         except TimeoutError:
             raise self._lost(f"no connection within {_CONNECT_SECONDS:g} s") from None
         except OSError as error:
-            # asyncio words the errno anew, with the address once more.
+            # asyncio formats the errno again, with the address once more.
             errno = None if isinstance(error, ssl.SSLError | gaierror) else error.errno
             raise self._lost(
                 os.strerror(errno) if errno else error.strerror or str(error)

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 STATUS_MISSING = 127
 STATUS_NOT_EXECUTABLE = 126
-# What a shell says of a command ended by SIGTERM.
+# A shell's status for a command ended by SIGTERM.
 STATUS_TERMINATED = 128 + signal.SIGTERM
-# What a program on a terminal wrote last comes within this after its end.
+# The last output of a program on a terminal comes within this after its end.
 _LAST_WORDS_SECONDS = 0.3
-# Once the command has ended, whoever else holds its stdout has this long.
+# Time for other holders of stdout after the command has exited.
 _DRAIN_SECONDS = 1.0
 _STREAM_CHUNK_BYTES = 1 << 18
 _STDERR_KEPT_BYTES = 4000
@@ -236,7 +236,7 @@ async def run_process(
                 failure.answer_seconds = gatherer.answer_seconds
             raise failure from None
         finally:
-            # Whoever gives up on a command may close the loop next: its end has to be told before.
+            # The caller that gives up on a command may close the loop next: report the end before.
             await child.kill()
     returncode = child.returncode
     seconds = time.monotonic() - started
@@ -415,7 +415,7 @@ async def interact_with_process(
     columns, lines = terminal.size
     termios.tcsetwinsize(theirs, (lines, columns))
     try:
-        # The shell says what cannot be run, and with which status.
+        # The shell reports which command cannot be run, and with which status.
         parts = ("/bin/sh", "-c", 'exec "$@"', "sh", *argv)
         child = ChildProcess(
             parts,

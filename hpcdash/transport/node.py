@@ -53,13 +53,12 @@ _OPTIONS = (
     "-oForwardX11=no",
 )
 
-# $1 host, $2 the longest time in seconds, $3 the command as a login shell takes it, then the words
-# of ssh.
-# The command ends when its stdin does: whoever ends this group of processes, or this shell alone,
-# ends it over there as well. So stdin is held open by a process here as long as this shell is there
-# ($$), which gives its number first (read takes no more than the line) and then our own stdin.
-# A shell may say of that process that it was ended: fd 3 is the stderr that is the command's alone.
-# A node that is this machine needs no ssh: one machine may be login node and node.
+# $1 host, $2 the longest time in seconds, $3 the command as a login shell takes it, then the
+# arguments of ssh. The command ends when its stdin does: ending this group of processes, or this
+# shell alone, ends it over there as well. So stdin is held open by a process here as long as this
+# shell exists ($$), which prints its number first (read takes no more than the line) and then our
+# own stdin. A shell may report that this process was ended: fd 3 is the stderr of the command
+# alone. A node that is this machine needs no ssh: one machine may be login node and node.
 _THROUGH_SCRIPT = r"""
 host=$1 seconds=$2 command=$3; shift 3
 here=$(uname -n)
@@ -79,7 +78,8 @@ sh -c '
 }
 """
 
-# $1 host, $2 the command as a login shell takes it, then the words of ssh, on a person's terminal.
+# $1 host, $2 the command as a login shell takes it, then the arguments of ssh, on a person's
+# terminal.
 _INTERACT_SCRIPT = r"""
 host=$1 command=$2; shift 2
 here=$(uname -n)

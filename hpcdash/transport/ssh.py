@@ -69,7 +69,7 @@ MOST_LOGINS = 6
 LOGINS_SECONDS = 300.0
 # A stream whose line died unseen ends on the login node after a day at most.
 STREAM_LIMIT_SECONDS = 86_400.0
-# What only a person can mend is not tried again until a person asks for it.
+# Errors that only a person can fix are not retried until a person requests it.
 _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused, ConfigError)
 _OPENED_AGAIN = "It is opened again with the next command."
 _LOG_IN_AGAIN = "Log in again: ctrl+r in the dashboard, or run the command again."
@@ -334,7 +334,7 @@ class SshTransport:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # Nobody is left who wants it: no prompt may stay open for nobody.
+            # No caller is left: no prompt may stay open.
             if self._waiting == 1 and not opening.done():
                 opening.cancel()
             if opening.cancelled() and not _being_cancelled():
@@ -352,7 +352,7 @@ class SshTransport:
             raise error.with_traceback(None)
         if wait := self._login_wait_seconds():
             self.health.retry_at = time.time() + wait
-            # Why the last login failed says more than how many there were.
+            # The reason of the last failure is more useful than the number of logins.
             self._last_error = error or NotSent(
                 f"The line to {self.name} was lost too often: {MOST_LOGINS} logins within "
                 f"{format_age(LOGINS_SECONDS)}.",
@@ -392,7 +392,7 @@ class SshTransport:
         except (UnreachableError, ConfigError) as failed:
             error = failed
             if not isinstance(failed, _NEEDS_A_PERSON):
-                # Another try would ask the person again.
+                # Another attempt would prompt the person again.
                 error = (LoginRequired if self._is_attended else NotSent)(
                     failed.message, failed.next_step
                 )
@@ -441,7 +441,7 @@ class SshTransport:
             )
         elif self._opening is None and not self._login_wait_seconds():
             self._opening = asyncio.create_task(self._open())
-            # Whoever needs the line next is given its error.
+            # The next caller gets the connection's error.
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _start(

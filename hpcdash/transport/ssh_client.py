@@ -45,7 +45,7 @@ class HopClient(asyncssh.SSHClient):
         self._had_person = False
         self._asked = {"keyboard-interactive": 0, "password": 0}
         self._had_fields = False
-        # Since it last asked.
+        # Output since the last prompt.
         self._said = ""
 
     @property
@@ -116,7 +116,7 @@ class HopClient(asyncssh.SSHClient):
             self.show(f"{name}\n{instructions}")
             return []
         self._had_fields = True
-        # PAM puts what it has to say before a prompt into the prompt.
+        # PAM puts its messages before a prompt into the prompt.
         messages, fields = [instructions], []
         for label, echo in prompts:
             *before, last = label.strip().splitlines() or [""]
@@ -181,7 +181,7 @@ class HopClient(asyncssh.SSHClient):
         self._note_offered()
         if self.gave_up or self._asked[method] >= _PASSWORD_TRIES:
             return False
-        # A request on the phone that was declined, or that nobody saw, is not sent a second time.
+        # A request on the phone that was declined, or not seen, is not sent a second time.
         if method == "keyboard-interactive" and self._asked[method] and not self._had_fields:
             return False
         if not self._prompter.can_prompt():

@@ -178,7 +178,7 @@ class RunSession(_MarkedSession):
 
     def resume_writing(self) -> None:
         self._is_held_back = False
-        # The end of a channel is told to whoever waits for it.
+        # The end of a channel is passed to its waiter.
         with suppress(OSError):
             self._send_more()
 

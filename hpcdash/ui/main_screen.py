@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 _NEWS_SECONDS = 3.0
 _BAD_NEWS_SECONDS = 8.0
 _NOTICE_LINES = 3
-# A person's keys for these also apply where they are pushed.
+# A person's settings for these views also apply where they are pushed.
 _CONFIGURED = ("jobs", "history", "chart")
 
 

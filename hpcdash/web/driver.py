@@ -14,12 +14,12 @@ from textual.drivers.web_driver import WebDriver
 class BrowserDriver(WebDriver):
     """Textual's driver; the app hears `hung_up` once nobody is at the other end."""
 
-    # As in a terminal, a screenshot is saved where hpcdash runs.
+    # Like in a terminal, a screenshot is saved where hpcdash runs.
     deliver_binary = Driver.deliver_binary
 
     def __init__(self, app: Any, **arguments: Any) -> None:
         super().__init__(app, **arguments)
-        # They are for this process, and none of what it starts.
+        # They are for this process, and not for its children.
         for name in ("TEXTUAL_DRIVER", "TEXTUAL_COLOR_SYSTEM", "COLUMNS", "ROWS"):
             os.environ.pop(name, None)
         self._app: Any = app

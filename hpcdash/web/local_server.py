@@ -140,7 +140,7 @@ def refuse_request(request: web.Request, *, needs_origin: bool = False) -> str:
     """
     hosts, origins = request.headers.getall("Host", []), request.headers.getall("Origin", [])
     if len(hosts) != 1 or not HERE.fullmatch(hosts[0]):
-        # Somebody else's name that leads here: DNS rebinding.
+        # Another host's name that leads here: DNS rebinding.
         return "hpcdash answers to the names 127.0.0.1 and localhost alone."
     if origins != [f"http://{hosts[0]}"] and (origins or needs_origin):
         return "Another site's page asked for this; hpcdash answers to its own page alone."

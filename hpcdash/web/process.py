@@ -17,14 +17,14 @@ from hpcdash.child_process import ChildProcess
 from hpcdash.domain.text import visible
 from hpcdash.errors import excerpt
 
-# What the driver writes first.
+# First output of the driver.
 _PRELUDE = b"__GANGLION__\n"
 # For the app to keep what was typed and to close its connections.
 END_SECONDS = 5.0
 _CHUNK_BYTES = 1 << 16
 # No screen is as large.
 _MOST_PACKET_BYTES = 1 << 24
-# Of what was typed, by an app that reads nothing.
+# Most typed bytes, for an app that reads nothing.
 _MOST_UNREAD_BYTES = 1 << 22
 _MOST_STDERR_BYTES = 4000
 _SMALLEST, _LARGEST = (20, 5), (1000, 500)

@@ -27,7 +27,7 @@ MOST_DASHBOARDS = 8
 MOST_CONNECTIONS = 64
 # A large paste.
 MOST_MESSAGE_BYTES = 1 << 20
-# Of a connection that shows no dashboard.
+# Time limit of a connection that shows no dashboard.
 CONNECTION_SECONDS = 60.0
 # A browser that does not answer for half as long is gone.
 PING_SECONDS = 15.0

@@ -28,7 +28,7 @@ from hpcdash.private_files import atomic_write
 READY = "ready"
 FOLDER_PREFIX = "hpcdash-demo-"
 _SAMPLES = Path(__file__).parent
-# What the machine is said to have, so that every sample runs; none of them uses a GPU.
+# Pretended resources of the machine, so that every sample runs; none of them uses a GPU.
 _SLOTS = {"cpus": 12, "gpus": 4, "grace_seconds": 1}
 _BEGIN_SECONDS = 10.0
 _END_SECONDS = 10.0

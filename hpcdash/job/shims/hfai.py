@@ -26,7 +26,7 @@ class _Distributed(ModuleType):
     """
 
     def __getattr__(self, name: str) -> Any:
-        # What looks through all modules, as inspect does, is not to import torch.
+        # A search through all modules, like inspect's, must not import torch.
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(import_module("torch.distributed"), name)

@@ -80,7 +80,7 @@ class ChainActions:
         self.screen.query_one(CommandBar).ask(
             APPEND, _proposed(end), sign=sign, take=take, proposed=True
         )
-        # The values it prompts for are above it, where there is room.
+        # Its prompt is above it, where there is room.
         view.post_message(view.CrumbsChanged())
 
     async def _append(

@@ -23,7 +23,7 @@ MOST_LINES = 100_000
 _FIRST_BYTES = 64 << 10
 # Proxies and readers close what is silent for longer.
 _SILENT_SECONDS = 15.0
-# Of a file that ended in the middle of a letter the rest may still come.
+# The rest of a letter at the end of a file may still come.
 _QUIET_SECONDS = 2.0
 
 
@@ -105,7 +105,7 @@ async def follow(
         )
         await asyncio.sleep(0.0 if has_ended else wait)
         try:
-            # Before the look: what is written last comes before the end.
+            # Before the check: the last output comes before the end.
             seen = await state()
             chunk = await reader.file.read(offset, MOST_BYTES)
         except HpcdashError as error:

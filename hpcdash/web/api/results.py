@@ -49,7 +49,7 @@ async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailu
         )
         raise NoResult("the function has left no result", step)
     try:
-        # What a pickle there holds is left alone.
+        # The content of a pickle there is left alone.
         return msgspec.json.decode(failure, type=CallFailure)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableOutput(f"{files.failure.place} does not tell a failure: {error}") from None

@@ -22,7 +22,7 @@ from hpcdash.config.request import text_list
 from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.errors import ConfigError
 
-# As `openssl rand -hex 32` or Python's secrets.token_urlsafe(32) print them.
+# Output of `openssl rand -hex 32` or Python's secrets.token_urlsafe(32).
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,512}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NEXT_STEP = (
