@@ -1,6 +1,4 @@
-"""cancel, hold and the other commands that act on jobs: say what they will do, ask where it
-destroys; the journal.
-"""
+"""Commands that act on jobs, with a confirmation where they destroy; and the journal."""
 
 from __future__ import annotations
 
@@ -116,12 +114,13 @@ def run_action(
     force: bool = False,
     form: str,
 ) -> None:
-    """Act on jobs, with `chain` on all of the chains they belong to; `force` is as ActionRequest
-    has it.
+    """Act on jobs, with `chain` on all of the chains they belong to.
 
-    With a filter's `expression` it acts on the jobs that match, one's own or `everyone`'s, and
-    always asks. Ends the process with 1 where one was refused or none matches, with 3 where an
-    outcome is not known.
+    `force` is that of ActionRequest.
+
+    With a filter's `expression` it acts on the matching jobs, one's own or `everyone`'s, and always
+    confirms. Ends the process with 1 where a job was refused or none matches, with 3 where an
+    outcome is unknown.
     """
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
@@ -203,7 +202,7 @@ def run_action(
 
 
 def _refuse_ambiguous(job_ids: Sequence[str], expression: str, *, everyone: bool) -> None:
-    """Raises UsageError unless jobs are named or a filter says which, one of the two."""
+    """Raise UsageError unless either job IDs or a filter is given."""
     if job_ids and expression:
         raise UsageError("both jobs and --filter are given", "Name the jobs, or filter them.")
     if everyone and not expression:
@@ -277,8 +276,9 @@ def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str
 async def _requeue_facts(
     plan: Plan, session: ClusterSession
 ) -> tuple[Mapping[str, str], Sequence[str]]:
-    """The checkpoints that jobs go on from; what the scheduler would refuse, and the kill switches
-    that would end jobs as they start again, in words.
+    """Return the checkpoints that jobs resume from, and warnings.
+
+    They are refusals by the scheduler, and kill switches that would end jobs as they start again.
     """
     from hpcdash.services.jobs.requeue import fetch_refusal, fetch_switch_warnings, requeue_facts
 
@@ -291,9 +291,9 @@ async def _requeue_facts(
 
 
 def format_jobs(rows: Sequence[Row]) -> str:
-    """`12 jobs of alice, 1 of bob (2 running, 11 pending)`; tasks count as jobs.
+    """Format `12 jobs of alice, 1 of bob (2 running, 11 pending)`; tasks count as jobs.
 
-    Of nobody where no owner is known.
+    Without owners where no owner is known.
     """
     users: Counter[str] = Counter()
     states: Counter[str] = Counter()
@@ -340,10 +340,9 @@ def _write_json(report: Report, session: ClusterSession) -> None:
 
 
 def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool = False) -> None:
-    """The newest actions, newest first, on whichever cluster.
+    """Print the newest actions on all clusters, newest first.
 
-    `settles`: what became of the chosen cluster's submissions is looked for first, where their
-    outcome is unknown.
+    `settles`: first find the outcome of the chosen cluster's submissions where it is unknown.
     """
     if settles:
         _settle(common, newest)

@@ -1,6 +1,4 @@
-"""`hpcdash alloc`: allocations that are kept for runs; and `hpcdash submit --in`, which runs
-something in one.
-"""
+"""`hpcdash alloc`: allocations that wait for runs; and `hpcdash submit --in`, a run in one."""
 
 from __future__ import annotations
 
@@ -191,8 +189,9 @@ def _bytes(option: str, text: str | None) -> int | None:
 
 
 class _Allocating(RequestSubmitting, Struct):
-    """The submission of an allocation; once it is planned, signals are those of `foreground`, None
-    where it is kept.
+    """Submission of an allocation; once planned, signals are those of `foreground`.
+
+    `foreground` is None where the allocation is kept.
     """
 
     foreground: _Foreground | None = None
@@ -228,9 +227,11 @@ class _Foreground:
         return True
 
     async def stay(self, session: ClusterSession, job_id: str, notify: Callable[[], None]) -> None:
-        """`tell`, then wait until the job ends; a signal cancels it, ctrl+c after a question.
+        """Call `tell`, then wait until the job ends.
 
-        Raises EndedBySignal, and what `tell` raises, once the job is cancelled.
+        A signal cancels it, ctrl+c after a confirmation.
+
+        Raises EndedBySignal, and the errors of `tell`, once the job is cancelled.
         """
         self._job_id = job_id
         try:
@@ -250,7 +251,7 @@ class _Foreground:
         raise EndedBySignal(self._signal)
 
     async def _is_over(self, session: ClusterSession) -> bool:
-        """Whether the job has ended, and not this command been told to end it."""
+        """Whether the job has ended, other than by a signal to this command."""
         watching = asyncio.ensure_future(_watch(session, self._job_id))
         try:
             while True:
@@ -267,9 +268,7 @@ class _Foreground:
             watching.cancel()
 
     async def _agrees(self) -> bool:
-        """Whether the person wants it to end; another signal says so too, as does that nobody can
-        be asked.
-        """
+        """Whether the person wants it to end; also after another signal, or without a terminal."""
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return True
         self._reported.clear()
@@ -299,7 +298,7 @@ class _Foreground:
 
 
 async def _watch(session: ClusterSession, job_id: str) -> None:
-    """Say when it starts and how it ended."""
+    """Print when it starts and how it ended."""
     state, pause, is_known = "", _FIRST_LOOK_SECONDS, False
     while True:
         try:

@@ -75,12 +75,11 @@ _NEXT_STEP = (
 
 
 def found_here() -> dict[str, str]:
-    """This machine's schedulers, the first to be tried first, and the server that the configuration
-    of each names.
+    """Return this machine's schedulers in order of trial, with the server that each configuration
+    names.
 
-    Commands without a configuration are packages that were installed, and no cluster; a
-    configuration that names no server is of none either. Whether the commands are there is not
-    looked at.
+    Commands without a configuration are installed packages, and no cluster; a configuration that
+    names no server belongs to none either. Whether the commands exist is not checked.
     """
     servers = {name: next(_servers(local_configuration(name)), "") for name in ON_LOGIN_NODES}
     return {name: server for name, server in servers.items() if server}
@@ -170,10 +169,9 @@ def queue_folder() -> Path:
 
 
 def set_slots(folder: Path, requested: EmbeddedSettings) -> None:
-    """Have the queue in a folder give what [embedded] says; where that says nothing all stays as it
-    is.
+    """Apply [embedded] to the queue in a folder; absent keys change nothing.
 
-    Raises ConfigError where it cannot be written, NotPrivate where the folder is somebody else's.
+    Raises ConfigError where it cannot be written, NotPrivate where the folder is another user's.
     """
     slots = {name: value for name, value in asdict(requested).items() if value is not None}
     if not slots:
@@ -255,11 +253,10 @@ def _this_machine(settings: Settings) -> ClusterSettings:
 
 
 def cluster_backends(cluster: ClusterSettings) -> Sequence[Backend]:
-    """The backends to try, in order: on this machine those it is configured for, elsewhere all of
-    them.
+    """Return the backends to try, in order: on this machine those configured for it, elsewhere all.
 
-    The embedded queue stands for none at all: a scheduler that is configured and cannot be asked is
-    refused later.
+    The embedded queue is used if there is none at all: a configured scheduler that does not respond
+    is an error later.
     """
     is_here = cluster.transport == "local"
     names = (
@@ -288,9 +285,7 @@ def _embedded_backend(folder: Path, *, ended_seconds: int = 0) -> Backend:
 
 
 def is_first_start(common: CommonOptions, settings: Settings) -> bool:
-    """Whether nobody and nothing says which cluster it is; a browser's dashboard asks no such
-    thing.
-    """
+    """Whether no option and no setting selects a cluster; never in a browser's dashboard."""
     is_set = (
         common.ssh
         or common.local
@@ -447,7 +442,7 @@ def build_session(
     zone: tzinfo | None = None,
     share: Mapping[str, PoolSettings] = MappingProxyType({}),
 ) -> ClusterSession:
-    """A cluster's store and poller; nothing is asked yet."""
+    """Build a cluster's store and poller, without a query."""
     backends = cluster_backends(cluster)
     transport = _transport(cluster, pool, backends)
     is_queue = backends[0].name == EMBEDDED
@@ -590,8 +585,9 @@ class ChosenSite(Struct, frozen=True):
 
 
 def chosen_site(common: CommonOptions) -> ChosenSite:
-    """The cluster that is named, else the configuration's first, else this machine; nothing is
-    asked of it.
+    """Return the named cluster, else the configuration's first, else this machine.
+
+    Queries nothing.
     """
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]
@@ -599,9 +595,7 @@ def chosen_site(common: CommonOptions) -> ChosenSite:
 
 
 def scheduler_for(message: str | None, cluster: ClusterSettings) -> Backend:
-    """The one that is said, else the cluster's configured one; raises UsageError where neither
-    tells.
-    """
+    """Return the given scheduler, else the cluster's configured one; raises UsageError for none."""
     from hpcdash.backends.embedded.backend import SCRIPTS_OF
 
     name = message or (SCRIPTS_OF if cluster.backend == EMBEDDED else cluster.backend)

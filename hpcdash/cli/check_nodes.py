@@ -179,7 +179,7 @@ async def _collect(
 
 @contextmanager
 def _remembered() -> Iterator[None]:
-    """Says where something is not remembered."""
+    """Print a warning where something could not be stored."""
     try:
         yield
     except StateUnusable as error:

@@ -169,10 +169,9 @@ class _ConfigFile:
 def watched(
     session: ClusterSession, watch: WatchSettings, folder: Path, file: _ConfigFile | None = None
 ) -> ClusterSession:
-    """With its watchdogs, which begin with what `hpcdash watch` knows (in `folder`) and tell nobody
-    but this screen.
+    """Add watchdogs, which start with the state of `hpcdash watch` (in `folder`).
 
-    What is written into `file` counts at once.
+    They notify only this screen. Changes of `file` apply at once.
     """
     from hpcdash.services.watch.board import WatchBoard
     from hpcdash.services.watch.state import WatchFiles
@@ -194,7 +193,7 @@ def watched(
 
 
 def _tour_marker() -> Path:
-    """Its being there says that a person has seen the hints."""
+    """Return the file whose existence means that a person has seen the hints."""
     return state_root() / "toured"
 
 
@@ -252,8 +251,9 @@ async def show_app(
     tour: bool = False,
     tour_ended: Callable[[], None] = lambda: None,
 ) -> HpcdashApp:
-    """The app, once the person left it; `notice` is said once it is there, `tour` begins with
-    hints.
+    """Run the app until the person leaves it, and return it.
+
+    `notice` is shown once it has started, `tour` begins with hints.
     """
     require_terminal()
     _import_grouping()

@@ -98,9 +98,7 @@ def demonstration() -> Iterator[Path]:
 
 
 def _locked_folder() -> tuple[Path, int]:
-    """A fresh folder and its lock: whoever finds it without one knows that nobody takes it away any
-    more.
-    """
+    """Create a fresh folder and its lock; a folder without a held lock is no longer in use."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         lock = os.open(folder, os.O_RDONLY)

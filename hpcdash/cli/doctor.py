@@ -77,7 +77,7 @@ if test -w "$HOME"; then echo yes; else echo no; fi
 
 
 def run_doctor(common: CommonOptions, form: str) -> None:
-    """Look at everything, print it, and end with the exit status of the worst."""
+    """Check everything, print it, and exit with the status of the worst finding."""
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]
     checks = [
@@ -195,8 +195,9 @@ def _failed(name: str, error: HpcdashError) -> Check:
 
 
 async def check_cluster(store: ClusterStore, notify: Callable[[Check], None]) -> bool:
-    """Look at a cluster and tell each finding; False where it cannot be reached or has no
-    scheduler.
+    """Check a cluster and report each finding.
+
+    False where it is unreachable or has no scheduler.
     """
     transport = store.transport
     began = time.monotonic()
@@ -280,8 +281,8 @@ def clock_check(
 ) -> Check:
     """Report how far the cluster's clock is ahead of this machine's, and which of the two is wrong.
 
-    `is_synced_here` and `is_synced_there` tell whether a time server controls the clock; None where
-    this is unknown.
+    `is_synced_here` and `is_synced_there` are true where a time server controls the clock; None
+    where this is unknown.
     """
     there = datetime.fromtimestamp(there_epoch, UTC)
     reported = f"differs by {ahead_seconds:+.0f} s (cluster time: {there:%Y-%m-%d %H:%M:%S} UTC)"
@@ -351,7 +352,10 @@ def queue_checks(folder: Path) -> list[Check]:
 
 
 async def _home_check(transport: Transport, *, is_one_machine: bool = False) -> Check:
-    """Jobs write their logs there; a node that does not share it writes where nobody looks."""
+    """Check that logs can be written in the home, and that nodes share it.
+
+    A node that does not share it would write a job's log where nobody finds it.
+    """
     try:
         answer = await transport.run(("sh", "-c", _HOME_SCRIPT))
     except HpcdashError as error:

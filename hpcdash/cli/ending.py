@@ -38,11 +38,11 @@ class Dashboard(Protocol):
 def run_async(
     work: Coroutine[Any, Any, T], on_progress: Callable[[int], bool] = lambda number: False
 ) -> T:
-    """asyncio.run; SIGINT, SIGTERM, SIGHUP and SIGQUIT cancel the work, and KeyboardInterrupt or
-    EndedBySignal follows.
+    """Run like asyncio.run; SIGINT, SIGTERM, SIGHUP and SIGQUIT cancel the work.
 
-    A second one, or work that takes too long to be cancelled, ends the process. `heard` is told of
-    each before, and returns True where the work itself sees to its end.
+    KeyboardInterrupt or EndedBySignal follows. A second signal, or work that takes too long to be
+    cancelled, ends the process. `heard` receives each signal before, and returns True where the
+    work itself handles its end.
     """
     ended_by: list[int] = []
 

@@ -157,7 +157,7 @@ class _Trial:
 
     @property
     def fields(self) -> dict[str, str]:
-        """For [clusters.NAME]: the scheduler that was found is not looked for again."""
+        """Return the keys of [clusters.NAME] with the scheduler that was found."""
         assert self._store is not None
         backend = self._store.backend.name
         return {"ssh": self.host} | ({"backend": backend} if backend in NAMES else {})

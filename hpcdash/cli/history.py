@@ -1,6 +1,4 @@
-"""hpcdash history over any span: from the archive of runs, which asks the cluster only for what is
-not known here.
-"""
+"""hpcdash history over any span: from the archive of runs, which queries only what is missing."""
 
 from __future__ import annotations
 

@@ -159,9 +159,9 @@ def _print_groups(answer: InsideAnswer) -> None:
 
 
 def run_stacks(common: CommonOptions, job: str) -> None:
-    """Print what each node tells.
+    """Print the stacks of each node.
 
-    Raises UsageError for a whole array, and where the scheduler has no way there.
+    Raises UsageError for a whole array, and where the scheduler has no access to nodes.
     """
     from hpcdash.services.inside.stacks import STACKS, format_stack_places, read_stack_places
 

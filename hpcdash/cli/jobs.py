@@ -47,8 +47,9 @@ def with_session(
     work: Callable[[ClusterSession], Awaitable[T]],
     on_progress: Callable[[int], bool] = lambda number: False,
 ) -> T:
-    """Run some work on the chosen cluster, and close its connection; `heard` is told of signals as
-    in run_async.
+    """Run some work on the chosen cluster, and close its connection.
+
+    `heard` is that of run_async.
     """
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]
@@ -82,7 +83,7 @@ def _warn_cut_off(session: ClusterSession) -> None:
 
 
 async def _tidy(session: ClusterSession) -> None:
-    """Remove the folders of launches that are kept no more, where the cluster was asked anyway."""
+    """Remove expired folders of launches, where the cluster was queried anyway."""
     store = session.store
     was_queried = store.probe is not None or any(
         not snapshot.cached for snapshot in store.snapshots.values()
@@ -93,7 +94,7 @@ async def _tidy(session: ClusterSession) -> None:
 
 
 async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
-    """The kind, and for nodes and queues the whole queue beside it, which tells their jobs."""
+    """Fetch the kind, and for nodes and queues the whole queue, from which their jobs are counted."""
     if kind is Kind.LIMITS:
         return await _fetch_limits(store)
     if kind not in (Kind.NODES, Kind.QUEUES):
@@ -121,7 +122,7 @@ def parse_filter(expression: str, kind: Kind) -> query.Filter:
 
 
 async def _fetch_limits(store: ClusterStore) -> Snapshot:
-    """The limits, and one's own jobs where only they tell how much is used."""
+    """Fetch the limits, and one's own jobs where only they show how much is used."""
     # Only the probe knows the user and the cluster of the limits.
     await store.open()
     snapshot = await store.fetch(Kind.LIMITS)
@@ -229,10 +230,9 @@ def _format_nothing(spec: TableSpec, *, mine: bool, all_rows: int) -> str:
 
 
 def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False) -> None:
-    """One job with what it asked and used, why it waits and everything the scheduler said, as
-    groups or JSON.
+    """Print one job with its request, use, reason and the scheduler's facts, as groups or JSON.
 
-    `steps`: all of its steps, and of those alone in a table.
+    `steps`: print all of its steps, and only them in a table.
     """
 
     async def work(session: ClusterSession) -> tuple[JobPicture, JobDetail, ClusterSession]:
@@ -407,7 +407,7 @@ def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bo
 
 
 def _explained(script: Script, session: ClusterSession) -> str:
-    """The script, and below each directive a comment that says what it asks for."""
+    """Return the script with a comment below each directive that explains its request."""
     explained = script_lines(script.text, session.store.backend.scripts.explain)
     lines = script.text.split("\n")
     shown = []

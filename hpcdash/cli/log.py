@@ -82,7 +82,7 @@ class LogOutput(Protocol):
         ...
 
     def end_line(self) -> None:
-        """End a line that is open, so that something else can be said."""
+        """End an open line, so that a message can follow."""
         ...
 
 
@@ -115,7 +115,7 @@ class RawOutput:
         self._stream.flush()
 
     def pause(self) -> None:
-        """Find out whether anybody still reads: a log that does not grow would never tell."""
+        """Check that stdout still has a reader, as a log that does not grow would never notice."""
         poll = select.poll()
         poll.register(self._stream.fileno(), 0)
         if any(event & select.POLLERR for _, event in poll.poll(0)):
@@ -188,7 +188,7 @@ class TerminalOutput:
 
 
 def say(text: str) -> None:
-    """Tell the person something, on stderr."""
+    """Print a message for the person to stderr."""
     print(f"hpcdash: {visible(text)}", file=sys.stderr, flush=True)
 
 
@@ -207,7 +207,7 @@ class LogFollower:
         self._goes_on = False
 
     def aside(self, text: str) -> None:
-        """Tell the person something between two lines of the log."""
+        """Print a message between two lines of the log."""
         self.output.end_line()
         say(text)
 
@@ -315,9 +315,7 @@ class LogFollower:
             await asyncio.sleep(max(self.file.pause_seconds, next_check_seconds(quiet_seconds)))
 
     def _after(self, check: FileStat, end: int) -> int | None:
-        """Say what became of the file; where to read on from where it is no longer what was read,
-        else None.
-        """
+        """Report a change of the file; return where to read on if it is another file, else None."""
         before, self.known = self.known, check
         happened = change(before, check)
         # A node lets go of its file when the job ends, and the last place may show it a little
@@ -401,7 +399,7 @@ def run_log(
 
 
 class _RunLog:
-    """The log of one run of an allocation, which is asked how that is now and then."""
+    """Log of one run of an allocation, whose state is queried now and then."""
 
     def __init__(self, store: ClusterStore, job: str, number: int) -> None:
         self._store = store
@@ -520,7 +518,7 @@ def _path(files: LogFiles, err: bool) -> str | None:
 
 
 class _JobLog:
-    """The log of one job, whose state is asked for now and then."""
+    """Log of one job, whose state is queried now and then."""
 
     def __init__(
         self,
@@ -621,7 +619,7 @@ class _JobLog:
         return HpcdashError(f"{visible(where)}: {visible(check.problem)}.", step)
 
     async def _is_over(self) -> bool:
-        """Whether the job was known to have ended before the last look, which is then said."""
+        """Whether the job was known to have ended before the last check; prints so."""
         if self._state not in ENDED:
             # After a reported end, the next check may bring the last lines.
             await self._query_state()
@@ -637,7 +635,7 @@ class _JobLog:
         return True
 
     async def _query_state(self) -> None:
-        """Ask the scheduler for the job's state, seldom, and ever more seldom."""
+        """Query the job's state from the scheduler, at growing intervals."""
         # A node lets go of its file when the job ends.
         is_let_go = bool(self._file.host) and self._tail.known.is_missing
         if time.monotonic() - self._queried_at < (
@@ -659,7 +657,7 @@ class _JobLog:
         self._go_where_it_is()
 
     def _go_where_it_is(self) -> None:
-        """Go on in the file that the job is now said to write to."""
+        """Continue in the file that the job is now reported to write to."""
         files = self._place.files
         path = _path(files, self._is_err)
         if path is None or (path, files.host) == (self._file.path, self._file.host):

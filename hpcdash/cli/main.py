@@ -1,6 +1,4 @@
-"""The `hpcdash` command: reads the command line, runs the app or a one-shot command, and turns
-errors into words.
-"""
+"""The `hpcdash` command: reads the command line, runs the app or a one-shot command, prints errors."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ class _PipeClosed(Exception):
 
 
 class _Interrupted(Exception):
-    """Somebody pressed ctrl+c."""
+    """Raised when ctrl+c was pressed."""
 
 
 def _complete(
@@ -57,7 +55,7 @@ def _complete(
 
 
 class _Commands(Commands):
-    """Loads the commands but those of the dashboard itself when one is named, or help is asked for.
+    """Commands other than the dashboard, loaded when one is named, or for help.
 
     It hides from click a closed pipe, which it would end with status 1, and ctrl+c, for which it
     prints a line.

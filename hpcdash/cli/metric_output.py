@@ -167,7 +167,7 @@ class ComingRows:
         return encode_csv(table, has_titles=is_first)
 
     def left_out(self, run: JoinedRun, names: Sequence[str]) -> list[str]:
-        """In words, each once, what the rows do not have."""
+        """Return messages, each once, on metrics that are missing from the rows."""
         if not self.has_begun:
             self._attempts = max(1, len(run.attempts))
             return []

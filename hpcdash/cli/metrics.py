@@ -140,7 +140,7 @@ class _Output:
         self.is_screen = form == "chart" and out is None and sys.stdout.isatty()
 
     def write(self) -> None:
-        """Raises HpcdashError where there is no metric, or not the one that was asked for."""
+        """Write the metrics; raises HpcdashError without metrics, or without the requested one."""
         run = self._run
         if not run.run.names:
             raise HpcdashError(_nothing(run), _next_step(run, self._session.name))

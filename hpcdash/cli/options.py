@@ -45,7 +45,7 @@ class CommonOptions(Struct, frozen=True):
     debug: bool = False
 
     def over(self, earlier: CommonOptions) -> CommonOptions:
-        """These options, and those given earlier on the line where these say nothing."""
+        """Return these options, completed by those given earlier on the line."""
         reported = {name: value for name, value in asdict(self).items() if value}
         return replace(earlier, **reported)
 

@@ -1,6 +1,6 @@
 """`hpcdash render`: the batch script of a request, for people and for other programs.
 
-Asks no cluster.
+Queries no cluster.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UID_LETTERS = 8
 def run_render(
     common: CommonOptions, *, request: str, scheduler: str | None, storage_root: str | None
 ) -> None:
-    """Print the script alone to stdout, what is to be said of it to stderr.
+    """Print only the script to stdout, and messages to stderr.
 
     The same request gives the same script.
     """

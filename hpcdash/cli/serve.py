@@ -46,7 +46,7 @@ def run_serve(
     api: bool = False,
     tokens: Path | None = None,
 ) -> None:
-    """Serve until ctrl+c. Raises HpcdashError for what a browser would only be told later."""
+    """Serve until ctrl+c. Raises HpcdashError early for errors that a browser would see later."""
     for excluded, other in (
         (port is not None and socket_path is not None, "--port and --socket"),
         (common.read_only and allow_actions, "--read-only and --allow-actions"),

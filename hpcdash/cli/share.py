@@ -52,11 +52,11 @@ def run_simulate(
     load: float,
     form: str,
 ) -> None:
-    """Print what a trace comes to under the rules, first come first served, and on nodes of each
-    user's own.
+    """Print the results of a trace under the rules, first come first served, and on each user's own
+    nodes.
 
-    The rules are those of a pool of the configuration where one is named, but for what is said
-    besides.
+    The rules are those of a pool of the configuration where one is named, overridden by the
+    options.
     """
     from hpcdash.services.share.charts import draw_outcomes, outcome_figures
     from hpcdash.services.share.coordinator import pool_rules
@@ -333,7 +333,7 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
 def run_wish(
     common: CommonOptions, wish: str, job_id: str, *, name: str, priority: str | None
 ) -> None:
-    """Ask the coordinator for something on behalf of a task's owner, through the scheduler."""
+    """Send a request to the coordinator on behalf of a task's owner, through the scheduler."""
     from hpcdash.cli.actions import exit_status
     from hpcdash.cli.jobs import with_session
     from hpcdash.cli.terminal import is_agreed

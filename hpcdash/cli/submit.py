@@ -99,11 +99,10 @@ class RequestSource(Struct, frozen=True):
 
 
 def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
-    """The request in a file, '-' for stdin; raises ConfigError with file, line and key of what is
-    wrong.
+    """Read the request in a file, '-' for stdin; raises ConfigError with file, line and key.
 
-    A relative `script` is looked for beside the file (with stdin: in the current folder) and has to
-    be there; one from the root is the cluster's own.
+    A relative `script` is searched beside the file (with stdin: in the current folder) and has to
+    exist there; an absolute one is on the cluster.
     """
     named = "stdin" if path == _STDIN else shown_path(Path(path))
     try:
@@ -143,8 +142,9 @@ def _bytes(path: str, named: str) -> bytes:
 
 
 class RequestSubmitting(Struct):
-    """Implements hpcdash.cli.submit.Submitting; `files` (name → content) are staged, `notes`
-    told.
+    """Implement hpcdash.cli.submit.Submitting.
+
+    `files` (name → content) are staged, `notes` printed.
     """
 
     request: Request
@@ -272,11 +272,11 @@ class Submitting(Protocol):
     """Protocol of a submission, made once or as the links of a chain."""
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
-        """One more submission, which waits for `after` where the person did not say what for."""
+        """Plan one more submission, which waits for `after` unless the person chose dependencies."""
         ...
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
-        """Once it is known how the last planned one ended; what else is to be said."""
+        """Conclude the last planned submission with its outcome; return a further message."""
         ...
 
     def shown(self) -> dict[str, Any]:
@@ -308,8 +308,8 @@ def run_submit(
 ) -> None:
     """Submit a script, or the request in a file *.toml.
 
-    Ends the process with 1 where it was refused, with 3 where the scheduler could not be asked, or
-    what became of it is not known.
+    Ends the process with 1 where it was refused, with 3 where the scheduler did not respond, or the
+    outcome is unknown.
     """
     settings = load_settings(common.config)
     if (common.read_only or settings.read_only) and not dry_run:
@@ -440,7 +440,7 @@ async def _known_offers(session: ClusterSession) -> Offers:
 
 
 class SubmissionRun:
-    """Submits, tells each command before it runs and each outcome as it comes."""
+    """Submitter that prints each command before it runs and each outcome as it comes."""
 
     def __init__(self, submitting: Submitting, session: ClusterSession, *, prints: bool) -> None:
         self._submitting = submitting
@@ -513,8 +513,9 @@ class SubmissionRun:
                 say(await self._remember())
 
     async def _remember(self) -> str:
-        """Keep it among those that the form starts from, as it was submitted; why that was not
-        done, in words.
+        """Store it among the templates of the form, as it was submitted.
+
+        Return an error message.
         """
         from hpcdash.services.state.database import StateUnusable
         from hpcdash.services.state.recents import Recents
@@ -531,7 +532,7 @@ class SubmissionRun:
 
 
 def _parts(outcome: Outcome) -> tuple[str, str]:
-    """(the new job's id or '', what else was said)."""
+    """Return (the new job's ID or '', the other messages)."""
     if not outcome.done:
         return "", outcome.words
     return outcome.new_job, outcome.words.partition("; ")[2] if outcome.new_job else outcome.words
@@ -627,9 +628,9 @@ def _after(text: str | None) -> tuple[str, ...]:
 
 
 def read_script(path: str, *, is_program: bool = True) -> bytes:
-    """A script's bytes, '-' from stdin; raises UsageError in words for what is none.
+    """Read a script's bytes, '-' from stdin; raises UsageError for content that is no script.
 
-    One that is no program is read by another, which takes it without a first line of its own.
+    A script that is no program is read by another program, and needs no first line of its own.
     """
     try:
         content = sys.stdin.buffer.read(MAX_SCRIPT_BYTES + 1) if path == "-" else _file(Path(path))

@@ -1,6 +1,4 @@
-"""`hpcdash kill-switch` and `save-switch`: say which file, who sees it and what is in the way; set,
-clear or look.
-"""
+"""`hpcdash kill-switch` and `save-switch`: report, set, clear or check a job's switch file."""
 
 from __future__ import annotations
 
@@ -62,10 +60,10 @@ _NOBODY_LEFT = (
 
 
 class SwitchStatus(Struct, frozen=True):
-    """A switch of some of the jobs that were asked for, and what is there.
+    """Switch of some of the requested jobs, and the present file.
 
-    `log` is whether its log grows; `said` what that says since it was dropped from here, None where
-    that is not known.
+    `log` is the state of its log; `said` its text since the drop from here, None where that is
+    unknown.
     """
 
     switch: Switch
@@ -79,7 +77,7 @@ class SwitchStatus(Struct, frozen=True):
 
     @property
     def matters(self) -> bool:
-        """Whether it is there, or somebody may see it yet: what to know of its folder is of use."""
+        """Whether it exists, or some job may see it yet: notes on its folder are then of use."""
         return self.look.is_dropped or bool(self.same_name_jobs.rows)
 
     @property
@@ -225,10 +223,9 @@ def run_switch(
     forget: bool,
     form: str,
 ) -> None:
-    """Drop the switches of some jobs, remove them (`clear`), tell of them (`status`), or `forget`
-    what was named.
+    """Drop, remove (`clear`) or show (`status`) the switches of jobs, or `forget` named ones.
 
-    Ends the process with 1 where one was refused, with 3 where an outcome is not known.
+    Ends the process with 1 where one was refused, with 3 where an outcome is unknown.
     """
     settings = load_settings(common.config)
     action = _choose_verb(path=path, clear=clear, status=status, forget=forget)
@@ -320,9 +317,7 @@ def _choose_verb(*, path: str, clear: bool, status: bool, forget: bool) -> Switc
 
 
 async def _lists(session: ClusterSession) -> None:
-    """Everyone's jobs, to see who else names a switch; where they cannot be asked for, nobody else
-    is known.
-    """
+    """Fetch everyone's jobs, to find others that name a switch; none where the query fails."""
     try:
         await session.store.fetch(Kind.EVERYONE)
     except HpcdashError as error:
@@ -335,10 +330,9 @@ async def _lists(session: ClusterSession) -> None:
 async def _switches(
     switches: JobSwitches, kind: SwitchKind, job_ids: Sequence[str], path: str
 ) -> tuple[list[tuple[Switch, tuple[str, ...]]], list[Outcome]]:
-    """Each switch once, with those of the jobs that have it, and why others have none that is
-    known.
+    """Return each switch once, with its jobs, and why other jobs have none that is known.
 
-    Raises NoSuchJob and UsageError where one job alone was asked for.
+    Raises NoSuchJob and UsageError where a single job was requested.
     """
     by_path: dict[str, tuple[Switch, tuple[str, ...]]] = {}
     unknown: list[Outcome] = []
@@ -400,7 +394,7 @@ def _planned(
 async def _done(
     switches: JobSwitches, one: SwitchStatus, log: SwitchLog, plan: Plan, action: SwitchVerb
 ) -> tuple[Outcome, ...]:
-    """Run it; what is to be kept of a drop is kept where it was done."""
+    """Run the plan, and store the record of a drop after success."""
     report = await switches.carry_out(one.switch, plan)
     problems = [report.journal_problem]
     if action == "drop" and any(outcome.done for outcome in report.outcomes):

@@ -85,10 +85,9 @@ def _json_letter(letter: str) -> str:
 
 
 class TerminalPrompter:
-    """Talks to /dev/tty, so that stdout and stdin stay free for data, and asks one question at a
-    time.
+    """Prompter on /dev/tty, so that stdout and stdin stay free for data; one prompt at a time.
 
-    Cancelled, the terminal is as it was.
+    Cancelled, the terminal is restored.
     """
 
     def __init__(self) -> None:

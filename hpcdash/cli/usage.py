@@ -233,7 +233,7 @@ async def _fetch_starts(store: ClusterStore, advice: Sequence[Advice]) -> dict[i
 
 
 async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRuns:
-    """The runs of some jobs that ended; says which have not.
+    """Fetch the runs of some finished jobs; prints which have not finished.
 
     Raises NoSuchJob where none is known.
     """

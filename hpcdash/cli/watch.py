@@ -334,9 +334,9 @@ def run_cron(
     watches: bool,
     options: tuple[str, ...],
 ) -> None:
-    """Print the job's script, or do as asked; raises HpcdashError with what could not be done.
+    """Print the job's script, or install or remove it; raises HpcdashError for what failed.
 
-    Where `every` is left out that is hourly; what is taken out is then the one there is.
+    Without `every` it is hourly; a removal then applies to the installed job.
     """
     every_seconds = _every_seconds(every or _USUAL)
     # A job installed when a shorter interval was allowed can still be removed.
@@ -423,7 +423,10 @@ async def _work(
 
 
 def _only(found: tuple[CronStand, ...], usual: str) -> CronStand:
-    """The one that is meant where nobody said which; raises UsageError where there are several."""
+    """Return the installed job, else the usual one.
+
+    Raises UsageError where several are installed.
+    """
     there = [stand for stand in found if stand.is_installed or stand.rows]
     if len(there) > 1:
         names = ", ".join(stand.name for stand in there)
