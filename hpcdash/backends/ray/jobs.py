@@ -165,7 +165,7 @@ _PLAIN = pa.schema([(field.name, _arrow(field)) for field in schema.JOBS])
 def _entrypoint_resources(
     answer: Answer, response: Response
 ) -> Iterator[tuple[str, Mapping[str, float]]]:
-    """(submission ID, resources by their kind) of each supervisor that the State API tells of."""
+    """Yield (submission ID, resources by kind) of each supervisor in the State API's answer."""
     for actor in state_rows(answer, response):
         name = text(actor.get("name")) or ""
         # Anyone may call a class and an actor so, in another namespace.

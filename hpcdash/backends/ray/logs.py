@@ -66,9 +66,9 @@ def _parts(answer: Answer, driver_log: str, detail: JobDetail) -> tuple[OtherLog
 def parse_worker_logs(
     answer: Answer, ray_job: str, native: Mapping[str, str]
 ) -> tuple[OtherLog, ...]:
-    """One log a worker, that of the first task first.
+    """Parse one log per worker, that of the first task first.
 
-    Its file is named after it where no task tells.
+    Its file gives the name where no task does.
     """
     response, *others = read_responses(answer)
     if not response.is_success:

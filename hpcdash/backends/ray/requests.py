@@ -228,8 +228,9 @@ def _node_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
 
 
 def _read_is_there(answer: Answer) -> bool:
-    """Whether a package was uploaded before; Ray keeps it for ten minutes after it was asked
-    for.
+    """Return whether a package was uploaded before.
+
+    Ray stores it for ten minutes after a request.
     """
     [response] = read_responses(answer)
     return response.is_success
@@ -338,7 +339,7 @@ def _plain(
 
 
 def _needs_slots(request: Request) -> bool:
-    """One slot of no type is what a request has that says nothing: that needs no GPU."""
+    """Whether it needs slots: one slot of no type is the default, which needs no GPU."""
     return request.slot_type is not None or request.slots > 1
 
 
@@ -541,8 +542,10 @@ class RaySubmit(ScriptSubmit):
         return SubmittedRequest((upload,), submit_command(body, name, mark, name), shown, is_there)
 
     def request_findings(self, request: Request, offers: Offers) -> tuple[LintFinding, ...]:
-        """Secrets that the dashboard would show; and what the cluster has none of now, or too few,
-        where its resources are known. It may get them: a job that asks for more waits.
+        """Return findings on secrets that the dashboard would show, and on missing resources.
+
+        Resources that the cluster has none or too few of now are only known where it reports them.
+        It may get them: a job that requests more waits.
         """
         found: tuple[LintFinding, ...] = ()
         if _shown_runtime_env(request) != request.runtime_env:

@@ -51,9 +51,9 @@ class Response(Struct, frozen=True):
 
 
 def read_responses(answer: Answer) -> tuple[Response, ...]:
-    """The responses of a command, one a path.
+    """Return the responses of a command, one per path.
 
-    Raises UnreadableOutput, or CommandMissing where no server was asked.
+    Raises UnreadableOutput, or CommandMissing where no server was queried.
     """
     if answer.status in (126, 127):
         raise CommandMissing(
@@ -116,7 +116,7 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
 
 
 def refusal(body: bytes) -> str:
-    """The words of a refusal: of a traceback its last line that says something."""
+    """Return the message of a refusal: of a traceback its last line with text."""
     text = _message(body) or body[-_MOST_WORDS:].decode("utf-8", "replace")
     if "Traceback" not in text:
         return excerpt(text.encode())
@@ -200,9 +200,7 @@ def state_rows(answer: Answer, response: Response) -> list[dict[str, Any]]:
 
 
 def state_summary(found: Any) -> tuple[list[Mapping[str, Any]], str]:
-    """The rows of a summary of the State API, and what it says is missing from them; '' where
-    nothing is.
-    """
+    """Return the rows of the State API's summary, and its note on missing ones; '' for none."""
     result = table(table(table(found).get("data")).get("result"))
     cluster = table(table(table(result.get("result")).get("node_id_to_summary")).get("cluster"))
     rows = [table(row) for row in table(cluster.get("summary")).values()]
@@ -255,7 +253,7 @@ def seconds(milliseconds: object) -> int | None:
 
 
 def resources(value: object) -> Mapping[str, float]:
-    """Names and amounts, without those that only tell nodes apart."""
+    """Return names and amounts, without the resources that only identify nodes."""
     if not isinstance(value, dict):
         return {}
     found = ((str(name), amount(held)) for name, held in value.items())

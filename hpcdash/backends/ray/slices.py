@@ -184,7 +184,7 @@ class SliceRun(Struct, frozen=True):
 
 
 def slice_run(metadata: Mapping[str, object]) -> SliceRun | None:
-    """The run that a job's metadata tells of; None where they tell of none.
+    """Return the run in a job's metadata; None where they have none.
 
     Anyone can write such metadata.
     """

@@ -84,8 +84,9 @@ def activity_query(row: Mapping[str, Any], native: Mapping[str, str]) -> Query[A
 
 
 def parse_activity(answer: Answer) -> Activity:
-    """Raises what keeps the dashboard from telling of tasks; what it does not tell of actors is
-    left out.
+    """Parse the activity of a job; actors that the dashboard does not report are left out.
+
+    Raises the error that keeps the dashboard from reporting tasks.
     """
     responses = read_responses(answer)
     if not responses[0].is_success:
@@ -168,7 +169,7 @@ def _count_states(counts: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]
 
 
 def format_state(native: str) -> str:
-    """A state of a task or an actor in plain words."""
+    """Return a state of a task or an actor in plain text."""
     return _WORDS.get(native, native.lower().replace("_", " "))
 
 

@@ -1,5 +1,5 @@
-"""An allocation that is kept for runs: a batch script that waits for them in a spool folder, and
-runs one at a time.
+"""Allocation for runs: a batch script that waits for runs in a spool folder, and runs one at a
+time.
 """
 
 from __future__ import annotations

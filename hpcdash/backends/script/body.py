@@ -78,7 +78,7 @@ def job_name(prefix: str, kind: str, uid: str, most_letters: int | None = None) 
 
 
 def accounted_to(source: str, *, project: str, workspace: str, labels: Iterable[str]) -> list[str]:
-    """The words a job is accounted by, in order; none where nothing is said.
+    """Return the names a job is accounted by, in order; [] where none is configured.
 
     Raises ConfigError for another source.
     """
@@ -302,9 +302,7 @@ class Body(Struct, frozen=True):
 def effective_name(
     request: Request, uid: str, most_letters: int | None = None
 ) -> tuple[str, tuple[str, ...]]:
-    """The job's name, and what is to be said of it: the request's own, else one made of prefix,
-    kind and uid.
-    """
+    """Return the job's name and a note on it: the request's own, else prefix, kind and uid."""
     if not request.name:
         return job_name(request.site.name_prefix, request.kind, uid, most_letters), ()
     name = re.sub(r"[^A-Za-z0-9_-]", "", request.name)[:most_letters]
@@ -343,10 +341,10 @@ def watches_preemption(request: Request, place: Place) -> bool:
 
 
 def resume_part(request: Request, task: str) -> str:
-    """Bash that finds the checkpoint to go on from; a hint where a training says not where it
-    saves; '' for others.
+    """Return bash that finds the checkpoint to resume from.
 
-    `task` is the variable that holds an array's task.
+    It is a hint where a training does not name where it saves, and '' for other requests. `task` is
+    the variable with an array's task.
     """
     if request.checkpoints:
         return resume_lines(request.checkpoints, task)
@@ -355,8 +353,10 @@ def resume_part(request: Request, task: str) -> str:
 
 
 def in_code_folder(request: Request, place: Place) -> Request:
-    """The request with the folder of its `files` as its own, below which a relative one is meant;
-    else as it is.
+    """Return the request in the folder of its `files`; else unchanged.
+
+    A relative folder of the request is below that one. Raises UsageError without a folder of the
+    launch.
     """
     if not request.files or place.code_folder or request.work_dir.startswith("/"):
         return request
@@ -650,8 +650,10 @@ def share_mark(request: Request, place: Place) -> TaskMark:
 
 
 def _share_lines(request: Request, place: Place) -> str:
-    """The shell's lines by which a task of a shared pool hears that it is to suspend, on its first
-    node alone; and by which Python writes its log as it goes, since a silent task is cancelled.
+    """Return the shell's lines for a task of a shared pool.
+
+    They pass the request to suspend to its first node alone; and make Python write its log
+    unbuffered, since a silent task is cancelled.
     """
     if not request.is_task or not place.folder:
         return ""
@@ -675,8 +677,10 @@ MASTER_IP=${{MASTER_IP:-$MASTER_ADDR}}
 
 
 def _rank_lines(request: Request, environment: JobEnvironment) -> str:
-    """The shell's lines that number the nodes, for a program that starts its processes itself; ''
-    where none asks.
+    """Return the shell's lines that number the nodes, for a program that starts its processes
+    itself.
+
+    '' where none requests it.
     """
     if request.rank_variables != "nodes":
         return ""
@@ -698,9 +702,9 @@ def secret_variables(request: Request) -> dict[str, str]:
 
 
 def secrets_file(request: Request) -> bytes:
-    """The file of `secret_variables()`, as bash reads it.
+    """Return the file of `secret_variables()`, in the form that bash reads.
 
-    Raises UsageError for one whose value was not kept.
+    Raises UsageError for a value that was not stored.
     """
     if missing := [name for name, value in secret_variables(request).items() if value == NOT_KEPT]:
         raise UsageError(
@@ -724,7 +728,7 @@ def _text(name: str, text: str, message: str) -> str:
 
 
 def script_text(requested: str, options: Iterable[str], prefix: str, parts: Iterable[str]) -> str:
-    """The whole script: what was asked, in words, directives, then parts with a blank line between
+    """Return the whole script: a description, directives, then parts with a blank line between
     them.
     """
     head = ["#!/bin/bash", f"# {requested}", *(f"{prefix} {option}" for option in options)]
@@ -736,7 +740,7 @@ def script_text(requested: str, options: Iterable[str], prefix: str, parts: Iter
 def format_request(
     request: Request, slot_type: SlotType, environment: JobEnvironment, *, waits: bool = False
 ) -> str:
-    """`2 nodes × 4 GPUs = 8, torchrun on each node`: what a script's first line says."""
+    """Format a script's first line: `2 nodes × 4 GPUs = 8, torchrun on each node`."""
     slots = request_slots(request)
     if slots.slots == 0:
         where = "1 node, 1 CPU"

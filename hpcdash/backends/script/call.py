@@ -58,12 +58,11 @@ def call_command(
     environment: JobEnvironment,
     node_count: int,
 ) -> str:
-    """Bash that calls it on a node, in a container too.
-
-    Raises UsageError for what does not go together, by its field.
+    """Return bash that calls the function on a node, in a container too.
 
     For a launcher of Python it is the launcher's arguments. `folder` is the launch's, with the
-    files of `call_files()` in it; `uid` tells the launch from others.
+    files of `call_files()` in it; `uid` identifies the launch. Raises UsageError for conflicting
+    fields, by name.
     """
     from hpcdash.job.packaging import RunnerCall
 

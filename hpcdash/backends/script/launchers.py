@@ -196,7 +196,7 @@ def _lone_start(
 
 
 def _split_program(launcher: Launcher, command: str) -> tuple[str, str, list[str]]:
-    """(bash for before the launcher, its arguments, what is to be said of that)."""
+    """Return (bash before the launcher, its arguments, a note on them)."""
     first = _NO_PYTHON.match(command)
     found = list(_PROGRAM.finditer(command))
     if found and (found[0].start("program") == 0 or (first and len(found) == 1)):

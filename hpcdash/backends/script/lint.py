@@ -81,7 +81,7 @@ def lint(
 
 
 def directive_part(script: bytes) -> str:
-    """The lines of a script in which directives are looked for."""
+    """Return the lines of a script that may have directives."""
     return "\n".join(script.decode("utf-8", "surrogateescape").split("\n")[:_MOST_LINES_READ])
 
 
@@ -269,8 +269,9 @@ def parse_bytes(text: str, bare_unit_bytes: int) -> int | None:
 def overridden_demand(
     demand: Demand, names: Set[str], *, queues: Set[str], limit_seconds: Set[str]
 ) -> Demand:
-    """A demand with the places of what options `names` say over a script: those for its queues, and
-    for its time.
+    """Return a demand with the places of options `names` given over a script.
+
+    `queues` and `limit_seconds` are the options for its queues, and for its time.
     """
     if not names:
         return demand

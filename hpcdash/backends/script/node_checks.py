@@ -1,6 +1,4 @@
-"""Ready checks of a node: bash that tries its GPUs, its disks and its clock, and how what it says
-is read.
-"""
+"""Ready checks of a node: bash that tries its GPUs, disks and clock, and the parser of its output."""
 
 from __future__ import annotations
 
@@ -118,10 +116,9 @@ esac
 
 
 class NodeCheck(Struct, frozen=True):
-    """One of them: what it does in words, its time limit, and its bash, which prints a finding in
-    its last line.
+    """Node check: its description, time limit, and bash, which prints a finding in its last line.
 
-    It ends with 77 where there is nothing to check. `is_python`: it is Python 3.8, of the standard
+    It exits with 77 where there is nothing to check. `is_python`: it is Python 3.8, of the standard
     library.
     """
 

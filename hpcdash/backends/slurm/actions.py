@@ -1,4 +1,4 @@
-"""scancel and scontrol on jobs: how each is asked, and what it says of the jobs it acted on."""
+"""scancel and scontrol on jobs: their command lines, and the outcomes in their output."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ _CUT_OFF = (124, 137, 143)
 
 
 class Target(Struct, frozen=True):
-    """A job as it was asked for and the argument that stands for it, or for a part of it.
+    """Requested job, and the argument of the command for it, or for a part of it.
 
-    `is_shared`: the argument stands for other jobs too.
+    `is_shared`: the argument covers other jobs too.
     """
 
     job_id: str
@@ -81,8 +81,9 @@ class Target(Struct, frozen=True):
 
 
 def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
-    """Outcomes of `scancel -v ID…`, which says what it begins and what fails, and ends well for ids
-    nobody knows.
+    """Read outcomes of `scancel -v ID…`, which prints what it begins and what fails.
+
+    It succeeds for unknown IDs.
     """
     lines = _lines(answer)
     errors: dict[str, str] = {}
@@ -115,12 +116,12 @@ def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
 
 
 def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> tuple[Outcome, ...]:
-    """Outcomes of `timeout … scancel -v --state=RUNNING --signal=…`: it names each job or task it
-    sends to.
+    """Read outcomes of `timeout … scancel -v --state=RUNNING --signal=…`.
 
-    A task of an array of which others wait gets the signal, and scancel hears that the job is in
-    transition: that comes from the record of those that wait. Of a job that is no array it means
-    that the signal was not sent yet. Which job is in transition is not said, only how many are.
+    scancel names each job or task that it signals. A task of an array with pending tasks gets the
+    signal, and scancel reports that the job is in transition: that comes from the record of the
+    pending tasks. For a job that is no array it means that the signal was not sent yet. It reports
+    how many jobs are in transition, not which.
     """
     lines = _lines(answer)
     errors = [(found[1], found[2]) for line in lines if (found := _KILL_ERROR.fullmatch(line))]
@@ -163,11 +164,10 @@ def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> 
 
 
 def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
-    """Outcomes of `scontrol hold ID,ID…` and the like: a line for each job that failed, none for
-    the others.
+    """Read outcomes of `scontrol hold ID,ID…` and the like: a line for each failed job only.
 
-    Of an array's tasks it says `88_0,4-5: No error` and `88_1-3: Job is pending execution` where
-    only some failed.
+    For an array it prints `88_0,4-5: No error` and `88_1-3: Job is pending execution` where only
+    some tasks failed.
     """
     if answer.status == 0:
         return _each(targets, lambda target: Outcome(target.job_id, True))
@@ -240,7 +240,7 @@ def _is_one(job: JobId) -> bool:
 
 
 def _is_same_job(requested: str, known: str) -> bool:
-    """Whether what scancel names (88_3, 29, 29.0) is the job asked for, or a task of it."""
+    """Whether the ID in scancel's output (88_3, 29, 29.0) is the requested job, or a task of it."""
     job = _read(known.partition(".")[0])
     return job is not None and covers(parse_job_id(requested), job)
 
@@ -309,9 +309,7 @@ _NAME = re.compile(r"[^\s,=\x00-\x1f\x7f]+")
 
 
 class Alteration(Struct, frozen=True):
-    """`NAME=VALUE` words of `scontrol update`: for any jobs, for one job at a time, and for whole
-    arrays.
-    """
+    """`NAME=VALUE` arguments of `scontrol update`: for any jobs, for single jobs, for whole arrays."""
 
     fields: tuple[str, ...] = ()
     one_job_fields: tuple[str, ...] = ()
@@ -445,7 +443,7 @@ _SCONTROL_WORDS = {
 
 
 def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
-    """The commands for a request; raises UsageError for what cannot be asked, naming it."""
+    """Return the commands for a request; raises UsageError that names an unsupported part."""
     jobs = [(job_id, _read_id(job_id)) for job_id in dict.fromkeys(request.job_ids)]
     if not jobs:
         raise UsageError("no job is named")

@@ -1,9 +1,8 @@
-"""One job as Slurm tells it: scontrol show job, and how its answer joins the job's row from squeue
-or sacct.
+"""Detail of one job: scontrol show job, joined with the job's row from squeue or sacct.
 
-A job's name or comment may hold lines that look like scontrol's own, so the columns of the schema
-come from the row; of this answer only the log paths are taken, and what is shown as Slurm's own
-words.
+A job's name or comment may contain lines that look like scontrol's own, so the columns of the
+schema come from the row; of this answer only the log paths are taken, and the text shown as Slurm's
+own.
 """
 
 from __future__ import annotations
@@ -197,9 +196,7 @@ _HISTORY_LIMIT_SECONDS = 60.0
 
 
 def parse_script(answer: Answer) -> Script:
-    """The script; scontrol of 22.05 ends with status 0 where it has none, and says why on
-    stderr.
-    """
+    """Parse the script; scontrol of 22.05 exits with 0 without one, and reports why on stderr."""
     if answer.status == 0 and answer.stdout:
         return Script(_text(answer.stdout), "Slurm's own copy")
     text = excerpt(answer.stderr)
@@ -281,10 +278,9 @@ class SlurmDetail(ClusterPart, DetailPart):
         return query_on(Query(argv, parse, cap_bytes=TEXT_BYTES), cluster)
 
     def join(self, job: pa.Table, native: Mapping[str, str]) -> JobDetail:
-        """The row with the files scontrol reports; a pending array's keep %a for the task that is
-        not known yet.
+        """Join the row with the files that scontrol reports; a pending array's keep %a.
 
-        The texts that a person chose are the row's: in `native` lines of theirs that look like
+        Texts chosen by a person are the row's: lines of theirs in `native` that look like
         scontrol's own are dropped.
         """
         row = plain_detail(self.clusters, JobDetail(job, native)).job

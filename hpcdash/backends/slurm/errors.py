@@ -1,6 +1,4 @@
-"""Reads how a Slurm command failed: from its exit status and its own words to an error with a next
-step.
-"""
+"""Errors of Slurm commands: from exit status and own message to an error with a next step."""
 
 from __future__ import annotations
 
@@ -125,7 +123,7 @@ def accounting_unavailable(
     *,
     command: tuple[str, ...] = (),
 ) -> AccountingUnavailable:
-    """The error of an answer that tells of no accounting; `command` as in `failure`."""
+    """Return the error of an answer that reports no accounting; `command` as in `failure`."""
     text = excerpt(answer.stderr) or excerpt(answer.stdout)
     return AccountingUnavailable(
         message, next_step, argv=command or answer.argv, status=answer.status, words=text
@@ -143,8 +141,9 @@ def require_success(answer: Answer) -> None:
 
 
 def unreadable(answer: Answer, what: str, command: tuple[str, ...] = ()) -> UnreadableOutput:
-    """The error of an answer that ended well but is not in the format asked for; `command` as in
-    `failure`.
+    """Return the error of a successful answer in an unexpected format.
+
+    `command` as in `failure`.
     """
     argv = command or answer.argv
     name = program_name(argv)

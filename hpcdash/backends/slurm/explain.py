@@ -71,7 +71,10 @@ def count_phrase(one: str, many: str) -> Formatter:
 
 
 def memory(each: str, *, all_of_it: str) -> Formatter:
-    """`4G of memory per node`; a bare number counts MB, and `all_of_it` says what 0 means."""
+    """Explain `4G of memory per node`.
+
+    A bare number counts MB, and `all_of_it` is the text for 0.
+    """
 
     def formatter(value: str | None) -> str:
         text = (value or "").strip()
@@ -209,9 +212,7 @@ def export(value: str | None) -> str:
 
 
 def cpu_frequency(value: str | None) -> str:
-    """`CPU frequency 2400000 to 3000000 kHz`; words such as high, low and performance as they
-    are.
-    """
+    """Explain `CPU frequency 2400000 to 3000000 kHz`; names such as high and low are unchanged."""
     text = value or ""
     low, dash, high = text.partition("-")
     if dash and low.isdigit():

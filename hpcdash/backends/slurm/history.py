@@ -166,7 +166,7 @@ def refused_submissions(raw: pa.Table) -> pa.Array:
 
 
 def none_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Null for what Slurm prints where there is nothing to say."""
+    """Replace Slurm's text for an absent value by null."""
     return pc.if_else(
         pc.is_in(column, pa.array([*NOTHING, "None assigned"])),
         pa.scalar(None, pa.string()),
@@ -261,7 +261,7 @@ def limit_seconds(minutes_text: str) -> int | None:
 
 
 def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
-    """Field → what sacct says; the first job where the id names an array."""
+    """Parse sacct's fields by name; of the first job where the ID names an array."""
     require_success(answer)
     header, newline, rest = answer.stdout.partition(b"\n")
     names = header.decode("utf-8", "replace").split(token)
@@ -286,7 +286,10 @@ def parse_scope(answer: Answer, *, user: str) -> HistoryScope:
 
 
 def _hides_others(answer: Answer, user: str) -> bool | None:
-    """None where it is not told, and for a coordinator, who sees the jobs of some accounts."""
+    """Return whether others' jobs are hidden; None where unknown, and for a coordinator.
+
+    A coordinator sees the jobs of some accounts.
+    """
     require_success(answer)
     settings: dict[str, str] = {}
     levels: list[tuple[str, str]] = []

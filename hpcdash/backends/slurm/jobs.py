@@ -92,9 +92,7 @@ def _with_exclusive(layout: Layout) -> Layout:
 def _parse_each(
     answer: Answer, *, parse: Callable[[Answer], ParsedTable], own: str, requested: frozenset[str]
 ) -> ParsedTable:
-    """Rows of several clusters; of those with a name of their own only what was `wanted` (none:
-    all).
-    """
+    """Parse rows of several clusters; of those with a name only the `wanted` IDs (none: all)."""
     parsed = parse(known_in_part(answer))
     if not requested:
         return parsed
@@ -114,11 +112,10 @@ def _parse_each(
 def jobs_on_cluster(
     scope: JobScope, *, counts_gpus: bool = True, layout: Layout = LAYOUT
 ) -> Query[ParsedTable]:
-    """squeue for a scope, hidden partitions included; filtered by the server where Slurm can (one
-    user, one job).
+    """Return the squeue query of a scope, hidden partitions included.
 
-    What is left of an array ('11_[3-9%1]') is asked for as the whole array. `counts_gpus`: the
-    site's TRES count GPUs.
+    The server filters where Slurm can (one user, one job). The rest of an array ('11_[3-9%1]') is
+    requested as the whole array. `counts_gpus`: the site's TRES count GPUs.
     """
     token = fresh_token()
     selection: tuple[str, ...] = ()
@@ -141,10 +138,10 @@ def jobs_on_cluster(
 
 
 def queue_id(job_id: str) -> str:
-    """The id squeue takes for a row: it reads '6_[1-2,4-6]' as jobs 6 and 4, and shows those of
-    somebody else.
+    """Return the ID that squeue takes for a row.
 
-    Raises UsageError for what is no id: squeue takes '6;x' for job 6.
+    squeue reads '6_[1-2,4-6]' as jobs 6 and 4, and shows those of another user. Raises UsageError
+    for a text that is no ID: squeue takes '6;x' for job 6.
     """
     requested = job_id.partition("_[")[0]
     if not _JOB_ID.fullmatch(requested):
@@ -233,9 +230,7 @@ def _reasons(column: pa.ChunkedArray) -> pa.Array:
 
 
 def states(native: pa.Array, reason: pa.Array) -> pa.Array:
-    """Our states as a dictionary column from Slurm's words and reasons (both dictionary
-    columns).
-    """
+    """Return our states as a dictionary column from Slurm's states and reasons (dictionaries too)."""
     names = [str(state) for state in JobState]
     name_codes = {name: index for index, name in enumerate(names)}
     by_native = pa.array(
@@ -287,9 +282,7 @@ def accounted_exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.
 def array_columns(
     ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.ChunkedArray
 ) -> dict[str, pa.Array]:
-    """The columns that say what of an array a row is: array_id, array_task, _number, _task,
-    _tasks.
-    """
+    """Return the columns of a row's array: array_id, array_task, _number, _task, _tasks."""
     null = pa.scalar(None, pa.string())
     tasks = pc.if_else(pc.equal(tasks, _MANY_TASKS), null, tasks)
     is_array = pc.is_valid(tasks)
@@ -306,9 +299,9 @@ def array_columns(
 def _job_gpus(
     raw: dict[str, pa.ChunkedArray], reported: pa.Array, counts_gpus: bool, active: pa.Array
 ) -> pa.Array:
-    """GPUs of each job: those its TRES name, else those it asked for, else 0.
+    """Return the GPUs of each job: those of its TRES, else the requested ones, else 0.
 
-    Null where only a whole node was asked for, and its GPUs, which the job has, are not in its
+    Null where only a whole node was requested, and its GPUs, which the job has, are not in its
     TRES.
     """
     nodes = values.integers(raw["numnodes"])

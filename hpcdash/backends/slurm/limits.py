@@ -1,9 +1,7 @@
-"""The limits of a user's associations and QoS, and how much of each is used: sacctmgr and scontrol.
+"""Limits of a user's associations and QoS, and their use: sacctmgr and scontrol. Runs nothing.
 
-Runs nothing.
-
-The database knows every limit; the controller's association manager knows what is used, of all
-accounts above, and of those QoS that somebody has used. Names in both are administrators'.
+The database knows every limit; the controller's association manager knows the use, of all accounts
+above, and of QoS used so far. Names in both are administrators'.
 """
 
 from __future__ import annotations
@@ -118,8 +116,9 @@ class _Controller(Struct, frozen=True):
 
 
 def limits_query(user: str, cluster: str = "") -> Query[ParsedTable]:
-    """A user's limits ('': whoever asks), in one round trip; a database may serve several
-    clusters.
+    """Return the query for a user's limits ('': the caller), in one round trip.
+
+    A database may serve several clusters.
     """
     token = fresh_token()
     argv = slurm(
@@ -138,11 +137,11 @@ def limits_query(user: str, cluster: str = "") -> Query[ParsedTable]:
 
 
 def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
-    """Rows of domain.schema.LIMITS: of one's associations, of the accounts above them, of QoS one
-    may use and of those that partitions apply.
+    """Parse the rows of domain.schema.LIMITS.
 
-    What the database does not tell is taken from the controller, and the other way round; raises
-    where neither tells anything.
+    They are of one's associations, of the accounts above them, of QoS one may use and of those that
+    partitions apply. Values missing in the database are taken from the controller, and the other
+    way round; raises where both are empty.
     """
     parts = _parts(answer, token)
     if len(parts) != _PARTS:
@@ -333,9 +332,9 @@ def _qos_rows(
     accounts: Sequence[str],
     queues: list[str] | None,
 ) -> Iterator[dict[str, Any]]:
-    """`user` is name and number.
+    """Return the rows of QoS; `user` is name and number.
 
-    A QoS of a partition that jobs cannot be told from by their own QoS is not counted.
+    A partition's QoS is not counted where its jobs cannot be distinguished by their own QoS.
     """
     name = reported["name"]
     for limit in _OF_QOS:
@@ -377,8 +376,9 @@ def _limit_rows(
     jobs: Mapping[str, str | None],
     queues: list[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A row for each amount that a limit sets; `used` None: the controller tells nothing, and the
-    jobs are counted.
+    """Return a row for each amount that a limit sets.
+
+    `used` None: the controller reports nothing, and the jobs are counted.
     """
     message, now = reported.get(limit.field, ""), (used or {}).get(limit.key, "")
     most = _reported_amounts(message, limit) or _controller_amounts(now, limit, which=0)

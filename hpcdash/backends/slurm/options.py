@@ -169,9 +169,7 @@ def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str
 
 
 def split_arguments(text: str) -> list[str]:
-    """The words of one directive as sbatch splits them: `#` ends it even inside a word, `""` is no
-    word at all.
-    """
+    """Split one directive like sbatch: `#` ends it even inside a word, `""` is no word at all."""
     parts: list[str] = []
     word: list[str] = []
     at = 0
@@ -223,9 +221,9 @@ _OF_NO_JOB = frozenset({"test-only", "wait", "wrap", "help", "usage", "version"}
 
 
 def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) -> tuple[str, ...]:
-    """A person's own options as they were written, each once, in order, and the nodes to leave out.
+    """Return a person's own options unchanged, each once, in order, and the excluded nodes.
 
-    Raises UsageError naming all options that are the request's to say, however spelt: `-N4`,
+    Raises UsageError naming all options that belong to the request, however spelt: `-N4`,
     `--node=4`, `-N 4`.
     """
     stored: dict[str, None] = {}
@@ -357,10 +355,10 @@ class SubmitLine:
 def read_submit_line(
     line: str, row: Mapping[str, Any], script: Script | None, command: str | None = None
 ) -> SubmitLine | None:
-    """The words of a SubmitLine; None where it is none of sbatch's.
+    """Parse the arguments of a SubmitLine; None where it is none of sbatch's.
 
-    `command` is what scontrol shows as Command: the script and its arguments, '(null)' of a job
-    that had no such file, None where that is not known.
+    `command` is Command as scontrol shows it: the script and its arguments, '(null)' for a job
+    without such a file, None where it is unknown.
     """
     # The script is often in the job's folder, and so are other files.
     for text, times in (

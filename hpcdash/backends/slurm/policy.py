@@ -44,11 +44,10 @@ def priority_query(job_id: str) -> Query[Mapping[str, str]]:
 
 
 def parse_priority(answer: Answer) -> Mapping[str, str]:
-    """Factor → its points, with the part of its most; {} for a job that takes no part in the
-    contest for nodes.
+    """Parse the points of each factor, with their share of the maximum.
 
-    Where priorities are not multifactor sprio says so and there is nothing to tell. Factors that
-    give nothing and can give nothing are left out.
+    {} for a job that does not compete for nodes. Where priorities are not multifactor sprio reports
+    so, and the result is empty. Factors that give nothing and can give nothing are left out.
     """
     message = (answer.stdout + answer.stderr).decode("utf-8", "replace")
     if "priority/multifactor" in message or "Unable to find jobs" in message:

@@ -1,6 +1,4 @@
-"""Asks once a connection whether Slurm is here, which version, who we are, and what the clock
-says.
-"""
+"""Probe of Slurm once per connection: presence, version, user and clock."""
 
 from __future__ import annotations
 
@@ -196,7 +194,7 @@ class SlurmProbe(ProbePart):
     )
 
     def query(self) -> Query[Probe]:
-        """One shell on the other side; asks the controller for its configuration once."""
+        """Return the query of one remote shell; it requests the controller's configuration once."""
         return Query(
             with_clusters_variable("sh", "-c", _SCRIPT),
             parse_probe,

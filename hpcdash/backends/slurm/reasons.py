@@ -235,7 +235,7 @@ class SlurmReasons(ReasonsPart):
     """Slurm's reasons, which are codes."""
 
     def hint(self, state: str, reason: str | None) -> str:
-        """One short clause, or '' where Slurm's own word says it all."""
+        """Return one short clause, or '' where Slurm's own reason suffices."""
         if not reason:
             return {"held": "held; release it to let it run"}.get(state, "")
         known = _EXACT.get(reason)
@@ -268,7 +268,7 @@ class SlurmReasons(ReasonsPart):
         return ""
 
     def policy(self, state: str, reason: str | None) -> PolicyReason | None:
-        """By the words that Slurm builds such reasons from."""
+        """Return the policy behind a reason, by the parts from which Slurm builds such reasons."""
         if state not in WAITING or not reason:
             return None
         head = re.split(r"[,(:]", reason, maxsplit=1)[0].strip()

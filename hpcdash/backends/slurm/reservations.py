@@ -63,7 +63,9 @@ class _Person(Struct, frozen=True):
 
 
 def reservations_query(user: str) -> Query[ParsedTable]:
-    """All reservations, and what a user ('': whoever asks) is in, in one round trip."""
+    """Return the query for all reservations and a user's groups ('': the caller), in one round
+    trip.
+    """
     token = fresh_token()
     return Query(
         slurm("sh", "-c", _SCRIPT, "sh", token, user),
@@ -149,7 +151,7 @@ def _row(line: str, person: _Person) -> dict[str, Any]:
 
 
 def _names(text: str) -> list[str] | None:
-    """None where nobody is named."""
+    """Return the listed names; None for an empty list."""
     return [name for name in text.split(",") if name] or None
 
 
@@ -178,6 +180,9 @@ def _is_allowed(
 
 
 def _lets_in(listed: Collection[str], mine: Collection[str]) -> bool:
-    """Names with `-` before them are kept out, and then all others are let in."""
+    """Return whether a list admits a name.
+
+    Names after `-` are excluded, and all others admitted.
+    """
     excluded = {name[1:] for name in listed if name.startswith("-")}
     return not excluded.intersection(mine) if excluded else bool(set(listed).intersection(mine))

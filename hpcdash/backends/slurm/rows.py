@@ -40,9 +40,7 @@ class Layout(Struct, frozen=True):
 
 
 class Columns(Struct, frozen=True):
-    """Text columns named as in the layout (plain ones null where Slurm said nothing), and what was
-    rejected.
-    """
+    """Text columns named as in the layout (plain ones null for an absent value), and rejected rows."""
 
     table: pa.Table
     rejected: tuple[str, ...]

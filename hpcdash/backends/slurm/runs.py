@@ -453,8 +453,9 @@ def sizes(texts: pa.Array) -> pa.Array:
 
 
 def cpu_seconds(texts: pa.Array) -> pa.Array:
-    """'00:10.909' and '01:02:03' as seconds; with days, and what is no time, one look a distinct
-    text.
+    """Convert '00:10.909' and '01:02:03' to seconds.
+
+    Times with days, and texts that are no time, are parsed once per distinct text.
     """
     clock = pc.extract_regex(
         texts, r"^(?:(?P<h>[0-9]{2,3}):)?(?P<m>[0-9]{2}):(?P<s>[0-9]{2})(?:\.(?P<f>[0-9]{3}))?$"

@@ -314,11 +314,9 @@ def _accounted(request: Request) -> list[str]:
 
 
 def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
-    """A person's `--gres=tmp:10` beside the slots' own: of two such options sbatch takes the last
-    alone.
+    """Merge a person's `--gres=tmp:10` with the slots' own: sbatch takes only the last.
 
-    `--gres=none` asks for nothing besides; within a list sbatch would take it for a resource's
-    name.
+    `--gres=none` requests nothing more; within a list sbatch would take it for a resource's name.
     """
     ours = next((option for option in generated if option.startswith("--gres=")), None)
     if ours is None:
@@ -578,11 +576,11 @@ signal_nodes() {
 def keep_status(
     parts: Sequence[Word], signal: str = "", *, log: str = "", is_alone: bool = False
 ) -> tuple[str, tuple[Word, ...]]:
-    """Bash and words for the tasks of an srun, so that its status is that of the task that failed.
+    """Return bash and arguments for the tasks of an srun with the status of the failed task.
 
-    `signal` is for the words' own processes: what is around them goes on. With `log`, bash for a
-    path without its ending, each task's output is in `LOG.rank-N.out` and `.err` too. `is_alone`:
-    there is but one task.
+    `signal` is for the processes of the arguments: the shell around them continues. With `log`,
+    bash for a path without its ending, each task's output is in `LOG.rank-N.out` and `.err` too.
+    `is_alone`: there is only one task.
     """
     around = (Word("bash"), Word("-c"), Word('"$on_node"', is_shell=True), Word("on_node"))
     message, before, after = ("", "", "") if is_alone else (_STATUS_SAID, "", _STATUS_AFTER)
@@ -597,7 +595,7 @@ def keep_status(
 
 
 def _rank_log(request: Request, place: Place) -> str:
-    """Bash for the name of the logs of ranks without their endings; '' where none is asked for.
+    """Return bash for the logs of ranks without their endings; '' where none are requested.
 
     Raises UsageError.
     """
@@ -625,8 +623,9 @@ def _log_name(request: Request, place: Place) -> str:
 
 
 def _preemption_watch(request: Request, place: Place) -> str:
-    """Bash by which the script requeues its preempted job; '' where that would begin anew, or
-    nobody asked for it.
+    """Return bash with which the script requeues its preempted job.
+
+    '' where that would start over, or was not requested.
     """
     if not watches_preemption(request, place):
         return ""
@@ -643,14 +642,14 @@ def srun_line(
     srun_options: Sequence[str] = (),
     is_lone: bool = False,
 ) -> str:
-    """Bash for sbatch's script: `words` on each node by one srun, which is waited for; its status
-    is the script's.
+    """Return bash for sbatch's script: `words` on each node by one srun, whose status is the
+    script's.
 
     `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `words` are
-    passed as they are: what is to be expanded on a node is in a `bash -c` among them. A container
-    that does not inherit the environment has its variables among `words`. One that `is_lone` starts
-    once, without srun, and ranks on all nodes by itself. Raises UsageError for what bash cannot
-    hold.
+    passed unchanged: parts to be expanded on a node are in a `bash -c` among them. A container that
+    does not inherit the environment has its variables among `words`. A command that `is_lone`
+    starts once, without srun, and starts ranks on all nodes by itself. Raises UsageError for text
+    that bash cannot contain.
     """
     started = quote_arguments(parts) if is_lone else _srun(parts, tasks_per_node, srun_options, "")
     return f"{_settings(None if is_lone else tasks_per_node)}\n{started}\n"
@@ -758,10 +757,10 @@ fi
 
 
 def preamble(launcher: Launcher, nodes: int | None, *, has_ranks: bool = False) -> str:
-    """Bash for before the fan-out: ends the job where not `nodes` nodes were given (None: any
-    number will do).
+    """Return bash before the fan-out: it ends the job unless it has `nodes` nodes (None: any
+    number).
 
-    `has_ranks`: the command is told where the first node is, though no launcher starts it.
+    `has_ranks`: the command gets the address of the first node, though no launcher starts it.
     """
     count = "" if nodes is None else _COUNT.format(nodes=int(nodes))
     address = "" if launcher is Launcher.PLAIN and not has_ranks else _ADDRESS
@@ -819,11 +818,10 @@ export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
 
 
 def end_time(limit_seconds: int | None) -> str:
-    """Bash for sbatch's script: epoch seconds in HPCDASH_END_TIME, anew each time a requeued job
-    starts.
+    """Return bash that sets HPCDASH_END_TIME to epoch seconds at each start of a requeued job.
 
-    Where Slurm does not answer it is the start and the limit; without a limit it is empty, and not
-    known.
+    If Slurm does not respond it is the start plus the limit; without a limit it is empty, which
+    means unknown.
     """
     return _END_TIME.format(else_at=from_now(limit_seconds) or "")
 

@@ -38,8 +38,9 @@ _NO_SHARES_STEP = "Jobs start in the order in which they were submitted (priorit
 
 
 def shares_query(user: str) -> Query[ParsedTable]:
-    """All accounts, and of the users one ('': whoever asks): the controller sends the shares of no
-    other user.
+    """Return the query for all accounts and one user ('': the caller).
+
+    The controller sends the shares of no other user.
     """
     whose = ("-u", user) if user else ()
     argv = slurm("sshare", "-h", "-P", "-m", *whose, "-o", ",".join(_FIELDS))

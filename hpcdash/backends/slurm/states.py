@@ -1,4 +1,4 @@
-"""Slurm's words for the states of jobs and nodes, and ours for them.
+"""Slurm's states of jobs and nodes, and ours.
 
 Source: squeue(1) JOB STATE CODES, sinfo(1) NODE STATE CODES, and the sources up to 25.05 for those
 they leave out.
@@ -111,7 +111,7 @@ def is_held(reason: str) -> bool:
 
 
 def only_waits(reason: str) -> bool:
-    """Whether a reason says why a job does not start, and nothing of how it ended."""
+    """Whether a reason explains only why a job does not start, and not how it ended."""
     return reason.split(",")[0] in _WAITING_REASONS or reason.startswith(_WAITING_BEGINNINGS)
 
 

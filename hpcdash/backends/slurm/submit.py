@@ -210,7 +210,7 @@ def _submit_line(
 
 
 def _split_options(given: Iterable[Option], row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The options that are given again, and in words those that are not."""
+    """Return the options to repeat, and a note on the others."""
     remaining: list[str] = []
     dropped: list[str] = []
     has_folder = any(option.name == "chdir" for option in given)
@@ -255,7 +255,7 @@ def _blank_notes(line: SubmitLine, arguments: Sequence[str]) -> list[str]:
 def _with_limits(
     parts: Sequence[str], limits: NewLimits, row: Mapping[str, Any], in_script: Sequence[Option]
 ) -> list[str]:
-    """The options with other limits; memory by the option that it was asked with."""
+    """Return the options with other limits; memory by the option that requested it."""
     replaced: dict[str, str] = {}
     if limits.time_seconds is not None:
         replaced["time"] = f"--time={-(-limits.time_seconds // 60)}"
@@ -324,9 +324,7 @@ def _throttle(given: str | None) -> int | None:
 def _recorded_options(
     row: Mapping[str, Any], native: Mapping[str, str], in_script: Sequence[Option]
 ) -> list[str]:
-    """Options for what scontrol tells of a job; these take the place of the script's own, which say
-    the same.
-    """
+    """Return options for values in scontrol's record; they replace the script's equal ones."""
 
     def value_text(key: str) -> str:
         value = find_last_value(native, key) or ""
@@ -376,7 +374,10 @@ def _as_pattern(path: str | None, row: Mapping[str, Any], native: Mapping[str, s
 
 
 def _as_option(name: str, value: str) -> str:
-    """`gres:gpu:2` is what `--gres=gpu:2` and `--gpus=2` are told as; `1-1` nodes are one."""
+    """Return the option of a recorded value: `gres:gpu:2` for `--gres=gpu:2` and `--gpus=2`.
+
+    `1-1` nodes are one.
+    """
     if name == "gres":
         return value.replace("gres:", "").replace("gres/", "")
     if name == "gpus":
@@ -423,8 +424,10 @@ def _explain(line: str) -> str:
 
 
 def _read(answer: Answer, job_id: str, clusters: Clusters = NO_OTHERS) -> tuple[Outcome, ...]:
-    """`Submitted batch job 93 on cluster lab2`, or `93;lab2` where the script asks for that: the
-    new job is 93@lab2.
+    """Read the outcome of sbatch; the new job is 93@lab2.
+
+    The output is `Submitted batch job 93 on cluster lab2`, or `93;lab2` where the script requests
+    that.
     """
     if answer.status == 0:
         found = _SUBMITTED.search(answer.stdout) or _PARSABLE.search(answer.stdout)

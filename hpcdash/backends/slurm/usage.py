@@ -105,9 +105,9 @@ def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
 
 
 def parse_running(answer: Answer, *, requested: Usage) -> Usage:
-    """`asked` with what the running steps use; raises SchedulerRefused for another user's job.
+    """Add the use of the running steps to `asked`; raises SchedulerRefused for another user's job.
 
-    sstat always exits 0; if stdout is empty, its stderr tells what went wrong.
+    sstat always exits 0; if stdout is empty, its stderr has the error.
     """
     require_success(answer)
     text = answer.stderr.decode("utf-8", "replace")

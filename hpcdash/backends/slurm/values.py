@@ -156,7 +156,7 @@ def tres_columns(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
 
 
 def pairs(text: str) -> dict[str, str]:
-    """KEY=VALUE words of scontrol, by key; of a key that comes twice the first."""
+    """Return the KEY=VALUE words of scontrol by key; the first of a repeated key."""
     found: dict[str, str] = {}
     for word in text.split():
         key, is_pair, value = word.partition("=")

@@ -1,8 +1,7 @@
-"""`python -m slice_driver`: takes slices, runs the request's command on all of their workers, and
-tries again.
+"""`python -m slice_driver`: takes slices, runs the request's command on their workers, and retries.
 
-The request is request.json in the working directory. Lines that begin with "hpcdash:" say what
-becomes of it.
+The request is request.json in the working directory. Lines that begin with "hpcdash:" report its
+progress.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def say(text: str) -> None:
 
 @ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)
 class SliceHead:
-    """Holds the head resource of one slice: nobody else takes the slice meanwhile."""
+    """Holder of the head resource of one slice, so that no other job takes the slice meanwhile."""
 
     def __init__(self) -> None:
         self._is_over = threading.Event()
@@ -171,8 +170,7 @@ def run_worker(
 
 @dataclass
 class Slice:
-    """One slice that is held: its actor, what it told, and what is ready once it does not hold it
-    any more.
+    """Held slice: its actor, its facts, and the reference that is ready once it is released.
 
     `places` are (address, port, node ID) of its workers, the head's first.
     """
@@ -338,7 +336,7 @@ class SliceRun:
         return f"{text}, after {seconds / 60:.0f} min"
 
     def _request_slices(self, count: int) -> dict[Any, Any]:
-        """Heads of slices that are waited for, by what they will tell."""
+        """Return the requested heads of slices, by the reference of their facts."""
         actor: Any = SliceHead
         resources = {self.request["head_resource"]: 1}
         heads = [actor.options(resources=resources).remote() for _ in range(count)]
@@ -451,7 +449,7 @@ class SliceRun:
 
     @property
     def look(self) -> float:
-        """Seconds from one look for more slices to the next."""
+        """Seconds between two checks for more slices."""
         return min(_LOOK_SECONDS, self.grows_every)
 
     def lost(self, slices: Sequence[Slice], *, is_probed: bool = False) -> str:

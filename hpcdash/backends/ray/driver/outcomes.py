@@ -1,6 +1,6 @@
-"""Whether an attempt was preempted or failed, how often it is tried again, and when it grows.
+"""Outcome of an attempt, preempted or failed, the number of retries, and the time of growth.
 
-Asks nothing.
+Queries nothing.
 """
 
 from __future__ import annotations
@@ -166,9 +166,7 @@ def may_grow(
     after: float,
     every: float,
 ) -> bool:
-    """Whether to look for a larger size now: each `every` seconds, at the earliest `after` the last
-    change.
-    """
+    """Whether to check for a larger size now: `every` seconds, and `after` the last change."""
     return size < max(sizes) and now - changed_at >= after and now - looked_at >= every
 
 

@@ -1,4 +1,4 @@
-"""Words of a command that bash is to read, and what a container's runtime is started with."""
+"""Words of a command that bash reads, and the start of a container's runtime."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Word(Struct, frozen=True):
 
 
 def words(texts: Iterable[str | Word]) -> tuple[Word, ...]:
-    """Literal texts as words; words stay.
+    """Return literal texts as words; words are unchanged.
 
-    Raises UsageError for a zero byte, which no argument can hold.
+    Raises UsageError for a zero byte, which no argument can contain.
     """
     made = tuple(text if isinstance(text, Word) else Word(text) for text in texts)
     for word in made:
