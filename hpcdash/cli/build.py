@@ -75,8 +75,7 @@ _NEXT_STEP = (
 
 
 def found_here() -> dict[str, str]:
-    """Return this machine's schedulers in order of trial, with the server that each configuration
-    names.
+    """Return this machine's schedulers in order of trial, with the servers they are configured for.
 
     Commands without a configuration are installed packages, and no cluster; a configuration that
     names no server belongs to none either. Whether the commands exist is not checked.

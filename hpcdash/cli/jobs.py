@@ -94,7 +94,7 @@ async def _tidy(session: ClusterSession) -> None:
 
 
 async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
-    """Fetch the kind, and for nodes and queues the whole queue, from which their jobs are counted."""
+    """Fetch the kind, and for nodes and queues also the whole queue, to count their jobs."""
     if kind is Kind.LIMITS:
         return await _fetch_limits(store)
     if kind not in (Kind.NODES, Kind.QUEUES):

@@ -52,11 +52,10 @@ def run_simulate(
     load: float,
     form: str,
 ) -> None:
-    """Print the results of a trace under the rules, first come first served, and on each user's own
-    nodes.
+    """Print the results of a trace under the rules, first come first served, and on own nodes.
 
-    The rules are those of a pool of the configuration where one is named, overridden by the
-    options.
+    On own nodes each user has some. The rules are those of a pool of the configuration where one is
+    named, overridden by the options.
     """
     from hpcdash.services.share.charts import draw_outcomes, outcome_figures
     from hpcdash.services.share.coordinator import pool_rules

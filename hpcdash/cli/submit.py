@@ -272,7 +272,7 @@ class Submitting(Protocol):
     """Protocol of a submission, made once or as the links of a chain."""
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
-        """Plan one more submission, which waits for `after` unless the person chose dependencies."""
+        """Plan one more submission, which waits for `after` unless dependencies were given."""
         ...
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:

@@ -62,13 +62,13 @@ _SHOWN_WHILE_TYPING = {"form_help": 0, "escape": 4}
 
 
 class Action(Struct, frozen=True):
-    """Something a key does.
+    """Action of a key.
 
     `views` None: everywhere; `capability`: only where the scheduler has it.
 
-    `acts` marks what changes something on the cluster: read-only mode takes it away. `shown` ranks
-    it for the key line, lower first; None keeps it to help and palette. `short` is what the key
-    line says. `while_typing`: in a field of a form too, where other keys are the field's.
+    `acts` marks actions that change something on the cluster: read-only mode removes them. `shown`
+    ranks it for the key line, lower first; None keeps it to help and palette. `short` is its text
+    on the key line. `while_typing`: in a field of a form too, where other keys are the field's.
     """
 
     name: str
@@ -688,8 +688,9 @@ def _own_actions(settings: Settings) -> dict[KeyPath, Action]:
 def _with_keys(
     keys: Mapping[str, str], own: Mapping[KeyPath, Action]
 ) -> tuple[tuple[Action, ...], list[tuple[KeyPath, str, str]]]:
-    """The registry with these keys, then one's `own`; and problems: the value to blame, words, the
-    next step.
+    """Return the registry with these keys and the person's `own`; and problems.
+
+    A problem is the value to blame, a message, and the next step.
     """
     known = {action.name: action for action in ACTIONS}
     own_names = {action.name for action in own.values()}
@@ -836,9 +837,7 @@ def _is_absent(session: ClusterSession, action: Action) -> bool:
 
 
 def is_form_widget(widget: Widget | None) -> bool:
-    """Whether keys are a field's of a view's form, all but those that are meant for it while one
-    types.
-    """
+    """Whether keys go to a field of a view's form, except those intended for it while typing."""
     return bool(getattr(widget, "takes_typing", False))
 
 

@@ -255,9 +255,7 @@ class HpcdashApp(DashboardApp):
     async def lend_terminal(
         self, transport: Transport, argv: tuple[str, ...], parts: Sequence[str]
     ) -> int | None:
-        """The line to the cluster goes on meanwhile, and with it the polls, as for one who does not
-        look.
-        """
+        """Lend the terminal; the connection and the polls continue, as without focus."""
         from hpcdash.transport.terminal import ESCAPE_HELP, Terminal
 
         try:
@@ -316,7 +314,7 @@ class HpcdashApp(DashboardApp):
         )
 
     def end(self, number: int) -> None:
-        """Leave because of a signal; what was typed is kept for the next time."""
+        """Leave because of a signal; typed text is stored for the next time."""
         if not self.is_ending:
             self.main.keep_typed()
         super().end(number)

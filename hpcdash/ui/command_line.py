@@ -103,7 +103,7 @@ class CommandLine:
         self._filters = dict(filters)
 
     def expanded(self, text: str) -> str:
-        """A filter with the saved ones that it names; other words stay as they are."""
+        """Return a filter with the saved filters that it names; other words are unchanged."""
         return _SAVED.sub(lambda match: self._filters.get(match[1] or "", match[0]), text)
 
     def _saved_completions(self, value: str) -> list[str]:
@@ -210,9 +210,7 @@ class CommandLine:
         self._screen.view.take_focus()
 
     async def obey(self, line: str) -> str | None:
-        """Do what a command says: go to a view (and filter there), act, quit; the complaint where
-        it is none.
-        """
+        """Run a command: go to a view (and filter there), act, quit; return a complaint or ''."""
         screen = self._screen
         name, _, rest = line.partition(" ")
         if name in self._aliases:

@@ -109,10 +109,10 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._login_texts: dict[str, str] = {}
 
     def set_actions(self, actions: tuple[Action, ...]) -> None:
-        """Have these actions and their keys, which come before those of what has the focus.
+        """Set the actions and their keys, which precede those of the focused widget.
 
-        A key is then obeyed when it arrives and not after a way through the widgets: what is typed
-        ahead, in one burst or over a slow line, does what it would have done one key at a time.
+        A key is then handled when it arrives and not after a way through the widgets: keys typed
+        ahead, in one burst or over a slow connection, do what they would have done one at a time.
         """
         self.offered = replace(self.offered, registry=actions)
         self._bindings = BindingsMap(
@@ -124,7 +124,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     def configure(
         self, actions: tuple[Action, ...], aliases: Mapping[str, str], filters: Mapping[str, str]
     ) -> None:
-        """Have what the configuration says now."""
+        """Apply the present configuration."""
         self.set_actions(actions)
         self.command_line.configure(aliases, filters)
         self._around()
@@ -269,7 +269,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._around()
 
     def _poll_shown(self) -> None:
-        """Have the poller ask for what is on the screen, and nothing else."""
+        """Make the poller fetch only the shown data."""
         self.session.poller.show(self.view.kinds | self._header_kinds)
 
     @property
@@ -292,8 +292,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         return is_large and self.view_name == "jobs"
 
     async def switch(self, position: int) -> None:
-        """Another cluster, where one left it; of the one left behind only one's own jobs are asked
-        for.
+        """Switch to another cluster, in its last view.
+
+        Of the one left only one's own jobs are polled.
         """
         self.session.poller.show(())
         self._stacks.switch(position)
@@ -458,7 +459,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         )
 
     def on_key(self, event: events.Key) -> None:
-        """A key of this view that nobody took says why."""
+        """Explain a key of this view that had no effect."""
         if self.stack and not isinstance(self.focused, Input) and not is_form_widget(self.focused):
             for action in self.offered.registry:
                 is_its_key = event.key in action.key.split(",")
@@ -495,7 +496,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
                     return
 
     def notice(self, text: str) -> None:
-        """Say something for a while, off the table."""
+        """Show a message for a while, off the table."""
         # None where the screen is being closed.
         for notice in self.query(Notice):
             notice.say(text)
@@ -604,9 +605,7 @@ class ViewStacks:
         return {name: view for (at, name), view in self._roots.items() if at == self._at}
 
     def last(self) -> list[View] | None:
-        """The stack before this one, as far as its views are kept; None where that is what is
-        shown.
-        """
+        """Stack before this one, as far as its views remain; None where it is the shown one."""
         before = self._before[self._at]
         while before and before[-1] not in self._roots.values():
             before = before[:-1]

@@ -1,4 +1,4 @@
-"""Asks a person in the app what a login node wants to know, one question at a time."""
+"""Prompts of a login node in the app, one at a time."""
 
 from __future__ import annotations
 

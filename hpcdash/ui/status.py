@@ -72,9 +72,7 @@ def format_meanwhile(session: ClusterSession, kind: Kind | None, snapshot: Snaps
 
 
 def format_login(session: ClusterSession) -> str:
-    """The end of what was said in a login that waits for the person, and for how long it has
-    waited; '' for none.
-    """
+    """Return the last output of a login that waits for the person, and the wait; '' for none."""
     health = session.store.transport.health
     if health.state != "asking" or health.waiting_since is None:
         return ""

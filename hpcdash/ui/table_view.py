@@ -245,7 +245,7 @@ class TableView(View):
         return query.count_unknown_gpus(table, self._filter, self.session.store.clock.now())
 
     def _is_empty(self, column: Column, table: pa.Table) -> bool:
-        """Whether a column that nobody chose is of what this scheduler does not tell."""
+        """Whether a default column has no values, as this scheduler does not report them."""
         if column.key not in self.spec.optional or self.column_names != self.spec.shown:
             return False
         return bool(table.num_rows > 0 and table[column.key].null_count == table.num_rows)
@@ -520,7 +520,7 @@ def format_counts(matched: pa.Table, all_rows: int, unknown_gpus: int = 0) -> tu
 
 
 class Reader(Protocol):
-    """Reads the thing as it is now; what it finds is its own to tell."""
+    """Protocol of a reader of the present state, which reports its own findings."""
 
     async def read(self) -> object: ...
 

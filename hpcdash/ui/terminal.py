@@ -1,7 +1,7 @@
-"""The dashboard's terminal, where it goes away, or the shell takes it back for a while.
+"""Terminal of the dashboard that may go away, or be taken back by the shell for a while.
 
-Textual's own driver would read a terminal that is gone for ever, block once nobody takes what it
-writes, stop itself where no shell could ever continue it, and take a terminal that it has already
+Textual's own driver would read a terminal that is gone for ever, block once nobody takes its
+output, stop itself where no shell could ever continue it, and take a terminal that it already has
 once more.
 """
 
@@ -54,8 +54,9 @@ def desktop_notification(style: str, text: str, *, in_tmux: bool = False) -> str
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver; the app hears `hung_up` once the terminal is gone, and `was_not_stopped`
-    where nobody did.
+    """Textual's driver; it calls `hung_up` once the terminal is gone.
+
+    It calls `was_not_stopped` where the program was not stopped.
     """
 
     def __init__(self, app: Any, **arguments: Any) -> None:

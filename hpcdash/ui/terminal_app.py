@@ -107,7 +107,7 @@ class TerminalApp(App[None]):
         return True
 
     def hung_up(self) -> None:
-        """The terminal is gone, whether or not a signal says so."""
+        """Handle the loss of the terminal, with or without a signal."""
         self.end_soon(signal.SIGHUP)
 
     def restore_terminal(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads palettes from TOML files into Textual themes; says where a bad one is wrong."""
+"""Palettes from TOML files as Textual themes; reports the place of an error."""
 
 from __future__ import annotations
 

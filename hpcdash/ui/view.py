@@ -58,7 +58,7 @@ class View(Widget):
         """Crumbs, hint, marks or counts are others now."""
 
     class Requested(Message):
-        """Another view is wanted: `view` with some arguments, on top of this one."""
+        """Request for another view: `view` with some arguments, on top of this one."""
 
         def __init__(self, view: str, **arguments: object) -> None:
             super().__init__()
@@ -146,17 +146,15 @@ class View(Widget):
 
     @property
     def has_hint(self) -> bool:
-        """Whether there is a line for the hint: False where the view says it itself."""
+        """Whether a line for the hint exists: False where the view shows it itself."""
         return True
 
     def counts(self) -> tuple[str, str]:
-        """Counts by state of what is shown, of all: in words, and in signs."""
+        """Return counts by state of the shown rows, of all: as text, and in signs."""
         return "", ""
 
     def pointed_job(self) -> str | None:
-        """The id of the job one points at or looks into (an array's number for a whole one), if
-        any.
-        """
+        """Return the ID of the selected or opened job (an array's number for a whole one), if any."""
         return None
 
     def targets(self) -> Targets:
@@ -178,7 +176,7 @@ class View(Widget):
         return Text()
 
     def switch_jobs(self) -> tuple[str, ...]:
-        """The jobs whose kill or save switch is meant."""
+        """Return the jobs whose kill or save switch is selected."""
         return self.targets().job_ids or tuple(filter(None, [self.pointed_job()]))
 
     def against_save(self) -> str:

@@ -677,8 +677,7 @@ MASTER_IP=${{MASTER_IP:-$MASTER_ADDR}}
 
 
 def _rank_lines(request: Request, environment: JobEnvironment) -> str:
-    """Return the shell's lines that number the nodes, for a program that starts its processes
-    itself.
+    """Return lines that number the nodes, for a program that starts its own processes.
 
     '' where none requests it.
     """

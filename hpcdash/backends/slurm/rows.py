@@ -40,7 +40,10 @@ class Layout(Struct, frozen=True):
 
 
 class Columns(Struct, frozen=True):
-    """Text columns named as in the layout (plain ones null for an absent value), and rejected rows."""
+    """Text columns named as in the layout, and rejected rows.
+
+    Plain ones are null without a value.
+    """
 
     table: pa.Table
     rejected: tuple[str, ...]

@@ -47,9 +47,7 @@ class ChainActions:
         await self.screen.push_for_job("chain")
 
     def do_append(self) -> None:
-        """Ask how many, or which tasks, and of which script; the same number of the same again is
-        proposed.
-        """
+        """Prompt for the number or tasks to append, and the script; a repetition is proposed."""
         from hpcdash.ui.chains.view import APPEND, ChainView
 
         view = self.screen.view

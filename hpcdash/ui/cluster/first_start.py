@@ -64,7 +64,7 @@ _WORDS = {
 
 
 class HostTrial(Protocol):
-    """Connects to a host and looks at what is there."""
+    """Trial of a connection to a host and a check of its scheduler."""
 
     @property
     def health(self) -> Health:

@@ -50,7 +50,7 @@ class ClusterHeader(Static):
         await cast("DashboardScreen", self.screen).act("show_queues")
 
     def show(self, store: ClusterStore, *, is_requested: bool) -> None:
-        """Draw what is known of a cluster; nothing where it is not wanted or nothing is known."""
+        """Draw the known facts of a cluster; nothing where it is hidden or nothing is known."""
         queues = store.snapshots.get(Kind.QUEUES)
         mine = store.snapshots.get(Kind.MINE)
         if not is_requested or queues is None:

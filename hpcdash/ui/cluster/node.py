@@ -31,7 +31,7 @@ _VNODE = re.compile(r"\[[0-9]+\]$")
 
 
 class NodeView(JobsView):
-    """Everyone's jobs on one node, under what sinfo says of it."""
+    """Everyone's jobs on one node, below sinfo's facts on it."""
 
     DEFAULT_CSS = """
     NodeView > #about { height: auto; max-height: 12; padding: 0 1; }
@@ -128,9 +128,7 @@ class NodeView(JobsView):
         return text
 
     def _which_jobs(self, count: int) -> str:
-        """In words, where those below are more or fewer than the `count` that are on this node;
-        else ''.
-        """
+        """Return a note where the jobs below are more or fewer than the node's `count`; else ''."""
         table = super().source()
         if table is None:
             return ""

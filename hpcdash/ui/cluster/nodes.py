@@ -1,4 +1,4 @@
-"""Nodes: what is free, what is drained, why, by whom and since when."""
+"""Nodes: free and drained ones, with reason, author and time."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ class ResultsDialog(Dialog[None]):
 
 
 def result_lines(outcomes: Sequence[Outcome]) -> Text:
-    """A line for each job, those that failed first; what to do where nobody knows."""
+    """Return a line per job, failed ones first; the next step where the outcome is unknown."""
     rank = {False: 0, None: 1, True: 2}
     key_labels = {
         False: (signs().states["failed"], "refused"),
@@ -251,12 +251,11 @@ class Field(Struct, frozen=True):
 
 
 class AlterDialog(Dialog[None]):
-    """Fields to fill in; what is left as it was is not touched.
+    """Fields to fill in; an unchanged value is not touched.
 
-    `proceed` asks before anything is changed.
-
-    It raises UsageError for what cannot be asked; `complaint` says what is wrong with one change,
-    '' where nothing is. With `may_stay` it goes on without any change, too.
+    `proceed` confirms before a change. It raises UsageError for an impossible change; `complaint`
+    returns the error of one change, '' for none. With `may_stay` it continues without any change,
+    too.
     """
 
     DEFAULT_CSS = """
@@ -387,10 +386,9 @@ class _SignalList(OptionList):
 
 
 class SignalDialog(Dialog[None]):
-    """A signal of a list, or any that one types; and who gets it, where that can be a part of a
-    job.
+    """Signal from a list, or typed; and its recipient, where that can be a part of a job.
 
-    `proceed` asks before it is sent; it raises UsageError for a signal that is none.
+    `proceed` confirms before it is sent; it raises UsageError for an invalid signal.
     """
 
     DEFAULT_CSS = """

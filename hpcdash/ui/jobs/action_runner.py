@@ -1,6 +1,4 @@
-"""Carries out a plan on jobs: asks, runs it beside the screen, tells how it went, has the cluster
-asked again.
-"""
+"""Execution of a plan on jobs: confirm, run it beside the screen, report, and refresh."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ _FORCED_WORDS = (
 
 
 class Underway(Struct):
-    """A plan that runs: the numbers of its jobs, and which of them are heard of."""
+    """Plan that runs: the numbers of its jobs, and those already reported."""
 
     cluster: str
     words: str
@@ -97,10 +95,10 @@ class ActionRunner:
         is_doubtful: bool = False,
         warnings: Sequence[str] = (),
     ) -> Report | None:
-        """Ask whether to do it, do it and tell how it went; None where the person said no.
+        """Confirm, run and report a plan; None where the person declined.
 
-        `asides` are told beside the question, the rest is as ConfirmDialog has it. To be awaited in
-        a worker: what handles a key must not wait for a person.
+        `asides` are shown beside the question, the rest is as in ConfirmDialog. Await it in a
+        worker: a key handler must not wait for a person.
         """
         view = self.screen.view
         session = self.screen.session
@@ -188,7 +186,7 @@ class ActionRunner:
         return [f"data is {format_age(age)} old"] if age > oldest else []
 
     async def run_plan(self, plan: Plan, view: View, session: ClusterSession) -> Report:
-        """Do what was agreed to, and tell how it went; the marks of the view end as it begins."""
+        """Run a confirmed plan, and report it; the marks of the view are cleared as it starts."""
         view.clear_marks()
         ids = plan.request.job_ids
         underway = Underway(session.name, action_text.format_running(plan), _numbers(ids), len(ids))
@@ -244,8 +242,9 @@ class ActionRunner:
     async def recover_outcomes(
         self, again: SubmissionPlan, report: Report, session: ClusterSession
     ) -> tuple[Outcome, ...]:
-        """The outcomes, once it is known what became of submissions whose answer was lost; told as
-        it is found out.
+        """Return the outcomes once those of lost answers are known.
+
+        Each is reported as it is found.
         """
         from hpcdash.services.submit.recovery import reconcile
 
@@ -264,11 +263,10 @@ class ActionRunner:
         return outcomes
 
     def _tell(self, report: Report, session: ClusterSession, *, is_final: bool = False) -> None:
-        """One line where all is well; else job by job, unless a person is typing or reading
-        something else.
+        """Report in one line where all is well; else job by job, unless a person types or reads.
 
-        Where the answer to a submission was lost nothing, unless it `is_final`: it is looked for
-        first.
+        After a lost answer to a submission nothing is reported, unless it `is_final`: the outcome
+        is searched first.
         """
         is_submission = report.plan.request.verb is Verb.SUBMIT
         if (

@@ -129,9 +129,7 @@ class JobActions:
             )
 
     async def _submit_again(self, view: View, session: ClusterSession) -> None:
-        """Gathers what is needed, asks, submits; and finds out what became of it where the answer
-        was lost.
-        """
+        """Prepare, confirm and submit; after a lost answer, find the outcome."""
         try:
             choice = await rows_to_submit(view, session.store)
             if isinstance(choice, str):
@@ -251,7 +249,7 @@ class JobActions:
         self._lend(self._connect(self.screen.view, self.screen.session))
 
     def _lend(self, work: Coroutine[Any, Any, str]) -> None:
-        """Leave the terminal to what `work` runs, then show what it has to say."""
+        """Leave the terminal to `work`, then show its message."""
 
         async def run() -> None:
             session = self.screen.session
@@ -327,8 +325,9 @@ class JobActions:
             )
 
     async def _requeue(self, choice: ActionChoice, view: View, session: ClusterSession) -> None:
-        """Looks for what would refuse it, and for kill switches that would end them as they start;
-        asks, requeues.
+        """Check for refusals and for kill switches that would end the jobs.
+
+        Confirm, and requeue.
         """
         from hpcdash.services.jobs.requeue import (
             fetch_refusal,

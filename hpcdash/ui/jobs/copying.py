@@ -58,7 +58,7 @@ def offer_copies(screen: DashboardScreen) -> None:
 
 
 def copy(screen: DashboardScreen, text: str) -> None:
-    """To the clipboard, and say so. Pasted, a line end in a name would be an enter."""
+    """Copy to the clipboard, and notify. Pasted, a line end in a name would be an enter."""
     safe = visible(text)
     screen.app.copy_to_clipboard(safe)
     screen.notify(f"copied {clip(safe, _SHOWN_CELLS)}", markup=False)

@@ -55,9 +55,7 @@ def exit_cell(value: object, row: cells.RowContext) -> cells.Cell:
 
 
 def use_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
-    """`71`, the part in percent that was used of what was asked; its style says whether that is
-    little.
-    """
+    """Return `71`, the used percentage of the request; its style shows whether that is little."""
     if value is None:
         return ""
     return (

@@ -1,6 +1,4 @@
-"""One job, or an array as a whole: what it asked and used, why it waits, what hangs on what, what
-happened.
-"""
+"""One job, or an array as a whole: request, use, reason, dependencies, and events."""
 
 from __future__ import annotations
 
@@ -122,9 +120,7 @@ class JobView(View):
         start_worker(self, self.picture.fetch, exclusive=True, group="picture")
 
     def store_changed(self, changed: Changed) -> None:
-        """Take what came; ask for more only where the job is in another state: its details are
-        their own questions.
-        """
+        """Show new data; fetch the details, which cost queries, only in a new state of the job."""
         if changed.kind in _JOB_KINDS:
             start_worker(self, self._update, exclusive=True, group="look")
 
@@ -137,7 +133,7 @@ class JobView(View):
             start_worker(self, self.picture.keep_activity_fresh, group="activity")
 
     def do_detail(self) -> None:
-        """To the scheduler's own words, and back to the top."""
+        """Go to the scheduler's own record, and back to the top."""
         page = self.query_one(VerticalScroll)
         page.scroll_to(y=0 if page.scroll_offset.y else self._detail_line, animate=False)
 
@@ -211,7 +207,7 @@ class JobView(View):
     # -- what is shown
 
     def _paint(self) -> None:
-        """Everything anew; one stays where one has scrolled to."""
+        """Redraw everything at the present scroll position."""
         if not self.is_live:
             return
         text = self._format_page()

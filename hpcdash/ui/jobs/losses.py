@@ -57,7 +57,7 @@ class ShownLosses:
         )
 
     def is_due(self, kind: Kind) -> bool:
-        """Whether it is so long since the last look as polls of that kind are apart."""
+        """Whether the interval of such polls has passed since the last check."""
         pause = self._session.poller.interval_seconds(kind)
         return time.monotonic() - self._looked_at >= _EARLY * pause
 
@@ -148,7 +148,7 @@ def sparkline(values: Sequence[float], width: int, *, is_ascii: bool = False) ->
 
 
 def format_value(value: float) -> str:
-    """A value in at most VALUE_CELLS: four digits; nan and inf in words."""
+    """Format a value in at most VALUE_CELLS: four digits; nan and inf as text."""
     if isnan(value):
         return "nan"
     if not isfinite(value):

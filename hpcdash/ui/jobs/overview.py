@@ -260,7 +260,7 @@ class JobOverview(Vertical):
             start_worker(self, self._group_failures, self._row, group="failures", exclusive=True)
 
     async def _group_failures(self, row: Row) -> None:
-        """Group them anew where more is known of them than before. Asks nothing."""
+        """Regroup the failures where more is known of them than before. Queries nothing."""
         if not _is_whole_array(row):
             return
         from hpcdash.services.jobs.triage import known_failures, lines_read
@@ -288,9 +288,7 @@ class JobOverview(Vertical):
         return texts
 
     def _unread_failures(self) -> list[Row]:
-        """Failed tasks of the array whose paths the list tells: their logs cost no command of their
-        own.
-        """
+        """Return failed tasks whose log paths are in the list: they cost no command of their own."""
         store = self._session.store
         ids = [
             member.job_id
@@ -515,9 +513,7 @@ class JobOverview(Vertical):
         self._draw()
 
     def _command_text(self, row: Row) -> str:
-        """The command that submitted a job, else the file its script was read from; '' where that
-        was not told.
-        """
+        """Return the command that submitted a job, else its script's file; '' where unknown."""
         detail, backend = self._tails.details.get(str(row["id"])), self._session.store.backend
         if detail is None:
             return ""
@@ -729,8 +725,9 @@ def _root_cause(state: str, tail: LossTail) -> RootCause | None:
 
 
 def _cause(row: Row, tail: LossTail) -> Content:
-    """The line of the log that tells why a job failed; what just happened to be its last stands
-    below anyway.
+    """Return the cause of a job's failure in its log; empty without a clear one.
+
+    The last line of the log is shown below anyway.
     """
     from hpcdash.domain.root_cause import Strength
 

@@ -175,7 +175,7 @@ class JobsView(TableView):
 
     @property
     def schema(self) -> pa.Schema:
-        """With what is kept here of jobs."""
+        """Schema with the columns of local notes on jobs."""
         return pa.schema([*super().schema, *COLUMNS])
 
     def source(self) -> pa.Table | None:

@@ -1,6 +1,4 @@
-"""Ended tasks of an array, or workers of a job, by how they ended: same state, exit, last words;
-failures first.
-"""
+"""Ended tasks of an array, or workers of a job, by state, exit and last lines; failures first."""
 
 from __future__ import annotations
 
@@ -64,7 +62,7 @@ def tasks_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 def exit_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
-    """`exit 1`, `137 KILL`, `signal SEGV`; nothing where the state says it."""
+    """Return `exit 1`, `137 KILL`, `signal SEGV`; '' where the state suffices."""
     if row["state"] != JobState.FAILED:
         return ""
     number = row["exit_signal"]
@@ -79,7 +77,7 @@ def exit_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
 
 
 def line_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """The last line that says something, or why there is none."""
+    """Return the last line with text, or why there is none."""
     if value:
         return visible(value)
     if value == "":
@@ -353,7 +351,7 @@ class TriageView(ReadTableView):
             self.rows.mark_all(failed)
 
     def do_copy(self) -> None:
-        """The tasks and what was said last."""
+        """Copy the tasks and their last line."""
         row = self.rows.cursor_row
         if row is not None:
             text = (

@@ -31,7 +31,7 @@ Part = tuple[int, int, Style]
 
 
 class LogLines(Widget, can_focus=True):
-    """Shows a viewport, or `words` where there is nothing in it."""
+    """Lines of a viewport, or `words` where it is empty."""
 
     ALLOW_SELECT = False
     COMPONENT_CLASSES: ClassVar[set[str]] = {

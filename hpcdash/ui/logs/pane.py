@@ -1,6 +1,6 @@
-"""A stream of a job that one can search, and go through by time and by line.
+"""Stream of a job that can be searched, and browsed by time and by line.
 
-Knows of the job only what it is told.
+Knows of the job only the values passed to it.
 """
 
 from __future__ import annotations

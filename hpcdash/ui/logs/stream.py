@@ -1,4 +1,4 @@
-"""One stream of a job on the screen: follows its file, goes through it, says what became of it."""
+"""One stream of a job on the screen: follows its file, moves in it, reports its state."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Part = tuple[str, str]
 
 
 class LogReading(Vertical):
-    """Follows one file while it is shown. `path` None: `words` say why there is none.
+    """Reader that follows one file while it is shown. `path` None: `words` is the reason.
 
     `host` is the node that has it on its own disk; `begin_at` the offset to show first, None: its
     end.
@@ -124,11 +124,11 @@ class LogReading(Vertical):
     # -- following
 
     def read_now(self) -> None:
-        """Look at the file at once, and again soon."""
+        """Check the file at once, and again soon."""
         self._pace.hurry()
 
     async def _watch(self) -> None:
-        """Look at the file as long as the pane lives; while it is not shown, wait until it is."""
+        """Check the file as long as the pane lives; while it is hidden, wait until it is shown."""
         looked = time.monotonic()
         while True:
             self._pace.begin()
@@ -312,7 +312,7 @@ class LogReading(Vertical):
     # -- reading ahead
 
     def _read_ahead(self) -> None:
-        """Hold what one will want next, before it is wanted."""
+        """Load the lines that are probably requested next."""
         if not self._paging and missing_side(self.window, self.viewport) and self.path:
             self._paging = True
             start_worker(self, self._read_more, group="page")
@@ -341,7 +341,7 @@ class LogReading(Vertical):
         return bool(self._doing)
 
     def _work(self, text: str, work: Callable[..., Awaitable[str]], *arguments: object) -> None:
-        """Do one thing that takes a while, in place of another; it returns what to say of it."""
+        """Run a slow operation in place of another; it returns its message."""
         self._doing = text
         self._found = ""
         start_worker(self, self._do, work, *arguments, group="work", exclusive=True)
@@ -367,7 +367,7 @@ class LogReading(Vertical):
     # -- text
 
     def say(self) -> None:
-        """Say what is to be said of the file and the job, and where one is."""
+        """Show the state of the file and the job, and the position."""
         if not self.is_attached or not self.children:
             return
         store = self.session.store
@@ -425,7 +425,7 @@ class LogReading(Vertical):
 
 
 class LogPace:
-    """The pauses between looks; `poller` knows whether the terminal has the focus."""
+    """Pauses between checks; `poller` knows whether the terminal has the focus."""
 
     def __init__(self, poller: Poller) -> None:
         self._poller = poller
@@ -433,16 +433,16 @@ class LogPace:
         self._pause_seconds = _SHORTEST_SECONDS
 
     def hurry(self) -> None:
-        """Look at once, and again soon."""
+        """Check at once, and again soon."""
         self._pause_seconds = _SHORTEST_SECONDS
         self._wake.set()
 
     def begin(self) -> None:
-        """A look begins: what is wanted from now on is for the next one."""
+        """Begin a check: later requests are for the next one."""
         self._wake.clear()
 
     async def wanted(self) -> None:
-        """Wait until a look is wanted, however long that takes."""
+        """Wait until a check is requested, however long that takes."""
         await self._wake.wait()
 
     def pause_after(self, is_new: bool, took_seconds: float, least_seconds: float) -> float:
@@ -456,8 +456,9 @@ class LogPace:
         return max(self._pause_seconds, least_seconds, _LINE_SHARE * took_seconds)
 
     async def rest(self, seconds: float) -> None:
-        """Wait until something is wanted; longer without focus, but no longer than `seconds` once
-        it is back.
+        """Wait until a check is requested.
+
+        Longer without focus, at most `seconds` after its return.
         """
         rested = 0.0
         poller = self._poller
@@ -658,7 +659,7 @@ def _format_following(viewport: Viewport, has_ended: bool) -> str:
 
 
 def bar_text(name: Part, host: str, parts: list[Part], message: str, width: int) -> Text:
-    """Everything in one line of `width` cells; if it does not fit, `said` comes first."""
+    """Return everything in one line of `width` cells; if it does not fit, `said` comes first."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(*name)
     if host:

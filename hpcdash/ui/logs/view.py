@@ -97,9 +97,7 @@ class LogView(View):
         self.set_interval(_ASKED_AGAIN_SECONDS, self._retry)
 
     def _retry(self) -> None:
-        """Ask for the state of a job that no list tells of, such as another person's, until it has
-        ended.
-        """
+        """Query the state of a job that is in no list, such as another user's, until it has ended."""
         if not self.display or self.place is None or str(self.place.row["state"]) in ENDED:
             return
         if known_row(self.session.store, self.job_id) is None:
@@ -258,7 +256,7 @@ class LogView(View):
         return Targets((self.job_id,), (row,) if row is not None else ())
 
     def _say(self, text: str) -> None:
-        """Say something of what a key did, in place of the hint, for a while."""
+        """Show the result of a key in place of the hint, for a while."""
         self._said = text
         self.post_message(self.CrumbsChanged())
         if text:
@@ -506,7 +504,7 @@ def nothing_there(pane: LogPane | None) -> str:
 
 
 class LogPrompts:
-    """Asks in a bar, and sends the stream that keys are for when it is entered to where it says."""
+    """Prompts in a bar; on enter the stream that has the keys moves to the typed position."""
 
     def __init__(self, bar: Callable[[], CommandBar], pane: Callable[[], LogPane | None]) -> None:
         self._bar = bar
@@ -619,7 +617,7 @@ class LogStreams(Horizontal):
         await self.show_requested()
 
     async def show_requested(self) -> None:
-        """Show the stream one is at, and the other where both are wanted."""
+        """Show the current stream, and the other where both are requested."""
         assert self._files is not None
         if not self.is_attached:
             # The view was left meanwhile.

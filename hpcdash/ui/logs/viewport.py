@@ -124,7 +124,7 @@ class Viewport:
             self.owed = 0 if self.window.ends_the_file else min(left, self.height)
 
     def pay(self) -> None:
-        """Go on to where one wanted to be, now that more is held."""
+        """Continue a move to its target, now that more lines are loaded."""
         if self.owed:
             self.move(self.owed)
 

@@ -1,6 +1,4 @@
-"""Reads the logs of a chart's runs, draws, and looks for what stands out, for as long as the chart
-is shown.
-"""
+"""Reading, drawing and anomaly search of a chart's runs, while the chart is shown."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ _ARRAYS = (
 
 
 class ShownRun(Struct):
-    """A run that is shown: what reads it, and what was said of it; `judging_error` is why nothing
-    could be.
-    """
+    """Shown run: its reader, and its findings; `judging_error` is why there could be none."""
 
     job_id: str
     watched: WatchedRun | None = None
@@ -192,7 +188,7 @@ class ChartFollowing(View):
                 self.show_problem(self.drawing_error.message)
 
     async def _keep_read(self) -> None:
-        """Look for what stands out, of each run that changed."""
+        """Search anomalies in each run that changed."""
         while True:
             began = asyncio.get_running_loop().time()
             for run in list(self.runs):
@@ -286,10 +282,9 @@ def _load() -> None:
 
 @cache
 def spare_what_is_loaded() -> None:
-    """Have no collection of garbage go through what the program holds now, once: its modules and
-    widgets are kept.
+    """Exempt the program's present modules and widgets from garbage collection, once.
 
-    A full one, which what a chart brings with it sets off, stops every thread for 70 to 220 ms.
+    A full collection, which loading a chart causes, stops every thread for 70 to 220 ms.
     """
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""Shows a picture of a chart, and tells what the mouse does on it; draws nothing itself."""
+"""Picture of a chart, and messages of the mouse's actions on it; draws nothing itself."""
 
 from __future__ import annotations
 

@@ -333,7 +333,7 @@ class ChartView(ChartFollowing, can_focus=True):
     # -- what keys and the mouse do to the span, height, scale and cursor
 
     def _say(self, text: str) -> None:
-        """Say something of what a key did, in place of the hint, for a while."""
+        """Show the result of a key in place of the hint, for a while."""
         self.said = text
         self.post_message(self.CrumbsChanged())
         if text:
@@ -421,7 +421,7 @@ class ChartView(ChartFollowing, can_focus=True):
         self._see(replace(self.state, follows=True))
 
     def _whole(self) -> Span:
-        """All of the x axis; the picture is still of the one before until it is drawn anew."""
+        """Show all of the x axis; the picture is the previous one until it is redrawn."""
         is_drawn = self.state.axis in ("", self.picture.axis)
         return self.picture.whole if is_drawn else self.request().whole()
 
@@ -554,7 +554,7 @@ class ChartView(ChartFollowing, can_focus=True):
         start_worker(self, self._overlay, exclusive=True, group="overlay")
 
     async def _overlay(self) -> None:
-        """Ask which other runs; what has ended is in the history, which is asked for first."""
+        """Prompt for other runs; ended ones are in the history, which is fetched first."""
         row = self._row()
         if row is None:
             self._say("the job is not known yet")

@@ -1,4 +1,4 @@
-"""Runs a person's own commands on the row under the cursor: asks first where they are dangerous."""
+"""Commands of a person on the row under the cursor; dangerous ones are confirmed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class PluginActions:
         self.withheld = withheld
 
     async def run(self, plugin: Plugin) -> None:
-        """Run it on what is pointed at, or say why not."""
+        """Run it on the selected row, or show why not."""
         screen = self.screen
         row, kind, name = self._pointed()
         if row is None:

@@ -70,7 +70,7 @@ def labels_cell(value: list[str] | None, row: cells.RowContext) -> cells.Cell:
 class ShareView(ReadTableView):
     """One pool of the cluster.
 
-    Its coordinator's file is read as often as one's own jobs are asked for, while shown.
+    While shown, its coordinator's file is read at the interval of one's own jobs.
     """
 
     SPEC = POOL_TASKS
@@ -131,7 +131,7 @@ class ShareView(ReadTableView):
         return None
 
     def store_changed(self, changed: Changed) -> None:
-        """Jobs tell nothing of the pool: its coordinator does."""
+        """Do nothing: the pool's state comes from its coordinator, not from jobs."""
 
     def taken_at(self) -> float | None:
         return None if self.pool is None else self.pool.taken_at.timestamp()

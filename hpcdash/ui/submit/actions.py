@@ -45,9 +45,7 @@ class SubmitActions:
         self.runner = runner
 
     def reconcile_earlier(self, session: ClusterSession) -> None:
-        """Once the cluster answers, look for submissions whose end no run saw, and tell what became
-        of them.
-        """
+        """Find the outcome of submissions without one once the cluster responds, and report it."""
         if not session.actions.journal.path.exists():
             return
 
@@ -105,9 +103,7 @@ class SubmitActions:
             view.is_being_submitted = False
 
     async def _submit(self, view: SubmitView, session: ClusterSession) -> None:
-        """Looks once more, plans, asks, submits; and finds out what became of it where the answer
-        was lost.
-        """
+        """Preview again, plan, confirm and submit; after a lost answer, find the outcome."""
         draft = view.draft()
         looked = await view.preview_now()
         if not looked.is_whole:
@@ -239,9 +235,7 @@ class SubmitActions:
         outcomes: Sequence[Outcome],
         messages: Sequence[str],
     ) -> None:
-        """Says where its logs are, keeps what was submitted among the recent ones, and goes back to
-        the list.
-        """
+        """Show the log paths, store the submission among the recent ones, go back to the list."""
         from hpcdash.ui.submit.view import remember
 
         number = outcomes[0].new_job

@@ -76,9 +76,9 @@ def format_qos(qos: QosOffer) -> str:
 def build_choices(
     name: str, texts: Mapping[str, str], offers: Offers, store: ClusterStore, queue_taken: str
 ) -> list[Choice]:
-    """All that a field may say as far as that is known; [] where anything may stand there.
+    """Return the known values for a field; [] where any text is valid.
 
-    `queue_taken` is the queue it goes to where none is named.
+    `queue_taken` is the queue used where none is named.
     """
     if choices := FIELDS[name].choices:
         return [Choice(value, _CHOICE_WORDS.get(value, "")) for value in choices]

@@ -48,7 +48,7 @@ def _example(field: FormField) -> str:
 
 
 class FieldInput(Input):
-    """One line of text. Enter asks for what there is to choose from."""
+    """One line of text. Enter shows the choices."""
 
     takes_typing = True
 
@@ -212,12 +212,12 @@ class FieldRow(Vertical):
         self._grow()
 
     def note(self, text: str) -> None:
-        """Say below what takes its place, or nothing."""
+        """Show below the value that is used instead, or nothing."""
         self._note.update(visible(text))
         self._note.display = bool(text)
 
     def complain(self, text: str, *, is_error: bool = True) -> None:
-        """Say below what is wrong, or nothing."""
+        """Show an error below, or nothing."""
         self._complaint.update(Text(f"{'✗' if is_error else '!'} {visible(text)}") if text else "")
         self._complaint.set_class(is_error, "-error")
         self._complaint.display = bool(text)
@@ -340,11 +340,11 @@ class _Group(Vertical):
 
 
 class FormPage(VerticalScroll, can_focus=False):
-    """All fields; `Changed` is told after something was typed into one.
+    """All fields; `Changed` is posted after text was typed into one.
 
-    Fields that are `absent` have no use here, and are shown only where they hold something.
-    `values` complete a field; `ask` is called at enter in one, and says whether there was anything
-    to choose from.
+    Fields that are `absent` have no use here, and are shown only where they have a value. `values`
+    complete a field; `ask` is called at enter in one, and returns whether there was anything to
+    choose from.
     """
 
     DEFAULT_CSS = """
@@ -395,7 +395,7 @@ class FormPage(VerticalScroll, can_focus=False):
         return {name: row.text for name, row in self._rows.items() if row.text.strip()}
 
     def fill(self, texts: Mapping[str, str], way: Way | None = None) -> None:
-        """Other texts in all fields; folded groups that say something stay folded."""
+        """Set other texts in all fields; folded groups with values stay folded."""
         self.way = way or self.way
         for name, row in self._rows.items():
             if row.text != texts.get(name, ""):

@@ -1,6 +1,4 @@
-"""The preview beside the form: when it is made, the script or what changed, complaints, what the
-cluster says.
-"""
+"""Preview beside the form: its timing, the script or its changes, complaints, the cluster's answer."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ _OFFERED_SECONDS = 60.0
 
 
 class SubmitPage(View):
-    """The form's preview: `seen` is what was read last, `answer` what the cluster said of it,
-    `offers` what it has.
-    """
+    """Preview of the form: `seen` is the last one, `answer` the cluster's, `offers` its resources."""
 
     def __init__(self, session: ClusterSession) -> None:
         super().__init__(session)
@@ -217,7 +213,7 @@ class SubmitPage(View):
         return tuple(filter(None, parts))
 
     def say(self, text: str) -> None:
-        """Say how a submission goes, in place of the verdict; '' brings that back."""
+        """Show the progress of a submission in place of the verdict; '' brings that back."""
         if text and self.is_live:
             self.query_one("#verdict", Static).update(Text(visible(text), "bold"))
         else:
@@ -264,7 +260,7 @@ class SubmitPage(View):
     # -- looking at it
 
     def preview_soon(self) -> None:
-        """Look at what stands there once the next letters did not come at once."""
+        """Preview the form after a short pause in typing."""
         if self._looking is not None:
             self._looking.cancel()
         prompts = self._is_as_it_is and self.batch_file.needs_reading(self.form.texts())
@@ -274,7 +270,7 @@ class SubmitPage(View):
 
     @property
     def is_preview_due(self) -> bool:
-        """Whether something was typed that nobody looked at yet."""
+        """Whether typed text was not previewed yet."""
         return self._looking is not None
 
     def _start_preview(self) -> None:
@@ -369,7 +365,7 @@ class SubmitPage(View):
 
 
 class ClusterAnswer:
-    """The last answer, and what it is for: it says nothing of what was typed since."""
+    """Last answer, and the content it is for: it does not apply to text typed since."""
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
@@ -395,7 +391,7 @@ class ClusterAnswer:
         self._queried_at = float("-inf")
 
     async def ask(self, looked: FormPreview, gpu_types: Sequence[str] = ()) -> None:
-        """Ask when it would start, and which of its paths are missing."""
+        """Query when it would start, and which of its paths are missing."""
         from hpcdash.services.submit.checks import estimate_start, missing_paths
 
         over = looked.as_it_is
@@ -419,10 +415,9 @@ class ClusterAnswer:
         self._for = _key(looked)
 
     async def check_paths(self, looked: FormPreview) -> None:
-        """Ask for the paths alone of what is submitted now, in one command, unless all is known to
-        be well with them.
+        """Check only the paths of this submission, in one command, unless all are known to exist.
 
-        A kill switch may be dropped at any time: where one is named nothing is known to be well.
+        A kill switch may be dropped at any time: with one named the paths are always checked.
         """
         from hpcdash.services.submit.checks import missing_paths
 
@@ -443,11 +438,11 @@ class ClusterAnswer:
         self.missing, self._missing_key = missing, key
 
     def may_have_changed(self, looked: FormPreview) -> bool:
-        """Whether what was told of the paths may be another now, though nothing else was typed."""
+        """Whether the findings on the paths may be outdated, though nothing else was typed."""
         return self._missing_key == _key(looked) and bool(_preview_switch(looked))
 
     def format_start(self, looked: FormPreview, zone: tzinfo | None) -> Text:
-        """`start: in 2 h (Sat 14:20) on n[01-04]`, or why nothing can be said."""
+        """Return `start: in 2 h (Sat 14:20) on n[01-04]`, or why the start is unknown."""
         if self.is_asking:
             return Text("start: asking …", "dim")
         if not self.is_for(looked):
@@ -515,10 +510,9 @@ class ClusterAnswer:
 def verdict(
     looked: FormPreview, problems: Mapping[str, str], asides: Sequence[str], start: Text
 ) -> Text:
-    """A few lines: what it comes to or which fields are in the way, when it would start, what is
-    odd.
+    """Return a few lines: size or fields with errors, start, and warnings.
 
-    `problems` are words by the names of fields as they are shown.
+    `problems` are messages by the shown names of fields.
     """
     first = Text()
     if problems:

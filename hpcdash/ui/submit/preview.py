@@ -96,7 +96,7 @@ class BatchFile:
         self._of = ("", "")
 
     def needs_reading(self, texts: Mapping[str, str]) -> bool:
-        """Whether the cluster is to be asked for it."""
+        """Whether it has to be read from the cluster."""
         file, where = _named(texts)
         return bool(file) and where != HERE and self._of != (file, where)
 
@@ -262,7 +262,7 @@ def _named(texts: Mapping[str, str]) -> tuple[str, str]:
 
 
 def in_its_queue(request: Request, launches: Launches) -> Request:
-    """The request as it will be submitted: in a queue, with what the site says of that."""
+    """Return the request as it will be submitted: in a queue, with the site's values for that."""
     from hpcdash.config.queue_defaults import with_queue_defaults
 
     if request.is_task:
@@ -281,9 +281,7 @@ def preview_script(
     content: bytes | str | None,
     last: LastSubmitted,
 ) -> FormPreview:
-    """A batch script as it is, with what is said over it; `content` is a complaint where it cannot
-    be read.
-    """
+    """Preview a batch script as it is, with its options; `content` is text if it is unreadable."""
     backend = launches.store.backend
     reader = backend.scripts.reader()
     reading = read_script_form(draft, reader)
@@ -427,10 +425,10 @@ def _with_notes(lines: Sequence[ScriptLine], findings: Sequence[LintFinding]) ->
 def with_saving(
     looked: FormPreview, texts: Mapping[str, str], rules: Iterable[SavesRule] = ()
 ) -> FormPreview:
-    """The look with a sentence on what saving costs in the time that is asked for.
+    """Return the preview with a sentence on the cost of saving in the requested time.
 
-    How often it saves and for how long is what is typed, else what [[watch.saves]] says of a job of
-    its name. What cannot be read is a warning beside its field: nothing of it is submitted.
+    Interval and duration of saves are the typed ones, else those of [[watch.saves]] for a job of
+    its name. An unreadable value is a warning beside its field: it is not submitted.
     """
     warnings = dict(looked.warnings)
     figures: dict[str, float] = {}

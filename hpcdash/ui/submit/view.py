@@ -1,4 +1,4 @@
-"""The form of a new submission, the script it makes beside it, and what the cluster says of it."""
+"""Form of a new submission, its script beside it, and the cluster's answer."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ class SubmitView(SubmitPage):
         )
 
     def do_keep(self) -> None:
-        """Ask for a name, and keep what stands there as a template."""
+        """Prompt for a name, and store the form as a template."""
         from hpcdash.ui.widgets.command_bar import CommandBar
 
         if self.templates is None:
@@ -312,9 +312,7 @@ class SubmitView(SubmitPage):
         return False
 
     def tried(self) -> None:
-        """Someone wants to submit: what is missing is said too, and the first complaint gets the
-        cursor.
-        """
+        """Show missing fields too at an attempt to submit; the first complaint gets the cursor."""
         self._is_tried = True
         self._tell()
         self.page_shown = FORM if self._is_narrow else self.page_shown

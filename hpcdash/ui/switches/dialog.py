@@ -73,7 +73,7 @@ class SwitchPicture(Struct, frozen=True):
 
 
 def switch_lines(picture: SwitchPicture) -> Iterator[Line]:
-    """(label, words, style) of each line below the path."""
+    """Yield (label, text, style) of each line below the path."""
     check, kind, actions = picture.look, picture.kind, picture.deeds
     if also := picture.switch.format_other_path:
         yield "", f"! {visible(also)} (p takes another)", "bold"
@@ -184,7 +184,7 @@ class SwitchDialog(Dialog[None]):
         kind: SwitchKind,
         against: str = "",
     ) -> None:
-        """`against` says why it had better not be set, '' where nothing speaks against it."""
+        """`against` is why it should not be set, '' for none."""
         super().__init__(
             f"{kind.words.capitalize()} for job {visible(job_id)} on {visible(session.store.title)}"
         )
@@ -269,7 +269,7 @@ class SwitchDialog(Dialog[None]):
 
     @property
     def _is_droppable(self) -> bool:
-        """Whether nothing is in the way of dropping it, and somebody is there to see it."""
+        """Whether nothing prevents dropping it, and a job is there to see it."""
         return (
             self._may_act
             and bool(self.tracker.living)
@@ -293,9 +293,7 @@ class SwitchDialog(Dialog[None]):
 
     @property
     def _confirms_clear(self) -> bool:
-        """Whether it is asked for the second time: of the same thing as before, and still in
-        doubt.
-        """
+        """Whether it is the second request for the same file, which is still in doubt."""
         tracker = self.tracker
         return (
             self._clear_confirmed_for == _identity(tracker.look)
@@ -432,7 +430,7 @@ class SwitchDialog(Dialog[None]):
         )
 
     def action_path(self) -> None:
-        """Ask for another file in the place of this one."""
+        """Prompt for another file in place of this one."""
         if self.tracker.switch is None or not self.can_name_another:
             return
         self._prompts_path = True
@@ -497,9 +495,7 @@ class SwitchDialog(Dialog[None]):
         self._show()
 
     def action_again(self) -> None:
-        """Ask whether to drop it once more: only where somebody is left to see it, as is asked for
-        now.
-        """
+        """Confirm another drop: only where a job is left to see it, which is queried now."""
         if self.can_retry:
             start_worker(self, self._retry, group="switch-look", exclusive=True)
 

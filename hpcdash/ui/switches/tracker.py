@@ -1,5 +1,5 @@
-"""A switch as its dialog follows it: its file, the jobs that name it, what its log says, and what
-became of a drop.
+"""State of a switch for its dialog: its file, the jobs that name it, its log, and the drop's
+effect.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class SwitchTracker:
         return True
 
     async def open(self, switch: Switch) -> None:
-        """Look at the file for the first time, and at what was done to it from here before."""
+        """Check the file for the first time, and the earlier actions on it from here."""
         self._log = await asyncio.to_thread(self.switches.switch_log, switch)
         seconds_ago = await asyncio.to_thread(self.switches.dropped_here_seconds_ago, switch)
         if seconds_ago is not None:
@@ -215,8 +215,9 @@ class SwitchTracker:
 
     @property
     def _is_list_old(self) -> bool:
-        """Whether polls wait, as they do for what a person asks: then the jobs are asked for
-        here.
+        """Whether the list is old, as polls give way to a person's requests.
+
+        The jobs are then queried here.
         """
         store = self.session.store
         snapshot = store.snapshots.get(Kind.MINE)
@@ -274,7 +275,7 @@ class SwitchTracker:
 
     @property
     def _lists_differ(self) -> bool:
-        """Whether the lists tell of other living jobs than those that are shown."""
+        """Whether the lists have other living jobs than the shown ones."""
         return self.switches.living_jobs(self._job_ids) != count_jobs(self.living)
 
     @property
@@ -297,7 +298,7 @@ class SwitchTracker:
         return "" if self.look is None else clear_doubt(self.look, is_dropped_here=is_dropped_here)
 
     async def carry_out(self, plan: Plan) -> bool:
-        """Run it, look again, say what went wrong in `act_message`; whether it was run at all."""
+        """Run it, check again, set errors in `act_message`; return whether it was run at all."""
         switch = self.switch
         if switch is None:
             return False
@@ -336,9 +337,7 @@ class SwitchTracker:
         return True
 
     async def _is_anyone_left(self) -> bool:
-        """Whether somebody is there to see it, as the queue has it now; True where it cannot be
-        asked.
-        """
+        """Whether a job in the queue is left to see it; True where the query fails."""
         try:
             rows = await self.switches.jobs_now(self._job_ids, most=0)
         except HpcdashError:

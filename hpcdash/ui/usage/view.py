@@ -54,7 +54,7 @@ _ROLES = (
 
 
 class UsageView(View):
-    """One's own or everyone's usage. It is asked for when it is opened, and again on ctrl+r."""
+    """One's own or everyone's usage, fetched when it is opened, and again on ctrl+r."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"usage--{role}" for role in _ROLES}
     DEFAULT_CSS = """
@@ -209,7 +209,7 @@ class UsageView(View):
         return parse_span(since, until, now_epoch=self.session.store.clock.now(), zone=zone)
 
     def _ask(self) -> None:
-        """Ask for the span; what is shown of another one stays until there is an answer."""
+        """Fetch the span; the shown one stays until there is an answer."""
         self._stop.set()
         self._stop = asyncio.Event()
         self.post_message(self.CrumbsChanged())

@@ -24,15 +24,13 @@ _SECONDS = 8.0
 
 
 class AlertAnnouncer:
-    """Has what changed judged, and says on `screen` what is new."""
+    """Check of the rules after changes, and announcement of new alerts on `screen`."""
 
     def __init__(self, screen: DashboardScreen) -> None:
         self.screen = screen
 
     def judge(self, session: ClusterSession, changed: Changed) -> None:
-        """Have the rules look at a table that is new; where nothing is to be watched only the view
-        does so.
-        """
+        """Apply the rules to a new table; where nothing is watched only the view does so."""
         if session.watching is not None and changed.kind is not None:
             group = f"alerts of {session.name}: {changed.kind}"
             start_worker(

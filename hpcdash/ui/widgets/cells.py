@@ -136,7 +136,7 @@ def state_cell(value: str | None, row: RowContext) -> Cell:
 
 
 def text_cell(value: object, row: RowContext) -> Cell:
-    """Anything a cluster said, made visible; lists are joined with commas."""
+    """Return any text of a cluster, made visible; lists are joined with commas."""
     if value is None:
         return _missing()
     if isinstance(value, list):

@@ -59,9 +59,7 @@ class _Field(Input):
 
 
 class CommandBar(Horizontal):
-    """Hidden until something is typed; `mode` is '/' or ':', or the name of a line that a view asks
-    for.
-    """
+    """Bar hidden until something is typed; `mode` is '/' or ':', or the name of a view's prompt."""
 
     DEFAULT_CSS = """
     CommandBar { height: 1; display: none; padding: 0 1; background: $surface; }
@@ -157,7 +155,7 @@ class CommandBar(Horizontal):
         self.display = False
 
     def complain(self, text: str) -> None:
-        """Say, beside what is typed, what is wrong with it."""
+        """Show an error beside the typed text."""
         self.query_one("#complaint", Static).update(
             Text(visible(text), overflow="ellipsis", no_wrap=True)
         )

@@ -172,7 +172,7 @@ class Tour(Line):
 
 
 class Notice(Static):
-    """Words in one line or two; gone after a while, or when a person puts them away."""
+    """Text in one line or two; gone after a while, or when a person closes it."""
 
     DEFAULT_CSS = """
     Notice { height: auto; max-height: 3; width: 1fr; padding: 0 1; display: none; background: $panel; }
@@ -182,7 +182,7 @@ class Notice(Static):
         super().__init__("", markup=False)
 
     def say(self, text: str) -> None:
-        """Show some words, until the time is up."""
+        """Show a text until the time is up."""
         self.update("\n".join(map(visible, text.splitlines())))
         self.display = True
         call_after(self, _SECONDS, self.put_away)

@@ -31,7 +31,7 @@ _SHORTEST_PATH = 24
 
 
 class StatusPart(Struct, frozen=True):
-    """One thing the status line says, and how it says it where there is little room."""
+    """One part of the status line, with its short form for little room."""
 
     words: str
     style: str = ""
@@ -39,7 +39,7 @@ class StatusPart(Struct, frozen=True):
 
 
 class Line(Static):
-    """One line of plain content; repaints only when its words changed.
+    """One line of plain content; repaints only when its text changed.
 
     Nothing in it is ever read as markup.
     """
@@ -60,10 +60,10 @@ class Line(Static):
 
 
 class ActionLine(Line):
-    """A line some words of which name actions; a click on them is their key."""
+    """Line with texts that name actions; a click on one is its key."""
 
     class Clicked(Message):
-        """An action's words were clicked on: its `name`."""
+        """Posted after a click on an action's text: its `name`."""
 
         def __init__(self, name: str) -> None:
             super().__init__()
@@ -137,7 +137,7 @@ class Hint(Line):
     """
 
     def show(self, text: str) -> None:
-        """The longest path in the words is cut in its middle where they do not fit."""
+        """Show a hint; the longest path in it is cut in its middle where it does not fit."""
         text = visible(text)
         excess = cell_width(text) - self.size.width
         path = (

@@ -165,8 +165,7 @@ class ScriptPage(ScrollView, can_focus=True):
     # -- searching
 
     def search(self, requested: str) -> int:
-        """Mark where `wanted` stands and go to the first place from the top of the page on; how
-        many there are.
+        """Mark `wanted` and go to the first match from the top of the page; return how many match.
 
         Upper and lower case differ only where `wanted` has an upper-case letter.
         """

@@ -178,7 +178,7 @@ def fitted(column: Column, table: pa.Table, extra: int = 0) -> Column:
 
 
 class RowBlock:
-    """Some rows of a table, of which a column becomes Python values when first asked for."""
+    """Rows of a table, of which a column becomes Python values when first requested."""
 
     __slots__ = ("_columns", "_table")
 
@@ -197,7 +197,7 @@ class RowBlock:
 
 
 class Row(Mapping[str, Any]):
-    """One row, read as a mapping from column to value; a column nobody asks for costs nothing."""
+    """One row, read as a mapping from column to value; an unread column costs nothing."""
 
     __slots__ = ("_block", "_offset")
 
@@ -289,7 +289,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def _cut(pieces: Sequence[tuple[str, Style]], width: int) -> list[tuple[str, Style]]:
-    """Pieces wider than `width` cells, cut to it; the last cell says that something is missing."""
+    """Cut pieces to `width` cells; the last cell shows that something is missing."""
     remaining: list[tuple[str, Style]] = []
     room = width
     for text, style in pieces:
@@ -345,7 +345,7 @@ class IdentifiedRows:
         return self.table.slice(index, 1)
 
     def find(self, row_id: str, likely: int | None = None) -> int | None:
-        """The index of an id; looks at `likely` first, as most rows stay where they were."""
+        """Return the index of an ID; checks `likely` first, as most rows stay where they were."""
         if likely is not None and likely < self.count and self.id_at(likely) == row_id:
             return likely
         ids = self.ids()
@@ -434,7 +434,7 @@ class RowPainter:
         return Strip.join([titles.crop(0, start), count, titles.crop(end)])
 
     def placeholder(self, message: str, width: int) -> Strip:
-        """Words in the middle of a line."""
+        """Return text in the middle of a line."""
         text = shortened(visible(message), width)
         left = (width - cell_width(text)) // 2
         style = self._style("placeholder")
@@ -556,7 +556,7 @@ class DrawnRows(ScrollView):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns asked for, those that do not fit too."""
+        """Requested columns, including those that do not fit."""
         return self._columns
 
     @property
@@ -616,9 +616,7 @@ class DrawnRows(ScrollView):
         return strip
 
     def _refresh_changed_lines(self) -> None:
-        """Marks for painting the lines that look different from what was painted last: little goes
-        over a slow line.
-        """
+        """Mark lines for painting that look different: little goes over a slow connection."""
         for y in range(self.size.height):
             if self._painted.get(y) != self._line(y):
                 self.refresh_line(y + self.scroll_offset.y)
