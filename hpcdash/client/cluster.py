@@ -420,8 +420,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     async def submit_packed(
         self, task: Task[Any, Any], calls: list[bytes], at_most: int | None
     ) -> SubmittedJob:
-        """The array of some calls, each with its function in it; `task` says what their code and
-        settings are.
+        """Submit the array of some calls, each with its function in it.
+
+        `task` has code and settings.
         """
         prepared = await asyncio.to_thread(prepare, self, task, (), {}, None, at_most, calls=calls)
         return await self._submit_prepared(prepared, range(len(calls)))
@@ -442,9 +443,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         return unit
 
     async def _submit(self, request: Request, text: str, folder: Path | None) -> tuple[str, str]:
-        """(its id, its folder).
+        """Return (ID, folder) of a submission.
 
-        Raises HpcdashError where it was not submitted, or nobody knows whether it was.
+        Raises HpcdashError where it was not submitted, or the outcome is unknown.
         """
         self._refuse_changes()
         session = self.session
@@ -487,10 +488,11 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 logging.getLogger("hpcdash").warning("hpcdash: %s", visible(text))
 
     async def _cached(self, key: str) -> tuple[str, str] | None:
-        """(id, folder) of the newest launch of the same call that did not fail, None for none.
+        """Return (ID, folder) of the newest launch of the same call that did not fail, None for
+        none.
 
-        One whose program was killed while it was submitted is looked for. Raises HpcdashError where
-        nobody knows whether it was.
+        A launch whose program was killed during the submission is searched. Raises HpcdashError
+        where its outcome is unknown.
         """
         records = await asyncio.to_thread(self._launches.records.all)
         launched = [
@@ -621,7 +623,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 raise HpcdashError(f"the kill switch of job {job_id} was not set: {outcome.words}")
 
     def _call_back(self, unit: SubmittedJob, callbacks: tuple[Callback, ...]) -> None:
-        """Have callbacks called as the scheduler tells of the job, until it has ended."""
+        """Call the callbacks as the scheduler reports the job, until it has ended."""
         module, _, function = unit.launched.function.partition(":")
         reported = {
             index: ClientCallbacks(
@@ -675,7 +677,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
 
 def _task_numbers(rows: Iterable[Mapping[str, Any]], *, is_map: bool) -> tuple[int, ...]:
-    """The tasks of an array that nothing but the scheduler tells of."""
+    """Return the tasks of an array that only the scheduler knows."""
     known = {
         task for row in rows if row["array_task"] for task in parse_tasks(str(row["array_task"]))
     }

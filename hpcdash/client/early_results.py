@@ -78,7 +78,7 @@ class EarlyResults:
         self._took_seconds = 0.0
 
     def submitted(self) -> None:
-        """Have the next looks come soon."""
+        """Schedule the next checks soon."""
         self._quiet_since = asyncio.get_running_loop().time()
         self._hurried.set()
 
@@ -86,8 +86,9 @@ class EarlyResults:
     async def looking(
         self, results: AwaitedResults, indices: frozenset[int | None]
     ) -> AsyncIterator[None]:
-        """Results of these tasks are looked for meanwhile; what is there is noted in
-        `results.tracked.written`.
+        """Search results of these tasks in this context.
+
+        Found ones are in `results.tracked.written`.
         """
         waiter = (results, indices)
         if not results.folder.startswith("/"):
@@ -117,7 +118,7 @@ class EarlyResults:
                 await self._states.news.wait()
 
     async def _pause(self) -> None:
-        """Until the next look is due; sooner where a job is submitted meanwhile."""
+        """Wait until the next check is due; sooner after a submission."""
         now = asyncio.get_running_loop().time
         while True:
             self._hurried.clear()

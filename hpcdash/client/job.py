@@ -204,7 +204,7 @@ class SubmittedJob:
         return ""
 
     def has_succeeded(self, index: int | None) -> bool:
-        """Whether the scheduler said so, or its result was read."""
+        """Whether the scheduler reported success, or its result was read."""
         left = self.outcomes.get(index)
         return self.tracked.state(index) == JobState.COMPLETED or (
             left is not None and left.content is not None
@@ -281,7 +281,7 @@ class SubmittedJob:
         return await asyncio.to_thread(call_value, outcome, job_id=job_id, state=state)
 
     async def _refuse_other_form(self, index: int | None) -> None:
-        """Raises UsageError where a result is there, in the format that was not asked for."""
+        """Raise UsageError where a result exists in the format that was not requested."""
         folder, form = self.launched.folder, self.launched.form
         if not folder.startswith("/") or self.launched.is_logged:
             return
@@ -349,8 +349,9 @@ class Job(Generic[R_co]):
 
     @property
     def status(self) -> str:
-        """Its state, of hpcdash.domain.states, as of the last poll; asks where that is older than a
-        poll's interval.
+        """State of hpcdash.domain.states as of the last poll.
+
+        Queried again if that is an interval old.
         """
         return run_in_loop(self._status())
 

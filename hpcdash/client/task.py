@@ -85,10 +85,9 @@ def prepare(
     *,
     calls: list[bytes] | None = None,
 ) -> Prepared:
-    """The request of a call, or of a map of calls. Blocking. Raises UsageError for what cannot be.
+    """Prepare the request of a call, or of a map of calls. Blocking. Raises UsageError.
 
-    `calls` are items that hold the function each (hpcdash.job.pickles); `task` says what their code
-    is.
+    `calls` are items that contain the function each (hpcdash.job.pickles); `task` has their code.
     """
     options = merged(cluster.defaults, task.options)
     own = {key: options.pop(key) for key in OWN_OPTIONS & options.keys()}

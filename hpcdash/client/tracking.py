@@ -57,7 +57,7 @@ class TrackedJob:
         return str(row["state"]) if row is not None else str(JobState.UNKNOWN)
 
     def see(self, rows: Iterable[Row]) -> set[int | None]:
-        """Take what a list says; the tasks that it has. An end stands."""
+        """Update the states from a list; return the tasks that it has. An end is final."""
         seen: set[int | None] = set()
         for row in rows:
             for index in self._held(row):
@@ -86,7 +86,7 @@ class TrackedJob:
             self.rows.pop(index, None)
 
     def lose(self, indices: Iterable[int | None]) -> None:
-        """Note that nobody knows how some ended."""
+        """Record that the ends of some tasks are unknown."""
         for index in indices:
             row = dict(self.rows.get(index) or dict.fromkeys(_COLUMNS))
             self.rows[index] = {
@@ -98,7 +98,7 @@ class TrackedJob:
 
 
 class JobStates:
-    """Follows jobs by the cluster's own poll of one's jobs, which runs while somebody waits."""
+    """States of jobs from the cluster's own poll of one's jobs, which runs while a caller waits."""
 
     def __init__(self, session: ClusterSession) -> None:
         self._session = session
@@ -144,7 +144,7 @@ class JobStates:
 
     @contextlib.asynccontextmanager
     async def polling(self) -> AsyncIterator[None]:
-        """Jobs are asked for meanwhile, at the pace of the configuration."""
+        """Poll jobs in this context, at the interval of the configuration."""
         poller = self._session.poller
         if self._waiting == 0:
             poller.start()
@@ -157,9 +157,9 @@ class JobStates:
                 await poller.stop()
 
     async def wait(self, is_done: Callable[[], bool]) -> None:
-        """Return once `is_done`, which is asked again after each poll.
+        """Return once `is_done`, which is called after each poll.
 
-        Raises what a person has to settle.
+        Raises errors that a person has to settle.
         """
         async with self.polling():
             while not is_done():
@@ -169,7 +169,7 @@ class JobStates:
                 await news.wait()
 
     async def poll_now(self) -> None:
-        """Poll once, for whoever wants to know without waiting."""
+        """Poll once, for a caller that does not wait."""
         await self._store.open()
         await self._store.fetch(Kind.MINE)
         await self.read()
@@ -185,7 +185,7 @@ class JobStates:
                 )
 
     def tell(self) -> None:
-        """Have all who wait look again."""
+        """Wake all waiters for a check."""
         news, self.news = self.news, asyncio.Event()
         news.set()
 
@@ -197,8 +197,8 @@ class JobStates:
                 await self.read()
 
     async def read(self) -> None:
-        """Take what the lists say of the jobs that have not ended, and ask for those that they do
-        not have.
+        """Update the jobs that have not ended from the lists, and query those that they do not
+        have.
         """
         living = [job for job in self._jobs.values() if not job.is_over]
         table = self._store.table(Kind.MINE)

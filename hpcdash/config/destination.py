@@ -34,8 +34,7 @@ class SshDestination(Struct, frozen=True):
 
 
 def parse_ssh_destination(text: str) -> SshDestination:
-    """Read `host`, `user@host`, `host:port`, `user@host:port`, `[::1]:port`, `::1`, or one of them
-    as `ssh://…/`.
+    """Read `host`, `user@host`, `host:port`, `user@host:port`, `[::1]:port`, `::1`, or `ssh://…/`.
 
     Raises ValueError with what is wrong, in words.
     """

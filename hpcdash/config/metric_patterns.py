@@ -1,7 +1,7 @@
-"""Reads lines by a person's own regular expressions, under a limit on their time.
+"""Regular expressions of a person for lines of a log, with a limit on their time.
 
-Named groups say what is what: `step`, `last_step`, `epoch`, `tokens`, and each other name is a
-metric's: `loss=(?P<loss>[0-9.]+)`.
+Named groups are `step`, `last_step`, `epoch`, `tokens`, and each other name is a metric's:
+`loss=(?P<loss>[0-9.]+)`.
 """
 
 from __future__ import annotations

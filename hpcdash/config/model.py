@@ -27,13 +27,11 @@ Check = Callable[[Mapping[str, Any]], None]
 
 
 class ValidationError(ValueError):
-    """A value that cannot be used; its text says why and what is expected."""
+    """Raised for an unusable value; its text has the reason and the expected value."""
 
 
 class Key(Enum):
-    """In place of a reader: TABLE holds a record of its own; whoever asks for the record reads what
-    is APART.
-    """
+    """In place of a reader: TABLE has a record of its own; the caller reads the parts marked APART."""
 
     TABLE = "table"
     APART = "apart"
@@ -48,7 +46,7 @@ class SameTable(Struct, frozen=True):
 
 
 class TableReader:
-    """Reads the tables of one document. `problems` are (key path, words)."""
+    """Reader of the tables of one document. `problems` are (key path, message)."""
 
     def __init__(self, hint: Hint) -> None:
         self.problems: list[tuple[KeyPath, str]] = []

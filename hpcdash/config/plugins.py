@@ -100,19 +100,17 @@ def _is_program_text(parts: tuple[str, ...], at: int) -> bool:
 
 
 def joins_arguments(command: tuple[str, ...]) -> str:
-    """The program in a command that hands its words to a shell; '' for none."""
+    """Return the program in a command that passes its arguments to a shell; '' for none."""
     return next((name for word in command if (name := PurePath(word).name) in _JOINERS), "")
 
 
 def keeps_arguments(command: tuple[str, ...]) -> bool:
-    """Whether a command is a shell's `-c TEXT`, whose further words are its arguments and are read
-    by nobody else.
-    """
+    """Whether a command is a shell's `-c TEXT`, whose further arguments no other program reads."""
     return len(command) > 2 and PurePath(command[0]).name in _PLAIN_SHELLS and command[1] == "-c"
 
 
 def fields_in(parts: Collection[str]) -> list[str]:
-    """The fields that words name, each once."""
+    """Return the fields that arguments name, each once."""
     found = (match["field"] for word in parts for match in FIELD.finditer(word))
     return list(dict.fromkeys(name for name in found if name))
 
@@ -137,12 +135,12 @@ def _limit(value: object) -> float:
 class Plugin(Struct, frozen=True):
     """One of [[plugins]].
 
-    command: argv; `{field}` in a word is the row's value, kept in that one word, never split, never
+    command: argv; `{field}` in a word is the row's value, left in that one word, never split, never
     read by a shell. key: '' for none, then it is run by `:NAME` and from the palette. views: where
-    it is offered. dangerous: ask before running. output: "pane", "terminal" (it gets the screen) or
-    "background". where: "here", this machine, or "cluster", the login node. limit_seconds: it is
-    ended then, except in the terminal. secrets: environment variables with a secret's name that it
-    gets anyway.
+    it is offered. dangerous: confirm before running. output: "pane", "terminal" (it gets the
+    screen) or "background". where: "here", this machine, or "cluster", the login node.
+    limit_seconds: it is ended then, except in the terminal. secrets: environment variables with a
+    secret's name that it gets anyway.
     """
 
     name: Annotated[str, _name]

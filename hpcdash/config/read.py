@@ -23,7 +23,7 @@ Check = Callable[[Settings], Iterable[tuple[KeyPath, str]]]
 
 
 def config_path(explicit: Path | None = None) -> tuple[Path, bool]:
-    """The file to read and whether it was asked for by name, so must be there.
+    """Return the file to read and whether it was named, so must exist.
 
     That is `explicit`, else $HPCDASH_CONFIG, else config.toml in the user's configuration folder
     (XDG_CONFIG_HOME).
@@ -99,12 +99,11 @@ def _as_the_sites(settings: Settings) -> Settings:
 
 
 def require_unwritable_by_others(file: Path) -> None:
-    """Raises ConfigError where somebody else but root could change a file, or put another in its
-    place.
+    """Raise ConfigError where another user but root could change or replace a file.
 
-    Looked at are the file and its folder, and of a symbolic link the link's own folder too. A
-    folder as /tmp is, where each may only replace what is theirs, will do, and so does a group of
-    which nobody else is a member.
+    Checked are the file and its folder, and of a symbolic link the link's own folder too. A folder
+    like /tmp, where each may only replace their own files, is accepted, and so is a group without
+    other members.
     """
     target = Path(os.path.realpath(file))
     places = {file.absolute().parent: True, target.parent: True, target: False}

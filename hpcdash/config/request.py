@@ -451,7 +451,7 @@ _count = partial(whole_between, smallest=1, largest=MOST_SLOTS)
 
 
 def _record_readers(record: type, readers: Mapping[str, Reader]) -> dict[str, Reader]:
-    """The keys that write a record's fields: by `readers`, else as the type of the field says."""
+    """Return the readers of a record's keys: from `readers`, else by the type of the field."""
     return {
         name: _BY_TYPE[kind] for name, kind in record.__annotations__.items() if kind in _BY_TYPE
     } | {**readers}

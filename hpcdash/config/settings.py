@@ -264,8 +264,9 @@ class Settings(Struct, frozen=True):
 def read_settings(
     document: Mapping[str, object], file: Path, action_names: Collection[str] | None
 ) -> tuple[Settings, list[tuple[KeyPath, str]]]:
-    """Settings, and what is wrong as (key path, words); the settings are good only when nothing is
-    wrong.
+    """Read the settings, and problems as (key path, message).
+
+    The settings are only valid without problems.
     """
     reader = TableReader(_hint)
     fit = reader.fit(Settings, document, ())
@@ -341,9 +342,10 @@ def _launch(
 def _user_values(
     launch: LaunchSettings, user: str | None, complain: Callable[[str], None] | None = None
 ) -> LaunchSettings:
-    """With the login name that run_as means.
+    """Return the values with the login name that run_as means.
 
-    Without a user the word "user" is oneself, or a complaint where the cluster itself asks for it.
+    Without a user the word "user" means oneself, or a complaint where the cluster itself requires
+    it.
     """
     if not launch.site.run_as:
         return launch
@@ -419,7 +421,9 @@ def _over_http(
     by_url: Mapping[str, str],
     poll: PollSettings,
 ) -> ClusterSettings | None:
-    """A cluster whose scheduler is asked over HTTP, through a login node where `ssh` names one."""
+    """Return a cluster whose scheduler is queried over HTTP, through a login node if `ssh` names
+    one.
+    """
     backend, url = next(iter(by_url.items()))
     if len(by_url) > 1 or found.get("backend", backend) != backend:
         reader.problem((*path, "backend"), f"{backend} = {quoted(url)} says which scheduler it is")

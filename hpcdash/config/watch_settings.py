@@ -1,6 +1,4 @@
-"""[watch] of config.toml: what watchdogs look at, when they speak, who is told; and how it is
-read.
-"""
+"""[watch] of config.toml: targets of the watchdogs, alerts, recipients; and its reader."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, time
@@ -40,8 +38,9 @@ class RunningWatch(Struct, frozen=True):
 
 
 class HangingWatch(Struct, frozen=True):
-    """A log that has not grown for `limit_seconds` tells of a job that hangs; evaluations and saves
-    are silent too.
+    """Log that has not grown for `limit_seconds`, which indicates a hanging job.
+
+    Evaluations and saves are silent too.
     """
 
     limit_seconds: SomeSeconds = 30 * MINUTE
@@ -300,8 +299,8 @@ class StorageRule(Struct, frozen=True):
 
     @property
     def counts_by_du(self) -> bool:
-        """Whether its own limits say that it is a folder of a larger file system, whose figures are
-        not its own.
+        """Whether its own limits mean a folder of a larger file system, whose figures are not its
+        own.
         """
         return self.watch.limit_bytes is not None or self.watch.limit_inodes is not None
 
@@ -360,8 +359,9 @@ class Secret(_Secretive, frozen=True):
 
 
 class NotificationChannel(Struct, frozen=True):
-    """A way to tell: settings that lack their `secrets`, by the field each fills; `key` is its
-    place in the file.
+    """Channel of notifications: settings that lack their `secrets`, by the field each fills.
+
+    `key` is its place in the file.
     """
 
     settings: MailSettings | WebhookSettings | CommandSettings | AppriseSettings
@@ -493,7 +493,7 @@ class _WatchReader:
                 yield rule
 
     def _check(self, record: object, path: KeyPath, fit: Mapping[str, Any]) -> None:
-        """Look for what does not go together in a rule's table."""
+        """Check a rule's table for conflicting values."""
         problem, clusters = self._reader.problem, fit.get("clusters", ())
         for at, name in enumerate(clusters):
             if self._clusters and name not in self._clusters:

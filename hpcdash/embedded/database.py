@@ -125,8 +125,9 @@ class Database:
             )
 
     def _keep_a_wal(self) -> None:
-        """A commit that was told is on the disk; where the file system knows no WAL, SQLite stays
-        with its journal.
+        """Switch to a WAL, with which a reported commit is on the disk.
+
+        If the file system supports no WAL, SQLite stays with its journal.
         """
         over = time.monotonic() + _BUSY_SECONDS
         while True:
@@ -190,9 +191,7 @@ class Database:
 
 
 def damaged(path: Path, text: str) -> StoreUnusable:
-    """The error of a queue's file whose content is not what was written; `words` say what is wrong
-    with it.
-    """
+    """Return the error of a queue's file with damaged content; `words` describe the damage."""
     folder = str(path.parent)
     return StoreUnusable(
         f"{path} is damaged: {text}",

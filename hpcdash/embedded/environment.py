@@ -39,8 +39,7 @@ def job_environment(
     folder: Path,
     path_first: str,
 ) -> dict[str, str]:
-    """All variables of a job: of those it was submitted from what it wants, and what a scheduler
-    says of it.
+    """Return all variables of a job: the exported ones of its submission, and the scheduler's.
 
     `path_first` goes before its PATH; `folder` is the queue's.
     """

@@ -1,4 +1,4 @@
-"""One job of the embedded queue: what its submission asks, and how its store keeps it."""
+"""One job of the embedded queue: the request of its submission, and its row in the store."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Job:
     """One row of `jobs`. Times are epoch seconds; `elapsed` is set once it ended.
 
     `number` is the submission's and of an array the same for all tasks; `id` is the job's alone.
-    `attempt` counts how often it was started, `restarts` how often somebody wanted that.
+    `attempt` counts its starts, `restarts` the requested ones.
     """
 
     id: int

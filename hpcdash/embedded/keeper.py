@@ -133,7 +133,7 @@ class _Keeper:
     # -- starting
 
     def _start(self) -> str:
-        """Start the script; the problem in words where it cannot be started."""
+        """Start the script; return the problem where it cannot be started."""
         work = self.work
         try:
             os.umask(work.umask)
@@ -277,7 +277,7 @@ class _Keeper:
 
 
 def _opened(path: str, how: int) -> int:
-    """A job's file; a FIFO that nobody has open at its other end is refused, and not waited for."""
+    """Open a job's file; a FIFO without an open other end is refused, and not waited for."""
     descriptor = os.open(path, how | os.O_NONBLOCK, 0o666)
     os.set_blocking(descriptor, True)
     return descriptor

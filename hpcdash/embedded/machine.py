@@ -134,8 +134,8 @@ def memory_used_bytes() -> int | None:
 
 
 def _gpus(folder: Path) -> tuple[tuple[str, ...], str]:
-    """(their numbers, their type where all are of one), asked for once a start of the machine: it
-    takes a while.
+    """Return (GPU numbers, type if all are of one), queried once per start of the machine, as it is
+    slow.
     """
     program = shutil.which("nvidia-smi")
     if program is None:

@@ -1,6 +1,4 @@
-"""Processes of this machine as a keeper sees them: who descends from whom, what they use,
-signals.
-"""
+"""Processes of this machine for a keeper: descendants, use, signals."""
 
 from __future__ import annotations
 
@@ -89,11 +87,10 @@ def group(leader: int) -> list[int]:
 
 
 def marked(variable: str) -> list[int]:
-    """The living processes whose environment holds `NAME=value`, and all below them; without /proc
-    none.
+    """Return the living processes with `NAME=value` in the environment, and all below them.
 
-    A child has it from its parent: it tells who belongs together even after both left their session
-    and their parent.
+    Without /proc none. A child inherits it from its parent: it identifies a job's processes even
+    after they left their session and their parent.
     """
     requested = variable.encode("utf-8", "surrogateescape")
     found = [pid for pid in _pids() if requested in _variables(pid)]

@@ -1,4 +1,4 @@
-"""The commands that ask: jobs, history, nodes, queues, one job's page, usage and script.
+"""Commands that query: jobs, history, nodes, queues, one job's page, usage and script.
 
 They change no job.
 """
@@ -196,7 +196,7 @@ class _Reasons:
 
 
 def native(job: Job, submission: StoredSubmission, machine: Machine, user: str) -> dict[str, str]:
-    """All that is known of one job, in words."""
+    """Return all known facts of one job, as text."""
     request = submission.request
     stdout, stderr = output_paths(job, submission, machine.node, user)
     early = request.early_signal
@@ -310,9 +310,7 @@ def _probe(folder: Path, parts: list[str]) -> int:
 
 
 def _opened(folder: Path) -> QueueStore:
-    """After a reboot nobody is there to go on, or to tidy up: whoever looks starts the supervisor
-    again.
-    """
+    """Open the store, and start the supervisor if it is missing, as after a reboot."""
     store = QueueStore(folder)
     if (store.has_work() or records(folder)) and supervisor_pid(folder) is None:
         ensure_supervisor(folder)

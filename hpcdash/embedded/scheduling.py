@@ -51,9 +51,7 @@ def free_slots(store: QueueStore, machine: Machine) -> FreeSlots:
 
 
 def is_too_large(job: Job, machine: Machine) -> bool:
-    """Whether it never fits: what the machine gives may have been set anew since it was handed
-    in.
-    """
+    """Whether it never fits, as the machine's slots may have changed since the submission."""
     return job.cpus > machine.cpus or job.gpus > len(machine.gpu_ids)
 
 

@@ -69,7 +69,7 @@ def read_pbs_directives(script: str) -> ParsedCommandLine:
 
 
 def _as_sbatch_options(letter: str, value: str) -> list[tuple[str, str]]:
-    """(option, value) of each thing asked for; raises ValueError."""
+    """Return (option, value) of each requested resource; raises ValueError."""
     if letter in _FILES:
         # 'host:path'; a % means nothing to PBS.
         path = re.sub(r"^[^/:]*:", "", value).replace("%", "%%")
@@ -157,7 +157,7 @@ def _number(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ParsedScript:
-    """A request, and in words what was asked for that this queue does not know."""
+    """Request, and descriptions of the parts that this queue does not support."""
 
     request: QueueRequest
     ignored: tuple[str, ...]

@@ -132,9 +132,7 @@ class HandedIn:
 
 
 class QueueStore(Database):
-    """Jobs and submissions in the queue's file; what changes it is called inside `writing`, if it
-    does not say so.
-    """
+    """Jobs and submissions in the queue's file; changes are made inside `writing`, unless noted."""
 
     # -- handing in
 
@@ -337,7 +335,7 @@ class QueueStore(Database):
         )
 
     def has_work(self) -> bool:
-        """Whether anything runs, may start without a person, or was asked for."""
+        """Whether anything runs, may start without a person, or was requested."""
         return bool(
             self.rows(f"SELECT 1 FROM jobs WHERE {IS_ACTIVE} LIMIT 1", ACTIVE)
             or self.rows(f"SELECT 1 FROM jobs WHERE {_MAY_START} LIMIT 1")
@@ -393,7 +391,7 @@ class QueueStore(Database):
         cpu_seconds: float | None = None,
         peak_bytes: int | None = None,
     ) -> None:
-        """Note how a job ended; never before it started, whatever the clock says."""
+        """Record how a job ended; never before it started, whatever the clock shows."""
         self.change(
             "UPDATE jobs SET state = ?, ended_at = max(?, coalesce(started_at, 0)), elapsed = ?, "
             "exit_code = ?,"
@@ -413,9 +411,7 @@ class QueueStore(Database):
         )
 
     def set_state(self, job_id: int, state: str, requested: str | None = None) -> None:
-        """Note that a running job is suspended, goes on, or is completing because somebody wants it
-        so.
-        """
+        """Record that a running job is suspended, continues, or is completing at a request."""
         self.change(
             "UPDATE jobs SET state = ?, wanted = coalesce(?, wanted) WHERE id = ?",
             (state, requested, job_id),
@@ -450,7 +446,7 @@ class QueueStore(Database):
         self.judge_dependents(job.number)
 
     def judge_dependents(self, number: int) -> None:
-        """Judge anew what depends on a submission of which a job began or ended."""
+        """Re-evaluate the dependents of a submission of which a job started or ended."""
         ((name,),) = self.rows("SELECT name FROM submissions WHERE number = ?", (number,))
         waiting = self.rows(
             "SELECT DISTINCT number FROM edges WHERE (on_number = ? OR (on_number IS NULL AND name "
@@ -465,20 +461,20 @@ class QueueStore(Database):
     # -- calls to the supervisor
 
     def call(self, job_id: int, verb: str, argument: str = "") -> int:
-        """Ask the supervisor to do something to a running job; returns the call's id."""
+        """Request an action on a running job from the supervisor; return the call's ID."""
         return self.insert(
             "INSERT INTO calls (job_id, verb, argument) VALUES (?, ?, ?)", (job_id, verb, argument)
         )
 
     def open_calls(self) -> list[tuple[int, int, str, str]]:
-        """(id, job id, verb, argument) of what nobody has answered yet."""
+        """Return (ID, job ID, verb, argument) of unanswered calls."""
         rows = self.rows(
             "SELECT id, job_id, verb, argument FROM calls WHERE done IS NULL ORDER BY id"
         )
         return [(int(str(a)), int(str(b)), str(c), str(d)) for a, b, c, d in rows]
 
     def answer_call(self, call_id: int, done: bool, text: str = "") -> None:
-        """Answer a call; answers are kept for a while, for who asked."""
+        """Answer a call; answers are stored for a while, for the caller."""
         self.change("UPDATE calls SET done = ?, words = ? WHERE id = ?", (int(done), text, call_id))
         self.change(
             "DELETE FROM calls WHERE done IS NOT NULL AND id < ?", (call_id - _ANSWERS_KEPT,)

@@ -76,7 +76,7 @@ def _submit(folder: Path, parts: list[str]) -> int:
 
 
 def _print_number(store: QueueStore, number: int, ignored: Sequence[str]) -> int:
-    """Print the number of what is kept by now, and see that it starts."""
+    """Print the number of the stored submission, and make sure that it starts."""
     store.close()
     write({"id": str(number), "ignored": [readable(text) for text in ignored]})
     sys.stdout.flush()
@@ -88,7 +88,7 @@ def _print_number(store: QueueStore, number: int, ignored: Sequence[str]) -> int
 
 
 def _taken(parts: list[str], name: str) -> tuple[str | None, list[str]]:
-    """An option of ours at the front, and the words after it."""
+    """Return an option of ours at the front, and the arguments after it."""
     if parts[:1] != [name]:
         return None, parts
     if len(parts) < 2:

@@ -49,10 +49,10 @@ _LOCK_SECONDS = 5.0
 
 @dataclass(slots=True)
 class RunningAttempt:
-    """An attempt whose keeper was there when last looked: its record, and the keeper's pid (0: not
-    known yet).
+    """Attempt whose keeper existed at the last check: its record, and the keeper's pid (0:
+    unknown).
 
-    `is_child`: its end is told by SIGCHLD; else by `pidfd`, or where there is none by looking.
+    `is_child`: its end is reported by SIGCHLD; else by `pidfd`, or by checks without one.
     """
 
     job: Job
@@ -160,10 +160,10 @@ def _pidfd(pid: int) -> int | None:
 
 
 def answer_calls(store: QueueStore, attempts: Mapping[int, RunningAttempt]) -> bool:
-    """Answer all that can be; returns whether some are of jobs that only just begin, and are to be
-    asked again.
+    """Answer all calls that can be answered; return whether some are of jobs that are starting.
 
-    Who is told to end is noted before it is told: a call that is still open then is done once more.
+    Those are repeated. An end is recorded before it is requested: a call that is still open then is
+    done once more.
     """
     again = False
     for call_id, job_id, verb, argument in store.open_calls():
@@ -184,9 +184,7 @@ def answer_calls(store: QueueStore, attempts: Mapping[int, RunningAttempt]) -> b
 
 
 def _finish_resting(store: QueueStore, job_id: int, verb: str, argument: str) -> str:
-    """To a job that ran when it was asked, and waits again or ended since; the complaint where it
-    cannot be done.
-    """
+    """Apply a call to a job that ran then, and is pending or ended now; return a complaint."""
     job = store.job(job_id)
     if job is not None and job.state == "pending" and verb == "cancel":
         with store.writing():
@@ -202,7 +200,7 @@ def _finish_resting(store: QueueStore, job_id: int, verb: str, argument: str) ->
 
 
 def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: str) -> str:
-    """Do one thing to a job that runs; the complaint in words where it cannot be done."""
+    """Apply a call to a running job; return the complaint where it is impossible."""
     job = store.job(job_id)
     if job is None:
         return "no such job in this queue"
@@ -242,9 +240,9 @@ def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: s
 
 
 def take_in(store: QueueStore, job: Job, record: Record, *, was_stored: bool) -> None:
-    """Note how an attempt whose keeper is not there any more went, then drop its record.
+    """Record the end of an attempt without a keeper, then drop its record.
 
-    `was_stored`: its keeper is known to have been there, so that a record that is lost says nothing.
+    `was_stored`: its keeper is known to have existed, so that a lost record has no meaning.
     """
     begun, ended = record.read()
     never_began = begun is None and ended is None and not (was_stored and not record.exists)
@@ -527,9 +525,7 @@ _NAMES = ("srun", "scontrol", "scancel")
 
 
 def make_shims(folder: Path) -> str:
-    """Their folder, made anew; the real ones, where there are any, would ask a scheduler that knows
-    no such job.
-    """
+    """Recreate the folder of shims, and return it: real programs would query another scheduler."""
     shims = folder / "bin"
     shims.mkdir(mode=0o700, exist_ok=True)
     # The package may not be installed: it is found where this one is.

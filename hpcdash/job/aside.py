@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Aside:
-    """One thread, started when first needed; callers wait for it no longer than they say.
+    """One thread, started when first needed; callers wait for it no longer than they allow.
 
-    A call that is late is not lost: a later call gets its answer, and no other one is started
-    before it is done.
+    A late call is not lost: a later call gets its answer, and no other one is started before it is
+    done.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Aside:
             self._calls.put(None)
 
     def _has_started(self) -> bool:
-        """Starts the thread, anew in a process that was forked: threads stay behind then."""
+        """Start the thread, again in a forked process: threads stay behind then."""
         from queue import Empty, SimpleQueue
         from threading import Lock, Thread
 

@@ -290,11 +290,11 @@ class Checkpoints:
         self._log.say(path, f"the checkpoint {path} is incomplete and was skipped: {wrong}")
 
     def _prune(self, saved: Path) -> None:
-        """Deletes what is older than `keep` whole ones, and what runs that were killed have left.
+        """Delete checkpoints older than `keep` whole ones, and leftovers of killed runs.
 
-        Never what was saved just now, nor what has no marker. Whether one is whole its sizes say,
-        and what was found when it was to be resumed from: to read all of it at each save would take
-        as long as the save.
+        Never the one saved just now, nor one without a marker. Whether one is whole is determined
+        by its sizes, and by the check before it was to be resumed from: to read all of it at each
+        save would take as long as the save.
         """
         try:
             self._clear()
@@ -410,7 +410,7 @@ def read_marker(path: Path) -> dict[str, Any] | None:
 
 
 def saved_at(marker: dict[str, Any]) -> float:
-    """Epoch seconds, 0 where a marker does not say so."""
+    """Return a marker's time in epoch seconds, 0 where it has none."""
     at = marker.get("saved_at")
     return at if isinstance(at, (int, float)) else 0.0
 

@@ -1,6 +1,7 @@
-"""A process's place in its job, read from the environment of Slurm, PBS, the embedded queue or Ray.
+"""Place of a process in its job, read from the environment of Slurm, PBS, the embedded queue or
+Ray.
 
-Asks no scheduler; what the environment does not tell is None or empty.
+Queries no scheduler; values missing in the environment are None or empty.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class JobContext:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> JobContext:
-        """The context that an environment says, this process's own unless one is given."""
+        """Return the context of an environment, this process's own unless one is given."""
         given = os.environ if environment is None else environment
         slots = _nodefile(given.get("PBS_NODEFILE", ""))
         hosts = _hosts(given) or tuple(dict.fromkeys(slots))
@@ -141,7 +142,7 @@ class JobContext:
 
 @lru_cache(maxsize=None)
 def current_job_context() -> JobContext:
-    """This process's context, read when first asked for and the same ever after."""
+    """Return this process's context, read at the first call and the same ever after."""
     return JobContext.from_environment()
 
 
@@ -151,7 +152,7 @@ def torch_distributed_env() -> dict[str, str]:
 
 
 def _first(*values: Value | None) -> Value | None:
-    """The first of values that says something; 0 of something counted says nothing."""
+    """Return the first known value; a count of 0 is unknown."""
     return next((value for value in values if value not in (None, "", 0)), None)
 
 
@@ -225,9 +226,7 @@ def _gpus(given: Mapping[str, str]) -> int | None:
 
 
 def _nodefile(path: str) -> tuple[str, ...]:
-    """The lines of PBS_NODEFILE, a host for each process that was asked for; () where it cannot be
-    read.
-    """
+    """Return the lines of PBS_NODEFILE, a host for each requested process; () if unreadable."""
     try:
         if not path or os.path.getsize(path) > _LONGEST_NODEFILE_BYTES:
             return ()

@@ -73,9 +73,7 @@ def walltime_seconds(walltime: float | str) -> float:
 
 
 def process_start() -> float:
-    """Epoch seconds at which this process started, including its imports; now, if the system does
-    not tell.
-    """
+    """Return this process's start in epoch seconds, with its imports; now, if it is unknown."""
     now = time()
     try:
         with open("/proc/self/stat", "rb") as fields, open("/proc/uptime", "rb") as uptime:
@@ -105,9 +103,7 @@ def _positive(text: str) -> float | None:
 
 
 def _asked(given: Mapping[str, str]) -> float | None:
-    """The EndTime that `scontrol show job` says, None where it does not: Slurm is not needed to
-    train.
-    """
+    """Return the EndTime of `scontrol show job`, None without: Slurm is not needed to train."""
     import re
     import subprocess
     from datetime import datetime, timezone

@@ -141,9 +141,7 @@ class TrainingGuard:
         return self._rank.now
 
     def step(self, step: int, /, **metrics: Any) -> None:
-        """Says that a step is done: writes its metrics, times it, and has the ranks agree on what
-        is next.
-        """
+        """Finish a step: write its metrics, time it, and let the ranks agree on the next action."""
         self._time_iteration()
         if metrics:
             if self.metrics is not None:
@@ -257,7 +255,9 @@ class TrainingGuard:
         return _GO_ON, ""
 
     def _checks_files(self) -> bool:
-        """Rank 0 alone, where it can tell the others; each for itself where nothing can."""
+        """Whether this rank checks the files: rank 0 alone where it can notify the others, else
+        each.
+        """
         if self.all_reduce_max is not None or torch_is_distributed():
             return self.rank == 0
         if self.rank == 0 and processes_in_all() > 1:

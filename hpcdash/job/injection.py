@@ -1,4 +1,4 @@
-"""Gives a function the job's context where its signature asks for it."""
+"""Injection of the job's context into a function whose signature requests it."""
 
 from __future__ import annotations
 

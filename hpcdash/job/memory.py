@@ -1,7 +1,7 @@
-"""Ends a training before its memory is full: of the host, of its control group, of its GPU.
+"""Stop of a training before its memory is full: of the host, of its control group, of its GPU.
 
-A leak that takes days costs one restart instead of a crash. Never imports torch; looks at it where
-the program has.
+A leak that takes days costs one restart instead of a crash. Never imports torch; uses it where the
+program has.
 """
 
 from __future__ import annotations

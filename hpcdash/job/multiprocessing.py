@@ -115,9 +115,7 @@ def _run(
 
 
 def _end_with(parent: int) -> None:
-    """Has the kernel end this process when its parent is killed: nobody else would, and it has a
-    GPU.
-    """
+    """Let the kernel end this process when its parent is killed: it would keep its GPU otherwise."""
     import ctypes
     import signal
 

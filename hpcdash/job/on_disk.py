@@ -78,8 +78,9 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Waits until a folder's names are on the disk, on file systems that can say so; raises
-    nothing.
+    """Wait until a folder's names are on the disk, on file systems that report so.
+
+    Raises nothing.
     """
     try:
         sync_file(path)
@@ -138,7 +139,8 @@ def relink(path: Path) -> bool:
 
 
 def file_sums(path: Path, has_checksum: bool) -> Iterator[tuple[str, dict[str, int | str]]]:
-    """The files in a folder by name, with their sizes in bytes, and their CRC-32 if requested.
+    """Return the files in a folder by name, with their sizes in bytes, and their CRC-32 if
+    requested.
 
     For links, the link text counts; the target is not looked at and need not exist.
     """
@@ -157,7 +159,7 @@ def file_sums(path: Path, has_checksum: bool) -> Iterator[tuple[str, dict[str, i
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether nobody writes to `…@HOST@PROCESS` any more, as a run that was killed leaves it."""
+    """Whether no process writes to `…@HOST@PROCESS` any more, as after a killed run."""
     host, _, process = path.name.partition("@")[2].rpartition("@")
     try:
         times = [os.lstat(path).st_mtime]
@@ -194,9 +196,7 @@ def wait_until_seen(path: Path, rank: int) -> None:
 
 
 def remove(path: Path) -> None:
-    """Deletes a file or a folder; one that cannot be deleted is said once, and nothing is
-    raised.
-    """
+    """Delete a file or a folder; a failure is logged once, and nothing is raised."""
     try:
         if path.is_dir() and not path.is_symlink():
             from shutil import rmtree

@@ -46,8 +46,10 @@ class RunnerCall:
     result_format: str | None = None
 
     def words(self) -> tuple[tuple[str, bool], ...]:
-        """The command as words, for a container's runtime to run as well: (text, whether it is bash
-        source that the node expands, such as `"$PY_EXEC"`, and not literal).
+        """Return the command as words, for a container's runtime to run as well.
+
+        A word is (text, whether it is bash source that the node expands, such as `"$PY_EXEC"`, and
+        not literal).
         """
         options: list[tuple[str, bool]] = []
         for name in (

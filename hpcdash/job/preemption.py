@@ -193,16 +193,18 @@ class Preemption:
         return blocked(self._spared)
 
     def iterated(self, seconds: float) -> None:
-        """Says how long an iteration took."""
+        """Record how long an iteration took."""
         self._iterations.append(float(seconds))
 
     def saved(self, seconds: float) -> None:
-        """Says how long a save took; it is not counted as part of an iteration."""
+        """Record how long a save took; it is not counted as part of an iteration."""
         self._saves.append(float(seconds))
         self._last_step_at = monotonic()
 
     def also(self, what: str, seconds: float) -> None:
-        """Says what the end takes besides the last save, as a last validation, and how long."""
+        """Record another part of the end besides the last save, as a last validation, and its
+        duration.
+        """
         self._also[what] = float(seconds)
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ def is_launcher_set(given: Mapping[str, str]) -> bool:
 
 
 def find_rank(given: Mapping[str, str]) -> int | None:
-    """A process's rank among all, None where its environment says none."""
+    """Return a process's rank among all, None where its environment has none."""
     if is_launcher_set(given):
         return _launched_rank(given)
     return first_whole_number(given, *MPI_RANKS, "SLURM_PROCID", "RANK")

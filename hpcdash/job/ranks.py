@@ -43,8 +43,8 @@ def torch_is_distributed() -> bool:
 
 
 class Rank:
-    """This process's rank among all: as given, else as torch.distributed says once it runs, else
-    its environment.
+    """This process's rank among all: as given, else torch.distributed's once it runs, else its
+    environment's.
     """
 
     def __init__(self, given: int | None) -> None:
@@ -72,12 +72,13 @@ ALONE = "each rank looks alone for what to resume from; ask after torch.distribu
 
 
 def broadcast_from_rank_0(number: int, rank: int, all_reduce_max: AllReduceMax | None) -> int:
-    """The number of 0 or more that rank 0 gives, -1 for none, in all ranks; those of others are not
-    looked at.
+    """Return rank 0's number of 0 or more, -1 for none, in all ranks.
+
+    Those of others are ignored.
     """
     return all_reduce_highest(number + 1 if rank == 0 else 0, all_reduce_max) - 1
 
 
 def can_agree(all_reduce_max: AllReduceMax | None) -> bool:
-    """Whether ranks hear of each other at all."""
+    """Whether ranks can exchange numbers at all."""
     return all_reduce_max is not None or torch_is_distributed()

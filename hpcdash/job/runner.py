@@ -417,8 +417,9 @@ def _log_to_stderr(level: str) -> None:
 
 
 def _close_streams() -> None:
-    """Python ends with 120 where what was said cannot be written at the end, whatever the
-    function's own status is.
+    """Close the streams: Python would exit with 120 where the last output cannot be written.
+
+    The function's own status would be lost.
     """
     for name in ("stdout", "stderr"):
         try:

@@ -20,13 +20,13 @@ def say(text: str) -> None:
 
 
 class OnceLog:
-    """Remembers what was said, by a key."""
+    """Log that remembers its messages by key."""
 
     def __init__(self) -> None:
         self._said: set[Hashable] = set()
 
     def say(self, key: Hashable, text: str) -> None:
-        """Says a text unless one with this key was said."""
+        """Log a text unless one with this key was logged."""
         if key not in self._said:
             self._said.add(key)
             say(text)

@@ -1,8 +1,8 @@
-"""A training's state in the files of its ranks: its tensors as torch saves them, all else as a
-pickle of plain values.
+"""State of a training in the files of its ranks: tensors by torch, all else as a pickle of plain
+values.
 
-Reading them runs no code of whoever wrote them: the pickle may name no class, and torch loads
-weights only.
+Reading them runs no code of their writer: the pickle may name no class, and torch loads weights
+only.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class _NoClasses(pickle.Unpickler):
 
 
 def _own_file(path: str) -> BinaryIO:
-    """Opens a file that nobody else has made.
+    """Open a file that no other user has made.
 
     Raises RuntimeError for others: a checkpoint decides what is trained.
     """

@@ -110,10 +110,9 @@ def _simulate(
 def _why_late(
     process: subprocess.Popen[bytes], command: str, started_at: float, grace: float, imports: float
 ) -> str:
-    """Wait for the program's end or its go_suspend(), as the pool does; '' for these, else why it
-    has to be ended.
+    """Wait for the program's end or its go_suspend(), like the pool; return why it has to be ended.
 
-    What still imports is waited for: asked in a pool it would lose nothing.
+    '' for these. A program that still imports is waited for: in a pool it would lose nothing.
     """
     queried_at = monotonic()
     seen_at = None

@@ -1,10 +1,10 @@
-"""Has processes that are started outlive a signal to the whole step, as Slurm's warning.
+"""Survival of child processes at a signal to the whole step, such as Slurm's warning.
 
 Handles no signal itself.
 
-A handler of Python's is gone in a program that is started: what was handled there ends it by
-default. Blocked stays blocked, and what is blocked for the moment of the start is lost to nobody:
-here it is delivered right after.
+A handler of Python's is gone in a program that is started: a signal handled before ends it by
+default. Blocked stays blocked, and a signal blocked for the moment of the start is not lost: here
+it is delivered right after.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""`model.try_save`: saves a training when its pool's coordinator asks it to suspend, then suspends
-it.
-"""
+"""`model.try_save`: saves a training at its pool's request to suspend, then suspends it."""
 
 from __future__ import annotations
 
@@ -127,7 +125,7 @@ class TrySave:
         return reported["epoch"], reported["step"], state["others"]
 
     def _writes(self) -> bool:
-        """Whether this process saves: rank 0 alone where the ranks do not hear of each other."""
+        """Whether this process saves: rank 0 alone where the ranks cannot communicate."""
         if not self._is_distributed and processes_in_all() > 1:
             _log.say(
                 "alone",

@@ -39,7 +39,7 @@ class CommandResult(Struct, frozen=True):
 
 
 class PromptField(Struct, frozen=True):
-    """One thing a login node asks for; `secret` is typed unseen."""
+    """One field of a login node's prompt; `secret` is typed unseen."""
 
     label: str
     secret: bool = True
@@ -77,15 +77,11 @@ class Prompter(Protocol):
         ...
 
     def show(self, hop: str, text: str) -> None:
-        """Show what `hop` says (its own, hostile words) and asks no answer to: a banner, "Pushed a
-        login request".
-        """
+        """Show `hop`'s (hostile) output that needs no answer: a banner, "Pushed a login request"."""
         ...
 
     def waiting(self, hop: str) -> None:
-        """Tell that `hop` has asked nothing for a while and may wait for an approval on another
-        device.
-        """
+        """Notify that `hop` has not prompted for a while and may wait for an approval elsewhere."""
         ...
 
     async def answer(self, prompt: Prompt) -> list[str] | None:
@@ -162,13 +158,11 @@ class Transport(Protocol):
         ...
 
     async def adopt_login_environment(self) -> bool:
-        """Look for commands where a login shell would (PATH and the like); True when that changed
-        anything.
-        """
+        """Use the PATH and the like of a login shell; True if that changed anything."""
         ...
 
     def prepend_path(self, folder: str) -> None:
-        """Look for commands in `folder` before the PATH there, from the next command on."""
+        """Search commands in `folder` before the PATH there, from the next command on."""
         ...
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:

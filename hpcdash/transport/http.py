@@ -1,4 +1,4 @@
-"""A server that is asked over HTTP: a command is a method and the paths it is for."""
+"""Transport to an HTTP server: a command is a method and its paths."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ PathPositions = Callable[[Sequence[str]], Sequence[int]]
 
 
 class Response(Struct, frozen=True):
-    """A response with its body; `epoch_seconds` is what the server's clock said, None where it told
-    no time.
-    """
+    """Response with its body; `epoch_seconds` is the server's clock, None where it sent no time."""
 
     status: int
     reason: str
@@ -197,7 +195,7 @@ class HttpTransport:
         return False
 
     def prepend_path(self, folder: str) -> None:
-        """No commands are looked for here."""
+        """Do nothing, as no commands are searched here."""
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
         return await self._beside(argv).interact(argv, terminal)
@@ -329,8 +327,8 @@ class HttpTransport:
             writer.close()
 
     async def _log_in(self, force: bool = False) -> None:
-        """Open the line to the login node; how long that may take is its own matter, for it may ask
-        a person.
+        """Open the connection to the login node, which limits its own time, as it may prompt a
+        person.
         """
         if self._login is not None:
             await self._login.connect(force=force)
@@ -405,7 +403,7 @@ class HttpTransport:
 
 
 def _said(body: bytes) -> str:
-    """The first line of a text, after a colon; '' of a page, which says nothing more."""
+    """Return the first line of a text, after a colon; '' for a page, which adds nothing."""
     first = excerpt(body).partition("\n")[0].strip()
     return f": {clip(first, _SAID_LETTERS)}" if first and not first.startswith(("<", "{")) else ""
 

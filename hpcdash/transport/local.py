@@ -388,7 +388,7 @@ class _PtyProcess:
         termios.tcsetwinsize(self._output.fileno(), (lines, columns))
 
     def close(self) -> None:
-        """Hang up: whoever has the terminal still gets SIGHUP."""
+        """Hang up: other holders of the terminal still get SIGHUP."""
         for transport in self._transports:
             transport.close()
         if self._keys is not None:

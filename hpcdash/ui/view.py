@@ -154,7 +154,10 @@ class View(Widget):
         return "", ""
 
     def pointed_job(self) -> str | None:
-        """Return the ID of the selected or opened job (an array's number for a whole one), if any."""
+        """Return the ID of the selected or opened job, if any.
+
+        An array's number for a whole one.
+        """
         return None
 
     def targets(self) -> Targets:

@@ -46,7 +46,7 @@ class LocalServer:
         self._listening: asyncio.Server | None = None
 
     async def start(self, listening: socket.socket) -> None:
-        """Serve whoever connects to a listening socket."""
+        """Serve the clients of a listening socket."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         create = (

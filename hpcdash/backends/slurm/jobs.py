@@ -230,9 +230,7 @@ def _reasons(column: pa.ChunkedArray) -> pa.Array:
 
 
 def states(native: pa.Array, reason: pa.Array) -> pa.Array:
-    """Return our states as a dictionary column, from dictionary columns of Slurm's states and
-    reasons.
-    """
+    """Return our states as a dictionary column, from two of Slurm's: states and reasons."""
     names = [str(state) for state in JobState]
     name_codes = {name: index for index, name in enumerate(names)}
     by_native = pa.array(

@@ -179,10 +179,9 @@ class Demonstration:
 
 
 def remove_left_behind(beside: Path) -> None:
-    """End and remove this person's demonstrations in the folder of `beside` whose own processes
-    were killed.
+    """End and remove this person's demonstrations in the folder of `beside` with killed processes.
 
-    Each holds the lock of its folder as long as there is somebody to take it away.
+    Each holds the lock of its folder as long as a process is left to remove it.
     """
     for folder in beside.parent.glob(f"{FOLDER_PREFIX}*"):
         if folder == beside:

@@ -35,7 +35,7 @@ def is_there(name: str) -> bool:
 
 
 def takes_save_switch() -> bool:
-    """Whether a save is asked for; the file is taken away, so that it is done once.
+    """Whether a save is requested; the file is removed, so that it happens once.
 
     A kill switch is a person's.
     """

@@ -97,7 +97,7 @@ class LogView(View):
         self.set_interval(_ASKED_AGAIN_SECONDS, self._retry)
 
     def _retry(self) -> None:
-        """Query the state of a job that is in no list, such as another user's, until it has ended."""
+        """Query the state of a job that is in no list, such as another user's, until it ends."""
         if not self.display or self.place is None or str(self.place.row["state"]) in ENDED:
             return
         if known_row(self.session.store, self.job_id) is None:

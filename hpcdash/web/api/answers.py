@@ -100,9 +100,9 @@ class LaunchesAnswer(Envelope, kw_only=True):
 
 
 class TerminationAnswer(Envelope, kw_only=True):
-    """`done`: whether its job was cancelled; null where the scheduler's answer was lost.
+    """Result of a termination; `done`: whether its job was cancelled.
 
-    `words` are its own.
+    It is null where the scheduler's answer was lost. `words` is the scheduler's message.
     """
 
     id: str
@@ -176,7 +176,7 @@ class ResultAnswer(msgspec.Struct, kw_only=True):
 
 
 class ServerHealth(msgspec.Struct, kw_only=True):
-    """`status` is `ok`, or `degraded` where the cluster did not answer when it was asked last."""
+    """Health: `status` is `ok`, or `degraded` where the cluster did not answer the last query."""
 
     schema: int = 1
     status: str
@@ -284,8 +284,10 @@ def build_error(error: HpcdashError) -> Error:
 
 
 def http_status(error: HpcdashError) -> int:
-    """404 not there, 403 not allowed, 409 refused as things are, 413 too large, 422 cannot be
-    asked, 429 too often, 503 no answer.
+    """Return the HTTP status of an error.
+
+    404 missing, 403 not allowed, 409 refused in the present state, 413 too large, 422 impossible,
+    429 too often, 503 no answer.
     """
     match error:
         case NoSuchLaunch() | NoSuchJob() | NoLog() | NoResult():

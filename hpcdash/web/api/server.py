@@ -1,5 +1,4 @@
-"""Answers programs over HTTP: launches, their logs, jobs and resources, for whoever comes with a
-token.
+"""API for programs over HTTP: launches, their logs, jobs and resources, for clients with a token.
 
 Requests and answers are JSON alone; nothing that a job wrote is run, imported or unpickled.
 """
@@ -136,7 +135,7 @@ class ApiServer:
         )
 
     async def start(self, listening: socket.socket) -> None:
-        """Serve whoever connects to a listening socket."""
+        """Serve the clients of a listening socket."""
         if not self._is_read_only:
             self._launches.start()
         await self._server.start(listening)
