@@ -1,4 +1,4 @@
-"""The `hpcdash` command: reads the command line, runs the app or a one-shot command, prints errors."""
+"""The `hpcdash` command: reads the command line, runs app or one-shot command, prints errors."""
 
 from __future__ import annotations
 

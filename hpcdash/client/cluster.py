@@ -488,8 +488,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 logging.getLogger("hpcdash").warning("hpcdash: %s", visible(text))
 
     async def _cached(self, key: str) -> tuple[str, str] | None:
-        """Return (ID, folder) of the newest launch of the same call that did not fail, None for
-        none.
+        """Return (ID, folder) of the newest launch of the same call without failure, None for none.
 
         A launch whose program was killed during the submission is searched. Raises HpcdashError
         where its outcome is unknown.

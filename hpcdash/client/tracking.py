@@ -197,9 +197,7 @@ class JobStates:
                 await self.read()
 
     async def read(self) -> None:
-        """Update the jobs that have not ended from the lists, and query those that they do not
-        have.
-        """
+        """Update living jobs from the lists, and query those that the lists do not have."""
         living = [job for job in self._jobs.values() if not job.is_over]
         table = self._store.table(Kind.MINE)
         if not living or table is None:

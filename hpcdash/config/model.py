@@ -31,7 +31,7 @@ class ValidationError(ValueError):
 
 
 class Key(Enum):
-    """In place of a reader: TABLE has a record of its own; the caller reads the parts marked APART."""
+    """In place of a reader: TABLE has a record of its own; the caller reads parts marked APART."""
 
     TABLE = "table"
     APART = "apart"

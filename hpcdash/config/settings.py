@@ -421,9 +421,7 @@ def _over_http(
     by_url: Mapping[str, str],
     poll: PollSettings,
 ) -> ClusterSettings | None:
-    """Return a cluster whose scheduler is queried over HTTP, through a login node if `ssh` names
-    one.
-    """
+    """Return a cluster with a scheduler over HTTP, through a login node if `ssh` names one."""
     backend, url = next(iter(by_url.items()))
     if len(by_url) > 1 or found.get("backend", backend) != backend:
         reader.problem((*path, "backend"), f"{backend} = {quoted(url)} says which scheduler it is")

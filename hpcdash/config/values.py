@@ -1,4 +1,4 @@
-"""Readers: one value of a TOML document in, a checked value out or ValidationError with a message."""
+"""Readers: one value of a TOML document in, a checked value or ValidationError out."""
 
 from __future__ import annotations
 

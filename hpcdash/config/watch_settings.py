@@ -299,9 +299,7 @@ class StorageRule(Struct, frozen=True):
 
     @property
     def counts_by_du(self) -> bool:
-        """Whether its own limits mean a folder of a larger file system, whose figures are not its
-        own.
-        """
+        """Whether it is a folder with limits of its own, unlike its file system's figures."""
         return self.watch.limit_bytes is not None or self.watch.limit_inodes is not None
 
 

@@ -134,8 +134,9 @@ def memory_used_bytes() -> int | None:
 
 
 def _gpus(folder: Path) -> tuple[tuple[str, ...], str]:
-    """Return (GPU numbers, type if all are of one), queried once per start of the machine, as it is
-    slow.
+    """Return (GPU numbers, type if all are of one), queried once per start of the machine.
+
+    The query takes a while.
     """
     program = shutil.which("nvidia-smi")
     if program is None:

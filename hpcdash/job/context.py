@@ -1,5 +1,4 @@
-"""Place of a process in its job, read from the environment of Slurm, PBS, the embedded queue or
-Ray.
+"""Place of a process in its job, from the environment of Slurm, PBS, embedded queue or Ray.
 
 Queries no scheduler; values missing in the environment are None or empty.
 """

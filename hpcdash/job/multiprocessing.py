@@ -115,7 +115,7 @@ def _run(
 
 
 def _end_with(parent: int) -> None:
-    """Let the kernel end this process when its parent is killed: it would keep its GPU otherwise."""
+    """Let the kernel end this process when its parent is killed, as it would keep its GPU."""
     import ctypes
     import signal
 

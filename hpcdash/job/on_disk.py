@@ -139,8 +139,7 @@ def relink(path: Path) -> bool:
 
 
 def file_sums(path: Path, has_checksum: bool) -> Iterator[tuple[str, dict[str, int | str]]]:
-    """Return the files in a folder by name, with their sizes in bytes, and their CRC-32 if
-    requested.
+    """Return the files in a folder by name, with sizes in bytes, and CRC-32 if requested.
 
     For links, the link text counts; the target is not looked at and need not exist.
     """

@@ -202,9 +202,7 @@ class Preemption:
         self._last_step_at = monotonic()
 
     def also(self, what: str, seconds: float) -> None:
-        """Record another part of the end besides the last save, as a last validation, and its
-        duration.
-        """
+        """Record another part of the end, such as a last validation, and its duration."""
         self._also[what] = float(seconds)
 
     def close(self) -> None:

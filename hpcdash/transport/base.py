@@ -77,7 +77,7 @@ class Prompter(Protocol):
         ...
 
     def show(self, hop: str, text: str) -> None:
-        """Show `hop`'s (hostile) output that needs no answer: a banner, "Pushed a login request"."""
+        """Show `hop`'s (hostile) output that needs no answer: a banner, "Pushed a login …"."""
         ...
 
     def waiting(self, hop: str) -> None:

@@ -609,7 +609,7 @@ def key_sign(keys: str) -> str:
 
 
 def textual_keys(written: str) -> str:
-    """Translate a configured key to Textual's names: '/' to 'slash'; several are joined by commas."""
+    """Translate a configured key to Textual's names ('/' is 'slash'); several join with commas."""
     if written == ",":
         return "comma"
     return ",".join(_SIGN_KEYS.get(key.strip(), key.strip()) for key in written.split(","))

@@ -172,9 +172,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.call_after_refresh(self._drawn)
 
     def _session_notified(self, session: ClusterSession, text: str) -> None:
-        """Show a launch notification, such as a removed folder or new node findings, and refresh
-        the view.
-        """
+        """Show a launch's notification, of a removed folder or node findings; refresh the view."""
         self.notice(text)
         if session is self.session:
             self.view.notes_changed()

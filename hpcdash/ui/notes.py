@@ -1,4 +1,4 @@
-"""Pins and notes on jobs, and bookmarks of filters: stored locally, shown in tables and job pages."""
+"""Pins and notes on jobs, bookmarks of filters: stored locally, shown in tables and job pages."""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ class TableView(View):
         return query.parse(text, self.schema, self.zone)
 
     def try_filter(self, text: str) -> QueryError | None:
-        """Set a filter and return its error instead of raising it, as half a filter is often none."""
+        """Set a filter and return its error instead of raising it, for half-typed filters."""
         try:
             self.set_filter(text)
         except QueryError as error:

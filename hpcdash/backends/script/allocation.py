@@ -21,7 +21,7 @@ STDOUT_NAME, STDERR_NAME = "out", "err"
 
 
 class Waiting(Struct, frozen=True):
-    """Idle limit of an allocation: it ends after so long without use; None: only at its time limit."""
+    """Idle limit of an allocation, after which it ends; None: only at its time limit."""
 
     idle_seconds: int | None = None
 

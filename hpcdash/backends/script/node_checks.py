@@ -1,4 +1,4 @@
-"""Ready checks of a node: bash that tries its GPUs, disks and clock, and the parser of its output."""
+"""Ready checks of a node: bash that tries GPUs, disks and clock, and the parser of its output."""
 
 from __future__ import annotations
 

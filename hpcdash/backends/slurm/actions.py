@@ -309,7 +309,7 @@ _NAME = re.compile(r"[^\s,=\x00-\x1f\x7f]+")
 
 
 class Alteration(Struct, frozen=True):
-    """`NAME=VALUE` arguments of `scontrol update`: for any jobs, for single jobs, for whole arrays."""
+    """`NAME=VALUE` arguments of `scontrol update`: for any jobs, single jobs, whole arrays."""
 
     fields: tuple[str, ...] = ()
     one_job_fields: tuple[str, ...] = ()

@@ -324,7 +324,7 @@ class ChainView(ReadTableView):
         return Targets(*living_targets(chain, shown))
 
     def end_unit(self) -> Unit | None:
-        """Return the unit to append after: the selected one if nothing follows it, else the last."""
+        """Return the unit to append after: the selected one if it is an end, else the last."""
         chain = self.chain
         if chain is None or not chain.units:
             return None

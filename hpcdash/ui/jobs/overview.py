@@ -288,7 +288,7 @@ class JobOverview(Vertical):
         return texts
 
     def _unread_failures(self) -> list[Row]:
-        """Return failed tasks whose log paths are in the list: they cost no command of their own."""
+        """Return failed tasks whose log paths are in the list, which costs no command."""
         store = self._session.store
         ids = [
             member.job_id

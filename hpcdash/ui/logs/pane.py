@@ -37,9 +37,7 @@ class LogPane(LogReading):
         return on_output
 
     def clear(self) -> bool:
-        """Clear what esc clears: a running search, else the search text; False where neither
-        exists.
-        """
+        """Clear what esc clears: a running search, else the search text; False for neither."""
         if self._doing:
             self._end_work()
             return True

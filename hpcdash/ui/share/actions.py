@@ -1,4 +1,4 @@
-"""Key actions on tasks of a shared pool, marked or selected: raise, lower, suspend, resume, stop."""
+"""Key actions on marked or selected tasks of a pool: raise, lower, suspend, resume, stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preview beside the form: its timing, the script or its changes, complaints, the cluster's answer."""
+"""Preview beside the form: its timing, the script or changes, complaints, the cluster's answer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _OFFERED_SECONDS = 60.0
 
 
 class SubmitPage(View):
-    """Preview of the form: `seen` is the last one, `answer` the cluster's, `offers` its resources."""
+    """Preview of the form: `seen` is the last one, `answer` the cluster's, `offers` resources."""
 
     def __init__(self, session: ClusterSession) -> None:
         super().__init__(session)

@@ -214,7 +214,7 @@ def _preview_plain(
     offers: Offers,
     last: LastSubmitted,
 ) -> FormPreview:
-    """Preview a request for a scheduler that takes requests: the job, in place of a batch script."""
+    """Preview a request for a scheduler that takes requests, in place of a batch script."""
     from hpcdash.services.submit.plan import build_request
 
     site = launches.settings.site

@@ -1,4 +1,4 @@
-"""Alerts: present problems of a cluster found by the watchdogs, with severity, start and next step."""
+"""Alerts: problems of a cluster found by the watchdogs, with severity, start and next step."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def default_cell(column: ColumnSpec, kind: FieldType) -> CellFunction:
 
 
 def age_cell(clock: Clock) -> CellFunction:
-    """Return a cell function for the age of an instant by `clock`, which has a time zone: `4 min`."""
+    """Return a cell function for an instant's age by `clock`, which has a time zone: `4 min`."""
 
     def age(value: datetime | None, row: RowContext) -> Cell:
         return _missing() if value is None else format_age((clock() - value).total_seconds())
