@@ -299,7 +299,7 @@ class StorageRule(Struct, frozen=True):
 
     @property
     def counts_by_du(self) -> bool:
-        """Whether it is a folder with limits of its own, unlike its file system's figures."""
+        """Whether it has limits of its own, so that its file system's figures are not its own."""
         return self.watch.limit_bytes is not None or self.watch.limit_inodes is not None
 
 

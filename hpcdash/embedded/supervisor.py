@@ -49,8 +49,9 @@ _LOCK_SECONDS = 5.0
 
 @dataclass(slots=True)
 class RunningAttempt:
-    """Attempt whose keeper existed at the last check: its record, and the keeper's pid (0:
-    unknown).
+    """Attempt whose keeper existed at the last check: its record, and the keeper's pid.
+
+    0 is an unknown pid.
 
     `is_child`: its end is reported by SIGCHLD; else by `pidfd`, or by checks without one.
     """

@@ -255,9 +255,7 @@ class TrainingGuard:
         return _GO_ON, ""
 
     def _checks_files(self) -> bool:
-        """Whether this rank checks the files: rank 0 alone where it can notify the others, else
-        each.
-        """
+        """Whether this rank checks the files: only rank 0 if it can notify the others."""
         if self.all_reduce_max is not None or torch_is_distributed():
             return self.rank == 0
         if self.rank == 0 and processes_in_all() > 1:

@@ -43,8 +43,9 @@ def torch_is_distributed() -> bool:
 
 
 class Rank:
-    """This process's rank among all: as given, else torch.distributed's once it runs, else its
-    environment's.
+    """This process's rank among all.
+
+    It is the given one, else torch.distributed's once it runs, else its environment's.
     """
 
     def __init__(self, given: int | None) -> None:

@@ -1,5 +1,4 @@
-"""State of a training in the files of its ranks: tensors by torch, all else as a pickle of plain
-values.
+"""State of a training in its ranks' files: tensors by torch, the rest as pickles of plain values.
 
 Reading them runs no code of their writer: the pickle may name no class, and torch loads weights
 only.

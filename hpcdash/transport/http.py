@@ -327,7 +327,10 @@ class HttpTransport:
             writer.close()
 
     async def _log_in(self, force: bool = False) -> None:
-        """Open the connection to the login node, without a time limit for prompts."""
+        """Open the connection to the login node.
+
+        It limits its own time, as it may prompt a person.
+        """
         if self._login is not None:
             await self._login.connect(force=force)
             self._health.words = self._login.health.words

@@ -1,6 +1,4 @@
-"""Allocation for runs: a batch script that waits for runs in a spool folder, and runs one at a
-time.
-"""
+"""Allocation for runs: a batch script that runs them from a spool folder, one at a time."""
 
 from __future__ import annotations
 

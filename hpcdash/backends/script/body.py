@@ -727,9 +727,7 @@ def _text(name: str, text: str, message: str) -> str:
 
 
 def script_text(requested: str, options: Iterable[str], prefix: str, parts: Iterable[str]) -> str:
-    """Return the whole script: a description, directives, then parts with a blank line between
-    them.
-    """
+    """Return the whole script: a description, directives, then parts separated by blank lines."""
     head = ["#!/bin/bash", f"# {requested}", *(f"{prefix} {option}" for option in options)]
     shown = [part.strip("\n") for part in parts if part.strip("\n")]
     # Text in single quotes is expanded on the nodes, and traps call functions that seem unused.

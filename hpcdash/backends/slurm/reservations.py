@@ -63,8 +63,9 @@ class _Person(Struct, frozen=True):
 
 
 def reservations_query(user: str) -> Query[ParsedTable]:
-    """Return the query for all reservations and a user's groups ('': the caller), in one round
-    trip.
+    """Return the query for all reservations and a user's groups, in one round trip.
+
+    The user '' is the caller.
     """
     token = fresh_token()
     return Query(

@@ -642,8 +642,8 @@ def srun_line(
     srun_options: Sequence[str] = (),
     is_lone: bool = False,
 ) -> str:
-    """Return bash for sbatch's script: `words` on each node by one srun, whose status is the
-    script's.
+    """Return bash for sbatch's script: `words` on each node by one srun, with its exit status.
+    `words` on each node by one srun, whose status is the script's.
 
     `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `words` are
     passed unchanged: parts to be expanded on a node are in a `bash -c` among them. A container that
@@ -757,8 +757,7 @@ fi
 
 
 def preamble(launcher: Launcher, nodes: int | None, *, has_ranks: bool = False) -> str:
-    """Return bash before the fan-out: it ends the job unless it has `nodes` nodes (None: any
-    number).
+    """Return bash before the fan-out: it ends a job without `nodes` nodes (None: any number).
 
     `has_ranks`: the command gets the address of the first node, though no launcher starts it.
     """

@@ -1,6 +1,4 @@
-"""State of a switch for its dialog: its file, the jobs that name it, its log, and the drop's
-effect.
-"""
+"""State of a switch for its dialog: file, jobs that name it, log, and effect of a drop."""
 
 from __future__ import annotations
 

@@ -114,8 +114,9 @@ class AlertsView(TableView):
         self._check_if_due()
 
     def taken_at(self) -> float | None:
-        """Return None: logs, saves and disks have check times of their own, shown beside the
-        counts.
+        """Return None: logs, saves and disks have check times of their own.
+
+        These are shown beside the counts.
         """
         return (
             None
