@@ -51,9 +51,8 @@ _LOCK_SECONDS = 5.0
 class RunningAttempt:
     """Attempt whose keeper existed at the last check: its record, and the keeper's pid.
 
-    0 is an unknown pid.
-
-    `is_child`: its end is reported by SIGCHLD; else by `pidfd`, or by checks without one.
+    The pid is 0 where it is unknown. `is_child`: its end is reported by SIGCHLD; else by `pidfd`,
+    or by checks without one.
     """
 
     job: Job

@@ -643,7 +643,6 @@ def srun_line(
     is_lone: bool = False,
 ) -> str:
     """Return bash for sbatch's script: `words` on each node by one srun, with its exit status.
-    `words` on each node by one srun, whose status is the script's.
 
     `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `words` are
     passed unchanged: parts to be expanded on a node are in a `bash -c` among them. A container that
