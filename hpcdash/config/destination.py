@@ -34,9 +34,10 @@ class SshDestination(Struct, frozen=True):
 
 
 def parse_ssh_destination(text: str) -> SshDestination:
-    """Read `host`, `user@host`, `host:port`, `user@host:port`, `[::1]:port`, `::1`, or `ssh://…/`.
+    """Read an ssh destination: `host`, `user@host`, `host:port`, `user@host:port`, `[::1]:port`,
+    `::1`.
 
-    Raises ValueError with what is wrong, in words.
+    Each may also be `ssh://…/`. Raises ValueError with a message.
     """
     if text.startswith("ssh://"):
         text = text.removeprefix("ssh://").removesuffix("/")

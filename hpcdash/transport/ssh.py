@@ -1,4 +1,4 @@
-"""A login node over ssh: one connection, kept, with commands in parallel channels."""
+"""Login node over ssh: one persistent connection, with commands in parallel channels."""
 
 from __future__ import annotations
 
@@ -322,7 +322,7 @@ class SshTransport:
         self.health.state, self.health.detail, self.health.retry_at = "idle", "", None
 
     async def _open_line(self, force: bool = False) -> SshLine:
-        """The open line; all who ask while it is being opened wait for the same attempt."""
+        """Return the open connection; all callers wait for the same attempt to open it."""
         if self._line is not None:
             return self._line
         if self._opening is None:
@@ -419,7 +419,7 @@ class SshTransport:
 
     @property
     def _is_attended(self) -> bool:
-        """Whether the last login took a person, so that another one has to be asked for."""
+        """Whether the last login took a person, so that another one has to be requested."""
         return self._login is not None and self._login.attended
 
     def _lost(self, reason: str) -> None:
@@ -454,13 +454,14 @@ class SshTransport:
         does_read: bool = False,
         terminal: Terminal | None = None,
     ) -> asyncssh.SSHClientChannel[bytes]:
-        """Open a channel and start the command in it; a channel that opens after we gave up is
-        closed again.
+        """Open a channel and start the command in it.
 
-        A login node frees a session a moment after its command has ended: a refused channel is
-        asked for again. A command that `does_read` does nothing before its stdin is whole, so that
-        one that did not start is NotSent. With a `terminal` it has one there, and other commands
-        that run are waited for longer.
+        A channel that opens after a timeout is closed.
+
+        A login node frees a session a moment after its command has exited: a refused channel is
+        requested again. A command that `does_read` does nothing before its stdin is whole, so that
+        a command that did not start is NotSent. With a `terminal` it has one there, and running
+        commands are waited for longer.
         """
         import asyncssh
 

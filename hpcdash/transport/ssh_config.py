@@ -62,7 +62,7 @@ class ReadConfig(SSHConfig):
 def _before_remarks(
     handlers: Mapping[str, tuple[str, Callable[..., Any]]],
 ) -> dict[str, tuple[str, Callable[..., Any]]]:
-    """The handlers of settings, each without the words from a # on."""
+    """Return the handlers of settings, each without the words from a # on."""
 
     def without(handler: Callable[..., Any]) -> Callable[..., Any]:
         def read(config: Any, option: str, args: list[str]) -> None:
@@ -278,7 +278,7 @@ def named_hosts(config_path: Path | None = None) -> dict[str, str]:
 
 
 class Destination(Struct, frozen=True):
-    """[user@]host[:port] as a person writes it; None where nothing is said."""
+    """[user@]host[:port] as a person writes it; None for absent parts."""
 
     host: str
     user: str | None = None
@@ -503,7 +503,7 @@ def _local_user() -> str:
 
 
 def _strict(word: object) -> str:
-    """yes, ask, accept-new or no; ssh's own default is ask."""
+    """Return yes, ask, accept-new or no; ssh's own default is ask."""
     text = str(word or "ask").lower()
     return {"true": "yes", "off": "no", "false": "no"}.get(text, text)
 

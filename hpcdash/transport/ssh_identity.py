@@ -41,12 +41,11 @@ class KeyOwner(Protocol):
 
 
 class Identities(Struct):
-    """`keys` to try in order; `names` says of each key and certificate what it is, or why it is no
-    use.
+    """Keys to try in order; `names` describes each key and certificate, or why it is unusable.
 
-    `next_steps` says what to do about those that are no use. `uses_gssapi`: there is a Kerberos
-    ticket to log in with, too; where the configuration wants one and there is none,
-    `gssapi_problem` says why, `gssapi_step` what to do.
+    `next_steps` are for the unusable ones. `uses_gssapi`: a Kerberos ticket exists for a login,
+    too; where the configuration requires one and there is none, `gssapi_problem` is the reason,
+    `gssapi_step` the next step.
     """
 
     keys: list[asyncssh.SSHKeyPair] = field(default_factory=list)

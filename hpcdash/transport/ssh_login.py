@@ -258,7 +258,7 @@ def explain_failure(
 
 
 def _said(client: HopClient) -> str:
-    """The last thing the host said, with a space before it."""
+    """Return the host's last output, with a space before it."""
     text = " ".join(client.words.split())
     return f" It said: {text[:_LONGEST_WORDS]}" if text else ""
 

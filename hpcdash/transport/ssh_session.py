@@ -240,7 +240,7 @@ class _ChunkQueue:
 
 
 class StreamSession(_MarkedSession):
-    """Gives a command's stdout chunk by chunk; the other side is slowed down when nobody reads."""
+    """Stream of a command's stdout; the other side is slowed down without a reader."""
 
     def __init__(self, command: RemoteCommand) -> None:
         super().__init__(command)
