@@ -134,8 +134,9 @@ class HopClient(asyncssh.SSHClient):
         return answers[0] if answers else None
 
     def signing(self, needs_touch: bool) -> None:
-        """Handle the start of a signature, which an agent may confirm, and a hardware key by a
-        touch.
+        """Wait for the person, as a key is about to sign.
+
+        An agent may prompt for it, and a hardware key needs a touch.
         """
         self.clock.wait_for_person()
         self._had_person |= needs_touch
