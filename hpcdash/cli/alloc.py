@@ -227,11 +227,11 @@ class _Foreground:
         return True
 
     async def stay(self, session: ClusterSession, job_id: str, notify: Callable[[], None]) -> None:
-        """Call `tell`, then wait until the job ends.
+        """Call `notify`, then wait until the job ends.
 
         A signal cancels it, ctrl+c after a confirmation.
 
-        Raises EndedBySignal, and the errors of `tell`, once the job is cancelled.
+        Raises EndedBySignal, and the errors of `notify`, once the job is cancelled.
         """
         self._job_id = job_id
         try:

@@ -49,7 +49,7 @@ def with_session(
 ) -> T:
     """Run some work on the chosen cluster, and close its connection.
 
-    `heard` is that of run_async.
+    `on_progress` is that of run_async.
     """
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]

@@ -192,7 +192,7 @@ async def run_process(
 
     `shown_argv` stands for `argv` in the answer and in errors. `marked` cuts the command's own
     output out of stdout and stderr; `stdin` is sent once it has begun, which may take
-    `begin_seconds`. `said` gets stderr as it comes. At a limit raises CommandTimedOut, or what
+    `begin_seconds`. `on_output` gets stderr as it comes. At a limit raises CommandTimedOut, or what
     `expired` makes of stdout and stderr. A missing program is status 127.
     """
     shown = argv if shown_argv is None else shown_argv

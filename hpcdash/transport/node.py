@@ -250,7 +250,7 @@ class _CutStream:
 
 
 def _own_stderr(command: RemoteCommand, on_output: OnOutput | None) -> OnOutput | None:
-    """Return `said` for what the command itself writes on stderr, without what rc files print
+    """Return `on_output` for what the command itself writes on stderr, without what rc files print
     before it.
     """
     if on_output is None:

@@ -71,7 +71,7 @@ class HelpDialog(Dialog[None]):
         self._list(event.value.strip().lower())
 
     def _list(self, requested: str) -> None:
-        """List the actions with every word of `wanted`.
+        """List the actions with every word of `requested`.
 
         The notes if they match, or without words.
         """

@@ -41,7 +41,7 @@ class DashboardApp(TerminalApp):
     ) -> int | None:
         """Leave the terminal to a command; return its status, None where it was left.
 
-        `words` are printed first. Raises UsageError where this terminal cannot be left, and the
+        `parts` are printed first. Raises UsageError where this terminal cannot be left, and the
         errors of Transport.interact.
         """
         raise NotImplementedError

@@ -92,7 +92,7 @@ def _with_exclusive(layout: Layout) -> Layout:
 def _parse_each(
     answer: Answer, *, parse: Callable[[Answer], ParsedTable], own: str, requested: frozenset[str]
 ) -> ParsedTable:
-    """Parse rows of several clusters; of those with a name only the `wanted` IDs (none: all)."""
+    """Parse rows of several clusters; of those with a name only the `requested` IDs (none: all)."""
     parsed = parse(known_in_part(answer))
     if not requested:
         return parsed

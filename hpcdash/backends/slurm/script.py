@@ -642,11 +642,11 @@ def srun_line(
     srun_options: Sequence[str] = (),
     is_lone: bool = False,
 ) -> str:
-    """Return bash for sbatch's script: `words` on each node by one srun, with its exit status.
+    """Return bash for sbatch's script: `parts` on each node by one srun, with its exit status.
 
-    `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `words` are
+    `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `parts` are
     passed unchanged: parts to be expanded on a node are in a `bash -c` among them. A container that
-    does not inherit the environment has its variables among `words`. A command that `is_lone`
+    does not inherit the environment has its variables among `parts`. A command that `is_lone`
     starts once, without srun, and starts ranks on all nodes by itself. Raises UsageError for text
     that bash cannot contain.
     """

@@ -659,7 +659,7 @@ def _format_following(viewport: Viewport, has_ended: bool) -> str:
 
 
 def bar_text(name: Part, host: str, parts: list[Part], message: str, width: int) -> Text:
-    """Return everything in one line of `width` cells; if it does not fit, `said` comes first."""
+    """Return everything in one line of `width` cells; if it does not fit, `message` comes first."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(*name)
     if host:

@@ -155,7 +155,7 @@ class SwitchTracker:
         """One look at the file, at its jobs where the lists tell of other ones or the file is gone,
         and at the log.
 
-        `dropped_seconds_ago` is when it was dropped from here; `is_asked`: the jobs are asked for
+        `dropped_seconds_ago` is when it was dropped from here; `is_requested`: the jobs are asked for
         in any case.
         """
         # A query before an action must not report its answer after it.

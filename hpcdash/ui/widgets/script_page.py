@@ -165,9 +165,9 @@ class ScriptPage(ScrollView, can_focus=True):
     # -- searching
 
     def search(self, requested: str) -> int:
-        """Mark `wanted` and go to the first match from the top of the page; return how many match.
+        """Mark `requested` and go to the first match from the top of the page; return how many match.
 
-        Upper and lower case differ only where `wanted` has an upper-case letter.
+        Upper and lower case differ only where `requested` has an upper-case letter.
         """
         folds = requested == requested.lower()
         needle = requested.lower() if folds else requested

@@ -45,7 +45,7 @@ def is_preempted() -> bool:
 def container_argv(requested: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
     """Return the arguments of docker (or podman) before the command.
 
-    The container is a sibling of the one that Ray itself may run in. `wanted` has its program,
+    The container is a sibling of the one that Ray itself may run in. `requested` has its program,
     name, image, binds and whether to pull. Only variables' names are passed: the program takes
     their values from its own environment, so none is in the process list.
     """
