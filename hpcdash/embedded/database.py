@@ -191,7 +191,7 @@ class Database:
 
 
 def damaged(path: Path, text: str) -> StoreUnusable:
-    """Return the error of a queue's file with damaged content; `text` describe the damage."""
+    """Return the error of a queue's file with damaged content; `text` describes the damage."""
     folder = str(path.parent)
     return StoreUnusable(
         f"{path} is damaged: {text}",

@@ -145,11 +145,11 @@ class Transport(Protocol):
         cap_bytes: int = DEFAULT_CAP_BYTES,
         on_output: OnOutput | None = None,
     ) -> CommandResult:
-        """Run one command to its end; `on_output` is called with each piece of its stderr as it comes.
+        """Run one command to its end; `on_output` gets each piece of its stderr as it comes.
 
         Raises CommandTimedOut after `limit_seconds` (the command and its children are ended there
-        too, the connection stays), UnreachableError when the line fails. A command that is not
-        there ends with status 127.
+        too, the connection stays), UnreachableError when the connection fails. A missing command
+        exits with status 127.
         """
         ...
 

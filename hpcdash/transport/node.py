@@ -250,9 +250,7 @@ class _CutStream:
 
 
 def _own_stderr(command: RemoteCommand, on_output: OnOutput | None) -> OnOutput | None:
-    """Return `on_output` for what the command itself writes on stderr, without what rc files print
-    before it.
-    """
+    """Return `on_output` for the command's own stderr, without the output of rc files before it."""
     if on_output is None:
         return None
     marked = command.stderr()

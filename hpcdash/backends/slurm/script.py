@@ -645,7 +645,7 @@ def srun_line(
     """Return bash for sbatch's script: `parts` on each node by one srun, with its exit status.
 
     `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `parts` are
-    passed unchanged: parts to be expanded on a node are in a `bash -c` among them. A container that
+    passed unchanged: text to be expanded on a node is in a `bash -c` among them. A container that
     does not inherit the environment has its variables among `parts`. A command that `is_lone`
     starts once, without srun, and starts ranks on all nodes by itself. Raises UsageError for text
     that bash cannot contain.
