@@ -105,7 +105,7 @@ def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
 
 
 def parse_running(answer: Answer, *, requested: Usage) -> Usage:
-    """Add the running steps' use to `requested`; raises SchedulerRefused for another user's job.
+    """Add the running steps' use to `requested`; raises SchedulerRefused for others' jobs.
 
     sstat always exits 0; if stdout is empty, its stderr has the error.
     """

@@ -152,10 +152,9 @@ class SwitchTracker:
     async def refresh(
         self, *, dropped_seconds_ago: float | None = None, is_requested: bool = False
     ) -> None:
-        """One look at the file, at its jobs where the lists tell of other ones or the file is gone,
-        and at the log.
+        """Check the file, its jobs where the lists differ or the file is gone, and the log.
 
-        `dropped_seconds_ago` is when it was dropped from here; `is_requested`: the jobs are asked for
+        `dropped_seconds_ago` is when it was dropped from here; `is_requested`: the jobs are queried
         in any case.
         """
         # A query before an action must not report its answer after it.

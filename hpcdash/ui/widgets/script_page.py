@@ -165,7 +165,9 @@ class ScriptPage(ScrollView, can_focus=True):
     # -- searching
 
     def search(self, requested: str) -> int:
-        """Mark `requested`, go to the first match from the top of the page; return how many match.
+        """Mark `requested`, go to the first match from the page's top on.
+
+        Return the number of matches.
 
         Upper and lower case differ only where `requested` has an upper-case letter.
         """
