@@ -41,8 +41,8 @@ def run_async(
     """Run like asyncio.run; SIGINT, SIGTERM, SIGHUP and SIGQUIT cancel the work.
 
     KeyboardInterrupt or EndedBySignal follows. A second signal, or work that takes too long to be
-    cancelled, ends the process. `on_progress` receives each signal before, and returns True where the
-    work itself handles its end.
+    cancelled, ends the process. `on_progress` receives each signal before, and returns True where
+    the work itself handles its end.
     """
     ended_by: list[int] = []
 
