@@ -1,7 +1,6 @@
-"""From the command line to the app or a one-shot command; the only place that builds concrete
-parts.
+"""Entry points from the command line; the only package that builds concrete parts.
 
-All of hpcdash is that of this folder, whatever else of it PYTHONPATH names.
+All of hpcdash is loaded from this folder, whatever other copy PYTHONPATH names.
 """
 
 import os

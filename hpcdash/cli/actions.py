@@ -1,6 +1,4 @@
-"""cancel, hold and the other commands that act on jobs: say what they will do, ask where it
-destroys; the journal.
-"""
+"""Commands that act on jobs, with a confirmation where they destroy; and the journal."""
 
 from __future__ import annotations
 
@@ -64,7 +62,7 @@ class _NoMatch(Exception):
     """No job in the queue matches the filter."""
 
 
-# What was submitted longer ago is taken for forgotten.
+# Older submissions count as forgotten.
 _REMEMBERED_SECONDS = 30 * DAY
 
 
@@ -116,12 +114,13 @@ def run_action(
     force: bool = False,
     form: str,
 ) -> None:
-    """Act on jobs, with `chain` on all of the chains they belong to; `force` is as ActionRequest
-    has it.
+    """Act on jobs, with `chain` on all of the chains they belong to.
 
-    With a filter's `expression` it acts on the jobs that match, one's own or `everyone`'s, and
-    always asks. Ends the process with 1 where one was refused or none matches, with 3 where an
-    outcome is not known.
+    `force` is that of ActionRequest.
+
+    With a filter's `expression` it acts on the matching jobs, one's own or `everyone`'s, and always
+    confirms. Ends the process with 1 where a job was refused or none matches, with 3 where an
+    outcome is unknown.
     """
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
@@ -203,7 +202,7 @@ def run_action(
 
 
 def _refuse_ambiguous(job_ids: Sequence[str], expression: str, *, everyone: bool) -> None:
-    """Raises UsageError unless jobs are named or a filter says which, one of the two."""
+    """Raise UsageError unless either job IDs or a filter is given."""
     if job_ids and expression:
         raise UsageError("both jobs and --filter are given", "Name the jobs, or filter them.")
     if everyone and not expression:
@@ -216,7 +215,7 @@ def _refuse_ambiguous(job_ids: Sequence[str], expression: str, *, everyone: bool
 
 
 def _list_jobs(rows: Sequence[Row]) -> None:
-    """What a filter found, a line a job, on stderr."""
+    """Print the jobs that a filter found to stderr, one line per job."""
     for row in rows[:_MOST_JOBS_LISTED]:
         name = clip(visible(str(row["name"] or "")), 40)
         print(
@@ -241,12 +240,10 @@ def _unknown(job_ids: Sequence[str], rows: Sequence[Row]) -> list[str]:
 
 
 def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str]) -> None:
-    """What will be done, to whose jobs in which states, what that costs, and the commands, on
-    stderr.
-    """
+    """Print a plan to stderr: action, jobs with owners and states, cost, and the commands."""
     verb = plan.request.verb
     rows = plan.rows
-    # What has ended can be run once more, or deleted; nothing else happens to it.
+    # Finished jobs can only be requeued or deleted.
     if verb not in (Verb.REQUEUE, Verb.DELETE):
         rows = tuple(row for row in rows if row["state"] in ACTIVE | WAITING) or rows
     print(f"{verb} on {visible(session.name)}: {format_jobs(rows)}", file=sys.stderr)
@@ -279,8 +276,9 @@ def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str
 async def _requeue_facts(
     plan: Plan, session: ClusterSession
 ) -> tuple[Mapping[str, str], Sequence[str]]:
-    """The checkpoints that jobs go on from; what the scheduler would refuse, and the kill switches
-    that would end jobs as they start again, in words.
+    """Return the checkpoints that jobs resume from, and warnings.
+
+    They are refusals by the scheduler, and kill switches that would end jobs as they start again.
     """
     from hpcdash.services.jobs.requeue import fetch_refusal, fetch_switch_warnings, requeue_facts
 
@@ -293,9 +291,9 @@ async def _requeue_facts(
 
 
 def format_jobs(rows: Sequence[Row]) -> str:
-    """`12 jobs of alice, 1 of bob (2 running, 11 pending)`; tasks count as jobs.
+    """Format `12 jobs of alice, 1 of bob (2 running, 11 pending)`; tasks count as jobs.
 
-    Of nobody where no owner is known.
+    Without owners where no owner is known.
     """
     users: Counter[str] = Counter()
     states: Counter[str] = Counter()
@@ -342,10 +340,9 @@ def _write_json(report: Report, session: ClusterSession) -> None:
 
 
 def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool = False) -> None:
-    """The newest actions, newest first, on whichever cluster.
+    """Print the newest actions on all clusters, newest first.
 
-    `settles`: what became of the chosen cluster's submissions is looked for first, where their
-    outcome is unknown.
+    `settles`: first find the outcome of the chosen cluster's submissions where it is unknown.
     """
     if settles:
         _settle(common, newest)
@@ -394,7 +391,7 @@ def _settle(common: CommonOptions, newest: int) -> None:
 
 
 def format_end(entry: JournalEntry) -> str:
-    """How an action ended, in one line; the scheduler's words where it refused."""
+    """Return the end of an action in one line, with the scheduler's message where it refused."""
     refused = [outcome for outcome in entry.outcomes if outcome.done is False]
     unknown = [outcome for outcome in entry.outcomes if outcome.done is None]
     total = len(entry.outcomes)

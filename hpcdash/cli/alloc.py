@@ -1,6 +1,4 @@
-"""`hpcdash alloc`: allocations that are kept for runs; and `hpcdash submit --in`, which runs
-something in one.
-"""
+"""`hpcdash alloc`: allocations that wait for runs; and `hpcdash submit --in`, a run in one."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ from hpcdash.services.submit.plan import SubmissionPlan
 from hpcdash.services.submit.staging import staged_files
 from hpcdash.services.watch.rules.allocations import SOON_SECONDS
 
-# The scheduler is asked for the job's state so often while the command waits.
+# Interval of queries for the job's state while the command waits.
 _FIRST_LOOK_SECONDS = 5.0
 _LONGEST_LOOK_SECONDS = 60.0
 
@@ -195,8 +193,9 @@ def _bytes(option: str, text: str | None) -> int | None:
 
 
 class _Allocating(RequestSubmitting, Struct):
-    """The submission of an allocation; once it is planned, signals are those of `foreground`, None
-    where it is kept.
+    """Submission of an allocation; once planned, signals are those of `foreground`.
+
+    `foreground` is None where the allocation is kept.
     """
 
     foreground: _Foreground | None = None
@@ -232,9 +231,11 @@ class _Foreground:
         return True
 
     async def stay(self, session: ClusterSession, job_id: str, notify: Callable[[], None]) -> None:
-        """`tell`, then wait until the job ends; a signal cancels it, ctrl+c after a question.
+        """Call `notify`, then wait until the job ends.
 
-        Raises EndedBySignal, and what `tell` raises, once the job is cancelled.
+        A signal cancels it, ctrl+c after a confirmation.
+
+        Raises EndedBySignal, and the errors of `notify`, once the job is cancelled.
         """
         self._job_id = job_id
         try:
@@ -245,7 +246,7 @@ class _Foreground:
                     self.is_heeding = False
                     return
         except OSError as error:
-            # Nobody reads this any more. The signal of a terminal that is closed may come later.
+            # The output has no reader any more. The signal of a closed terminal may come later.
             if error.errno != errno.EIO:
                 await _cancel(session, job_id)
                 raise
@@ -254,7 +255,7 @@ class _Foreground:
         raise EndedBySignal(self._signal)
 
     async def _is_over(self, session: ClusterSession) -> bool:
-        """Whether the job has ended, and not this command been told to end it."""
+        """Whether the job has ended, other than by a signal to this command."""
         watching = asyncio.ensure_future(_watch(session, self._job_id))
         try:
             while True:
@@ -271,9 +272,7 @@ class _Foreground:
             watching.cancel()
 
     async def _agrees(self) -> bool:
-        """Whether the person wants it to end; another signal says so too, as does that nobody can
-        be asked.
-        """
+        """Whether the person wants it to end; also after another signal, or without a terminal."""
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return True
         self._reported.clear()
@@ -303,7 +302,7 @@ class _Foreground:
 
 
 async def _watch(session: ClusterSession, job_id: str) -> None:
-    """Say when it starts and how it ended."""
+    """Print when it starts and how it ended."""
     state, pause, is_known = "", _FIRST_LOOK_SECONDS, False
     while True:
         try:
@@ -527,7 +526,7 @@ def run_inside(
 
 
 def _too_much(request: Request, allocation: Allocation) -> Sequence[str]:
-    """What a request asks for that the allocation has not."""
+    """Return a finding for a request that needs more than the allocation has; () for none."""
     have = allocation.row["gpus"]
     if request.slot_type is SlotType.CPU or not have or request.slots <= have:
         return ()

@@ -65,7 +65,7 @@ _READ_CHARACTERS = 4_000_000
 _UNREAD = "?"
 # The embedded queue is of this machine alone.
 EMBEDDED = "local"
-# It asks no one but this machine: as often as a person notices, for little of one core.
+# It queries only this machine: as often as a person notices, for little of one core.
 _QUEUE_SECONDS = 2.0
 _QUEUE_COMMANDS_PER_MINUTE = 600
 _NEXT_STEP = (
@@ -75,19 +75,17 @@ _NEXT_STEP = (
 
 
 def found_here() -> dict[str, str]:
-    """This machine's schedulers, the first to be tried first, and the server that the configuration
-    of each names.
+    """Return this machine's schedulers in order of trial, with the servers they are configured for.
 
-    Commands without a configuration are packages that were installed, and no cluster; a
-    configuration that names no server is of none either. Whether the commands are there is not
-    looked at.
+    Commands without a configuration are installed packages, and no cluster; a configuration that
+    names no server belongs to none either. Whether the commands exist is not checked.
     """
     servers = {name: next(_servers(local_configuration(name)), "") for name in ON_LOGIN_NODES}
     return {name: server for name, server in servers.items() if server}
 
 
 def why_none_here() -> str:
-    """Why `found_here` finds no scheduler."""
+    """Return the reason why `found_here` finds no scheduler."""
     there = (
         one.unconfigured
         for one in map(local_configuration, ON_LOGIN_NODES)
@@ -102,7 +100,7 @@ def _servers(configuration: LocalConfiguration) -> Iterator[str]:
     files = configuration.files
     if named := os.environ.get(configuration.file_variable, ""):
         if not os.path.exists(named):
-            # One that is not there was meant, and its absence is the scheduler's to tell.
+            # A missing file was named on purpose, and the scheduler reports its absence.
             yield named
         files = (
             replace(files[0], files=(named,)),
@@ -140,40 +138,39 @@ def _found(pattern: re.Pattern[str], text: str) -> str:
 
 
 def cache_root() -> Path:
-    """Where snapshots are kept between runs; HPCDASH_CACHE sets another place."""
+    """Return the folder of snapshots cached between runs; HPCDASH_CACHE overrides it."""
     return path_variable("HPCDASH_CACHE") or platformdirs.user_cache_path("hpcdash")
 
 
 def state_root() -> Path:
-    """Where state.db, the journal and kept scripts are; HPCDASH_STATE sets another place.
+    """Return the folder of state.db, the journal and stored scripts; HPCDASH_STATE overrides it.
 
     Raises NotPrivate.
     """
     named = path_variable("HPCDASH_STATE")
     folder = named or platformdirs.user_state_path("hpcdash")
-    # Whoever could replace the usual place has the home.
+    # Only someone who controls the home could replace the usual place.
     require_own(folder, "HPCDASH_STATE", may_be_replaced=named is None)
     return folder
 
 
 def journal() -> Journal:
-    """What was done from here, on whichever cluster."""
+    """Return the journal of actions from this machine on all clusters."""
     return Journal(state_root() / "journal.jsonl")
 
 
 def queue_folder() -> Path:
-    """Where this machine's embedded queue is; HPCDASH_QUEUE sets another place.
+    """Return the folder of this machine's embedded queue; HPCDASH_QUEUE overrides it.
 
-    Homes may be shared by machines.
+    Machines may share a home, so the folder has the node's name.
     """
     return path_variable(FOLDER_VARIABLE) or state_root() / "queue" / node_name()
 
 
 def set_slots(folder: Path, requested: EmbeddedSettings) -> None:
-    """Have the queue in a folder give what [embedded] says; where that says nothing all stays as it
-    is.
+    """Apply [embedded] to the queue in a folder; absent keys change nothing.
 
-    Raises ConfigError where it cannot be written, NotPrivate where the folder is somebody else's.
+    Raises ConfigError where it cannot be written, NotPrivate where the folder is another user's.
     """
     slots = {name: value for name, value in asdict(requested).items() if value is not None}
     if not slots:
@@ -255,11 +252,10 @@ def _this_machine(settings: Settings) -> ClusterSettings:
 
 
 def cluster_backends(cluster: ClusterSettings) -> Sequence[Backend]:
-    """The backends to try, in order: on this machine those it is configured for, elsewhere all of
-    them.
+    """Return the backends to try, in order: on this machine those configured for it, elsewhere all.
 
-    The embedded queue stands for none at all: a scheduler that is configured and cannot be asked is
-    refused later.
+    The embedded queue is used if there is none at all: a configured scheduler that does not respond
+    is an error later.
     """
     is_here = cluster.transport == "local"
     names = (
@@ -288,9 +284,7 @@ def _embedded_backend(folder: Path, *, ended_seconds: int = 0) -> Backend:
 
 
 def is_first_start(common: CommonOptions, settings: Settings) -> bool:
-    """Whether nobody and nothing says which cluster it is; a browser's dashboard asks no such
-    thing.
-    """
+    """Whether no option and no setting selects a cluster; never in a browser's dashboard."""
     is_set = (
         common.ssh
         or common.local
@@ -303,9 +297,7 @@ def is_first_start(common: CommonOptions, settings: Settings) -> bool:
 
 
 def why_this(common: CommonOptions, settings: Settings) -> str:
-    """What was chosen where nobody said anything, and how to say something; '' where somebody
-    did.
-    """
+    """Return which scheduler was chosen by default and how to choose another; '' if it was not."""
     if common.ssh or common.local or common.cluster or common.backend or settings.clusters:
         return ""
     here = found_here()
@@ -433,7 +425,7 @@ def cluster_queue_pace(cluster: ClusterSettings) -> Pace:
 
 
 def pool_folder(name: str) -> Path:
-    """Where the coordinator of a shared pool keeps what it knows."""
+    """Return the folder in which the coordinator of a shared pool stores its state."""
     return state_root() / "share" / name
 
 
@@ -449,7 +441,7 @@ def build_session(
     zone: tzinfo | None = None,
     share: Mapping[str, PoolSettings] = MappingProxyType({}),
 ) -> ClusterSession:
-    """A cluster's store and poller; nothing is asked yet."""
+    """Build a cluster's store and poller, without a query."""
     backends = cluster_backends(cluster)
     transport = _transport(cluster, pool, backends)
     is_queue = backends[0].name == EMBEDDED
@@ -495,8 +487,9 @@ def snapshot_cache(
 
 
 def _cache_name(cluster: ClusterSettings, backends: Sequence[str]) -> str:
-    """What a cluster's tables are kept under: no two schedulers or servers share it, as far as that
-    is known here.
+    """Return the name under which a cluster's tables are cached.
+
+    No two schedulers or servers share it, as far as they are known here.
     """
     place = " ".join(filter(None, (str(cluster.ssh or ""), cluster.url))) or "local"
     if place == "local":
@@ -565,7 +558,7 @@ def build_replay(case_directory: Path) -> ClusterSession:
         title=f"{transport.name} (recorded)",
     )
     poller = Poller(store, cluster_pace(ClusterSettings("replay", "replay")))
-    # What coordinators published, by the names of its folders.
+    # Publications of coordinators, by the names of their folders.
     published = sorted((case_directory / FILES_FOLDER / "shared").glob("*/pool.json"))
     pools = tuple(
         PoolSettings(one.parent.name, 1, state_file=f"/shared/{one.parent.name}/pool.json")
@@ -591,8 +584,9 @@ class ChosenSite(Struct, frozen=True):
 
 
 def chosen_site(common: CommonOptions) -> ChosenSite:
-    """The cluster that is named, else the configuration's first, else this machine; nothing is
-    asked of it.
+    """Return the named cluster, else the configuration's first, else this machine.
+
+    Queries nothing.
     """
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]
@@ -600,9 +594,7 @@ def chosen_site(common: CommonOptions) -> ChosenSite:
 
 
 def scheduler_for(message: str | None, cluster: ClusterSettings) -> Backend:
-    """The one that is said, else the cluster's configured one; raises UsageError where neither
-    tells.
-    """
+    """Return the given scheduler, else the cluster's configured one; raises UsageError for none."""
     from hpcdash.backends.embedded.backend import SCRIPTS_OF
 
     name = message or (SCRIPTS_OF if cluster.backend == EMBEDDED else cluster.backend)

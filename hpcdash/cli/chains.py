@@ -114,7 +114,7 @@ async def _read(session: ClusterSession, job: str) -> tuple[ChainReader, JobChai
         try:
             in_full = (await session.store.fetch_detail(job)).job["id"][0].as_py()
         except HpcdashError as error:
-            # The history's own words do not say which job.
+            # The history's own message does not name the job.
             raise (unknown if error.exit_status == 1 else error) from None
         if in_full == job:
             raise

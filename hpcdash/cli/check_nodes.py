@@ -35,7 +35,7 @@ from hpcdash.services.submit.node_findings import (
 )
 from hpcdash.services.submit.recovery import reconcile
 
-# A queue is asked no more often.
+# Shortest interval between queries of a queue.
 _POLL_SECONDS = 5.0
 
 
@@ -179,7 +179,7 @@ async def _collect(
 
 @contextmanager
 def _remembered() -> Iterator[None]:
-    """Says where something is not remembered."""
+    """Print a warning where something could not be stored."""
     try:
         yield
     except StateUnusable as error:

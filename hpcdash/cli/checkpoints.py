@@ -1,6 +1,6 @@
-"""`hpcdash checkpoints`: what saving costs a training, as lines or JSON.
+"""`hpcdash checkpoints`: the cost of saving for a training, as lines or JSON.
 
-Asks no cluster, reads no file.
+Queries no cluster, reads no file.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def cluster_rows(settings: Settings) -> list[dict[str, Any]]:
 
 
 def run_clusters(common: CommonOptions, form: str) -> None:
-    """Print the clusters; nothing is asked of any of them."""
+    """Print the clusters, without a query to any of them."""
     settings = load_settings(common.config)
     rows = cluster_rows(settings)
     if form == "json":
@@ -89,9 +89,9 @@ def run_clusters(common: CommonOptions, form: str) -> None:
 
 
 def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: bool) -> None:
-    """Try a cluster and write it into the configuration; where the trial fails, only with `force`.
+    """Try a cluster and write it into the configuration; after a failed trial only with `force`.
 
-    The scheduler that was found is written as well: nobody has to look for it again.
+    The scheduler that was found is written as well, which saves the next search.
     """
     if common.ssh:
         fields = {"ssh": common.ssh, **fields}
@@ -104,7 +104,7 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
             )
         fields["transport"] = "local"
     path, _ = config_path(common.config)
-    # Whether the file takes it is known before anybody is asked for a password.
+    # Check that the file is writable before prompting for a password.
     cluster = write_cluster(path, name, fields, only_check=True).clusters[name]
     try:
         backend, text = run_async(_try_cluster(cluster))
@@ -124,10 +124,9 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
 
 
 async def _try_cluster(cluster: ClusterSettings) -> tuple[str, str]:
-    """The backend that was found; and in words what answers there, as whom, and how many nodes it
-    has.
+    """Return the backend found, and a description of the cluster: user and number of nodes.
 
-    Raises what stands in the way.
+    Raises the error of the trial.
     """
     store = build_session(cluster, connection_pool(TerminalPrompter())).store
     try:
@@ -142,9 +141,7 @@ async def _try_cluster(cluster: ClusterSettings) -> tuple[str, str]:
 
 
 def run_config_check(common: CommonOptions) -> None:
-    """Read the configuration and the secrets of those who are told; errors name file, line and
-    key.
-    """
+    """Check the configuration and the recipients' secrets; errors name file, line and key."""
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     if settings.file is None:
         path, _ = config_path(common.config)

@@ -33,7 +33,7 @@ _FORMAT = click.option("--format", "form", type=ROW_FORMATS, default="table", sh
 _MINE = click.option(
     "--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's."
 )
-# Nodes and queues are always all there are; scripts may say so.
+# Nodes and queues always list all rows; the option is accepted for scripts.
 _ALWAYS_ALL = click.option("--mine/--all", "mine", default=True, hidden=True)
 _TABLE_OPTIONS = {
     "jobs": (_FILTER, _MINE, _FORMAT),

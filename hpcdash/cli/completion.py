@@ -1,5 +1,6 @@
-"""What a shell completes: job IDs, clusters, queues and filters, from the configuration and earlier
-runs.
+"""Shell completion of job IDs, clusters, queues and filters.
+
+The values come from the configuration and from earlier runs.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ _HARMLESS = re.compile(r"[A-Za-z0-9_.,:@%+=<>~^/-]+")
 def complete(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Completions of an argument or an option's value.
+    """Return the completions of an argument or an option's value.
 
-    Asks no cluster; what cannot be read completes to nothing.
+    Queries no cluster; unreadable files complete to nothing.
     """
     try:
         found = list(_found(context, parameter.name or "", incomplete))
@@ -127,7 +128,7 @@ def _common(context: click.Context) -> CommonOptions:
 
 
 def completion_script(cli: click.Command, shell: str) -> str:
-    """What a shell reads to complete `hpcdash`."""
+    """Return the script that a shell reads to complete `hpcdash`."""
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(cli, {}, "hpcdash", _VARIABLE).source() + "\n"
@@ -141,7 +142,7 @@ def completion_script(cli: click.Command, shell: str) -> str:
 
 
 def install(cli: click.Command, shell: str) -> tuple[Path, str]:
-    """Write it where the shell looks; the file, and what is left to do.
+    """Write the completion where the shell reads it; return the file, and the remaining steps.
 
     Raises UsageError if it cannot be written.
     """

@@ -18,7 +18,7 @@ from hpcdash.transport.terminal import ESCAPE_HELP, Terminal
 _WITHOUT_TERMINAL = "From a script, name the command: hpcdash connect JOB -- COMMAND"
 # The time a command without a terminal may take.
 _SCRIPT_SECONDS = 24 * HOUR
-# What ssh ends with where a person left it.
+# Exit status of ssh after the person left it.
 _LEFT = 255
 
 
@@ -30,7 +30,7 @@ def run_connect(
         raise UsageError("connect is refused: hpcdash is read-only")
 
     async def work(session: ClusterSession) -> int:
-        # Before anything is asked: of the cluster, and of the person.
+        # Checked before any query to the cluster or prompt to the person.
         has_terminal = os.isatty(0) and os.isatty(1)
         descriptor = None if command and not has_terminal else _open_terminal()
         try:

@@ -65,7 +65,7 @@ def run_outside(program: str, file: Path) -> str:
     if not parts:
         names = " or ".join(f"${name}" for name in _VARIABLES[program])
         return f"no {program} was found; set {names}"
-    # less shows colours only when told to, and its own -F would close a short file at once.
+    # less shows colours only with an option, and its own -F would close a short file at once.
     environment = {**os.environ, "LESS": os.environ.get("LESS", "-R").replace("F", "")}
     try:
         status = subprocess.call([*parts, str(file)], env=environment)
@@ -169,10 +169,9 @@ class _ConfigFile:
 def watched(
     session: ClusterSession, watch: WatchSettings, folder: Path, file: _ConfigFile | None = None
 ) -> ClusterSession:
-    """With its watchdogs, which begin with what `hpcdash watch` knows (in `folder`) and tell nobody
-    but this screen.
+    """Add watchdogs, which start with the state of `hpcdash watch` (in `folder`).
 
-    What is written into `file` counts at once.
+    They notify only this screen. Changes of `file` apply at once.
     """
     from hpcdash.services.watch.board import WatchBoard
     from hpcdash.services.watch.state import WatchFiles
@@ -194,7 +193,7 @@ def watched(
 
 
 def _tour_marker() -> Path:
-    """Its being there says that a person has seen the hints."""
+    """Return the file whose existence means that a person has seen the hints."""
     return state_root() / "toured"
 
 
@@ -220,7 +219,7 @@ def list_cases() -> None:
 def run_replay(common: CommonOptions, case_directory: Path, view: str) -> None:
     """The app on a recording."""
     session = build_replay(find_case(case_directory))
-    # Nothing answers an action there, and none belongs in the journal.
+    # Actions have no effect there, and do not belong in the journal.
     common = replace(common, read_only=True)
     settings = load_settings(common.config, action_names=ACTION_NAMES, check=key_problems)
     notice = "a recording: nothing changes, no watchdogs"
@@ -252,8 +251,9 @@ async def show_app(
     tour: bool = False,
     tour_ended: Callable[[], None] = lambda: None,
 ) -> HpcdashApp:
-    """The app, once the person left it; `notice` is said once it is there, `tour` begins with
-    hints.
+    """Run the app until the person leaves it, and return it.
+
+    `notice` is shown once it has started, `tour` begins with hints.
     """
     require_terminal()
     _import_grouping()
@@ -293,7 +293,7 @@ async def show_app(
 
 
 def theme_folders() -> list[Path]:
-    """Where a person's own themes are."""
+    """Return the folders of a person's own themes."""
     return [platformdirs.user_config_path("hpcdash") / "themes"]
 
 
@@ -308,8 +308,9 @@ def leave_app(app: TerminalApp) -> None:
 
 
 def _import_grouping() -> None:
-    """What groups rows, without pyarrow.dataset, which it would load if it could: file systems and
-    Parquet, 20 MB.
+    """Import pyarrow.acero, which groups rows, without pyarrow.dataset.
+
+    pyarrow would load pyarrow.dataset if it could: file systems and Parquet, 20 MB.
     """
     if "pyarrow.dataset" not in sys.modules:
         sys.modules["pyarrow.dataset"] = None  # type: ignore[assignment]  # how Python marks what is not there
@@ -340,9 +341,7 @@ def _collect_garbage() -> None:
 
 
 def _read_choices(settings: Settings) -> Choices:
-    """What was chosen on the screen; what the configuration says counts where it was written
-    later.
-    """
+    """Return the choices made on the screen; a configuration file written later has precedence."""
     choices = read_choices(state_root())
     try:
         is_later = settings.file is not None and (

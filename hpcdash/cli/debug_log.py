@@ -10,7 +10,7 @@ from hpcdash.private_files import close_to_others, make_folder
 
 
 def log_file() -> Path:
-    """Where --debug writes."""
+    """Return the path of the log that --debug writes."""
     import platformdirs
 
     return platformdirs.user_log_path("hpcdash") / "hpcdash.log"
@@ -23,7 +23,7 @@ def log_traceback(error: BaseException) -> Path | None:
         make_folder(path.parent)
         close_to_others(path)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        # What was typed may be no UTF-8.
+        # Typed text may be no UTF-8.
         with os.fdopen(descriptor, "a", errors="backslashreplace") as stream:
             print(*sys.argv, file=stream)
             import traceback

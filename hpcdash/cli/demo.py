@@ -30,8 +30,8 @@ from hpcdash.ui.prompter import UiPrompter
 _END_SECONDS = 20.0
 
 
-# What the demonstration's watchdogs look after: one of its jobs hangs, a training has a spike,
-# another is too long.
+# Settings of the demonstration's watchdogs: one of its jobs hangs, a training has a spike, another
+# is too long.
 WATCHED = """
 [watch]
 every_seconds = 60
@@ -84,7 +84,7 @@ def demonstration() -> Iterator[Path]:
         # A terminal that is closed ends this program as ctrl+q does.
         signal.signal(signal.SIGHUP, _end)
         signal.signal(signal.SIGTERM, _end)
-        # What takes longest to load is loaded while the queue is filled.
+        # Load the slowest modules while the queue is filled.
         import hpcdash.ui.app  # noqa: F401
 
         message = undertaker.stdout.readline().decode("utf-8", "replace").strip()
@@ -98,9 +98,7 @@ def demonstration() -> Iterator[Path]:
 
 
 def _locked_folder() -> tuple[Path, int]:
-    """A fresh folder and its lock: whoever finds it without one knows that nobody takes it away any
-    more.
-    """
+    """Create a fresh folder and its lock; a folder without a held lock is no longer in use."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
         lock = os.open(folder, os.O_RDONLY)

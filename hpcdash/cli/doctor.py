@@ -52,7 +52,7 @@ from hpcdash.transport.local import LocalTransport
 _TOLERATED_SKEW_SECONDS = 60.0
 _SLOW_ANSWER_SECONDS = 2.0
 
-# As GNU stat names them.
+# Names of GNU stat.
 _SHARED_FILE_SYSTEMS = frozenset(
     {
         "nfs",
@@ -77,7 +77,7 @@ if test -w "$HOME"; then echo yes; else echo no; fi
 
 
 def run_doctor(common: CommonOptions, form: str) -> None:
-    """Look at everything, print it, and end with the exit status of the worst."""
+    """Check everything, print it, and exit with the status of the worst finding."""
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]
     checks = [
@@ -148,9 +148,7 @@ def _cache_check() -> Check:
 
 
 def _alerts_checks(settings: Settings) -> list[Check]:
-    """Whether those who are told of alerts can be, as far as their secrets go; [] where [watch]
-    names no one.
-    """
+    """Check the secrets of the channels that send alerts; [] where [watch] names no recipient."""
     from hpcdash.services.watch.secrets import build_notifiers, unready
 
     notifiers, _ = build_notifiers(settings.watch.notices, str(settings.file or ""))
@@ -165,8 +163,9 @@ def _alerts_checks(settings: Settings) -> list[Check]:
 
 
 def secret_checks(cluster: ClusterSettings) -> list[Check]:
-    """Whether nobody on the way to a cluster's URL can read its token and headers; [] where it has
-    none.
+    """Check that a cluster's token and headers are sent encrypted or locally.
+
+    [] where it has none.
     """
     if not (cluster.token_file or cluster.headers_file):
         return []
@@ -196,8 +195,9 @@ def _failed(name: str, error: HpcdashError) -> Check:
 
 
 async def check_cluster(store: ClusterStore, notify: Callable[[Check], None]) -> bool:
-    """Look at a cluster and tell each finding; False where it cannot be reached or has no
-    scheduler.
+    """Check a cluster and report each finding.
+
+    False where it is unreachable or has no scheduler.
     """
     transport = store.transport
     began = time.monotonic()
@@ -279,10 +279,10 @@ def clock_check(
     is_synced_here: bool | None,
     is_synced_there: bool | None,
 ) -> Check:
-    """How far the cluster's clock is ahead of this machine's, and which of the two is wrong.
+    """Report how far the cluster's clock is ahead of this machine's, and which of the two is wrong.
 
-    `is_synced_here` and `is_synced_there` are whether a time server keeps the clock, None where that is not
-    told.
+    `is_synced_here` and `is_synced_there` are true where a time server controls the clock; None
+    where this is unknown.
     """
     there = datetime.fromtimestamp(there_epoch, UTC)
     reported = f"differs by {ahead_seconds:+.0f} s (cluster time: {there:%Y-%m-%d %H:%M:%S} UTC)"
@@ -309,7 +309,7 @@ def clock_check(
 
 
 async def _is_synchronized(transport: Transport) -> bool | None:
-    """Whether a time server keeps a machine's clock; None where that is not told."""
+    """Return whether a time server controls a machine's clock; None where this is unknown."""
     try:
         answer = await transport.run(
             ("timedatectl", "show", "--property=NTPSynchronized", "--value")
@@ -352,7 +352,10 @@ def queue_checks(folder: Path) -> list[Check]:
 
 
 async def _home_check(transport: Transport, *, is_one_machine: bool = False) -> Check:
-    """Jobs write their logs there; a node that does not share it writes where nobody looks."""
+    """Check that logs can be written in the home, and that nodes share it.
+
+    A node that does not share it would write a job's log where nobody finds it.
+    """
     try:
         answer = await transport.run(("sh", "-c", _HOME_SCRIPT))
     except HpcdashError as error:
@@ -405,7 +408,10 @@ def _accounting_check(store: ClusterStore) -> Check:
 
 
 async def _accounts_check(store: ClusterStore) -> Check | None:
-    """Which accounts one may charge; None where the scheduler has none, or keeps no accounting."""
+    """Report the accounts that the user may charge.
+
+    None where the scheduler has no accounts or accounting.
+    """
     probe = store.probe
     if probe is None or not probe.has_accounting:
         return None

@@ -1,4 +1,4 @@
-"""How hpcdash ends when it is told to: by a signal, by ctrl+c, or because its terminal is gone."""
+"""Exit of hpcdash on a signal, on ctrl+c, or after its terminal is gone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EndedBySignal(SystemExit):
 
 
 class Dashboard(Protocol):
-    """What is told of signals."""
+    """Protocol of the dashboard that receives signals."""
 
     is_outside: bool
 
@@ -38,11 +38,11 @@ class Dashboard(Protocol):
 def run_async(
     work: Coroutine[Any, Any, T], on_progress: Callable[[int], bool] = lambda number: False
 ) -> T:
-    """asyncio.run; SIGINT, SIGTERM, SIGHUP and SIGQUIT cancel the work, and KeyboardInterrupt or
-    EndedBySignal follows.
+    """Run like asyncio.run; SIGINT, SIGTERM, SIGHUP and SIGQUIT cancel the work.
 
-    A second one, or work that takes too long to be cancelled, ends the process. `heard` is told of
-    each before, and returns True where the work itself sees to its end.
+    KeyboardInterrupt or EndedBySignal follows. A second signal, or work that takes too long to be
+    cancelled, ends the process. `on_progress` receives each signal before, and returns True where
+    the work itself handles its end.
     """
     ended_by: list[int] = []
 
@@ -59,7 +59,7 @@ def run_async(
                 return
             ended_by.append(number)
             if number == signal.SIGINT and sys.stderr.isatty():
-                # What is said next stands over the ^C that the terminal shows.
+                # The next message overwrites the ^C that the terminal shows.
                 sys.stderr.write("\r")
             exit_later(128 + number)
             task.cancel()
@@ -103,8 +103,7 @@ def ends_with_signals(app: Dashboard) -> Iterator[None]:
     ended_by: list[int] = []
 
     def exit_now(number: int) -> None:
-        # What was interrupted may be in the middle of a write, which Python does not let begin
-        # again.
+        # The interrupted code may be in the middle of a write, which Python cannot re-enter.
         try:
             app.restore_terminal()
         finally:
@@ -112,7 +111,7 @@ def ends_with_signals(app: Dashboard) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            # It comes with a terminal that is gone: there is none to be taken again.
+            # It comes with a terminal that is gone and cannot be taken back.
             signal.signal(signal.SIGCONT, signal.SIG_IGN)
         elif ended_by:
             exit_now(number)
@@ -149,7 +148,7 @@ def leave_terminal() -> None:
     """Its terminal is gone: what is still written goes nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
-        # A terminal that is gone says that it is none; files and pipes stay.
+        # A terminal that is gone is no longer a tty; files and pipes stay.
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(stream).st_mode):
                 os.dup2(nowhere, stream)
@@ -157,5 +156,8 @@ def leave_terminal() -> None:
 
 
 def _handled_signals(*numbers: signal.Signals) -> list[signal.Signals]:
-    """Without those that are ignored: nohup, and a shell's background, have a program go on."""
+    """Return the signals that are not ignored.
+
+    Under nohup or in a shell's background a program continues.
+    """
     return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

@@ -38,7 +38,7 @@ from hpcdash.ui.cluster.first_start import FirstStartApp, JobsPlace
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.terminal_app import TerminalApp
 
-# What a cluster's name in the configuration cannot have.
+# Characters that are invalid in a cluster's name in the configuration.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _MOST_NAME_LETTERS = 64
 
@@ -78,7 +78,7 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
             await trial.close()
         return app
     if choice.place is JobsPlace.HOST:
-        # Its connection is open: nobody is asked for a second factor twice.
+        # Its connection is open: no second prompt for the second factor.
         trial = started[-1]
         pool, fields, name = trial.pool, trial.fields, trial.cluster_name
         unkept = replace(common, ssh=choice.host)
@@ -102,7 +102,7 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
 
 
 def _known_hosts() -> tuple[dict[str, str], str]:
-    """Those of ~/.ssh/config that can be named, with their addresses; and why there are none."""
+    """Return the named hosts of ~/.ssh/config with their addresses, and an error message or ''."""
     from hpcdash.transport.ssh_config import named_hosts
 
     try:
@@ -141,9 +141,9 @@ class _Trial:
         return self._store.transport.health if self._store is not None else Health()
 
     async def run(self) -> bool:
-        """As `check_cluster`; begins anew each time.
+        """Check the cluster with `check_cluster`, over a new connection each time.
 
-        Raises UsageError for what is no destination.
+        Raises UsageError for an invalid destination.
         """
         await self.close()
         self.pool = connection_pool(self._prompter)
@@ -157,7 +157,7 @@ class _Trial:
 
     @property
     def fields(self) -> dict[str, str]:
-        """For [clusters.NAME]: the scheduler that was found is not looked for again."""
+        """Return the keys of [clusters.NAME] with the scheduler that was found."""
         assert self._store is not None
         backend = self._store.backend.name
         return {"ssh": self.host} | ({"backend": backend} if backend in NAMES else {})

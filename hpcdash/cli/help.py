@@ -1,4 +1,4 @@
-"""What `--help` and `hpcdash help` print: commands in groups, examples of each, and topics."""
+"""Output of `--help` and `hpcdash help`: commands in groups, examples of each, and topics."""
 
 from __future__ import annotations
 

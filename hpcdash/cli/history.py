@@ -1,6 +1,4 @@
-"""hpcdash history over any span: from the archive of runs, which asks the cluster only for what is
-not known here.
-"""
+"""hpcdash history over any span: from the archive of runs, which queries only what is missing."""
 
 from __future__ import annotations
 
@@ -30,7 +28,10 @@ DEFAULT_SINCE = "7d"
 
 
 class HistoryOptions(Struct, frozen=True):
-    """What --since, --until and the options that select say; '' where they were not given."""
+    """Values of --since, --until and the options that select jobs.
+
+    '' where an option was not given.
+    """
 
     since: str = ""
     until: str = ""

@@ -55,7 +55,7 @@ _IMAGES_IN_CACHE = "hpcdash/images"
 
 
 class ImageRequest(Struct, frozen=True):
-    """What every command of images is told: `folder` is --store, '' where it was left out."""
+    """Options common to all commands of images: `folder` is --store, '' where it was left out."""
 
     runtime: Runtime
     folder: str = ""
@@ -205,7 +205,7 @@ async def _already_there(transport: Transport, store: Store, step: Step) -> str:
 
 
 async def _run_step(session: ClusterSession, step: Step, runtime: Runtime, login: str) -> int:
-    """Show the command, run it, and show its words as they come; its exit status."""
+    """Print the command, run it, and print its output as it comes; return its exit status."""
     with_login = ", with the registry's login" if login and step.registry_image else ""
     print(
         f"on {visible(session.name)}{with_login}: {visible(shlex.join(step.argv))}",
@@ -235,8 +235,9 @@ async def _run_step(session: ClusterSession, step: Step, runtime: Runtime, login
 
 
 def run_login(common: CommonOptions, *, username: str | None, password_stdin: bool) -> None:
-    """Write the login of an image registry where launches look for it, mode 0600; it is shown and
-    noted nowhere.
+    """Write the login of an image registry where launches read it, mode 0600.
+
+    Never printed or logged.
     """
     site = chosen_site(common)
     if site.is_read_only:

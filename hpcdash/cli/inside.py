@@ -92,7 +92,10 @@ def _end_with(answer: InsideAnswer) -> None:
 
 
 def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
-    """Without a terminal and without --yes they are shown, and none is ended."""
+    """Print the leftovers of a job, and end them after a confirmation or with --yes.
+
+    Without a terminal and without --yes none is ended.
+    """
     from hpcdash.services.inside.leftovers import end_command, list_command, read_leftovers
 
     can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
@@ -141,7 +144,7 @@ def read_timeout(text: str) -> int:
 
 
 def _print_groups(answer: InsideAnswer) -> None:
-    """As clush -b prints them; one that is alone and well needs no heading."""
+    """Print groups of equal output like clush -b; a single successful node has no heading."""
     shown = list(format_answer(answer))
     for title, lines in shown:
         if len(shown) > 1 or len(answer.outputs) > 1:
@@ -156,9 +159,9 @@ def _print_groups(answer: InsideAnswer) -> None:
 
 
 def run_stacks(common: CommonOptions, job: str) -> None:
-    """Print what each node tells.
+    """Print the stacks of each node.
 
-    Raises UsageError for a whole array, and where the scheduler has no way there.
+    Raises UsageError for a whole array, and where the scheduler has no access to nodes.
     """
     from hpcdash.services.inside.stacks import STACKS, format_stack_places, read_stack_places
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hpcdash.services.jobs.overview import JobPicture
 
 T = TypeVar("T")
-# A script may ask in a loop.
+# A script may query in a loop.
 _TIDY_EVERY_SECONDS = 60.0
 
 
@@ -47,8 +47,9 @@ def with_session(
     work: Callable[[ClusterSession], Awaitable[T]],
     on_progress: Callable[[int], bool] = lambda number: False,
 ) -> T:
-    """Run some work on the chosen cluster, and close its connection; `heard` is told of signals as
-    in run_async.
+    """Run some work on the chosen cluster, and close its connection.
+
+    `on_progress` is that of run_async.
     """
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]
@@ -82,7 +83,7 @@ def _warn_cut_off(session: ClusterSession) -> None:
 
 
 async def _tidy(session: ClusterSession) -> None:
-    """Remove the folders of launches that are kept no more, where the cluster was asked anyway."""
+    """Remove expired folders of launches, where the cluster was queried anyway."""
     store = session.store
     was_queried = store.probe is not None or any(
         not snapshot.cached for snapshot in store.snapshots.values()
@@ -93,7 +94,7 @@ async def _tidy(session: ClusterSession) -> None:
 
 
 async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
-    """The kind, and for nodes and queues the whole queue beside it, which tells their jobs."""
+    """Fetch the kind, and for nodes and queues also the whole queue, to count their jobs."""
     if kind is Kind.LIMITS:
         return await _fetch_limits(store)
     if kind not in (Kind.NODES, Kind.QUEUES):
@@ -221,7 +222,7 @@ def print_table(
 
 
 def _format_nothing(spec: TableSpec, *, mine: bool, all_rows: int) -> str:
-    """What a person who sees a title line and no rows may want to know."""
+    """Return the message for an empty table: the reason why it has no rows."""
     if all_rows:
         return f"none of {counted(all_rows, 'row')} matches the filter"
     if spec.name in ("jobs", "history") and mine:
@@ -231,10 +232,9 @@ def _format_nothing(spec: TableSpec, *, mine: bool, all_rows: int) -> str:
 
 
 def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False) -> None:
-    """One job with what it asked and used, why it waits and everything the scheduler said, as
-    groups or JSON.
+    """Print one job with its request, use, reason and the scheduler's facts, as groups or JSON.
 
-    `steps`: all of its steps, and of those alone in a table.
+    `steps`: print all of its steps, and only them in a table.
     """
     from hpcdash.services.jobs.overview import JobPicture, Part
     from hpcdash.services.jobs.page import format_step, job_groups
@@ -252,7 +252,7 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
     picture, detail, session = with_session(common, work)
     taken_at = session.store.clock.now()
     if form == "json":
-        # Of an array as a whole what its tasks have in common; the details are one task's.
+        # For a whole array, the common values of its tasks; the details are those of one task.
         whole = (
             pa.Table.from_pylist([dict(picture.row or {})], JOBS)
             if picture.is_whole_array
@@ -297,8 +297,9 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
 
 
 def run_sooner(common: CommonOptions, job: str, form: str) -> None:
-    """When a waiting job would start as it is, shorter, and on fewer nodes, with the commands that
-    asked.
+    """Print when a pending job would start unchanged, shorter and on fewer nodes.
+
+    The commands that were used are printed too.
     """
     from hpcdash.services.usage.sooner import StartOption, fetch_start_options
 
@@ -332,7 +333,7 @@ def run_sooner(common: CommonOptions, job: str, form: str) -> None:
 
 
 def _activity(activity: Activity) -> dict[str, object]:
-    """What a job's program runs, for JSON."""
+    """Return the activity of a job's program, for JSON."""
     return {
         "counts": [
             {
@@ -409,7 +410,7 @@ def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bo
 
 
 def _explained(script: Script, session: ClusterSession) -> str:
-    """The script, and below each directive a comment that says what it asks for."""
+    """Return the script with a comment below each directive that explains its request."""
     explained = script_lines(script.text, session.store.backend.scripts.explain)
     lines = script.text.split("\n")
     shown = []

@@ -83,7 +83,7 @@ def run_prune(
         left = {
             one.record.folder: await remove_stored(session.store, records, one) for one in going
         }
-        # A folder that somebody removed by hand had a link, too.
+        # A folder removed by hand had a link, too.
         roots = {
             *library_roots(found),
             *filter(None, [session.launches.settings.site.storage_root]),

@@ -1,4 +1,4 @@
-"""Which packages hpcdash stands on in this installation, and their licences."""
+"""Packages that hpcdash uses in this installation, and their licences."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def distribution_license(metadata: Message | Any) -> str:
 
 
 def _packages(name: str) -> Iterator[Distribution]:
-    """A package and all that it asks for, as far as it is installed; of hpcdash with the extras for
-    its users.
-    """
+    """Return a package and its installed requirements; for hpcdash with the users' extras."""
     seen: set[tuple[str, str]] = set()
     waiting = [
         (name, extra)

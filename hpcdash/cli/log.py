@@ -57,12 +57,11 @@ _REWRITE = "\r\x1b[K"
 # large ones at once.
 SMALL_BYTES = 64 * 1024
 LARGE_BYTES = 4 << 20
-# Lines may be as long as the file: so far back at least their beginnings are looked for.
+# Lines may be as long as the file: their starts are searched at least this far back.
 _LOOK_BACK_BYTES = 64 << 20
 _QUIET_SECONDS = 2.0
 _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
-# A quiet file may mean that the job has ended; the scheduler is asked so many seconds after the
-# last time.
+# A quiet file may mean that the job has ended; the scheduler is queried at this interval.
 _FIRST_STATE_SECONDS = 3.0
 _LONGEST_STATE_SECONDS = 30.0
 # A file that was copied from its node may be seen here so much later.
@@ -70,7 +69,7 @@ _ARRIVES_SECONDS = 15.0
 
 
 class LogOutput(Protocol):
-    """Where a log's bytes go; raises BrokenPipeError once nobody reads."""
+    """Target of a log's bytes; raises BrokenPipeError once nobody reads."""
 
     def write(self, content: bytes, offset: int) -> None:
         """Write what comes next; `offset` is its place in the file, which goes on where it ended or
@@ -79,11 +78,11 @@ class LogOutput(Protocol):
         ...
 
     def pause(self) -> None:
-        """Nothing more comes for now: show what has no newline yet."""
+        """Show text that has no newline yet, as nothing more comes for now."""
         ...
 
     def end_line(self) -> None:
-        """End a line that is open, so that something else can be said."""
+        """End an open line, so that a message can follow."""
         ...
 
 
@@ -96,7 +95,7 @@ def log_output() -> LogOutput:
 
 
 def color_system(variables: Mapping[str, str]) -> ColorSystem | None:
-    """How many colours to write; None where NO_COLOR or the terminal wants none."""
+    """Return how many colours to write; None where NO_COLOR or the terminal excludes them."""
     terminal = variables.get("TERM", "")
     if variables.get("NO_COLOR") or terminal in ("", "dumb", "unknown"):
         return None
@@ -116,7 +115,7 @@ class RawOutput:
         self._stream.flush()
 
     def pause(self) -> None:
-        """Find out whether anybody still reads: a log that does not grow would never tell."""
+        """Check that stdout still has a reader, as a log that does not grow would never notice."""
         poll = select.poll()
         poll.register(self._stream.fileno(), 0)
         if any(event & select.POLLERR for _, event in poll.poll(0)):
@@ -137,7 +136,7 @@ class TerminalOutput:
         self._encoding = encoding
         self._rest = b""
         self._end = 0
-        # What is shown of the line without newline; None: no line is open.
+        # Shown part of the line without newline; None: no line is open.
         self._open: str | None = None
 
     def write(self, content: bytes, offset: int) -> None:
@@ -208,7 +207,7 @@ class LogFollower:
         self._goes_on = False
 
     def aside(self, text: str) -> None:
-        """Tell the person something between two lines of the log."""
+        """Print a message between two lines of the log."""
         self.output.end_line()
         report(text)
 
@@ -236,8 +235,9 @@ class LogFollower:
         self.known, self.identity, self.has_moved = check, check.identity, False
 
     async def _start_of_lines(self, content: bytes, offset: int, lines: int) -> int:
-        """Where the last `lines` lines begin, of a file that ends with `content` at `offset`;
-        looked for backwards.
+        """Find backwards the offset of the last `lines` lines of a file that ends with `content`.
+
+        `content` begins at `offset` in the file.
         """
         reach = max(0, offset + len(content) - _LOOK_BACK_BYTES - lines * LONGEST_PIECE)
         # A newline at the very end ends the last line, and begins none.
@@ -271,7 +271,7 @@ class LogFollower:
             start = chunk.end
 
     async def _write(self, content: bytes, offset: int) -> None:
-        # Whoever reads stdout may be slow, and the connection has to be kept meanwhile.
+        # The reader of stdout may be slow, and the connection must be kept alive meanwhile.
         await asyncio.to_thread(self.output.write, content, offset)
 
     # -- what comes after them
@@ -315,9 +315,7 @@ class LogFollower:
             await asyncio.sleep(max(self.file.pause_seconds, next_check_seconds(quiet_seconds)))
 
     def _after(self, check: FileStat, end: int) -> int | None:
-        """Say what became of the file; where to read on from where it is no longer what was read,
-        else None.
-        """
+        """Report a change of the file; return where to read on if it is another file, else None."""
         before, self.known = self.known, check
         happened = change(before, check)
         # A node lets go of its file when the job ends, and the last place may show it a little
@@ -401,7 +399,7 @@ def run_log(
 
 
 class _RunLog:
-    """The log of one run of an allocation, which is asked how that is now and then."""
+    """Log of one run of an allocation, whose state is queried now and then."""
 
     def __init__(self, store: ClusterStore, job: str, number: int) -> None:
         self._store = store
@@ -412,7 +410,7 @@ class _RunLog:
     async def query(self) -> None:
         """How the allocation and its runs are now.
 
-        Raises UsageError for a run that there is not.
+        Raises UsageError for a run that does not exist.
         """
         from hpcdash.services.submit.allocations import (
             fetch_runs,
@@ -487,8 +485,9 @@ class _RunLog:
 
 
 async def _task_place(store: ClusterStore, place: LogPlace) -> LogPlace:
-    """Of an array whose row is that of the tasks that wait, the log of one that runs or ended, if
-    the queue has one.
+    """Locate the log of a started task where the row is that of an array's pending tasks.
+
+    A task that runs or ended is taken if the queue has one; else `place` is returned.
     """
     array_id = place.job_id
     if place.row["array_id"] != array_id or place.row["_tasks"] == 1:
@@ -499,7 +498,7 @@ async def _task_place(store: ClusterStore, place: LogPlace) -> LogPlace:
 
 
 def _file(store: ClusterStore, place: LogPlace, err: bool) -> LogFile:
-    """Where the text comes from; what is not certain about it is said."""
+    """Return the log file to read, and print what is uncertain about it."""
     files = place.files
     if err and files.stderr is None and files.stdout is not None:
         report(f"job {place.job_id} writes stderr to its stdout file")
@@ -519,7 +518,7 @@ def _path(files: LogFiles, err: bool) -> str | None:
 
 
 class _JobLog:
-    """The log of one job, whose state is asked for now and then."""
+    """Log of one job, whose state is queried now and then."""
 
     def __init__(
         self,
@@ -541,7 +540,7 @@ class _JobLog:
 
     @property
     def _file(self) -> LogFile:
-        """Where it is now: what a node had comes to its last folder when the job ends."""
+        """Present log file: a node's file moves to its final folder when the job ends."""
         return self._tail.file
 
     @property
@@ -584,7 +583,7 @@ class _JobLog:
     async def _wait_for_it(self) -> None:
         began = time.monotonic()
         while True:
-            # Before the look: the file may come, and the job end, in between.
+            # Before the check: in between the file may appear, and the job end.
             has_ended = self._state in ENDED
             check = await self._file.look()
             if check.is_there:
@@ -620,9 +619,9 @@ class _JobLog:
         return HpcdashError(f"{visible(where)}: {visible(check.problem)}.", step)
 
     async def _is_over(self) -> bool:
-        """Whether the job was known to have ended before the last look, which is then said."""
+        """Whether the job was known to have ended before the last check; prints so."""
         if self._state not in ENDED:
-            # Of an end that is told now, the next look may bring the last lines.
+            # After a reported end, the next check may bring the last lines.
             await self._query_state()
             return False
         if self._is_arriving:
@@ -636,7 +635,7 @@ class _JobLog:
         return True
 
     async def _query_state(self) -> None:
-        """Ask the scheduler for the job's state, seldom, and ever more seldom."""
+        """Query the job's state from the scheduler, at growing intervals."""
         # A node lets go of its file when the job ends.
         is_let_go = bool(self._file.host) and self._tail.known.is_missing
         if time.monotonic() - self._queried_at < (
@@ -653,19 +652,19 @@ class _JobLog:
         except NoSuchJob:
             self._place = replace(self._place, row={**self._place.row, "state": JobState.GONE})
         except HpcdashError:
-            # The file is still read, and the scheduler asked again.
+            # The file is still read, and the scheduler queried again.
             return
         self._go_where_it_is()
 
     def _go_where_it_is(self) -> None:
-        """Go on in the file that the job is now said to write to."""
+        """Continue in the file that the job is now reported to write to."""
         files = self._place.files
         path = _path(files, self._is_err)
         if path is None or (path, files.host) == (self._file.path, self._file.host):
             return
         has_ended = self._state in ENDED
         if not self._file.host and (has_ended or self._tail.known.is_there):
-            # Where history tells of a job, its paths may be guesses.
+            # If the job comes from the history, its paths may be guesses.
             return
         self._tail.move_to(self._store.log_file(path, files.host), goes_on=has_ended)
         self._moved_at = time.monotonic()

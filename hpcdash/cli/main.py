@@ -1,6 +1,4 @@
-"""The `hpcdash` command: reads the command line, runs the app or a one-shot command, and turns
-errors into words.
-"""
+"""The `hpcdash` command: reads the command line, runs app or one-shot command, prints errors."""
 
 from __future__ import annotations
 
@@ -32,19 +30,19 @@ if TYPE_CHECKING:
 
     from hpcdash.config.settings import Settings
 
-# Of a package: the commit that it was built of, and its date.
+# Commit and date of the build, in a package.
 _BUILD_FILE = Path(__file__).parents[1] / "build.txt"
 _INTERRUPTED = 130
-# What a full disk, a quota, or a file that may not grow says of a write, which names no file.
+# Errors of a write on a full disk, over a quota or a file size limit; they name no file.
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class _PipeClosed(Exception):
-    """Whoever read stdout has enough."""
+    """Raised when the reader of stdout has closed it."""
 
 
 class _Interrupted(Exception):
-    """Somebody pressed ctrl+c."""
+    """Raised when ctrl+c was pressed."""
 
 
 def _complete(
@@ -57,7 +55,7 @@ def _complete(
 
 
 class _Commands(Commands):
-    """Loads the commands but those of the dashboard itself when one is named, or help is asked for.
+    """Commands other than the dashboard, loaded when one is named, or for help.
 
     It hides from click a closed pipe, which it would end with status 1, and ctrl+c, for which it
     prints a line.
@@ -163,7 +161,7 @@ def _import_numpy() -> None:
     try:
         import_module("numpy")
     finally:
-        # What is started from here has its own matrices.
+        # Child processes have their own matrices.
         del os.environ["OPENBLAS_NUM_THREADS"]
 
 
@@ -234,14 +232,14 @@ def main() -> None:
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(shown)
-        # It repeats words of the command line, and a glob may have put any file's name there.
+        # It repeats arguments of the command line, and a glob may have put any file's name there.
         sys.stderr.write(visible_text(shown.getvalue()))
         status = EXIT_USAGE
     except (click.Abort, _Interrupted, KeyboardInterrupt):
         _complain("interrupted")
         status = _INTERRUPTED
     except (BrokenPipeError, _PipeClosed):
-        # Whoever read has enough.
+        # The reader has enough.
         _discard_output()
         status = 0
     except Exception as error:
@@ -268,7 +266,7 @@ def main() -> None:
                 )
         status = EXIT_REFUSED
     finally:
-        # Whoever presses it once more does not want to hear of what Python tidies.
+        # A second press means no interest in Python's own cleanup.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(status)

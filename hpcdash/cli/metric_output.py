@@ -43,7 +43,7 @@ LEAST_WIDTH, LARGEST_WIDTH = 40, 240
 # Rows of a chart: of a single one, of each of several, and of each where the screen has few.
 _HEIGHT, _SMALL_HEIGHT, _LEAST_HEIGHT = 18, 12, 7
 _TWO_BESIDE_FROM = 110
-# Drawn where nobody said which.
+# Most metrics drawn by default.
 MOST_SHOWN = 4
 _STYLES = {
     "title": Style(bold=True),
@@ -59,9 +59,7 @@ _PLAIN_LETTERS = str.maketrans({"→": ">", "–": "-", "…": "."})
 
 
 def run_axis(run: JoinedRun, name: str | None = None) -> str:
-    """What x is, of all or of one metric: the step where the log says it, else the next that it
-    says.
-    """
+    """Return the x axis of all metrics or of one: the log's step, else the next axis it has."""
     return run.axes(name)[0]
 
 
@@ -151,7 +149,7 @@ class ComingRows:
         return bool(self._names)
 
     def new_rows(self, run: JoinedRun, names: Sequence[str], *, is_end: bool = False) -> bytes:
-        """What to write now, with the titles before the first row."""
+        """Return the CSV rows to write now, with the titles before the first row."""
         axis = run_axis(run)
         if self.has_begun and axis != self._axis:
             return b""
@@ -169,7 +167,7 @@ class ComingRows:
         return encode_csv(table, has_titles=is_first)
 
     def left_out(self, run: JoinedRun, names: Sequence[str]) -> list[str]:
-        """In words, each once, what the rows do not have."""
+        """Return messages, each once, on metrics that are missing from the rows."""
         if not self.has_begun:
             self._attempts = max(1, len(run.attempts))
             return []
@@ -197,8 +195,9 @@ class ComingRows:
 
 
 class Paper(Struct, frozen=True):
-    """What is drawn on: `width` in cells, `height` where no more rows fit, and which colours and
-    letters it has.
+    """Surface to draw on: `width` in cells, colours, and character set.
+
+    `height` is the most rows that fit, None for no limit.
     """
 
     width: int
@@ -249,7 +248,7 @@ def _chart(
     reading = RunReader(is_ascii=not paper.has_unicode).read(
         run, names, axis, JobFacts(0.0), stored
     )
-    # Without colours a smooth curve would be one with what it smooths.
+    # Without colours a smooth curve would look like the curve it smooths.
     smoothing = "auto" if paper.colours is not None else "none"
     # No panel is the one that keys act on.
     state = ChartState(tuple(names), axis, log_y, smoothing, panel=-1)
@@ -270,7 +269,7 @@ def _painted(line: Line, paper: Paper) -> str:
 
 
 def job_facts(row: Mapping[str, Any], now: float, *, is_array: bool, is_whole: bool) -> JobFacts:
-    """What a job's row says that its end is told from; `is_whole`: all that it wrote is read."""
+    """Return the facts of a job's row that estimate its end; `is_whole`: its log is fully read."""
     if row.get("state") != "running":
         return JobFacts(now)
     limit, elapsed = row["limit_seconds"], row["elapsed_seconds"]
@@ -280,10 +279,9 @@ def job_facts(row: Mapping[str, Any], now: float, *, is_array: bool, is_whole: b
 
 
 def meaning(run: JoinedRun, names: Sequence[str], job: JobFacts, growth: PaceGrowth) -> list[str]:
-    """What the metrics say, in lines: where each stands, its spikes and nan; end and pace against
-    the job's limit.
+    """Return a line per metric: last value, spikes and nan; then end and pace against the limit.
 
-    `growth` is what earlier calls saw of the same run.
+    `growth` has the observations of earlier calls on the same run.
     """
     lines = []
     for name in names:

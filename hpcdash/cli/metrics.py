@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hpcdash.cli.metric_output import ComingRows
     from hpcdash.services.metrics.throughput import PaceGrowth
 
-# So many points are written as they stand in the log; of more the oldest are folded.
+# Up to this many points are written as in the log; beyond, the oldest are folded.
 EXPORTED_POINTS = 5_000_000
 # A chart is drawn of what can be read in this time.
 CHART_SECONDS = 15.0
@@ -116,7 +116,7 @@ def run_metrics(
 
 
 class _Output:
-    """Where the metrics go, and in which form."""
+    """Destination and format of the metrics."""
 
     def __init__(
         self,
@@ -133,14 +133,14 @@ class _Output:
         self._requested = requested
         self._out = out
         self._is_log = is_log
-        # How it was seen to grow; made where a chart is drawn.
+        # Growth observed so far; created when a chart is drawn.
         self._growth: PaceGrowth | None = None
-        # Where rows are written as they come.
+        # Set when rows are written as they come.
         self.rows: ComingRows | None = None
         self.is_screen = form == "chart" and out is None and sys.stdout.isatty()
 
     def write(self) -> None:
-        """Raises HpcdashError where there is no metric, or not the one that was asked for."""
+        """Write the metrics; raises HpcdashError without metrics, or without the requested one."""
         run = self._run
         if not run.run.names:
             raise HpcdashError(_nothing(run), _next_step(run, self._session.name))
@@ -152,7 +152,7 @@ class _Output:
         content = self._content(self._names())
         if self._out is None:
             if self._form == "chart":
-                # Its colours are ours, its words were made visible.
+                # The colours are ours, and the text was made visible.
                 out: ByteStream = sys.stdout.buffer
             else:
                 out = stdout(is_json=self._form == "json")
@@ -206,7 +206,7 @@ class _Output:
         return self._chart(names)
 
     def _chart(self, names: list[str], rows: int | None = None) -> bytes:
-        # What draws is of no use to the other forms.
+        # Drawing modules are not needed for the other forms.
         from hpcdash.cli.metric_output import Paper, chart_text, job_facts, meaning
         from hpcdash.services.metrics.throughput import PaceGrowth
 
@@ -305,7 +305,7 @@ async def _until_over(run: WatchedRun, output: _Output) -> None:
 
 
 class _Progress:
-    """How far it is, on a stderr that is a terminal, once it takes long."""
+    """Progress on a stderr that is a terminal, shown after one second."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + 1.0

@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
-# How a command prints rows.
+# Output form of rows.
 ROW_FORMATS = click.Choice(["table", "json", "csv"])
 # No filter leaves nothing out, and a job's script may be given empty arguments.
 _MAY_BE_EMPTY = ("--filter", "arguments")
 
 
 class CommonOptions(Struct, frozen=True):
-    """Which cluster and how; None and False where the person said nothing."""
+    """Options that select a cluster and its connection.
+
+    None and False where they were not given.
+    """
 
     cluster: str | None = None
     ssh: str | None = None
@@ -42,7 +45,7 @@ class CommonOptions(Struct, frozen=True):
     debug: bool = False
 
     def over(self, earlier: CommonOptions) -> CommonOptions:
-        """These options, and those given earlier on the line where these say nothing."""
+        """Return these options, completed by those given earlier on the line."""
         reported = {name: value for name, value in asdict(self).items() if value}
         return replace(earlier, **reported)
 

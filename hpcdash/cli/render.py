@@ -1,6 +1,6 @@
 """`hpcdash render`: the batch script of a request, for people and for other programs.
 
-Asks no cluster.
+Queries no cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UID_LETTERS = 8
 def run_render(
     common: CommonOptions, *, request: str, scheduler: str | None, storage_root: str | None
 ) -> None:
-    """Print the script alone to stdout, what is to be said of it to stderr.
+    """Print only the script to stdout, and messages to stderr.
 
     The same request gives the same script.
     """
@@ -88,7 +88,7 @@ def run_render(
 
 
 def _unknown(request: Request) -> list[str]:
-    """What a cluster would have been asked."""
+    """Return the checks that only a cluster could answer."""
     if request.slots and request.slot_type is None:
         return [
             'slots are assumed to be GPUs, as no cluster is asked; set slot_type = "cpu" for CPU '

@@ -31,7 +31,7 @@ from hpcdash.web.listening import listen_on_loopback, listen_on_socket
 if TYPE_CHECKING:
     from hpcdash.web.server import DashboardServer
 
-# Of the reader's own machine, where the socket is forwarded to.
+# Port on the reader's own machine, to which the socket is forwarded.
 _FORWARDED_PORT = 8080
 # Beside the configuration.
 TOKENS_NAME = "api-tokens.toml"
@@ -46,7 +46,7 @@ def run_serve(
     api: bool = False,
     tokens: Path | None = None,
 ) -> None:
-    """Serve until ctrl+c. Raises HpcdashError for what a browser would only be told later."""
+    """Serve until ctrl+c. Raises HpcdashError early for errors that a browser would see later."""
     for excluded, other in (
         (port is not None and socket_path is not None, "--port and --socket"),
         (common.read_only and allow_actions, "--read-only and --allow-actions"),
@@ -115,7 +115,7 @@ def _run_api(
     async def serve(listening: socket.socket, address: str) -> None:
         session = build_session(cluster, connection_pool(TerminalPrompter()), share=settings.share)
         try:
-            # Whoever is needed for a login is here now.
+            # The person needed for a login is here now.
             await session.store.open(force=True)
             server = ApiServer(session, tokens, is_read_only=is_read_only, report=_report)
             await server.start(listening)
@@ -196,7 +196,7 @@ def _listening(port: int, path: Path | None) -> Iterator[tuple[socket.socket, st
 
 
 def _is_in_background(terminal: int) -> bool:
-    """What is typed is for another program then; to read it would stop this one."""
+    """Return whether typed text goes to another program; a read would then stop this one."""
     try:
         return os.tcgetpgrp(terminal) != os.getpgrp()
     except OSError:

@@ -28,7 +28,7 @@ _MOST_INTERRUPTIONS = 10
 # The coordinator waits as long as its scheduler takes to answer, several times over.
 _COMMANDS_PER_MINUTE = 600
 _PAUSE_FACTOR = 4.0
-# Though it is slow, a task that is asked to suspend is looked at before long.
+# Even if the scheduler is slow, a task requested to suspend is checked again before long.
 _MOST_PAUSE_FACTOR = 2.0
 # With --for: how long after its grace a suspended task may take to give up its nodes.
 _END_SECONDS = 10.0
@@ -52,11 +52,10 @@ def run_simulate(
     load: float,
     form: str,
 ) -> None:
-    """Print what a trace comes to under the rules, first come first served, and on nodes of each
-    user's own.
+    """Print the results of a trace under the rules, first come first served, and on own nodes.
 
-    The rules are those of a pool of the configuration where one is named, but for what is said
-    besides.
+    On own nodes each user has some. The rules are those of a pool of the configuration where one is
+    named, overridden by the options.
     """
     from hpcdash.services.share.charts import draw_outcomes, outcome_figures
     from hpcdash.services.share.coordinator import pool_rules
@@ -250,12 +249,12 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                         print(f"hpcdash: {visible(failure.message)}; trying again", file=sys.stderr)
                     failing = failure.message
                 left = until - monotonic()
-                # What saves just now would hold its nodes until a successor comes.
+                # A task that saves now would hold its nodes until a successor comes.
                 if (once and not is_changing) or left <= (
                     -pool.grace_seconds - _END_SECONDS if is_changing else 0.0
                 ):
                     return
-                # A busy scheduler is asked less often.
+                # A busy scheduler is queried less often.
                 slower = min(
                     _PAUSE_FACTOR * (store.budget.last_seconds or 0.0), _MOST_PAUSE_FACTOR * every
                 )
@@ -284,9 +283,7 @@ def _pool_here(session: ClusterSession, name: str) -> PoolSettings:
 
 
 def run_show(common: CommonOptions, name: str, *, expression: str, form: str) -> None:
-    """What a pool's coordinator has published: how full it is, quotas, and the tasks that a filter
-    leaves.
-    """
+    """Print the published state of a pool: load, quotas, and the tasks that a filter selects."""
     from msgspec import to_builtins
     from msgspec.structs import replace
 
@@ -335,7 +332,7 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
 def run_wish(
     common: CommonOptions, wish: str, job_id: str, *, name: str, priority: str | None
 ) -> None:
-    """Ask the coordinator for something on behalf of a task's owner, through the scheduler."""
+    """Send a request to the coordinator on behalf of a task's owner, through the scheduler."""
     from hpcdash.cli.actions import exit_status
     from hpcdash.cli.jobs import with_session
     from hpcdash.cli.terminal import is_agreed

@@ -60,8 +60,8 @@ from hpcdash.services.submit.recovery import reconcile
 # A command may be a whole script, and sbatch takes one of 4 MiB.
 MAX_REQUEST_BYTES = 4 << 20
 _STDIN = "-"
-# How what cannot be asked of a scheduler begins: `name: …`; of a person's own options: `--nodes is
-# not for extra_args`.
+# Start of the message on an unsupported request, `name: …`, or on a person's own option, `--nodes
+# is not for extra_args`.
 _KEY_IN_WORDS = re.compile(r"([a-z_]+): ")
 _ARGUMENTS_IN_WORDS = re.compile(r" (extra_args)\b")
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
@@ -99,11 +99,10 @@ class RequestSource(Struct, frozen=True):
 
 
 def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
-    """The request in a file, '-' for stdin; raises ConfigError with file, line and key of what is
-    wrong.
+    """Read the request in a file, '-' for stdin; raises ConfigError with file, line and key.
 
-    A relative `script` is looked for beside the file (with stdin: in the current folder) and has to
-    be there; one from the root is the cluster's own.
+    A relative `script` is searched beside the file (with stdin: in the current folder) and has to
+    exist there; an absolute one is on the cluster.
     """
     named = "stdin" if path == _STDIN else shown_path(Path(path))
     try:
@@ -143,19 +142,20 @@ def _bytes(path: str, named: str) -> bytes:
 
 
 class RequestSubmitting(Struct):
-    """Implements hpcdash.cli.submit.Submitting; `files` (name → content) are staged, `notes`
-    told.
+    """Implement hpcdash.cli.submit.Submitting.
+
+    `files` (name → content) are staged, `notes` printed.
     """
 
     request: Request
     text: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    # None where the command line says some of it.
+    # None where the command line gives some of it.
     source: RequestSource | None = None
-    # Of an allocation, which waits for runs.
+    # Set for an allocation, which waits for runs.
     waiting: Waiting | None = None
-    # What its `files` are relative to.
+    # Base folder of its `files`.
     folder: Path | None = None
     planned: LaunchPlan | RequestPlan | None = None
 
@@ -170,7 +170,10 @@ class RequestSubmitting(Struct):
         after: tuple[str, ...],
         held: bool,
     ) -> RequestSubmitting:
-        """From a file *.toml; raises ConfigError and UsageError for what is wrong with it."""
+        """Read a submission from a *.toml file.
+
+        Raises ConfigError and UsageError for errors in it.
+        """
         site = chosen_site(common)
         try:
             source = read_source(path, site=site.launch.site, user=site.cluster.user)
@@ -200,7 +203,7 @@ class RequestSubmitting(Struct):
         return cls(request, text, files, notes, None if options else source, folder=source.folder)
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
-        # What is not planned after all is not to be taken for the one before it.
+        # A submission that is not planned after all must not count as the one before it.
         before, self.planned = self.planned, None
         request, text = self.request, self.text
         try:
@@ -266,14 +269,14 @@ def _one_each(parts: Sequence[str]) -> list[str]:
 
 
 class Submitting(Protocol):
-    """What is submitted, once or as the links of a chain."""
+    """Protocol of a submission, made once or as the links of a chain."""
 
     async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
-        """One more submission, which waits for `after` where the person did not say what for."""
+        """Plan one more submission, which waits for `after` unless dependencies were given."""
         ...
 
     async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
-        """Once it is known how the last planned one ended; what else is to be said."""
+        """Conclude the last planned submission with its outcome; return a further message."""
         ...
 
     def shown(self) -> dict[str, Any]:
@@ -305,8 +308,8 @@ def run_submit(
 ) -> None:
     """Submit a script, or the request in a file *.toml.
 
-    Ends the process with 1 where it was refused, with 3 where the scheduler could not be asked, or
-    what became of it is not known.
+    Ends the process with 1 where it was refused, with 3 where the scheduler did not respond, or the
+    outcome is unknown.
     """
     settings = load_settings(common.config)
     if (common.read_only or settings.read_only) and not dry_run:
@@ -368,8 +371,9 @@ def run_submit(
 
 
 def _format_unsettled(session: ClusterSession) -> str:
-    """How many submissions nobody saw the end of: the next one may be one of them again; '' for
-    none.
+    """Return a warning on submissions with an unknown outcome; '' for none.
+
+    The next submission could repeat one of them.
     """
     from hpcdash.services.submit.recovery import unsettled_today
 
@@ -428,7 +432,7 @@ class _ScriptSubmitting:
 
 
 async def _known_offers(session: ClusterSession) -> Offers:
-    """What the queues can give, as far as they are known."""
+    """Return the resources that the queues offer, as far as they are known."""
     if session.launches is None or session.store.backend.scripts.writer() is None:
         return Offers()
     await session.launches.queues.learn()
@@ -436,7 +440,7 @@ async def _known_offers(session: ClusterSession) -> Offers:
 
 
 class SubmissionRun:
-    """Submits, tells each command before it runs and each outcome as it comes."""
+    """Submitter that prints each command before it runs and each outcome as it comes."""
 
     def __init__(self, submitting: Submitting, session: ClusterSession, *, prints: bool) -> None:
         self._submitting = submitting
@@ -509,8 +513,9 @@ class SubmissionRun:
                 print_sentences(await self._remember())
 
     async def _remember(self) -> str:
-        """Keep it among those that the form starts from, as it was submitted; why that was not
-        done, in words.
+        """Store it among the templates of the form, as it was submitted.
+
+        Return an error message.
         """
         from hpcdash.services.state.database import StateUnusable
         from hpcdash.services.state.recents import Recents
@@ -527,7 +532,7 @@ class SubmissionRun:
 
 
 def _parts(outcome: Outcome) -> tuple[str, str]:
-    """(the new job's id or '', what else was said)."""
+    """Return (the new job's ID or '', the other messages)."""
     if not outcome.done:
         return "", outcome.words
     return outcome.new_job, outcome.words.partition("; ")[2] if outcome.new_job else outcome.words
@@ -571,10 +576,9 @@ def _print_dry(
     is_request: bool,
     in_full: bool,
 ) -> None:
-    """What would be run; of a request its script above that, the commands in lines that bash takes
-    for remarks.
+    """Print what would be run: of a request its script, then the commands as bash comments.
 
-    For people a script around commands is a word of what it does, unless it is wanted `in_full`.
+    For people a script around commands is shortened to its description, unless `in_full`.
     """
     commands = [without_env(command.argv) for command in planned.plan.commands]
     if form == "json":
@@ -624,9 +628,9 @@ def _after(text: str | None) -> tuple[str, ...]:
 
 
 def read_script(path: str, *, is_program: bool = True) -> bytes:
-    """A script's bytes, '-' from stdin; raises UsageError in words for what is none.
+    """Read a script's bytes, '-' from stdin; raises UsageError for content that is no script.
 
-    One that is no program is read by another, which takes it without a first line of its own.
+    A script that is no program is read by another program, and needs no first line of its own.
     """
     try:
         content = sys.stdin.buffer.read(MAX_SCRIPT_BYTES + 1) if path == "-" else _file(Path(path))

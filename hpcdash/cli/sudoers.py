@@ -1,7 +1,6 @@
-"""`hpcdash sudoers`: the sudo rules of an account that submits for its users, and root's program
-for their launches.
+"""`hpcdash sudoers`: sudo rules of an account that submits for its users, and root's program.
 
-Installs nothing, asks no cluster.
+The program is for their launches. Installs nothing, queries no cluster.
 """
 
 from __future__ import annotations
@@ -33,13 +32,11 @@ def run_sudoers(
     env_file: str | None,
     program: bool,
 ) -> None:
-    """Print the rules, or the program; what was not said and not configured is named on stderr, to
-    be checked.
-    """
+    """Print the rules, or the program; assumed values are named on stderr, for a check."""
     site = chosen_site(common)
     root = (storage_root or site.launch.site.storage_root).rstrip("/")
     if not root:
-        # A home is closed to those who are submitted for; run_as asks for a folder too.
+        # A home is closed to the accounts used for submission; run_as requires a folder too.
         raise UsageError(
             "no folder for launches is set",
             "Write --storage-root DIR, or storage_root in [launch].",
@@ -82,7 +79,7 @@ def run_sudoers(
 
 
 def _login(site: ChosenSite) -> str:
-    """Who hpcdash is on the cluster, as far as the configuration tells."""
+    """Return the user's account on the cluster, as far as the configuration has it."""
     ssh = site.cluster.ssh
     if ssh is not None and ssh.user:
         return ssh.user
@@ -95,9 +92,7 @@ def _login(site: ChosenSite) -> str:
 
 
 def _refuse_swappable(root: str) -> None:
-    """Raises UsageError where somebody else could have root's own `install -d` follow a link of
-    theirs.
-    """
+    """Raise UsageError where another user could redirect root's own `install -d` by a link."""
     spot = find_weak_spot(root, is_roots=True)
     if spot is not None:
         why = "is a link" if spot.is_link else "can be changed by users other than root"
@@ -109,7 +104,7 @@ def _refuse_swappable(root: str) -> None:
 
 
 def _warn_system_accounts(group: str) -> None:
-    """Say who of this machine would get into the rules that should not be."""
+    """Warn about this machine's accounts that the rules should not include."""
     try:
         found = grp.getgrnam(group)
     except KeyError:

@@ -1,6 +1,4 @@
-"""`hpcdash kill-switch` and `save-switch`: say which file, who sees it and what is in the way; set,
-clear or look.
-"""
+"""`hpcdash kill-switch` and `save-switch`: report, set, clear or check a job's switch file."""
 
 from __future__ import annotations
 
@@ -62,10 +60,10 @@ _NOBODY_LEFT = (
 
 
 class SwitchStatus(Struct, frozen=True):
-    """A switch of some of the jobs that were asked for, and what is there.
+    """Switch of some of the requested jobs, and the present file.
 
-    `log` is whether its log grows; `said` what that says since it was dropped from here, None where
-    that is not known.
+    `log` is the state of its log; `said` its text since the drop from here, None where that is
+    unknown.
     """
 
     switch: Switch
@@ -92,12 +90,12 @@ class SwitchStatus(Struct, frozen=True):
 
     @property
     def doubt(self) -> str:
-        """Why a person is asked before what is there is removed."""
+        """Reason to confirm the removal of the present file; '' for none."""
         return clear_doubt(self.look, is_dropped_here=self.dropped_here_seconds_ago is not None)
 
     @property
     def unseen(self) -> str:
-        """That it may have come to nothing yet, of one that is there."""
+        """Note that a dropped switch may have had no effect yet; '' if it is not dropped."""
         return format_unseen(self.switch.kind, self.progress) if self.look.is_dropped else ""
 
     @property
@@ -109,8 +107,9 @@ class SwitchStatus(Struct, frozen=True):
 
 
 def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full: bool) -> None:
-    """What will be done, who sees it and what to know of the folder, on stderr; `in_full`: the
-    command itself too.
+    """Print an action on a switch to stderr: its effect, the jobs that see it, notes on the folder.
+
+    `in_full` prints the command itself too.
     """
     switch, check = one.switch, one.look
     is_clearing = plan.request.verb in (Verb.CLEAR_KILL_SWITCH, Verb.CLEAR_SAVE_SWITCH)
@@ -147,7 +146,7 @@ def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full:
 
 
 def format_state(one: SwitchStatus) -> str:
-    """What is known of it, in a line."""
+    """Return the known state of a switch, in one line."""
     log = "" if one.progress.ended and not one.progress.living else visible(one.log)
     known = [
         visible(one.switch.overridden_note),
@@ -222,10 +221,9 @@ def run_switch(
     forget: bool,
     form: str,
 ) -> None:
-    """Drop the switches of some jobs, remove them (`clear`), tell of them (`status`), or `forget`
-    what was named.
+    """Drop, remove (`clear`) or show (`status`) the switches of jobs, or `forget` named ones.
 
-    Ends the process with 1 where one was refused, with 3 where an outcome is not known.
+    Ends the process with 1 where one was refused, with 3 where an outcome is unknown.
     """
     settings = load_settings(common.config)
     action = _choose_verb(path=path, clear=clear, status=status, forget=forget)
@@ -317,9 +315,7 @@ def _choose_verb(*, path: str, clear: bool, status: bool, forget: bool) -> Switc
 
 
 async def _lists(session: ClusterSession) -> None:
-    """Everyone's jobs, to see who else names a switch; where they cannot be asked for, nobody else
-    is known.
-    """
+    """Fetch everyone's jobs, to find others that name a switch; none where the query fails."""
     try:
         await session.store.fetch(Kind.EVERYONE)
     except HpcdashError as error:
@@ -332,10 +328,9 @@ async def _lists(session: ClusterSession) -> None:
 async def _switches(
     switches: JobSwitches, kind: SwitchKind, job_ids: Sequence[str], path: str
 ) -> tuple[list[tuple[Switch, tuple[str, ...]]], list[Outcome]]:
-    """Each switch once, with those of the jobs that have it, and why others have none that is
-    known.
+    """Return each switch once, with its jobs, and why other jobs have none that is known.
 
-    Raises NoSuchJob and UsageError where one job alone was asked for.
+    Raises NoSuchJob and UsageError where a single job was requested.
     """
     by_path: dict[str, tuple[Switch, tuple[str, ...]]] = {}
     unknown: list[Outcome] = []
@@ -380,8 +375,9 @@ async def _looked_at(
 def _planned(
     switches: JobSwitches, one: SwitchStatus, action: SwitchVerb, *, must_agree: bool
 ) -> Plan:
-    """What drops or clears it; raises SwitchRefused where something is in the way, or it would have
-    to be asked.
+    """Return the plan that drops or clears a switch.
+
+    Raises SwitchRefused where something prevents it, or it would need a confirmation.
     """
     if action == "clear":
         plan = switches.plan_clear(one.switch, one.look, one.job_ids)
@@ -396,7 +392,7 @@ def _planned(
 async def _done(
     switches: JobSwitches, one: SwitchStatus, log: SwitchLog, plan: Plan, action: SwitchVerb
 ) -> tuple[Outcome, ...]:
-    """Run it; what is to be kept of a drop is kept where it was done."""
+    """Run the plan, and store the record of a drop after success."""
     report = await switches.carry_out(one.switch, plan)
     problems = [report.journal_problem]
     if action == "drop" and any(outcome.done for outcome in report.outcomes):

@@ -121,9 +121,7 @@ def _cells(values: list[Any], show: Callable[[Any], str]) -> list[str]:
 
 
 def _shower(name: str, kind: pa.DataType, now_epoch: float) -> tuple[Callable[[Any], str], bool]:
-    """How a value of a column is put into words, and whether it stands at the right like a
-    number.
-    """
+    """Return a formatter for a column's values, and whether they are aligned right like numbers."""
     if pa.types.is_timestamp(kind):
         return lambda epoch: _from_now(epoch - now_epoch), True
     if pa.types.is_boolean(kind):

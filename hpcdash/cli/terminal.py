@@ -1,4 +1,4 @@
-"""What one-shot commands write to a terminal or a pipe, and what they ask there."""
+"""Output of one-shot commands on a terminal or a pipe, and their prompts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LINE_BYTES = 1 << 16
 
 
 class ByteStream(Protocol):
-    """What tables are written to."""
+    """Protocol of a stream that tables are written to."""
 
     def write(self, content: bytes, /) -> object: ...
 
@@ -85,10 +85,9 @@ def _json_letter(letter: str) -> str:
 
 
 class TerminalPrompter:
-    """Talks to /dev/tty, so that stdout and stdin stay free for data, and asks one question at a
-    time.
+    """Prompter on /dev/tty, so that stdout and stdin stay free for data; one prompt at a time.
 
-    Cancelled, the terminal is as it was.
+    Cancelled, the terminal is restored.
     """
 
     def __init__(self) -> None:
@@ -153,22 +152,23 @@ class TerminalPrompter:
 
 
 async def read_line(terminal: int, label: str = "", *, is_hidden: bool = False) -> str | None:
-    """What a person types up to enter, which `is_hidden` does not show; None for ctrl+d at the
-    start of the line.
+    """Read a line from the terminal, hidden if `is_hidden`.
 
-    The event loop goes on meanwhile, and with it the line to the cluster.
+    None for ctrl+d at the start of the line.
+
+    The event loop continues meanwhile, and so does the connection to the cluster.
     """
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()
     with _unseen(terminal) if is_hidden else contextlib.nullcontext():
-        # To hide what is typed discards what was: the label asks for it afterwards.
+        # Hiding the input discards what was typed before, so the label is printed afterwards.
         _write(terminal, label)
         loop.add_reader(terminal, typed.set)
         try:
             await typed.wait()
             raw = os.read(terminal, _LINE_BYTES)
         except asyncio.CancelledError:
-            # What is said next begins a line.
+            # The next message begins a line.
             _write(terminal, "\n")
             raise
         finally:
@@ -186,13 +186,13 @@ def _write(terminal: int, *texts: str) -> None:
 
 @contextlib.contextmanager
 def _unseen(terminal: int) -> Iterator[None]:
-    """What is typed is not shown meanwhile, after ctrl+z and fg neither."""
+    """Hide typed text in this context, also after ctrl+z and fg."""
     before = termios.tcgetattr(terminal)
     hidden = [*before]
     hidden[3] &= ~termios.ECHO
     loop = asyncio.get_running_loop()
     termios.tcsetattr(terminal, termios.TCSAFLUSH, hidden)
-    # Signals are the main thread's, and programs in Python ask from another.
+    # Only the main thread handles signals, and Python programs prompt from another.
     is_main = threading.current_thread() is threading.main_thread()
     if is_main:
         loop.add_signal_handler(

@@ -1,4 +1,4 @@
-"""`hpcdash top`: what a running job uses, once or for as long as one looks."""
+"""`hpcdash top`: use of a running job, once or for as long as it is watched."""
 
 from __future__ import annotations
 

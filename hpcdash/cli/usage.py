@@ -155,10 +155,10 @@ def run_efficiency(
     sooner: bool,
     form: str,
 ) -> None:
-    """What runs used of what they asked for: of some jobs, or of all that ended in a span.
+    """Print what runs used of their requests: for named jobs, or for all that ended in a span.
 
-    With `sooner` the scheduler is asked whether the jobs of the first advice would start earlier
-    with what is enough.
+    With `sooner` the scheduler is queried whether the jobs of the first advice would start earlier
+    with the recommended request.
     """
     requested = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
     ids = named_jobs(jobs)
@@ -208,7 +208,7 @@ class _Efficiency(Struct, frozen=True):
 
 
 async def _fetch_starts(store: ClusterStore, advice: Sequence[Advice]) -> dict[int, EarlierStart]:
-    """Of the first advice on one's own jobs; on stderr why some cannot be had."""
+    """Fetch earlier starts for the first advice on the user's own jobs; errors go to stderr."""
     from hpcdash.services.usage.sooner import fetch_earlier_start
 
     starts: dict[int, EarlierStart] = {}
@@ -233,7 +233,7 @@ async def _fetch_starts(store: ClusterStore, advice: Sequence[Advice]) -> dict[i
 
 
 async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRuns:
-    """The runs of some jobs that ended; says which have not.
+    """Fetch the runs of some finished jobs; prints which have not finished.
 
     Raises NoSuchJob where none is known.
     """

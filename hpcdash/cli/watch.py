@@ -124,10 +124,10 @@ def run_watch(
 
 
 def no_recipients(watch: WatchSettings, *, rings: bool) -> str:
-    """That alerts reach nobody, '' where they reach someone; `rings`: there is a terminal that
-    [watch.terminal] rings.
+    """Return a warning that alerts have no recipient, '' where they have one.
 
-    A channel that cannot be used is none of nobody's.
+    `rings`: a terminal exists that [watch.terminal] rings. A channel that cannot be used counts as
+    a recipient.
     """
     if watch.notices or (watch.terminal is not None and rings):
         return ""
@@ -334,12 +334,12 @@ def run_cron(
     watches: bool,
     options: tuple[str, ...],
 ) -> None:
-    """Print the job's script, or do as asked; raises HpcdashError with what could not be done.
+    """Print the job's script, or install or remove it; raises HpcdashError for what failed.
 
-    Where `every` is left out that is hourly; what is taken out is then the one there is.
+    Without `every` it is hourly; a removal then applies to the installed job.
     """
     every_seconds = _every_seconds(every or _USUAL)
-    # What was installed when it could be shorter can be taken out.
+    # A job installed when a shorter interval was allowed can still be removed.
     if action in (None, "install") and every_seconds < MINUTE:
         raise UsageError(
             f"--every: {every!r} is too often: each run is a scheduler job",
@@ -423,7 +423,10 @@ async def _work(
 
 
 def _only(found: tuple[CronStand, ...], usual: str) -> CronStand:
-    """The one that is meant where nobody said which; raises UsageError where there are several."""
+    """Return the installed job, else the usual one.
+
+    Raises UsageError where several are installed.
+    """
     there = [stand for stand in found if stand.is_installed or stand.rows]
     if len(there) > 1:
         names = ", ".join(stand.name for stand in there)
@@ -435,7 +438,7 @@ def _only(found: tuple[CronStand, ...], usual: str) -> CronStand:
 
 
 def _announce_removal(job: CronJob, stand: CronStand, session: ClusterSession) -> None:
-    """What will be moved away and cancelled, on stderr."""
+    """Print to stderr which files are moved and which jobs are cancelled."""
     print(f"cron on {visible(session.name)}: removes {job.name}", file=sys.stderr)
     if stand.is_installed:
         print(
@@ -449,8 +452,9 @@ def _announce_removal(job: CronJob, stand: CronStand, session: ClusterSession) -
 
 
 async def _watch_text(common: CommonOptions, session: ClusterSession) -> str:
-    """What runs one round there: this very program where the cluster is this machine, else the one
-    on its PATH.
+    """Return the script of one watch round on the cluster.
+
+    It runs this very program where the cluster is this machine, else the one on its PATH.
     """
     if session.store.transport.name != "local":
         answer = await session.store.transport.run(("sh", "-lc", "command -v hpcdash"))
@@ -473,7 +477,7 @@ def _text_here(common: CommonOptions, *, is_queue: bool) -> str:
         parts += ("--cluster", common.cluster)
     if common.backend:
         parts += ("--backend", common.backend)
-    # Its home and its variables are those of whoever submits; these say where the state is.
+    # Its home and variables are those of the submitter; these locate the state.
     variables = {"HPCDASH_STATE": str(state_root().resolve())}
     if is_queue:
         variables["HPCDASH_QUEUE"] = str(queue_folder().resolve())
@@ -484,7 +488,7 @@ def _text_here(common: CommonOptions, *, is_queue: bool) -> str:
 
 
 def _unnotified(watch: WatchSettings) -> list[str]:
-    """Whom the watchdogs of the job may not be able to tell, in words."""
+    """Return warnings on recipients that the job's watchdogs may not be able to notify."""
     if text := no_recipients(watch, rings=False):
         return [text]
     return [

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-# What they do as a program ends may take long.
+# Callbacks may take long as a program ends.
 _LAST_CALLBACKS_SECONDS = 10.0
 _open: list[Cluster] = []
 
@@ -98,7 +98,7 @@ async def aconnect(
     config: str | Path | None = None,
     **options: Any,
 ) -> Cluster:
-    """As `connect`, in an event loop."""
+    """Connect in an event loop, like `connect`."""
     return await arun_in_loop(_connect(name, file, tuple(callbacks), config, options))
 
 
@@ -271,7 +271,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     async def _close(self) -> None:
         if self in _open:
             _open.remove(self)
-        # Ends that were seen are told to callbacks.
+        # Observed ends are passed to callbacks.
         if over := [task for task, unit in self._watching.items() if unit.tracked.is_over]:
             await asyncio.wait(over, timeout=_LAST_CALLBACKS_SECONDS)
         for task in self._watching:
@@ -367,14 +367,12 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 else _task_numbers(rows, is_map=bool(launched.folder))
             )
         unit = SubmittedJob(self, number, launched, indices)
-        # What has ended need not be waited for.
+        # Finished jobs need not be waited for.
         unit.tracked.see(rows)
         return JobArray(unit) if indices is not None and index is None else Job(unit, index)
 
     async def _found_there(self, row: Mapping[str, Any]) -> Launched:
-        """Of a job that nothing is remembered of here: by where it writes its log, which is in its
-        launch's folder.
-        """
+        """Find the launch of an unrecorded job by its log, which is in its launch's folder."""
         if self.logs_results:
             return Launched(form=JSON, is_logged=True)
         path = str(row["stdout_path"] or "")
@@ -382,7 +380,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             return Launched()
         folder = posixpath.dirname(path)
         is_launch = await self.patiently(lambda: find_forms(self.session.store, folder)) != ()
-        # The format is this program's choice: a planted pickle would run as whoever reads it.
+        # The format is this program's choice: a planted pickle would run as its reader.
         return Launched(folder, self._result_format) if is_launch else Launched()
 
     # -- submitting
@@ -422,8 +420,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     async def submit_packed(
         self, task: Task[Any, Any], calls: list[bytes], at_most: int | None
     ) -> SubmittedJob:
-        """The array of some calls, each with its function in it; `task` says what their code and
-        settings are.
+        """Submit the array of some calls, each with its function in it.
+
+        `task` has code and settings.
         """
         prepared = await asyncio.to_thread(prepare, self, task, (), {}, None, at_most, calls=calls)
         return await self._submit_prepared(prepared, range(len(calls)))
@@ -444,9 +443,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         return unit
 
     async def _submit(self, request: Request, text: str, folder: Path | None) -> tuple[str, str]:
-        """(its id, its folder).
+        """Return (ID, folder) of a submission.
 
-        Raises HpcdashError where it was not submitted, or nobody knows whether it was.
+        Raises HpcdashError where it was not submitted, or the outcome is unknown.
         """
         self._refuse_changes()
         session = self.session
@@ -489,10 +488,10 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 logging.getLogger("hpcdash").warning("hpcdash: %s", visible(text))
 
     async def _cached(self, key: str) -> tuple[str, str] | None:
-        """(id, folder) of the newest launch of the same call that did not fail, None for none.
+        """Return (ID, folder) of the newest launch of the same call without failure, None for none.
 
-        One whose program was killed while it was submitted is looked for. Raises HpcdashError where
-        nobody knows whether it was.
+        A launch whose program was killed during the submission is searched. Raises HpcdashError
+        where its outcome is unknown.
         """
         records = await asyncio.to_thread(self._launches.records.all)
         launched = [
@@ -523,7 +522,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 (word for parts in entry.commands for word in parts if word.endswith(SCRIPT_NAME)),
                 "",
             )
-            # Where the scheduler was handed the script itself, what staged the rest tells.
+            # If the scheduler received the script itself, the staging command has the folder.
             folder = posixpath.dirname(folder) or next(
                 filter(None, map(staged_folder, entry.commands)), ""
             )
@@ -572,7 +571,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         if self._is_read_only:
             raise UsageError("nothing is changed here: the configuration says read_only")
 
-    # -- what jobs ask of it
+    # -- requests of jobs
 
     async def refresh(self) -> None:
         """Poll, unless that was done within a poll's interval."""
@@ -623,7 +622,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 raise HpcdashError(f"the kill switch of job {job_id} was not set: {outcome.words}")
 
     def _call_back(self, unit: SubmittedJob, callbacks: tuple[Callback, ...]) -> None:
-        """Have callbacks called as the scheduler tells of the job, until it has ended."""
+        """Call the callbacks as the scheduler reports the job, until it has ended."""
         module, _, function = unit.launched.function.partition(":")
         reported = {
             index: ClientCallbacks(
@@ -661,7 +660,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             async with self.states.polling():
                 while len(done) < len(unit.tracked.indices):
                     news = self.states.news
-                    # What they do may take long, and may ask for the job.
+                    # Callbacks may take long, and may request the job.
                     await asyncio.to_thread(notify)
                     if len(done) < len(unit.tracked.indices):
                         await news.wait()
@@ -677,7 +676,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
 
 def _task_numbers(rows: Iterable[Mapping[str, Any]], *, is_map: bool) -> tuple[int, ...]:
-    """The tasks of an array that nothing but the scheduler tells of."""
+    """Return the tasks of an array that only the scheduler knows."""
     known = {
         task for row in rows if row["array_task"] for task in parse_tasks(str(row["array_task"]))
     }

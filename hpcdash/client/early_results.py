@@ -19,17 +19,16 @@ from hpcdash.domain.states import WAITING
 from hpcdash.errors import HpcdashError
 from hpcdash.services.session import ClusterSession
 
-# The next look comes after this share of the time since anything happened.
+# The next check comes after this share of the time since the last event.
 _SHARE_OF_QUIET = 1 / 3
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.3, 15.0
-# Where results have come others follow: looks are then 2 s apart.
+# Results are followed by others: checks are then 2 s apart.
 _QUIET_AFTER_RESULTS_SECONDS = 6.0
-# A look that takes long is followed by one so many times later.
+# A slow check is followed by one so many times later.
 _TIMES_THE_LOOK = 4.0
-# So long after a submission looks come as they like, up to a share of the ceiling on commands.
+# So long after a submission checks are not limited, up to a share of the ceiling on commands.
 _HURRIED_SECONDS, _HURRIED_SHARE = 5.0, 0.75
-# Of a job that waits in the queue no result is looked for; whether it still does is not known for
-# so long.
+# No result of a pending job is searched; whether it is still pending is unknown for so long.
 _YOUNG_SECONDS = 10.0
 _LOOK_LIMIT_SECONDS = 60.0
 # A shell takes no longer word than 128 KiB, and the whole command is one.
@@ -79,7 +78,7 @@ class EarlyResults:
         self._took_seconds = 0.0
 
     def submitted(self) -> None:
-        """Have the next looks come soon."""
+        """Schedule the next checks soon."""
         self._quiet_since = asyncio.get_running_loop().time()
         self._hurried.set()
 
@@ -87,8 +86,9 @@ class EarlyResults:
     async def looking(
         self, results: AwaitedResults, indices: frozenset[int | None]
     ) -> AsyncIterator[None]:
-        """Results of these tasks are looked for meanwhile; what is there is noted in
-        `results.tracked.written`.
+        """Search results of these tasks in this context.
+
+        Found ones are in `results.tracked.written`.
         """
         waiter = (results, indices)
         if not results.folder.startswith("/"):
@@ -111,14 +111,14 @@ class EarlyResults:
         while True:
             await self._pause()
             if folders := self._folders_due():
-                # The poll tells what keeps the cluster from answering.
+                # The poll reports why the cluster does not answer.
                 with contextlib.suppress(HpcdashError):
                     await self._check_folders(folders)
             else:
                 await self._states.news.wait()
 
     async def _pause(self) -> None:
-        """Until the next look is due; sooner where a job is submitted meanwhile."""
+        """Wait until the next check is due; sooner after a submission."""
         now = asyncio.get_running_loop().time
         while True:
             self._hurried.clear()
@@ -171,7 +171,7 @@ class EarlyResults:
 
 
 def _note(results: AwaitedResults, names: frozenset[str]) -> int:
-    """How many are new."""
+    """Record the results that exist, and return how many are new."""
     tracked = results.tracked
     new = set()
     for index in tracked.indices:
@@ -184,7 +184,7 @@ def _note(results: AwaitedResults, names: frozenset[str]) -> int:
 
 
 def _fitting(folders: Iterable[str]) -> Iterator[list[str]]:
-    """As many folders as one command has room for."""
+    """Split folders into lists that each fit into one command."""
     some: list[str] = []
     size = 0
     for folder in folders:

@@ -79,7 +79,7 @@ class Executor(concurrent.futures.Executor):
         chunksize: int = 1,
         **_more: Any,
     ) -> Iterator[R]:
-        """As concurrent.futures has it; `chunksize` calls are one task."""
+        """Implement concurrent.futures.Executor.map; `chunksize` calls are one task."""
         if chunksize > 1:
             chunks = _chunks(zip(*iterables, strict=False), chunksize)
             results = super().map(CallEach(fn), chunks, timeout=timeout)
@@ -156,7 +156,7 @@ class Executor(concurrent.futures.Executor):
 
     async def _cancel(self) -> None:
         for unit in [unit for unit in self._units if not unit.tracked.is_over]:
-            # What ended meanwhile cannot be cancelled.
+            # A finished job cannot be cancelled.
             with contextlib.suppress(HpcdashError):
                 await self.cluster.cancel_jobs((unit.tracked.job_id,))
 

@@ -53,14 +53,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
-# Results of siblings that have ended come along with the first that is asked for.
+# Results of finished siblings are fetched along with the first requested one.
 _ALONG = 500
 # A network file system shows a new file a moment later.
 _LOOK_AGAIN_SECONDS = (1.0, 2.0, 4.0, 8.0)
 # The function of a job that ended so may have left something.
 _MAY_HAVE_RETURNED = frozenset({JobState.COMPLETED, JobState.GONE})
 _MAY_HAVE_LEFT = _MAY_HAVE_RETURNED | {JobState.FAILED}
-# Where nothing was left it is not looked for again for so long.
+# If no file was left it is not searched again for so long.
 _EMPTY_SECONDS = 60.0
 _LOG_BYTES = 1 << 20
 _LOGGED_RESULT_BYTES = 8 << 20
@@ -204,7 +204,7 @@ class SubmittedJob:
         return ""
 
     def has_succeeded(self, index: int | None) -> bool:
-        """Whether the scheduler said so, or its result was read."""
+        """Whether the scheduler reported success, or its result was read."""
         left = self.outcomes.get(index)
         return self.tracked.state(index) == JobState.COMPLETED or (
             left is not None and left.content is not None
@@ -235,9 +235,7 @@ class SubmittedJob:
         return CallOutcome(JSON)
 
     async def fetch(self, index: int | None) -> CallOutcome:
-        """What a task left that has ended or was seen to leave something; its siblings' come
-        along.
-        """
+        """Fetch the result of a task that ended or left files; its siblings' are fetched too."""
         if (known := self.outcomes.get(index)) is not None:
             return known
         if self.launched.is_logged:
@@ -283,7 +281,7 @@ class SubmittedJob:
         return await asyncio.to_thread(call_value, outcome, job_id=job_id, state=state)
 
     async def _refuse_other_form(self, index: int | None) -> None:
-        """Raises UsageError where a result is there, in the format that was not asked for."""
+        """Raise UsageError where a result exists in the format that was not requested."""
         folder, form = self.launched.folder, self.launched.form
         if not folder.startswith("/") or self.launched.is_logged:
             return
@@ -303,7 +301,7 @@ class SubmittedJob:
             outcome = await self.fetch(index)
             if outcome.is_whole or index in self.tracked.ended:
                 return outcome
-            # It was started again since its result was seen.
+            # It was restarted since its result was seen.
             self.tracked.written.discard(index)
 
 
@@ -320,7 +318,7 @@ class Job(Generic[R_co]):
 
     @property
     def id(self) -> str:
-        """As the scheduler writes it: `12`, `12_3`, `12[3].server`."""
+        """ID of the job in the scheduler's form: `12`, `12_3`, `12[3].server`."""
         return self._unit.job_id(self._index)
 
     @property
@@ -351,8 +349,9 @@ class Job(Generic[R_co]):
 
     @property
     def status(self) -> str:
-        """Its state, of hpcdash.domain.states, as of the last poll; asks where that is older than a
-        poll's interval.
+        """State of hpcdash.domain.states as of the last poll.
+
+        Queried again if that is an interval old.
         """
         return run_in_loop(self._status())
 
@@ -380,7 +379,9 @@ class Job(Generic[R_co]):
         return self._unit.tracked.state(self._index)
 
     def result(self, timeout: float | None = None) -> R_co:
-        """What the function returned, as soon as it has; its job may take a moment longer to end.
+        """Return the function's result as soon as it exists.
+
+        Its job may take a moment longer to end.
 
         Raises the function's own exception, with the job's traceback as the cause; JobFailed if the
         job was cancelled, ran out of time, or its result cannot be read; TimeoutError after
@@ -395,7 +396,7 @@ class Job(Generic[R_co]):
         return self.aresult().__await__()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What `result` would raise, None where it would not. Raises TimeoutError."""
+        """Return the exception that `result` would raise, None for none. Raises TimeoutError."""
         run_in_loop(self._unit.wait_for_results([self._index], timeout))
         try:
             self.result()
@@ -423,9 +424,9 @@ class Job(Generic[R_co]):
     @overload
     def logs(self, *, stderr: bool = False, follow: bool) -> Iterator[str] | str: ...
     def logs(self, *, stderr: bool = False, follow: bool = False) -> Iterator[str] | str:
-        """What it has printed; with `follow` its lines as they come, until it has ended.
+        """Return the job's output; with `follow` yield its lines as they come, until it has ended.
 
-        Without, at most the last MiB. Raises HpcdashError where its log cannot be read.
+        Without `follow`, at most the last MiB. Raises HpcdashError where its log cannot be read.
         """
         if not follow:
             return run_in_loop(_read_log(self, stderr))
@@ -515,7 +516,7 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
 
     @property
     def status(self) -> Counter[str]:
-        """How many tasks are in which state, as of the last poll."""
+        """Return the number of tasks in each state, as of the last poll."""
         return run_in_loop(self._status())
 
     async def astatus(self) -> Counter[str]:
@@ -529,7 +530,7 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
         return Counter(self._unit.tracked.state(index) for index in self._unit.tracked.indices)
 
     def wait(self, timeout: float | None = None) -> Counter[str]:
-        """How many tasks ended in which state, once all have.
+        """Wait for all tasks, and return how many ended in each state.
 
         Raises TimeoutError after `timeout` seconds.
         """
@@ -549,10 +550,10 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
         self, timeout: float | None = None, *, return_exceptions: bool
     ) -> list[R_co | BaseException]: ...
     def results(self, timeout: float | None = None, *, return_exceptions: bool = False) -> Any:
-        """What the function returned for each item, once it has for all.
+        """Return the function's result for each item, once all exist.
 
-        Raises as Job.result of the first that failed; with `return_exceptions` they stand in place
-        of its result.
+        Raises like Job.result of the first that failed; with `return_exceptions` exceptions replace
+        the results.
         """
         return run_in_loop(self._results(timeout, return_exceptions))
 

@@ -26,7 +26,7 @@ def start_in_loop(work: Coroutine[Any, Any, T]) -> Future[T]:
 
 
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """What some work gives, awaited in this thread; ctrl+c cancels it.
+    """Return the result of a coroutine, awaited in this thread; ctrl+c cancels it.
 
     Raises RuntimeError in the loop's own thread.
     """
@@ -52,5 +52,5 @@ def finish_in_loop(work: Coroutine[Any, Any, object]) -> None:
 
 
 async def arun_in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """What some work gives, awaited in another event loop."""
+    """Return the result of a coroutine, awaited in another event loop."""
     return await asyncio.wrap_future(start_in_loop(work))

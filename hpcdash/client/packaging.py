@@ -1,4 +1,4 @@
-"""How a function and its arguments get into a job: by name with its code, or by value."""
+"""Packaging of a function and its arguments for a job: by name with its code, or by value."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ _waited_for: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
 
 
 class Code(Struct, frozen=True):
-    """Where a job finds a function: `module` and `function` by name, `main` the program's own file
-    that it is in.
+    """Location of a function for a job: `module` and `function` by name, `main` its program file.
 
-    `folder` is sent with the job and is where it starts; None: nothing is. `staged` are files of
-    the launch's folder. With `by_value` the function is in the pickle of its arguments.
+    `folder` is sent with the job, which starts in it; None: no folder is. `staged` are files of the
+    launch's folder. With `by_value` the function is in the pickle of its arguments.
     """
 
     module: str
@@ -54,10 +53,9 @@ class Code(Struct, frozen=True):
 
 
 def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) -> Code:
-    """What a job on a cluster needs to call a function; `is_here`: it sees the files of this
-    machine.
+    """Return the code with which a job calls a function; `is_here`: it sees this machine's files.
 
-    Raises UsageError for what cannot be there.
+    Raises UsageError for code that cannot be there.
     """
     if packaging not in PACKAGINGS:
         raise UsageError(f"packaging: {packaging!r} is none of {', '.join(PACKAGINGS)}")

@@ -24,13 +24,13 @@ from hpcdash.job.results import FORMATS, JSON, PICKLE, parse_result
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileRange, files_query
 
-# Of each file so much comes with the first command; of a larger one the rest in pieces.
+# So much of each file comes with the first command; the rest of a larger one in pieces.
 _FIRST_BYTES = 64 << 10
 _PIECE_BYTES = 16 << 20
-# The words of a command are limited in all.
+# The length of a command's arguments is limited in all.
 _TASKS_A_COMMAND = 500
 _NOT_PRIVATE = 21
-# $1 is the folder. Once entered it is the one that was looked at, whatever is renamed.
+# $1 is the folder. Once entered it is the folder that was checked, whatever is renamed.
 _ENTER = """\
 cd -P -- "$1" 2>/dev/null && test -O . && test -z "$(find . -prune "(" -perm -040 -o -perm -020 -o -perm -010 -o \
 -perm -04 -o -perm -02 -o -perm -01 ")")" || exit 21
@@ -62,7 +62,7 @@ class JobFailed(HpcdashError):
 
 
 class RemoteTraceback(Exception):
-    """Where in the job an exception was raised: its cause here."""
+    """Traceback of an exception in the job: its cause here."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -73,10 +73,9 @@ class RemoteTraceback(Exception):
 
 
 class CallOutcome(Struct, frozen=True):
-    """What a function's runner left: `content` is the result's bytes, `failure` those of a failure
-    (JSON).
+    """Files of a function's runner: `content` is the result's bytes, `failure` a failure's (JSON).
 
-    Both None: neither is there.
+    Both None: neither file exists.
     """
 
     form: str
@@ -98,7 +97,7 @@ def result_names(form: str, index: int | None) -> tuple[str, str]:
 async def fetch_outcomes(
     store: ClusterStore, folder: str, form: str, indices: Sequence[int | None]
 ) -> dict[int | None, CallOutcome]:
-    """What the tasks of a launch left, a few hundred in a command.
+    """Fetch the results of a launch's tasks, a few hundred per command.
 
     Raises UsageError where others may have written to the folder, and what keeps the cluster from
     answering.
@@ -181,7 +180,7 @@ def call_value(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
     """The result, read; raises the function's own exception, its cause the traceback there, else
     JobFailed.
     """
-    # What is of the program itself was pickled under this name.
+    # Objects of the program itself were pickled under this name.
     sys.modules.setdefault("__mp_main__", sys.modules["__main__"])
     if outcome.content is not None:
         return parse_result(outcome.content, outcome.form)
@@ -200,7 +199,7 @@ def call_value(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
 def build_exception(
     failure: bytes, *, job_id: str, state: str, may_unpickle: bool
 ) -> BaseException:
-    """What a function raised, with its traceback there as the cause."""
+    """Build the exception that a function raised, with its traceback there as the cause."""
     try:
         noted = json.loads(failure)
         kind, message, text = (str(noted[name]) for name in ("type", "message", "traceback"))

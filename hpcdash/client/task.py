@@ -22,7 +22,7 @@ from hpcdash.job.callbacks import Callback, shipped
 from hpcdash.job.results import JSON, PICKLE
 from hpcdash.job.task import Task
 
-# What a task says besides the keys of a request.
+# Options of a task besides the keys of a request.
 OWN_OPTIONS = frozenset(
     {
         "cache",
@@ -56,7 +56,7 @@ class Prepared(Struct, frozen=True):
 
 
 class CallTarget(Protocol):
-    """Where a call goes, and what is said of all calls there: hpcdash.client.cluster.Cluster."""
+    """Protocol of a call's target and its defaults: hpcdash.client.cluster.Cluster."""
 
     @property
     def defaults(self) -> Mapping[str, Any]: ...
@@ -85,10 +85,9 @@ def prepare(
     *,
     calls: list[bytes] | None = None,
 ) -> Prepared:
-    """The request of a call, or of a map of calls. Blocking. Raises UsageError for what cannot be.
+    """Prepare the request of a call, or of a map of calls. Blocking. Raises UsageError.
 
-    `calls` are items that hold the function each (hpcdash.job.pickles); `task` says what their code
-    is.
+    `calls` are items that contain the function each (hpcdash.job.pickles); `task` has their code.
     """
     options = merged(cluster.defaults, task.options)
     own = {key: options.pop(key) for key in OWN_OPTIONS & options.keys()}
@@ -125,7 +124,7 @@ def prepare(
         document.pop("slots_per_node", None)
     name = getattr(task.function, "__name__", type(task.function).__name__).strip("<>")
     document.setdefault("name", name)
-    # What is in the folder it starts in would hide the wheel.
+    # Modules in the folder it starts in would hide the wheel.
     if cluster.is_here and code.folder is None and own.get("packaging") != "wheel":
         document.setdefault("work_dir", str(Path.cwd()))
     if code.folder is not None:
@@ -181,11 +180,10 @@ def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _slots(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """What `gpus`, `cpus` and `nodes` come to: a function is called once on each node, by default
-    on one.
+    """Return the slots of `gpus`, `cpus` and `nodes`: one call on each node, by default on one.
 
-    `ntasks` calls it so many times on these nodes, each a rank of one step: the result is that of
-    rank 0.
+    `ntasks` makes so many calls on these nodes, each a rank of one step: the result is that of rank
+    0.
     """
     gpus, cpus, nodes, ntasks = numbers = [
         own.get(name) for name in ("gpus", "cpus", "nodes", "ntasks")
@@ -250,14 +248,14 @@ def _arguments(
 
 
 def _split(item: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """As the runner takes an item."""
+    """Return the arguments of an item, split like the runner does."""
     if isinstance(item, dict):
         return (), item
     return (item, {}) if isinstance(item, tuple) else ((item,), {})
 
 
 def _cache_key(task: Task[Any, Any], form: str, staged: Mapping[str, bytes]) -> str:
-    """What is the same for calls of the same function, by its source, with the same arguments."""
+    """Return a key for calls of the same function, by its source, with the same arguments."""
     try:
         source = inspect.getsource(task.function)
     except (OSError, TypeError):
@@ -278,7 +276,7 @@ def _listed(value: object) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """As TOML has it: lists for tuples, text for paths and sequences of tasks."""
+    """Convert a value to TOML's types: lists for tuples, text for paths and sequences of tasks."""
     match value:
         case Mapping():
             return {str(key): _plain(one) for key, one in value.items() if one is not None}

@@ -20,7 +20,7 @@ from hpcdash.services.session import ClusterSession
 
 Row = Mapping[str, Any]
 _COLUMNS = ("id", "array_id", "array_task", "name", "state", "native_state", "reason", "exit_code")
-# A history is told of an end a little later.
+# A history reports an end a little later.
 _TRIES = 4
 # A short job ends long before the next poll, and a cancelled one a moment later: some polls come
 # sooner then.
@@ -57,7 +57,7 @@ class TrackedJob:
         return str(row["state"]) if row is not None else str(JobState.UNKNOWN)
 
     def see(self, rows: Iterable[Row]) -> set[int | None]:
-        """Take what a list says; the tasks that it has. An end stands."""
+        """Update the states from a list; return the tasks that it has. An end is final."""
         seen: set[int | None] = set()
         for row in rows:
             for index in self._held(row):
@@ -86,7 +86,7 @@ class TrackedJob:
             self.rows.pop(index, None)
 
     def lose(self, indices: Iterable[int | None]) -> None:
-        """Note that nobody knows how some ended."""
+        """Record that the ends of some tasks are unknown."""
         for index in indices:
             row = dict(self.rows.get(index) or dict.fromkeys(_COLUMNS))
             self.rows[index] = {
@@ -98,7 +98,7 @@ class TrackedJob:
 
 
 class JobStates:
-    """Follows jobs by the cluster's own poll of one's jobs, which runs while somebody waits."""
+    """States of jobs from the cluster's own poll of one's jobs, which runs while a caller waits."""
 
     def __init__(self, session: ClusterSession) -> None:
         self._session = session
@@ -144,7 +144,7 @@ class JobStates:
 
     @contextlib.asynccontextmanager
     async def polling(self) -> AsyncIterator[None]:
-        """Jobs are asked for meanwhile, at the pace of the configuration."""
+        """Poll jobs in this context, at the interval of the configuration."""
         poller = self._session.poller
         if self._waiting == 0:
             poller.start()
@@ -157,9 +157,9 @@ class JobStates:
                 await poller.stop()
 
     async def wait(self, is_done: Callable[[], bool]) -> None:
-        """Return once `is_done`, which is asked again after each poll.
+        """Return once `is_done`, which is called after each poll.
 
-        Raises what a person has to settle.
+        Raises errors that a person has to settle.
         """
         async with self.polling():
             while not is_done():
@@ -169,7 +169,7 @@ class JobStates:
                 await news.wait()
 
     async def poll_now(self) -> None:
-        """Poll once, for whoever wants to know without waiting."""
+        """Poll once, for a caller that does not wait."""
         await self._store.open()
         await self._store.fetch(Kind.MINE)
         await self.read()
@@ -185,7 +185,7 @@ class JobStates:
                 )
 
     def tell(self) -> None:
-        """Have all who wait look again."""
+        """Wake all waiters for a check."""
         news, self.news = self.news, asyncio.Event()
         news.set()
 
@@ -197,9 +197,7 @@ class JobStates:
                 await self.read()
 
     async def read(self) -> None:
-        """Take what the lists say of the jobs that have not ended, and ask for those that they do
-        not have.
-        """
+        """Update living jobs from the lists, and query those that the lists do not have."""
         living = [job for job in self._jobs.values() if not job.is_over]
         table = self._store.table(Kind.MINE)
         if not living or table is None:
@@ -214,8 +212,9 @@ class JobStates:
             self.tell()
 
     async def _look_up(self, missing: dict[TrackedJob, set[int | None]]) -> None:
-        """Those that no list of one's own jobs has: they ended before it was asked for, or are
-        another's.
+        """Look up jobs that no list of one's own jobs has.
+
+        They ended before the list was fetched, or are another user's.
         """
         ids = tuple(dict.fromkeys(job.job_id for job in missing))
         rows = _by_key(await self._session.actions.fetch_rows(ids))
@@ -237,7 +236,7 @@ class JobStates:
 
 
 def _see(table: pa.Table, jobs: Sequence[TrackedJob]) -> dict[TrackedJob, set[int | None]]:
-    """What a table says of the jobs; those tasks of theirs that it does not have."""
+    """Update the jobs from a table; return the tasks that it does not have."""
     keys = {job.key for job in jobs}
     numbers = pa.array(sorted(key for key in keys if isinstance(key, int)), table["_number"].type)
     names = pa.array(sorted(key for key in keys if isinstance(key, str)), pa.string())
@@ -261,5 +260,5 @@ def _by_key(rows: Iterable[Row]) -> dict[int | str, list[Row]]:
 
 
 def _key(job_id: str) -> int | str:
-    """What a job's rows have in common: the number that their ids begin with, else the id."""
+    """Return the common key of a job's rows: the number that their IDs begin with, else the ID."""
     return int(parse_job_number(job_id) or 0) or job_id

@@ -34,10 +34,10 @@ class SshDestination(Struct, frozen=True):
 
 
 def parse_ssh_destination(text: str) -> SshDestination:
-    """Read `host`, `user@host`, `host:port`, `user@host:port`, `[::1]:port`, `::1`, or one of them
-    as `ssh://…/`.
+    """Read an ssh destination as a person writes it.
 
-    Raises ValueError with what is wrong, in words.
+    It is one of `host`, `user@host`, `host:port`, `user@host:port`, `[::1]:port`, `::1`, or one of
+    them as `ssh://…/`. Raises ValueError with a message.
     """
     if text.startswith("ssh://"):
         text = text.removeprefix("ssh://").removesuffix("/")

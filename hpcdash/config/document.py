@@ -13,7 +13,7 @@ from hpcdash.errors import ConfigError
 MAX_FILE_BYTES = 256 * 1024
 _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-# tomllib's words for what a person would call a repetition.
+# tomllib's messages for a repetition.
 _REPEATED = re.compile(
     r"Cannot (?:overwrite a value|declare .* twice|mutate immutable namespace .*)", re.DOTALL
 )
@@ -55,9 +55,9 @@ def _syntax_problem(text: str, message: str) -> Problem:
 
 
 def read_bytes(file: Path) -> bytes | None:
-    """What a file holds; None where there is none.
+    """Read a file; None where it does not exist.
 
-    Raises ConfigError for all else that keeps it from being read.
+    Raises ConfigError for any other reason that keeps it from being read.
     """
     named = shown_path(file)
     try:

@@ -359,7 +359,8 @@ _EXAMPLE = """\
 
 
 def default_config_text() -> str:
-    """A configuration in which everything is commented out, so that it changes nothing; each line
-    says its default.
+    """Return a configuration with all lines commented out and their defaults.
+
+    It changes nothing.
     """
     return _EXAMPLE

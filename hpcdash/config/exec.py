@@ -41,7 +41,7 @@ class SiteCommand(Struct, frozen=True):
 
 
 def read_commands(reader: TableReader, document: Mapping[str, object]) -> tuple[SiteCommand, ...]:
-    """What [[exec.commands]] of a document say."""
+    """Read [[exec.commands]] of a document."""
     table = reader.table(document, (), "exec")
     reader.fields(table, ("exec",), {}, ("commands",))
     found = (

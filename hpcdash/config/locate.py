@@ -18,8 +18,8 @@ _BLANK = re.compile(r"[ \t]+")
 _GAP = re.compile(r"[ \t\r\n]+|#[^\n]*")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SCALAR = re.compile(r"[^,\]}\n#]*")
-# What ends a string, by what begins it, or is passed over inside: an escape. Up to two quotes may
-# stand right before the three that end a multi-line string.
+# The end of a string, by its start, or an escape inside, which is skipped. Up to two quotes may
+# precede the three that end a multi-line string.
 _STRINGS = {
     '"""': re.compile(r'\\.|"{3,5}', re.DOTALL),
     "'''": re.compile(r"'{3,5}"),

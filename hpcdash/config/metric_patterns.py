@@ -1,7 +1,7 @@
-"""Reads lines by a person's own regular expressions, under a limit on their time.
+"""Regular expressions of a person for lines of a log, with a limit on their time.
 
-Named groups say what is what: `step`, `last_step`, `epoch`, `tokens`, and each other name is a
-metric's: `loss=(?P<loss>[0-9.]+)`.
+Named groups are `step`, `last_step`, `epoch`, `tokens`, and each other name is a metric's:
+`loss=(?P<loss>[0-9.]+)`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ EXAMPLE_LINE = "round 12: objective -0.31"
 EXAMPLE = """\
 [metrics]
 patterns = ['round (?P<step>\\d+): objective (?P<loss>\\S+)']"""
-# What one line may take; a usual one takes some millionths of a second.
+# Time limit of one line; a usual line takes some millionths of a second.
 LINE_SECONDS = 0.25
-# What all lines may: this at once, and so much for each that was read.
+# Time limit of all lines: this at once, and so much for each line read.
 _BURST_SECONDS, _SECONDS_A_LINE = 1.0, 1e-4
 # regex writes counts out, and would take all memory for some; lines have 8 KiB at most.
 _MOST_UNROLLED = 50_000
@@ -58,7 +58,7 @@ class MetricPattern:
 
     @property
     def problem(self) -> str:
-        """What was not read because it took too long, in words; '' for nothing."""
+        """Message on lines or a pattern left out because they took too long; '' for none."""
         if self.is_given_up:
             return (
                 f"the pattern {self.text!r} of [metrics] takes too long and is no longer "
@@ -113,9 +113,7 @@ def compile_patterns(patterns: Sequence[str]) -> tuple[MetricPattern, ...]:
 
 
 def pattern_problems(patterns: Iterable[str]) -> list[str]:
-    """What was not read by these, which were compiled before, because it took too long, in
-    words.
-    """
+    """Return the messages on compiled patterns that were left out because they took too long."""
     return [problem for text in patterns if (problem := _compiled(text).problem)]
 
 
@@ -141,8 +139,9 @@ def _compiled(pattern: str) -> MetricPattern:
 
 
 def _unrolled(pattern: str) -> int:
-    """How many characters, sets and the like an expression has once its counts (`{8}`) are written
-    out.
+    """Return the number of characters, sets and the like in an expression without counts.
+
+    Counts (`{8}`) are expanded.
     """
     sizes, last = [0], 0
     for token in _TOKEN.finditer(pattern):

@@ -20,20 +20,18 @@ from hpcdash.config.problems import KeyPath, shown
 T = TypeVar("T")
 # One value of a TOML document in, a checked value out; raises ValidationError.
 Reader = Callable[[object], Any]
-# What follows "unknown key": of a key, the path of its table, and the keys known there.
+# Returns the text after "unknown key": from a key, the path of its table, and the keys known there.
 Hint = Callable[[str, KeyPath, Collection[str]], str]
-# Of a table's values as they were read: looks for what does not go together.
+# Checks a table's values as they were read for values that conflict.
 Check = Callable[[Mapping[str, Any]], None]
 
 
 class ValidationError(ValueError):
-    """A value that cannot be used; its text says why and what is expected."""
+    """Raised for an unusable value; its text has the reason and the expected value."""
 
 
 class Key(Enum):
-    """In place of a reader: TABLE holds a record of its own; whoever asks for the record reads what
-    is APART.
-    """
+    """In place of a reader: TABLE has a record of its own; the caller reads parts marked APART."""
 
     TABLE = "table"
     APART = "apart"
@@ -48,7 +46,7 @@ class SameTable(Struct, frozen=True):
 
 
 class TableReader:
-    """Reads the tables of one document. `problems` are (key path, words)."""
+    """Reader of the tables of one document. `problems` are (key path, message)."""
 
     def __init__(self, hint: Hint) -> None:
         self.problems: list[tuple[KeyPath, str]] = []
@@ -81,7 +79,7 @@ class TableReader:
             self.problem((*path, key), f"expected tables: [[{'.'.join(map(str, (*path, key)))}]]")
 
     def value(self, path: KeyPath, reader: Reader, value: object) -> Any:
-        """What a reader makes of a value; None, and a problem, where it does not fit."""
+        """Read a value; None, and a problem, where it does not fit."""
         try:
             return reader(value)
         except ValidationError as error:

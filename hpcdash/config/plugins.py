@@ -29,12 +29,13 @@ _INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|node|lua|php)[0-9.]*")
 # An option whose value is a program's text: -c, -lc, -e.
 _TEXT_OPTION = re.compile(r"-[A-Za-z]*[ceE]")
 _TEXT_OPTIONS = ("-c", "-e", "-E")
-# Of any program: its next word, or the rest of the word, is a text that is split or run.
+# Options of any program whose next argument, or rest of the argument, is a text that is split or
+# run.
 _ANY_TEXT_OPTION = re.compile(
     r"-e|-E|-S|--(?:eval|execute|exec|expression|command|split-string|script)(?:=.*)?"
 )
 _TEXT_FIRST = frozenset({"awk", "gawk", "mawk", "sed"})
-# They hand their words to a shell, here or on another machine.
+# They pass their arguments to a shell, here or on another machine.
 _JOINERS = frozenset(
     {"ssh", "rsh", "mosh", "watch", "tmux", "screen", "su", "runuser", "script", "parallel", "eval"}
 )
@@ -99,19 +100,17 @@ def _is_program_text(parts: tuple[str, ...], at: int) -> bool:
 
 
 def joins_arguments(command: tuple[str, ...]) -> str:
-    """The program in a command that hands its words to a shell; '' for none."""
+    """Return the program in a command that passes its arguments to a shell; '' for none."""
     return next((name for word in command if (name := PurePath(word).name) in _JOINERS), "")
 
 
 def keeps_arguments(command: tuple[str, ...]) -> bool:
-    """Whether a command is a shell's `-c TEXT`, whose further words are its arguments and are read
-    by nobody else.
-    """
+    """Whether a command is a shell's `-c TEXT`, whose further arguments no other program reads."""
     return len(command) > 2 and PurePath(command[0]).name in _PLAIN_SHELLS and command[1] == "-c"
 
 
 def fields_in(parts: Collection[str]) -> list[str]:
-    """The fields that words name, each once."""
+    """Return the fields that arguments name, each once."""
     found = (match["field"] for word in parts for match in FIELD.finditer(word))
     return list(dict.fromkeys(name for name in found if name))
 
@@ -136,12 +135,12 @@ def _limit(value: object) -> float:
 class Plugin(Struct, frozen=True):
     """One of [[plugins]].
 
-    command: argv; `{field}` in a word is the row's value, kept in that one word, never split, never
+    command: argv; `{field}` in a word is the row's value, left in that one word, never split, never
     read by a shell. key: '' for none, then it is run by `:NAME` and from the palette. views: where
-    it is offered. dangerous: ask before running. output: "pane", "terminal" (it gets the screen) or
-    "background". where: "here", this machine, or "cluster", the login node. limit_seconds: it is
-    ended then, except in the terminal. secrets: environment variables with a secret's name that it
-    gets anyway.
+    it is offered. dangerous: confirm before running. output: "pane", "terminal" (it gets the
+    screen) or "background". where: "here", this machine, or "cluster", the login node.
+    limit_seconds: it is ended then, except in the terminal. secrets: environment variables with a
+    secret's name that it gets anyway.
     """
 
     name: Annotated[str, _name]
@@ -157,7 +156,7 @@ class Plugin(Struct, frozen=True):
 
 
 def read_plugins(reader: TableReader, document: Mapping[str, object]) -> tuple[Plugin, ...]:
-    """What [[plugins]] of a document say."""
+    """Read [[plugins]] of a document."""
     plugins: list[Plugin] = []
     for table, path in reader.tables(document, (), "plugins"):
         plugin = reader.record(Plugin, table, path)

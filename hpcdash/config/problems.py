@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in words that point at the place."""
+"""Problems of a configuration, with messages that name the place."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def shown(value: object) -> str:
-    """A value of a TOML document in a few words for a message."""
+    """Return a short text of a TOML value for a message."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What a request leaves unsaid, filled in: its queue, and what the site says of that queue."""
+"""Defaults of a request: its queue, and the site's values for that queue."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def default_pools(pools: Sequence[Pool]) -> DefaultPools:
 def overridden(
     common: Mapping[str, object], queue_defaults: Mapping[str, Mapping[str, object]], queue: str
 ) -> dict[str, object]:
-    """What holds in a queue: its own values in place of the common ones, its lists after the common
-    lists, its tables over the common tables.
+    """Return the values of a queue: its own over the common ones.
 
-    Names of queues match in upper and lower case alike.
+    Its lists come after the common lists, its tables over the common tables. Names of queues match
+    in upper and lower case alike.
     """
     result = dict(common)
     for name, own in queue_defaults.items():
@@ -103,8 +103,9 @@ def with_queue_defaults(
 
 
 def _default_queue(request: Request, pools: Sequence[Pool]) -> str:
-    """What the site says, else compute for GPUs, aux for what asks for none; '' where a cluster has
-    no queue.
+    """Return the site's queue, else compute for GPUs, aux without.
+
+    '' where a cluster has no queue.
     """
     chosen = default_pools(pools)
     slot_type = request.slot_type or request.site.slot_type

@@ -18,12 +18,12 @@ from hpcdash.errors import ConfigError, UsageError
 from hpcdash.private_files import find_weak_spot, is_private_group
 
 ENVIRONMENT_VARIABLE = "HPCDASH_CONFIG"
-# What a reader of more than the file finds wrong with the settings as a whole.
+# Checks the settings as a whole, for a reader of more than the file.
 Check = Callable[[Settings], Iterable[tuple[KeyPath, str]]]
 
 
 def config_path(explicit: Path | None = None) -> tuple[Path, bool]:
-    """The file to read and whether it was asked for by name, so must be there.
+    """Return the file to read and whether it was named, so must exist.
 
     That is `explicit`, else $HPCDASH_CONFIG, else config.toml in the user's configuration folder
     (XDG_CONFIG_HOME).
@@ -75,7 +75,7 @@ def load_settings(
         return Settings()
     require_unwritable_by_others(file)
     if must_exist:
-        # Whoever could replace the usual one has the home.
+        # Only someone who controls the home could replace the usual file.
         _refuse_replaceable(file)
     settings = settings_from_text(
         decode(raw, shown_path(file)), file, action_names=action_names, check=check
@@ -99,12 +99,11 @@ def _as_the_sites(settings: Settings) -> Settings:
 
 
 def require_unwritable_by_others(file: Path) -> None:
-    """Raises ConfigError where somebody else but root could change a file, or put another in its
-    place.
+    """Raise ConfigError where another user but root could change or replace a file.
 
-    Looked at are the file and its folder, and of a symbolic link the link's own folder too. A
-    folder as /tmp is, where each may only replace what is theirs, will do, and so does a group of
-    which nobody else is a member.
+    Checked are the file and its folder, and of a symbolic link the link's own folder too. A folder
+    like /tmp, where each may only replace their own files, is accepted, and so is a group without
+    other members.
     """
     target = Path(os.path.realpath(file))
     places = {file.absolute().parent: True, target.parent: True, target: False}
@@ -136,7 +135,7 @@ def require_unwritable_by_others(file: Path) -> None:
 def _refuse_replaceable(file: Path) -> None:
     """Raises ConfigError where others could put another file in its place from further up."""
     spot = find_weak_spot(file.absolute())
-    # Who owns what is above may look after the site's software, and root's group is root's.
+    # The owner of a folder above may maintain the site's software, and root's group is root's.
     if spot is not None and not spot.owner and spot.group != "root":
         raise ConfigError(
             f"{spot.words}, and so others could replace it: it decides what hpcdash runs",

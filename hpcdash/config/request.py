@@ -64,7 +64,7 @@ _LONGEST_TEXT = 1_000_000
 _SIGNAL = re.compile(r"(?:(B):)?(?:SIG)?([A-Z0-9]+)@([0-9]{1,9})")
 _NODES = re.compile(r"[A-Za-z0-9._\[\],-]+")
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./@+-]+")
-# What people call a slot that is a GPU.
+# Names of a slot that is a GPU.
 _GPU_WORDS = {
     "gpu": SlotType.CUDA,
     "gpus": SlotType.CUDA,
@@ -79,7 +79,7 @@ THE_USER = "user"
 _IMAGE_ROOTS = ("image_root", "apptainer_image_root", "singularity_image_root")
 NEXT_STEP = "Fix the file."
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Slurm's and PBS's words for what a request says.
+# Names of Slurm and PBS for keys of a request.
 _OTHER_WORDS = {
     "partition": "queue",
     "gpus": "slots",
@@ -362,7 +362,7 @@ def _slot_type(value: object) -> SlotType:
 
 
 def _own_reader(field: RequestField) -> Reader:
-    """Of a key that one scheduler alone has."""
+    """Return the reader of a key that only one scheduler has."""
     read: Callable[[object], Any] = partial(
         _parsed if field.is_text else _read_value, parse=field.read
     )
@@ -451,7 +451,7 @@ _count = partial(whole_between, smallest=1, largest=MOST_SLOTS)
 
 
 def _record_readers(record: type, readers: Mapping[str, Reader]) -> dict[str, Reader]:
-    """The keys that write a record's fields: by `readers`, else as the type of the field says."""
+    """Return the readers of a record's keys: from `readers`, else by the type of the field."""
     return {
         name: _BY_TYPE[kind] for name, kind in record.__annotations__.items() if kind in _BY_TYPE
     } | {**readers}
@@ -528,8 +528,8 @@ TABLES: Mapping[str, Mapping[str, Reader]] = {
     "site": SITE_KEYS,
     "call": _CALL_KEYS,
 }
-# What [launch.queues.NAME] may say: of a request what depends on where it runs, of the site what
-# its queues differ in.
+# Keys of [launch.queues.NAME]: of a request those that depend on where it runs, of the site those
+# in which its queues differ.
 QUEUE_KEYS: Mapping[str, Reader] = {
     key: REQUEST_KEYS.get(key) or SITE_KEYS[key]
     for key in (
@@ -574,7 +574,7 @@ def read_keys(
     readers: Mapping[str, Reader],
     apart: Iterable[str],
 ) -> dict[str, Any]:
-    """What a table says, by the fields of Request and Site that hold it."""
+    """Read a table into the fields of Request and Site."""
     found = reader.fields(table, path, readers, apart)
     first, *others = [key for key in table if key in _IMAGE_ROOTS and key in readers] or [""]
     if others:
@@ -631,7 +631,7 @@ def read_request(
             Problem(find_line(lines, path), dotted(path), message)
             for path, message in reader.problems
         ]
-        # What is missing comes last: a misspelt key is often why.
+        # Missing keys come last: a misspelt key is often the cause.
         raise RequestProblems(named, sorted(placed, key=lambda problem: problem.line or len(text)))
     return request
 
@@ -639,7 +639,7 @@ def read_request(
 def build_request(
     document: Mapping[str, object], named: str, *, site: Site | None = None, user: str | None = None
 ) -> Request:
-    """As `read_request`, of what was never a file: a problem has its key and no line.
+    """Read a request that was never a file with `read_request`; a problem has its key and no line.
 
     Raises RequestProblems.
     """
@@ -673,7 +673,7 @@ class _RequestReader(TableReader):
         )
         site_values = self._site(user)
         if "node_probe" in document:
-            # It may stand at the top as well.
+            # It is accepted at the top as well.
             site_values |= read_keys(
                 self, {"node_probe": document["node_probe"]}, (), SITE_KEYS, apart=()
             )
@@ -708,7 +708,7 @@ class _RequestReader(TableReader):
         )
 
     def _site(self, user: str | None) -> dict[str, Any]:
-        """What [site] says, by fields of Site."""
+        """Read [site] into the fields of Site."""
         found = read_keys(
             self, self.table(self._document, (), "site"), ("site",), SITE_KEYS, apart=()
         )
@@ -768,7 +768,7 @@ class _RequestReader(TableReader):
 
 
 def _hint(key: str, path: KeyPath, known: Collection[str]) -> str:
-    """What follows "unknown key"."""
+    """Return the hint that follows "unknown key"."""
     if path and key in REQUEST_KEYS:
         return f"; {_AT_THE_TOP}"
     if home := next((name for name, readers in TABLES.items() if not path and key in readers), ""):
@@ -833,7 +833,7 @@ def _written_site(request: Request, usual: Site) -> Iterator[tuple[str, Any]]:
     for name in Site.__struct_fields__:
         value = getattr(request.site, name)
         is_set = f"{SITE_SAID}{name}" in request.said
-        # '' and None cannot be written: they are what is not said.
+        # '' and None cannot be written: they mean an absent value.
         if (value != getattr(usual, name) or is_set) and value not in ("", None):
             yield name, _written(name, value)
 

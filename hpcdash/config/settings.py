@@ -28,12 +28,12 @@ from hpcdash.domain.tables import MAIN_TABLES, TABLES
 DEFAULT_THEME = "hpcdash-dark"
 PLAIN_PATH = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._@+-]+)+")
 _MAX_SLOTS = 100_000
-# Of a code folder: more than this is data, which is better copied once.
+# Largest code folder: more than this is data, which is better copied once.
 MOST_CODE_BYTES = 200 << 20
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SITE_FIELDS = frozenset(Site.__struct_fields__)
 _VIEWS = tuple(spec.name for spec in MAIN_TABLES)
-# Sites ask users to poll no more often than every 3 to 5 seconds.
+# Sites require users to poll no more often than every 3 to 5 seconds.
 PollSeconds = Annotated[
     float, in_range(3, 86_400, "seconds", " (schedulers must not be asked more often)")
 ]
@@ -54,14 +54,14 @@ def _launch_program(value: object) -> str:
 
 
 class PollSettings(Struct, frozen=True):
-    """How often a cluster is asked; [poll] for all clusters, [clusters.NAME.poll] for one.
+    """Polling intervals of a cluster; [poll] for all clusters, [clusters.NAME.poll] for one.
 
     mine_seconds: one's own jobs. everyone_seconds: the whole queue, while shown. nodes_seconds:
-    nodes and queues, while shown. history_seconds: ended jobs, while shown. All at least 3 seconds
-    and at most a day. unfocused_factor: all of these times this (1 or more) while the terminal has
-    no focus. commands_per_minute: the ceiling on commands a cluster is sent, whatever the intervals
-    say. controller_share: the most of the controller's time spent on us, as a fraction; it can be
-    lowered, never raised.
+    nodes and queues, while shown. history_seconds: finished jobs, while shown. All at least 3
+    seconds and at most a day. unfocused_factor: all of these times this (1 or more) while the
+    terminal has no focus. commands_per_minute: the ceiling on commands sent to a cluster, whatever
+    the intervals. controller_share: the most of the controller's time spent on us, as a fraction;
+    it can be lowered, never raised.
     """
 
     mine_seconds: PollSeconds = 15.0
@@ -264,8 +264,9 @@ class Settings(Struct, frozen=True):
 def read_settings(
     document: Mapping[str, object], file: Path, action_names: Collection[str] | None
 ) -> tuple[Settings, list[tuple[KeyPath, str]]]:
-    """Settings, and what is wrong as (key path, words); the settings are good only when nothing is
-    wrong.
+    """Read the settings, and problems as (key path, message).
+
+    The settings are only valid without problems.
     """
     reader = TableReader(_hint)
     fit = reader.fit(Settings, document, ())
@@ -300,7 +301,7 @@ def read_settings(
 def _launch(
     reader: TableReader, parent: Mapping[str, object], path: KeyPath, inherited: LaunchSettings
 ) -> LaunchSettings:
-    """What `launch` of a table says, over what is inherited: scalars override, lists append.
+    """Read `launch` of a table over the inherited settings: scalars override, lists append.
 
     run_as may still be the word that `_user_values` replaces.
     """
@@ -341,9 +342,10 @@ def _launch(
 def _user_values(
     launch: LaunchSettings, user: str | None, complain: Callable[[str], None] | None = None
 ) -> LaunchSettings:
-    """With the login name that run_as means.
+    """Return the values with the login name that run_as means.
 
-    Without a user the word "user" is oneself, or a complaint where the cluster itself asks for it.
+    Without a user the word "user" means oneself, or a complaint where the cluster itself requires
+    it.
     """
     if not launch.site.run_as:
         return launch
@@ -419,7 +421,7 @@ def _over_http(
     by_url: Mapping[str, str],
     poll: PollSettings,
 ) -> ClusterSettings | None:
-    """A cluster whose scheduler is asked over HTTP, through a login node where `ssh` names one."""
+    """Return a cluster with a scheduler over HTTP, through a login node if `ssh` names one."""
     backend, url = next(iter(by_url.items()))
     if len(by_url) > 1 or found.get("backend", backend) != backend:
         reader.problem((*path, "backend"), f"{backend} = {quoted(url)} says which scheduler it is")
@@ -519,7 +521,7 @@ def _metrics(reader: TableReader, document: Mapping[str, object]) -> MetricsSett
 
 
 def _hint(key: str, path: KeyPath, known: Collection[str]) -> str:
-    """What follows "unknown key"."""
+    """Return the hint that follows "unknown key"."""
     hint = did_you_mean(key, known)
     if not hint and path and key in record_keys(Settings).readers:
         hint = "; it stands at the top of the file, before the first [table]"

@@ -84,7 +84,7 @@ def _item(value: Any, *, in_lines: bool = False) -> Item:
         add_inline(table, value)
         return table
     if isinstance(value, list | tuple):
-        # Appended one by one they would be numbered anew each time.
+        # Appended one by one they would be renumbered each time.
         parts = [part for item in value for part in (Whitespace(","), Whitespace(" "), _item(item))]
         return Array(parts[2:], Trivia())
     if isinstance(value, int) and value >= 1 << 64:

@@ -1,4 +1,4 @@
-"""Readers: one value of a TOML document in, a checked value out or ValidationError with words."""
+"""Readers: one value of a TOML document in, a checked value or ValidationError out."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ port = partial(whole, smallest=1, largest=65535)
 
 
 def user_name(value: object) -> str:
-    """Somebody's name on a cluster."""
+    """Read a user's name on a cluster."""
     text = parse_line_text(value)
     if not USER_NAME.fullmatch(text):
         raise ValidationError(f"{shown(text)} is not a user name")
@@ -283,7 +283,7 @@ def texts(value: object) -> tuple[str, ...]:
 
 
 def choice_list(*choices: str) -> Reader:
-    """An array of some of the words, one at least."""
+    """Read an array of some of the words, one at least."""
     one = one_of(*choices)
 
     def read(value: object) -> tuple[str, ...]:

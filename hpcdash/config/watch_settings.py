@@ -1,6 +1,4 @@
-"""[watch] of config.toml: what watchdogs look at, when they speak, who is told; and how it is
-read.
-"""
+"""[watch] of config.toml: targets of the watchdogs, alerts, recipients; and its reader."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, time
@@ -40,8 +38,9 @@ class RunningWatch(Struct, frozen=True):
 
 
 class HangingWatch(Struct, frozen=True):
-    """A log that has not grown for `limit_seconds` tells of a job that hangs; evaluations and saves
-    are silent too.
+    """Log that has not grown for `limit_seconds`, which indicates a hanging job.
+
+    Evaluations and saves are silent too.
     """
 
     limit_seconds: SomeSeconds = 30 * MINUTE
@@ -49,11 +48,10 @@ class HangingWatch(Struct, frozen=True):
 
 
 class LossWatch(Struct, frozen=True):
-    """Which problems of a training's metrics are reported, of LOSS_KINDS; `severity` is that of
-    nan, inf and divergence.
+    """Reported problems of a training's metrics, of LOSS_KINDS.
 
-    limit: it will not reach its final step before its time limit, and too few tasks are queued
-    behind it.
+    `severity` is that of nan, inf and divergence. limit: it will not reach its final step before
+    its time limit, and too few tasks are queued behind it.
     """
 
     kinds: LossKinds = ("nan", "inf", "divergence", "spike", "stall", "limit")
@@ -102,8 +100,9 @@ class ChainWatch(Struct, frozen=True):
 
 
 class CheckpointWatch(Struct, frozen=True):
-    """How a job saves: every `interval_seconds`, for `save_seconds`; `spare_seconds` must remain
-    before its end.
+    """Saves of a job: every `interval_seconds`, for `save_seconds`.
+
+    `spare_seconds` must remain before its end.
     """
 
     interval_seconds: SomeSeconds
@@ -131,10 +130,10 @@ class PoolsWatch(Struct, frozen=True):
 
 
 class QuietHours(Struct, frozen=True):
-    """From `start` to `end` of every day in `zone` (an IANA name; '' is this machine's) only grave
-    alerts are told.
+    """Hours of every day from `start` to `end` in which only severe alerts are sent.
 
-    Over midnight where `end` is before `start`; never where both are the same.
+    `zone` is an IANA name; '' is this machine's. Over midnight where `end` is before `start`; never
+    where both are the same.
     """
 
     start: Annotated[time, values.clock] = time(0)
@@ -144,7 +143,7 @@ class QuietHours(Struct, frozen=True):
 
 
 class AlertSettings(Struct, frozen=True):
-    """When an alert is sent.
+    """Conditions for sending an alert.
 
     least: less severe alerts are never sent. remind_seconds: send again while it lasts; None:
     never. settle_seconds: how long a problem must be gone before it counts as resolved.
@@ -203,7 +202,7 @@ class WebhookSettings(_Secretive, frozen=True):
 
     @property
     def unready_name(self) -> str:
-        """Of the channel while its URL is not known."""
+        """Name of the channel while its URL is unknown."""
         return f"{self.form} webhook ({self.key})"
 
 
@@ -233,7 +232,7 @@ class AppriseSettings(_Secretive, frozen=True):
 
     @property
     def unready_name(self) -> str:
-        """Of the channel while its addresses are not known."""
+        """Name of the channel while its addresses are unknown."""
         return f"apprise ({self.key})"
 
 
@@ -243,8 +242,9 @@ NotifierSettings = (
 
 
 class JobSelector(Struct, frozen=True):
-    """Which jobs: of an exact `name` (empty: any), `users` (none: one's own; ANYONE: all),
-    `clusters` (none: all).
+    """Selector of jobs by an exact `name` (empty: any), `users` and `clusters` (none: all).
+
+    `users` empty: one's own jobs; ANYONE: everybody's.
     """
 
     name: Text = ""
@@ -299,9 +299,7 @@ class StorageRule(Struct, frozen=True):
 
     @property
     def counts_by_du(self) -> bool:
-        """Whether its own limits say that it is a folder of a larger file system, whose figures are
-        not its own.
-        """
+        """Whether it has limits of its own, so that its file system's figures are not its own."""
         return self.watch.limit_bytes is not None or self.watch.limit_inodes is not None
 
 
@@ -320,11 +318,11 @@ class ChainRule(Struct, frozen=True):
 
 
 class SavesRule(Struct, frozen=True):
-    """How jobs save.
+    """Rule on the saves of jobs.
 
     The last save is the newest of `saved`, a pattern of files there, or of the whole checkpoints in
-    the folder `checkpoints`; {id} in either is a job's id. '' both: what the request of a job's
-    launch says, if any.
+    the folder `checkpoints`; {id} in either is a job's ID. '' both: those of the request of a job's
+    launch, if any.
     """
 
     meant: Selected
@@ -348,8 +346,9 @@ class PoolsRule(Struct, frozen=True):
 
 
 class Secret(_Secretive, frozen=True):
-    """What nobody is shown: a `text` of the configuration itself, the first line of a `file` or an
-    environment `variable`, of this machine; '' all three for none.
+    """Secret that is never shown: a `text` of the configuration, a `file` or a `variable`.
+
+    The file's first line and the environment variable are of this machine; '' all three for none.
     """
 
     text: str = ""
@@ -358,8 +357,9 @@ class Secret(_Secretive, frozen=True):
 
 
 class NotificationChannel(Struct, frozen=True):
-    """A way to tell: settings that lack their `secrets`, by the field each fills; `key` is its
-    place in the file.
+    """Channel of notifications: settings that lack their `secrets`, by the field each fills.
+
+    `key` is its place in the file.
     """
 
     settings: MailSettings | WebhookSettings | CommandSettings | AppriseSettings
@@ -368,7 +368,7 @@ class NotificationChannel(Struct, frozen=True):
 
 
 def _round_seconds(value: object) -> float:
-    """From one round to the next: a minute to a day."""
+    """Read the interval of rounds: a minute to a day."""
     return values.number(
         values.seconds(value), 60, DAY, "seconds", " (a cluster must not be asked more often)"
     )
@@ -440,7 +440,7 @@ _SECRETS: Mapping[str, tuple[str, Reader]] = {
 def read_watch(
     reader: TableReader, document: Mapping[str, object], clusters: Collection[str]
 ) -> WatchSettings:
-    """What `watch` of a document says; `clusters` are those that it configures."""
+    """Read `watch` of a document; `clusters` are those that it configures."""
     if "watch" not in document:
         return WatchSettings()
     return _WatchReader(reader, reader.table(document, (), "watch"), clusters).settings()
@@ -488,7 +488,7 @@ class _WatchReader:
                 yield rule
 
     def _check(self, record: object, path: KeyPath, fit: Mapping[str, Any]) -> None:
-        """Look for what does not go together in a rule's table."""
+        """Check a rule's table for conflicting values."""
         problem, clusters = self._reader.problem, fit.get("clusters", ())
         for at, name in enumerate(clusters):
             if self._clusters and name not in self._clusters:
@@ -505,7 +505,7 @@ class _WatchReader:
         if "checkpoints" in fit and "saved" in fit:
             problem((*path, "saved"), "checkpoints or saved tells the last save: one of the two")
 
-    # -- who is told
+    # -- recipients
 
     def _mail(self, table: Mapping[str, object], path: KeyPath) -> NotificationChannel | None:
         if "password" in table:

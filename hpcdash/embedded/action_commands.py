@@ -70,7 +70,7 @@ def _queue_call(
         if verb == "cancel":
             for number in changed:
                 store.judge_dependents(number)
-    # Of a whole array, tasks that ended already are no failure where it was done to others.
+    # For a whole array, finished tasks are no failure if others were affected.
     return calls, complaints if calls or changed or complaints else too_late
 
 
@@ -158,7 +158,7 @@ def _alter(folder: Path, parts: list[str]) -> int:
 def _alter_all(store: QueueStore, jobs: list[Job], name: str, value: str) -> list[str]:
     """Inside `writing`; the complaints, '' where there is none."""
     if name == "time":
-        # Of a whole array, tasks that ended already are no failure.
+        # For a whole array, finished tasks are no failure.
         left = [job for job in jobs if job.state == "pending" or job.state in ACTIVE] or jobs
         return [_alter_limit(store, job, value) for job in left]
     if name == "comment":

@@ -16,7 +16,8 @@ from hpcdash.embedded.store import readable
 from hpcdash.errors import HpcdashError
 
 Run = Callable[[Path, list[str]], int]
-# Which module has a command, as a function of its name; each is loaded alone, to start at once.
+# Module of each command, as a function of the command's name; each is loaded alone, to start at
+# once.
 _MODULES = {
     **dict.fromkeys(
         ("probe", "jobs", "history", "nodes", "queues", "show", "usage", "script", "find"),
@@ -42,7 +43,7 @@ def main(parts: Sequence[str]) -> int:
     run: Run = module.COMMANDS[parts[1]]
     folder = Path(os.path.abspath(os.path.expanduser(parts[0])))
     try:
-        # Before anything in it is read: in somebody else's it may be a trap.
+        # Before anything in it is read: in another user's folder it may be a trap.
         open_folder(folder, takes_jobs=parts[1] in _TAKING_JOBS)
         return run(folder, list(parts[2:]))
     except HpcdashError as error:

@@ -110,8 +110,9 @@ class Database:
             )
 
     def _keep_a_wal(self) -> None:
-        """A commit that was told is on the disk; where the file system knows no WAL, SQLite stays
-        with its journal.
+        """Switch to a WAL, with which a reported commit is on the disk.
+
+        If the file system supports no WAL, SQLite stays with its journal.
         """
         over = time.monotonic() + _BUSY_SECONDS
         while True:
@@ -119,7 +120,7 @@ class Database:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 return
             except sqlite3.OperationalError as error:
-                # Where two programs make the file at once SQLite does not wait for the other one
+                # If two programs create the file at once SQLite does not wait for the other one
                 # here.
                 if failure(error) is not Failure.LOCKED or time.monotonic() > over:
                     raise

@@ -39,8 +39,7 @@ def job_environment(
     folder: Path,
     path_first: str,
 ) -> dict[str, str]:
-    """All variables of a job: of those it was submitted from what it wants, and what a scheduler
-    says of it.
+    """Return all variables of a job: the exported ones of its submission, and the scheduler's.
 
     `path_first` goes before its PATH; `folder` is the queue's.
     """
@@ -63,7 +62,7 @@ def job_environment(
     name, _, value = mark(folder, job).partition("=")
     variables[name] = value
     if machine.gpu_ids:
-        # A job that asked for none sees none.
+        # A job that requested none sees none.
         variables["CUDA_VISIBLE_DEVICES"] = job.gpu_ids
         variables["SLURM_JOB_GPUS"] = variables["SLURM_STEP_GPUS"] = job.gpu_ids
     return variables
@@ -99,10 +98,10 @@ def _slurm(
         "SLURM_TASKS_PER_NODE": str(request.processes),
         "SLURMD_NODENAME": machine.node,
     }
-    # As Slurm's own, a job without a limit ends in a year.
+    # Like Slurm's own, a job without a limit ends in a year.
     variables["SLURM_JOB_END_TIME"] = str(started + (job.limit_seconds or _YEAR_SECONDS))
-    # As in Slurm, a script finds these only where somebody asked for them: what runs here is to run
-    # there.
+    # Like in Slurm, a script finds these only if they were requested: a script that runs here is to
+    # run there.
     if request.account:
         variables["SLURM_JOB_ACCOUNT"] = request.account
     if job.restarts:

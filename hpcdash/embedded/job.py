@@ -1,4 +1,4 @@
-"""One job of the embedded queue: what its submission asks, and how its store keeps it."""
+"""One job of the embedded queue: the request of its submission, and its row in the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ACTIVE = ("running", "suspended", "completing")
 # Its values are those of ACTIVE.
 IS_ACTIVE = "state IN (?, ?, ?)"
 
-# Of a requeue: the job waits for its release.
+# Argument of a requeue: the job then waits for its release.
 HOLD = "hold"
 
 
@@ -46,9 +46,9 @@ class JobSignal:
 
 @dataclass(frozen=True, slots=True)
 class QueueRequest:
-    """What one submission asks for.
+    """Request of one submission.
 
-    Memory in bytes (None: not said), times in seconds or epoch seconds.
+    Memory in bytes (None: not given), times in seconds or epoch seconds.
     """
 
     name: str = ""
@@ -69,7 +69,7 @@ class QueueRequest:
     memory_per_cpu_bytes: int | None = None
     early_signal: JobSignal | None = None
     work_dir: str = ""
-    # None: all of the environment it was submitted from; else the names kept, and those set.
+    # None: all of the environment it was submitted from; else the inherited names, and those set.
     exported: tuple[str, ...] | None = None
     variables: dict[str, str] = field(default_factory=dict)
     held: bool = False
@@ -85,7 +85,7 @@ class QueueRequest:
         return parse_tasks(self.tasks) if self.tasks else None
 
     def to_json(self) -> dict[str, Any]:
-        """As `from_json` reads it."""
+        """Return the request in the form that `from_json` reads."""
         return asdict(self)
 
     @classmethod
@@ -107,7 +107,7 @@ class Job:
     """One row of `jobs`. Times are epoch seconds; `elapsed` is set once it ended.
 
     `number` is the submission's and of an array the same for all tasks; `id` is the job's alone.
-    `attempt` counts how often it was started, `restarts` how often somebody wanted that.
+    `attempt` counts its starts, `restarts` the requested ones.
     """
 
     id: int

@@ -22,16 +22,17 @@ from hpcdash.embedded.job import JobSignal
 from hpcdash.embedded.orphans import adopt_orphans
 from hpcdash.embedded.record import Begun, Ended, note_begun, note_ended
 
-# What a keeper waits for, and what a terminal or a person may send it; taken one after the other,
-# none ends it.
+# Signals that a keeper waits for, and that a terminal or a person may send it; handled one after
+# the other, none ends it.
 NOTICED = frozenset(
     {signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1}
 )
 # A script whose keeper cannot note its end (the disk is full) is noted as soon as that goes again.
 _AGAIN_SECONDS = 1.0
-# Who ignores SIGKILL sits in the kernel: nothing more can be done, and the job's end is told.
+# A process that ignores SIGKILL sits in the kernel: nothing more can be done, and the job's end is
+# reported.
 _KILLED_SECONDS = 5.0
-# What a script leaves running by itself is given no longer than this.
+# Longest time for processes that a script leaves running.
 _LEFT_SECONDS = 2.0
 _CANNOT_RUN = 126 << 8
 _SAMPLE_SECONDS = 15.0
@@ -41,9 +42,9 @@ _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be run.
+    """Script to run, with its files and limits.
 
-    `stderr` None goes into stdout's file; `boot` is which start of the machine this is.
+    `stderr` None goes into stdout's file; `boot` identifies the start of the machine.
     """
 
     script: str
@@ -75,7 +76,7 @@ def keep(work: Work, record: int) -> NoReturn:
         _Keeper(work, record, has_all=adopt_orphans()).run()
         os._exit(0)
     finally:
-        # Whatever happens, it must not go on as a second supervisor.
+        # Whatever happens, it must not continue as a second supervisor.
         os._exit(1)
 
 
@@ -90,11 +91,11 @@ class _Keeper:
         self.pid = 0
         self.status: int | None = None
         self.peak_bytes = 0
-        # Who had its TERM: it ends in its own time, and is not told twice.
+        # Processes that had TERM: each ends in its own time, and is not signalled twice.
         self.told: set[int] = set()
-        # Until when what was told to end may take its time.
+        # End of the grace time of signalled processes.
         self.grace_over = 0.0
-        # What is to be done next, at which monotonic time, in order.
+        # Next steps, with their monotonic time, in order.
         self.due: list[tuple[float, str]] = []
 
     def run(self) -> None:
@@ -132,7 +133,7 @@ class _Keeper:
     # -- starting
 
     def _start(self) -> str:
-        """Start the script; the problem in words where it cannot be started."""
+        """Start the script; return the problem where it cannot be started."""
         work = self.work
         try:
             os.umask(work.umask)
@@ -170,7 +171,7 @@ class _Keeper:
             os.close(gate_write)
             os.waitpid(self.pid, 0)
             return f"the queue cannot note that it began: {error.strerror}"
-        # Whoever killed the child already: its status tells.
+        # If the child was killed already, its status reports so.
         with suppress(BrokenPipeError):
             os.write(gate_write, b"go")
         os.close(gate_write)
@@ -218,7 +219,7 @@ class _Keeper:
         self.why = self.why or why
         everything = self._all()
         processes.send(everything, signal.SIGTERM)
-        # What is stopped sees no signal but KILL until it goes on.
+        # A stopped process sees no signal but KILL until it continues.
         processes.send(everything, signal.SIGCONT)
         self.told.update(everything)
         self.grace_over = self.grace_over or time.monotonic() + self.work.grace_seconds
@@ -256,7 +257,7 @@ class _Keeper:
                 processes.send(new, signal.SIGTERM)
                 processes.send(new, signal.SIGCONT)
                 self.told.update(new)
-            # A child's end wakes the wait; of who is no child we hear nothing.
+            # A child's end wakes the wait; the end of another process does not.
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             signal.sigwait(NOTICED)
         return 0
@@ -276,7 +277,7 @@ class _Keeper:
 
 
 def _opened(path: str, how: int) -> int:
-    """A job's file; a FIFO that nobody has open at its other end is refused, and not waited for."""
+    """Open a job's file; a FIFO without an open other end is refused, and not waited for."""
     descriptor = os.open(path, how | os.O_NONBLOCK, 0o666)
     os.set_blocking(descriptor, True)
     return descriptor
@@ -303,7 +304,7 @@ def _become_script(
 
 
 def _why_not_run(script: str, number: int) -> str:
-    """What the system has against a script, naming the interpreter that its first line asks for."""
+    """Return why the system does not run a script, with the interpreter of its first line."""
     if number == errno.E2BIG:
         return "its arguments and environment are more than this system takes"
     with open(script, "rb") as stream:

@@ -1,4 +1,4 @@
-"""What this machine gives to jobs: its name, CPU slots, GPUs, memory."""
+"""Resources of this machine for jobs: its name, CPU slots, GPUs, memory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What jobs may have.
+    """Resources for jobs.
 
-    `gpu_ids` are what CUDA_VISIBLE_DEVICES takes; `grace_seconds` lie between TERM and KILL.
+    `gpu_ids` are values for CUDA_VISIBLE_DEVICES; `grace_seconds` lie between TERM and KILL.
     """
 
     node: str
@@ -35,10 +35,9 @@ class Machine:
 
 
 def this_machine(folder: Path) -> Machine:
-    """As found here, with what `slots.json` in the queue's folder sets over it: cpus, gpus,
-    grace_seconds.
+    """Detect this machine's resources; `slots.json` in the queue's folder overrides them.
 
-    Raises ConfigError for a file that cannot be used.
+    It may set cpus, gpus and grace_seconds. Raises ConfigError for an unusable file.
     """
     chosen = _chosen(folder / "slots.json")
     gpu_ids, gpu_type = (
@@ -90,7 +89,7 @@ def _chosen(file: Path) -> dict[str, float]:
 
 
 def boot_id() -> str:
-    """Which start of this machine it is; '' where it does not say."""
+    """Return the ID of this start of the machine; '' where it is unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -103,7 +102,7 @@ def node_name() -> str:
 
 
 def user_name() -> str:
-    """Who runs this."""
+    """Return the name of the user who runs this."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -122,7 +121,10 @@ def memory_bytes() -> int:
 
 
 def memory_used_bytes() -> int | None:
-    """What is neither free nor given back on demand; None where /proc does not say."""
+    """Return the memory that is neither free nor reclaimable.
+
+    None where /proc does not report it.
+    """
     try:
         text = Path("/proc/meminfo").read_text()
     except OSError:
@@ -132,8 +134,9 @@ def memory_used_bytes() -> int | None:
 
 
 def _gpus(folder: Path) -> tuple[tuple[str, ...], str]:
-    """(their numbers, their type where all are of one), asked for once a start of the machine: it
-    takes a while.
+    """Return (GPU numbers, type if all are of one), queried once per start of the machine.
+
+    The query takes a while.
     """
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -154,7 +157,7 @@ def _gpus(folder: Path) -> tuple[tuple[str, ...], str]:
 
 
 def _query_gpus(program: str) -> tuple[tuple[str, ...], str] | None:
-    """As _gpus; None where the driver does not answer."""
+    """Return IDs and type of the GPUs from nvidia-smi; None where the driver does not respond."""
     import subprocess
 
     try:

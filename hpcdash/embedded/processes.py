@@ -1,6 +1,4 @@
-"""Processes of this machine as a keeper sees them: who descends from whom, what they use,
-signals.
-"""
+"""Processes of this machine for a keeper: descendants, use, signals."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from pathlib import Path
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PROC = Path("/proc")
-# A variable of supervisors and of keepers, which are their forks: they are nobody's job.
+# A variable of supervisors and of keepers, which are their forks: they belong to no job.
 APART = "HPCDASH_SUPERVISOR"
 # A variable of all processes of one attempt at a job.
 MARK = "HPCDASH_ATTEMPT"
@@ -78,7 +76,7 @@ def stop(below: Callable[[], list[int]]) -> None:
 
 
 def group(leader: int) -> list[int]:
-    """What `send` takes for a whole process group; empty where none of it is left."""
+    """Return a whole process group in the form of `send`; [] where no process of it is left."""
     try:
         os.killpg(leader, 0)
     except ProcessLookupError:
@@ -89,11 +87,10 @@ def group(leader: int) -> list[int]:
 
 
 def marked(variable: str) -> list[int]:
-    """The living processes whose environment holds `NAME=value`, and all below them; without /proc
-    none.
+    """Return the living processes with `NAME=value` in the environment, and all below them.
 
-    A child has it from its parent: it tells who belongs together even after both left their session
-    and their parent.
+    Without /proc none. A child inherits it from its parent: it identifies a job's processes even
+    after they left their session and their parent.
     """
     requested = variable.encode("utf-8", "surrogateescape")
     found = [pid for pid in _pids() if requested in _variables(pid)]

@@ -1,4 +1,4 @@
-"""The commands that ask: jobs, history, nodes, queues, one job's page, usage and script.
+"""Commands that query: jobs, history, nodes, queues, one job's page, usage and script.
 
 They change no job.
 """
@@ -27,7 +27,7 @@ from hpcdash.embedded.start import ensure_supervisor, supervisor_pid
 from hpcdash.embedded.store import QueueStore, StoredSubmission, output_paths, readable
 from hpcdash.errors import HpcdashError, UsageError
 
-# As long as a scheduler keeps what ended in its own list.
+# As long as a scheduler lists finished jobs.
 _RECENT_SECONDS = 300.0
 _MOST_NAMED = 5
 
@@ -144,9 +144,7 @@ def _dependency(submission: StoredSubmission) -> str:
 
 
 class _Reasons:
-    """Why jobs wait, or ended badly, in Slurm's words, which people know; counts each array
-    once.
-    """
+    """Reasons why jobs wait or failed, in Slurm's well-known words; counts each array once."""
 
     def __init__(self, store: QueueStore, machine: Machine, now: float) -> None:
         self._store = store
@@ -198,7 +196,7 @@ class _Reasons:
 
 
 def native(job: Job, submission: StoredSubmission, machine: Machine, user: str) -> dict[str, str]:
-    """All that is known of one job, in words."""
+    """Return all known facts of one job, as text."""
     request = submission.request
     stdout, stderr = output_paths(job, submission, machine.node, user)
     early = request.early_signal
@@ -312,9 +310,7 @@ def _probe(folder: Path, parts: list[str]) -> int:
 
 
 def _opened(folder: Path) -> QueueStore:
-    """After a reboot nobody is there to go on, or to tidy up: whoever looks starts the supervisor
-    again.
-    """
+    """Open the store, and start the supervisor if it is missing, as after a reboot."""
     store = QueueStore(folder)
     if (store.has_work() or records(folder)) and supervisor_pid(folder) is None:
         ensure_supervisor(folder)
@@ -389,7 +385,7 @@ def _show(folder: Path, parts: list[str]) -> int:
 
 
 def _usage(folder: Path, parts: list[str]) -> int:
-    """What one job uses or used."""
+    """Print the use of a running or finished job."""
     job = _named(_opened(folder), parts)[0]
     cpu_seconds, peak_bytes = job.cpu_seconds, job.peak_bytes
     if job.state in ACTIVE:

@@ -1,7 +1,7 @@
-"""What a job's keeper leaves on the disk: that the script was begun, and how it ended.
+"""Record of a job's keeper on the disk: the start of the script, and its end.
 
-One file an attempt, made and locked before the keeper is there and as long as it then needs to be:
-noting the end takes no more room. While the keeper lives it holds the lock.
+One file an attempt, made and locked before the keeper starts and as long as it then needs to be:
+recording the end takes no more room. While the keeper lives it holds the lock.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a script ended.
+    """End of a script.
 
     `why` is '' (by itself), 'limit' or 'told' (its keeper was told to end it).
 
-    `problem` says in words why it could not be started. `status` is a wait status as os.waitpid
+    `problem` is the reason why it could not be started. `status` is a wait status as os.waitpid
     gives it.
     """
 
@@ -95,7 +95,7 @@ class Record:
         return False
 
     def read(self) -> tuple[Begun | None, Ended | None]:
-        """What was noted so far."""
+        """Read the recorded start and end so far."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:

@@ -1,6 +1,4 @@
-"""`scancel` for jobs of the embedded queue: what a job asks of itself, a signal to its steps or its
-own end.
-"""
+"""`scancel` for jobs of the embedded queue: a signal to a job's own steps, or its own end."""
 
 from __future__ import annotations
 

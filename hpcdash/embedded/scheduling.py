@@ -1,4 +1,4 @@
-"""Which waiting jobs may start now: first come first served, by CPU and GPU slots.
+"""Choice of the pending jobs that may start now: first come first served, by CPU and GPU slots.
 
 Pure but for the store it reads.
 """
@@ -12,13 +12,13 @@ from hpcdash.embedded.job import Job
 from hpcdash.embedded.machine import Machine
 from hpcdash.embedded.store import QueueStore
 
-# A pass looks no further down a long queue than this many submissions.
+# A pass checks no more than this many submissions of a long queue.
 _LOOKED_AT = 200
 
 
 @dataclass(slots=True)
 class FreeSlots:
-    """What is free: CPUs by number, GPUs by name."""
+    """Free slots: CPUs by number, GPUs by name."""
 
     cpus: int
     gpu_ids: list[str]
@@ -41,7 +41,7 @@ class FreeSlots:
 
 
 def free_slots(store: QueueStore, machine: Machine) -> FreeSlots:
-    """What no job has; a suspended one keeps its own."""
+    """Return the slots that no job has; a suspended job keeps its own."""
     active = store.active_jobs()
     taken = {gpu for job in active for gpu in job.gpu_ids.split(",") if gpu}
     return FreeSlots(
@@ -51,9 +51,7 @@ def free_slots(store: QueueStore, machine: Machine) -> FreeSlots:
 
 
 def is_too_large(job: Job, machine: Machine) -> bool:
-    """Whether it never fits: what the machine gives may have been set anew since it was handed
-    in.
-    """
+    """Whether it never fits, as the machine's slots may have changed since the submission."""
     return job.cpus > machine.cpus or job.gpus > len(machine.gpu_ids)
 
 
@@ -76,7 +74,7 @@ def startable(
             continue
         for job in store.waiting_jobs(number, now, room):
             if not slots.fits(job):
-                # The tasks behind it ask for as much.
+                # The tasks behind it request as much.
                 if not is_too_large(job, machine):
                     slots.keep_for(job)
                 break

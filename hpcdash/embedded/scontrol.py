@@ -1,6 +1,4 @@
-"""`scontrol` for jobs of the embedded queue: what scripts ask inside a job, their nodes' names and
-to run again.
-"""
+"""`scontrol` for jobs of the embedded queue: the nodes' names, and a requeue of the job itself."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What a batch script and its command line ask of the embedded queue, and what of it this queue
-leaves out. Pure.
+"""Requests of a batch script and its command line to the embedded queue, and unsupported ones.
+
+Pure.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _SAME = {
 _FILES = {"o": "output", "e": "error"}
 _CPUS = frozenset({"ncpus", "ppn"})
 _GPUS = frozenset({"ngpus", "gpus"})
-# Slurm's own: a job may ask for its signal up to 18 hours before its end.
+# Slurm's own: a job may request its signal up to 18 hours before its end.
 _LONGEST_LEAD_SECONDS = 65535
 _DEFAULT_LEAD_SECONDS = 60
 _MEGABYTE = 1 << 20
@@ -43,7 +44,7 @@ _SILENT = frozenset({"parsable", "quiet", "verbose", "no-kill"})
 
 
 def read_pbs_directives(script: str) -> ParsedCommandLine:
-    """What a script's #PBS lines ask for; those this queue has no word for keep PBS's own name."""
+    """Read a script's #PBS lines; options unknown to this queue keep PBS's own name."""
     given: list[Option] = []
     variables: list[str] = []
     for one in read_directives(script).given:
@@ -68,13 +69,13 @@ def read_pbs_directives(script: str) -> ParsedCommandLine:
 
 
 def _as_sbatch_options(letter: str, value: str) -> list[tuple[str, str]]:
-    """(option, value) of each thing asked for; raises ValueError."""
+    """Return (option, value) of each requested resource; raises ValueError."""
     if letter in _FILES:
         # 'host:path'; a % means nothing to PBS.
         path = re.sub(r"^[^/:]*:", "", value).replace("%", "%%")
         return [(_FILES[letter], path.replace("^array_index^", "%a"))]
     if letter in "jVf" or (letter == "k" and "d" in value):
-        # What happens here anyway.
+        # Options with no effect beyond the default here.
         return []
     if letter == "l":
         return _resources(value)
@@ -156,7 +157,7 @@ def _number(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ParsedScript:
-    """A request, and in words what was asked for that this queue does not know."""
+    """Request, and descriptions of the parts that this queue does not support."""
 
     request: QueueRequest
     ignored: tuple[str, ...]
@@ -311,7 +312,7 @@ class _Reader:
 
     def _gpu_count(self, name: str) -> Callable[[str], None]:
         def take(value: str) -> None:
-            # 'a100:4,v100:2': the type says nothing here, the counts add up.
+            # 'a100:4,v100:2': the type has no meaning here, the counts add up.
             counts = (part.rpartition(":")[2].partition("(")[0] for part in value.split(","))
             self._gpus[name] = sum(_whole(count) for count in counts)
 
@@ -412,7 +413,7 @@ def parse_time_change(text: str) -> tuple[str, int | None]:
 
 
 def read_throttle(text: str) -> int | None:
-    """How many tasks of an array may run at once; None (0 was written) for as many as fit.
+    """Read how many tasks of an array may run at once; None (for 0) for as many as fit.
 
     Raises ValueError.
     """

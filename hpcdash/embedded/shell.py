@@ -19,7 +19,7 @@ from hpcdash.embedded.record import Record
 from hpcdash.embedded.store import QueueStore
 from hpcdash.errors import UsageError
 
-# How soon the shell is ended after the job.
+# Delay between the end of the job and that of the shell.
 _LOOK_SECONDS = 0.5
 
 
@@ -44,7 +44,7 @@ def _shell(folder: Path, parts: list[str]) -> int:
         folder=folder,
         path_first=str(folder / "bin"),
     )
-    # What the person's terminal is, the job does not know.
+    # The job does not know the person's terminal.
     environment |= {
         name: os.environ[name]
         for name in ("TERM", "COLORTERM", "LANG", "SHELL")

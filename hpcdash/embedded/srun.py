@@ -44,8 +44,9 @@ _FLAGS = frozenset(
 
 
 def read(parts: Sequence[str]) -> tuple[int | None, int | None, list[str]]:
-    """(tasks, CPUs a task, command) of srun's words; other options have no meaning on one
-    machine.
+    """Return (tasks, CPUs a task, command) of srun's arguments.
+
+    Others have no meaning on one machine.
     """
     tasks = cpus = None
     at = 0

@@ -25,7 +25,7 @@ def open_folder(folder: Path, *, takes_jobs: bool) -> None:
 
 
 def open_wake(folder: Path) -> int:
-    """The supervisor's end: a descriptor that becomes readable when somebody wakes it."""
+    """Open the supervisor's end: a descriptor that becomes readable when it is woken."""
     path = folder / "wake"
     try:
         os.mkfifo(path, 0o600)

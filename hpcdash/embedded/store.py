@@ -114,8 +114,9 @@ class StoredSubmission:
 
 @dataclass(frozen=True, slots=True)
 class HandedIn:
-    """What makes a submission: the request with its folder and name settled, and where, how and
-    when it was made.
+    """Parts of a submission: the request with its final folder and name, and its circumstances.
+
+    They are place, way and time of the submission.
     """
 
     request: QueueRequest
@@ -131,9 +132,7 @@ class HandedIn:
 
 
 class QueueStore(Database):
-    """Jobs and submissions in the queue's file; what changes it is called inside `writing`, if it
-    does not say so.
-    """
+    """Jobs and submissions in the queue's file; changes are made inside `writing`, unless noted."""
 
     # -- handing in
 
@@ -315,7 +314,7 @@ class QueueStore(Database):
         )
 
     def throttle(self, number: int) -> int | None:
-        """How many tasks of an array may run at once; None: as many as fit."""
+        """Return how many tasks of an array may run at once; None: as many as fit."""
         found = self.number("SELECT throttle FROM submissions WHERE number = ?", (number,))
         return None if found is None else int(found)
 
@@ -328,7 +327,7 @@ class QueueStore(Database):
         )
 
     def next_begin(self, now: float) -> float | None:
-        """When the next job's begin time comes."""
+        """Return the time of the next begin; None for none."""
         return self.number(
             f"SELECT min(begin_at) FROM jobs INDEXED BY jobs_begin WHERE {_MAY_START} AND "
             f"begin_at > ?",
@@ -336,7 +335,7 @@ class QueueStore(Database):
         )
 
     def has_work(self) -> bool:
-        """Whether anything runs, may start without a person, or was asked for."""
+        """Whether anything runs, may start without a person, or was requested."""
         return bool(
             self.rows(f"SELECT 1 FROM jobs WHERE {IS_ACTIVE} LIMIT 1", ACTIVE)
             or self.rows(f"SELECT 1 FROM jobs WHERE {_MAY_START} LIMIT 1")
@@ -392,7 +391,7 @@ class QueueStore(Database):
         cpu_seconds: float | None = None,
         peak_bytes: int | None = None,
     ) -> None:
-        """Note how a job ended; never before it started, whatever the clock says."""
+        """Record how a job ended; never before it started, whatever the clock shows."""
         self.change(
             "UPDATE jobs SET state = ?, ended_at = max(?, coalesce(started_at, 0)), elapsed = ?, "
             "exit_code = ?,"
@@ -412,9 +411,7 @@ class QueueStore(Database):
         )
 
     def set_state(self, job_id: int, state: str, requested: str | None = None) -> None:
-        """Note that a running job is suspended, goes on, or is completing because somebody wants it
-        so.
-        """
+        """Record that a running job is suspended, continues, or is completing at a request."""
         self.change(
             "UPDATE jobs SET state = ?, wanted = coalesce(?, wanted) WHERE id = ?",
             (state, requested, job_id),
@@ -449,7 +446,7 @@ class QueueStore(Database):
         self.judge_dependents(job.number)
 
     def judge_dependents(self, number: int) -> None:
-        """Judge anew what depends on a submission of which a job began or ended."""
+        """Re-evaluate the dependents of a submission of which a job started or ended."""
         ((name,),) = self.rows("SELECT name FROM submissions WHERE number = ?", (number,))
         waiting = self.rows(
             "SELECT DISTINCT number FROM edges WHERE (on_number = ? OR (on_number IS NULL AND name "
@@ -464,27 +461,27 @@ class QueueStore(Database):
     # -- calls to the supervisor
 
     def call(self, job_id: int, verb: str, argument: str = "") -> int:
-        """Ask the supervisor to do something to a running job; returns the call's id."""
+        """Request an action on a running job from the supervisor; return the call's ID."""
         return self.insert(
             "INSERT INTO calls (job_id, verb, argument) VALUES (?, ?, ?)", (job_id, verb, argument)
         )
 
     def open_calls(self) -> list[tuple[int, int, str, str]]:
-        """(id, job id, verb, argument) of what nobody has answered yet."""
+        """Return (ID, job ID, verb, argument) of unanswered calls."""
         rows = self.rows(
             "SELECT id, job_id, verb, argument FROM calls WHERE done IS NULL ORDER BY id"
         )
         return [(int(str(a)), int(str(b)), str(c), str(d)) for a, b, c, d in rows]
 
     def answer_call(self, call_id: int, done: bool, text: str = "") -> None:
-        """Answer a call; answers are kept for a while, for who asked."""
+        """Answer a call; answers are stored for a while, for the caller."""
         self.change("UPDATE calls SET done = ?, words = ? WHERE id = ?", (int(done), text, call_id))
         self.change(
             "DELETE FROM calls WHERE done IS NOT NULL AND id < ?", (call_id - _ANSWERS_KEPT,)
         )
 
     def call_answers(self, first: int, last: int) -> dict[int, tuple[bool, str]]:
-        """Of the calls answered so far: whether it was done, and in which words it was not."""
+        """Return the answers of calls so far: whether each was done, and the message if not."""
         rows = self.rows(
             "SELECT id, done, words FROM calls WHERE done IS NOT NULL AND id BETWEEN ? AND ?",
             (first, last),

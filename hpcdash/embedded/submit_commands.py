@@ -46,14 +46,14 @@ def _submit(folder: Path, parts: list[str]) -> int:
     now = time.time()
     options = [option for option in line.options if option.name != "wrap"]
     reading = read_submission(script.decode("utf-8", "surrogateescape"), options, now)
-    # As sbatch: the option, the script's own line, else the file's name.
+    # Like sbatch: the option, the script's own line, else the file's name.
     file_name = "wrap" if wrapped is not None else Path(command).name if file else named or "sbatch"
     name = reading.request.name or file_name
     submit_dir = _current_folder()
     work_dir = os.path.abspath(
         os.path.join(submit_dir, os.path.expanduser(reading.request.work_dir))
     )
-    # The list of jobs tells a token as a comment, by which it is found again.
+    # The list of jobs has a token as a comment, by which the job is found again.
     comment = reading.request.comment or token or ""
     request = replace(reading.request, name=name, work_dir=work_dir, comment=comment)
     _refuse_what_never_fits(request, this_machine(folder))
@@ -76,7 +76,7 @@ def _submit(folder: Path, parts: list[str]) -> int:
 
 
 def _print_number(store: QueueStore, number: int, ignored: Sequence[str]) -> int:
-    """Print the number of what is kept by now, and see that it starts."""
+    """Print the number of the stored submission, and make sure that it starts."""
     store.close()
     write({"id": str(number), "ignored": [readable(text) for text in ignored]})
     sys.stdout.flush()
@@ -88,7 +88,7 @@ def _print_number(store: QueueStore, number: int, ignored: Sequence[str]) -> int
 
 
 def _taken(parts: list[str], name: str) -> tuple[str | None, list[str]]:
-    """An option of ours at the front, and the words after it."""
+    """Return an option of ours at the front, and the arguments after it."""
     if parts[:1] != [name]:
         return None, parts
     if len(parts) < 2:

@@ -29,16 +29,16 @@ from hpcdash.errors import ConfigError, HpcdashError
 from hpcdash.private_files import atomic_write
 
 _STATES = {"suspend": "suspended", "resume": "running"}
-# One that ended by itself before it heard of that has ended.
+# A job that ended by itself before it was notified has ended.
 _REQUEUE_HELD = "requeue held"
 _UNKNOWN = "its end was not observed: exit unknown"
 # A person who goes on in a moment finds it warm.
 _IDLE_SECONDS = 20.0
 # After a failure (no room on the disk, the store held by another) it is tried again at this pace.
 _AGAIN_SECONDS = 1.0
-# A keeper that cannot tell its end is looked after at this pace.
+# A keeper that cannot report its end is checked at this interval.
 _LOOK_SECONDS = 0.5
-# A job that is asked something while it begins is asked again at this pace.
+# A request to a job that is starting is repeated at this interval.
 _BEGINNING_SECONDS = 0.02
 # A clock that is set is noticed within a minute.
 _LONGEST_PAUSE_SECONDS = 60.0
@@ -50,10 +50,10 @@ _LOCK_SECONDS = 5.0
 
 @dataclass(slots=True)
 class RunningAttempt:
-    """An attempt whose keeper was there when last looked: its record, and the keeper's pid (0: not
-    known yet).
+    """Attempt whose keeper existed at the last check: its record, and the keeper's pid.
 
-    `is_child`: its end is told by SIGCHLD; else by `pidfd`, or where there is none by looking.
+    The pid is 0 where it is unknown. `is_child`: its end is reported by SIGCHLD; else by `pidfd`,
+    or by checks without one.
     """
 
     job: Job
@@ -155,10 +155,10 @@ def _pidfd(pid: int) -> int | None:
 
 
 def answer_calls(store: QueueStore, attempts: Mapping[int, RunningAttempt]) -> bool:
-    """Answer all that can be; returns whether some are of jobs that only just begin, and are to be
-    asked again.
+    """Answer all calls that can be answered; return whether some are of jobs that are starting.
 
-    Who is told to end is noted before it is told: a call that is still open then is done once more.
+    Those are repeated. An end is recorded before it is requested: a call that is still open then is
+    done once more.
     """
     again = False
     for call_id, job_id, verb, argument in store.open_calls():
@@ -179,9 +179,7 @@ def answer_calls(store: QueueStore, attempts: Mapping[int, RunningAttempt]) -> b
 
 
 def _finish_resting(store: QueueStore, job_id: int, verb: str, argument: str) -> str:
-    """To a job that ran when it was asked, and waits again or ended since; the complaint where it
-    cannot be done.
-    """
+    """Apply a call to a job that ran then, and is pending or ended now; return a complaint."""
     job = store.job(job_id)
     if job is not None and job.state == "pending" and verb == "cancel":
         with store.writing():
@@ -197,7 +195,7 @@ def _finish_resting(store: QueueStore, job_id: int, verb: str, argument: str) ->
 
 
 def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: str) -> str:
-    """Do one thing to a job that runs; the complaint in words where it cannot be done."""
+    """Apply a call to a running job; return the complaint where it is impossible."""
     job = store.job(job_id)
     if job is None:
         return "no such job in this queue"
@@ -212,7 +210,7 @@ def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: s
             store.set_state(job.id, "completing", _REQUEUE_HELD if argument == HOLD else verb)
         processes.send([begun.keeper], signal.SIGTERM)
     elif verb == "suspend":
-        # Suspended once more, whoever was resumed by a signal stands still again.
+        # A second suspend stops processes that a signal had resumed.
         if job.state not in ("running", "suspended"):
             return f"it is {job.state}"
         processes.stop(below)
@@ -229,7 +227,7 @@ def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: s
             return "it has no steps, only its batch shell"
         number = signal_number(name)
         if number == signal.SIGKILL and recipient == "full":
-            # Nothing of it is left then: somebody ended it, it did not fail.
+            # No process is left then: somebody ended it, it did not fail.
             with store.writing():
                 store.set_state(job.id, "completing", "cancel")
         processes.send(whom, number)
@@ -237,14 +235,14 @@ def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: s
 
 
 def take_in(store: QueueStore, job: Job, record: Record, *, was_stored: bool) -> None:
-    """Note how an attempt whose keeper is not there any more went, then drop its record.
+    """Record the end of an attempt without a keeper, then drop its record.
 
-    `was_stored`: its keeper is known to have been there, so that a record that is lost says nothing.
+    `was_stored`: its keeper is known to have existed, so that a lost record has no meaning.
     """
     begun, ended = record.read()
     never_began = begun is None and ended is None and not (was_stored and not record.exists)
     if ended is None and not never_began:
-        # Its keeper was killed: what it kept is nobody's now.
+        # Its keeper was killed: its remaining processes have no owner now.
         processes.send(processes.marked(mark(store.folder, job)), signal.SIGKILL)
     with store.writing():
         current = store.job(job.id)
@@ -338,8 +336,8 @@ class Supervisor:
                 idle_since = idle_since or now
                 pause = idle_since + _IDLE_SECONDS - now
                 if pause <= 0:
-                    # Who wrote before this end was closed is in the store already; who comes later
-                    # starts another.
+                    # Requests written before this end was closed are in the store already; a later
+                    # one starts another supervisor.
                     os.close(woken)
                     if not self.store.has_work():
                         return
@@ -416,7 +414,7 @@ class Supervisor:
         for job_id, one in list(self.attempts.items()):
             if one.record.is_kept():
                 if one.pid in ended:
-                    # It was killed, and the child it had just forked has the lock still.
+                    # It was killed, and the child it had just forked still has the lock.
                     one.forget_keeper()
                 continue
             take_in(self.store, one.job, one.record, was_stored=True)
@@ -461,7 +459,10 @@ class Supervisor:
             wake(self.folder)
 
     def reread_slots(self) -> None:
-        """What it gives may be set anew while jobs run; what cannot be read leaves it as it was."""
+        """Reread the machine's slots, which may change while jobs run.
+
+        An unreadable file changes nothing.
+        """
         stamp = slots_stamp(self.folder)
         if stamp == self.stamp:
             return
@@ -519,9 +520,7 @@ _NAMES = ("srun", "scontrol", "scancel")
 
 
 def make_shims(folder: Path) -> str:
-    """Their folder, made anew; the real ones, where there are any, would ask a scheduler that knows
-    no such job.
-    """
+    """Recreate the folder of shims, and return it: real programs would query another scheduler."""
     shims = folder / "bin"
     shims.mkdir(mode=0o700, exist_ok=True)
     # The package may not be installed: it is found where this one is.

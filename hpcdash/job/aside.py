@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Aside:
-    """One thread, started when first needed; callers wait for it no longer than they say.
+    """One thread, started when first needed; callers wait for it no longer than they allow.
 
-    A call that is late is not lost: a later call gets its answer, and no other one is started
-    before it is done.
+    A late call is not lost: a later call gets its answer, and no other one is started before it is
+    done.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Aside:
         self._is_late = False
 
     def answer(self, call: Callable[[], Any], wait_seconds: float, otherwise: Any) -> Any:
-        """What `call` returns or raises; `otherwise` if that takes too long."""
+        """Return or raise the result of `call`; return `otherwise` if that takes too long."""
         if self._process != os.getpid() and not self._has_started():
             return call()
         if not self._lock.acquire(timeout=wait_seconds):
@@ -52,7 +52,7 @@ class Aside:
             self._calls.put(None)
 
     def _has_started(self) -> bool:
-        """Starts the thread, anew in a process that was forked: threads stay behind then."""
+        """Start the thread, again in a forked process: threads stay behind then."""
         from queue import Empty, SimpleQueue
         from threading import Lock, Thread
 
@@ -61,7 +61,7 @@ class Aside:
         try:
             Thread(target=_work, args=(calls, answers), name="hpcdash.job", daemon=True).start()
         except RuntimeError:
-            # As many threads as this person may have, or the interpreter is about to end.
+            # The user's limit of threads is reached, or the interpreter is about to end.
             return False
         self._calls, self._answers, self._empty = calls, answers, Empty
         self._lock, self._is_late = Lock(), False

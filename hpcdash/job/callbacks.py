@@ -1,4 +1,4 @@
-"""Which callbacks are called for a run, and where: on the client, in the runner, or both."""
+"""Callbacks of a run, called on the client, in the runner, or both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("hpcdash.job")
 
 
 class RunsOn(Enum):
-    """Where a callback is called: on the client, on the node by the runner, or in both places."""
+    """Place where a callback is called: the client, the runner on the node, or both."""
 
     CLIENT = "client"
     RUNNER = "runner"
@@ -23,8 +23,9 @@ class RunsOn(Enum):
 
 
 class StatusOn(Enum):
-    """When `on_status` is called: at an interval (and at the end), when the state changes, or only
-    at the end.
+    """Time at which `on_status` is called.
+
+    At an interval (and at the end), when the state changes, or only at the end.
     """
 
     INTERVAL = "interval"
@@ -96,7 +97,7 @@ def tell(callbacks: Iterable[Callback], hook: str, event: object) -> None:
             getattr(callback, hook)(event)
         except KeyboardInterrupt as error:
             interrupt = error
-        except BaseException:  # As asyncio.CancelledError, of a client that was closed.
+        except BaseException:  # E.g. asyncio.CancelledError, of a client that was closed.
             log.exception("the callback %s failed in %s", type(callback).__name__, hook)
     if interrupt is not None:
         raise interrupt

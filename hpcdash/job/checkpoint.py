@@ -261,8 +261,9 @@ class Checkpoints:
         )
 
     def _newest_first(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
-        """Those with a marker by when they were saved; of one moment, as of two runs at once, by
-        step.
+        """Return the checkpoints with a marker by time of saving.
+
+        Of one moment, as of two runs, by step.
         """
         found = [(step, attempt, path, read_marker(path)) for step, attempt, path in self._named()]
         marked = [
@@ -289,11 +290,11 @@ class Checkpoints:
         self._log.say(path, f"the checkpoint {path} is incomplete and was skipped: {wrong}")
 
     def _prune(self, saved: Path) -> None:
-        """Deletes what is older than `keep` whole ones, and what runs that were killed have left.
+        """Delete checkpoints older than `keep` whole ones, and leftovers of killed runs.
 
-        Never what was saved just now, nor what has no marker. Whether one is whole its sizes say,
-        and what was found when it was to be resumed from: to read all of it at each save would take
-        as long as the save.
+        Never the one saved just now, nor one without a marker. Whether one is whole is determined
+        by its sizes, and by the check before it was to be resumed from: to read all of it at each
+        save would take as long as the save.
         """
         try:
             self._clear()
@@ -388,7 +389,7 @@ def marker_of(path: Path, *, has_checksum: bool = False, **values: Any) -> str:
     """The text of a marker for a folder's current content; `values` is included."""
     import json
 
-    # What a run that was killed left of its marker is none of them.
+    # Parts of a marker left by a killed run do not count.
     files = {
         name: sums
         for name, sums in file_sums(path, has_checksum)
@@ -398,7 +399,7 @@ def marker_of(path: Path, *, has_checksum: bool = False, **values: Any) -> str:
 
 
 def read_marker(path: Path) -> dict[str, Any] | None:
-    """What a folder's marker says; None where it has none that can be read."""
+    """Read a folder's marker; None where it has no readable marker."""
     import json
 
     try:
@@ -409,14 +410,15 @@ def read_marker(path: Path) -> dict[str, Any] | None:
 
 
 def saved_at(marker: dict[str, Any]) -> float:
-    """Epoch seconds, 0 where a marker does not say so."""
+    """Return a marker's time in epoch seconds, 0 where it has none."""
     at = marker.get("saved_at")
     return at if isinstance(at, (int, float)) else 0.0
 
 
 def difference(path: Path, marker: dict[str, Any], *, has_checksum: bool) -> str:
-    """What of a checkpoint is not as its marker says, "" where all is; with checksums, where it has
-    any, or sizes.
+    """Return how a checkpoint differs from its marker, "" where it does not.
+
+    Compares checksums with `has_checksum` and where the marker has them, else sizes.
     """
     files = marker["files"]
     has_sums = has_checksum and any(

@@ -1,6 +1,6 @@
-"""A process's place in its job, read from the environment of Slurm, PBS, the embedded queue or Ray.
+"""Place of a process in its job, from the environment of Slurm, PBS, embedded queue or Ray.
 
-Asks no scheduler; what the environment does not tell is None or empty.
+Queries no scheduler; values missing in the environment are None or empty.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     Value = TypeVar("Value")
 
-# What PyTorch's own launchers use, for what is no job.
+# The port of PyTorch's own launchers, outside of jobs.
 DEFAULT_MASTER_PORT = 29500
 MOST_HOSTS = 100_000
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,9}))?)?", re.ASCII)
 _COMMA_OUTSIDE = re.compile(r",(?![^\[\]]*\])")
-# Below those that Linux gives to whoever asks for any: 32768 and up.
+# Below the ports that Linux assigns to any process: 32768 and up.
 _FIRST_PORT, _PORTS, _PORTS_FROM_STEP_TO_STEP = 20000, 12000, 1009
 _LONGEST_NODEFILE_BYTES = 16 << 20
 
@@ -76,7 +76,7 @@ class JobContext:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> JobContext:
-        """The context that an environment says, this process's own unless one is given."""
+        """Return the context of an environment, this process's own unless one is given."""
         given = os.environ if environment is None else environment
         slots = _nodefile(given.get("PBS_NODEFILE", ""))
         hosts = _hosts(given) or tuple(dict.fromkeys(slots))
@@ -121,8 +121,9 @@ class JobContext:
         return not self.rank
 
     def torch_distributed_env(self) -> dict[str, str]:
-        """What `torch.distributed.init_process_group("nccl")` reads, as text; what is unknown is
-        left out.
+        """Return the variables of `torch.distributed.init_process_group("nccl")` as text.
+
+        Unknown ones are left out.
 
         os.environ.update(current_job_context().torch_distributed_env())
         """
@@ -140,7 +141,7 @@ class JobContext:
 
 @lru_cache(maxsize=None)
 def current_job_context() -> JobContext:
-    """This process's context, read when first asked for and the same ever after."""
+    """Return this process's context, read at the first call and the same ever after."""
     return JobContext.from_environment()
 
 
@@ -150,7 +151,7 @@ def torch_distributed_env() -> dict[str, str]:
 
 
 def _first(*values: Value | None) -> Value | None:
-    """The first of values that says something; 0 of something counted says nothing."""
+    """Return the first known value; a count of 0 is unknown."""
     return next((value for value in values if value not in (None, "", 0)), None)
 
 
@@ -181,13 +182,13 @@ def _port(given: Mapping[str, str]) -> int:
 
 
 def _local_world_size(given: Mapping[str, str], slots: tuple[str, ...]) -> int | None:
-    # Of a step before of a job: `srun -n3` of a job of two nodes with two tasks each has one on the
-    # second.
+    # A step takes precedence over its job: `srun -n3` of a job of two nodes with two tasks each has
+    # one on the second.
     counted = [
         first_whole_number(given, *MPI_LOCAL_SIZES),
         _node_value(given, "SLURM_STEP_TASKS_PER_NODE"),
         _node_value(given, "SLURM_NTASKS_PER_NODE"),
-        # Of a node that is not in it: the same number of tasks is asked for on each.
+        # For a node that is missing there: the same number of tasks is requested on each.
         whole_number(given.get("SLURM_NTASKS_PER_NODE", "").partition("(")[0]),
         first_whole_number(given, "LOCAL_WORLD_SIZE"),
         _node_value(given, "SLURM_TASKS_PER_NODE"),
@@ -224,9 +225,7 @@ def _gpus(given: Mapping[str, str]) -> int | None:
 
 
 def _nodefile(path: str) -> tuple[str, ...]:
-    """The lines of PBS_NODEFILE, a host for each process that was asked for; () where it cannot be
-    read.
-    """
+    """Return the lines of PBS_NODEFILE, a host for each requested process; () if unreadable."""
     try:
         if not path or os.path.getsize(path) > _LONGEST_NODEFILE_BYTES:
             return ()

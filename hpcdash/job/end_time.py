@@ -1,4 +1,4 @@
-"""When a job's time is over: from its environment, from arguments, or from a single query to Slurm.
+"""End time of a job: from its environment, from arguments, or from a single query to Slurm.
 
 Stops nothing.
 """
@@ -73,9 +73,7 @@ def walltime_seconds(walltime: float | str) -> float:
 
 
 def process_start() -> float:
-    """Epoch seconds at which this process started, including its imports; now, if the system does
-    not tell.
-    """
+    """Return this process's start in epoch seconds, with its imports; now, if it is unknown."""
     now = time()
     try:
         with open("/proc/self/stat", "rb") as fields, open("/proc/uptime", "rb") as uptime:
@@ -89,9 +87,9 @@ def process_start() -> float:
 
 
 def _launch_end(given: Mapping[str, str]) -> float | None:
-    """What the job's script found out.
+    """Return the end time that the job's script found; None where it is unknown.
 
-    A job that is submitted by a job has that one's variables: they are not its.
+    A job submitted by another job inherits that job's variables, which do not apply to it.
     """
     own = given.get("SLURM_JOB_ID") or given.get("PBS_JOBID") or ""
     whose = given.get("HPCDASH_END_TIME_OF") or own
@@ -118,7 +116,7 @@ def _query_slurm(given: Mapping[str, str]) -> float | None:
     if given.get("SLURM_ARRAY_JOB_ID") and given.get("SLURM_ARRAY_TASK_ID"):
         # The last task of an array has the array's own number, which means all tasks to scontrol.
         job_id = "{}_{}".format(given["SLURM_ARRAY_JOB_ID"], given["SLURM_ARRAY_TASK_ID"])
-    # Without this a site's own format of times would come back.
+    # Without this a site's own format of times would be returned.
     environment = {**given, "SLURM_TIME_FORMAT": "standard", "TZ": "UTC", "LC_ALL": "C"}
     try:
         shown = subprocess.run(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcdash.job.memory import MemoryGuard
     from hpcdash.job.ranks import AllReduceMax
 
-# What a rank says to the others; the highest wins, and whatever stops saves before.
+# Codes that the ranks exchange; the highest wins, and each that stops saves before.
 _GO_ON, _SAVE_TIME, _SAVE_SWITCH, _MEMORY, _PREEMPTED, _KILLED = range(6)
 _OF_ANOTHER_RANK = {
     _SAVE_TIME: "it is time to save",
@@ -97,7 +97,7 @@ class TrainingGuard:
         self.switches = Switches(kill, save, every_seconds=look_every_seconds, rank=rank)
         if exit_if_killed:
             self._exit_if_killed()
-        # Slurm is asked by one rank, not by thousands.
+        # One rank queries Slurm, not thousands.
         self.preemption = preemption or Preemption(
             signals=signals,
             walltime=walltime,
@@ -128,7 +128,7 @@ class TrainingGuard:
         self._is_save_due = False
         self._last_step_at: float | None = None
         self._save_began_at: float | None = None
-        # The step after which a person asked for a save that has not ended.
+        # The step after which a person requested a save that has not ended.
         self._switched_at: int | None = None
         self._last_save_at = monotonic()
         self._log = OnceLog()
@@ -141,9 +141,7 @@ class TrainingGuard:
         return self._rank.now
 
     def step(self, step: int, /, **metrics: Any) -> None:
-        """Says that a step is done: writes its metrics, times it, and has the ranks agree on what
-        is next.
-        """
+        """Finish a step: write its metrics, time it, and let the ranks agree on the next action."""
         self._time_iteration()
         if metrics:
             if self.metrics is not None:
@@ -174,7 +172,7 @@ class TrainingGuard:
         return True
 
     def should_stop(self, step: int | None = None) -> str:
-        """Why to leave the loop, "" to continue. Once set, the reason stays."""
+        """Return the reason to leave the loop, "" to continue. Once set, the reason stays."""
         self._end_save()
         return self.stop_reason
 
@@ -236,7 +234,7 @@ class TrainingGuard:
         self._last_save_at = monotonic()
 
     def _own_verdict(self, step: int) -> tuple[int, str]:
-        """What this rank would say, and why: the most urgent first."""
+        """Return the code and reason of this rank's verdict, the most urgent first."""
         if self._checks_files() and self.switches.sees_kill():
             return _KILLED, f"the kill switch {self.switches.kill} is there"
         reason = self.preemption.reason(step)
@@ -257,7 +255,7 @@ class TrainingGuard:
         return _GO_ON, ""
 
     def _checks_files(self) -> bool:
-        """Rank 0 alone, where it can tell the others; each for itself where nothing can."""
+        """Whether this rank checks the files: only rank 0 if it can notify the others."""
         if self.all_reduce_max is not None or torch_is_distributed():
             return self.rank == 0
         if self.rank == 0 and processes_in_all() > 1:
@@ -291,7 +289,7 @@ class TrainingGuard:
         return seconds
 
     def _notify_switched(self, seconds: float) -> None:
-        """Who dropped the save switch reads in the log what came of it."""
+        """Log the saved checkpoint, for the person who dropped the save switch."""
         if self._switched_at is not None:
             say(
                 f"checkpoint saved after step {self._switched_at}, in {seconds:.0f} s, for the "

@@ -133,7 +133,7 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> Any:
-        """What the Trainer logs, on rank 0."""
+        """Write the values that the Trainer logs, on rank 0."""
         if logs and self.guard.metrics is not None:
             self.guard.metrics.write(state.global_step, **logs)
         return control
@@ -145,7 +145,7 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _saved_before(path: Path) -> list[float]:
-    """When the checkpoints beside one were saved, as `resume_from` takes it."""
+    """Return the saving times of the checkpoints beside `path`, as read by `resume_from`."""
     beside = [
         path.with_name(name)
         for name in os.listdir(path.parent)
@@ -156,7 +156,7 @@ def _saved_before(path: Path) -> list[float]:
 
 
 def _unmarked(path: Path) -> tuple[str, float]:
-    """What is wrong with a checkpoint that has no marker, "" for nothing, and when it was saved."""
+    """Return the defect of a checkpoint without a marker, "" for none, and when it was saved."""
     try:
         json.loads((path / _STATE).read_text(encoding="utf-8"))
         empty = [

@@ -1,4 +1,4 @@
-"""Gives a function the job's context where its signature asks for it."""
+"""Injection of the job's context into a function whose signature requests it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _takes(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     """
     try:
         own = inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):  # That of functools.lru_cache is C, and has none.
+    except (TypeError, ValueError):  # The one of functools.lru_cache is C, and has no signature.
         return True
     return _bound(own, args, kwargs) is not None
 
@@ -154,15 +154,15 @@ def _means_context(annotation: Any, names: Mapping[str, Any]) -> bool:
 
 def _text_means_context(text: str, names: Mapping[str, Any]) -> bool:
     try:
-        selected = eval(text, dict(names))  # As typing does with the text of an annotation.
+        selected = eval(text, dict(names))  # Like typing does with the text of an annotation.
     except Exception:
-        # A name that only a type checker imports, `X | Y` before Python 3.10, or any text: by its
-        # words.
+        # A name that only a type checker imports, `X | Y` before Python 3.10, or any text: compared
+        # as text.
         try:
             return _is_context_name(ast.parse(text.strip(), mode="eval").body, names)
         except (SyntaxError, ValueError):  # ValueError: a NUL byte.
             return False
-    # Text that means itself would be asked for ever; what is no text may compare as it likes.
+    # Text that means itself would be resolved for ever; other values may compare as they like.
     return not (isinstance(selected, str) and selected == text) and _means_context(selected, names)
 
 

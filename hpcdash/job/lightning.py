@@ -84,7 +84,7 @@ class GuardCallback(Callback):  # type: ignore[misc]
         self._validates_since = monotonic()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """After each validation; that of a few batches before the start says nothing."""
+        """Time each validation; that of a few batches before the start does not count."""
         if not trainer.sanity_checking:
             self.guard.preemption.also("validation", monotonic() - self._validates_since)
 

@@ -1,7 +1,7 @@
-"""Ends a training before its memory is full: of the host, of its control group, of its GPU.
+"""Stop of a training before its memory is full: of the host, of its control group, of its GPU.
 
-A leak that takes days costs one restart instead of a crash. Never imports torch; looks at it where
-the program has.
+A leak that takes days costs one restart instead of a crash. Never imports torch; uses it where the
+program has.
 """
 
 from __future__ import annotations
@@ -67,15 +67,16 @@ class MemoryGuard:
         self._log = OnceLog()
 
     def should_stop(self) -> str:
-        """Why to save and stop now, "" to continue. Once set, the reason stays."""
+        """Return the reason to save and stop now, "" to continue. Once set, the reason stays."""
         worst = all_reduce_highest(int(bool(self.reason())), self._all_reduce_max)
         if worst and not self._reason:
             self._reason = "another rank is almost out of memory"
         return self._reason
 
     def reason(self) -> str:
-        """As `should_stop`, of this rank alone; looks at most every few seconds, and raises
-        nothing.
+        """Return the reason to stop of this rank alone.
+
+        Checks every few seconds, and raises nothing.
         """
         now = monotonic()
         if not self._reason and now >= self._next_check:
@@ -157,7 +158,7 @@ def _group_shares(proc: str) -> Iterator[float]:
             else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         )
         for folder in folders:
-            # `max` is no number; v1 says no limit with one that no host has.
+            # `max` is no number; v1 reports no limit as a number that no host has.
             limit, usage = _number(f"{folder}/{limit_file}"), _number(f"{folder}/{usage_file}")
             if limit is None or usage is None or not 0 < limit < 1 << 60:
                 continue

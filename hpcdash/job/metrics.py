@@ -20,7 +20,7 @@ METRICS = "HPCDASH_METRICS"
 _MOST_WAITING_LINES = 10_000
 # A file that was deleted, or that another has taken the name of, would be written on unseen.
 _LOOK_SECONDS = 5.0
-# What a write may take before the training goes on without it: on a file system that is well it
+# Time limit of a write, after which the training continues without it: on a healthy file system it
 # takes microseconds.
 _WAIT_SECONDS = 2.0
 
@@ -152,7 +152,7 @@ class MetricsWriter:
             try:
                 os.close(self._file)
             except OSError as error:
-                # A network file system may say only now what became of the last writes.
+                # A network file system may report only now the errors of the last writes.
                 self._log.say(
                     "unclosed", f"{self.path}: its last lines may be missing ({error.strerror})"
                 )
@@ -160,7 +160,7 @@ class MetricsWriter:
 
 
 def _number(value: Any) -> int | float | str | None:
-    """What JSON can hold of a number; None for what is none."""
+    """Return a number as a JSON value; None for a value that is no number."""
     try:
         if hasattr(value, "item"):
             value = value.item()

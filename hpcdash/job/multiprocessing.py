@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NUMA_NODES = "/sys/devices/system/node"
-# Those that do not end at TERM, once one has failed.
+# Time for the other processes to end at TERM, once one has failed.
 _PATIENCE_SECONDS = 10.0
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 
@@ -67,7 +67,7 @@ def spawn(
             process.kill()
             process.join()
     if ended_by:
-        # What started this sees how it ended, as if it had no processes of its own.
+        # The parent sees the exit status as if this had no child processes of its own.
         os.kill(os.getpid(), ended_by)
 
 
@@ -115,9 +115,7 @@ def _run(
 
 
 def _end_with(parent: int) -> None:
-    """Has the kernel end this process when its parent is killed: nobody else would, and it has a
-    GPU.
-    """
+    """Let the kernel end this process when its parent is killed, as it would keep its GPU."""
     import ctypes
     import signal
 

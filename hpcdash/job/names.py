@@ -51,7 +51,10 @@ def find(package: str, name: str) -> Any:
 
 
 def client() -> Any:
-    """What submits tasks. Raises RuntimeError in a job that has hpcdash.job alone."""
+    """Return the client's module, which submits tasks.
+
+    Raises RuntimeError in a job that has hpcdash.job alone.
+    """
     try:
         return import_module(_CLIENT + ".cluster")
     except ModuleNotFoundError as error:

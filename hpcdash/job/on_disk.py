@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 22
 _BESIDE = ".saving@"
-# Nothing was written there for so long: by a process that is gone, and by one that cannot be seen
+# Nothing was written there for so long: by a process that is gone, and by one that is invisible
 # from here.
 _GONE_SECONDS, _SILENT_SECONDS = 600, 3600
 # Network file systems show a new name on other nodes after up to a minute.
 _SEEN_SECONDS = 120.0
-# What a disk answers that did not keep what it was given.
+# Errors of a disk that did not store the data.
 _LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 _log = OnceLog()
 
@@ -78,8 +78,9 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Waits until a folder's names are on the disk, on file systems that can say so; raises
-    nothing.
+    """Wait until a folder's names are on the disk, on file systems that report so.
+
+    Raises nothing.
     """
     try:
         sync_file(path)
@@ -138,7 +139,7 @@ def relink(path: Path) -> bool:
 
 
 def file_sums(path: Path, has_checksum: bool) -> Iterator[tuple[str, dict[str, int | str]]]:
-    """The files in a folder by name, with their sizes in bytes, and their CRC-32 if requested.
+    """Return the files in a folder by name, with sizes in bytes, and CRC-32 if requested.
 
     For links, the link text counts; the target is not looked at and need not exist.
     """
@@ -157,7 +158,7 @@ def file_sums(path: Path, has_checksum: bool) -> Iterator[tuple[str, dict[str, i
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether nobody writes to `…@HOST@PROCESS` any more, as a run that was killed leaves it."""
+    """Whether no process writes to `…@HOST@PROCESS` any more, as after a killed run."""
     host, _, process = path.name.partition("@")[2].rpartition("@")
     try:
         times = [os.lstat(path).st_mtime]
@@ -167,7 +168,7 @@ def is_abandoned(path: Path) -> bool:
             for name in names
         ]
     except OSError:
-        # Another run was first, or it is in a folder that may not be looked into.
+        # Another run was first, or it is in a folder without permission.
         return False
     # A process in another container has a number that is not seen here.
     is_gone = (
@@ -186,7 +187,7 @@ def wait_until_seen(path: Path, rank: int) -> None:
             raise RuntimeError(f"rank {rank} does not see {path}, which rank 0 resumes from")
         sleep(0.2)
         try:
-            # A listing has network file systems look again.
+            # A listing makes network file systems refresh.
             os.listdir(path.parent.parent)
         except OSError:
             # The folder itself may not be seen yet.
@@ -194,9 +195,7 @@ def wait_until_seen(path: Path, rank: int) -> None:
 
 
 def remove(path: Path) -> None:
-    """Deletes a file or a folder; one that cannot be deleted is said once, and nothing is
-    raised.
-    """
+    """Delete a file or a folder; a failure is logged once, and nothing is raised."""
     try:
         if path.is_dir() and not path.is_symlink():
             from shutil import rmtree

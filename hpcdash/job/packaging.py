@@ -9,9 +9,10 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-# What removes the venv as the script ends; a script with an EXIT trap of its own calls it there.
+# Function that removes the venv as the script ends; a script with an EXIT trap of its own calls it
+# there.
 FINISH = "hpcdash_finish"
-# Of a venv made here: what is imported is what was installed in it.
+# Mark of a venv made here: imports come from the packages installed in it.
 VENV_MARK = "hpcdash-packaged"
 _PYTHON = ('"$PY_EXEC"', True)
 _INDEX = "${SLURM_ARRAY_TASK_ID:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-}}}"
@@ -45,8 +46,10 @@ class RunnerCall:
     result_format: str | None = None
 
     def words(self) -> tuple[tuple[str, bool], ...]:
-        """The command as words, for a container's runtime to run as well: (text, whether it is bash
-        source that the node expands, such as `"$PY_EXEC"`, and not literal).
+        """Return the command as words, for a container's runtime to run as well.
+
+        A word is (text, whether it is bash source that the node expands, such as `"$PY_EXEC"`, and
+        not literal).
         """
         options: list[tuple[str, bool]] = []
         for name in (
@@ -91,8 +94,9 @@ class Packaged:
     after: tuple[str, ...] = ()
 
     def lines(self) -> tuple[str, ...]:
-        """What stands before the runner's command, and sees to it that `after` is done when the
-        script ends.
+        """Return the lines before the runner's command.
+
+        A trap runs `after` when the script ends.
         """
         finish = (
             f"{FINISH}() {{",

@@ -24,9 +24,9 @@ def packed(value: object) -> bytes:
 
 
 def unpacked(content: bytes) -> object:
-    """What `packed` was given; a plain pickle is read too.
+    """Return the object that `packed` packed; a plain pickle is read too.
 
-    Raises ValueError for what is neither.
+    Raises ValueError for other content.
     """
     # A plain pickle begins with 0x80, which is no letter of base64.
     if not content.startswith(b"\x80"):

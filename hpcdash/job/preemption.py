@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from hpcdash.job.ranks import AllReduceMax
 
-# What a save is taken to last until one was measured; no more than a twentieth of the time there
-# was at the start.
+# Assumed duration of a save until one was measured; no more than a twentieth of the time left at
+# the start.
 UNMEASURED_SAVE_SECONDS = 60.0
 _GRACE_FACTOR = 2.0
 # The least that is left for the end; no more than a twentieth either.
@@ -93,7 +93,7 @@ class Preemption:
         self.ends_at = end_time(
             walltime=walltime, exit_duration_in_mins=exit_duration_in_mins, ask_slurm=ask_slurm
         )
-        # Of the iterations that are timed, how many there are from one look to the next.
+        # Number of timed iterations between two checks.
         self.check_every_steps = 1
         twentieth = float("inf") if self.ends_at is None else max(0.0, self.ends_at - now()) / 20
         self._assumed_save = min(UNMEASURED_SAVE_SECONDS, twentieth)
@@ -116,9 +116,9 @@ class Preemption:
             self._catch(signals)
 
     def should_stop(self, step: int | None = None) -> str:
-        """Why to save and end now, "" to go on.
+        """Return the reason to save and end now, "" to continue.
 
-        Once said it stays said; asked once an iteration.
+        Once set, the reason stays; call it once per iteration.
         """
         self._time_iteration()
         worst = all_reduce_highest(int(bool(self.reason(step))), self._all_reduce_max)
@@ -139,7 +139,7 @@ class Preemption:
             self._report_signals()
 
     def reason(self, step: int | None = None) -> str:
-        """As `should_stop`, of this rank alone and without timing an iteration."""
+        """Return the reason to stop of this rank alone, without timing an iteration."""
         if not self._reason:
             at = "" if step is None else f" at step {step}"
             if self._signal is not None:
@@ -163,10 +163,10 @@ class Preemption:
         return float("inf") if self.ends_at is None else self.ends_at - self._now()
 
     def grace_seconds(self) -> float:
-        """How long before its end the training stops: 2 × (iteration + save), of the slowest
-        measured lately.
+        """Return how many seconds before its end the training stops.
 
-        Of as many iterations as there are from one look to the next; and at least some seconds.
+        It is 2 × (iteration + save), of the slowest measured lately, with as many iterations as lie
+        between two checks; and at least some seconds.
         """
         known = (
             max(self._saves, default=None),
@@ -181,27 +181,28 @@ class Preemption:
         )
 
     def sparing(self) -> AbstractContextManager[None]:
-        """What this thread starts in the block never gets the signals that warn; SIGTERM and SIGINT
-        it does.
+        """Block the warning signals for processes and threads that this thread starts in the block.
 
-        with guard.preemption.sparing():
-            wandb.init()
+        SIGTERM and SIGINT are not blocked.
+
+            with guard.preemption.sparing():
+                wandb.init()
         """
         from hpcdash.job.spared import blocked
 
         return blocked(self._spared)
 
     def iterated(self, seconds: float) -> None:
-        """Says how long an iteration took."""
+        """Record how long an iteration took."""
         self._iterations.append(float(seconds))
 
     def saved(self, seconds: float) -> None:
-        """Says how long a save took; it is not counted as part of an iteration."""
+        """Record how long a save took; it is not counted as part of an iteration."""
         self._saves.append(float(seconds))
         self._last_step_at = monotonic()
 
     def also(self, what: str, seconds: float) -> None:
-        """Says what the end takes besides the last save, as a last validation, and how long."""
+        """Record another part of the end, such as a last validation, and its duration."""
         self._also[what] = float(seconds)
 
     def close(self) -> None:
@@ -224,9 +225,7 @@ class Preemption:
                 signal.signal(number, self._before(number))
 
     def _before(self, number: int) -> Any:
-        """What handled a signal before this: of others like it that are closed by now, what did
-        before them.
-        """
+        """Return the previous handler of a signal, skipping handlers of closed Preemptions."""
         previous = self._previous.get(number)
         of = getattr(previous, "__self__", None)
         return of._before(number) if isinstance(of, Preemption) and of._is_closed else previous

@@ -1,4 +1,4 @@
-"""Which process of a training this one is, as launchers and schedulers say in its environment."""
+"""Rank of this process in a training, from the environment that launchers and schedulers set."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 MPI_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
-# How many processes Slurm started together: in a step its own number, in a batch script what was
-# asked for.
+# Number of processes that Slurm started together: in a step its own number, in a batch script the
+# requested one.
 SLURM_SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _NODES = ("NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _OF_A_LAUNCHER = ("LOCAL_RANK", "WORLD_SIZE")
@@ -47,7 +47,7 @@ def is_launcher_set(given: Mapping[str, str]) -> bool:
 
 
 def find_rank(given: Mapping[str, str]) -> int | None:
-    """A process's rank among all, None where its environment says none."""
+    """Return a process's rank among all, None where its environment has none."""
     if is_launcher_set(given):
         return _launched_rank(given)
     return first_whole_number(given, *MPI_RANKS, "SLURM_PROCID", "RANK")
@@ -58,7 +58,7 @@ def _launched_rank(given: Mapping[str, str]) -> int | None:
     if rank is not None:
         return rank
     node, local = int(given["NODE_RANK"]), int(given["LOCAL_RANK"])
-    # How many processes are on a node Lightning does not say.
+    # Lightning does not report the number of processes on a node.
     size, nodes = int(given["WORLD_SIZE"]), first_whole_number(given, *_NODES) or 0
     if node and (not nodes or size % nodes):
         return None
@@ -78,7 +78,7 @@ def rank_among_all(environment: Mapping[str, str] | None = None) -> int:
 
 
 def processes_in_all(environment: Mapping[str, str] | None = None) -> int:
-    """How many processes train together, 1 where nobody says so."""
+    """Return the number of processes that train together, 1 where it is unknown."""
     given = os.environ if environment is None else environment
     # SLURM_NTASKS is that of a batch script too, which is one process.
     names = (

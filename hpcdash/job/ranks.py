@@ -1,8 +1,8 @@
-"""How the ranks of a training agree: each says a number, all learn the highest.
+"""Agreement of a training's ranks: each gives a number, all get the highest.
 
 Imports no framework.
 
-All ranks must ask at the same places of their loops, as with any collective.
+All ranks must call it at the same places of their loops, as with any collective.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def torch_is_distributed() -> bool:
 
 
 class Rank:
-    """This process's rank among all: as given, else as torch.distributed says once it runs, else
-    its environment.
+    """This process's rank among all.
+
+    It is the given one, else torch.distributed's once it runs, else its environment's.
     """
 
     def __init__(self, given: int | None) -> None:
@@ -54,7 +55,7 @@ class Rank:
     @property
     def now(self) -> int:
         if not self._is_given and torch_is_distributed():
-            # Kept for when its group is no more.
+            # Stored for the time after its group.
             self._known = int(sys.modules["torch"].distributed.get_rank())
         return self._known
 
@@ -72,12 +73,13 @@ ALONE = "each rank looks alone for what to resume from; ask after torch.distribu
 
 
 def broadcast_from_rank_0(number: int, rank: int, all_reduce_max: AllReduceMax | None) -> int:
-    """The number of 0 or more that rank 0 gives, -1 for none, in all ranks; those of others are not
-    looked at.
+    """Return rank 0's number of 0 or more, -1 for none, in all ranks.
+
+    Those of others are ignored.
     """
     return all_reduce_highest(number + 1 if rank == 0 else 0, all_reduce_max) - 1
 
 
 def can_agree(all_reduce_max: AllReduceMax | None) -> bool:
-    """Whether ranks hear of each other at all."""
+    """Whether ranks can exchange numbers at all."""
     return all_reduce_max is not None or torch_is_distributed()

@@ -1,6 +1,4 @@
-"""What functions of jobs return, as files of their launch's folder: written, and read by jobs that
-follow.
-"""
+"""Results of jobs' functions, as files of the launch's folder: written, and read by later jobs."""
 
 from __future__ import annotations
 
@@ -39,11 +37,10 @@ def parse_result(content: bytes, form: str) -> Any:
 
 
 def load_result(path: str, form: str = PICKLE) -> Any:
-    """The result of a job that this one waited for; of a folder of this account that nobody else
-    can write to.
+    """Load the result of a job that this one waited for.
 
-    Raises FileNotFoundError where that job left none, and PermissionError where others may have
-    written it.
+    Its folder has to be this account's, and unwritable for others. Raises FileNotFoundError where
+    that job left none, and PermissionError where others may have written it.
     """
     folder = os.path.dirname(path)
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -64,5 +61,5 @@ def load_result(path: str, form: str = PICKLE) -> Any:
 
 
 def load_results(paths: list[str], form: str = PICKLE) -> list[Any]:
-    """Those of all tasks of an array."""
+    """Load the results of all tasks of an array."""
     return [load_result(path, form) for path in paths]

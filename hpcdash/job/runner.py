@@ -163,11 +163,10 @@ class _Run:
                 write_result(self.output_path, result, self.options.result_format)
         except (
             BaseException
-        ) as error:  # Whatever it was, the exit status, the file and the callbacks tell it.
+        ) as error:  # Whatever it was, the exit status, the file and the callbacks report it.
             failure, result = _failure(error), None
             self.error = error
-            # Of the two the one that programs read goes first: stderr may be on a disk that is
-            # full.
+            # The output that programs read goes first: stderr may be on a full disk.
             try:
                 self._write_failure(failure)
                 _write_to_stderr(failure.traceback)
@@ -180,7 +179,7 @@ class _Run:
     def _load(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         options = self.options
         if self.output_path:
-            # What an attempt before this one left is not this one's.
+            # Files left by an earlier attempt are not this one's.
             for path in (self.output_path, self.output_path + ".error"):
                 if os.path.exists(path):
                     os.unlink(path)
@@ -278,7 +277,7 @@ class _Run:
         try:
             with write_whole(self.output_path + ".error") as beside:
                 beside.write_text(json.dumps(reported), encoding="utf-8")
-        except Exception:  # No memory may be left as well as no disk: the callbacks are still told.
+        except Exception:  # Memory may be exhausted like the disk: the callbacks are still called.
             log.exception("the failure could not be written beside the result")
 
 
@@ -295,7 +294,7 @@ def import_main(path: str) -> None:
     loader.exec_module(module)
 
 
-# A module that nobody holds is emptied.
+# A module without a reference is emptied.
 _replaced_mains: list[Any] = []
 
 
@@ -320,7 +319,7 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     try:
         return function(*args, **kwargs)
     except SystemExit as end:
-        # A training that was told to stop leaves by sys.exit(0).
+        # A training that was requested to stop leaves by sys.exit(0).
         if end.code in (None, 0):
             return None
         raise
@@ -377,7 +376,7 @@ def _failure(error: BaseException) -> Failure:
         lines = traceback.format_exception(type(error), error, frames or error.__traceback__)
     except (
         BaseException
-    ) as another:  # As its own classes may have broken attributes that a traceback shows.
+    ) as another:  # Its own classes may have broken attributes that a traceback shows.
         lines = [
             f"{type(error).__name__}, whose traceback cannot be written: {type(another).__name__}\n"
         ]
@@ -403,8 +402,7 @@ def _write_to_stderr(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
     except BaseException:
-        # There is nowhere left to say it: its disk is full, it is closed, or the function put
-        # something else there.
+        # No output is left: its disk is full, it is closed, or the function replaced it.
         pass
 
 
@@ -419,8 +417,9 @@ def _log_to_stderr(level: str) -> None:
 
 
 def _close_streams() -> None:
-    """Python ends with 120 where what was said cannot be written at the end, whatever the
-    function's own status is.
+    """Close the streams: Python would exit with 120 where the last output cannot be written.
+
+    The function's own status would be lost.
     """
     for name in ("stdout", "stderr"):
         try:

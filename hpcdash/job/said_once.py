@@ -1,6 +1,6 @@
-"""What a training's log is told once.
+"""Messages that a training logs once.
 
-A loop of a million steps must not say a million times that a disk is gone.
+A loop of a million steps must not report a million times that a disk is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def say(text: str) -> None:
 
 
 class OnceLog:
-    """Remembers what was said, by a key."""
+    """Log that remembers its messages by key."""
 
     def __init__(self) -> None:
         self._reported: set[Hashable] = set()

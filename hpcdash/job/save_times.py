@@ -1,4 +1,4 @@
-"""How long saves of this training take, as the run before it measured.
+"""Duration of this training's saves, as the run before it measured.
 
 Measures nothing, reads no file.
 """
@@ -9,9 +9,7 @@ _known: float | None = None
 
 
 def remember(seconds: object) -> None:
-    """Takes what a checkpoint's marker says of its save; what is no number of seconds is passed
-    over.
-    """
+    """Store the duration of the save in a checkpoint's marker; ignore any other value."""
     global _known
     if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < 1e7:
         _known = float(seconds)

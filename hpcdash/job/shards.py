@@ -1,8 +1,7 @@
-"""A training's state in the files of its ranks: its tensors as torch saves them, all else as a
-pickle of plain values.
+"""State of a training in its ranks' files: tensors by torch, the rest as pickles of plain values.
 
-Reading them runs no code of whoever wrote them: the pickle may name no class, and torch loads
-weights only.
+Reading them runs no code of their writer: the pickle may name no class, and torch loads weights
+only.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ if TYPE_CHECKING:
     Tensor = Any
 
 FORMAT = 1
-# Of a model that has less, rank 0 writes it all: it takes two seconds, and one file is easier to
-# carry about.
+# Rank 0 writes a smaller model alone: it takes two seconds, and one file is easier to carry about.
 SMALL_BYTES = 2 << 30
 _PLAIN: tuple[Any, ...] = (bool, int, float, str, bytes)
-# Stands for a tensor among plain values, with its number; and says that it is a part of a DTensor.
+# Placeholder of a tensor among plain values, with its number; and the mark of a part of a DTensor.
 _TENSOR, _LOCAL = "__tensor__", "__local__"
 
 
@@ -94,8 +92,9 @@ class Parts:
         return crc32(repr(shapes).encode())
 
     def owners(self, ranks: int, is_same: Callable[[tuple[str, ...]], bool]) -> list[int]:
-        """Which rank writes each tensor: about as many bytes each, rank 0 those that may differ
-        between ranks.
+        """Return the rank that writes each tensor, with about equal bytes per rank.
+
+        Rank 0 writes the tensors that may differ between ranks.
         """
         sizes = [one.numel() * one.element_size() for one in self.tensors]
         owners = [0] * len(sizes)
@@ -194,7 +193,7 @@ def read_plain(folder: str | os.PathLike[str], rank: int) -> dict[str, Any]:
     with _own_file(path) as file:
         try:
             value = _NoClasses(file).load()
-        # Whatever bytes there are: what they make pickle raise is not told beforehand.
+        # For arbitrary bytes pickle's errors are unpredictable.
         except Exception as error:
             raise RuntimeError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict) or value.get("format") != FORMAT:
@@ -216,7 +215,7 @@ def read_tensors(folder: str | os.PathLike[str], ranks: Sequence[int]) -> dict[i
         with _own_file(path) as file:
             try:
                 found.update(torch.load(file, map_location="cpu", weights_only=True))
-            # Of torch, zipfile and pickle: there is no list of them.
+            # Errors of torch, zipfile and pickle, of which no list exists.
             except Exception as error:
                 raise RuntimeError(f"{path} cannot be read: {error}") from error
     return found
@@ -230,7 +229,7 @@ class _NoClasses(pickle.Unpickler):
 
 
 def _own_file(path: str) -> BinaryIO:
-    """Opens a file that nobody else has made.
+    """Open a file that no other user has made.
 
     Raises RuntimeError for others: a checkpoint decides what is trained.
     """

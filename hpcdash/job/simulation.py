@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_SECONDS = 0.05
 LOOKED_SUFFIX = ".looked"
-# From TERM to KILL.
+# Between TERM and KILL.
 _TERM_SECONDS = 2.0
 NODE = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_IP": "127.0.0.1", "MASTER_PORT": "2222"}
 
@@ -85,7 +85,7 @@ def _simulate(
         process = subprocess.Popen(program, env=given, start_new_session=True)
     except OSError as error:
         return _report(f"{program[0]} cannot be started: {error.strerror}", 127)
-    # What ends this is to end all that it has started.
+    # A signal that ends this must end all processes it has started.
     signal.signal(signal.SIGTERM, _end)
     started_at = monotonic()
     try:
@@ -110,10 +110,9 @@ def _simulate(
 def _why_late(
     process: subprocess.Popen[bytes], command: str, started_at: float, grace: float, imports: float
 ) -> str:
-    """Wait for the program's end or its go_suspend(), as the pool does; '' for these, else why it
-    has to be ended.
+    """Wait for the program's end or its go_suspend(), like the pool; return why it has to be ended.
 
-    What still imports is waited for: asked in a pool it would lose nothing.
+    '' for these. A program that still imports is waited for: in a pool it would lose nothing.
     """
     queried_at = monotonic()
     seen_at = None

@@ -1,10 +1,10 @@
-"""Has processes that are started outlive a signal to the whole step, as Slurm's warning.
+"""Survival of child processes at a signal to the whole step, such as Slurm's warning.
 
 Handles no signal itself.
 
-A handler of Python's is gone in a program that is started: what was handled there ends it by
-default. Blocked stays blocked, and what is blocked for the moment of the start is lost to nobody:
-here it is delivered right after.
+A handler of Python's is gone in a program that is started: a signal handled before ends it by
+default. Blocked stays blocked, and a signal blocked for the moment of the start is not lost: here
+it is delivered right after.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-# Which signals, once for each that wants it.
+# Signals, once for each user of them.
 _spared: list[int] = []
 _has_wrapped = False
 
 
 def spare_workers_from(numbers: Iterable[int]) -> None:
-    """From now on what multiprocessing starts by spawn and forkserver has these signals blocked."""
+    """Block these signals in processes that multiprocessing starts by spawn or forkserver."""
     global _has_wrapped
     _spared.extend(numbers)
     if _has_wrapped or not _spared:

@@ -1,4 +1,4 @@
-"""What is told of a run: its beginning, its end, its completion, and what the scheduler says."""
+"""Events of a run: its start, end and completion, and the scheduler's reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class RunStatus(str, Enum):
-    """How a function ended; equal to its word."""
+    """Result of a function; equal to its word."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -20,9 +20,7 @@ class RunStatus(str, Enum):
 
 
 class EmittedBy(str, Enum):
-    """Who tells of a completion: the runner on the node, or the client that heard it from the
-    scheduler.
-    """
+    """Source of a completion: the runner on the node, or the client by the scheduler's report."""
 
     RUNNER = "runner"
     CLIENT = "client"
@@ -32,9 +30,7 @@ class EmittedBy(str, Enum):
 
 @dataclass(frozen=True)
 class Launch:
-    """What the submitter named: the function, the job's folder, its logs, and its own id of the
-    submission.
-    """
+    """Values named by the submitter: function, job's folder, logs, and own ID of the submission."""
 
     module: str = ""
     function: str = ""
@@ -65,7 +61,7 @@ class RunBegin:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a function, or the way to it, raised."""
+    """Exception raised by a function, or before its call."""
 
     type: str
     message: str
@@ -131,10 +127,10 @@ class Completed(_MayFail):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What the scheduler says of a job at a time, in its own word. Told to the client's callbacks.
+    """State of a job at a time, in the scheduler's own word; passed to the client's callbacks.
 
-    `is_ended` only where the scheduler or its history says so: a job that vanished has not ended.
-    `is_success` is None where that is not known.
+    `is_ended` is set only where the scheduler or its history reports it: a job that vanished has
+    not ended. `is_success` is None where that is unknown.
     """
 
     job_id: str
@@ -146,7 +142,7 @@ class JobStatus:
     reason: str | None = None
 
 
-# As they are called elsewhere.
+# Names used elsewhere.
 RunBeginContext, RunEndContext, CompletedContext, JobStatusUpdatedContext = (
     RunBegin,
     RunEnd,

@@ -21,14 +21,14 @@ from hpcdash.job.aside import Aside
 from hpcdash.job.said_once import OnceLog
 
 SUSPEND, SUSPEND_READY = "HPCDASH_SUSPEND", "HPCDASH_SUSPEND_READY"
-# A file that the first look makes: until then a program may be importing. Only the simulation sets
-# it.
+# A file that the first check creates: until then a program may be importing. Only the simulation
+# sets it.
 SUSPEND_LOOKED = "HPCDASH_SUSPEND_LOOKED"
-# What is beside the command's file, not empty once a process has seen the command.
+# The file beside the command's, not empty once a process has seen the command.
 SEEN_SUFFIX = ".seen"
-# What is beside it, not empty once the task has saved and waits to be ended.
+# The file beside it, not empty once the task has saved and waits to be ended.
 READY_SUFFIX = ".ready"
-# A look opens a file, on a network file system as a rule: a loop of short steps asks the process
+# A check opens a file, usually on a network file system: a loop of short steps asks the process
 # instead.
 _EVERY_SECONDS = 0.2
 _WAIT_SECONDS = 2.0
@@ -38,8 +38,10 @@ _log = OnceLog()
 
 
 def suspend_deadline(queried_at: float, seen_at: float | None, grace_seconds: float) -> float:
-    """When a task that was asked to suspend is ended by force: it has `grace_seconds` to see the
-    command, and as long from then on to save. `seen_at` is None where it has not seen it.
+    """Return when a task requested to suspend is ended by force.
+
+    It has `grace_seconds` to see the command, and as long from then on to save. `seen_at` is None
+    where it has not seen it.
     """
     latest = queried_at + grace_seconds
     if seen_at is None:
@@ -48,7 +50,7 @@ def suspend_deadline(queried_at: float, seen_at: float | None, grace_seconds: fl
 
 
 class _Command:
-    """What this process knows of the command; once seen it stays."""
+    """State of the command in this process; once seen it stays."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -74,7 +76,8 @@ class _Command:
 
     def _is_given(self) -> bool:
         try:
-            # Opened anew at each look: a network file system shows what is new to whoever opens.
+            # Opened again at each check: a network file system shows new content only after an
+            # open.
             file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:
                 is_given = bool(os.read(file, 1))
@@ -120,7 +123,7 @@ def go_suspend() -> None:
 
     from hpcdash.job.said_once import say
 
-    # What catches TERM to save has saved by now.
+    # A handler of TERM that saves has saved by now.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     while not _make(path, b"ready\n"):

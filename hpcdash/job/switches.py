@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from hpcdash.job.ranks import AllReduceMax
 
 KILL_SWITCH, SAVE_SWITCH = "HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH"
-# A look takes microseconds on a file system that is well. Before the start nothing is held up by
-# waiting longer.
+# A check takes microseconds on a healthy file system. Before the start a longer wait delays
+# nothing.
 _WAIT_SECONDS, _WAIT_AT_START_SECONDS = 2.0, 10.0
 
 

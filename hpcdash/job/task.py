@@ -51,7 +51,7 @@ class Task:
         return client().submit_task(self, args, kwargs)
 
     async def asubmit(self, *args: Any, **kwargs: Any) -> Any:
-        """As `submit`, in an event loop."""
+        """Submit in an event loop, like `submit`."""
         return await client().asubmit_task(self, args, kwargs)
 
     def map(self, items: Iterable[Any], *, at_most: int | None = None, **kwargs: Any) -> Any:
@@ -63,7 +63,7 @@ class Task:
         return client().map_task(self, items, kwargs, at_most)
 
     async def amap(self, items: Iterable[Any], *, at_most: int | None = None, **kwargs: Any) -> Any:
-        """As `map`, in an event loop."""
+        """Submit an array in an event loop, like `map`."""
         return await client().amap_task(self, items, kwargs, at_most)
 
 

@@ -1,6 +1,4 @@
-"""`model.try_save`: saves a training when its pool's coordinator asks it to suspend, then suspends
-it.
-"""
+"""`model.try_save`: saves a training at its pool's request to suspend, then suspends it."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ class TrySave:
             self._replicated = not self._is_distributed or (
                 _is_ddp(parts[0]) and not _is_zero(self._parts)
             )
-        # How often it was called since the training began: what its checkpoints are named by.
+        # Number of calls since the training started: its checkpoints are named by it.
         self._calls = 0
         self._is_in_pool: bool | None = None
 
@@ -127,7 +125,7 @@ class TrySave:
         return reported["epoch"], reported["step"], state["others"]
 
     def _writes(self) -> bool:
-        """Whether this process saves: rank 0 alone where the ranks do not hear of each other."""
+        """Whether this process saves: rank 0 alone where the ranks cannot communicate."""
         if not self._is_distributed and processes_in_all() > 1:
             _log.say(
                 "alone",

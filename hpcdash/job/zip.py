@@ -9,7 +9,7 @@ import os
 import sys
 import zipfile
 
-# The earliest time a zip can say: the same files give the same bytes.
+# The earliest time a zip can store: the same files give the same bytes.
 _WHEN = (1980, 1, 1, 0, 0, 0)
 # First on PYTHONPATH it would hide an hpcdash that is installed, which a job may run as well.
 # A folder whose file is missing or cannot be read is none that hpcdash is installed in.

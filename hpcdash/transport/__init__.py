@@ -1,3 +1,1 @@
-"""The only way to a cluster: run a command there, stream one, and ask the person what a login node
-wants to know.
-"""
+"""Access to a cluster: run a command there, stream one, and prompt the person for a login node."""

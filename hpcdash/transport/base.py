@@ -1,4 +1,4 @@
-"""What every transport can do, and what it may ask a person."""
+"""Interface of every transport, and its prompts to a person."""
 
 from __future__ import annotations
 
@@ -13,21 +13,19 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT_SECONDS = 30.0
 DEFAULT_CAP_BYTES = 256 * 1024 * 1024
-# What a script prints before it has called the scheduler is less: the clock, the user, their
-# groups.
+# A script's output before it has called the scheduler is less: the clock, the user, their groups.
 HEAD_BYTES = 1024
 # Takes a piece of what a command writes on stderr while it runs.
 OnOutput = Callable[[bytes], None]
 
 
 class CommandResult(Struct, frozen=True):
-    """How a command ended: `status` as a shell gives it (128 + signal), what it wrote as bytes, and
-    how long it took.
+    """Result of a command: `status` as a shell gives it (128 + signal), output, and duration.
 
     `truncated` is true when it wrote more than the cap and was ended for that; `is_copy` where it
-    read a copy that is kept here, and the cluster was not asked. `answer_seconds` is how long it
-    ran before the first byte of output beyond HEAD_BYTES, or its end: what it took of the
-    scheduler's time, whatever the line makes of the rest; None where nobody measured it.
+    read a local copy, without a query to the cluster. `answer_seconds` is how long it ran before
+    the first byte of output beyond HEAD_BYTES, or its end: the scheduler's time, independent of the
+    connection's; None where it was not measured.
     """
 
     argv: tuple[str, ...]
@@ -41,17 +39,16 @@ class CommandResult(Struct, frozen=True):
 
 
 class PromptField(Struct, frozen=True):
-    """One thing a login node asks for; `secret` is typed unseen."""
+    """One field of a login node's prompt; `secret` is typed unseen."""
 
     label: str
     secret: bool = True
 
 
 class Prompt(Struct, frozen=True):
-    """What a login node asks: `hop` is user@host[:port], `title` and `instructions` are its own
-    (hostile) words.
+    """Prompt of a login node: `hop` is user@host[:port], the rest its own (hostile) text.
 
-    `said` is what it said since it last asked, which was shown already.
+    `said` is its output since its last prompt, which was shown already.
     """
 
     hop: str
@@ -80,15 +77,11 @@ class Prompter(Protocol):
         ...
 
     def show(self, hop: str, text: str) -> None:
-        """Show what `hop` says (its own, hostile words) and asks no answer to: a banner, "Pushed a
-        login request".
-        """
+        """Show `hop`'s (hostile) output that needs no answer: a banner, "Pushed a login …"."""
         ...
 
     def waiting(self, hop: str) -> None:
-        """Tell that `hop` has asked nothing for a while and may wait for an approval on another
-        device.
-        """
+        """Notify that `hop` has not prompted for a while and may wait for an approval elsewhere."""
         ...
 
     async def answer(self, prompt: Prompt) -> list[str] | None:
@@ -107,12 +100,12 @@ class Stream(Protocol):
 
 
 class Health(Struct):
-    """How a connection is, for the status line and the clusters view.
+    """Health of a connection, for the status line and the clusters view.
 
-    `state` is one of: idle, connecting, asking, connected, lost, failed. `detail` says why in
-    words. `asking` means that a person may be needed: a prompt is open, or the host waits for an
-    approval. `words` is what the hosts said in this login or the last, each line after its hop
-    (their own, hostile words), `waiting_since` when (monotonic) the wait for the person began.
+    `state` is one of: idle, connecting, asking, connected, lost, failed. `detail` is the reason as
+    text. `asking` means that a person may be needed: a prompt is open, or the host waits for an
+    approval. `words` is the hosts' (hostile) output in this login or the last, each line after its
+    hop, `waiting_since` when (monotonic) the wait for the person began.
     """
 
     state: str = "idle"
@@ -152,11 +145,11 @@ class Transport(Protocol):
         cap_bytes: int = DEFAULT_CAP_BYTES,
         on_output: OnOutput | None = None,
     ) -> CommandResult:
-        """Run one command to its end; `said` is called with each piece of its stderr as it comes.
+        """Run one command to its end; `on_output` gets each piece of its stderr as it comes.
 
         Raises CommandTimedOut after `limit_seconds` (the command and its children are ended there
-        too, the connection stays), UnreachableError when the line fails. A command that is not
-        there ends with status 127.
+        too, the connection stays), UnreachableError when the connection fails. A missing command
+        exits with status 127.
         """
         ...
 
@@ -165,13 +158,11 @@ class Transport(Protocol):
         ...
 
     async def adopt_login_environment(self) -> bool:
-        """Look for commands where a login shell would (PATH and the like); True when that changed
-        anything.
-        """
+        """Use the PATH and the like of a login shell; True if that changed anything."""
         ...
 
     def prepend_path(self, folder: str) -> None:
-        """Look for commands in `folder` before the PATH there, from the next command on."""
+        """Search commands in `folder` before the PATH there, from the next command on."""
         ...
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:

@@ -88,10 +88,10 @@ def _public_key(known: KnownKey) -> asyncssh.SSHKey | None:
 
 
 def algorithms(trusted: Sequence[asyncssh.SSHKey], with_certificates: bool) -> list[str]:
-    """Known types of key first, so that a host is asked for the key we know; the others after them.
+    """Return the known types of key first, so that a host sends the known key; the others follow.
 
-    Without the others a host whose key changed its type would fail without a word about its key.
-    Certificates are asked for only where an authority is known for the host.
+    Without the others a host whose key changed its type would fail without a message about its key.
+    Certificates are requested only where an authority is known for the host.
     """
     first = [algorithm for key in trusted for algorithm in key.sig_algorithms]
     certificates = get_default_certificate_algs() if with_certificates else []

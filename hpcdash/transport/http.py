@@ -1,4 +1,4 @@
-"""A server that is asked over HTTP: a command is a method and the paths it is for."""
+"""Transport to an HTTP server: a command is a method and its paths."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
 _READ_BYTES = 1 << 16
-# As many requests at once; a dashboard is one process.
+# Most requests at once; a dashboard is one process.
 _REQUESTS = 4
 _CONNECT_SECONDS = 10.0
 _DENIED = (401, 403)
 _SAID_LETTERS = 200
 _NO_ANSWER = "it closed the connection without an HTTP answer"
-# The dashboard of Ray 2.9 fails on a request that does not say who sends it.
+# The dashboard of Ray 2.9 fails on a request without a user agent.
 _PROGRAM = "hpcdash"
 
 
@@ -67,14 +67,12 @@ class _Writer(Protocol):
     def close(self) -> None: ...
 
 
-# Which of a script's arguments are paths.
+# Positions of a script's arguments that are paths.
 PathPositions = Callable[[Sequence[str]], Sequence[int]]
 
 
 class Response(Struct, frozen=True):
-    """A response with its body; `epoch_seconds` is what the server's clock said, None where it told
-    no time.
-    """
+    """Response with its body; `epoch_seconds` is the server's clock, None where it sent no time."""
 
     status: int
     reason: str
@@ -197,13 +195,13 @@ class HttpTransport:
         return False
 
     def prepend_path(self, folder: str) -> None:
-        """No commands are looked for here."""
+        """Do nothing, as no commands are searched here."""
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
         return await self._beside(argv).interact(argv, terminal)
 
     def _beside(self, argv: tuple[str, ...]) -> Transport:
-        """Where commands run; raises CommandMissing where there is no such place."""
+        """Return the transport of commands; raises CommandMissing where there is none."""
         if self._shell is None:
             raise CommandMissing(
                 f"{self.name} is an HTTP server: no command can be run there",
@@ -329,8 +327,9 @@ class HttpTransport:
             writer.close()
 
     async def _log_in(self, force: bool = False) -> None:
-        """Open the line to the login node; how long that may take is its own matter, for it may ask
-        a person.
+        """Open the connection to the login node.
+
+        It limits its own time, as it may prompt a person.
         """
         if self._login is not None:
             await self._login.connect(force=force)
@@ -349,7 +348,7 @@ class HttpTransport:
         except TimeoutError:
             raise self._lost(f"no connection within {_CONNECT_SECONDS:g} s") from None
         except OSError as error:
-            # asyncio words the errno anew, with the address once more.
+            # asyncio formats the errno again, with the address once more.
             errno = None if isinstance(error, ssl.SSLError | gaierror) else error.errno
             raise self._lost(
                 os.strerror(errno) if errno else error.strerror or str(error)
@@ -393,7 +392,7 @@ class HttpTransport:
     async def _run_on_logs(
         self, argv: tuple[str, ...], parts: tuple[str, ...], limit_seconds: float, cap_bytes: int
     ) -> CommandResult:
-        """What a script that reads files prints of copies of the logs it names."""
+        """Run a script that reads files on local copies of the logs that it names."""
         arguments = list(parts[4:])
         for position in self._file_readers[parts[2]](arguments):
             arguments[position] = str(

@@ -28,7 +28,7 @@ def fingerprint(blob: bytes) -> str:
 
 
 def name_in_file(host: str, port: int = DEFAULT_PORT) -> str:
-    """How known_hosts names a host: lower case, [host]:port where the port is not 22."""
+    """Return a host's name in known_hosts: lower case, [host]:port where the port is not 22."""
     return host.lower() if port == DEFAULT_PORT else f"[{host.lower()}]:{port}"
 
 
@@ -64,9 +64,9 @@ class KnownKeys(Struct, frozen=True):
 
 
 def known_keys(paths: Iterable[Path], host: str, port: int = DEFAULT_PORT) -> KnownKeys:
-    """Look a host up; as ssh does, a name with another port than 22 falls back to the name alone.
+    """Look up a host's keys; like in ssh, a name with another port than 22 falls back to the name.
 
-    Files that are missing or unreadable, and lines that are no entries, are passed over.
+    Missing or unreadable files, and lines that are no entries, are skipped.
     """
     files = [(path, _lines(path)) for path in paths]
     found = _matching(files, name_in_file(host, port))

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 STATUS_MISSING = 127
 STATUS_NOT_EXECUTABLE = 126
-# What a shell says of a command ended by SIGTERM.
+# A shell's status for a command ended by SIGTERM.
 STATUS_TERMINATED = 128 + signal.SIGTERM
-# What a program on a terminal wrote last comes within this after its end.
+# The last output of a program on a terminal comes within this after its end.
 _LAST_WORDS_SECONDS = 0.3
-# Once the command has ended, whoever else holds its stdout has this long.
+# Time for other holders of stdout after the command has exited.
 _DRAIN_SECONDS = 1.0
 _STREAM_CHUNK_BYTES = 1 << 18
 _STDERR_KEPT_BYTES = 4000
@@ -192,7 +192,7 @@ async def run_process(
 
     `shown_argv` stands for `argv` in the answer and in errors. `marked` cuts the command's own
     output out of stdout and stderr; `stdin` is sent once it has begun, which may take
-    `begin_seconds`. `said` gets stderr as it comes. At a limit raises CommandTimedOut, or what
+    `begin_seconds`. `on_output` gets stderr as it comes. At a limit raises CommandTimedOut, or what
     `expired` makes of stdout and stderr. A missing program is status 127.
     """
     shown = argv if shown_argv is None else shown_argv
@@ -236,7 +236,7 @@ async def run_process(
                 failure.answer_seconds = gatherer.answer_seconds
             raise failure from None
         finally:
-            # Whoever gives up on a command may close the loop next: its end has to be told before.
+            # The caller that gives up on a command may close the loop next: report the end before.
             await child.kill()
     returncode = child.returncode
     seconds = time.monotonic() - started
@@ -280,8 +280,9 @@ class ProcessStream:
 
 
 class EmptyStream:
-    """What a program that could not be started prints: nothing, with the reason in `stderr` and
-    `status`.
+    """Empty output of a program that could not be started.
+
+    `stderr` and `status` have the reason.
     """
 
     def __init__(self, status: int, stderr: bytes) -> None:
@@ -387,7 +388,7 @@ class _PtyProcess:
         termios.tcsetwinsize(self._output.fileno(), (lines, columns))
 
     def close(self) -> None:
-        """Hang up: whoever has the terminal still gets SIGHUP."""
+        """Hang up: other holders of the terminal still get SIGHUP."""
         for transport in self._transports:
             transport.close()
         if self._keys is not None:
@@ -414,7 +415,7 @@ async def interact_with_process(
     columns, lines = terminal.size
     termios.tcsetwinsize(theirs, (lines, columns))
     try:
-        # The shell says what cannot be run, and with which status.
+        # The shell reports which command cannot be run, and with which status.
         parts = ("/bin/sh", "-c", 'exec "$@"', "sh", *argv)
         child = ChildProcess(
             parts,
@@ -522,5 +523,5 @@ class LocalTransport:
         return await interact_with_process(argv, terminal, environment=self._environment)
 
     async def close(self) -> None:
-        """Nothing is open between commands."""
+        """Set the state to idle; no connection is open between commands."""
         self.health.state = "idle"

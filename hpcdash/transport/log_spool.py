@@ -21,22 +21,21 @@ from urllib.parse import unquote_to_bytes
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import HpcdashError, UnreadableOutput
 
-# A log that nobody has read for so long is followed no further.
+# A log that was not read for so long is followed no further.
 _IDLE_SECONDS = 30.0
 # A stream that sent nothing for so long has sent all there is for now.
 _QUIET_SECONDS = 0.3
 _FIRST_BYTES_SECONDS = 5.0
-# Of a larger log no more is copied: it would fill the disk of this machine.
+# No more of a larger log is copied: it would fill the disk of this machine.
 _MOST_BYTES = 4 << 30
-# Copies that nobody reads are removed: after so long, or sooner where all of them together are
-# larger.
+# Unread copies are removed: after so long, or sooner where all of them together are larger.
 _UNREAD_SECONDS = 600.0
 _MOST_BYTES_TOGETHER = 8 << 30
 # Longer lines are read in pieces.
 _LONGEST_LINE = 1 << 20
-# The last bytes that were read tell whether a copy is still of the same log.
+# The last bytes that were read identify the log of a copy.
 _MARK_BYTES = 64
-# The time of a copy, in epoch seconds, where nobody knows when its log was written.
+# The time of a copy, in epoch seconds, where the time of its log is unknown.
 _UNKNOWN = 0
 # Gives the HTTP status and the body of a request, piece by piece.
 OpenStream = Callable[[str], AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]]
@@ -99,7 +98,7 @@ class LogSpool:
             for key in [key for key in self._parts if key.startswith(f"{request}#")]:
                 self._parts.pop(key).file.unlink(missing_ok=True)
             unread.append(copy)
-        # Others may ask for a log while a stream ends.
+        # Others may request a log while a stream ends.
         for copy in unread:
             await copy.close()
             copy.file.unlink(missing_ok=True)
@@ -116,7 +115,7 @@ class LogSpool:
 
 
 class _Part:
-    """Those lines of a copy that begin with a match of a pattern, without it."""
+    """Lines of a copy that begin with a match of a pattern, without the match."""
 
     def __init__(self, whole: Path, file: Path, pattern: re.Pattern[bytes]) -> None:
         self.file = file

@@ -1,6 +1,4 @@
-"""How long a login may take: the network's steps are short, and a person's are as long as the host
-allows.
-"""
+"""Time limits of a login: short for the network's steps, the host's own for a person's."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ T = TypeVar("T")
 # The host ends a login that takes too long, after 120 s as a rule (sshd_config(5), LoginGraceTime).
 # This is for a host that never does, or whose connection has died unseen.
 PERSON_SECONDS = 600.0
-# A host that asked nothing and is silent for this long probably waits for an approval on another
+# A host that has not prompted and is silent for this long probably waits for an approval on another
 # device.
 SILENT_SECONDS = 3.0
 _CANCEL_SECONDS = 2.0
@@ -47,7 +45,7 @@ class LoginClock:
 
     @property
     def elapsed_seconds(self) -> float:
-        """How long this attempt has taken."""
+        """Duration of this attempt."""
         return time.monotonic() - self._began
 
     @property
@@ -103,7 +101,7 @@ class LoginClock:
                 ):
                     is_silent = True
                     silent()
-                # Whose turn it is may change meanwhile.
+                # The awaited side may change meanwhile.
                 await asyncio.wait({task}, timeout=min(left, self.seconds, 1.0))
             return task.result()
         finally:

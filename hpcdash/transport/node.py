@@ -53,13 +53,12 @@ _OPTIONS = (
     "-oForwardX11=no",
 )
 
-# $1 host, $2 the longest time in seconds, $3 the command as a login shell takes it, then the words
-# of ssh.
-# The command ends when its stdin does: whoever ends this group of processes, or this shell alone,
-# ends it over there as well. So stdin is held open by a process here as long as this shell is there
-# ($$), which gives its number first (read takes no more than the line) and then our own stdin.
-# A shell may say of that process that it was ended: fd 3 is the stderr that is the command's alone.
-# A node that is this machine needs no ssh: one machine may be login node and node.
+# $1 host, $2 the longest time in seconds, $3 the command as a login shell takes it, then the
+# arguments of ssh. The command ends when its stdin does: ending this group of processes, or this
+# shell alone, ends it over there as well. So stdin is held open by a process here as long as this
+# shell exists ($$), which prints its number first (read takes no more than the line) and then our
+# own stdin. A shell may report that this process was ended: fd 3 is the stderr of the command
+# alone. A node that is this machine needs no ssh: one machine may be login node and node.
 _THROUGH_SCRIPT = r"""
 host=$1 seconds=$2 command=$3; shift 3
 here=$(uname -n)
@@ -79,7 +78,8 @@ sh -c '
 }
 """
 
-# $1 host, $2 the command as a login shell takes it, then the words of ssh, on a person's terminal.
+# $1 host, $2 the command as a login shell takes it, then the arguments of ssh, on a person's
+# terminal.
 _INTERACT_SCRIPT = r"""
 host=$1 command=$2; shift 2
 here=$(uname -n)
@@ -181,7 +181,7 @@ class ThroughNode:
         return False
 
     def prepend_path(self, folder: str) -> None:
-        """What is run there is POSIX's own, wherever it is."""
+        """Do nothing, as only POSIX programs run there."""
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
         """Run a command on the node on a person's terminal, who may be asked for a password; see
@@ -201,7 +201,7 @@ class ThroughNode:
         return await self._transport.interact((*parts, "--"), terminal)
 
     async def close(self) -> None:
-        """Nothing is open between commands."""
+        """Do nothing, as no connection is open between commands."""
 
     def _through(self, command: RemoteCommand, limit_seconds: float) -> tuple[str, ...]:
         """The command for the login node; raises NodeUnreached for a name that no command is
@@ -250,9 +250,7 @@ class _CutStream:
 
 
 def _own_stderr(command: RemoteCommand, on_output: OnOutput | None) -> OnOutput | None:
-    """Return `said` for what the command itself writes on stderr, without what rc files print
-    before it.
-    """
+    """Return `on_output` for the command's own stderr, without the output of rc files before it."""
     if on_output is None:
         return None
     marked = command.stderr()

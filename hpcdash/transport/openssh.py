@@ -217,7 +217,10 @@ class OpenSshTransport:
         )
 
     async def close(self) -> None:
-        """Nothing of ours is open between commands; a person's master is left alone."""
+        """Set the state to idle.
+
+        No connection of ours is open, and a person's master is left alone.
+        """
         self.health.state = "idle"
 
     def _ssh(self, command: RemoteCommand) -> tuple[str, ...]:

@@ -139,9 +139,7 @@ class ReplayTransport:
     async def _run_on_files(
         self, argv: tuple[str, ...], limit_seconds: float, cap_bytes: int
     ) -> CommandResult:
-        """What a script prints of the recorded files: all were written at the recording's moment,
-        by who made it.
-        """
+        """Run a script on the recorded files, which have the recording's time and user."""
         parts = without_env(argv)
         self.asked.append(parts)
         there = tuple(

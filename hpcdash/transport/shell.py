@@ -24,13 +24,13 @@ from hpcdash.errors import (
 # sshd hands the string to the login shell as one argument; Linux allows 131 072 bytes for one
 # (MAX_ARG_STRLEN).
 LONGEST_COMMAND_BYTES = 120_000
-# The remote limit stands behind the one kept here: it matters only when the line is dead and
+# The remote limit is longer than the local one: it matters only when the connection is dead and
 # neither side knows.
 REMOTE_GRACE_SECONDS = 5
 STDIN_COMPLETE = b"go\n"
 # A login shell whose rc files take longer to come to a command will not come to it.
 BEGIN_SECONDS = 30.0
-# What rc files may print around a command.
+# Most output of rc files around a command.
 NOISE_BYTES = 64 << 10
 # A status from here on is a signal's.
 _SIGNALLED = 128
@@ -48,7 +48,7 @@ _NOTE_PIDS = b"_b() { p=$!; }; _w() { i=$!; }; "
 _START = (
     'exec 4>&2; _m() {{ printf %b "\\0036{marker} $1\\0012"; }}; _x() {{ _m end; _m end >&4; exit '
     "$1; }}; "
-    # Where stderr is joined to stdout its line comes first, and is not taken for output.
+    # If stderr is joined to stdout its line comes first, and is not taken for output.
     "echo {marker} stderr >&2; echo {marker}; "
     'eval "$(printf %b "{encoded}")"; '
     'command -v "$1" >/dev/null || {{ echo "$1: command not found" >&2; _x 127; }}; '
@@ -59,7 +59,7 @@ _START = (
     "kill -KILL $p; }}; "
     'trap "_e 2>/dev/null; _x 143" HUP INT TERM; '
 )
-# Whoever reads fd 3 sees its end when the channel is closed or sshd is gone, and ends the command.
+# The reader of fd 3 sees its end when the channel is closed or sshd is gone, and ends the command.
 _WITHOUT_STDIN = (
     '"$@" 3<&- 4>&- & _b; '
     '( while read -r x; do :; done; trap "" PIPE; _m stdin >&4; _e ) <&3 >/dev/null 2>&1 & _w; '
@@ -237,7 +237,7 @@ class MarkedOutput:
 
     @property
     def rest(self) -> bytes:
-        """What is held back and is output after all, once no more comes."""
+        """Rest of the held-back bytes, which are output once no more comes."""
         return self._held
 
     @property
@@ -307,10 +307,12 @@ def shell_failure(
     *,
     is_sent: bool,
 ) -> UnreachableError | None:
-    """Why a shell that ended with `status` did not run a command as it should have; None where it
-    did.
+    """Return why a shell that exited with `status` did not run a command properly.
 
-    `said` is the command's own stderr; `is_sent`: it reads no stdin, without which it does nothing.
+    None where it did.
+
+    `reported` is the command's own stderr; `is_sent`: it reads no stdin, without which it does
+    nothing.
     """
     if failure := noise_failure(where, program, stdout, stderr, is_sent=is_sent):
         return failure

@@ -1,4 +1,4 @@
-"""Asks a login shell, of whatever kind, for what it sets that other shells do not have."""
+"""Environment of a login shell, of any kind, that other shells do not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A login node over ssh: one connection, kept, with commands in parallel channels."""
+"""Login node over ssh: one persistent connection, with commands in parallel channels."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ MOST_LOGINS = 6
 LOGINS_SECONDS = 300.0
 # A stream whose line died unseen ends on the login node after a day at most.
 STREAM_LIMIT_SECONDS = 86_400.0
-# What only a person can mend is not tried again until a person asks for it.
+# Errors that only a person can fix are not retried until a person requests it.
 _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused, ConfigError)
 _OPENED_AGAIN = "It is opened again with the next command."
 _LOG_IN_AGAIN = "Log in again: ctrl+r in the dashboard, or run the command again."
@@ -322,7 +322,7 @@ class SshTransport:
         self.health.state, self.health.detail, self.health.retry_at = "idle", "", None
 
     async def _open_line(self, force: bool = False) -> SshLine:
-        """The open line; all who ask while it is being opened wait for the same attempt."""
+        """Return the open connection; all callers wait for the same attempt to open it."""
         if self._line is not None:
             return self._line
         if self._opening is None:
@@ -334,7 +334,7 @@ class SshTransport:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # Nobody is left who wants it: no prompt may stay open for nobody.
+            # No caller is left: no prompt may stay open.
             if self._waiting == 1 and not opening.done():
                 opening.cancel()
             if opening.cancelled() and not _being_cancelled():
@@ -352,7 +352,7 @@ class SshTransport:
             raise error.with_traceback(None)
         if wait := self._login_wait_seconds():
             self.health.retry_at = time.time() + wait
-            # Why the last login failed says more than how many there were.
+            # The reason of the last failure is more useful than the number of logins.
             self._last_error = error or NotSent(
                 f"The line to {self.name} was lost too often: {MOST_LOGINS} logins within "
                 f"{format_age(LOGINS_SECONDS)}.",
@@ -362,7 +362,7 @@ class SshTransport:
             raise self._last_error.with_traceback(None)
 
     def _login_wait_seconds(self) -> float:
-        """How long until the line may be opened again by itself; 0: now."""
+        """Return the seconds until the connection may be reopened automatically; 0: now."""
         if len(self._logins) < MOST_LOGINS:
             return 0.0
         return max(0.0, self._logins[0] + LOGINS_SECONDS - time.monotonic())
@@ -392,7 +392,7 @@ class SshTransport:
         except (UnreachableError, ConfigError) as failed:
             error = failed
             if not isinstance(failed, _NEEDS_A_PERSON):
-                # Another try would ask the person again.
+                # Another attempt would prompt the person again.
                 error = (LoginRequired if self._is_attended else NotSent)(
                     failed.message, failed.next_step
                 )
@@ -419,7 +419,7 @@ class SshTransport:
 
     @property
     def _is_attended(self) -> bool:
-        """Whether the last login took a person, so that another one has to be asked for."""
+        """Whether the last login took a person, so that another one has to be requested."""
         return self._login is not None and self._login.attended
 
     def _lost(self, reason: str) -> None:
@@ -441,7 +441,7 @@ class SshTransport:
             )
         elif self._opening is None and not self._login_wait_seconds():
             self._opening = asyncio.create_task(self._open())
-            # Whoever needs the line next is given its error.
+            # The next caller gets the connection's error.
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _start(
@@ -454,13 +454,14 @@ class SshTransport:
         does_read: bool = False,
         terminal: Terminal | None = None,
     ) -> asyncssh.SSHClientChannel[bytes]:
-        """Open a channel and start the command in it; a channel that opens after we gave up is
-        closed again.
+        """Open a channel and start the command in it.
 
-        A login node frees a session a moment after its command has ended: a refused channel is
-        asked for again. A command that `does_read` does nothing before its stdin is whole, so that
-        one that did not start is NotSent. With a `terminal` it has one there, and other commands
-        that run are waited for longer.
+        A channel that opens after a timeout is closed.
+
+        A login node frees a session a moment after its command has exited: a refused channel is
+        requested again. A command that `does_read` does nothing before its stdin is whole, so that
+        a command that did not start is NotSent. With a `terminal` it has one there, and running
+        commands are waited for longer.
         """
         import asyncssh
 
@@ -504,7 +505,7 @@ class SshTransport:
         *,
         is_sent: bool = True,
     ) -> int:
-        """How a command ended; raises where it did not run to its end, or not as it should have."""
+        """Return a command's exit status; raises where it did not finish, or not properly."""
         if noise := self._noise_failure(session, program, is_sent=is_sent):
             raise noise
         if session.status is None:
@@ -541,8 +542,9 @@ class SshTransport:
 
 
 def retry_seconds(failures: int) -> float:
-    """How long to wait after so many failures in a row: 5 s doubled up to 2 min, less up to half at
-    random.
+    """Return the wait in seconds after so many failures in a row.
+
+    It is 5 s doubled up to 2 min, less up to half at random.
     """
     longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * float(2 ** min(failures - 1, 10)))
     return longest * random.uniform(0.5, 1.0)

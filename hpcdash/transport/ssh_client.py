@@ -1,4 +1,4 @@
-"""Answers what one host asks during a login, by asking the person."""
+"""Answers to one host's prompts during a login, from the person."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ _LONGEST_WORDS = 4000
 
 
 class HopClient(asyncssh.SSHClient):
-    """Answers one hop's questions by asking the person.
+    """Client of one hop that answers its prompts with the person's input.
 
-    Keeps the key the host showed, the ways in that were tried, the methods the host offers, and
-    what it said.
+    Stores the host's key, the tried ways in, the methods that the host offers, and its output.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class HopClient(asyncssh.SSHClient):
             self.show(f"{name}\n{instructions}")
             return []
         self._had_fields = True
-        # PAM puts what it has to say before a prompt into the prompt.
+        # PAM puts its messages before a prompt into the prompt.
         messages, fields = [instructions], []
         for label, echo in prompts:
             *before, last = label.strip().splitlines() or [""]
@@ -135,8 +134,9 @@ class HopClient(asyncssh.SSHClient):
         return answers[0] if answers else None
 
     def signing(self, needs_touch: bool) -> None:
-        """A key is about to sign, which its agent may ask the person to allow, and a hardware key
-        by a touch.
+        """Wait for the person, as a key is about to sign.
+
+        An agent may prompt for it, and a hardware key needs a touch.
         """
         self.clock.wait_for_person()
         self._had_person |= needs_touch
@@ -159,7 +159,7 @@ class HopClient(asyncssh.SSHClient):
         return answers
 
     def show(self, text: str) -> None:
-        """Show what the host says, and keep it."""
+        """Show the host's output, and store it."""
         if text := text.strip()[:_LONGEST_WORDS]:
             self.words = text
             self._message = f"{self._message}\n{text}".strip()
@@ -170,7 +170,7 @@ class HopClient(asyncssh.SSHClient):
             self._prompter.show(self.hop.label, text)
 
     def silent(self) -> None:
-        """Tell the person why nothing happens."""
+        """Notify the person why nothing happens."""
         self._prompter.waiting(self.hop.label)
 
     def _note_offered(self) -> None:

@@ -30,17 +30,17 @@ _IDENTITY_NAMES = ("id_ed25519_sk", "id_ecdsa_sk", "id_ed25519", "id_ecdsa", "id
 _LONGEST_CHAIN = 8
 # Below INFO ssh shows no banner.
 _QUIET_LEVELS = ("quiet", "fatal", "error")
-# What stands in patterns only: ssh_config(5), PATTERNS.
+# Characters used only in patterns: ssh_config(5), PATTERNS.
 _PATTERN_SIGNS = frozenset("*?!,")
-# Of asyncssh: also for the home of nobody (RuntimeError), files that include one another
-# (RecursionError), and a pattern that is no path (ValueError).
+# Errors of asyncssh: also for the home of an unknown user (RuntimeError), files that include one
+# another (RecursionError), and a pattern that is no path (ValueError).
 _UNREADABLE = (ConfigParseError, OSError, ValueError, RuntimeError)
 
 
 # ssh_config(5), Match: criteria without a pattern, and those with one that asyncssh evaluates.
 _BARE_CRITERIA = frozenset({"all", "canonical", "final"})
 _CRITERIA = frozenset({"exec", "host", "originalhost", "user", "localuser", "tagged"})
-# Settings without which another host, or nobody, may be reached.
+# Settings without which another host, or none, may be reached.
 _WAY_SETTINGS = ("proxyjump", "proxycommand", "hostname", "user", "port")
 # ssh_config(5), TIME FORMATS.
 _TIME = re.compile(r"(?:[0-9]{1,9}[smhdw]?)+", re.IGNORECASE)
@@ -62,7 +62,7 @@ class ReadConfig(SSHConfig):
 def _before_remarks(
     handlers: Mapping[str, tuple[str, Callable[..., Any]]],
 ) -> dict[str, tuple[str, Callable[..., Any]]]:
-    """The handlers of settings, each without the words from a # on."""
+    """Return the handlers of settings, each without the words from a # on."""
 
     def without(handler: Callable[..., Any]) -> Callable[..., Any]:
         def read(config: Any, option: str, args: list[str]) -> None:
@@ -94,7 +94,7 @@ class _Config(SSHClientConfig):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
         self.warnings: list[str] = []
-        # What asyncssh refuses.
+        # Settings that asyncssh rejects.
         self.is_beyond_asyncssh = False
 
     def _match(self, option: str, args: list[str]) -> None:
@@ -278,7 +278,7 @@ def named_hosts(config_path: Path | None = None) -> dict[str, str]:
 
 
 class Destination(Struct, frozen=True):
-    """[user@]host[:port] as a person writes it; None where nothing is said."""
+    """[user@]host[:port] as a person writes it; None for absent parts."""
 
     host: str
     user: str | None = None
@@ -394,8 +394,8 @@ def _chain(
         raise ConfigError(
             f"ProxyJump goes in a circle: {way}", "Correct ProxyJump in ~/.ssh/config."
         )
-    # As ssh does it: the first jump may have jumps of its own, those after it are reached through
-    # the one before.
+    # Like ssh: the first jump may have jumps of its own, the later ones are reached through the one
+    # before.
     first = _chain(jumps[0], paths, known_hosts, (*towards, destination))
     return (*first, *(_resolve(jump, paths, known_hosts)[0] for jump in jumps[1:]), hop)
 
@@ -503,7 +503,7 @@ def _local_user() -> str:
 
 
 def _strict(word: object) -> str:
-    """yes, ask, accept-new or no; ssh's own default is ask."""
+    """Return yes, ask, accept-new or no; ssh's own default is ask."""
     text = str(word or "ask").lower()
     return {"true": "yes", "off": "no", "false": "no"}.get(text, text)
 

@@ -41,12 +41,11 @@ class KeyOwner(Protocol):
 
 
 class Identities(Struct):
-    """`keys` to try in order; `names` says of each key and certificate what it is, or why it is no
-    use.
+    """Keys to try in order; `names` describes each key and certificate, or why it is unusable.
 
-    `next_steps` says what to do about those that are no use. `uses_gssapi`: there is a Kerberos
-    ticket to log in with, too; where the configuration wants one and there is none,
-    `gssapi_problem` says why, `gssapi_step` what to do.
+    `next_steps` are for the unusable ones. `uses_gssapi`: a Kerberos ticket exists for a login,
+    too; where the configuration requires one and there is none, `gssapi_problem` is the reason,
+    `gssapi_step` the next step.
     """
 
     keys: list[asyncssh.SSHKeyPair] = field(default_factory=list)
@@ -162,10 +161,10 @@ class _File(Struct, frozen=True):
 
 
 async def read_identities(hop: Hop, owner: KeyOwner) -> Identities:
-    """What to log in to a hop with: the agent's keys first, then those of files, each with its
-    certificates before it.
+    """Read the identities for a login to a hop: the agent's keys first, then those of files.
 
-    Files that are no keys, and keys that cannot be used, are passed over and named.
+    Each key comes after its certificates. Files that are no keys, and unusable keys, are skipped
+    and named.
     """
     found = Identities()
     files, certificates = await asyncio.to_thread(_read_files, hop, found)
@@ -296,8 +295,9 @@ def _unlocked_key(content: bytes) -> asyncssh.SSHKey | None:
 
 
 def _public_half(path: Path, content: bytes) -> asyncssh.SSHKey | None:
-    """From the file itself, as the head of OpenSSH's own format is never locked, or from the .pub
-    beside it.
+    """Read the public key of a file, or of the .pub file beside it.
+
+    The head of OpenSSH's own format is never encrypted.
     """
     for source in (content, _read(path.with_name(path.name + ".pub"))):
         try:
@@ -329,8 +329,9 @@ def _certificate_in_agent(key: asyncssh.SSHKeyPair) -> asyncssh.SSHCertificate |
 def _name_certificate(
     title: str, certificate: asyncssh.SSHCertificate, user: str, found: Identities
 ) -> None:
-    """It is offered all the same where it looks invalid: the host's clock counts, and not this
-    machine's.
+    """Name a certificate with its defects; it is offered even if it looks invalid.
+
+    The host's clock counts, not this machine's.
     """
     now = time.time()
     # asyncssh has no public name for these; seconds since 1970, 2**64 - 1 for ever.
@@ -358,7 +359,10 @@ def _local_time(epoch_seconds: int) -> str:
 
 
 async def _agent_keys(path: str, found: Identities) -> list[asyncssh.SSHKeyPair]:
-    """What the agent behind a socket holds; nothing where `path` is ''."""
+    """Return the keys of the agent behind a socket.
+
+    [] where `path` is '' or the agent does not answer.
+    """
     if not path:
         return []
     found.agent = asyncssh.SSHAgentClient(path)

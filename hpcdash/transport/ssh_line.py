@@ -42,7 +42,7 @@ class SshLine(Struct):
         self._end_proxy()
 
     async def close(self) -> None:
-        """Say goodbye to each hop, the last first; a silent one is dropped."""
+        """Disconnect from each hop, the last first; a silent one is dropped."""
         for connection in reversed(self.connections):
             _forget_unsent(connection, on=False)
             connection.close()
@@ -59,9 +59,9 @@ class SshLine(Struct):
 
 
 def _forget_unsent(connection: asyncssh.SSHClientConnection, *, on: bool = True) -> None:
-    """Once dropped, nothing that it has not sent yet goes out any more.
+    """Discard data that a dropped connection has not sent yet.
 
-    Else the kernel would go on for minutes, and hand a script over after it was looked for.
+    Else the kernel would continue for minutes, and deliver a script after it was searched.
     """
     sock = connection.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):

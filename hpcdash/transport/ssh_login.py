@@ -75,7 +75,7 @@ class Login:
                     hop, line, lost if is_last else lambda _reason: None
                 )
                 line.add(connection, hop.label)
-        except BaseException:  # Cancelled as well: whoever waits may give up.
+        except BaseException:  # Also when cancelled: the caller may give up.
             line.abort()
             raise
         return line
@@ -143,7 +143,7 @@ class Login:
             port=hop.alias.port if hop.alias.port is not None else (),
             username=hop.alias.user if hop.alias.user is not None else (),
             config=[str(path) for path in hop.config_paths] or None,
-            # Where asyncssh reads the files itself, it is given none.
+            # No options where asyncssh reads the files itself.
             options=None if hop.config_paths else _ReadOptions(hop.options),
             tunnel=line.connection if line.connections else None,
             sock=sock,
@@ -157,7 +157,7 @@ class Login:
             client_keys=identities.keys or None,
             client_certs=[],
             agent_path=None,
-            # Where GSSAPI cannot be used it comes last, so that whether the host offers it is seen.
+            # An unusable GSSAPI comes last, so that the host's offer of it is seen.
             preferred_auth=sorted(
                 hop.authentications or _AUTHENTICATIONS,
                 key=lambda method: method == GSSAPI and not identities.uses_gssapi,
@@ -183,7 +183,7 @@ _LONGEST_WORDS = 500
 def explain_failure(
     error: Exception, hop: Hop, line: SshLine, client: HopClient, identities: Identities
 ) -> UnreachableError | ConfigError:
-    """What went wrong at a hop, in plain words with a next step."""
+    """Return the error of a failed login to a hop, in plain words with a next step."""
     where = hop.label + (f" (by way of {', '.join(line.labels)})" if line.labels else "")
     seconds = client.clock.seconds
     if isinstance(error, asyncssh.PermissionDenied) or _is_too_many(error):
@@ -277,6 +277,6 @@ def _is(error: OSError, number: int) -> bool:
 
 
 def _proxy_message(line: SshLine) -> str:
-    """What a ProxyCommand that failed said of it."""
+    """Return the message of a failed ProxyCommand."""
     message = line.proxy.said() if line.proxy else ""
     return f" (ProxyCommand said: {message})" if message else ""

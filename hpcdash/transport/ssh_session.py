@@ -33,7 +33,7 @@ def _signal_status(name: str) -> int:
 
 
 class _Session(asyncssh.SSHClientSession[bytes]):
-    """What all kinds share: the channel and the status."""
+    """Base of all sessions: the channel and the status."""
 
     def __init__(self) -> None:
         self.status: int | None = None
@@ -106,7 +106,7 @@ class RunSession(_MarkedSession):
 
     @property
     def answer_seconds(self) -> float | None:
-        """How long the command had run when it answered, as in CommandResult; None: it has not."""
+        """Duration of the command until it answered, as in CommandResult; None: no answer yet."""
         if self._begun_at is None or self._answered_at is None:
             return None
         return self._answered_at - self._begun_at
@@ -178,7 +178,7 @@ class RunSession(_MarkedSession):
 
     def resume_writing(self) -> None:
         self._is_held_back = False
-        # The end of a channel is told to whoever waits for it.
+        # The end of a channel is passed to its waiter.
         with suppress(OSError):
             self._send_more()
 
@@ -219,7 +219,7 @@ def _pieces(stdin: bytes) -> Iterator[bytes]:
 
 
 class _ChunkQueue:
-    """What has come through a channel, which is held back once nobody takes it."""
+    """Received chunks of a channel, which is paused while nobody reads them."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()
@@ -240,7 +240,7 @@ class _ChunkQueue:
 
 
 class StreamSession(_MarkedSession):
-    """Gives a command's stdout chunk by chunk; the other side is slowed down when nobody reads."""
+    """Stream of a command's stdout; the other side is slowed down without a reader."""
 
     def __init__(self, command: RemoteCommand) -> None:
         super().__init__(command)

@@ -50,7 +50,7 @@ class Terminal:
             columns, lines = os.get_terminal_size(self._descriptor)
         except OSError:
             return 80, 24
-        # A serial line's terminal may not say.
+        # A serial line's terminal may not report its size.
         return columns or 80, lines or 24
 
     async def lend(self, far: FarEnd) -> bool:
@@ -100,7 +100,7 @@ class Terminal:
     async def _show(self, far: FarEnd, modes: _Modes) -> None:
         async for chunk in far:
             modes.feed(chunk)
-            # It may be stopped (ctrl+s), and the line to the cluster goes on.
+            # It may be stopped (ctrl+s), and the connection to the cluster continues.
             await asyncio.to_thread(self._write, chunk)
 
     def _write(self, chunk: bytes) -> None:
@@ -144,9 +144,7 @@ class _Escape:
 
 
 class _Modes:
-    """What a program has switched on in a terminal and not off again, by the sequences that it
-    prints.
-    """
+    """Terminal modes that a program has switched on and not off, from its output sequences."""
 
     def __init__(self) -> None:
         self._changed: dict[bytes, bytes] = {}

@@ -36,11 +36,11 @@ TABLES = frozenset(tables.TABLES) | {
 }
 ROOT_TABLES = frozenset(spec.name for spec in tables.MAIN_TABLES)
 JOB_TABLES = frozenset({"jobs", "history", "node"})
-# Where one job is pointed at, or shown; and where something is done to it.
+# Views in which one job is selected, or shown; and those in which actions apply to it.
 OF_A_JOB = JOB_TABLES | {"job", "log", "script", "triage", "chain", "chart"}
-# What is wrong with a job leads to it; nothing is done to it from there.
+# Views of a job's problems: they lead to it, and no action applies to it there.
 LEADS_TO_A_JOB = OF_A_JOB | {"alerts", "share"}
-# What ended cannot be stopped, held or changed.
+# Finished jobs cannot be stopped, held or changed.
 OF_A_LIVING_JOB = OF_A_JOB - {"triage"}
 LOG = frozenset({"log"})
 FORM = frozenset({"submit"})
@@ -50,25 +50,25 @@ CHART = frozenset({"chart"})
 USAGE = frozenset({"usage"})
 SHARE = frozenset({"share"})
 COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output", "inside", "stacks", "leftovers"}
-# Those that move the cursor, and Textual's own for quitting: no action can have them.
+# Keys that move the cursor, and Textual's own for quitting: no action can have them.
 MOVING_KEYS = frozenset(
     {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end"}
     | {"shift+up", "shift+down", "ctrl+q", "ctrl+c"}
 )
-# Of what a person configured, in the key line.
+# Rank of a person's own actions in the key line.
 _OWN_RANK = 4
-# Where `?` is typed there has to be another way to the help, and a way out.
+# Where `?` can be typed, the help needs another key, and the view a way out.
 _SHOWN_WHILE_TYPING = {"form_help": 0, "escape": 4}
 
 
 class Action(Struct, frozen=True):
-    """Something a key does.
+    """Action of a key.
 
     `views` None: everywhere; `capability`: only where the scheduler has it.
 
-    `acts` marks what changes something on the cluster: read-only mode takes it away. `shown` ranks
-    it for the key line, lower first; None keeps it to help and palette. `short` is what the key
-    line says. `while_typing`: in a field of a form too, where other keys are the field's.
+    `acts` marks actions that change something on the cluster: read-only mode removes them. `shown`
+    ranks it for the key line, lower first; None keeps it to help and palette. `short` is its text
+    on the key line. `while_typing`: in a field of a form too, where other keys are the field's.
     """
 
     name: str
@@ -579,7 +579,7 @@ ACTIONS: tuple[Action, ...] = (
 ACTION_NAMES = frozenset(action.name for action in ACTIONS)
 
 
-# How keys are written on the screen; the names are Textual's.
+# Keys as written on the screen; the names are Textual's.
 _KEY_SIGNS = {
     "slash": "/",
     "colon": ":",
@@ -609,9 +609,7 @@ def key_sign(keys: str) -> str:
 
 
 def textual_keys(written: str) -> str:
-    """What a configuration calls a key, in Textual's names: '/' is 'slash'; several are joined with
-    commas.
-    """
+    """Translate a configured key to Textual's names ('/' is 'slash'); several join with commas."""
     if written == ",":
         return "comma"
     return ",".join(_SIGN_KEYS.get(key.strip(), key.strip()) for key in written.split(","))
@@ -633,7 +631,7 @@ def configured(settings: Settings) -> tuple[Action, ...]:
 
 
 def key_problems(settings: Settings) -> list[tuple[KeyPath, str]]:
-    """What is wrong with a configuration's keys and names, and with the key of which value."""
+    """Return the problems of a configuration's keys and names, each with the path of its value."""
     problems = [
         (path, f"{text}. {step}")
         for path, text, step in _with_keys(settings.keys, _own_actions(settings))[1]
@@ -685,8 +683,9 @@ def _own_actions(settings: Settings) -> dict[KeyPath, Action]:
 def _with_keys(
     keys: Mapping[str, str], own: Mapping[KeyPath, Action]
 ) -> tuple[tuple[Action, ...], list[tuple[KeyPath, str, str]]]:
-    """The registry with these keys, then one's `own`; and problems: the value to blame, words, the
-    next step.
+    """Return the registry with these keys and the person's `own`; and problems.
+
+    A problem is the value to blame, a message, and the next step.
     """
     known = {action.name: action for action in ACTIONS}
     own_names = {action.name for action in own.values()}
@@ -748,7 +747,7 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
             job_actions.append(action)
         else:
             own.append(action)
-    # What few views have says most of the view; the rest stays in the order of the registry.
+    # Actions of few views describe the view best; the rest stays in the order of the registry.
     own.sort(
         key=lambda action: (
             action.views is not None and action.views >= TABLES and view not in JOB_TABLES
@@ -789,7 +788,7 @@ class OfferedActions(Struct, frozen=True):
     def here(
         self, session: ClusterSession, view_name: str, *, has_other_clusters: bool, is_touring: bool
     ) -> list[Action]:
-        """What a person can do in a view."""
+        """Return the actions available in a view."""
         backend = session.store.backend
         hidden = set() if is_touring else {"tour_next", "tour_end"}
         if not has_other_clusters:
@@ -815,7 +814,7 @@ class OfferedActions(Struct, frozen=True):
         return key_sign(action.key)
 
     def why_not(self, session: ClusterSession, view_name: str, action: Action) -> str:
-        """Why an action of this view cannot be done at all; '' where that is not so."""
+        """Return why an action of this view cannot be done at all; '' where it can."""
         if action.views is not None and view_name not in action.views:
             return ""
         if self.read_only and action.acts:
@@ -833,9 +832,7 @@ def _is_absent(session: ClusterSession, action: Action) -> bool:
 
 
 def is_form_widget(widget: Widget | None) -> bool:
-    """Whether keys are a field's of a view's form, all but those that are meant for it while one
-    types.
-    """
+    """Whether keys go to a field of a view's form, except those intended for it while typing."""
     return bool(getattr(widget, "takes_typing", False))
 
 
@@ -846,7 +843,7 @@ def ranked(actions: Sequence[Action], view: View) -> list[Action]:
 
 
 def actions_while_typing(actions: Sequence[Action]) -> list[Action]:
-    """What the line of keys tells in a field."""
+    """Return the actions that the key line shows while a field has the focus."""
     return [
         replace(one, shown=_SHOWN_WHILE_TYPING.get(one.name, one.shown))
         for one in actions

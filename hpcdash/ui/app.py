@@ -36,7 +36,7 @@ from hpcdash.ui.view import View
 if TYPE_CHECKING:
     from hpcdash.transport.base import Transport
 
-# They stand at the right, below the names of the views.
+# They are at the right, below the names of the views.
 MOST_TOLD = 2
 _CONFIG_ERROR_SECONDS = 20.0
 _T = TypeVar("_T")
@@ -112,7 +112,7 @@ class HpcdashApp(DashboardApp):
         `note_error` writes an error that does not end the app to a log file, whose path it gives,
         None for none.
         """
-        # Those of this run once it has ended.
+        # Choices of this run, after it has ended.
         choices = choices or Choices()
         super().__init__(theme_folders, choices.theme, theme)
         self.choices = choices
@@ -125,7 +125,7 @@ class HpcdashApp(DashboardApp):
         for name in ("has_overview", "overview_share"):
             if (chosen := getattr(choices, name)) is not None:
                 self._jobs[name] = chosen
-        # For the first list of jobs alone: of another cluster they say nothing.
+        # Only for the first list of jobs: they do not apply to another cluster.
         self._first_jobs: dict[str, object] = {
             "folds": choices.folds,
             "stored_filter": choices.filter,
@@ -225,8 +225,8 @@ class HpcdashApp(DashboardApp):
             _changed(getattr(before.ui, key), getattr(settings.ui, key))
             for key in ("columns", "sort")
         )
-        # Of views that were not opened yet too; what is unchanged there leaves the choices of a
-        # person alone.
+        # Also for views that are not open yet; unchanged settings leave the choices of a person
+        # alone.
         self._columns |= {name: requested or () for name, requested in columns.items()}
         self._sort |= {name: requested or "" for name, requested in sort.items()}
         for view in self.main.query(View):
@@ -255,9 +255,7 @@ class HpcdashApp(DashboardApp):
     async def lend_terminal(
         self, transport: Transport, argv: tuple[str, ...], parts: Sequence[str]
     ) -> int | None:
-        """The line to the cluster goes on meanwhile, and with it the polls, as for one who does not
-        look.
-        """
+        """Lend the terminal; the connection and the polls continue, as without focus."""
         from hpcdash.transport.terminal import ESCAPE_HELP, Terminal
 
         try:
@@ -270,7 +268,7 @@ class HpcdashApp(DashboardApp):
         try:
             for poller in pollers:
                 poller.focus(False)
-            # It comes back after no error of its own accord.
+            # It does not return by itself after an error.
             with self.suspend():
                 for line in (*parts, f"exit goes back to hpcdash; {ESCAPE_HELP}"):
                     print(visible(line), flush=True)
@@ -301,9 +299,7 @@ class HpcdashApp(DashboardApp):
             )
 
     def on_notify(self, event: Notify) -> None:
-        """What comes makes room for itself: the oldest of what weighs least goes, an error
-        never.
-        """
+        """Make room for a notification: remove the oldest of the least severe, never an error."""
         reported = sorted(
             (one for one in self._notifications if one.severity != "error"), key=_weight
         )
@@ -318,7 +314,7 @@ class HpcdashApp(DashboardApp):
         )
 
     def end(self, number: int) -> None:
-        """Leave because of a signal; what was typed is kept for the next time."""
+        """Leave because of a signal; typed text is stored for the next time."""
         if not self.is_ending:
             self.main.keep_typed()
         super().end(number)
@@ -330,8 +326,8 @@ class HpcdashApp(DashboardApp):
         self.heed_signals()
         if self._prompter is not None:
             self._prompter.attach(self)
-        # What the last run knew is painted before anything is asked: connecting may import and
-        # compute for a while.
+        # The data of the last run is painted before any query: connecting may import and compute
+        # for a while.
         self.call_after_refresh(self.sessions[0].poller.start)
         self.set_interval(1.0, self._check_configuration)
         if self._notice:
@@ -362,7 +358,7 @@ class HpcdashApp(DashboardApp):
 
 
 def _changed(before: Mapping[str, _T], after: Mapping[str, _T]) -> dict[str, _T | None]:
-    """What is another value now, by its key; None where there is none any more."""
+    """Return the changed values by key; None for a key that was removed."""
     return {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
 
 

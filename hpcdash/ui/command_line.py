@@ -1,4 +1,4 @@
-"""What is typed after ':' and '/': what it may become, and who is asked to do it."""
+"""Input after ':' and '/': its completions, and the dispatch of its commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SAVED = re.compile(r'"[^"]*"|(?<!\S)@([a-z][a-z0-9_-]*)(?!\S)')
 _LAST_SAVED = re.compile(r"(?<!\S)@([a-z0-9_-]*)$")
 _MOST_LISTED = 8
 _MOST_RECENT = 3
-# As far as a view's table has the columns.
+# If a view's table has the columns.
 _FILTER_EXAMPLES = (
     ("state:failed", "one state, or several: state:failed,timeout"),
     ("user:me", "a user's; me is you"),
@@ -38,8 +38,7 @@ _COMMAND_EXAMPLES = (("jobs gpus>=8 state:pending", "a view with a filter"),)
 
 
 class CandidateList(Static):
-    """What can be typed, a line each with what it means; the first is what tab takes, a click takes
-    any.
+    """List of completions, one per line with its meaning: tab takes the first, a click takes any.
 
     `take` is called with the text of the line.
     """
@@ -103,7 +102,7 @@ class CommandLine:
         self._filters = dict(filters)
 
     def expanded(self, text: str) -> str:
-        """A filter with the saved ones that it names; other words stay as they are."""
+        """Return a filter with the saved filters that it names; other words are unchanged."""
         return _SAVED.sub(lambda match: self._filters.get(match[1] or "", match[0]), text)
 
     def _saved_completions(self, value: str) -> list[str]:
@@ -134,7 +133,7 @@ class CommandLine:
         return [f"{parts[0]} {found}" for found in completions(parts[1], schema)]
 
     def _views(self) -> dict[str, ViewSpec]:
-        """Those one can go to on this cluster."""
+        """Return the root views available on this cluster."""
         has = self._screen.session.store.backend.capabilities
         return {
             name: spec
@@ -143,13 +142,16 @@ class CommandLine:
         }
 
     def _commands(self) -> dict[str, str]:
-        """What can stand first after ':', and what it means."""
+        """Return what can be the first word after ':', with its meaning."""
         commands = {name: f"{spec.title or name} view" for name, spec in self._views().items()}
         commands |= {name: f"alias: {line}" for name, line in self._aliases.items()}
         return commands | {action.name: action.words for action in self._screen.actions()}
 
     def _candidates(self, mode: str, value: str) -> list[tuple[str, str]]:
-        """What may be typed on; where nothing is typed yet also what was before, and examples."""
+        """Return the completions with their meaning.
+
+        For an empty line also recent entries and examples.
+        """
         view = self._screen.view
         commands = (
             self._commands()
@@ -169,7 +171,7 @@ class CommandLine:
         return [*((text, "recent") for text in recent), *saved, *examples, *found]
 
     def typed(self, event: CommandBar.Typed) -> None:
-        """What it may become is listed; a filter takes effect while it is typed."""
+        """List the completions of the typed text; a filter takes effect while it is typed."""
         view = self._screen.view
         self.listed.show(self._candidates(event.mode, event.value) if self.bar.is_open else ())
         if self.bar.is_open and event.mode == "/" and isinstance(view, TableView):
@@ -205,9 +207,7 @@ class CommandLine:
         self._screen.view.take_focus()
 
     async def obey(self, line: str) -> str | None:
-        """Do what a command says: go to a view (and filter there), act, quit; the complaint where
-        it is none.
-        """
+        """Run a command: go to a view (and filter there), act, quit; return a complaint or ''."""
         screen = self._screen
         name, _, rest = line.partition(" ")
         if name in self._aliases:

@@ -31,7 +31,7 @@ _LABEL_CELLS = 60
 
 
 class AnswerButton(Button):
-    """A button of one line; a sign beside its colours says that `enter` presses it."""
+    """Button of one line; a sign beside its colours shows that `enter` presses it."""
 
     def __init__(self, text: str, *, id: str) -> None:
         super().__init__(f"  {text}", id=id, compact=True)
@@ -143,7 +143,7 @@ class Dialog(ModalScreen[T]):
 
 
 class PromptDialog(Dialog[list[str] | None]):
-    """What a login node asks, hop named, its own text shown as plain text."""
+    """Prompt of a login node: names the hop, shows its own message as plain text."""
 
     DEFAULT_CSS = "PromptDialog > .frame { width: 76; }"
 
@@ -185,7 +185,7 @@ class PromptDialog(Dialog[list[str] | None]):
 
 
 class HostKeyDialog(Dialog[bool]):
-    """An unknown host's fingerprint; nothing is trusted unless a person says yes."""
+    """Fingerprint of an unknown host; nothing is trusted unless a person confirms."""
 
     DEFAULT_CSS = "HostKeyDialog > .frame { width: 76; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -311,9 +311,7 @@ class ChecklistDialog(Dialog[list[str] | None]):
 
 
 class Choice(Struct, frozen=True):
-    """Something to choose: `value` is what it means, `label` how it is called ('': as its value),
-    `words` about it.
-    """
+    """Choice: `value` is its meaning, `label` its name ('': its value), `words` a description."""
 
     value: str
     words: str = ""

@@ -1,6 +1,4 @@
-"""What keys do that no view answers: the handlers of all features, loaded once the first table is
-on the screen.
-"""
+"""Handlers of the keys that no view handles, loaded once the first table is on the screen."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ from hpcdash.ui.switches.actions import SwitchActions
 
 
 class Handlers:
-    """In the order they are asked for a do_ACTION.
+    """Handlers in the order in which a do_ACTION is searched.
 
-    `withheld` are variables that no plugin gets, `site_commands` gives what the configuration
-    offers to run in jobs.
+    `withheld` are variables passed to no plugin, `site_commands` returns the commands that the
+    configuration offers to run in jobs.
     """
 
     def __init__(

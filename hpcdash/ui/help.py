@@ -23,9 +23,7 @@ _KEYS_CELLS = 12
 
 
 class HelpDialog(Dialog[None]):
-    """Actions under their headings; what is typed leaves those whose words or keys have it, enter
-    runs one.
-    """
+    """Actions under their headings; typed text selects actions by text or key, enter runs one."""
 
     DEFAULT_CSS = """
     HelpDialog > .frame { height: 96%; }
@@ -74,8 +72,9 @@ class HelpDialog(Dialog[None]):
         self._list(event.value.strip().lower())
 
     def _list(self, requested: str) -> None:
-        """All that has every word of `wanted`; the notes where nothing is wanted, or where they
-        have it.
+        """List the actions with every word of `requested`.
+
+        The notes if they match, or without words.
         """
         listed, parts = self.query_one(OptionList), requested.split()
         options: list[Option] = []

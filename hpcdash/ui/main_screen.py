@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 _NEWS_SECONDS = 3.0
 _BAD_NEWS_SECONDS = 8.0
 _NOTICE_LINES = 3
-# What a person configured for these is theirs where they are pushed, too.
+# A person's settings for these views also apply where they are pushed.
 _CONFIGURED = ("jobs", "history", "chart")
 
 
@@ -105,14 +105,14 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._first = first
         self._tour = Tour(self.key_label, tour_ended, self._tour_place)
         self._stacks = ViewStacks(sessions, view_arguments)
-        # By cluster what was said at the login, once it was shown.
+        # Hosts' output at the login by cluster, once it was shown.
         self._login_texts: dict[str, str] = {}
 
     def set_actions(self, actions: tuple[Action, ...]) -> None:
-        """Have these actions and their keys, which come before those of what has the focus.
+        """Set the actions and their keys, which precede those of the focused widget.
 
-        A key is then obeyed when it arrives and not after a way through the widgets: what is typed
-        ahead, in one burst or over a slow line, does what it would have done one key at a time.
+        A key is then handled when it arrives and not after a way through the widgets: keys typed
+        ahead, in one burst or over a slow connection, do what they would have done one at a time.
         """
         self.offered = replace(self.offered, registry=actions)
         self._bindings = BindingsMap(
@@ -124,7 +124,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     def configure(
         self, actions: tuple[Action, ...], aliases: Mapping[str, str], filters: Mapping[str, str]
     ) -> None:
-        """Have what the configuration says now."""
+        """Apply the present configuration."""
         self.set_actions(actions)
         self.command_line.configure(aliases, filters)
         self._around()
@@ -172,7 +172,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.call_after_refresh(self._drawn)
 
     def _session_notified(self, session: ClusterSession, text: str) -> None:
-        """Of launches: a folder is gone, or nodes were checked, which their view shows."""
+        """Show a launch's notification, of a removed folder or node findings; refresh the view."""
         self.notice(text)
         if session is self.session:
             self.view.notes_changed()
@@ -195,9 +195,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.call_after_refresh(self._around)
 
     def chosen(self, before: Choices) -> Choices:
-        """What a person chose in the views of the cluster that is shown, and what they typed.
+        """Return the person's choices in the shown cluster's views, and the typed history.
 
-        Of views that were not opened what was chosen `before` stays.
+        Views that were not opened keep their choices of `before`.
         """
         by_view = {name: view.chosen() for name, view in self._stacks.root_views().items()}
         job_rules = by_view.get("jobs", {})
@@ -267,14 +267,12 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._around()
 
     def _poll_shown(self) -> None:
-        """Have the poller ask for what is on the screen, and nothing else."""
+        """Make the poller fetch only the shown data."""
         self.session.poller.show(self.view.kinds | self._header_kinds)
 
     @property
     def _header_kinds(self) -> set[Kind]:
-        """What the lines over the view need; whether there is accounting, and so are shares, the
-        probe tells.
-        """
+        """Tables that the header needs; shares only where the probe found accounting."""
         if not self._has_header:
             return set()
         probe, has = self.session.store.probe, self.session.store.backend.capabilities
@@ -292,8 +290,9 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         return is_large and self.view_name == "jobs"
 
     async def switch(self, position: int) -> None:
-        """Another cluster, where one left it; of the one left behind only one's own jobs are asked
-        for.
+        """Switch to another cluster, in its last view.
+
+        Of the one left only one's own jobs are polled.
         """
         self.session.poller.show(())
         self._stacks.switch(position)
@@ -383,7 +382,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     @property
     def error(self) -> HpcdashError | None:
-        """What is wrong with what is shown."""
+        """Error of the shown data; None for none."""
         return shown_error(self.session, self.view)
 
     def _banner(self) -> None:
@@ -406,7 +405,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self._banner()
 
     def actions(self) -> list[Action]:
-        """What a person can do in the view they are in."""
+        """Return the actions available in the current view."""
         return self.offered.here(
             self.session,
             self.view_name,
@@ -458,7 +457,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         )
 
     def on_key(self, event: events.Key) -> None:
-        """A key of this view that nobody took says why."""
+        """Explain a key of this view that had no effect."""
         if self.stack and not isinstance(self.focused, Input) and not is_form_widget(self.focused):
             for action in self.offered.registry:
                 is_its_key = event.key in action.key.split(",")
@@ -469,7 +468,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
                     return
 
     async def act(self, name: str) -> None:
-        """What a key, the palette or ':' asks for: the view's own handler first."""
+        """Run the action of a key, the palette or ':'; the view's own handler has precedence."""
         if name not in {action.name for action in self.actions()}:
             return
         self._tour.performed(name)
@@ -495,7 +494,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
                     return
 
     def notice(self, text: str) -> None:
-        """Say something for a while, off the table."""
+        """Show a message for a while, off the table."""
         # None where the screen is being closed.
         for notice in self.query(Notice):
             notice.say(text)
@@ -565,7 +564,7 @@ class ViewStacks:
 
     @property
     def next_position(self) -> int:
-        """That of the cluster after the one that is shown."""
+        """Position of the cluster after the shown one."""
         return self._at + 1
 
     def switch(self, position: int) -> None:
@@ -600,13 +599,11 @@ class ViewStacks:
         return [view for view in before if view not in stack and view not in self._roots.values()]
 
     def root_views(self) -> dict[str, View]:
-        """Those of the cluster that is shown, by name."""
+        """Return the shown cluster's root views, by name."""
         return {name: view for (at, name), view in self._roots.items() if at == self._at}
 
     def last(self) -> list[View] | None:
-        """The stack before this one, as far as its views are kept; None where that is what is
-        shown.
-        """
+        """Stack before this one, as far as its views remain; None where it is the shown one."""
         before = self._before[self._at]
         while before and before[-1] not in self._roots.values():
             before = before[:-1]

@@ -1,6 +1,4 @@
-"""Pins and notes on jobs, and bookmarks of filters: kept on this machine, told in tables and on a
-job's page.
-"""
+"""Pins and notes on jobs, bookmarks of filters: stored locally, shown in tables and job pages."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ _cluster_notes: dict[tuple[str, str], JobNotes] = {}
 
 
 def session_notes(session: ClusterSession) -> JobNotes:
-    """Those of a cluster, the same for every view."""
+    """Return the notes of a cluster, the same object for every view."""
     folder = session.actions.journal.path.parent
     return _cluster_notes.setdefault((str(folder), session.name), JobNotes(folder, session.name))
 
@@ -53,8 +51,9 @@ def toggle_bookmark(screen: DashboardScreen, view: str, text: str) -> None:
 
 
 def with_notes(table: pa.Table, stored: StoredNotes) -> pa.Table:
-    """Rows of domain.schema.JOBS with `pinned` and `note`; what is kept of an array is that of its
-    tasks too.
+    """Return rows of domain.schema.JOBS with `pinned` and `note`.
+
+    An array's apply to its tasks too.
     """
     count = table.num_rows
     pinned: pa.Array = pa.repeat(pa.scalar(False), count)
@@ -104,7 +103,7 @@ def toggle_pins(screen: DashboardScreen) -> None:
 
 
 def write_note(screen: DashboardScreen) -> None:
-    """Ask for a note on the job that is pointed at."""
+    """Prompt for a note on the selected job."""
     from hpcdash.ui.jobs.action_dialogs import NoteDialog
 
     job_id, notes = screen.view.pointed_job(), session_notes(screen.session)
@@ -127,7 +126,7 @@ def write_note(screen: DashboardScreen) -> None:
 
 
 def keep(screen: DashboardScreen, write: Callable[[], None], done: str) -> None:
-    """Write beside the screen, and say what was done or why not."""
+    """Write beside the screen, and notify of the result or the error."""
     view = screen.view
 
     async def run() -> None:

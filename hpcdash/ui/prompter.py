@@ -1,4 +1,4 @@
-"""Asks a person in the app what a login node wants to know, one question at a time."""
+"""Prompts of a login node in the app, one at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UiPrompter:
         self._app: asyncio.Future[App[Any]] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._attached: App[Any] | None = None
-        # The app's: who asks may have begun before it was there.
+        # The app's: the caller may have started before the app.
         self._context: contextvars.Context | None = None
 
     def attach(self, app: App[Any]) -> None:
@@ -66,10 +66,10 @@ class UiPrompter:
         return True
 
     def show(self, hop: str, text: str) -> None:
-        """What the screen says of the line shows it, and the dialog that comes next."""
+        """Do nothing: the connection's status on the screen and the next dialog show the text."""
 
     def waiting(self, hop: str) -> None:
-        """What the screen says of the line tells it."""
+        """Do nothing: the connection's status on the screen shows it."""
 
     async def answer(self, prompt: Prompt) -> list[str] | None:
         """One answer a field; a prompt without fields is answered with none."""

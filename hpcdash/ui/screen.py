@@ -1,4 +1,4 @@
-"""What views, the handlers of keys and the command line ask of the app and of its main screen."""
+"""Interface of the app and its main screen for views, key handlers and the command line."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class DashboardApp(TerminalApp):
     async def lend_terminal(
         self, transport: Transport, argv: tuple[str, ...], parts: Sequence[str]
     ) -> int | None:
-        """Leave the terminal to a command until it ends, `words` are told first; its status, None
-        where it was left.
+        """Leave the terminal to a command; return its status, None where it was left.
 
-        Raises UsageError where this terminal cannot be left, and what Transport.interact raises.
+        `parts` are printed first. Raises UsageError where this terminal cannot be left, and the
+        errors of Transport.interact.
         """
         raise NotImplementedError
 
     def notify_desktop(self, text: str) -> None:
-        """Tell someone whose terminal has no focus, in the way they configured."""
+        """Notify a person whose terminal has no focus, in the configured way."""
         raise NotImplementedError
 
 
@@ -72,11 +72,11 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         raise NotImplementedError
 
     def actions(self) -> list[Action]:
-        """What a person can do in the view they are in."""
+        """Return the actions available in the current view."""
         raise NotImplementedError
 
     async def act(self, name: str) -> None:
-        """Do what a key, the palette or ':' asks for."""
+        """Run the action of a key, the palette or ':'."""
         raise NotImplementedError
 
     async def go(self, name: str, /, **arguments: object) -> None:
@@ -116,7 +116,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         raise NotImplementedError
 
     def notice(self, text: str) -> None:
-        """Say something for a while, off the table."""
+        """Show a message for a while, off the table."""
         raise NotImplementedError
 
     def key_label(self, name: str) -> str:
@@ -124,11 +124,11 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         raise NotImplementedError
 
     def announce_alerts(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
-        """Say each alert once."""
+        """Announce each alert once."""
         raise NotImplementedError
 
     def alerts_changed(self, session: ClusterSession) -> None:
-        """Draw a cluster's alerts anew: they were judged again."""
+        """Redraw a cluster's alerts after a check of the rules."""
         raise NotImplementedError
 
     def shows_alerts(self, session: ClusterSession) -> bool:
@@ -139,10 +139,10 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
 def unexpected(
     app: App[object], what: str, error: Exception, before: HpcdashError | None = None
 ) -> HpcdashError:
-    """`hpcdash could not read this: …` for `what` ("read this"), noted in the log file where the
-    app was told to.
+    """Return `hpcdash could not read this: …` for `what` ("read this"), and log the error.
 
-    Where that is said already, as `before`, it is not noted again.
+    It is logged where the app was started with a log file. If the message is the one `before`, it
+    is not logged again.
     """
     message = f"hpcdash could not {what}: {type(error).__name__}: {error}"[:300]
     if before is not None and before.message == message:

@@ -1,6 +1,4 @@
-"""What keys do that are the main screen's own: other views and clusters, filter, columns, colours,
-errors, help.
-"""
+"""Key actions of the main screen: views, clusters, filter, columns, colours, errors, help."""
 
 from __future__ import annotations
 
@@ -76,7 +74,7 @@ class ScreenActions:
                 view.choose_columns(names)
 
         columns = view.catalogue
-        # Those shown come first, in their order.
+        # Shown columns come first, in their order.
         names = [*view.column_names, *(name for name in columns if name not in view.column_names)]
         choices = [(name, f"{name:<12} {columns[name].title.lower()}") for name in names]
         self.screen.app.push_screen(
@@ -119,7 +117,7 @@ class ScreenActions:
             self.screen.notify(f"connecting to {visible(store.title)} …", timeout=3, markup=False)
         self.screen.session.poller.poll_now()
 
-    # -- asking and being told
+    # -- prompts and notifications
 
     def do_command(self) -> None:
         self.screen.open_line(":")
@@ -164,7 +162,7 @@ class ScreenActions:
 
 
 def help_notes(view: View) -> list[tuple[str, Text]]:
-    """What is to be known in a view besides its actions: headings with a text."""
+    """Return the notes of a view's help besides its actions: headings with a text."""
     from hpcdash.ui.help import key_line
 
     moving = Text("\n").join(key_line(keys, meaning) for keys, meaning in view.help_moving())

@@ -1,6 +1,4 @@
-"""What the lines around a view say of a cluster: what is wrong, how old it is, which jobs began and
-ended.
-"""
+"""Status of a cluster around a view: errors, age, and jobs that started and ended."""
 
 from __future__ import annotations
 
@@ -32,13 +30,13 @@ _LINE_WORDS = {
 _LOGIN_LINES = 3
 # An answer that takes longer is worth a word.
 _SLOW_ANSWER_SECONDS = 4.0
-# More jobs and arrays than these at once are told in one line.
+# More jobs and arrays than these at once are reported in one line.
 _ANNOUNCED_ONE_BY_ONE = 4
 _NAME_CELLS = 40
 
 
 def shown_error(session: ClusterSession, view: View) -> HpcdashError | None:
-    """What is wrong with what is shown."""
+    """Return the error of the shown data; None for none."""
     if view.own_error is not None:
         return view.own_error
     if view.main_kind is None:
@@ -57,7 +55,7 @@ def format_snapshot_age(session: ClusterSession, taken_at: float) -> str:
 
 
 def format_meanwhile(session: ClusterSession, kind: Kind | None, snapshot: Snapshot | None) -> str:
-    """What is shown while something is wrong, and when it is tried again."""
+    """Return the age of the data shown during an error, and when the next attempt follows."""
     poller = session.poller
     parts = []
     if snapshot is not None:
@@ -74,9 +72,7 @@ def format_meanwhile(session: ClusterSession, kind: Kind | None, snapshot: Snaps
 
 
 def format_login(session: ClusterSession) -> str:
-    """The end of what was said in a login that waits for the person, and for how long it has
-    waited; '' for none.
-    """
+    """Return the last output of a login that waits for the person, and the wait; '' for none."""
     health = session.store.transport.health
     if health.state != "asking" or health.waiting_since is None:
         return ""
@@ -99,7 +95,7 @@ def beginning(text: str, most_lines: int) -> str:
 
 
 def format_left_out(snapshot: Snapshot | None) -> str:
-    """How much of an answer is not shown; '' where all is."""
+    """Return how many rows of an answer could not be read; '' for none."""
     if snapshot is None or not snapshot.rejected:
         return ""
     count = len(snapshot.rejected)
@@ -142,13 +138,16 @@ def _line_part(session: ClusterSession, error: HpcdashError | None) -> StatusPar
 
 
 def format_alert_count(session: ClusterSession) -> str:
-    """How many alerts there are that are not silent; '' for none, and where nothing is judged."""
+    """Return the number of alerts that are not silent.
+
+    '' for none, and where no rules are checked.
+    """
     count = session.watching.count if session.watching is not None else 0
     return "" if not count else "1 alert" if count == 1 else f"{count} alerts"
 
 
 def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> list[StatusPart]:
-    """Who and where, age, counts, connection, commands a minute and the last answer's time."""
+    """Return user, cluster, age, counts, connection, commands per minute and last response time."""
     store = session.store
     budget, poller = store.budget, session.poller
     snapshot = shown_snapshot(session, view)

@@ -93,7 +93,7 @@ class TableView(View):
         columns = filter(None, map(self.spec.column, requested))
         return tuple(dict.fromkeys(column.name for column in columns))
 
-    # -- what subclasses say
+    # -- parts of subclasses
 
     def cell_functions(self) -> Mapping[str, CellFunction]:
         """The cells of columns, by name, that are not drawn as their fields' types are."""
@@ -114,14 +114,13 @@ class TableView(View):
         return self.spec.kind(everyone=self.everyone)
 
     def placeholder(self) -> str:
-        """What an empty table says: what is so, and the key that helps."""
+        """Return the text of an empty table: the reason, and the key that helps."""
         return "Nothing here. q goes back"
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
-        """What is shown of a filtered table, with its identity column, sorted by a column (True:
-        largest first).
+        """Return the rows shown of a filtered table, with an identity column.
 
-        Runs in a thread for large tables.
+        They are sorted by a column (True: largest first). Runs in a thread for large tables.
         """
         return table if sort is None else sort_rows(table, *sort)
 
@@ -238,7 +237,7 @@ class TableView(View):
         return query.apply(table, self._filter, self.session.store.clock.now())
 
     def _unknown_gpus(self, table: pa.Table) -> int:
-        """How many rows the filter could not judge."""
+        """Return the number of rows that the filter could not judge."""
         if self._filter is None:
             return 0
         from hpcdash.domain import query
@@ -246,7 +245,7 @@ class TableView(View):
         return query.count_unknown_gpus(table, self._filter, self.session.store.clock.now())
 
     def _is_empty(self, column: Column, table: pa.Table) -> bool:
-        """Whether a column that nobody chose is of what this scheduler does not tell."""
+        """Whether a default column has no values, as this scheduler does not report them."""
         if column.key not in self.spec.optional or self.column_names != self.spec.shown:
             return False
         return bool(table.num_rows > 0 and table[column.key].null_count == table.num_rows)
@@ -327,7 +326,7 @@ class TableView(View):
         return query.parse(text, self.schema, self.zone)
 
     def try_filter(self, text: str) -> QueryError | None:
-        """As set_filter, giving the error back: one types, and half a filter is often none."""
+        """Set a filter and return its error instead of raising it, for half-typed filters."""
         try:
             self.set_filter(text)
         except QueryError as error:
@@ -373,7 +372,7 @@ class TableView(View):
 
     @property
     def zone(self) -> tzinfo:
-        """Where times are that one types: the zone that times are shown in."""
+        """Time zone of typed times: the zone that times are shown in."""
         return self.session.zone or datetime.now().astimezone().tzinfo or UTC
 
     def sort_by(self, key: str | None, descending: bool) -> None:
@@ -521,7 +520,7 @@ def format_counts(matched: pa.Table, all_rows: int, unknown_gpus: int = 0) -> tu
 
 
 class Reader(Protocol):
-    """Reads the thing as it is now; what it finds is its own to tell."""
+    """Protocol of a reader of the present state, which reports its own findings."""
 
     async def read(self) -> object: ...
 
@@ -530,7 +529,7 @@ class ReadTableView(TableView):
     """Give `reader` and `states_in_lists`; `show_read` is called whenever there is more to show."""
 
     reader: Reader
-    # Changes that are looked at; None is one of the whole store.
+    # Changes that it handles; None is a change of the whole store.
     LISTS: ClassVar[frozenset[Kind | None]] = frozenset({Kind.MINE, Kind.EVERYONE, Kind.HISTORY})
 
     def __init__(self, session: ClusterSession, **rest: Any) -> None:

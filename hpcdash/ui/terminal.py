@@ -1,7 +1,7 @@
-"""The dashboard's terminal, where it goes away, or the shell takes it back for a while.
+"""Terminal of the dashboard that may go away, or be taken back by the shell for a while.
 
-Textual's own driver would read a terminal that is gone for ever, block once nobody takes what it
-writes, stop itself where no shell could ever continue it, and take a terminal that it has already
+Textual's own driver would read a terminal that is gone for ever, block once nobody takes its
+output, stop itself where no shell could ever continue it, and take a terminal that it already has
 once more.
 """
 
@@ -19,13 +19,13 @@ from textual.drivers.linux_driver import LinuxDriver
 
 from hpcdash.domain.text import clip, visible
 
-# What LinuxDriver switches on: mouse, paste, focus, window sizes, keys, the other screen; no
+# Modes that LinuxDriver switches on: mouse, paste, focus, window sizes, keys, the other screen; no
 # cursor, no line wrap.
 _RESET = (
     b"\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1016l\x1b[?2004l\x1b[?2048l\x1b[?1004l\x1b[?7h\x1b[<u"
     b"\x1b[?1049l\x1b[?25h"
 )
-# A process group that no shell looks after is not stopped; one that is stops within this.
+# A process group without a shell is not stopped; one with a shell stops within this.
 _STOPS_WITHIN_SECONDS = 0.5
 _NOTIFICATION_CELLS = 200
 
@@ -38,11 +38,10 @@ def through_tmux(sequence: str) -> str:
 
 
 def desktop_notification(style: str, text: str, *, in_tmux: bool = False) -> str:
-    """What a terminal is sent for "bell", "osc9" (iTerm2, kitty, WezTerm, Ghostty …) or "osc777"
-    (urxvt, foot, VTE).
+    """Return the sequence of a notification: "bell", "osc9" or "osc777".
 
-    A bell goes with each, for terminals that know neither; no control character of `words` reaches
-    the terminal.
+    "osc9" is for iTerm2, kitty, WezTerm, Ghostty …, "osc777" for urxvt, foot, VTE. A bell is added
+    to each, for terminals that know neither; no control character of `text` reaches the terminal.
     """
     shown = clip(visible(text), _NOTIFICATION_CELLS)
     # With a digit in front it would be another command of ConEmu's; a semicolon ends a field of OSC
@@ -55,8 +54,9 @@ def desktop_notification(style: str, text: str, *, in_tmux: bool = False) -> str
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver; the app hears `hung_up` once the terminal is gone, and `was_not_stopped`
-    where nobody did.
+    """Textual's driver; it calls `hung_up` once the terminal is gone.
+
+    It calls `was_not_stopped` where the program was not stopped.
     """
 
     def __init__(self, app: Any, **arguments: Any) -> None:
@@ -82,8 +82,8 @@ class TerminalDriver(LinuxDriver):
             super().stop_application_mode()
 
     def write(self, data: str) -> None:
-        # While the screen is left to another program nobody takes it, and what is shown then is
-        # drawn anew.
+        # While another program has the screen, output is dropped, and the screen is redrawn
+        # afterwards.
         if self._writer_thread is not None and self._writer_thread.is_alive():
             super().write(data)
 
@@ -108,7 +108,8 @@ class TerminalDriver(LinuxDriver):
     def _wait_for_hangup(self) -> None:
         poll = select.poll()
         poll.register(self.fileno, 0)
-        # Where poll knows no terminals (macOS) it says so at once, and SIGHUP alone tells.
+        # If poll does not support terminals (macOS) it reports so at once, and only SIGHUP
+        # notifies.
         if any(event & select.POLLHUP for _, event in poll.poll()):
             self._app.hung_up()
 
@@ -141,7 +142,7 @@ class TerminalDriver(LinuxDriver):
         if not self._auto_restart:
             return
         if not self._is_left:
-            # Stopped by SIGSTOP: whoever had the terminal meanwhile left it as it likes.
+            # Stopped by SIGSTOP: another program may have changed the terminal meanwhile.
             self.suspend_application_mode()
             self._is_left = self._must_signal_resume = True
         if signal.getsignal(signal.SIGTSTP) != signal.SIG_DFL:

@@ -1,6 +1,4 @@
-"""What each of our apps does with its terminal: themes, few colours, signals, a shell that takes it
-back.
-"""
+"""Terminal handling of each app: themes, few colours, signals, a shell that takes it back."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ class TerminalApp(App[None]):
         return dict(default_variables(self.current_theme.dark))
 
     def heed_signals(self) -> None:
-        """From now on `end_soon` ends it; called by the app, in its own context."""
+        """Let `end_soon` end the app from now on; called by the app, in its own context."""
         self._own_loop = (asyncio.get_running_loop(), contextvars.copy_context())
         self.app_resume_signal.subscribe(self, self._continued)
 
@@ -109,7 +107,7 @@ class TerminalApp(App[None]):
         return True
 
     def hung_up(self) -> None:
-        """The terminal is gone, whether or not a signal says so."""
+        """Handle the loss of the terminal, with or without a signal."""
         self.end_soon(signal.SIGHUP)
 
     def restore_terminal(self) -> None:
@@ -119,10 +117,10 @@ class TerminalApp(App[None]):
 
     @property
     def crash(self) -> Exception | None:
-        """What ended the app, where that was an error of its own."""
+        """Error of the app itself that ended it; None for none."""
         return self._exception
 
     def _fatal_error(self) -> None:
-        # Textual would print a traceback with the values of all variables; whoever runs the app
-        # tells of the crash.
+        # Textual would print a traceback with the values of all variables; the caller of the app
+        # reports the crash.
         self._close_messages_no_wait()

@@ -1,4 +1,4 @@
-"""Reads palettes from TOML files into Textual themes; says where a bad one is wrong."""
+"""Palettes from TOML files as Textual themes; reports the place of an error."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ DEFAULT_LIGHT_THEME = "hpcdash-light"
 # behind them.
 TEXT_CONTRAST = 4.5
 SHAPE_CONTRAST = 3.0
-# How much of the foreground is left in dimmed text; Textual's half falls below TEXT_CONTRAST.
+# Share of the foreground in dimmed text; Textual's half falls below TEXT_CONTRAST.
 DIM_FACTOR = 0.8
-# From red round the circle of hues, the ANSI colours that are no grey; how far the bright ones are;
-# and from what difference between red, green and blue on, of 1, a colour has a hue.
+# ANSI colours that are no grey, from red round the circle of hues; the offset of the bright ones;
+# and the least difference between red, green and blue, of 1, that makes a hue.
 _ANSI_HUES, _BRIGHT = (1, 3, 2, 6, 4, 5), 8
 _LEAST_CHROMA = 0.18
 
@@ -59,7 +59,7 @@ REQUIRED_STATES = (
     JobState.TIMEOUT,
     JobState.CANCELLED,
 )
-# A state a theme does not colour looks like its nearest kin.
+# A state without a colour in the theme has that of its nearest kin.
 _KIN: dict[JobState | NodeState, JobState] = {
     JobState.REQUEUED: JobState.PENDING,
     JobState.OUT_OF_MEMORY: JobState.FAILED,
@@ -198,7 +198,7 @@ def _readable(style: Style, background: RichColor, system: ColorSystem) -> Style
 
 
 def _hue_key(color: RichColor) -> tuple[int, ...]:
-    """Of 16 colours the two of a colour's hue; () for one that is nearly grey.
+    """Return the two of 16 colours with a colour's hue; () for one that is nearly grey.
 
     The nearest of a pale one is white.
     """

@@ -1,6 +1,4 @@
-"""What a view is: a page in the stack of one cluster, with crumbs, a hint, and handlers named
-do_ACTION.
-"""
+"""A view: a page in the stack of one cluster, with crumbs, a hint, and handlers do_ACTION."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ class View(Widget):
         """Crumbs, hint, marks or counts are others now."""
 
     class Requested(Message):
-        """Another view is wanted: `view` with some arguments, on top of this one."""
+        """Request for another view: `view` with some arguments, on top of this one."""
 
         def __init__(self, view: str, **arguments: object) -> None:
             super().__init__()
@@ -112,7 +110,7 @@ class View(Widget):
         return super().remove()
 
     def whose(self, *, everyone: bool) -> tuple[str, ...]:
-        """Whose jobs are shown, as a crumb; none where jobs are nobody's."""
+        """Return a crumb for the owners of the shown jobs; () where jobs have no owners."""
         if Capability.OWNERS not in self.session.store.backend.capabilities:
             return ()
         return ("everyone's" if everyone else "mine",)
@@ -148,21 +146,22 @@ class View(Widget):
 
     @property
     def has_hint(self) -> bool:
-        """Whether there is a line for the hint: False where the view says it itself."""
+        """Whether a line for the hint exists: False where the view shows it itself."""
         return True
 
     def counts(self) -> tuple[str, str]:
-        """Counts by state of what is shown, of all: in words, and in signs."""
+        """Return counts by state of the shown rows, of all: as text, and in signs."""
         return "", ""
 
     def pointed_job(self) -> str | None:
-        """The id of the job one points at or looks into (an array's number for a whole one), if
-        any.
+        """Return the ID of the selected or opened job, if any.
+
+        An array's number for a whole one.
         """
         return None
 
     def targets(self) -> Targets:
-        """What an action applies to: the marked rows, else the one under the cursor."""
+        """Return the targets of an action: the marked rows, else the one under the cursor."""
         return Targets()
 
     def clear_marks(self) -> None:
@@ -173,17 +172,18 @@ class View(Widget):
         return (("↑ ↓ j k", "move"), ("pgup pgdn home end", "further"))
 
     def help_signs(self) -> Text:
-        """What the signs of this view say, a line each; empty where they say it themselves."""
+        """Return the meaning of this view's signs, a line each.
+
+        Empty where they need no explanation.
+        """
         return Text()
 
     def switch_jobs(self) -> tuple[str, ...]:
-        """The jobs whose kill or save switch is meant."""
+        """Return the jobs whose kill or save switch is selected."""
         return self.targets().job_ids or tuple(filter(None, [self.pointed_job()]))
 
     def against_save(self) -> str:
-        """Why the job of switch_jobs had better not save now, in words; '' where nothing speaks
-        against it.
-        """
+        """Return why the job of switch_jobs should not save now; '' where nothing is against it."""
         return ""
 
     def key_ranks(self) -> Mapping[str, int | None]:
@@ -196,7 +196,7 @@ class View(Widget):
         return 0
 
     def taken_at(self) -> float | None:
-        """When what is shown was true, in epoch seconds."""
+        """Return the time of the shown data in epoch seconds; None without data."""
         kind = self.main_kind
         snapshot = self.session.store.snapshots.get(kind) if kind is not None else None
         return snapshot.taken_at if snapshot else None
@@ -217,8 +217,9 @@ class View(Widget):
         """Keys go to what one reads here."""
 
     def chosen(self) -> dict[str, object]:
-        """What a person chose here: fields of services.state.choices.Choices, of `columns` and
-        `sort` this view's.
+        """Return the person's choices here: fields of services.state.choices.Choices.
+
+        `columns` and `sort` are those of this view.
         """
         return {}
 

@@ -31,7 +31,7 @@ class ViewSpec(Struct, frozen=True):
         return cast("type[View]", getattr(import_module(f"hpcdash.ui.{module}"), name))
 
     def make(self, session: ClusterSession, **arguments: Any) -> View:
-        """Build the view of a cluster, with the arguments of View.Wanted."""
+        """Build the view of a cluster, with the arguments of View.Requested."""
         if self.place == _PLAIN_TABLE:
             arguments["spec"] = TABLES[self.name]
         view = self.view_class(session, **arguments)

@@ -12,14 +12,14 @@ from textual.drivers.web_driver import WebDriver
 
 
 class BrowserDriver(WebDriver):
-    """Textual's driver; the app hears `hung_up` once nobody is at the other end."""
+    """Textual's driver; it calls the app's `hung_up` once the other end is gone."""
 
-    # As in a terminal, a screenshot is saved where hpcdash runs.
+    # Like in a terminal, a screenshot is saved where hpcdash runs.
     deliver_binary = Driver.deliver_binary
 
     def __init__(self, app: Any, **arguments: Any) -> None:
         super().__init__(app, **arguments)
-        # They are for this process, and none of what it starts.
+        # They are for this process, and not for its children.
         for name in ("TEXTUAL_DRIVER", "TEXTUAL_COLOR_SYSTEM", "COLUMNS", "ROWS"):
             os.environ.pop(name, None)
         self._app: Any = app
@@ -32,11 +32,11 @@ class BrowserDriver(WebDriver):
             self._app.hung_up()
 
     def open_url(self, url: str, new_tab: bool = True) -> None:
-        """Show the address: whoever served it may not choose what a browser opens."""
+        """Show the address: its server may not choose what a browser opens."""
         self._app.notify(f"to be opened by hand: {url}", markup=False)
 
     def _send(self, packet: bytes) -> None:
-        """Write a whole packet, and wait for a slow browser; it goes nowhere once nobody reads."""
+        """Write a whole packet, and wait for a slow browser; it is dropped without a reader."""
         try:
             while packet:
                 packet = packet[os.write(self.fileno, packet) :]

@@ -1,6 +1,4 @@
-"""Where a browser connects: a port that this machine alone reaches, or a unix socket that its owner
-alone opens.
-"""
+"""Address for a browser: a port local to this machine, or a unix socket of its owner."""
 
 from __future__ import annotations
 

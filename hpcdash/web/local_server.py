@@ -46,7 +46,7 @@ class LocalServer:
         self._listening: asyncio.Server | None = None
 
     async def start(self, listening: socket.socket) -> None:
-        """Serve whoever connects to a listening socket."""
+        """Serve the clients of a listening socket."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         create = (
@@ -134,12 +134,13 @@ class _Refusal(asyncio.Protocol):
 
 
 def refuse_request(request: web.Request, *, needs_origin: bool = False) -> str:
-    """Why a request is not answered: it came by a name of somebody else's, or from another site's
-    page; else ''.
+    """Return why a request is not answered; '' if it is.
+
+    It used another host's name, or came from another site's page.
     """
     hosts, origins = request.headers.getall("Host", []), request.headers.getall("Origin", [])
     if len(hosts) != 1 or not HERE.fullmatch(hosts[0]):
-        # Somebody else's name that leads here: DNS rebinding.
+        # Another host's name that leads here: DNS rebinding.
         return "hpcdash answers to the names 127.0.0.1 and localhost alone."
     if origins != [f"http://{hosts[0]}"] and (origins or needs_origin):
         return "Another site's page asked for this; hpcdash answers to its own page alone."

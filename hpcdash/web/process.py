@@ -17,14 +17,14 @@ from hpcdash.child_process import ChildProcess
 from hpcdash.domain.text import visible
 from hpcdash.errors import excerpt
 
-# What the driver writes first.
+# First output of the driver.
 _PRELUDE = b"__GANGLION__\n"
 # For the app to keep what was typed and to close its connections.
 END_SECONDS = 5.0
 _CHUNK_BYTES = 1 << 16
 # No screen is as large.
 _MOST_PACKET_BYTES = 1 << 24
-# Of what was typed, by an app that reads nothing.
+# Most typed bytes, for an app that reads nothing.
 _MOST_UNREAD_BYTES = 1 << 22
 _MOST_STDERR_BYTES = 4000
 _SMALLEST, _LARGEST = (20, 5), (1000, 500)
@@ -33,10 +33,10 @@ _SMALLEST, _LARGEST = (20, 5), (1000, 500)
 async def run_dashboard(
     argv: Sequence[str], browser: web.WebSocketResponse, width: str, height: str
 ) -> None:
-    """Run `argv` for a browser, until one of them ends; of the other nothing is left then.
+    """Run `argv` for a browser, until one of them ends; the other is then ended too.
 
-    Neither is read faster than the other takes it. `width` and `height` are what the browser says,
-    in cells.
+    Neither is read faster than the other takes it. `width` and `height` are the browser's, in
+    cells.
     """
     columns, rows = _size(
         *(int(side) if side.isascii() and side.isdigit() else 0 for side in (width[:9], height[:9]))
@@ -119,9 +119,7 @@ async def _last_bytes(stream: asyncio.StreamReader) -> bytes:
 
 
 async def _pass_on(browser: web.WebSocketResponse, stdin: asyncio.WriteTransport) -> None:
-    """Send the app what a person types and does, until the browser is gone or says what no page of
-    ours says.
-    """
+    """Pass a person's input to the app, until the browser is gone or sends an invalid message."""
     async for message in browser:
         match _parsed(message.data) if message.type is WSMsgType.TEXT else None:
             case ["stdin", str(typed)]:

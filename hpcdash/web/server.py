@@ -1,8 +1,6 @@
-"""Serves the dashboard to browsers: one link lets one in, and each has a process of the dashboard
-to itself.
+"""Server of the dashboard for browsers: one link admits one, with a process of its own.
 
-The terminal in the page is textual-serve's, whose own server asks nobody who they are and is not
-used.
+The terminal in the page is textual-serve's, whose own server authenticates nobody and is not used.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ MOST_DASHBOARDS = 8
 MOST_CONNECTIONS = 64
 # A large paste.
 MOST_MESSAGE_BYTES = 1 << 20
-# Of a connection that shows no dashboard.
+# Time limit of a connection that shows no dashboard.
 CONNECTION_SECONDS = 60.0
 # A browser that does not answer for half as long is gone.
 PING_SECONDS = 15.0
@@ -91,7 +89,7 @@ class DashboardServer:
         return f"/?token={token}"
 
     async def start(self, listening: socket.socket) -> None:
-        """Serve whoever connects to a listening socket."""
+        """Serve the clients of a listening socket."""
         await self._server.start(listening)
 
     async def stop(self) -> None:

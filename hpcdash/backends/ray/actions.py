@@ -1,6 +1,4 @@
-"""What can be done to Ray's jobs: they are stopped, deleted, and submitted, once, under an id of
-ours.
-"""
+"""Actions on Ray's jobs: stop, delete, and submit, once, under an ID of ours."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def _read_stop(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
     except HpcdashError as error:
         return (Outcome(job_id, None, error.message),)
     if not response.is_success:
-        # The dashboard asks an agent for it, by a path that it does not quote.
+        # The dashboard requests it from an agent, by a path that it does not quote.
         odd = "".join(letter for letter in _PATH_LETTERS if letter in job_id)
         text = f"Ray cannot stop a job whose ID contains {odd}" if odd else refusal(response.body)
         return (Outcome(job_id, False, text),)
@@ -54,7 +52,7 @@ def _read_delete(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
         [response] = read_responses(answer)
     except HpcdashError as error:
         return (Outcome(job_id, None, error.message),)
-    # Of a job that has not ended it answers 500 with a traceback.
+    # For a job that has not ended the response is 500 with a traceback.
     return (
         Outcome(job_id, response.is_success, "" if response.is_success else refusal(response.body)),
     )
@@ -179,12 +177,12 @@ class ScriptSubmit(SubmitPart):
             key: json.loads(native[key]) for key in ("runtime_env", "metadata") if key in native
         }
         if isinstance(body.get("metadata"), dict):
-            # How the run before went is no part of the next one.
+            # The outcome of the run before is no part of the next one.
             body["metadata"].pop(METADATA_KEY, None)
         body |= noted_resources(table(body.get("metadata")))
         row = detail.job.to_pylist()[0]
         package = _PACKAGE.fullmatch(text(table(body.get("runtime_env")).get("working_dir")) or "")
-        # Ray keeps it for ten minutes after it was asked for.
+        # Ray stores it for ten minutes after the request.
         check = (
             Query(("GET", f"{PACKAGES}{package[1]}"), _check_package, cap_bytes=TEXT_BYTES)
             if package

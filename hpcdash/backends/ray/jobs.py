@@ -71,10 +71,10 @@ LOGS = "/ray-logs/"
 _LOG_END = ".log"
 # Metadata that hpcdash keeps for itself begin so.
 _OWN = ("hpcdash_", "HPCDASH_")
-# What a request asked for, which the Jobs API does not return: its entrypoint's resources, and what
-# its package runs.
+# Parts of a request that the Jobs API does not return: its entrypoint's resources, and the command
+# of its package.
 RESOURCES_KEY, SCRIPT_KEY = "hpcdash_resources", "hpcdash_script"
-# As a submission names its entrypoint's resources, and Ray their kinds.
+# Names of the entrypoint's resources in a submission, and Ray's kinds.
 _RESOURCES = {
     "entrypoint_num_cpus": "CPU",
     "entrypoint_num_gpus": "GPU",
@@ -91,9 +91,9 @@ _STATES = {
 _DRIVER = "DRIVER"
 _LARGEST_EXIT = 1 << 31
 SWITCH_VARIABLES = ("HPCDASH_KILL_SWITCH", "HPCDASH_SAVE_SWITCH")
-# What follows are the last lines of the driver's log.
+# The last lines of the driver's log follow.
 _COMMAND_FAILED = "Job entrypoint command failed"
-# What the Jobs API calls errors, source: ray/job_submission JobErrorType.
+# Error types of the Jobs API, source: ray/job_submission JobErrorType.
 _ERRORS = {
     "RUNTIME_ENV_SETUP_FAILURE": "its runtime environment could not be set up",
     "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": "no node had room for its driver in time",
@@ -150,7 +150,10 @@ def parse_jobs(
 
 
 def _arrow(field: pa.Field) -> pa.DataType:
-    """What Python values make a column of: dictionaries come of text, times of whole seconds."""
+    """Return the type that Python values are converted to first.
+
+    A dictionary column is built from text, times from whole seconds.
+    """
     if pa.types.is_timestamp(field.type):
         return pa.int64()
     return pa.string() if pa.types.is_dictionary(field.type) else field.type
@@ -162,7 +165,7 @@ _PLAIN = pa.schema([(field.name, _arrow(field)) for field in schema.JOBS])
 def _entrypoint_resources(
     answer: Answer, response: Response
 ) -> Iterator[tuple[str, Mapping[str, float]]]:
-    """(submission ID, resources by their kind) of each supervisor that the State API tells of."""
+    """Yield (submission ID, resources by kind) of each supervisor in the State API's answer."""
     for actor in state_rows(answer, response):
         name = text(actor.get("name")) or ""
         # Anyone may call a class and an actor so, in another namespace.
@@ -442,7 +445,7 @@ class RayDetail(DetailPart):
         )
 
     def facts(self, native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
-        """What the job page shows of a job in groups of their own."""
+        """Return the job page's additional groups of facts."""
         driver = _json_table(native.get("driver_info", ""))
         where = {
             "address": text(driver.get("node_ip_address")),
@@ -474,7 +477,7 @@ class RayDetail(DetailPart):
 
 
 class RayScripts(ScriptsPart):
-    """What stands for scripts: the entrypoints of jobs."""
+    """Entrypoints of jobs, in place of scripts."""
 
     def query(self, job_id: str) -> Query[Script]:
         """The entrypoint and runtime environment of a job, in place of its script."""

@@ -66,9 +66,9 @@ def _parts(answer: Answer, driver_log: str, detail: JobDetail) -> tuple[OtherLog
 def parse_worker_logs(
     answer: Answer, ray_job: str, native: Mapping[str, str]
 ) -> tuple[OtherLog, ...]:
-    """One log a worker, that of the first task first.
+    """Parse one log per worker, that of the first task first.
 
-    Its file is named after it where no task tells.
+    Its file gives the name where no task does.
     """
     response, *others = read_responses(answer)
     if not response.is_success:
@@ -76,7 +76,7 @@ def parse_worker_logs(
     tasks = sorted(
         state_rows(answer, response), key=lambda one: number(one.get("creation_time_ms")) or 0
     )
-    # The task that creates an actor tells no worker; what the actor runs does.
+    # The task that creates an actor reports no worker; the tasks that the actor runs do.
     actors = {
         str(task.get("actor_id")): (text(task.get("name")) or "").partition(":")[0]
         for task in tasks

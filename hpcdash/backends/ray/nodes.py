@@ -45,9 +45,7 @@ def queues_query() -> Query[ParsedTable]:
 def _read(
     answer: Answer,
 ) -> tuple[list[dict[str, Any]], Mapping[str, Mapping[str, Sequence[float]]]]:
-    """Nodes, and what each uses of its resources, by its id; {} where the dashboard does not
-    say.
-    """
+    """Read the nodes, and the use of their resources by ID; {} where the dashboard has none."""
     responses = read_responses(answer)
     if not responses[0].is_success:
         require_success(answer)
@@ -63,7 +61,10 @@ def _read(
 
 
 def summaries(answer: Answer, response: Response) -> list[Mapping[str, Any]]:
-    """What the agents of the nodes measure, a node each; [] where the dashboard does not tell."""
+    """Return the measurements of the nodes' agents, one per node.
+
+    [] where the dashboard has none.
+    """
     if not response.is_success:
         return []
     listed = table(table(decode(answer, response)).get("data")).get("summary")
@@ -71,7 +72,10 @@ def summaries(answer: Answer, response: Response) -> list[Mapping[str, Any]]:
 
 
 def _measured(answer: Answer) -> Mapping[str, dict[str, int | float]]:
-    """Memory of the machine and load by the node's ID; what an agent does not tell is left out."""
+    """Return memory and load by the node's ID.
+
+    Values that an agent does not report are left out.
+    """
     found: dict[str, dict[str, int | float]] = {}
     responses = read_responses(answer)[2:]
     for summary in (one for response in responses for one in summaries(answer, response)):

@@ -24,7 +24,7 @@ from hpcdash.backends.ray.responses import (
 )
 from hpcdash.domain import schema
 
-# Those that were removed stay in Ray's list.
+# Removed groups stay in Ray's list.
 _PATH = (
     f"/api/v0/placement_groups?detail=1&limit={MOST_ROWS}"
     "&filter_keys=state&filter_predicates=%21%3D&filter_values=REMOVED"

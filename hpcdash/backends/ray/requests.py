@@ -68,20 +68,20 @@ output={output}
 if [ -f "$output" ]; then printf '\\n{result}'; cat -- "$output"; echo; fi
 if [ -f "$output.error" ]; then printf '\\n{failure}'; cat -- "$output.error"; echo; fi
 exit "$status\""""
-# What the dashboard takes in one request: DASHBOARD_CLIENT_MAX_SIZE of
+# Limit of the dashboard for one request: DASHBOARD_CLIENT_MAX_SIZE of
 # ray/_private/ray_constants.py.
 _MOST_PACKAGE_BYTES = 100 << 20
 _LEAST_BYTES_A_SECOND = 64 * 1024
-# The earliest time that a zip can say: the same files give the same bytes.
+# The earliest time that a zip can store: the same files give the same bytes.
 _WHEN = (1980, 1, 1, 0, 0, 0)
 _RETRIES_PREEMPTION, _RETRIES_FAILURE = 10_000, 10
 _MOST_SLICES = 4096
 _GROW_AFTER_SECONDS, _GROW_EVERY_SECONDS = 12 * 3600, 3 * 3600
 _LONGEST_SECONDS = 366 * 86400
-# Each worker writes its own lines, in a form that tells which attempt and worker wrote them. The
-# driver itself reports a missing slice, less often than Ray's autoscaler.
+# Each worker writes its own lines, with its attempt and number. The driver itself reports a missing
+# slice, less often than Ray's autoscaler.
 _ENTRYPOINT = f"RAY_DEDUP_LOGS=0 RAY_COLOR_PREFIX=0 RAY_SCHEDULER_EVENTS=0 python -m {_DRIVER}"
-# What a Ray job has no use for. Its resources are those of its entrypoint, or its slices.
+# Fields without use for a Ray job. Its resources are those of its entrypoint, or its slices.
 _REFUSED = (
     *(
         "script",
@@ -207,7 +207,7 @@ def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]
 
 
 def _node_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
-    """Of what one node must have."""
+    """Return findings on the resources that a single node must have."""
     cpus, gpus = (offers.queue(kind) for kind in ("CPU", "GPU"))
     is_cpu = request.slot_type is SlotType.CPU
     largest = (cpus.cpus_per_node if cpus else 0) if is_cpu else (gpus.gpus_per_node if gpus else 0)
@@ -228,15 +228,16 @@ def _node_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
 
 
 def _read_is_there(answer: Answer) -> bool:
-    """Whether a package was uploaded before; Ray keeps it for ten minutes after it was asked
-    for.
+    """Return whether a package was uploaded before.
+
+    Ray stores it for ten minutes after a request.
     """
     [response] = read_responses(answer)
     return response.is_success
 
 
 def _metadata(request: Request) -> dict[str, str]:
-    """What a request says of itself; the values of metadata are text."""
+    """Return a request's metadata; the values are text."""
     reported = {
         "slice": request.slice,
         "workspace": request.workspace,
@@ -276,8 +277,10 @@ def _tpus(request: Request, kind: SliceType) -> int:
 
 
 def _container(request: Request, name: str) -> dict[str, Any] | None:
-    """What the driver is told of a container: docker runs it, podman where that is asked for;
-    raises UsageError for any other runtime."""
+    """Return the container settings for the driver: docker, or podman where it is requested.
+
+    Raises UsageError for any other runtime.
+    """
     container = request.container
     if container is None or container.runtime is Runtime.NONE:
         return None
@@ -336,7 +339,7 @@ def _plain(
 
 
 def _needs_slots(request: Request) -> bool:
-    """One slot of no type is what a request has that says nothing: that needs no GPU."""
+    """Whether it needs slots: one slot of no type is the default, which needs no GPU."""
     return request.slot_type is not None or request.slots > 1
 
 
@@ -539,8 +542,10 @@ class RaySubmit(ScriptSubmit):
         return SubmittedRequest((upload,), submit_command(body, name, mark, name), shown, is_there)
 
     def request_findings(self, request: Request, offers: Offers) -> tuple[LintFinding, ...]:
-        """Secrets that the dashboard would show; and what the cluster has none of now, or too few,
-        where its resources are known. It may get them: a job that asks for more waits.
+        """Return findings on secrets that the dashboard would show, and on missing resources.
+
+        Resources that the cluster has none or too few of now are only known where it reports them.
+        It may get them: a job that requests more waits.
         """
         found: tuple[LintFinding, ...] = ()
         if _shown_runtime_env(request) != request.runtime_env:

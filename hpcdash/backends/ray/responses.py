@@ -29,7 +29,7 @@ from hpcdash.errors import (
 _FRAME = re.compile(rb"([0-9]{3}) ([0-9]{1,12}) ([0-9]{1,15}|-)\n")
 _NOT_FOUND = 404
 _TOO_MANY = 429
-# How much of a traceback is searched.
+# Searched part of a traceback.
 _MOST_WORDS = 64 * 1024
 # Resources that count as GPUs, as Ray names those that it finds itself.
 ACCELERATORS = ("GPU", "TPU", "NPU", "HPU", "neuron_cores")
@@ -51,9 +51,9 @@ class Response(Struct, frozen=True):
 
 
 def read_responses(answer: Answer) -> tuple[Response, ...]:
-    """The responses of a command, one a path.
+    """Return the responses of a command, one per path.
 
-    Raises UnreadableOutput, or CommandMissing where no server was asked.
+    Raises UnreadableOutput, or CommandMissing where no server was queried.
     """
     if answer.status in (126, 127):
         raise CommandMissing(
@@ -74,7 +74,10 @@ def read_responses(answer: Answer) -> tuple[Response, ...]:
 
 
 def require_success(answer: Answer) -> tuple[Response, ...]:
-    """As read_responses; raises what a refusal means, in Ray's own words."""
+    """Return the responses of `read_responses`.
+
+    Raises the error of a refusal, with Ray's own message.
+    """
     responses = read_responses(answer)
     for response in responses:
         if response.is_success:
@@ -113,7 +116,7 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
 
 
 def refusal(body: bytes) -> str:
-    """The words of a refusal: of a traceback its last line that says something."""
+    """Return the message of a refusal: of a traceback its last line with text."""
     text = _message(body) or body[-_MOST_WORDS:].decode("utf-8", "replace")
     if "Traceback" not in text:
         return excerpt(text.encode())
@@ -123,7 +126,7 @@ def refusal(body: bytes) -> str:
 
 
 def _message(body: bytes) -> str:
-    """What the State API says of a failure; '' where this is none of its answers."""
+    """Return the State API's message on a failure; '' where this is not one of its answers."""
     if not body.startswith(b"{"):
         return ""
     try:
@@ -172,7 +175,7 @@ def format_value(value: object) -> str:
 
 
 def truncation_note(answer: Answer, response: Response, title: str) -> str:
-    """What a list of the State API leaves out, '' where it is whole, or failed."""
+    """Return what a list of the State API leaves out, '' where it is complete, or failed."""
     if not response.is_success:
         return ""
     found = table(table(table(decode(answer, response)).get("data")).get("result"))
@@ -197,9 +200,7 @@ def state_rows(answer: Answer, response: Response) -> list[dict[str, Any]]:
 
 
 def state_summary(found: Any) -> tuple[list[Mapping[str, Any]], str]:
-    """The rows of a summary of the State API, and what it says is missing from them; '' where
-    nothing is.
-    """
+    """Return the rows of the State API's summary, and its note on missing ones; '' for none."""
     result = table(table(table(found).get("data")).get("result"))
     cluster = table(table(table(result.get("result")).get("node_id_to_summary")).get("cluster"))
     rows = [table(row) for row in table(cluster.get("summary")).values()]
@@ -252,7 +253,7 @@ def seconds(milliseconds: object) -> int | None:
 
 
 def resources(value: object) -> Mapping[str, float]:
-    """Names and amounts, without those that only tell nodes apart."""
+    """Return names and amounts, without the resources that only identify nodes."""
     if not isinstance(value, dict):
         return {}
     found = ((str(name), amount(held)) for name, held in value.items())

@@ -30,7 +30,7 @@ _HEAD = re.compile(r"TPU-(.+)-head")
 
 
 class SliceType(Struct, frozen=True):
-    """What a slice of a type has: `workers`, each a machine with `chips`."""
+    """Size of a slice type: `workers`, each a machine with `chips`."""
 
     name: str
     workers: int
@@ -43,9 +43,9 @@ class SliceType(Struct, frozen=True):
 
 
 def slice_type(name: str) -> SliceType:
-    """Of a name such as v4-256.
+    """Parse the name of a slice type such as v4-256.
 
-    Raises ValueError, which says what was meant where that can be told.
+    Raises ValueError, which suggests the intended type where one is similar.
     """
     found = _TYPE.fullmatch(name)
     if found is None:
@@ -87,7 +87,7 @@ def types_among(resources: Iterable[str]) -> list[str]:
 METADATA_KEY = "hpcdash_run"
 _MOST_WORKERS = 100_000
 _LONGEST_TEXT = 400
-# Between the path of a driver's log and the part of it that is wanted.
+# Separator of the path of a driver's log and the requested part.
 PART = "#"
 _PART = re.compile(
     r"(?=.)(?:attempt(?P<attempt>[0-9]{1,9}))?(?:(?:(?<=\d)\.)?worker(?P<worker>[0-9]{1,9}))?",
@@ -104,8 +104,9 @@ _STATES = {
 
 
 class Worker(Struct, frozen=True):
-    """How one worker of an attempt is; `why` is what is said of its end, `node` its address, ''
-    where not known.
+    """State of one worker of an attempt.
+
+    `why` is the reason of its end, `node` its address, '' where unknown.
     """
 
     number: int
@@ -117,10 +118,10 @@ class Worker(Struct, frozen=True):
 
 
 class SliceRun(Struct, frozen=True):
-    """How a run on slices stands, as its driver wrote it last.
+    """Status of a run on slices, as its driver wrote it last.
 
-    `nodes` are the addresses of its workers, () where they are not known; `waiting` is what it
-    waits for, '' in an attempt.
+    `nodes` are the addresses of its workers, () where they are unknown; `waiting` is what it waits
+    for, '' in an attempt.
     """
 
     attempt: int
@@ -162,7 +163,7 @@ class SliceRun(Struct, frozen=True):
         ended: dict[int, tuple[JobState, str, int | None, str]] = {}
         for kind in ("succeeded", "cancelled"):
             begin = 0
-            # As a driver writes them, they ascend: whatever else stands there takes no time.
+            # In the driver's output they ascend: other text there takes no time.
             for first, last in _RANGES.findall(str(self._record.get(kind) or "")):
                 numbers = range(
                     max(int(first), begin), min(int(last or first) + 1, self.worker_count)
@@ -183,7 +184,7 @@ class SliceRun(Struct, frozen=True):
 
 
 def slice_run(metadata: Mapping[str, object]) -> SliceRun | None:
-    """The run that a job's metadata tells of; None where they tell of none.
+    """Return the run in a job's metadata; None where they have none.
 
     Anyone can write such metadata.
     """

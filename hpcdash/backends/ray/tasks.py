@@ -53,7 +53,7 @@ _STATES = {
     "RESTARTING": JobState.PENDING,
     "DEPENDENCIES_UNREADY": JobState.PENDING,
     "SUBMITTED_TO_WORKER": JobState.PENDING,
-    # Of an actor that died nothing tells whether it had done its work.
+    # For a dead actor it is unknown whether it had done its work.
     "DEAD": JobState.UNKNOWN,
 }
 
@@ -64,7 +64,10 @@ def job_tasks_query(ray_job: str) -> str:
 
 
 def activity_query(row: Mapping[str, Any], native: Mapping[str, str]) -> Query[Activity] | None:
-    """What a job's program has Ray do; None for one that has not connected to Ray."""
+    """Return the query for the Ray activity of a job's program.
+
+    None if it has not connected to Ray.
+    """
     ray_job = native.get("job_id")
     if not ray_job:
         return None
@@ -81,8 +84,9 @@ def activity_query(row: Mapping[str, Any], native: Mapping[str, str]) -> Query[A
 
 
 def parse_activity(answer: Answer) -> Activity:
-    """Raises what keeps the dashboard from telling of tasks; what it does not tell of actors is
-    left out.
+    """Parse the activity of a job; actors that the dashboard does not report are left out.
+
+    Raises the error that keeps the dashboard from reporting tasks.
     """
     responses = read_responses(answer)
     if not responses[0].is_success:
@@ -141,7 +145,7 @@ def _parse_node_activity(answer: Answer, *, node: str) -> Activity:
 
 
 def _restarts(actors: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
-    """How often actors of each class were started again."""
+    """Return the number of restarts of each class of actors."""
     found: Counter[str] = Counter()
     for actor in actors:
         found[text(actor.get("class_name")) or ""] += number(actor.get("num_restarts")) or 0
@@ -159,13 +163,13 @@ def _count(kind: str, summary: Mapping[str, Any], key: str) -> ActivityCount | N
 
 
 def _count_states(counts: Mapping[str, int]) -> tuple[tuple[str, str, int], ...]:
-    """As ActivityCount has them, those that ended last."""
+    """Return state counts in the form of ActivityCount, finished states last."""
     order = sorted(counts, key=lambda native: (native in ("FINISHED", "DEAD"), native))
     return tuple((format_state(native), _state(native).value, counts[native]) for native in order)
 
 
 def format_state(native: str) -> str:
-    """A state of a task or an actor in plain words."""
+    """Return a state of a task or an actor in plain text."""
     return _WORDS.get(native, native.lower().replace("_", " "))
 
 
@@ -185,6 +189,5 @@ def _failure(task: Mapping[str, Any]) -> tuple[str, str] | None:
     if task.get("error_type") == "NODE_DIED" and (address := _ADDRESS.search(message)):
         return name, f"its node {address[1]} died"
     lines = [line.strip() for line in message.splitlines() if line.strip()] or [message]
-    # An exception of the task's stands below its traceback; what Ray says itself begins with what
-    # happened.
+    # A task's own exception is below its traceback; Ray's own messages begin with the event.
     return name, lines[-1 if task.get("error_type") == "TASK_EXECUTION_EXCEPTION" else 0]

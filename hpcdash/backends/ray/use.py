@@ -1,6 +1,4 @@
-"""What the processes of a running Ray job use on each node, as the dashboard's agents measure
-it.
-"""
+"""Use of the processes of a running Ray job on each node, as the dashboard's agents measure it."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def _parse_nodes(answer: Answer, *, ray_job: str) -> tuple[str, ...]:
         has_job = isinstance(workers, list) and any(
             table(one).get("jobId") == ray_job for one in workers
         )
-        # Of a node that died it still tells what was there.
+        # For a dead node it still reports the last values.
         if node_id is not None and has_job and raylet.get("state") != _DEAD:
             found.append(node_id)
     if not found:
@@ -90,7 +88,7 @@ def _process(worker: Mapping[str, Any]) -> ProcessSample | None:
     ]
     if pid is None or rss is None or spent[0] is None:
         return None
-    # Ray writes its title over the words of a command: the rest of them are empty.
+    # Ray writes its title over the arguments of a command: the rest of them are empty.
     text = worker.get("cmdline")
     command = (
         " ".join(word for word in text if isinstance(word, str) and word)
@@ -101,7 +99,7 @@ def _process(worker: Mapping[str, Any]) -> ProcessSample | None:
 
 
 def _gpus(listed: object, pids: set[int]) -> list[GpuSample]:
-    """Those that a process of the job is on."""
+    """Return the GPUs that a process of the job uses."""
     found = []
     for gpu in map(table, listed if isinstance(listed, list) else ()):
         on_it = gpu.get("processesPids") or gpu.get("processes")
@@ -145,7 +143,10 @@ class RayInside(InsidePart):
     def use(
         self, native: Mapping[str, str], nodes: tuple[str, ...]
     ) -> Query[tuple[NodeSample, ...]]:
-        """What the job uses on these nodes; those that do not answer are left out."""
+        """Return the query for the job's use on these nodes.
+
+        Nodes that do not respond are left out.
+        """
         argv = ("GET", *(f"/nodes/{quote(node, safe='')}" for node in nodes))
         return Query(
             argv, partial(_parse_use, ray_job=native.get("job_id", "")), cap_bytes=TEXT_BYTES

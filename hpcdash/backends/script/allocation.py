@@ -1,6 +1,4 @@
-"""An allocation that is kept for runs: a batch script that waits for them in a spool folder, and
-runs one at a time.
-"""
+"""Allocation for runs: a batch script that runs them from a spool folder, one at a time."""
 
 from __future__ import annotations
 
@@ -21,15 +19,13 @@ STDOUT_NAME, STDERR_NAME = "out", "err"
 
 
 class Waiting(Struct, frozen=True):
-    """What an allocation waits with: after so long without use it ends; None: only at its time
-    limit.
-    """
+    """Idle limit of an allocation, after which it ends; None: only at its time limit."""
 
     idle_seconds: int | None = None
 
 
-# Each run is one folder, put there whole by a rename; names sort in the order of the runs. Whoever
-# else could write to the spool could plant one.
+# Each run is one folder, moved there by a rename as a whole; names sort in the order of the runs.
+# Anyone else with write access to the spool could plant one.
 _WAIT = r"""
 # Runs come into this folder, and are run here one after another.
 runs={runs}

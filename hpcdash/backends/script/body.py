@@ -1,5 +1,4 @@
-"""What a generated batch script is called, where its files are, and what it runs on each node of
-its job.
+"""Name, files and body of a generated batch script, which runs on each node of its job.
 
 Its bash defines `start_nodes`, `signal_nodes NAME` and `wait_nodes`, and calls them in this order,
 the second from a trap; a trap for a signal that must not end the waiting sets `interrupted=1`.
@@ -86,7 +85,7 @@ def job_name(prefix: str, kind: str, uid: str, most_letters: int | None = None) 
 
 
 def accounted_to(source: str, *, project: str, workspace: str, labels: Iterable[str]) -> list[str]:
-    """The words a job is accounted by, in order; none where nothing is said.
+    """Return the names a job is accounted by, in order; [] where none is configured.
 
     Raises ConfigError for another source.
     """
@@ -107,7 +106,7 @@ def accounted_to(source: str, *, project: str, workspace: str, labels: Iterable[
 
 
 END_TIME, END_TIME_OF = "HPCDASH_END_TIME", "HPCDASH_END_TIME_OF"
-# What a node's environment holds for a container that inherits nothing.
+# Environment of a node for a container that inherits nothing.
 END_TIME_NAMES = (END_TIME, END_TIME_OF)
 
 _SAID = "# The command can `import hpcdash.job` from this zip; job_library = false leaves it out."
@@ -197,7 +196,7 @@ def probe_texts(probe: str, step: str, signal: str) -> str:
 
 
 def hook_texts(request: Request, place: Place, signal: str) -> str:
-    """As probe_texts(), of the startup hook, which has the request's secrets too."""
+    """Return the bash of the startup hook on each node, with the request's secrets."""
     hook = request.startup_hook
     if place.folder and secret_variables(request):
         digests = {name: digest for name, digest in place.copies.items() if name == SECRETS_NAME}
@@ -223,7 +222,7 @@ def _node_texts(variable: str, name: str, text: str, limit: int, failed: str, si
 
 
 _UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nexec "$@"'
-# Where TERM ends a shell before its command, the scheduler kills that one in the middle of its last
+# If TERM ends a shell before its command, the scheduler kills the command in the middle of its last
 # save.
 _UNTIL_ITS_END = "# TERM is for the programs: this shell ends after them.\ntrap exit TERM\n"
 # Set by the fan-out and the launcher on each node.
@@ -235,15 +234,14 @@ _MOST_FOLDER_LETTERS = 200
 
 
 class Place(Struct, frozen=True):
-    """Where a launch is: `uid` tells it from others, `folder` on the cluster holds its script,
-    files and logs.
+    """Location of a launch: `uid` identifies it, `folder` on the cluster has its files and logs.
 
-    `folder` is absolute, '' where it is not known: then the logs are in the folder the script is
-    submitted from. `script` is where the request's script is there; '' where the request says it.
-    `login` is a file made of containers.login_file(), '' for none. `waiting`: its batch shell waits
-    for runs, in place of the request's command. `is_run`: it is one of those runs. `copies`, name →
-    SHA-256, are files there that each node runs a checked copy of, as others could replace the
-    folder; `code_folder` is where in its code the command starts, then.
+    `folder` is absolute, '' where it is unknown: then the logs are in the folder the script is
+    submitted from. `script` is the path of the request's script there; '' where the request names
+    it. `login` is a file made of containers.login_file(), '' for none. `waiting`: its batch shell
+    waits for runs, in place of the request's command. `is_run`: it is one of those runs. `copies`,
+    name → SHA-256, are files there that each node runs a checked copy of, as others could replace
+    the folder; `code_folder` is then the folder in its code where the command starts.
     """
 
     uid: str
@@ -264,9 +262,9 @@ class Place(Struct, frozen=True):
 
 
 class BatchScript(Struct, frozen=True):
-    """What would be submitted.
+    """Batch script to submit.
 
-    `warnings` are sentences for the person who asks, to be shown before it is.
+    `warnings` are sentences to show to the person before the submission.
     """
 
     text: str
@@ -275,13 +273,13 @@ class BatchScript(Struct, frozen=True):
 
 
 class Body(Struct, frozen=True):
-    """What a script starts on each node: bash that defines it, the words for a fan-out, and how
-    they are started.
+    """Parts that a script starts on each node: definitions, arguments of a fan-out, and its start.
 
-    `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is not there, and where a
-    container's shell does. `package` is bash that makes the venv of a call and sets PY_EXEC for the
-    nodes; '' where there is none. `path` is bash that sets the PATH of the request, for the command
-    alone: the scheduler's own programs need not be on it. `srun_options` are those of pyxis.
+    `definitions` are bash. `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is
+    missing, and where a container's shell does so. `package` is bash that makes the venv of a call
+    and sets PY_EXEC for the nodes; '' where there is none. `path` is bash that sets the PATH of the
+    request, for the command alone: the scheduler's own programs need not be on it. `srun_options`
+    are those of pyxis.
     """
 
     definitions: str
@@ -298,9 +296,7 @@ class Body(Struct, frozen=True):
 def effective_name(
     request: Request, uid: str, most_letters: int | None = None
 ) -> tuple[str, tuple[str, ...]]:
-    """The job's name, and what is to be said of it: the request's own, else one made of prefix,
-    kind and uid.
-    """
+    """Return the job's name and a note on it: the request's own, else prefix, kind and uid."""
     if not request.name:
         return job_name(request.site.name_prefix, request.kind, uid, most_letters), ()
     name = re.sub(r"[^A-Za-z0-9_-]", "", request.name)[:most_letters]
@@ -339,10 +335,10 @@ def watches_preemption(request: Request, place: Place) -> bool:
 
 
 def resume_part(request: Request, task: str) -> str:
-    """Bash that finds the checkpoint to go on from; a hint where a training says not where it
-    saves; '' for others.
+    """Return bash that finds the checkpoint to resume from.
 
-    `task` is the variable that holds an array's task.
+    It is a hint where a training does not name where it saves, and '' for other requests. `task` is
+    the variable with an array's task.
     """
     if request.checkpoints:
         return resume_lines(request.checkpoints, task)
@@ -351,8 +347,10 @@ def resume_part(request: Request, task: str) -> str:
 
 
 def in_code_folder(request: Request, place: Place) -> Request:
-    """The request with the folder of its `files` as its own, below which a relative one is meant;
-    else as it is.
+    """Return the request in the folder of its `files`; else unchanged.
+
+    A relative folder of the request is below that one. Raises UsageError without a folder of the
+    launch.
     """
     if not request.files or place.code_folder or request.work_dir.startswith("/"):
         return request
@@ -373,7 +371,7 @@ _PACKAGES = """\
   if [ -s "NAME.$$" ]; then mv -- "NAME.$$" NAME; else rm -f -- "NAME.$$"; fi
 ) < /dev/null > /dev/null 2>&1
 """
-# Of what was installed from a repository the commit, not the address, in which a secret may be.
+# For an installation from a repository the commit, not the address, which may contain a secret.
 _PACKAGES_CODE = """
 import json, os, pathlib, sys
 from importlib import metadata
@@ -392,7 +390,7 @@ def packages_part(request: Request, place: Place) -> str:
     others.
     """
     has_image = request.container is not None and request.container.runtime is not Runtime.NONE
-    # Where others could replace the folder, they could have it lead elsewhere.
+    # If others could replace the folder, they could redirect it.
     if not request.files or not place.folder or place.copies or has_image:
         return ""
     python = shlex.quote(request.call.python) if request.call is not None else "python python3"
@@ -409,7 +407,7 @@ def with_code_state(script: BatchScript, text: str) -> BatchScript:
 
 
 def folder_name(request: Request, uid: str) -> str:
-    """What a launch's own folder is called; with its uid it is a name that file systems take."""
+    """Return the name of a launch's own folder, which ends in its uid and suits file systems."""
     name = effective_name(request, uid, _MOST_FOLDER_LETTERS)[0]
     return name if name.endswith(uid) else f"{name}-{uid}"
 
@@ -417,7 +415,7 @@ def folder_name(request: Request, uid: str) -> str:
 def script_body(
     request: Request, place: Place, slot_type: SlotType, environment: JobEnvironment
 ) -> Body:
-    """What is started on each node: the launcher's words, in the container where there is one."""
+    """Return the body started on each node: the launcher's command, in the container if any."""
     slots = request_slots(request)
     command = command_line(request, place)
     if call := request.call:
@@ -612,7 +610,10 @@ def _secrets_line(place: Place) -> str:
 
 
 def share_mark(request: Request, place: Place) -> TaskMark:
-    """What the comment of a shared pool's task says. Raises UsageError for what is no task."""
+    """Return the mark in the comment of a shared pool's task.
+
+    Raises UsageError for a request that cannot be a task.
+    """
     if request.array is not None or place.waiting is not None:
         raise UsageError(
             "share: arrays and allocations cannot be tasks of a shared pool",
@@ -635,8 +636,10 @@ def share_mark(request: Request, place: Place) -> TaskMark:
 
 
 def _share_lines(request: Request, place: Place) -> str:
-    """The shell's lines by which a task of a shared pool hears that it is to suspend, on its first
-    node alone; and by which Python writes its log as it goes, since a silent task is cancelled.
+    """Return the shell's lines for a task of a shared pool.
+
+    They pass the request to suspend to its first node alone; and make Python write its log
+    unbuffered, since a silent task is cancelled.
     """
     if not request.is_task or not place.folder:
         return ""
@@ -660,8 +663,9 @@ MASTER_IP=${{MASTER_IP:-$MASTER_ADDR}}
 
 
 def _rank_lines(request: Request, environment: JobEnvironment) -> str:
-    """The shell's lines that number the nodes, for a program that starts its processes itself; ''
-    where none asks.
+    """Return lines that number the nodes, for a program that starts its own processes.
+
+    '' where none requests it.
     """
     if request.rank_variables != "nodes":
         return ""
@@ -675,16 +679,17 @@ def _rank_lines(request: Request, environment: JobEnvironment) -> str:
 
 
 def secret_variables(request: Request) -> dict[str, str]:
-    """Of its environment what has a value and a secret's name: in a launch's folder a file holds
-    it, which only the command reads.
+    """Return the environment variables with a value and a secret's name.
+
+    A file in the launch's folder contains them, which only the command reads.
     """
     return {name: value for name, value in request.environment.items() if is_secret(name, value)}
 
 
 def secrets_file(request: Request) -> bytes:
-    """The file of `secret_variables()`, as bash reads it.
+    """Return the file of `secret_variables()`, in the form that bash reads.
 
-    Raises UsageError for one whose value was not kept.
+    Raises UsageError for a value that was not stored.
     """
     if missing := [name for name, value in secret_variables(request).items() if value == NOT_KEPT]:
         raise UsageError(
@@ -708,19 +713,17 @@ def _text(name: str, text: str, message: str) -> str:
 
 
 def script_text(requested: str, options: Iterable[str], prefix: str, parts: Iterable[str]) -> str:
-    """The whole script: what was asked, in words, directives, then parts with a blank line between
-    them.
-    """
+    """Return the whole script: a description, directives, then parts separated by blank lines."""
     head = ["#!/bin/bash", f"# {requested}", *(f"{prefix} {option}" for option in options)]
     shown = [part.strip("\n") for part in parts if part.strip("\n")]
-    # What is in single quotes is expanded on the nodes, and traps call what seems not to be called.
+    # Text in single quotes is expanded on the nodes, and traps call functions that seem unused.
     return "\n\n".join(["\n".join(head), "# shellcheck disable=SC2016,SC2317", *shown]) + "\n"
 
 
 def format_request(
     request: Request, slot_type: SlotType, environment: JobEnvironment, *, waits: bool = False
 ) -> str:
-    """`2 nodes × 4 GPUs = 8, torchrun on each node`: what a script's first line says."""
+    """Format a script's first line: `2 nodes × 4 GPUs = 8, torchrun on each node`."""
     slots = request_slots(request)
     if slots.slots == 0:
         where = "1 node, 1 CPU"
@@ -742,7 +745,7 @@ def format_request(
 
 
 def command_line(request: Request, place: Place) -> str:
-    """What the request runs, as bash; a script of Python or of a shell need not be executable."""
+    """Return the request's command as bash; a Python or shell script need not be executable."""
     if request.command:
         return request.command
     path = place.script or request.script
@@ -798,7 +801,7 @@ def _switches(request: Request) -> dict[str, str]:
 
 
 def bound_folders(request: Request, launch_folder: str = "") -> tuple[str, ...]:
-    """What a container has to see besides what its runtime shows it."""
+    """Return the folders to bind into a container besides those that its runtime binds."""
     others = [path.rpartition("/")[0] for path in (request.kill_switch, request.save_switch)]
     others.append(fixed_part(request.checkpoints))
     others += request.call.sys_path if request.call else ()

@@ -24,12 +24,12 @@ _PACKAGE = """\
 unset PY_EXEC
 {lines}
 """
-# Where a process is told no rank, each host would write the same file.
+# If a process has no rank, each host would write the same file.
 _HOST, _OF_HOST = "host=${NODE_RANK#0}\n", '"${host:+.$host}"'
 
 
 def call_files(call: Call) -> dict[str, bytes]:
-    """What the launch's folder is to hold for it, by name."""
+    """Return the files of a call in the launch's folder, by name."""
     from hpcdash.job.pickles import packed
 
     values = {
@@ -58,12 +58,11 @@ def call_command(
     environment: JobEnvironment,
     node_count: int,
 ) -> str:
-    """Bash that calls it on a node, in a container too.
-
-    Raises UsageError for what does not go together, by its field.
+    """Return bash that calls the function on a node, in a container too.
 
     For a launcher of Python it is the launcher's arguments. `folder` is the launch's, with the
-    files of `call_files()` in it; `uid` tells the launch from others.
+    files of `call_files()` in it; `uid` identifies the launch. Raises UsageError for conflicting
+    fields, by name.
     """
     from hpcdash.job.packaging import RunnerCall
 
@@ -162,7 +161,7 @@ def result_path(request: Request, folder: str, task: str = "") -> str:
 
 
 def format_result_path(request: Request, folder: str) -> str:
-    """Where a person finds what the function returned; '' where none is called."""
+    """Return a message with the path of the function's result; '' where no function is called."""
     if request.call is None:
         return ""
     path = result_path(request, folder)
@@ -175,7 +174,7 @@ def format_result_path(request: Request, folder: str) -> str:
 
 
 def array_problem(call: Call, array: ArrayTasks) -> str:
-    """What is wrong with an array for the call's items; '' where each task has one."""
+    """Return why an array does not fit the call's items; '' where each task has an item."""
     count = len(call.items)
     if not count or max(tasks[-1] for tasks in array.ranges) < count:
         return ""
@@ -208,9 +207,7 @@ def _refuse(request: Request, call: Call, folder: str) -> None:
 
 
 def _work_dir_in_container(request: Request) -> tuple[str, ...]:
-    """Where the function's module is looked for too: a container need not start in the folder of
-    the job.
-    """
+    """Return the job's folder as a further place of modules, as a container may start elsewhere."""
     return (
         (request.work_dir,)
         if request.container is not None and request.work_dir.startswith("/")

@@ -59,7 +59,7 @@ def staged_path(folder: str, name: str, copies: Mapping[str, str]) -> str:
 
 
 def with_copies(bash: str, folder: str, copies: Mapping[str, str]) -> str:
-    """Words of bash with the copies in the place of the files in the launch's folder."""
+    """Return bash with the copies in place of the files in the launch's folder."""
     for name in copies:
         bash = bash.replace(shlex.quote(f"{folder}/{name}"), staged_path(folder, name, copies))
     return bash

@@ -41,7 +41,7 @@ class CronJob(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Of the job; at most 15 letters, which is all that some PBS take."""
+        """Name of the job; at most 15 letters, the limit of some PBS versions."""
         return job_name(self.label)
 
     @property
@@ -51,7 +51,7 @@ class CronJob(Struct, frozen=True):
 
     @property
     def scripts_folder(self) -> str:
-        """Where the scripts are that it runs."""
+        """Folder of the scripts that it runs."""
         return f"{self.folder}/cron.{self.label}"
 
     @property
@@ -85,12 +85,11 @@ def label_in(name: str) -> str | None:
 
 
 class CronParts(Struct, frozen=True):
-    """What one scheduler gives to the script: its directive lines, and bash that defines these
-    functions.
+    """Parts of one scheduler in the script: directive lines, and bash that defines these functions.
 
-    `waiting` prints the ids of the job's successors that wait, `submit_again` submits it for
-    `$every` seconds from now, `hand_in FILE` submits a script, `elder` succeeds where the job
-    before still runs.
+    `waiting` prints the IDs of the job's pending successors, `submit_again` submits it for `$every`
+    seconds from now, `hand_in FILE` submits a script, `elder` succeeds where the job before still
+    runs.
     """
 
     directives: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a job's environment holds on one scheduler, as the bash of generated scripts reads it."""
+"""Environment of a job on one scheduler, in the form that the bash of generated scripts reads."""
 
 from __future__ import annotations
 

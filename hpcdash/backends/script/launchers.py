@@ -42,8 +42,8 @@ def signal_name(signal: EarlySignal) -> str:
 
 # torch's elastic agent takes these as the end.
 _ENDS_LAUNCHERS = ("TERM", "INT", "HUP", "QUIT")
-# Where a command of bash starts Python, or a launcher of its own: at its begin, on a line of its
-# own, after && or ;
+# Places where a command of bash starts Python, or a launcher of its own: at its begin, on a line of
+# its own, after && or ;
 _PROGRAM = re.compile(
     r"(?P<before>(?:^|&&|;)[ \t]*(?:[A-Za-z_]\w*=[^\s'\"]*[ \t]+)*)"
     r"(?P<program>(?:python[0-9.]*(?:[ \t]+-u)?|torchrun|deepspeed|accelerate[ \t]+launch))[ "
@@ -60,10 +60,9 @@ _MPI = re.compile(
 
 
 class Start(Struct, frozen=True):
-    """What a fan-out starts: a `line` of bash, and how many on a node (None: as the tasks are
-    spread).
+    """Start of a fan-out: a `line` of bash, and the tasks per node (None: spread by the scheduler).
 
-    `notes` are sentences for the person who asks.
+    `notes` are sentences for the person who submits.
     """
 
     line: str
@@ -154,8 +153,8 @@ def start_commands(
     return Start(line, 1, tuple(notes))
 
 
-# What deepspeed's own command tells its launcher on each node, there by ssh; the nodes' names are
-# no matter.
+# Arguments that deepspeed's own command passes to its launcher on each node by ssh; the nodes'
+# names do not matter.
 _WORLD = """\
 ranks=$(seq -s , 0 "$(({each} - 1))")
 world=$(for node in $(seq {nodes}); do printf ',"n%s":[%s]' "$node" "$ranks"; done)
@@ -172,7 +171,7 @@ def _lone_start(
     environment: JobEnvironment,
     path: str,
 ) -> Start:
-    """Of what starts once, on the first node, and ranks on all of them."""
+    """Return the start of a launcher that runs once, on the first node, with ranks on all nodes."""
     notes = []
     if per_node is None and ranks > 1 and launcher is Launcher.HOROVODRUN:
         raise UsageError(
@@ -197,7 +196,7 @@ def _lone_start(
 
 
 def _split_program(launcher: Launcher, command: str) -> tuple[str, str, list[str]]:
-    """(bash for before the launcher, its arguments, what is to be said of that)."""
+    """Return (bash before the launcher, its arguments, a note on them)."""
     first = _NO_PYTHON.match(command)
     found = list(_PROGRAM.finditer(command))
     if found and (found[0].start("program") == 0 or (first and len(found) == 1)):

@@ -1,6 +1,4 @@
-"""What is wrong with a batch script as bytes, whichever scheduler it is for: its form, and
-directives not read.
-"""
+"""Lint of a batch script's bytes for any scheduler: its form, and directives that are not read."""
 
 from __future__ import annotations
 
@@ -20,9 +18,9 @@ from hpcdash.domain.units import parse_memory
 # A request's script is a command of the batch script.
 _DIRECTIVES = ("#SBATCH", "#PBS")
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-# How many lines of a long script are named.
+# Most lines of a long script that are named.
 _MOST_LINES_NAMED = 5
-# Directives are looked for only this far, as where they are explained.
+# Directives are searched only this far, like in their explanation.
 _MOST_LINES_READ = 2000
 _MOST_FINDINGS = 50
 # A word that begins with a dash of another kind, or stands in quotes of print.
@@ -34,12 +32,12 @@ _ODD_OPTION = re.compile(rf"(?:^|\s)([{_DASHES}]+[A-Za-z])")
 
 
 class ScriptRules(Struct, frozen=True):
-    """How one scheduler takes a script.
+    """Rules of one scheduler for scripts.
 
     `option_findings` are for a directive's option that it takes, `unknown` for one that it does not
     know, `foreign` for the lines of a script, with whether it has directives of its own.
-    `not_taken` says what becomes of a script without #!, `crlf` of one with line ends of Windows,
-    `empty` of one that holds nothing. Directives may follow lines that begin with `comments`; with
+    `not_taken` is the message on a script without #!, `crlf` on one with line ends of Windows,
+    `empty` on an empty one. Directives may follow lines that begin with `comments`; with
     `begins_line` a directive has to begin its own.
     """
 
@@ -60,18 +58,18 @@ class ScriptRules(Struct, frozen=True):
 def lint(
     script: bytes, rules: ScriptRules, offers: Offers, over: Sequence[str] = ()
 ) -> tuple[LintFinding, ...]:
-    """What is wrong with a batch script: what stops it and what may, errors first. Raises nothing.
+    """Return the findings on a batch script, errors before warnings. Raises nothing.
 
-    `over` are options on the command line, which take the place of the script's own. `field` is
-    `line 7` where a line has it, and for what is said over it `queue`, `time` or `extra_args`. Of
-    many findings the first 50 are given.
+    `over` are options on the command line, which replace the script's own. `field` is `line 7`
+    where a line has the option, and `queue`, `time` or `extra_args` for an option of `over`. Of
+    many findings the first 50 are returned.
     """
     lines = directive_part(script).split("\n")
     found = list(_form(script, rules))
     if not script.strip():
         return tuple(found)
     found += _typographic(lines, rules.magic)
-    # A character of print in an option is told once.
+    # A typographic character in an option is reported once.
     reported = {one.field for one in found}
     given = rules.read_directives("\n".join(lines)).given
     odd = (one for option in given for one in _option(option, rules) if one.field not in reported)
@@ -83,7 +81,7 @@ def lint(
 
 
 def directive_part(script: bytes) -> str:
-    """The lines of a script in which directives are looked for."""
+    """Return the lines of a script that may have directives."""
     return "\n".join(script.decode("utf-8", "surrogateescape").split("\n")[:_MOST_LINES_READ])
 
 
@@ -271,8 +269,9 @@ def parse_bytes(text: str, bare_unit_bytes: int) -> int | None:
 def overridden_demand(
     demand: Demand, names: Set[str], *, queues: Set[str], limit_seconds: Set[str]
 ) -> Demand:
-    """A demand with the places of what options `names` say over a script: those for its queues, and
-    for its time.
+    """Return a demand with the places of options `names` given over a script.
+
+    `queues` and `limit_seconds` are the options for its queues, and for its time.
     """
     if not names:
         return demand

@@ -1,6 +1,4 @@
-"""Ready checks of a node: bash that tries its GPUs, its disks and its clock, and how what it says
-is read.
-"""
+"""Ready checks of a node: bash that tries GPUs, disks and clock, and the parser of its output."""
 
 from __future__ import annotations
 
@@ -77,7 +75,7 @@ for link in links:
     nccl.ncclCommDestroy(ctypes.c_void_p(link))
 print("%d GPUs reach each other" % count.value)
 """
-# What others left on the GPUs, and errors of their memory.
+# Leftovers of others on the GPUs, and errors of their memory.
 _GPU_MEMORY = """\
 type -P nvidia-smi > /dev/null || { echo 'nvidia-smi is not there'; exit 77; }
 asked=uuid,memory.used,memory.total,ecc.errors.uncorrected.volatile.total
@@ -118,10 +116,9 @@ esac
 
 
 class NodeCheck(Struct, frozen=True):
-    """One of them: what it does in words, its time limit, and its bash, which prints a finding in
-    its last line.
+    """Node check: its description, time limit, and bash, which prints a finding in its last line.
 
-    It ends with 77 where there is nothing to check. `is_python`: it is Python 3.8, of the standard
+    It exits with 77 where there is nothing to check. `is_python`: it is Python 3.8, of the standard
     library.
     """
 
@@ -167,7 +164,7 @@ _GPU = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class CheckResult(Struct, frozen=True):
-    """What one check found on one node: `state` is ok, skipped or failed. `words` are hostile."""
+    """Result of one check on one node: `state` is ok, skipped or failed. `words` are hostile."""
 
     node: str
     name: str

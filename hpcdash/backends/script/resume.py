@@ -1,7 +1,7 @@
-"""Bash that tells a command, at each start of its job, from which checkpoint to go on.
+"""Bash that passes a command the checkpoint to resume from, at each start of its job.
 
-The folder is made and tried before the command starts: that it cannot be written is not found out
-at the first save.
+The folder is created and tried before the command starts: an unwritable one is found before the
+first save.
 """
 
 from __future__ import annotations

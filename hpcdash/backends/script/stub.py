@@ -79,7 +79,7 @@ def _find_shell(interpreter: list[str]) -> str:
 
 
 def _directives(lines: list[str]) -> list[str]:
-    """Those before the first line that is neither empty nor a comment."""
+    """Return the directives before the first line that is neither empty nor a comment."""
     found = []
     for line in lines[1:]:
         text = line.strip()

@@ -1,6 +1,4 @@
-"""The reader of scripts that hold no directives: nothing is asked in them, and nothing of that can
-be wrong.
-"""
+"""Reader of scripts without directives: they request nothing, and cannot be wrong in that."""
 
 from __future__ import annotations
 

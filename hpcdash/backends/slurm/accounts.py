@@ -27,7 +27,7 @@ _OF_A_QOS = (
     "grpjobs",
     "preempt",
 )
-# What a rejected row is shown as.
+# Name of a rejected row.
 _SHOWN_LETTERS = 200
 # A database may hold thousands of associations, and be busy.
 _LIMIT_SECONDS = 20.0

@@ -1,4 +1,4 @@
-"""scancel and scontrol on jobs: how each is asked, and what it says of the jobs it acted on."""
+"""scancel and scontrol on jobs: their command lines, and the outcomes in their output."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ _KILL_ERROR = re.compile(r"scancel: error: Kill job error on job (?:step )?id (\
 _TERMINATING = re.compile(r"scancel: Terminating job (\S+)")
 _SIGNALLED = re.compile(r"scancel: Signal [0-9]+ to (?:batch |full )?(?:job|step) (\S+)")
 _FOR_JOB = re.compile(r"(.+) for job (\S+?)(?:: (.*))?")
-# From 26.05 on the tasks are in brackets.
+# Since 26.05 the tasks are in brackets.
 _OF_TASKS = re.compile(r"([0-9]+)_\[?([0-9][0-9,:-]*[.]*)\]?: (.*)")
 _TRANSITION = "Job is in transitional state, retrying"
-# What goes before Slurm's own words, and lines that say nothing of how it went.
+# Prefix of Slurm's own messages, and lines without a result.
 _PREFIX = re.compile(r"(?:scancel|scontrol): (?:error: )?|(?:slurm_\w+ )?error: ?")
 _NOISE = re.compile(r"scancel: (?:[a-z_]+/[a-z_]+: |Job is in transitional)")
 _OF_A_JOB = (_KILL_ERROR, _TERMINATING, _SIGNALLED, _NOISE)
 # 26.05 leaves out the space after the colon.
 _SUMMARY = re.compile(r"slurm_\w+ error:")
-# The request may have arrived, or not: scontrol says "Unexpected message" for a controller that is
-# down or hangs.
+# The request may have arrived, or not: scontrol prints "Unexpected message" for a controller that
+# is down or hangs.
 _MAY_BE_DONE = (
     "Socket timed out on send/recv",
     "Zero Bytes were transmitted or received",
@@ -70,9 +70,9 @@ _CUT_OFF = (124, 137, 143)
 
 
 class Target(Struct, frozen=True):
-    """A job as it was asked for and the argument that stands for it, or for a part of it.
+    """Requested job, and the argument of the command for it, or for a part of it.
 
-    `is_shared`: the argument stands for other jobs too.
+    `is_shared`: the argument covers other jobs too.
     """
 
     job_id: str
@@ -81,8 +81,9 @@ class Target(Struct, frozen=True):
 
 
 def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
-    """Outcomes of `scancel -v ID…`, which says what it begins and what fails, and ends well for ids
-    nobody knows.
+    """Read outcomes of `scancel -v ID…`, which prints what it begins and what fails.
+
+    It succeeds for unknown IDs.
     """
     lines = _lines(answer)
     errors: dict[str, str] = {}
@@ -98,7 +99,7 @@ def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
         text = errors.get(target.argument)
         if text is not None:
             if "[" in target.argument and _INVALID in text:
-                # It says so when one of the tasks is not there, and ends the others.
+                # It reports a missing task, and ends the others.
                 return Outcome(
                     target.job_id,
                     None,
@@ -115,12 +116,12 @@ def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
 
 
 def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> tuple[Outcome, ...]:
-    """Outcomes of `timeout … scancel -v --state=RUNNING --signal=…`: it names each job or task it
-    sends to.
+    """Read outcomes of `timeout … scancel -v --state=RUNNING --signal=…`.
 
-    A task of an array of which others wait gets the signal, and scancel hears that the job is in
-    transition: that comes from the record of those that wait. Of a job that is no array it means
-    that the signal was not sent yet. Which job is in transition is not said, only how many are.
+    scancel names each job or task that it signals. A task of an array with pending tasks gets the
+    signal, and scancel reports that the job is in transition: that comes from the record of the
+    pending tasks. For a job that is no array it means that the signal was not sent yet. It reports
+    how many jobs are in transition, not which.
     """
     lines = _lines(answer)
     errors = [(found[1], found[2]) for line in lines if (found := _KILL_ERROR.fullmatch(line))]
@@ -163,11 +164,10 @@ def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> 
 
 
 def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
-    """Outcomes of `scontrol hold ID,ID…` and the like: a line for each job that failed, none for
-    the others.
+    """Read outcomes of `scontrol hold ID,ID…` and the like: a line for each failed job only.
 
-    Of an array's tasks it says `88_0,4-5: No error` and `88_1-3: Job is pending execution` where
-    only some failed.
+    For an array it prints `88_0,4-5: No error` and `88_1-3: Job is pending execution` where only
+    some tasks failed.
     """
     if answer.status == 0:
         return _each(targets, lambda target: Outcome(target.job_id, True))
@@ -221,7 +221,10 @@ def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, .
 
 
 def read_requeue(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
-    """As read_scontrol; what Slurm says of a job that is not to be requeued does not say why."""
+    """Read outcomes with `read_scontrol`, and explain refusals of jobs that must not be requeued.
+
+    Slurm's message on such a job does not give the reason.
+    """
 
     def explained(outcome: Outcome) -> Outcome:
         if outcome.done is True or _DISABLED not in outcome.words:
@@ -237,7 +240,7 @@ def _is_one(job: JobId) -> bool:
 
 
 def _is_same_job(requested: str, known: str) -> bool:
-    """Whether what scancel names (88_3, 29, 29.0) is the job asked for, or a task of it."""
+    """Whether the ID in scancel's output (88_3, 29, 29.0) is the requested job, or a task of it."""
     job = _read(known.partition(".")[0])
     return job is not None and covers(parse_job_id(requested), job)
 
@@ -272,9 +275,7 @@ def _own_message(line: str) -> str:
 
 
 def _general_message(answer: Answer, lines: Sequence[str]) -> str:
-    """What was said of no job in particular: Slurm's last words of that kind, or else the
-    status.
-    """
+    """Return Slurm's last message that concerns no single job, else one on the exit status."""
     if answer.status == _NOT_FOUND_STATUS:
         return f"{program_name(answer.argv)}: command not found"
     parts = [
@@ -300,7 +301,7 @@ def _each(targets: Sequence[Target], outcome: Callable[[Target], Outcome]) -> tu
     return tuple(result.values())
 
 
-# As far as Slurm's own counters go.
+# Limits of Slurm's own counters.
 _LONGEST_SECONDS = 2**31 * MINUTE
 _MOST_TASKS = 4_000_001
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
@@ -308,9 +309,7 @@ _NAME = re.compile(r"[^\s,=\x00-\x1f\x7f]+")
 
 
 class Alteration(Struct, frozen=True):
-    """`NAME=VALUE` words of `scontrol update`: for any jobs, for one job at a time, and for whole
-    arrays.
-    """
+    """`NAME=VALUE` arguments of `scontrol update`: for any jobs, single jobs, whole arrays."""
 
     fields: tuple[str, ...] = ()
     one_job_fields: tuple[str, ...] = ()
@@ -396,7 +395,7 @@ def _integer(field: str, value: str) -> int:
     return int(value)
 
 
-# What of scancel(1)'s environment would choose other jobs, ask, or signal someone else.
+# Variables of scancel(1) that would select other jobs, prompt, or signal another recipient.
 _SCANCEL_ENVIRONMENT = (
     "SCANCEL_ACCOUNT",
     "SCANCEL_BATCH",
@@ -421,8 +420,8 @@ _MOST_JOBS = 1000
 _LIMIT_SECONDS = 60.0
 _SECONDS_A_JOB = 0.1
 _LONGEST_ARGUMENT = 8000
-# scancel sends one request a task it is given, or one a list of tasks; a list's answer does not say
-# which task it is.
+# scancel sends one request per task, or one per list of tasks; a list's answer does not name the
+# task.
 _JOINED_FROM_TASKS = 50
 # Names scancel knows; any other signal has a number.
 _SIGNALS = (
@@ -444,7 +443,7 @@ _SCONTROL_WORDS = {
 
 
 def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
-    """The commands for a request; raises UsageError for what cannot be asked, naming it."""
+    """Return the commands for a request; raises UsageError that names an unsupported part."""
     jobs = [(job_id, _read_id(job_id)) for job_id in dict.fromkeys(request.job_ids)]
     if not jobs:
         raise UsageError("no job is named")
@@ -458,13 +457,13 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
         case Verb.ALTER:
             return tuple(_alter(jobs, alteration(request.changes)))
         case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
-            # What has ended is not requeued then.
+            # Finished jobs are not requeued then.
             parts = (
                 ("requeuehold", "incomplete") if request.hold else (_SCONTROL_WORDS[request.verb],)
             )
             read = read_requeue if request.verb is Verb.REQUEUE else read_scontrol
             targets = _scontrol_targets(jobs)
-            # What was requeued may begin in two minutes at the earliest.
+            # A requeued job may start in two minutes at the earliest.
             before = tuple(_update(targets, ("starttime=now",))) if request.at_once else ()
             return (*before, *_scontrol(targets, lambda ids: ("scontrol", *parts, ids), read))
         case _:
@@ -554,7 +553,7 @@ def _scontrol(
 
 
 def _scontrol_targets(jobs: Sequence[Job]) -> list[Target]:
-    # Of an array it says what became of which tasks.
+    # For an array it reports the result by task.
     return _targets(jobs, joined_from=2)
 
 
@@ -596,8 +595,9 @@ def _single_tasks(jobs: Iterable[Job]) -> Iterator[Target]:
 
 
 def _targets(jobs: Sequence[Job], *, joined_from: int, after: str = "") -> list[Target]:
-    """What stands for each job: itself, or with `joined_from` single tasks of one array or more,
-    one list of them.
+    """Return the target of each job: itself, or lists of tasks of one array.
+
+    Lists are used for `joined_from` single tasks of one array or more.
     """
     single: dict[str, list[int]] = {}
     for _, job in jobs:
@@ -614,7 +614,7 @@ def _targets(jobs: Sequence[Job], *, joined_from: int, after: str = "") -> list[
         if job.tasks is None:
             targets.append(Target(job_id, f"{job}{after}"))
         elif job.number in whole and not after:
-            # Asked for twice, a task would be refused the second time.
+            # A task requested twice would be refused the second time.
             targets.append(Target(job_id, job.number, is_shared=True))
         elif job.tasks.count == 1:
             task = job.tasks.first or 0

@@ -1,6 +1,4 @@
-"""Jobs of clusters beside the one that Slurm asks by default: their ids are 15@NAME, and commands
-have -M NAME.
-"""
+"""Jobs of clusters beside Slurm's default one: their IDs are 15@NAME, and commands have -M NAME."""
 
 from __future__ import annotations
 
@@ -68,7 +66,7 @@ class Clusters(Struct, frozen=True):
 
     @property
     def several(self) -> str:
-        """The clusters that reads ask, as -M takes them; '' where there is only one."""
+        """Clusters that reads query, as -M takes them; '' where there is only one."""
         return "" if self.default else ",".join(self.named)
 
     def split_cluster(self, job_id: str) -> tuple[str, str]:
@@ -116,8 +114,8 @@ def on_cluster(argv: Sequence[str], cluster: str) -> tuple[str, ...]:
     """A command of Slurm's, or a script that runs some, for a cluster; as it is for ''."""
     if not cluster:
         return tuple(argv)
-    # What follows the environment that every command of ours has; a person's own words come behind
-    # it.
+    # Arguments after the environment that every command of ours has; a person's own arguments
+    # follow.
     start = argv.index(LAST_SETTING) + 1
     if argv[start] == "sh":
         script = _CALL.sub(rf"\1 -M {cluster}", argv[start + 2])

@@ -1,11 +1,10 @@
-"""How every Slurm command is called: free of the person's own output settings, in C locale, with
-epoch times.
-"""
+"""Command lines of Slurm: free of the person's output settings, in C locale, with epoch times."""
 
 from __future__ import annotations
 
-# Each changes what squeue, sinfo or sacct print or whom they ask; `env -u` takes no patterns.
-# Source: the ENVIRONMENT VARIABLES sections of squeue(1), sinfo(1), sacct(1), scontrol(1).
+# Each changes the output of squeue, sinfo or sacct, or the cluster they query; `env -u` takes no
+# patterns. Source: the ENVIRONMENT VARIABLES sections of squeue(1), sinfo(1), sacct(1),
+# scontrol(1).
 _CHANGE_OUTPUT = (
     "SQUEUE_ACCOUNT",
     "SQUEUE_ALL",
@@ -53,9 +52,7 @@ _SET = ("LC_ALL=C", "SLURM_TIME_FORMAT=%s", LAST_SETTING)
 
 
 def with_clusters_variable(*argv: str) -> tuple[str, ...]:
-    """As `slurm`, with the person's SLURM_CLUSTERS: for a script that removes it once it has read
-    it.
-    """
+    """Return a command line that keeps SLURM_CLUSTERS, for a script that unsets it after a read."""
     at = _UNSET.index("SLURM_CLUSTERS")
     return ("env", *_UNSET[: at - 1], *_UNSET[at + 1 :], *_SET, *argv)
 

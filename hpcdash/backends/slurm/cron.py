@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpcdash.backends.script.cron import LIMIT_SECONDS, CronJob, CronParts
 from hpcdash.domain.units import format_clock
 
-# What a job is told of itself is not for those it submits; SLURM_CONF says which cluster it is.
+# A job's own variables do not apply to the jobs it submits; SLURM_CONF selects the cluster.
 _FUNCTIONS = """
 plain() (
   for variable in $(env | sed -n -e 's/^\\(SLURM_[A-Za-z0-9_]*\\)=.*/\\1/p'); do

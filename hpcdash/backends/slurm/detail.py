@@ -1,9 +1,8 @@
-"""One job as Slurm tells it: scontrol show job, and how its answer joins the job's row from squeue
-or sacct.
+"""Detail of one job: scontrol show job, joined with the job's row from squeue or sacct.
 
-A job's name or comment may hold lines that look like scontrol's own, so the columns of the schema
-come from the row; of this answer only the log paths are taken, and what is shown as Slurm's own
-words.
+A job's name or comment may contain lines that look like scontrol's own, so the columns of the
+schema come from the row; of this answer only the log paths are taken, and the text shown as Slurm's
+own.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _WHOLE_LINE = frozenset(
 )
 # scontrol indents its lines; one that is not, or holds no key, goes on a text with a newline in it.
 _OWN_LINE = re.compile(r"\s+[A-Z][A-Za-z0-9_/:.&]*=")
-# Where a record may begin after another, with all that is blank before it.
+# Possible start of a record after another, with all blanks before it.
 _RECORD_HEAD = re.compile(r"(?<=\S)(\s+)(?<=\n)JobId=[0-9]")
 # Stands before the name, so no text of a person's.
 _OF_SEVERAL = re.compile(r"JobId=[0-9]+ (?:ArrayJobId|HetJobId)=")
@@ -54,7 +53,7 @@ _AFTER_THE_NAME = "\n   NumNodes="
 # The key of a record's second line.
 _USER = "\n   UserId="
 _COMPONENT = re.compile(r"([0-9]+)\+([1-9][0-9]*)")
-# What the leader of a heterogeneous job has for all of its components.
+# Keys that the leader of a heterogeneous job has for all of its components.
 _OF_LEADER = ("BatchHost", "StdErr", "StdOut")
 # Texts of a person's choice, and the columns that hold them whole.
 _CHOSEN = (("JobName", "name"), ("WorkDir", "work_dir"), ("Comment", "comment"))
@@ -70,7 +69,7 @@ def scontrol_id(job_id: str) -> str:
 
 
 def format_no_requeue(job_id: str) -> str:
-    """What became of a job that Slurm does not requeue, and what its owner may do about it."""
+    """Return why Slurm does not requeue a job, and how its owner can allow it."""
     return (
         f"it was submitted with --no-requeue (`scontrol update JobId={job_id} Requeue=1` allows it)"
     )
@@ -84,9 +83,9 @@ def parse_native(answer: Answer) -> Mapping[str, str]:
 
 
 def parse_component(answer: Answer, *, offset: str) -> Mapping[str, str]:
-    """As parse_native, of a component of a heterogeneous job.
+    """Parse the native record of a component of a heterogeneous job.
 
-    Only its leader has a batch script, and with it the log; the paths of a component name files
+    Only the leader has a batch script, and with it the log; the paths of a component name files
     that never exist.
     """
     rest = _records_text(answer)
@@ -183,7 +182,7 @@ def _without_forgeries(row: pa.Table, native: Mapping[str, str]) -> dict[str, st
         if text is None or key not in keys:
             continue
         _, *rest = text.split("\n")
-        # A text's own lines follow its key; what they go on to say joined the last of them.
+        # A text's own lines follow its key; continuation lines are joined to the last of them.
         forged = sum(len(_pairs(line.strip())) for line in rest if _OWN_LINE.match(line))
         at = keys.index(key)
         pairs[at : at + 1 + forged] = [(key, text)]
@@ -197,9 +196,7 @@ _HISTORY_LIMIT_SECONDS = 60.0
 
 
 def parse_script(answer: Answer) -> Script:
-    """The script; scontrol of 22.05 ends with status 0 where it has none, and says why on
-    stderr.
-    """
+    """Parse the script; scontrol of 22.05 exits with 0 without one, and reports why on stderr."""
     if answer.status == 0 and answer.stdout:
         return Script(_text(answer.stdout), "Slurm's own copy")
     text = excerpt(answer.stderr)
@@ -222,14 +219,14 @@ def parse_script(answer: Answer) -> Script:
 
 
 def parse_history_script(answer: Answer) -> Script:
-    """What follows sacct's heading, without the newline it adds; an array's script comes once for
-    each of its rows.
+    """Parse the script after sacct's heading, without the newline that sacct adds.
 
-    sacct prints nothing of another's job, and NONE where the script was not kept or there was none.
+    An array's script is printed once for each of its rows. sacct prints nothing for another user's
+    job, and NONE where the script was not stored or did not exist.
     """
     require_success(answer)
     pieces = _HEADING.split(answer.stdout)
-    # What stands before the first heading, then a number and a script in turn.
+    # Text before the first heading, then a number and a script in turn.
     texts = pieces[2::2]
     whole = texts[0] if len(set(texts)) == 1 else None
     if whole is None and texts:
@@ -253,7 +250,7 @@ def _text(raw: bytes) -> str:
 
 
 def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
-    """What of a job's environment its row tells."""
+    """Return the variables of a job's environment that its row determines."""
     found = {
         "SLURM_SUBMIT_DIR": row["work_dir"],
         "SLURM_JOB_NAME": row["name"],
@@ -281,10 +278,9 @@ class SlurmDetail(ClusterPart, DetailPart):
         return query_on(Query(argv, parse, cap_bytes=TEXT_BYTES), cluster)
 
     def join(self, job: pa.Table, native: Mapping[str, str]) -> JobDetail:
-        """The row with the files scontrol reports; a pending array's keep %a for the task that is
-        not known yet.
+        """Join the row with the files that scontrol reports; a pending array's keep %a.
 
-        The texts that a person chose are the row's: in `native` lines of theirs that look like
+        Texts chosen by a person are the row's: lines of theirs in `native` that look like
         scontrol's own are dropped.
         """
         row = plain_detail(self.clusters, JobDetail(job, native)).job
@@ -320,7 +316,7 @@ class SlurmDetail(ClusterPart, DetailPart):
                 f"it asks for {least} to {most} nodes, and a task has one number of them "
                 f"(--nodes={least})"
             )
-        # From 26.05 on OverSubscribe is NO for jobs that share their nodes, too.
+        # Since 26.05 OverSubscribe is NO for jobs that share their nodes, too.
         key, whole_nodes = (
             ("Exclusive", "NODE") if "Exclusive" in native else ("OverSubscribe", "NO")
         )
@@ -380,7 +376,7 @@ class SlurmScripts(ClusterPart, ScriptsPart):
     def submitted_file(self, detail: JobDetail) -> str | None:
         return submitted_file(detail)
 
-    # What few commands need is imported by those.
+    # Modules that few commands need are imported by those.
     def writer(self) -> ScriptWriter:
         from hpcdash.backends.slurm import script
 

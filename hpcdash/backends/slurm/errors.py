@@ -1,6 +1,4 @@
-"""Reads how a Slurm command failed: from its exit status and its own words to an error with a next
-step.
-"""
+"""Errors of Slurm commands: from exit status and own message to an error with a next step."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from hpcdash.errors import (
 )
 
 _MISSING_STATUS = 127
-# What Slurm 22.05 printed with its controller stopped, hung, or its configuration absent; see
+# Output of Slurm 22.05 with its controller stopped, hung, or its configuration absent; see
 # fixtures/slurm.
 _CONTROLLER_WORDS = (
     "Unable to contact slurm controller",
@@ -44,7 +42,7 @@ _AUTHENTICATION_WORDS = (
     "auth plugin",
 )
 _NO_SUCH_JOB_WORDS = ("Invalid job id", "Bad job/step specified", "Invalid job array")
-# What scontrol says of a task that ended a while ago, of an array that still has others.
+# Message of scontrol on a task that ended a while ago, of an array with remaining tasks.
 _NO_SUCH_TASK = re.compile(r"^Job [0-9]+_[0-9]+ not found$", re.MULTILINE)
 _ACCOUNTING_WORDS = (
     "Slurm accounting storage is disabled",
@@ -125,7 +123,7 @@ def accounting_unavailable(
     *,
     command: tuple[str, ...] = (),
 ) -> AccountingUnavailable:
-    """The error of an answer that tells of no accounting; `command` as in `failure`."""
+    """Return the error of an answer that reports no accounting; `command` as in `failure`."""
     text = excerpt(answer.stderr) or excerpt(answer.stdout)
     return AccountingUnavailable(
         message, next_step, argv=command or answer.argv, status=answer.status, words=text
@@ -143,8 +141,9 @@ def require_success(answer: Answer) -> None:
 
 
 def unreadable(answer: Answer, what: str, command: tuple[str, ...] = ()) -> UnreadableOutput:
-    """The error of an answer that ended well but is not in the format asked for; `command` as in
-    `failure`.
+    """Return the error of a successful answer in an unexpected format.
+
+    `command` as in `failure`.
     """
     argv = command or answer.argv
     name = program_name(argv)

@@ -1,4 +1,4 @@
-"""What #SBATCH lines ask for, in a few words each: `time limit 2 h; 8 GPUs per node`."""
+"""Explanations of #SBATCH lines, in a few words each: `time limit 2 h; 8 GPUs per node`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ def count_phrase(one: str, many: str) -> Formatter:
 
 
 def memory(each: str, *, all_of_it: str) -> Formatter:
-    """`4G of memory per node`; a bare number counts MB, and `all_of_it` says what 0 means."""
+    """Explain `4G of memory per node`.
+
+    A bare number counts MB, and `all_of_it` is the text for 0.
+    """
 
     def formatter(value: str | None) -> str:
         text = (value or "").strip()
@@ -197,7 +200,7 @@ def mail_events(value: str | None) -> str:
 
 
 def export(value: str | None) -> str:
-    """What of the environment goes along."""
+    """Explain which environment variables --export passes."""
     names = [name for name in (value or "").split(",") if name]
     kinds = {name.upper() for name in names}
     rest = ", ".join(name for name in names if name.upper() not in ("ALL", "NONE", "NIL"))
@@ -209,9 +212,7 @@ def export(value: str | None) -> str:
 
 
 def cpu_frequency(value: str | None) -> str:
-    """`CPU frequency 2400000 to 3000000 kHz`; words such as high, low and performance as they
-    are.
-    """
+    """Explain `CPU frequency 2400000 to 3000000 kHz`; names such as high and low are unchanged."""
     text = value or ""
     low, dash, high = text.partition("-")
     if dash and low.isdigit():
@@ -226,7 +227,7 @@ def switches(value: str | None) -> str:
     return f"{text}, waits {duration(wait)} for that" if at else text
 
 
-# What to say of an option's value; of one that may come without its value, None.
+# Explanation of an option's value; None for an option without its optional value.
 _HETEROGENEOUS = frozenset({"hetjob", "packjob"})
 
 
@@ -400,9 +401,9 @@ _WORDS: dict[str, Formatter] = {
 
 
 def explain(line: str) -> str:
-    """What one #SBATCH line asks for; '' for any other line and one that says nothing.
+    """Explain the request of one #SBATCH line; '' for any other line and an empty request.
 
-    The values are hostile still.
+    The values are still hostile.
     """
     if not line.startswith(MAGIC):
         return ""

@@ -59,7 +59,7 @@ FIELDS = (
     "workdir",
     "exitcode",
 )
-# Of several clusters each row names its own.
+# With several clusters each row names its own.
 FIELDS_OF_EACH = (*FIELDS[:-1], "cluster", FIELDS[-1])
 # The first half of the configuration is the controller's, which hides the queue alone; then what
 # the user may see.
@@ -148,8 +148,10 @@ def _seam(piece: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def refused_submissions(raw: pa.Table) -> pa.Array:
-    """Whether each record is of a submission that sbatch refused: Slurm 22.05 gives it a number,
-    and the accounting a job that failed with 1 on no node in the second that it came.
+    """Return a mask of the records of submissions that sbatch refused.
+
+    Slurm 22.05 gives such a submission a number, and the accounting has a job that failed with 1 on
+    no node in the second of its submission.
     """
     time_columns = [as_array(raw[name]) for name in ("submit", "start", "end")]
     conditions = (
@@ -164,7 +166,7 @@ def refused_submissions(raw: pa.Table) -> pa.Array:
 
 
 def none_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Null for what Slurm prints where there is nothing to say."""
+    """Replace Slurm's text for an absent value by null."""
     return pc.if_else(
         pc.is_in(column, pa.array([*NOTHING, "None assigned"])),
         pa.scalar(None, pa.string()),
@@ -197,7 +199,7 @@ def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
     tres = none_to_null(raw["alloctres"])
     tres = pc.if_else(pc.is_valid(tres), tres, none_to_null(raw["reqtres"]))
     gpus, memory_bytes = values.tres_columns(tres)
-    # From 23.02 on a job that never had any has none, whatever it asked for.
+    # Since 23.02 a job that never had any has none, whatever it requested.
     cpus = values.integers(none_to_null(raw["ncpus"]))
     cpus = pc.if_else(
         pc.equal(cpus, 0), values.per_distinct(tres, values.tres_cpus, pa.int64()), cpus
@@ -253,13 +255,13 @@ def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
 
 
 def limit_seconds(minutes_text: str) -> int | None:
-    """Of TimelimitRaw, which counts minutes; None for no limit."""
+    """Return the seconds of TimelimitRaw, which counts minutes; None for no limit."""
     minutes = values.digits(minutes_text)
     return minutes * _SECONDS_A_MINUTE if minutes is not None and minutes < _MOST_MINUTES else None
 
 
 def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
-    """Field → what sacct says; the first job where the id names an array."""
+    """Parse sacct's fields by name; of the first job where the ID names an array."""
     require_success(answer)
     header, newline, rest = answer.stdout.partition(b"\n")
     names = header.decode("utf-8", "replace").split(token)
@@ -284,7 +286,10 @@ def parse_scope(answer: Answer, *, user: str) -> HistoryScope:
 
 
 def _hides_others(answer: Answer, user: str) -> bool | None:
-    """None where it is not told, and for a coordinator, who sees the jobs of some accounts."""
+    """Return whether others' jobs are hidden; None where unknown, and for a coordinator.
+
+    A coordinator sees the jobs of some accounts.
+    """
     require_success(answer)
     settings: dict[str, str] = {}
     levels: list[tuple[str, str]] = []

@@ -35,15 +35,14 @@ gpus_by_node() {
     done
 }
 """
-# srun takes '6_1' and '25+1' for no job: it is given the number that each task and component has of
-# its own.
-# Measured on 22.05: with --overlap and --mem=0 the step starts at once while others have all there
-# is. srun that is killed takes the step with it; one whose stdin ends tells the tasks.
-# What a step is not told of GPUs it has from what the job asked for: of --gpus-per-task=1 one GPU
-# on each node, of --gpus=4 on one node none at all ("Invalid generic resource"). On nodes that have
-# as many --gres=gpu:N gives each node all its own; where they have not, on each node alone --gpus=N
-# does in 22.05, which refuses --gres there, and --gres=gpu:N in 24.11, where --gpus finds the
-# second node busy.
+# srun does not accept '6_1' and '25+1' as jobs: it gets the number that each task and component has
+# of its own. Measured on 22.05: with --overlap and --mem=0 the step starts at once while others use
+# the whole node. A killed srun takes the step with it; one whose stdin ends notifies the tasks.
+# Without an option for GPUs a step has those that the job requested: of --gpus-per-task=1 one GPU
+# on each node, of --gpus=4 on one node none at all ("Invalid generic resource"). On nodes with as
+# many GPUs --gres=gpu:N gives each node all its own; with different numbers, on each node alone
+# --gpus=N does so in 22.05, which refuses --gres there, and --gres=gpu:N in 24.11, where --gpus
+# finds the second node busy.
 _STEP = (
     GPUS_BY_NODE
     + """

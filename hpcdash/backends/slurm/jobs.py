@@ -73,14 +73,14 @@ LAYOUT = Layout(
     ),
     hostile=("reason", "name", "comment", "workdir"),
 )
-# Of several clusters each row names its own.
+# With several clusters each row names its own.
 LAYOUT_OF_EACH = Layout((*LAYOUT.plain, "cluster"), LAYOUT.hostile)
 _NO_REASON = pa.array(["None", "(null)", ""])
 # Slurm writes NO_VAL-2 for the task of an array's record that holds many; it is no task number.
 _MANY_TASKS = "4294967294"
 # Everything that is an id begins with a number: 11, 11_2, 11_[3-9%1], 65+1.
 ID_PATTERN = r"^[0-9]{1,12}(?:$|[^0-9])"
-# What a person may ask for: 11, 11_2, 65+1.
+# Job IDs that a person may request: 11, 11_2, 65+1.
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
 
 
@@ -92,9 +92,7 @@ def _with_exclusive(layout: Layout) -> Layout:
 def _parse_each(
     answer: Answer, *, parse: Callable[[Answer], ParsedTable], own: str, requested: frozenset[str]
 ) -> ParsedTable:
-    """Rows of several clusters; of those with a name of their own only what was `wanted` (none:
-    all).
-    """
+    """Parse rows of several clusters; of those with a name only the `requested` IDs (none: all)."""
     parsed = parse(known_in_part(answer))
     if not requested:
         return parsed
@@ -114,11 +112,10 @@ def _parse_each(
 def jobs_on_cluster(
     scope: JobScope, *, counts_gpus: bool = True, layout: Layout = LAYOUT
 ) -> Query[ParsedTable]:
-    """squeue for a scope, hidden partitions included; filtered by the server where Slurm can (one
-    user, one job).
+    """Return the squeue query of a scope, hidden partitions included.
 
-    What is left of an array ('11_[3-9%1]') is asked for as the whole array. `counts_gpus`: the
-    site's TRES count GPUs.
+    The server filters where Slurm can (one user, one job). The rest of an array ('11_[3-9%1]') is
+    requested as the whole array. `counts_gpus`: the site's TRES count GPUs.
     """
     token = fresh_token()
     selection: tuple[str, ...] = ()
@@ -141,10 +138,10 @@ def jobs_on_cluster(
 
 
 def queue_id(job_id: str) -> str:
-    """The id squeue takes for a row: it reads '6_[1-2,4-6]' as jobs 6 and 4, and shows those of
-    somebody else.
+    """Return the ID that squeue takes for a row.
 
-    Raises UsageError for what is no id: squeue takes '6;x' for job 6.
+    squeue reads '6_[1-2,4-6]' as jobs 6 and 4, and shows those of another user. Raises UsageError
+    for a text that is no ID: squeue takes '6;x' for job 6.
     """
     requested = job_id.partition("_[")[0]
     if not _JOB_ID.fullmatch(requested):
@@ -174,8 +171,8 @@ def parse_jobs(
         raise failure(answer)
     rejected = columns.rejected
     raw = dict(zip(columns.table.column_names, columns.table.columns, strict=True))
-    # From here on each text column lives until it is read: of 100 000 jobs all of them together are
-    # 30 MB.
+    # From here on each text column lives until it is read: for 100 000 jobs all of them together
+    # are 30 MB.
     del columns
     cluster_column = raw.pop("cluster", None)
     parsed = ParsedTable(_in_schema(raw, counts_gpus), rejected)
@@ -207,7 +204,7 @@ def with_ids(columns: Columns, name: str) -> Columns:
 
 
 def is_any(column: pa.Array, texts: frozenset[str]) -> pa.Array:
-    """Which rows of a dictionary column hold one of `texts`; null counts as no."""
+    """Return a mask of the rows of a dictionary column with one of `texts`; null counts as no."""
     return _where(column, texts.__contains__)
 
 
@@ -233,9 +230,7 @@ def _reasons(column: pa.ChunkedArray) -> pa.Array:
 
 
 def states(native: pa.Array, reason: pa.Array) -> pa.Array:
-    """Our states as a dictionary column from Slurm's words and reasons (both dictionary
-    columns).
-    """
+    """Return our states as a dictionary column, from two of Slurm's: states and reasons."""
     names = [str(state) for state in JobState]
     name_codes = {name: index for index, name in enumerate(names)}
     by_native = pa.array(
@@ -273,11 +268,11 @@ def exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.
 
 
 def accounted_exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """As exit_columns, of what accounting keeps: seven bits of an exit code.
+    """Return exit codes and signals from accounting, which stores seven bits of an exit code.
 
-    143, what a shell ends with whose command a signal ended, is 15 there. 6, 9, 11 and 15 are taken
-    for such ones: hardly any program ends with them by itself, and the controller's record of the
-    job has 134, 137, 139 or 143.
+    143, the exit code of a shell whose command a signal ended, is 15 there. 6, 9, 11 and 15 are
+    read as such codes: hardly any program exits with them by itself, and the controller's record of
+    the job has 134, 137, 139 or 143.
     """
     codes, signals = exit_columns(texts, ended)
     is_cut = pc.and_(pc.is_in(codes, value_set=_CUT_EXIT_CODES), pc.equal(signals, 0))
@@ -287,9 +282,7 @@ def accounted_exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.
 def array_columns(
     ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.ChunkedArray
 ) -> dict[str, pa.Array]:
-    """The columns that say what of an array a row is: array_id, array_task, _number, _task,
-    _tasks.
-    """
+    """Return the columns of a row's array: array_id, array_task, _number, _task, _tasks."""
     null = pa.scalar(None, pa.string())
     tasks = pc.if_else(pc.equal(tasks, _MANY_TASKS), null, tasks)
     is_array = pc.is_valid(tasks)
@@ -306,9 +299,9 @@ def array_columns(
 def _job_gpus(
     raw: dict[str, pa.ChunkedArray], reported: pa.Array, counts_gpus: bool, active: pa.Array
 ) -> pa.Array:
-    """GPUs of each job: those its TRES name, else those it asked for, else 0.
+    """Return the GPUs of each job: those of its TRES, else the requested ones, else 0.
 
-    Null where only a whole node was asked for, and its GPUs, which the job has, are not in its
+    Null where only a whole node was requested, and its GPUs, which the job has, are not in its
     TRES.
     """
     nodes = values.integers(raw["numnodes"])
@@ -401,7 +394,10 @@ class SlurmQueue(ClusterPart, QueuePart):
     lists_ended = True
 
     def jobs(self, scope: JobScope) -> Query[ParsedTable]:
-        """As jobs_on_cluster, on the selected cluster, or each of several."""
+        """Return the query of `jobs_on_cluster` for the selected cluster, or for each of several.
+
+        Raises UsageError for IDs of several clusters where the own cluster's name is unknown.
+        """
         named = [self.clusters.split_cluster(job_id) for job_id in scope.job_ids]
         requested = dict.fromkeys(cluster for _, cluster in named)
         scope = replace(scope, job_ids=tuple(dict.fromkeys(plain for plain, _ in named)))

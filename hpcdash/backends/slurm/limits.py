@@ -1,9 +1,7 @@
-"""The limits of a user's associations and QoS, and how much of each is used: sacctmgr and scontrol.
+"""Limits of a user's associations and QoS, and their use: sacctmgr and scontrol. Runs nothing.
 
-Runs nothing.
-
-The database knows every limit; the controller's association manager knows what is used, of all
-accounts above, and of those QoS that somebody has used. Names in both are administrators'.
+The database knows every limit; the controller's association manager knows the use, of all accounts
+above, and of QoS used so far. Names in both are administrators'.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from hpcdash.domain.columns import MOST, digits
 from hpcdash.domain.units import parse_memory
 
 # Each part ends with the poll's token, its own status and a newline. One argument is the user, ''
-# for whoever asks; the second the cluster, '' for any.
+# for the caller; the second the cluster, '' for any.
 _SCRIPT = r"""
 token=$1 user=${2:-$(id -un)} cluster=$3 associations=$4 qos=$5
 part() { "$@"; printf '%s%s\n' "$token" "$?"; }
@@ -97,8 +95,9 @@ _AMOUNTS = re.compile(r"([^()]*)(?:\(([0-9.]+)\))?")
 
 
 class _Use(Struct, frozen=True):
-    """What the controller says of a QoS, key → text; of accounts by their names, of users by their
-    numbers.
+    """Use of a QoS as reported by the controller, key → text.
+
+    Accounts are keyed by name, users by number.
     """
 
     own: Mapping[str, str]
@@ -117,8 +116,9 @@ class _Controller(Struct, frozen=True):
 
 
 def limits_query(user: str, cluster: str = "") -> Query[ParsedTable]:
-    """A user's limits ('': whoever asks), in one round trip; a database may serve several
-    clusters.
+    """Return the query for a user's limits ('': the caller), in one round trip.
+
+    A database may serve several clusters.
     """
     token = fresh_token()
     argv = slurm(
@@ -137,11 +137,11 @@ def limits_query(user: str, cluster: str = "") -> Query[ParsedTable]:
 
 
 def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
-    """Rows of domain.schema.LIMITS: of one's associations, of the accounts above them, of QoS one
-    may use and of those that partitions apply.
+    """Parse the rows of domain.schema.LIMITS.
 
-    What the database does not tell is taken from the controller, and the other way round; raises
-    where neither tells anything.
+    They are of one's associations, of the accounts above them, of QoS one may use and of those that
+    partitions apply. Values missing in the database are taken from the controller, and the other
+    way round; raises where both are empty.
     """
     parts = _parts(answer, token)
     if len(parts) != _PARTS:
@@ -187,7 +187,7 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
 
 
 def _parts(answer: Answer, token: str) -> list[tuple[str, bool]]:
-    """What each command printed, and whether it ended well."""
+    """Return the output of each command, and whether it succeeded."""
     pieces = answer.stdout.decode("utf-8", "replace").split(token)
     parts = []
     before = pieces[0]
@@ -234,7 +234,7 @@ def _read_controller(text: str) -> _Controller:
 
 
 def _between(text: str, start: str, end: str) -> tuple[str, str]:
-    """What stands between two words of a line, and what follows."""
+    """Return the text between `start` and `end` of a line, and the text after `end`."""
     found, _, rest = (text.partition(start)[2] if start else text).partition(end)
     return found, rest
 
@@ -255,7 +255,7 @@ def _subject(text: str) -> str:
 
 
 def _user_associations(controller: _Controller, user: str) -> list[dict[str, str]]:
-    """As the database would list them, without their QoS."""
+    """Return a user's associations in the form of the database, without their QoS."""
     return [
         {"account": account, "partition": partition, "qos": ""}
         for account, name, partition in controller.associations
@@ -294,7 +294,7 @@ def _association_rows(
     used = controller.associations.get((account, user, partition))
     jobs = {"_of_user": user, "_of_account": account, "_of_queue": partition or None}
     for limit in _OF_ASSOCIATION:
-        # What all of an association's jobs may have is what its user's jobs there may have.
+        # The limits of all jobs of an association are those of its user's jobs there.
         per = "job" if limit.per == "job" else "user"
         subject = None if per == "job" else user
         yield from _limit_rows(
@@ -332,9 +332,9 @@ def _qos_rows(
     accounts: Sequence[str],
     queues: list[str] | None,
 ) -> Iterator[dict[str, Any]]:
-    """`user` is name and number.
+    """Return the rows of QoS; `user` is name and number.
 
-    A QoS of a partition that jobs cannot be told from by their own QoS is not counted.
+    A partition's QoS is not counted where its jobs cannot be distinguished by their own QoS.
     """
     name = reported["name"]
     for limit in _OF_QOS:
@@ -376,14 +376,15 @@ def _limit_rows(
     jobs: Mapping[str, str | None],
     queues: list[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A row for each amount that a limit sets; `used` None: the controller tells nothing, and the
-    jobs are counted.
+    """Return a row for each amount that a limit sets.
+
+    `used` None: the controller reports nothing, and the jobs are counted.
     """
     message, now = reported.get(limit.field, ""), (used or {}).get(limit.key, "")
     most = _reported_amounts(message, limit) or _controller_amounts(now, limit, which=0)
     uses = _controller_amounts(now, limit, which=1)
     for resource, maximum in most.items():
-        # Of what nobody has used yet the controller prints nothing.
+        # The controller prints nothing for resources that are not in use yet.
         amount = None if per == "job" or used is None else uses.get(resource, 0)
         yield {
             "scope": scope,
@@ -403,12 +404,12 @@ def _limit_rows(
 
 
 def _reported_amounts(text: str, limit: _Limit) -> dict[str, int]:
-    """Of the database's `cpu=6,mem=64G`, `5` or `1-00:00:00`."""
+    """Parse the database's `cpu=6,mem=64G`, `5` or `1-00:00:00`."""
     return dict(_amounts(text, limit, _database_amount))
 
 
 def _controller_amounts(text: str, limit: _Limit, *, which: int) -> dict[str, int]:
-    """Of the controller's `cpu=6(2),mem=N(200)`: the limits (0) or what is used (1)."""
+    """Parse the controller's `cpu=6(2),mem=N(200)`: the limits (0) or the used amounts (1)."""
 
     def amount(word: str, unit: str) -> int | None:
         found = _AMOUNTS.fullmatch(word)

@@ -1,4 +1,4 @@
-"""What is wrong with a batch script that is for sbatch, and what its options ask for."""
+"""Lint of batch scripts for sbatch, and the resources that their options request."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _UNLIMITED = frozenset({"infinite", "unlimited", "-1", "0"})
 
 
 def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[LintFinding, ...]:
-    """What is wrong with a script for sbatch, as hpcdash.backends.script.lint has it."""
+    """Return the findings of hpcdash.backends.script.lint for a script for sbatch."""
     return lint(script, _RULES, offers, over)
 
 
 def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
-    """What a script asks for with its own directives, and what is said over them."""
+    """Return the resources that a script requests with its directives, overridden by `over`."""
     given = [
         option for option in read_directives(directive_part(script)).given if not option.problem
     ]
@@ -56,7 +56,7 @@ def _is_time(text: str) -> bool:
 
 
 def build_demand(options: Sequence[Option]) -> Demand:
-    """Of options as sbatch reads them; what cannot be read asks for nothing."""
+    """Build the demand of options read like sbatch; an unreadable option requests nothing."""
     last = {option.name: option for option in options}
 
     def value(name: str) -> str:
@@ -192,8 +192,9 @@ _FIRST_BAD, _LAST_BAD = (22, 5, 5), (22, 5, 8)
 
 
 def _bug_hint(text: str, version: str, options: Iterable[str]) -> str:
-    """What to do about a refusal that is a bug of this version of Slurm; '' where none is known to
-    be.
+    """Return the fix for a refusal that is a bug of this version of Slurm.
+
+    '' where none is known.
     """
     found = _VERSION.search(version)
     given = list(options)
@@ -218,7 +219,7 @@ def refusal_hint(
     options: Sequence[str] = (),
     gpu_types: Sequence[str] = (),
 ) -> str:
-    """What to do about a refusal of a script whose own words mislead; '' where they do not."""
+    """Return a hint on a refusal whose message is misleading; '' where it is not."""
     if _NOT_AVAILABLE not in text:
         return ""
     own = [word for option in read_directives(script).options for word in option.words]

@@ -1,7 +1,6 @@
-"""Where a Slurm job's output is: what scontrol shows of it, finished, or the patterns of its
-command line and script.
+"""Paths of a Slurm job's output: resolved by scontrol, or the patterns of command line and script.
 
-Knows what a pattern's fields stand for from a job's details; reads no file and no script itself.
+Resolves a pattern's fields from a job's details; reads no file and no script itself.
 """
 
 from __future__ import annotations
@@ -50,8 +49,9 @@ def find_last_value(native: Native, key: str) -> str | None:
 
 
 def path_facts(row: Row, native: Native) -> PathFacts:
-    """What a pattern's fields stand for, of a row of domain.schema.JOBS and its answer of scontrol
-    or sacct.
+    """Return the values of a pattern's fields, from a job's row and its native record.
+
+    The row is one of domain.schema.JOBS, the record an answer of scontrol or sacct.
     """
     array_id, task = row["array_id"], str(row["array_task"] or "")
     is_array = array_id is not None
@@ -91,7 +91,7 @@ def _shown_paths(native: Native) -> tuple[str | None, str | None]:
 
 
 def shown_files(row: Row, native: Native) -> tuple[str | None, str | None]:
-    """stdout's and stderr's file as scontrol tells them, finished; None where it does not."""
+    """Return the final paths of stdout and stderr that scontrol reports; None where it does not."""
     if "JobId" not in native:
         return None, None
     facts = path_facts(row, native)
@@ -103,9 +103,7 @@ def shown_files(row: Row, native: Native) -> tuple[str | None, str | None]:
 
 
 def submitted_file(detail: JobDetail) -> str | None:
-    """The file that a job's script was read from when it was submitted; None where that is not
-    told.
-    """
+    """Return the file from which a job's script was submitted; None where it is unknown."""
     native = detail.native
     row = detail.job.to_pylist()[0]
     if "JobId" in native:
@@ -222,9 +220,7 @@ def _note(native: Native, script: Script | None, sources: set[str]) -> str:
 def _submit_options(
     row: Row, native: Native, script: Script | None
 ) -> tuple[Sequence[Option], Sequence[str]]:
-    """The options of the command line that sbatch was called with, and the words from the script's
-    name on.
-    """
+    """Return the options of sbatch's command line, and the arguments from the script's name on."""
     line = read_submit_line(native.get("SubmitLine", ""), row, script)
     return (line.options, line.script) if line else ((), ())
 

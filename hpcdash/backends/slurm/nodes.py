@@ -42,8 +42,8 @@ _MIB = 1 << 20
 _MOST_MIB = (1 << 62) // _MIB
 # 'gpu:a100:4(S:0-1)', 'gpu:4', 'gpu:a100:2(IDX:0,3)'
 _GPU = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:([0-9]{1,9})(?=$|[,(])")
-# Of parts of GPUs in use: 'shard:a100:2(IDX:0-1)' names GPUs, 'shard:a100:6(3/4,3/4,0/4)' has
-# parts, GPU by GPU.
+# Parts of GPUs in use: 'shard:a100:2(IDX:0-1)' names GPUs, 'shard:a100:6(3/4,3/4,0/4)' has parts,
+# GPU by GPU.
 _PARTS = re.compile(r"(?:^|,)(?:shard|mps)(?::[^:,()]+)?:[0-9]{1,9}\(([^()]*)\)")
 _PARTS_OF_ONE = re.compile(r"(?:^|,)0*[1-9][0-9]*/")
 _INDEX_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
@@ -102,8 +102,9 @@ def gpu_gres(text: str | None) -> tuple[int, str | None]:
 
 
 def gpus_in_use(text: str | None) -> int:
-    """How many GPUs a list of GRES in use names; one that jobs hold parts of (shards, MPS)
-    counts.
+    """Return the number of GPUs in a list of GRES in use.
+
+    A GPU shared in parts (shards, MPS) counts.
     """
     whole, _ = gpu_gres(text)
     return whole + sum(map(_gpus_with_parts, _PARTS.findall(text or "")))

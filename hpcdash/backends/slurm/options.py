@@ -47,7 +47,7 @@ wait-all-nodes= wckey= wrap=
 # Older names of the same.
 _SAME = {"tasks-per-node": "ntasks-per-node", "share": "oversubscribe", "cluster": "clusters"}
 MAGIC = "#SBATCH"
-# A blank splits words; a quote joins them; a backslash takes a quote's meaning; # begins a comment.
+# A blank splits words; a quote joins them; a backslash escapes a quote; # begins a comment.
 _WORD_PART = re.compile(r'\\["\'\\]|"(?:\\"|[^"])*"|\'[^\']*\'|[^\s"\'#\\]+|\\', re.DOTALL)
 
 
@@ -169,9 +169,7 @@ def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str
 
 
 def split_arguments(text: str) -> list[str]:
-    """The words of one directive as sbatch splits them: `#` ends it even inside a word, `""` is no
-    word at all.
-    """
+    """Split one directive like sbatch: `#` ends it even inside a word, `""` is no word at all."""
     parts: list[str] = []
     word: list[str] = []
     at = 0
@@ -204,7 +202,7 @@ def directive_word(field: str, value: str) -> str:
     return quoted_word(field, value, '"' + value.replace('"', '\\"') + '"', split_arguments)
 
 
-# What slots, queue, files and requeue of a request say; by their long names.
+# Options set by slots, queue, files and requeue of a request; by their long names.
 RESERVED = (
     "ntasks-per-node",
     "gpus",
@@ -218,14 +216,14 @@ RESERVED = (
     "no-requeue",
     "wckey",
 )
-# Those of no job: with them sbatch submits none, waits for its end, or takes another script.
+# Options that submit no job: sbatch submits none, waits for its end, or takes another script.
 _OF_NO_JOB = frozenset({"test-only", "wait", "wrap", "help", "usage", "version"})
 
 
 def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) -> tuple[str, ...]:
-    """A person's own options as they were written, each once, in order, and the nodes to leave out.
+    """Return a person's own options unchanged, each once, in order, and the excluded nodes.
 
-    Raises UsageError naming all options that are the request's to say, however spelt: `-N4`,
+    Raises UsageError naming all options that belong to the request, however spelt: `-N4`,
     `--node=4`, `-N 4`.
     """
     stored: dict[str, None] = {}
@@ -262,7 +260,7 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
                 )
             else:
                 continue
-            # What may be short for several is told once.
+            # A text that may abbreviate several options is reported once.
             reported.add(written)
         if rest := _read(option).script:
             # sbatch leaves out what follows the first word that is no option.
@@ -343,10 +341,10 @@ _BLANK = "\x00"
 
 @dataclass(frozen=True, slots=True)
 class SubmitLine:
-    """What sbatch was given: its options, and the script with its arguments (() where it came on
-    stdin or wrapped).
+    """Command line of sbatch: its options, and the script with its arguments.
 
-    `is_certain` is false where the script's name may be another word than the one taken for it.
+    `script` is () where the script came on stdin or was wrapped. `is_certain` is false where the
+    script's name may be another word than the one found.
     """
 
     options: tuple[Option, ...]
@@ -357,10 +355,10 @@ class SubmitLine:
 def read_submit_line(
     line: str, row: Mapping[str, Any], script: Script | None, command: str | None = None
 ) -> SubmitLine | None:
-    """The words of a SubmitLine; None where it is none of sbatch's.
+    """Parse the arguments of a SubmitLine; None where it is none of sbatch's.
 
-    `command` is what scontrol shows as Command: the script and its arguments, '(null)' of a job
-    that had no such file, None where that is not known.
+    `command` is Command as scontrol shows it: the script and its arguments, '(null)' for a job
+    without such a file, None where it is unknown.
     """
     # The script is often in the job's folder, and so are other files.
     for text, times in (
@@ -390,8 +388,9 @@ def read_submit_line(
 
 
 def _script_begins(parts: Sequence[str], command: str) -> int | None:
-    """Which word is the script's name: from it on the words are those of Command, which may name it
-    by a full path.
+    """Return the index of the word that is the script's name; None if it is not found.
+
+    The words from there on are those of Command, which may name the script by a full path.
     """
     if command == _NULL:
         return len(parts)
@@ -411,8 +410,9 @@ def _is_path(word: str, name: str | None) -> bool:
 def _named_script(
     parts: Sequence[str], begin: int, name: str | None, given: Sequence[Option]
 ) -> int | None:
-    """Which word from `begin` on a job has its name from: the script's file gives it where no
-    option does.
+    """Return the index of the word from `begin` on that gave the job its name; None if not found.
+
+    The script's file gives the name where no option does.
     """
     if not name or last_value(given, "job-name") is not None:
         return None
@@ -457,7 +457,10 @@ def _whole_option(option: Option) -> Option:
 
 
 def _wrapped(script: Script | None) -> str | None:
-    """What --wrap was given, of a script that sbatch made of it."""
+    """Return the argument of --wrap, from a script that sbatch made of it.
+
+    None for another script.
+    """
     if script is None or _WRAPPED not in script.text:
         return None
     return script.text.partition(_WRAPPED)[2].strip("\n")

@@ -1,4 +1,4 @@
-"""What a waiting job's priority is made of, and what its QoS and partition allow and take."""
+"""Parts of a pending job's priority, and the rules of its QoS and partition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FACTORS = (
     ("partition", "%P", "%p"),
     ("QoS", "%Q", "%q"),
 )
-# The sum, what the site adds, what TRES give (words), and the nice value, which is taken off.
+# The sum, the site's factor, TRES (as text), and the nice value, which is subtracted.
 _REST = ("%Y", "%S", "%T", "%N")
 _FORMAT = "|".join((*_REST, *(letter for _, points, part in _FACTORS for letter in (points, part))))
 _NONE = ("", "(null)")
@@ -44,11 +44,10 @@ def priority_query(job_id: str) -> Query[Mapping[str, str]]:
 
 
 def parse_priority(answer: Answer) -> Mapping[str, str]:
-    """Factor → its points, with the part of its most; {} for a job that takes no part in the
-    contest for nodes.
+    """Parse the points of each factor, with their share of the maximum.
 
-    Where priorities are not multifactor sprio says so and there is nothing to tell. Factors that
-    give nothing and can give nothing are left out.
+    {} for a job that does not compete for nodes. Where priorities are not multifactor sprio reports
+    so, and the result is empty. Factors that give nothing and can give nothing are left out.
     """
     message = (answer.stdout + answer.stderr).decode("utf-8", "replace")
     if "priority/multifactor" in message or "Unable to find jobs" in message:
@@ -125,7 +124,7 @@ _MODES = {
 MADE_WAY = "a job that makes way"
 GRACE = "time to save first"
 PREEMPTED_BY = "may be preempted by"
-# The controller says whether partitions, or QoS, go before one another; scontrol prints the
+# The controller reports whether partitions, or QoS, preempt one another; scontrol prints the
 # cluster's mode for both.
 _PREEMPTION_SCRIPT = """
 scontrol show config | sed -n '/^PreemptType /p'
@@ -134,7 +133,7 @@ exec scontrol -a show partition
 
 
 def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
-    """What a person wants to know of one QoS; {} for one that is not there."""
+    """Parse the facts of one QoS; {} for a QoS that does not exist."""
     require_success(answer)
     lines = [
         line.split("|")
@@ -152,7 +151,7 @@ def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
     texts: dict[str, str] = {}
     if above:
         texts[PREEMPTED_BY] = ", ".join(above)
-        # Where the mode is the cluster's own, the grace still is the QoS's.
+        # With the cluster's own mode, the grace time is still the QoS's.
         texts |= _making_way(own["preemptmode"], own["gracetime"]) or {
             GRACE: _format_grace(own["gracetime"])
         }
@@ -162,7 +161,7 @@ def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
 
 
 def parse_queue_rules(answer: Answer) -> Mapping[str, str]:
-    """What becomes of a job that makes way for another in a partition; {} where none has to."""
+    """Parse the rules of preemption in a partition; {} where it has none."""
     require_success(answer)
     pairs = dict(
         word.split("=", 1)

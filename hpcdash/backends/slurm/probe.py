@@ -1,6 +1,4 @@
-"""Asks once a connection whether Slurm is here, which version, who we are, and what the clock
-says.
-"""
+"""Probe of Slurm once per connection: presence, version, user and clock."""
 
 from __future__ import annotations
 
@@ -63,7 +61,7 @@ _ELSEWHERE = 'If Slurm lives elsewhere, set path = "/…/bin" for this cluster i
 
 
 def parse_probe(answer: Answer) -> Probe:
-    """What was found; raises CommandMissing where squeue is not there or is not Slurm's."""
+    """Parse the result of a probe; raises CommandMissing where squeue is missing or not Slurm's."""
     require_whole(answer)
     found: dict[str, str] = {}
     commands: dict[str, str] = {}
@@ -86,7 +84,7 @@ def parse_probe(answer: Answer) -> Probe:
             status=127,
         )
     if found.get("slow"):
-        # It is there: no other scheduler's commands are to be taken for this cluster's.
+        # It exists: no other scheduler's commands may count as this cluster's.
         raise CommandTimedOut(
             "squeue --version gave no answer within 10 s",
             "The login node or its disk may be busy; try again later.",
@@ -140,8 +138,8 @@ def release(probe: Probe) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-# Where Slurm's commands find their configuration, where SLURM_CONF does not say it; then where the
-# daemons of a machine without a slurm.conf are told who has it.
+# Path of the configuration for Slurm's commands without SLURM_CONF; then the source of the
+# configuration for daemons on a machine without a slurm.conf.
 LOCAL_CONFIGURATION = LocalConfiguration(
     server_variables=("SLURM_CONF_SERVER",),
     file_variable="SLURM_CONF",
@@ -196,7 +194,7 @@ class SlurmProbe(ProbePart):
     )
 
     def query(self) -> Query[Probe]:
-        """One shell on the other side; asks the controller for its configuration once."""
+        """Return the query of one remote shell; it requests the controller's configuration once."""
         return Query(
             with_clusters_variable("sh", "-c", _SCRIPT),
             parse_probe,

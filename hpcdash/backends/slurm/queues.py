@@ -1,8 +1,7 @@
-"""Partitions: one short sinfo, summed over the node groups it prints, as rows of
-domain.schema.QUEUES.
+"""Partitions: one short sinfo, summed over its node groups, as rows of domain.schema.QUEUES.
 
-Without -a sinfo leaves out partitions that are hidden or not open to one's groups: it is asked for
-both lists.
+Without -a sinfo leaves out partitions that are hidden or not open to one's groups: both lists are
+requested.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ exec sinfo -a -h -O "$2"
 """
 # Digits of an int64; MOST rejects what is beyond it.
 _COUNT = re.compile(r"[0-9]{1,19}")
-# What a rejected row is shown as.
+# Name of a rejected row.
 _SHOWN_LETTERS = 200
 
 

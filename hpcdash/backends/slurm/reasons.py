@@ -1,4 +1,4 @@
-"""Why a job waits, and how it ended, in plain words.
+"""Explanations of why a job waits, and how it ended.
 
 Source: squeue(1) JOB REASON CODES, slurm.conf(5), and the names in the sources of 22.05 to 25.05.
 """
@@ -108,7 +108,7 @@ _PER = (
     ("PerAccount", " for one account"),
     ("PerNode", " on one node"),
 )
-# What a job asks for is too much by itself.
+# The job's request is too large by itself.
 _NEVER = ("PerJob", "PerNode")
 _OF_SOMEBODY = re.compile(r"Max\w+Per(?:Account|User)")
 
@@ -235,7 +235,7 @@ class SlurmReasons(ReasonsPart):
     """Slurm's reasons, which are codes."""
 
     def hint(self, state: str, reason: str | None) -> str:
-        """One short clause, or '' where Slurm's own word says it all."""
+        """Return one short clause, or '' where Slurm's own reason suffices."""
         if not reason:
             return {"held": "held; release it to let it run"}.get(state, "")
         known = _EXACT.get(reason)
@@ -268,7 +268,7 @@ class SlurmReasons(ReasonsPart):
         return ""
 
     def policy(self, state: str, reason: str | None) -> PolicyReason | None:
-        """By the words that Slurm builds such reasons from."""
+        """Return the policy behind a reason, by the parts from which Slurm builds such reasons."""
         if state not in WAITING or not reason:
             return None
         head = re.split(r"[,(:]", reason, maxsplit=1)[0].strip()
@@ -280,7 +280,7 @@ class SlurmReasons(ReasonsPart):
             return None
         if head in _EXACT or "Min" in head.replace("Minutes", "").replace("RunMins", ""):
             return None
-        # What an association may have as a group may be an account's above it.
+        # A group limit of an association may come from an account above it.
         scope = (
             "association"
             if head.startswith("AssocMax")

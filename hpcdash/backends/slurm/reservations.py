@@ -18,7 +18,7 @@ from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits, epoch_seconds
 
-# The accounts are asked for only where a reservation names some.
+# The accounts are queried only if a reservation names some.
 _SCRIPT = r"""
 token=$1 user=${2:-$(id -un)}
 reservations=$(scontrol -o show reservation 2>&1); status=$?
@@ -55,7 +55,7 @@ _FLAGS = {
 
 
 class _Person(Struct, frozen=True):
-    """Who asks. `accounts` None: not known."""
+    """Person whose access is checked. `accounts` None: unknown."""
 
     user: str
     groups: frozenset[str]
@@ -63,7 +63,10 @@ class _Person(Struct, frozen=True):
 
 
 def reservations_query(user: str) -> Query[ParsedTable]:
-    """All reservations, and what a user ('': whoever asks) is in, in one round trip."""
+    """Return the query for all reservations and a user's groups, in one round trip.
+
+    The user '' is the caller.
+    """
     token = fresh_token()
     return Query(
         slurm("sh", "-c", _SCRIPT, "sh", token, user),
@@ -114,7 +117,7 @@ _JOBS_NEED = {"QOS": "for jobs of QoS", "AllowedPartitions": "for jobs of partit
 
 
 def _row(line: str, person: _Person) -> dict[str, Any]:
-    # A comment comes last, and may hold what looks like other keys.
+    # A comment comes last, and may contain text that looks like other keys.
     reported = {key: "" if value in _NONE else value for key, value in pairs(line).items()}
     users, groups, accounts = (
         _names(reported.get(key, "")) for key in ("Users", "Groups", "Accounts")
@@ -149,7 +152,7 @@ def _row(line: str, person: _Person) -> dict[str, Any]:
 
 
 def _names(text: str) -> list[str] | None:
-    """None where nobody is named."""
+    """Return the listed names; None for an empty list."""
     return [name for name in text.split(",") if name] or None
 
 
@@ -178,6 +181,9 @@ def _is_allowed(
 
 
 def _lets_in(listed: Collection[str], mine: Collection[str]) -> bool:
-    """Names with `-` before them are kept out, and then all others are let in."""
+    """Return whether a list admits a name.
+
+    Names after `-` are excluded, and all others admitted.
+    """
     excluded = {name[1:] for name in listed if name.startswith("-")}
     return not excluded.intersection(mine) if excluded else bool(set(listed).intersection(mine))

@@ -1,4 +1,4 @@
-"""From squeue's and sinfo's bytes to Arrow columns; no field of a row can forge another.
+"""Conversion of squeue's and sinfo's bytes to Arrow columns; no field of a row can forge another.
 
 Fields that only Slurm itself fills come first, one unit separator after each; the last of them and
 every field that a person may fill end with the poll's random token. Split at the token, the k-th
@@ -20,7 +20,7 @@ from hpcdash.domain.columns import text_column
 SEPARATOR = "\x1f"
 # In a thread, each call on a chunk holds the interpreter for about a millisecond at this size.
 _CHUNK_BYTES = 1 << 20
-# What Slurm prints where there is nothing to say.
+# Slurm's output for an absent value.
 NOTHING = ["N/A", "(null)", "Unknown", "None", "NONE", "n/a", "UNKNOWN", "INVALID", "NOT_SET", ""]
 
 
@@ -40,8 +40,9 @@ class Layout(Struct, frozen=True):
 
 
 class Columns(Struct, frozen=True):
-    """Text columns named as in the layout (plain ones null where Slurm said nothing), and what was
-    rejected.
+    """Text columns named as in the layout, and rejected rows.
+
+    Plain ones are null without a value.
     """
 
     table: pa.Table
@@ -49,8 +50,9 @@ class Columns(Struct, frozen=True):
 
 
 def _pieces(raw: bytes, token: bytes, per_row: int) -> Iterator[tuple[list[bytes], bytes]]:
-    """Whole rows as flat lists of pieces, chunk by chunk; with the last, empty list comes what is
-    left after them.
+    """Yield whole rows as flat lists of pieces, chunk by chunk.
+
+    The last list is empty and comes with the remaining bytes.
     """
     parts: list[bytes] = []
     start = 0
@@ -107,13 +109,12 @@ def _read_plain(lines: bytes, names: tuple[str, ...]) -> tuple[pa.Table, bool]:
 def _good_lines(
     firsts: list[bytes], expected_separators: int
 ) -> tuple[list[int], list[bytes], list[str]]:
-    """Which rows have all their plain fields, those lines, and what was refused."""
+    """Return the indices of rows with all plain fields, their lines, and the rejected text."""
     remaining: list[int] = []
     lines: list[bytes] = []
     refused: list[str] = []
     for index, first in enumerate(firsts):
-        # What a wrapper or a warning printed before a row ends with a newline; no plain field holds
-        # one.
+        # Output of a wrapper or a warning before a row ends with a newline; no plain field has one.
         noise, _, line = first.rpartition(b"\n")
         if noise and not noise.isspace():
             refused.append(row_excerpt(noise))

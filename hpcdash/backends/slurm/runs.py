@@ -68,7 +68,7 @@ _PIECE_BYTES = 1 << 15
 # Bytes that end a line or a field of ours, and the letters of their stand-ins.
 _BREAKING = {b"\n": b"n", b"\r": b"r", b"\x1e": b"e"}
 _MILLISECONDS = 1000
-# What people write.
+# Fields with text that people write.
 _WRITTEN = frozenset({"jobname", "comment", "admincomment", "workdir"})
 _STEP_FIELDS = ("maxrss", "tresusageintot")
 _TEXT = pa.schema([(name, pa.string()) for name in FIELDS])
@@ -218,7 +218,7 @@ class _Lines:
     def _as_line(self, row: bytes) -> bytes:
         """A row with stand-ins for what would break its line."""
         fields = row[:-1].split(self.delimiter, len(FIELDS) - 1)
-        # What a wrapper or a warning printed before a row ends with a newline; an id holds none.
+        # Output of a wrapper or a warning before a row ends with a newline; an ID has none.
         before, _, fields[0] = fields[0].rpartition(b"\n")
         self.rejected += noise_lines(before, self.delimiter) if before.strip() else []
         for byte, letter in _BREAKING.items():
@@ -313,7 +313,7 @@ def _count_lines(text: bytes) -> int:
 
 
 def _pieces(chunk: bytes) -> Iterator[bytes]:
-    """Whole lines, so many at a time that most pieces have no strange one."""
+    """Yield whole lines in pieces so small that most contain no unusual line."""
     position = 0
     while position < len(chunk):
         end = chunk.find(b"\n", position + _PIECE_BYTES) + 1 or len(chunk)
@@ -375,7 +375,7 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
         "limit_seconds": values.per_distinct(
             none_to_null(raw["timelimitraw"]), limit_seconds, pa.int64()
         ),
-        # Not requested: it says little of a run that ended.
+        # Not requested: it adds little to a finished run.
         "priority": pa.nulls(raw.num_rows, pa.int64()),
         "submitted_at": values.instants(none_to_null(raw["submit"])),
         "eligible_at": values.instants(none_to_null(raw["eligible"])),
@@ -407,11 +407,10 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
 
 
 def _used(raw: pa.Table, steps: pa.Table) -> dict[str, pa.Array]:
-    """What each run used: CPU seconds of all its steps, and of the step that used most the memory
-    of all its tasks.
+    """Return the use of each run: CPU seconds of all its steps, and the peak memory of one step.
 
-    Both as seff 2.1 of Slurm's contribs reckons them; `task_memory` is what reportseff takes, the
-    largest MaxRSS.
+    The memory is that of all tasks of the step that used most. Both are computed like seff 2.1 of
+    Slurm's contribs; `task_memory` is what reportseff uses, the largest MaxRSS.
     """
     total = as_array(steps["tresusageintot"])
     nothing = pa.nulls(len(total), pa.int64())
@@ -425,7 +424,7 @@ def _used(raw: pa.Table, steps: pa.Table) -> dict[str, pa.Array]:
     peaks = steps.group_by("run", use_threads=False).aggregate([(name, "max") for name in names])
     at = pc.index_in(row_numbers(raw.num_rows), value_set=as_array(peaks["run"]))
     found = {name: as_array(peaks[f"{name}_max"]).take(at) for name in names}
-    # Without a gathering plugin Slurm writes a CPU time of nought, and no memory.
+    # Without a gathering plugin Slurm writes a CPU time of 0, and no memory.
     cpu = cpu_seconds(as_array(raw["totalcpu"]))
     is_gathered = pc.or_(pc.greater(cpu, 0.0), pc.is_valid(found["memory"]))
     return {
@@ -454,8 +453,9 @@ def sizes(texts: pa.Array) -> pa.Array:
 
 
 def cpu_seconds(texts: pa.Array) -> pa.Array:
-    """'00:10.909' and '01:02:03' as seconds; with days, and what is no time, one look a distinct
-    text.
+    """Convert '00:10.909' and '01:02:03' to seconds.
+
+    Times with days, and texts that are no time, are parsed once per distinct text.
     """
     clock = pc.extract_regex(
         texts, r"^(?:(?P<h>[0-9]{2,3}):)?(?P<m>[0-9]{2}):(?P<s>[0-9]{2})(?:\.(?P<f>[0-9]{3}))?$"

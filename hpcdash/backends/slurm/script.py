@@ -60,7 +60,7 @@ from hpcdash.domain.units import format_clock, parse_duration
 from hpcdash.errors import UsageError
 from hpcdash.job.switches import KILL_SWITCH
 
-# Whose field an option is that a person may give in extra_args instead.
+# Field of a request that an option in extra_args duplicates.
 _FIELDS = {
     "job-name": "name",
     "account": "account",
@@ -80,7 +80,7 @@ _BETTER_AS_FIELDS = {
     "signal": "the script passes no signal on that it does not know of; write signal",
     "array": "all tasks write to one log; write array",
 }
-# Of a request, what qsub alone has.
+# Fields of a request that only qsub has.
 _PBS_FIELDS = ("place", "attributes", "keep_files")
 _LONGEST_NAME = 200
 # A task is a rank.
@@ -148,7 +148,7 @@ def batch_script(
         # The pool counts nodes, whatever its partition lets jobs share.
         generated.append("--exclusive")
     if (request.requeue or request.is_task) and "open-mode" not in _given(extra):
-        # Slurm empties a requeued job's logs, and a training's curve would begin anew.
+        # Slurm truncates a requeued job's logs, and a training's curve would start over.
         generated.append("--open-mode=append")
     generated, extra = _one_gres(generated, extra)
     warnings += _refuse_repeated(generated, extra, request)
@@ -314,11 +314,9 @@ def _accounted(request: Request) -> list[str]:
 
 
 def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
-    """A person's `--gres=tmp:10` beside the slots' own: of two such options sbatch takes the last
-    alone.
+    """Merge a person's `--gres=tmp:10` with the slots' own: sbatch takes only the last.
 
-    `--gres=none` asks for nothing besides; within a list sbatch would take it for a resource's
-    name.
+    `--gres=none` requests nothing more; within a list sbatch would take it for a resource's name.
     """
     ours = next((option for option in generated if option.startswith("--gres=")), None)
     if ours is None:
@@ -384,8 +382,9 @@ def resource_directives(request: Request, slot_type: SlotType) -> Directives:
 
 
 def _cpus_beside_gpus(request: Request, slots: Slots, requested: Directives) -> str:
-    """Of GPUs that Slurm spreads itself for each; else of a task, which is a GPU or all of a
-    node's.
+    """Return the option for CPUs per GPU, or per task where a task has one GPU or all of a node's.
+
+    --cpus-per-gpu is only used for GPUs that Slurm itself spreads.
     """
     if (
         any(option.startswith("--gpus=") for option in requested.options)
@@ -432,7 +431,7 @@ def _by_tres(request: Request, slots: Slots) -> tuple[str, ...]:
 
 
 def _task_a_rank(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
-    """Where srun starts each rank, a task is a slot; the tasks of a node see all of its GPUs."""
+    """Return directives where srun starts each rank: a task is a slot and sees its node's GPUs."""
     site, kind = request.site, _typed(request)
     if (
         slot_type is not SlotType.CPU
@@ -577,11 +576,11 @@ signal_nodes() {
 def keep_status(
     parts: Sequence[Word], signal: str = "", *, log: str = "", is_alone: bool = False
 ) -> tuple[str, tuple[Word, ...]]:
-    """Bash and words for the tasks of an srun, so that its status is that of the task that failed.
+    """Return bash and arguments for the tasks of an srun with the status of the failed task.
 
-    `signal` is for the words' own processes: what is around them goes on. With `log`, bash for a
-    path without its ending, each task's output is in `LOG.rank-N.out` and `.err` too. `is_alone`:
-    there is but one task.
+    `signal` is for the processes of the arguments: the shell around them continues. With `log`,
+    bash for a path without its ending, each task's output is in `LOG.rank-N.out` and `.err` too.
+    `is_alone`: there is only one task.
     """
     around = (Word("bash"), Word("-c"), Word('"$on_node"', is_shell=True), Word("on_node"))
     message, before, after = ("", "", "") if is_alone else (_STATUS_SAID, "", _STATUS_AFTER)
@@ -596,7 +595,7 @@ def keep_status(
 
 
 def _rank_log(request: Request, place: Place) -> str:
-    """Bash for the name of the logs of ranks without their endings; '' where none is asked for.
+    """Return bash for the logs of ranks without their endings; '' where none are requested.
 
     Raises UsageError.
     """
@@ -624,8 +623,9 @@ def _log_name(request: Request, place: Place) -> str:
 
 
 def _preemption_watch(request: Request, place: Place) -> str:
-    """Bash by which the script requeues its preempted job; '' where that would begin anew, or
-    nobody asked for it.
+    """Return bash with which the script requeues its preempted job.
+
+    '' where that would start over, or was not requested.
     """
     if not watches_preemption(request, place):
         return ""
@@ -642,14 +642,13 @@ def srun_line(
     srun_options: Sequence[str] = (),
     is_lone: bool = False,
 ) -> str:
-    """Bash for sbatch's script: `words` on each node by one srun, which is waited for; its status
-    is the script's.
+    """Return bash for sbatch's script: `parts` on each node by one srun, with its exit status.
 
-    `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `words` are
-    passed as they are: what is to be expanded on a node is in a `bash -c` among them. A container
-    that does not inherit the environment has its variables among `words`. One that `is_lone` starts
-    once, without srun, and ranks on all nodes by itself. Raises UsageError for what bash cannot
-    hold.
+    `tasks_per_node` None: as many tasks as the job has, as they are spread. Texts among `parts` are
+    passed unchanged: text to be expanded on a node is in a `bash -c` among them. A container that
+    does not inherit the environment has its variables among `parts`. A command that `is_lone`
+    starts once, without srun, and starts ranks on all nodes by itself. Raises UsageError for text
+    that bash cannot contain.
     """
     started = quote_arguments(parts) if is_lone else _srun(parts, tasks_per_node, srun_options, "")
     return f"{_settings(None if is_lone else tasks_per_node)}\n{started}\n"
@@ -664,8 +663,9 @@ def fanout(
     srun_options: Sequence[str] = (),
     is_lone: bool = False,
 ) -> str:
-    """As srun_line(), for a script that acts on signals meanwhile: its srun is the `step`th of the
-    script.
+    """Return the fan-out by srun for a script that handles signals meanwhile.
+
+    Its srun is the `step`th of the script.
     """
     srun = quote_arguments(parts) if is_lone else _srun(parts, tasks_per_node, srun_options, "  ")
     settings = _settings(None if is_lone else tasks_per_node)
@@ -756,10 +756,9 @@ fi
 
 
 def preamble(launcher: Launcher, nodes: int | None, *, has_ranks: bool = False) -> str:
-    """Bash for before the fan-out: ends the job where not `nodes` nodes were given (None: any
-    number will do).
+    """Return bash before the fan-out: it ends a job without `nodes` nodes (None: any number).
 
-    `has_ranks`: the command is told where the first node is, though no launcher starts it.
+    `has_ranks`: the command gets the address of the first node, though no launcher starts it.
     """
     count = "" if nodes is None else _COUNT.format(nodes=int(nodes))
     address = "" if launcher is Launcher.PLAIN and not has_ranks else _ADDRESS
@@ -790,7 +789,7 @@ def probe_step(probe: str, signal: str = "") -> str:
 
 
 def hook_step(request: Request, place: Place, signal: str = "") -> str:
-    """As probe_step(), of the startup hook."""
+    """Return the step of the startup hook on each node; '' without a hook."""
     if not request.startup_hook.strip():
         return ""
     request = replace(request, startup_hook=f"{path_line(request)}{request.startup_hook}")
@@ -817,11 +816,10 @@ export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
 
 
 def end_time(limit_seconds: int | None) -> str:
-    """Bash for sbatch's script: epoch seconds in HPCDASH_END_TIME, anew each time a requeued job
-    starts.
+    """Return bash that sets HPCDASH_END_TIME to epoch seconds at each start of a requeued job.
 
-    Where Slurm does not answer it is the start and the limit; without a limit it is empty, and not
-    known.
+    If Slurm does not respond it is the start plus the limit; without a limit it is empty, which
+    means unknown.
     """
     return _END_TIME.format(else_at=from_now(limit_seconds) or "")
 

@@ -1,7 +1,7 @@
-"""Who has which share of the cluster, and used how much of it: sshare. Runs nothing.
+"""Shares of the cluster by user and account, and their use: sshare. Runs nothing.
 
-sshare takes no separator but `|`. All that it prints was named by administrators; a row of another
-number of fields is rejected.
+sshare takes no separator but `|`. All names in its output were chosen by administrators; a row with
+another number of fields is rejected.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ _FIELDS = (
     ),
     "LevelFS",
 )
-# sshare says so, with exit status 0 or 1, where jobs are not ranked by several factors.
+# Message of sshare, with exit status 0 or 1, where jobs are not ranked by several factors.
 _NO_SHARES = ("priority/multifactor", "not running a supported priority plugin")
 _NO_SHARES_STEP = "Jobs start in the order in which they were submitted (priority/basic)."
 
 
 def shares_query(user: str) -> Query[ParsedTable]:
-    """All accounts, and of the users one ('': whoever asks): the controller sends the shares of no
-    other user.
+    """Return the query for all accounts and one user ('': the caller).
+
+    The controller sends the shares of no other user.
     """
     whose = ("-u", user) if user else ()
     argv = slurm("sshare", "-h", "-P", "-m", *whose, "-o", ",".join(_FIELDS))
@@ -67,7 +68,7 @@ def parse_shares(answer: Answer, *, user: str = "") -> ParsedTable:
     if rejected and not rows:
         raise unreadable(answer, "shares")
     if not rows:
-        # Without accounting sshare prints nothing, and ends well.
+        # Without accounting sshare prints nothing, and succeeds.
         raise accounting_unavailable(answer)
     _mark_own_paths(rows)
     return ParsedTable(pa.Table.from_pylist(rows, schema.SHARES), tuple(rejected))

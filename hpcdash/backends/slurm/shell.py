@@ -9,10 +9,10 @@ from hpcdash.backends.shell import ShellCommand, ShellRequest, in_job
 from hpcdash.backends.slurm.inside import GPUS_BY_NODE
 from hpcdash.backends.slurm.jobs import queue_id
 
-# srun takes '6_1' and '25+1' for no job: it is given the number that each task and component has of
-# its own. --overlap shares all that the job has with its other steps; with --cpu-bind=none the step
-# has every core of the job, and not one for its one task. What the person's own environment says of
-# steps is not for this one.
+# srun does not accept '6_1' and '25+1' as jobs: it gets the number that each task and component has
+# of its own. --overlap shares all of the job's resources with its other steps; with --cpu-bind=none
+# the step has every core of the job, and not one for its one task. The person's own environment
+# variables for steps do not apply to this one.
 _STEP = (
     GPUS_BY_NODE
     + """

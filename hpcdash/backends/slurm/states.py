@@ -1,4 +1,4 @@
-"""Slurm's words for the states of jobs and nodes, and ours for them.
+"""Slurm's states of jobs and nodes, and ours.
 
 Source: squeue(1) JOB STATE CODES, sinfo(1) NODE STATE CODES, and the sources up to 25.05 for those
 they leave out.
@@ -24,7 +24,7 @@ _JOB_STATES = {
     "REQUEUED": JobState.REQUEUED,
     "REQUEUE_FED": JobState.REQUEUED,
     "REQUEUE_HOLD": JobState.REQUEUED,
-    # From 25.11 on: put back, and the first to start again.
+    # Since 25.11: requeued, and the first to start again.
     "EXPEDITING": JobState.REQUEUED,
     "COMPLETED": JobState.COMPLETED,
     "FAILED": JobState.FAILED,
@@ -39,8 +39,8 @@ _JOB_STATES = {
     "PREEMPTED": JobState.PREEMPTED,
     "NODE_FAIL": JobState.NODE_FAILED,
 }
-# Of jobs with priority 0: none starts before somebody releases it. `job requeued …` is that of
-# `scontrol requeuehold`.
+# Jobs with priority 0: none starts before it is released. `job requeued …` is that of `scontrol
+# requeuehold`.
 HELD_REASONS = frozenset(
     {
         *("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "job requeued in held state"),
@@ -66,7 +66,7 @@ _WAITING_REASONS = HELD_REASONS | {
     "MaxPoweredUpNodes",
     "MpiPortsBusy",
 }
-# What else begins so is a limit, or a list of nodes.
+# Other texts with this start are limits, or lists of nodes.
 _WAITING_BEGINNINGS = ("QOS", "Assoc", "Max", "Nodes required for job")
 
 _NODE_STATES = {
@@ -111,7 +111,7 @@ def is_held(reason: str) -> bool:
 
 
 def only_waits(reason: str) -> bool:
-    """Whether a reason says why a job does not start, and nothing of how it ended."""
+    """Whether a reason explains only why a job does not start, and not how it ended."""
     return reason.split(",")[0] in _WAITING_REASONS or reason.startswith(_WAITING_BEGINNINGS)
 
 

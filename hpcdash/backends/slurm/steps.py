@@ -40,8 +40,8 @@ FIELDS = (
     *("tresusageintot", "nodelist", "jobname", "exitcode"),
 )
 _SSTAT_FIELDS = "jobid,tresusageintot"
-# sstat takes no '6_1': sacct tells the number that each task has of its own. Of another's job it
-# tells nothing.
+# sstat does not accept '6_1': sacct reports the number that each task has of its own, but not for
+# another user's job.
 _SCRIPT = """sacct -n -P "--delimiter=$1" -j "$2" -o "$3" || exit
 printf '%s\\n' "$1"
 [ -n "$4" ] || exit 0
@@ -78,7 +78,7 @@ class _Part(Struct, frozen=True):
 
 def parse_steps(answer: Answer, *, token: str) -> ParsedTable:
     """Rows of domain.schema.STEPS in sacct's order."""
-    # What failed is sacct, whatever ran it.
+    # The failed command is sacct, whatever ran it.
     require_success(
         _Part(("sacct",), answer.stdout, answer.status, answer.stderr, answer.truncated)
     )
@@ -103,7 +103,7 @@ def _in_schema(raw: pa.Table, running: Mapping[str, str]) -> pa.Table:
     cpu = as_array(cpu_seconds(as_array(raw["totalcpu"])))
     clocks = pc.struct_field(pc.extract_regex(sampled, r"(?:^|,)cpu=(?P<cpu>[-0-9:.]*)"), "cpu")
     cpu = pc.if_else(pc.is_valid(sampled), as_array(cpu_seconds(clocks)), cpu)
-    # Of a step that still runs sacct tells no CPU time, but nought.
+    # For a running step sacct reports a CPU time of 0.
     is_known = pc.or_(ended, pc.is_valid(sampled))
     exit_code, exit_signal = accounted_exit_columns(none_to_null(raw["exitcode"]), ended)
     columns = {

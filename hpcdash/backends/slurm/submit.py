@@ -139,19 +139,19 @@ _CLEAN = (
 _WITH_ARGUMENTS = 'cat | "$@"'
 _STDIN_FILE = "/dev/stdin"
 
-# What does not change the job: how sbatch answers, or where the script is from.
+# Options that do not change the job: sbatch's output, or the source of the script.
 _NOT_THE_JOBS = frozenset(
     {"parsable", "quiet", "verbose", "wait", "test-only", "wrap", "help", "usage", "version"}
 )
-# What was meant for that time only.
+# Options intended for that submission only.
 _OF_THAT_TIME = ("dependency", "begin", "deadline", "hold")
-# What takes the place of such a directive in the script.
+# Replacements of such directives in the script.
 _NEUTRAL = {"dependency": "", "begin": "now"}
 _FILES = ("export-file", "nodefile", "bbf")
-# Ours to say, whatever was given.
+# Options that we always set, whatever was given.
 _SAID_ANEW = frozenset({"array", "chdir", "comment", "job-name", *_OF_THAT_TIME})
-# Which of the job's columns stands for an option that neither line nor script has: a default of the
-# cluster, which may be another one now, or a variable that was set then.
+# Column of the job for an option that neither line nor script has: it was a default of the cluster,
+# which may have changed, or a variable that was set then.
 _PINNED = (("partition", "queue"), ("account", "account"), ("qos", "qos"))
 
 # Only one of these may be given, in the command line and the script together.
@@ -172,18 +172,19 @@ _MAY_BE_DONE = (
     "receive failure",
 )
 _CUT_OFF = (124, 137, 143)
-# sbatch tries again for 120 s where the controller takes no more jobs, and then says no.
+# sbatch retries for 120 s where the controller takes no more jobs, and then fails.
 _LIMIT_SECONDS = 180.0
 _TRIES_AGAIN = "sleeping and retrying"
 _MAY_BE_FULL = "the cluster has probably reached MaxJobCount"
-# Slurm's own defaults: no cluster is asked whether it takes arrays up to here.
+# Slurm's own defaults: no cluster is queried for arrays up to here.
 _TASKS_TAKEN = 1000
 _LIMIT_LINE = re.compile(rb"^(MaxArraySize|MaxJobCount) *= *([0-9]{1,10})$", re.MULTILINE)
 
 
 def _on_target(after: str, target: str, clusters: Clusters) -> str:
-    """What a job waits for, as its own cluster knows it; raises UsageError for a job of another
-    one.
+    """Return a dependency in the IDs of the target cluster.
+
+    Raises UsageError for a job of another cluster.
     """
     kind, colon, job_id = after.rpartition(":")
     plain, cluster = clusters.split_cluster(job_id)
@@ -209,7 +210,7 @@ def _submit_line(
 
 
 def _split_options(given: Iterable[Option], row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The options that are given again, and in words those that are not."""
+    """Return the options to repeat, and a note on the others."""
     remaining: list[str] = []
     dropped: list[str] = []
     has_folder = any(option.name == "chdir" for option in given)
@@ -254,7 +255,7 @@ def _blank_notes(line: SubmitLine, arguments: Sequence[str]) -> list[str]:
 def _with_limits(
     parts: Sequence[str], limits: NewLimits, row: Mapping[str, Any], in_script: Sequence[Option]
 ) -> list[str]:
-    """The options with other limits; memory by the option that it was asked with."""
+    """Return the options with other limits; memory by the option that requested it."""
     replaced: dict[str, str] = {}
     if limits.time_seconds is not None:
         replaced["time"] = f"--time={-(-limits.time_seconds // 60)}"
@@ -275,8 +276,9 @@ def _with_limits(
 
 
 def _overriding(in_script: Sequence[Option], notes: list[str]) -> list[str]:
-    """What takes the place of directives that were meant for then; sbatch reads an empty dependency
-    as none.
+    """Return options that override directives made for the script's first submission.
+
+    sbatch reads an empty dependency as none.
     """
     names = [name for name in _NEUTRAL if last_value(in_script, name) is not None]
     if names:
@@ -322,9 +324,7 @@ def _throttle(given: str | None) -> int | None:
 def _recorded_options(
     row: Mapping[str, Any], native: Mapping[str, str], in_script: Sequence[Option]
 ) -> list[str]:
-    """Options for what scontrol tells of a job; these take the place of the script's own, which say
-    the same.
-    """
+    """Return options for values in scontrol's record; they replace the script's equal ones."""
 
     def value_text(key: str) -> str:
         value = find_last_value(native, key) or ""
@@ -374,7 +374,10 @@ def _as_pattern(path: str | None, row: Mapping[str, Any], native: Mapping[str, s
 
 
 def _as_option(name: str, value: str) -> str:
-    """`gres:gpu:2` is what `--gres=gpu:2` and `--gpus=2` are told as; `1-1` nodes are one."""
+    """Return the option of a recorded value: `gres:gpu:2` for `--gres=gpu:2` and `--gpus=2`.
+
+    `1-1` nodes are one.
+    """
     if name == "gres":
         return value.replace("gres:", "").replace("gres/", "")
     if name == "gpus":
@@ -408,11 +411,11 @@ def _read_limits(answer: Answer, tasks: ArrayTasks) -> str:
     return ""
 
 
-# -- what sbatch says
+# -- output of sbatch
 
 
 def _explain(line: str) -> str:
-    """What sbatch says while it tries again, with why."""
+    """Return a line of sbatch, with an explanation where sbatch retries."""
     return (
         line
         if _TRIES_AGAIN not in line
@@ -421,8 +424,10 @@ def _explain(line: str) -> str:
 
 
 def _read(answer: Answer, job_id: str, clusters: Clusters = NO_OTHERS) -> tuple[Outcome, ...]:
-    """`Submitted batch job 93 on cluster lab2`, or `93;lab2` where the script asks for that: the
-    new job is 93@lab2.
+    """Read the outcome of sbatch; the new job is 93@lab2.
+
+    The output is `Submitted batch job 93 on cluster lab2`, or `93;lab2` where the script requests
+    that.
     """
     if answer.status == 0:
         found = _SUBMITTED.search(answer.stdout) or _PARSABLE.search(answer.stdout)
@@ -462,7 +467,7 @@ _EPOCH_DIGITS = 11
 _START_ESTIMATE_LIMIT_SECONDS = 20.0
 _SHOWN_LINES = 3
 _NOT_COUNTED = (("hold", "it is held"), ("dependency", "it depends on other jobs"))
-# sbatch(1) and slurm_strerror's words → what to do about them.
+# sbatch(1) and slurm_strerror's messages → next step.
 _HINTS = (
     (
         "Requested node configuration is not available",
@@ -584,7 +589,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
             several = f"SLURM_CLUSTERS names several clusters: {self.clusters.several}"
             raise UsageError(f"nothing is submitted: {several}", _ONE_CLUSTER)
         if not chosen and self.clusters.default:
-            # As sbatch takes the variable: over the script's own line.
+            # The variable overrides the script's own line, like in sbatch.
             parts.append(f"--clusters={self.clusters.default}")
         target = chosen or self.clusters.default or last_value(given, "clusters") or ""
         if submission.array:
@@ -594,7 +599,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
             parts.append(f"--dependency={format_after(after)}")
         if submission.held:
             parts.append("--hold")
-        # Through stdin the file's name is not seen, and that of a staged file tells nothing.
+        # Through stdin the file's name is invisible, and that of a staged file has no meaning.
         job_name = last_value(given, "job-name")
         if job_name is None:
             parts.append(f"--job-name={submission.name}")
@@ -687,7 +692,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         if "time" not in known and row["limit_seconds"]:
             parts.append(f"--time={max(1, row['limit_seconds'] // 60)}")
         if row["name"] and (line is None or row["name"] != last_value(in_script, "job-name")):
-            # It may be from the script's file, or a variable: stdin has none.
+            # The name may be from the script's file, or a variable: stdin has none.
             parts.append(f"--job-name={row['name']}")
         parts = _with_limits(parts, limits, row, in_script)
         parts += _overriding(in_script, notes)
@@ -785,7 +790,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         argv = self.resubmission(detail, past, script, None, "", limits).command.argv
         at = argv.index("sbatch") + 1
         end = argv.index(_STDIN_FILE, at) if _STDIN_FILE in argv[at:] else len(argv)
-        # Of two the last counts.
+        # The last of several wins.
         fewer = () if nodes is None else (f"--nodes={nodes}",)
         bare = len(_CLEAN)
         parts = (*argv[bare:at], "--test-only", *argv[at:end], *fewer, *argv[end:])

@@ -1,7 +1,6 @@
-"""What a Slurm job uses: the samples of its running steps from sstat, those of its ended steps from
-sacct.
+"""Use of a Slurm job: samples of its running steps from sstat, of its ended steps from sacct.
 
-Both print fields of Slurm's own only, so their `|` is not a field of anybody's.
+Both print only fields of Slurm's own, so their `|` is never part of a person's field.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ ENDED_FIELDS = (
     *("jobid", "ntasks", "nnodes", "start", "end", "elapsedraw", "ncpus", "alloctres", "totalcpu"),
     *("tresusageintot", "tresusageinmax", "tresusageouttot", "maxrss"),
 )
-# sstat takes '6_1' and '25+1' for jobs 6 and 25: it is given the number that each task and
-# component has of its own. squeue, asked for a component, lists all of them.
+# sstat takes '6_1' and '25+1' for jobs 6 and 25: it gets the number that each task and component
+# has of its own. squeue lists all components when one is requested.
 _SSTAT_BY_OWN_NUMBER = (
     'known=$(squeue -a -h -t all -o "%i %A" -j "$1") || exit; id=$(printf "%s\\n" "$known" | sed '
     '-n "s/^$1 //p"); '
@@ -106,9 +105,9 @@ def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
 
 
 def parse_running(answer: Answer, *, requested: Usage) -> Usage:
-    """`asked` with what the running steps use; raises SchedulerRefused for another user's job.
+    """Add the running steps' use to `requested`; raises SchedulerRefused for others' jobs.
 
-    sstat always exits 0; if stdout is empty, its stderr tells what went wrong.
+    sstat always exits 0; if stdout is empty, its stderr has the error.
     """
     require_success(answer)
     text = answer.stderr.decode("utf-8", "replace")
@@ -137,7 +136,7 @@ def parse_running(answer: Answer, *, requested: Usage) -> Usage:
 
 
 def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
-    """What the accounting kept of a job's steps; all None where it kept nothing."""
+    """Parse the use of a job's steps from accounting; all None where it has no record."""
     require_success(answer)
     rows = [dict(zip(ENDED_FIELDS, line, strict=True)) for line in _lines(answer, ENDED_FIELDS)]
     whole = next((row for row in rows if "." not in row["jobid"]), None)
@@ -161,7 +160,7 @@ def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
     )
     cpu_seconds = clock_seconds(whole["totalcpu"])
     if not cpu_seconds and all(step.memory_bytes is None for step in steps):
-        # Without a gathering plugin Slurm writes a CPU time of nought, and no memory.
+        # Without a gathering plugin Slurm writes a CPU time of 0, and no memory.
         cpu_seconds = None
     return _summed(requested, steps, cpu_seconds)
 
@@ -203,8 +202,7 @@ def _step(values: Mapping[str, str], nodes: int, cpu_seconds: float | None) -> _
 
 
 def _memory_peak(total: int | None, largest: int | None, tasks: int, nodes: int) -> int | None:
-    """What a node's tasks held together, at most: the largest task's peak times the tasks on a
-    node.
+    """Return the peak memory of a node's tasks: the largest task's peak times the tasks per node.
 
     Slurm's sum over all tasks is that of the last sample, so it may be less than the peak of one of
     them.

@@ -1,6 +1,6 @@
-"""What Slurm writes for times, sizes, TRES and exit codes, as Arrow columns of numbers.
+"""Slurm's times, sizes, TRES and exit codes as Arrow columns of numbers.
 
-A value is read once for each distinct text of a column, not once a row.
+Each distinct text of a column is parsed once, not once per row.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ _EXIT = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
 _BINARY_SHIFT = {"K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60}
 # Until the year 2286.
 _EPOCH_DIGITS = 10
-# The eighth bit says that a core was dumped.
+# The eighth bit means that a core was dumped.
 _SIGNAL_MASK = 0x7F
 
 
 def integers(column: pa.ChunkedArray) -> pa.Array:
-    """Whole numbers; what is none is null.
+    """Return a column as whole numbers; null where a text is none.
 
-    Falls back to one look a distinct text when any row is odd ('1.5K').
+    Falls back to one parse per distinct text when any row is odd ('1.5K').
     """
     return whole_numbers(column, whole_number)
 
@@ -156,7 +156,7 @@ def tres_columns(column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
 
 
 def pairs(text: str) -> dict[str, str]:
-    """KEY=VALUE words of scontrol, by key; of a key that comes twice the first."""
+    """Return the KEY=VALUE words of scontrol by key; the first of a repeated key."""
     found: dict[str, str] = {}
     for word in text.split():
         key, is_pair, value = word.partition("=")
@@ -197,9 +197,7 @@ _INSTANT_FIELDS = frozenset(
 
 
 def readable_instant(field: str, text: str) -> str:
-    """What a person sees of a field: epoch seconds, which we ask for, as RFC 3339 in UTC; all else
-    as it is.
-    """
+    """Return a field's text for people: epoch seconds as RFC 3339 in UTC, all else unchanged."""
     if (
         field in _INSTANT_FIELDS
         and text.isascii()

@@ -17,11 +17,10 @@ from hpcdash.errors import HpcdashError
 
 
 def main(folder: Path) -> None:
-    # A terminal that is closed, and whoever ends it with its whole session, end the program that
-    # holds stdin.
+    # Closing a terminal, or ending its whole session, ends the program that holds stdin.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    # Apart: it may take seconds, which nobody waits for.
+    # In the background: it may take seconds, for which nobody should wait.
     if os.fork() == 0:
         try:
             nowhere = os.open(os.devnull, os.O_RDWR)

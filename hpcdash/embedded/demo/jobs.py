@@ -28,7 +28,7 @@ from hpcdash.private_files import atomic_write
 READY = "ready"
 FOLDER_PREFIX = "hpcdash-demo-"
 _SAMPLES = Path(__file__).parent
-# What the machine is said to have, so that every sample runs; none of them uses a GPU.
+# Pretended resources of the machine, so that every sample runs; none of them uses a GPU.
 _SLOTS = {"cpus": 12, "gpus": 4, "grace_seconds": 1}
 _BEGIN_SECONDS = 10.0
 _END_SECONDS = 10.0
@@ -179,10 +179,9 @@ class Demonstration:
 
 
 def remove_left_behind(beside: Path) -> None:
-    """End and remove this person's demonstrations in the folder of `beside` whose own processes
-    were killed.
+    """End and remove this person's demonstrations in the folder of `beside` with killed processes.
 
-    Each holds the lock of its folder as long as there is somebody to take it away.
+    Each holds the lock of its folder as long as a process is left to remove it.
     """
     for folder in beside.parent.glob(f"{FOLDER_PREFIX}*"):
         if folder == beside:

@@ -14,7 +14,7 @@ import sys
 import time
 
 STEPS = int(os.environ.get("STEPS", "4000"))
-# What was done before one looks: the curve is there at once.
+# Steps before the first view: the curve exists at once.
 HEAD_START = int(os.environ.get("HEAD_START", "600"))
 SECONDS_A_STEP = float(os.environ.get("SECONDS_A_STEP", "0.1"))
 # A chain of runs shares the steps: each takes up the checkpoint of the one before.
@@ -35,7 +35,7 @@ def is_there(name: str) -> bool:
 
 
 def takes_save_switch() -> bool:
-    """Whether a save is asked for; the file is taken away, so that it is done once.
+    """Whether a save is requested; the file is removed, so that it happens once.
 
     A kill switch is a person's.
     """

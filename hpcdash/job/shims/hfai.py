@@ -1,5 +1,6 @@
-"""What programs import as `hfai`: its client, checkpoint, multiprocessing and distributed, by
-hpcdash.job.
+"""Module that programs import as `hfai`, on top of hpcdash.job.
+
+It has hfai's client, checkpoint, multiprocessing and distributed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class _Distributed(ModuleType):
     """
 
     def __getattr__(self, name: str) -> Any:
-        # What looks through all modules, as inspect does, is not to import torch.
+        # A search through all modules, like inspect's, must not import torch.
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(import_module("torch.distributed"), name)
@@ -37,7 +38,7 @@ class _Distributed(ModuleType):
         return self._torch().get_rank(*args) if self._torch() else int(os.environ.get("RANK", "0"))
 
     def get_world_size(self, *args: Any) -> int:
-        """How many processes there are; before torch.distributed runs, how many nodes."""
+        """Return the number of processes; before torch.distributed runs, the number of nodes."""
         return (
             self._torch().get_world_size(*args)
             if self._torch()

@@ -1,6 +1,4 @@
-"""What keys do to chains of jobs: one is opened, jobs are appended to it, what its next element
-runs is edited.
-"""
+"""Key actions on chains of jobs: open one, append jobs, edit what its next element runs."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ class ChainActions:
         await self.screen.push_for_job("chain")
 
     def do_append(self) -> None:
-        """Ask how many, or which tasks, and of which script; the same number of the same again is
-        proposed.
-        """
+        """Prompt for the number or tasks to append, and the script; a repetition is proposed."""
         from hpcdash.ui.chains.view import APPEND, ChainView
 
         view = self.screen.view
@@ -82,7 +78,7 @@ class ChainActions:
         self.screen.query_one(CommandBar).ask(
             APPEND, _proposed(end), sign=sign, take=take, proposed=True
         )
-        # What it asks for stands above it, where there is room.
+        # Its prompt is above it, where there is room.
         view.post_message(view.CrumbsChanged())
 
     async def _append(
@@ -141,7 +137,7 @@ class ChainActions:
             start_worker(self.screen, self._edit, session, job_id, group="edit")
 
     async def _edit(self, session: ClusterSession, job_id: str) -> None:
-        # Asked for by few, and not needed for a first sight of a chain.
+        # Requested by few, and not needed for a first sight of a chain.
         from hpcdash.services.chains import fetch_stubbed, replace_stubbed
 
         open_outside = getattr(self.screen.app, "open_outside", None)

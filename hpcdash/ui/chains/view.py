@@ -59,19 +59,19 @@ CHAIN = TableSpec(
     shown=("id", "name", "state", "started", "ended", "elapsed", "how", "waits"),
 )
 WHOLE = "whole chain"
-# The line that asks what is to be appended.
+# Prompt for the jobs to append.
 APPEND = "append"
 _MOST_NOTES = 4
 _NAME_CELLS = 40
 
 
 def how_cell(value: object, row: cells.RowContext) -> cells.Cell:
-    """How an element ended; nothing for one that has not."""
+    """Return how an element ended; '' for one that has not."""
     return (format_end(row), cells.MUTED) if row["state"] in ENDED else ""
 
 
 def waits_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """What it waits for, muted once it does not any more."""
+    """Return the dependency of an element, muted once it no longer waits."""
     text = visible(value or "")
     return text if row["state"] in WAITING or row["_row_id"] == WHOLE else (text, cells.MUTED)
 
@@ -100,7 +100,7 @@ class ChainView(ReadTableView):
     def __init__(self, session: ClusterSession, *, job_id: str, **rest: Any) -> None:
         self.job_id = job_id
         self.reader = ChainReader(session.store, job_id, self._read_more)
-        # What a history could not tell yet is asked for later, though no list changes by then.
+        # Data missing from the history is fetched later, though no list changes by then.
         self._later: asyncio.TimerHandle | None = None
         self._made: tuple[JobChain, pa.Table] | None = None
         super().__init__(session, **rest)
@@ -122,7 +122,7 @@ class ChainView(ReadTableView):
         chain = self.chain
         if chain is None:
             return None
-        # Of ten thousand elements a table takes a noticeable while, and it is asked for more than
+        # A table of ten thousand elements takes a noticeable while, and is requested more than
         # once.
         if self._made is not None and self._made[0] is chain:
             return self._made[1]
@@ -140,7 +140,7 @@ class ChainView(ReadTableView):
         return chains.format_lost(unit, chain).partition(":")[0] or chains.format_wait(unit, chain)
 
     def _ending(self, chain: JobChain) -> str:
-        """What all ids end in: PBS's server."""
+        """Return the ending that all IDs share, which is PBS's server."""
         return shared_ending(pa.array([str(row["id"]) for row in chain.rows], TEXT))
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
@@ -252,7 +252,7 @@ class ChainView(ReadTableView):
                 lines.append(text)
         return [*lines, *self.reader.notes]
 
-    # -- words
+    # -- text
 
     def _format_waiting(self) -> str:
         if self._error is None:
@@ -324,9 +324,7 @@ class ChainView(ReadTableView):
         return Targets(*living_targets(chain, shown))
 
     def end_unit(self) -> Unit | None:
-        """What is appended follows this one: the pointed one where nothing follows it, else the
-        last.
-        """
+        """Return the unit to append after: the selected one if it is an end, else the last."""
         chain = self.chain
         if chain is None or not chain.units:
             return None

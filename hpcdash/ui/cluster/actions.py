@@ -1,4 +1,4 @@
-"""What keys do to the nodes and queues that one points at: their nodes are checked by a job."""
+"""Key actions on the selected nodes and queues: check their nodes with a job."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class ClusterActions:
     async def _check_nodes(
         self, view: TableView, session: ClusterSession, launches: Launches
     ) -> None:
-        """Plans a job, or a few where nodes differ; asks, submits.
+        """Plan a job, or a few where nodes differ; confirm, and submit.
 
-        `Launches.follow` tells what they find.
+        `Launches.follow` reports their findings.
         """
         from hpcdash.services.submit.node_checks import plan_checks
         from hpcdash.services.submit.node_findings import NodeCheckRecords, SubmittedCheck

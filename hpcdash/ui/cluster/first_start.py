@@ -34,12 +34,12 @@ from hpcdash.ui.widgets.lines import TextInput
 from hpcdash.ui.workers import start_worker
 
 _HOST_CELLS = 36
-# Lines of what a host said, while it is waited for.
+# Lines of a host's output, while it is waited for.
 _MOST_WORDS = 6
 
 
 class JobsPlace(StrEnum):
-    """Where jobs may be."""
+    """Kind of place where a person's jobs run."""
 
     HOST = "host"
     THIS_MACHINE = "this machine"
@@ -47,8 +47,9 @@ class JobsPlace(StrEnum):
 
 
 class PlaceChoice(Struct, frozen=True):
-    """Where a person's jobs are; `host` is [user@]host[:port] or a Host of ~/.ssh/config, '' for
-    the other places.
+    """Chosen place of a person's jobs.
+
+    `host` is [user@]host[:port] or a Host of ~/.ssh/config, '' for the other places.
     """
 
     place: JobsPlace
@@ -64,11 +65,11 @@ _WORDS = {
 
 
 class HostTrial(Protocol):
-    """Connects to a host and looks at what is there."""
+    """Trial of a connection to a host and a check of its scheduler."""
 
     @property
     def health(self) -> Health:
-        """How the connection is."""
+        """Present health of the connection."""
         ...
 
     async def run(self) -> bool:
@@ -160,7 +161,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
         Binding("up", "step(-1)", show=False, priority=True),
         Binding("pagedown", "step(10)", show=False, priority=True),
         Binding("pageup", "step(-10)", show=False, priority=True),
-        # What a terminal sends for the enter of one who typed before the app was there.
+        # A terminal sends this for an enter typed before the app had started.
         Binding("ctrl+j", "take", show=False),
         Binding("ctrl+q,ctrl+c", "leave", show=False, priority=True),
     ]
@@ -171,7 +172,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
         self._why = [visible(line) for line in why]
         self._typed = "" if typed in hosts else typed
         self._last = typed
-        # What is listed, and the text that it fits.
+        # The listed hosts, and the text that they match.
         self._choices: list[PlaceChoice] = []
         self._listed_for = ""
         # The field with its border and a blank line.

@@ -42,7 +42,7 @@ class ClusterHeader(Static):
     def __init__(self) -> None:
         super().__init__("", markup=False)
         self._shown = ""
-        # What it was drawn of: it is asked to show itself with each key.
+        # The tables it was drawn from: it is redrawn with each key.
         self._tables: tuple[object, ...] = ()
         self._room = (0, 0)
 
@@ -50,7 +50,7 @@ class ClusterHeader(Static):
         await cast("DashboardScreen", self.screen).act("show_queues")
 
     def show(self, store: ClusterStore, *, is_requested: bool) -> None:
-        """Draw what is known of a cluster; nothing where it is not wanted or nothing is known."""
+        """Draw the known facts of a cluster; nothing where it is hidden or nothing is known."""
         queues = store.snapshots.get(Kind.QUEUES)
         mine = store.snapshots.get(Kind.MINE)
         if not is_requested or queues is None:
@@ -86,9 +86,9 @@ def header_content(
     note: str = "",
     shares: Sequence[tuple[str, float]] = (),
 ) -> Content:
-    """As many gauges as fit in `lines` of `room` cells; what is left out is counted.
+    """Return as many gauges as fit in `lines` of `room` cells; the number left out is shown.
 
-    `note` is on the scheduler itself, '' where all is well; `shares` are one's fair shares by
+    `note` is on the scheduler itself, '' where all is well; `shares` are the user's fair shares by
     account.
     """
     jobs = _own_content(own)

@@ -31,7 +31,7 @@ _VNODE = re.compile(r"\[[0-9]+\]$")
 
 
 class NodeView(JobsView):
-    """Everyone's jobs on one node, under what sinfo says of it."""
+    """Everyone's jobs on one node, below sinfo's facts on it."""
 
     DEFAULT_CSS = """
     NodeView > #about { height: auto; max-height: 12; padding: 0 1; }
@@ -128,9 +128,7 @@ class NodeView(JobsView):
         return text
 
     def _which_jobs(self, count: int) -> str:
-        """In words, where those below are more or fewer than the `count` that are on this node;
-        else ''.
-        """
+        """Return a note where the jobs below are more or fewer than the node's `count`; else ''."""
         table = super().source()
         if table is None:
             return ""
@@ -187,5 +185,5 @@ def _active(jobs: pa.Table) -> pa.Table:
 
 
 def _is_spread_unlisted(jobs: pa.Table) -> pa.ChunkedArray:
-    """Which rows stand for tasks of an array on nodes that are not told."""
+    """Return a mask of the rows for tasks of an array whose nodes are unknown."""
     return pc.and_(pc.is_valid(jobs["array_id"]), pc.is_null(jobs["node_list"]))

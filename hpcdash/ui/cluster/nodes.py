@@ -1,4 +1,4 @@
-"""Nodes: what is free, what is drained, why, by whom and since when."""
+"""Nodes: free and drained ones, with reason, author and time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NodesView(TableView):
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        # Everyone's queue tells how many jobs run on each node.
+        # Everyone's queue shows how many jobs run on each node.
         return frozenset({Kind.NODES, Kind.EVERYONE})
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
@@ -79,7 +79,7 @@ class NodesView(TableView):
         )
 
     def _findings(self) -> Mapping[str, NodeFinding]:
-        """What the checks of nodes found last, by node; read again once there may be more."""
+        """Return the newest findings of node checks by node; read again after a change."""
         from hpcdash.services.submit.node_findings import NodeCheckRecords
 
         launches = self.session.launches
@@ -100,7 +100,7 @@ def gpu_type_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 def check_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """What checks found last: nothing on a node that was not checked."""
+    """Return the last finding of the checks; '' on a node that was not checked."""
     return ("", "") if value is None else (value, cells.GOOD if value == "ok" else cells.BAD)
 
 
@@ -109,7 +109,7 @@ def blank_text(value: object, row: cells.RowContext) -> cells.Cell:
 
 
 def node_hint(row: Mapping[str, Any], now: float) -> str:
-    """Why a node is not to be had, by whom and since when."""
+    """Return why a node is unavailable, who made it so and since when."""
     parts = [f"{row['name']} {row['native_state']}"]
     if row["reason"]:
         parts.append(row["reason"])

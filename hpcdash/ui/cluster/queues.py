@@ -20,7 +20,7 @@ def name_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 def open_cell(value: bool | None, row: cells.RowContext) -> cells.Cell:
-    """Whether it starts jobs, or what it does with them instead."""
+    """Return whether a queue starts jobs, or its standing."""
     if standing := row["_standing"]:
         return standing, cells.BAD if standing in REFUSING else "" if value else cells.WARNING
     if value is None:
@@ -51,7 +51,7 @@ class QueuesView(TableView):
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        # Everyone's queue tells how many jobs run and wait in each.
+        # Everyone's queue shows how many jobs run and wait in each.
         return frozenset({Kind.QUEUES, Kind.EVERYONE})
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:

@@ -1,4 +1,4 @@
-"""What the keys of a running job's inside do: a command on its nodes, its stacks, its live use."""
+"""Key actions inside a running job: a command on its nodes, its stacks, its live use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand
     from hpcdash.config.exec import SiteCommand
 
-# What was entered is kept with what was typed after '/' and ':'.
+# Entered commands are stored with the text typed after '/' and ':'.
 MODE = "X"
 _MOST_RECENT = 8
 # Ready commands whose answers have a view of their own, by their names.

@@ -1,6 +1,4 @@
-"""Asks what to run on the nodes of a job: a line to type, what was run lately, and what is
-ready.
-"""
+"""Prompt for a command on the nodes of a job: a line to type, recent commands, and ready ones."""
 
 from __future__ import annotations
 
@@ -126,7 +124,7 @@ class ExecDialog(Dialog[None]):
 
 
 class EndLeftoversDialog(Dialog[bool]):
-    """Whether to end these processes: enter says no."""
+    """Confirmation to end these processes: enter means no."""
 
     fixed_lines = 8
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -1,6 +1,4 @@
-"""What a command on the nodes of a running job answered, equal answers together; and the job's
-Python stacks.
-"""
+"""Output of a command on a running job's nodes, equal output grouped, and its Python stacks."""
 
 from __future__ import annotations
 
@@ -126,7 +124,7 @@ class InsideView(View):
         self.app.copy_to_clipboard(text)
         self.notify(f"copied the output: {counted(len(self.page.lines), 'line')}", timeout=2)
 
-    # -- what it tells the screen
+    # -- values for the screen
 
     def tick(self) -> None:
         if self._seconds is None:
@@ -161,7 +159,7 @@ class InsideView(View):
 
 
 class StacksView(InsideView):
-    """Where the job's Python processes stand, and first of all which ranks stand together."""
+    """Stacks of the job's Python processes, ranks with equal stacks grouped first."""
 
     def __init__(self, session: ClusterSession, *, job_id: str) -> None:
         super().__init__(session, job_id=job_id, command=STACKS, name="stacks")
@@ -179,7 +177,7 @@ class StacksView(InsideView):
 
 
 class LeftoversView(InsideView):
-    """What ended jobs left running on the job's nodes; asks whether to end it."""
+    """Leftovers of ended jobs on the job's nodes; prompts whether to end them."""
 
     def __init__(self, session: ClusterSession, *, job_id: str) -> None:
         super().__init__(session, job_id=job_id, command=LIST_LEFTOVERS, name="leftovers")

@@ -38,12 +38,12 @@ _HINTS = {
 }
 _IDS_CELLS = 130
 _COMMAND_LETTERS = 8_000
-# Past these, a list of results tells how many more there are.
+# Past these, a list of results shows only a count.
 _MOST_RESULTS = 2000
 
 
 class ConfirmDialog(Dialog[None]):
-    """What would be done, to whose jobs, and what is lost by it.
+    """Confirmation of a plan: its effect, the owners of the jobs, and the losses.
 
     The plan is the one that runs: nothing refreshes it.
 
@@ -106,7 +106,7 @@ class ConfirmDialog(Dialog[None]):
         return {"signal": "send it", "alter": "change it"}.get(verb, str(verb))
 
     def _keys(self) -> str:
-        """What `enter` would do, wherever the focus is now."""
+        """Return the key line with the effect of `enter` at the present focus."""
         yes = self.query_one("#yes").has_focus
         confirm, decline = ("y/enter", "n/esc") if yes else ("y", "n/esc/enter")
         return f"{confirm} confirm · {decline} go back · tab switch · j/k scroll"
@@ -180,8 +180,9 @@ class ConfirmDialog(Dialog[None]):
 
 
 class ResultsDialog(Dialog[None]):
-    """How an action went that was not done for every job: what failed first, in the scheduler's own
-    words.
+    """Results of an action that was not done for every job.
+
+    Failures come first, with the scheduler's own message.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -210,7 +211,7 @@ class ResultsDialog(Dialog[None]):
 
 
 def result_lines(outcomes: Sequence[Outcome]) -> Text:
-    """A line for each job, those that failed first; what to do where nobody knows."""
+    """Return a line per job, failed ones first; the next step where the outcome is unknown."""
     rank = {False: 0, None: 1, True: 2}
     key_labels = {
         False: (signs().states["failed"], "refused"),
@@ -251,12 +252,11 @@ class Field(Struct, frozen=True):
 
 
 class AlterDialog(Dialog[None]):
-    """Fields to fill in; what is left as it was is not touched.
+    """Fields to fill in; an unchanged value is not touched.
 
-    `proceed` asks before anything is changed.
-
-    It raises UsageError for what cannot be asked; `complaint` says what is wrong with one change,
-    '' where nothing is. With `may_stay` it goes on without any change, too.
+    `proceed` confirms before a change. It raises UsageError for an impossible change; `complaint`
+    returns the error of one change, '' for none. With `may_stay` it continues without any change,
+    too.
     """
 
     DEFAULT_CSS = """
@@ -320,7 +320,7 @@ class AlterDialog(Dialog[None]):
         self.query(Input).first().focus()
 
     def changes(self) -> dict[str, str]:
-        """What is not as it was, by name."""
+        """Return the changed values by field name."""
         typed = {
             field.name: self.query_one(f"#{field.name}", Input).value.strip()
             for field in self.fields
@@ -387,10 +387,9 @@ class _SignalList(OptionList):
 
 
 class SignalDialog(Dialog[None]):
-    """A signal of a list, or any that one types; and who gets it, where that can be a part of a
-    job.
+    """Signal from a list, or typed; and its recipient, where that can be a part of a job.
 
-    `proceed` asks before it is sent; it raises UsageError for a signal that is none.
+    `proceed` confirms before it is sent; it raises UsageError for an invalid signal.
     """
 
     DEFAULT_CSS = """

@@ -1,6 +1,4 @@
-"""Carries out a plan on jobs: asks, runs it beside the screen, tells how it went, has the cluster
-asked again.
-"""
+"""Execution of a plan on jobs: confirm, run it beside the screen, report, and refresh."""
 
 from __future__ import annotations
 
@@ -32,11 +30,11 @@ if TYPE_CHECKING:
     from hpcdash.services.submit.plan import SubmissionPlan
     from hpcdash.ui.screen import DashboardScreen
 
-# What was done stays longer than what was copied meanwhile.
+# A result stays longer than a copied text meanwhile.
 _DONE_SECONDS = 8.0
-# A quick answer needs no line that tells how far it is.
+# A quick answer needs no progress line.
 _QUIET_SECONDS = 0.4
-# A scheduler says that it will, and does it a moment later.
+# A scheduler accepts a request, and fulfils it a moment later.
 _LAG_SECONDS = 3.0
 _NUMBER = re.compile(r"[0-9]+")
 _FORCED_WORDS = (
@@ -45,7 +43,7 @@ _FORCED_WORDS = (
 
 
 class Underway(Struct):
-    """A plan that runs: the numbers of its jobs, and which of them are heard of."""
+    """Plan that runs: the numbers of its jobs, and those already reported."""
 
     cluster: str
     words: str
@@ -53,7 +51,7 @@ class Underway(Struct):
     jobs: int
     began: float = field(default_factory=time.monotonic)
     reported_ids: set[str] = field(default_factory=set)
-    # What its command said last, and goes on after.
+    # Last message of its command, which continues afterwards.
     said: str = ""
 
     def __str__(self) -> str:
@@ -63,7 +61,7 @@ class Underway(Struct):
 
 
 class UnderwayLine(Static):
-    """How far a plan is, while it runs."""
+    """Progress of a plan while it runs."""
 
     DEFAULT_CSS = """
     UnderwayLine { height: 1; width: 1fr; padding: 0 1; color: $accent; text-style: bold; }
@@ -97,10 +95,10 @@ class ActionRunner:
         is_doubtful: bool = False,
         warnings: Sequence[str] = (),
     ) -> Report | None:
-        """Ask whether to do it, do it and tell how it went; None where the person said no.
+        """Confirm, run and report a plan; None where the person declined.
 
-        `asides` are told beside the question, the rest is as ConfirmDialog has it. To be awaited in
-        a worker: what handles a key must not wait for a person.
+        `asides` are shown beside the question, the rest is as in ConfirmDialog. Await it in a
+        worker: a key handler must not wait for a person.
         """
         view = self.screen.view
         session = self.screen.session
@@ -120,9 +118,7 @@ class ActionRunner:
         warnings: Sequence[str] = (),
         checkpoints: Mapping[str, str] | None = None,
     ) -> None:
-        """As `carry_out`, from what handles a key: the question is there at once, the rest is done
-        beside.
-        """
+        """Start a plan from a key handler: prompt at once, and run the plan in a worker."""
         view, session = self.screen.view, self.screen.session
         dialog = self.confirm_first(plan, asides, form, warnings=warnings, checkpoints=checkpoints)
 
@@ -178,7 +174,10 @@ class ActionRunner:
         return dialog
 
     def _format_age(self) -> list[str]:
-        """What is shown may be long past: the last run's, or a cluster that does not answer."""
+        """Return a note on the age of the data if it is old; [] if not.
+
+        Data is old after a previous run, or while a cluster does not answer.
+        """
         taken_at = self.screen.view.taken_at()
         if taken_at is None:
             return []
@@ -187,7 +186,7 @@ class ActionRunner:
         return [f"data is {format_age(age)} old"] if age > oldest else []
 
     async def run_plan(self, plan: Plan, view: View, session: ClusterSession) -> Report:
-        """Do what was agreed to, and tell how it went; the marks of the view end as it begins."""
+        """Run a confirmed plan, and report it; the marks of the view are cleared as it starts."""
         view.clear_marks()
         ids = plan.request.job_ids
         underway = Underway(session.name, action_text.format_running(plan), _numbers(ids), len(ids))
@@ -233,7 +232,7 @@ class ActionRunner:
     def _poll_after(self, session: ClusterSession, report: Report) -> None:
         session.poller.poll_now()
         if any(outcome.done for outcome in report.outcomes):
-            # Several actions in a row are looked after together.
+            # Several actions in a row are followed together.
             if (waiting := self._polls_due.get(session.name)) is not None:
                 waiting.cancel()
             self._polls_due[session.name] = call_after(
@@ -243,8 +242,9 @@ class ActionRunner:
     async def recover_outcomes(
         self, again: SubmissionPlan, report: Report, session: ClusterSession
     ) -> tuple[Outcome, ...]:
-        """The outcomes, once it is known what became of submissions whose answer was lost; told as
-        it is found out.
+        """Return the outcomes once those of lost answers are known.
+
+        Each is reported as it is found.
         """
         from hpcdash.services.submit.recovery import reconcile
 
@@ -266,8 +266,8 @@ class ActionRunner:
         """One line where all is well; else job by job, unless a person is typing or reading
         something else.
 
-        Where the answer to a submission was lost nothing, unless it `is_final`: it is looked for
-        first.
+        After a lost answer to a submission nothing is reported, unless it `is_final`: the outcome
+        is searched first.
         """
         is_submission = report.plan.request.verb is Verb.SUBMIT
         if (

@@ -1,6 +1,4 @@
-"""What keys do to the jobs one points at: their logs and scripts are opened, they are acted on, or
-submitted again.
-"""
+"""Key actions on the selected jobs: open logs and scripts, act on the jobs, submit them again."""
 
 from __future__ import annotations
 
@@ -131,9 +129,7 @@ class JobActions:
             )
 
     async def _submit_again(self, view: View, session: ClusterSession) -> None:
-        """Gathers what is needed, asks, submits; and finds out what became of it where the answer
-        was lost.
-        """
+        """Prepare, confirm and submit; after a lost answer, find the outcome."""
         try:
             choice = await rows_to_submit(view, session.store)
             if isinstance(choice, str):
@@ -253,7 +249,7 @@ class JobActions:
         self._lend(self._connect(self.screen.view, self.screen.session))
 
     def _lend(self, work: Coroutine[Any, Any, str]) -> None:
-        """Leave the terminal to what `work` runs, then show what it has to say."""
+        """Leave the terminal to `work`, then show its message."""
 
         async def run() -> None:
             session = self.screen.session
@@ -329,8 +325,9 @@ class JobActions:
             )
 
     async def _requeue(self, choice: ActionChoice, view: View, session: ClusterSession) -> None:
-        """Looks for what would refuse it, and for kill switches that would end them as they start;
-        asks, requeues.
+        """Check for refusals and for kill switches that would end the jobs.
+
+        Confirm, and requeue.
         """
         from hpcdash.services.jobs.requeue import (
             fetch_refusal,
@@ -413,7 +410,7 @@ class JobActions:
         )
 
     def _alterable(self, choice: ActionChoice) -> tuple[list[Field], list[str]]:
-        """What may be changed of all of these jobs, and in words why not more."""
+        """Return the fields that can be changed for all of these jobs, and notes on the others."""
         rows, alterable = choice.rows, self.screen.session.store.backend.actions.alterable
         running = count_jobs(row for row in rows if row["state"] in ACTIVE)
         is_arrays = all(row["array_id"] for row in rows) and not any(map(is_task, choice.job_ids))
@@ -433,7 +430,7 @@ class JobActions:
         elif stays and running:
             verb = "runs" if running == 1 else "run"
             asides = [f"{running} of them {verb}: {stays} can be changed where all wait"]
-        # Of several jobs each keeps its own, unless something is typed.
+        # Each of several jobs keeps its own value, unless something is typed.
         present = rows if len(choice.job_ids) == 1 else ()
         known = {"queue": self._queues(), "qos": self._qos()}
         more_ways = (
@@ -452,7 +449,7 @@ class JobActions:
         return () if table is None else tuple(map(visible, table["name"].to_pylist()))
 
     def _qos(self) -> tuple[str, ...]:
-        """Those that jobs have; no list tells which there are."""
+        """Return the QoS names of known jobs, as no list of all QoS exists."""
         names: set[str] = set()
         for kind in (Kind.EVERYONE, Kind.MINE):
             if (table := self.screen.session.store.table(kind)) is not None:
@@ -497,9 +494,7 @@ class JobActions:
         return rows
 
     def _chosen(self, verb: Verb) -> ActionChoice | None:
-        """What a verb is for among what is pointed at; None, and a word why, where that is
-        nothing.
-        """
+        """Return the selected targets of a verb; None after a notification where there are none."""
         targets = self.screen.view.targets()
         if not targets.job_ids and not targets.missing:
             self.screen.notify("no job is pointed at", severity="warning", timeout=3)
@@ -543,16 +538,16 @@ def _reasons(left_out: Sequence[str]) -> str:
 
 
 class AgainChoice(Struct, frozen=True):
-    """What is wanted again, and what a person should know of the choice."""
+    """Jobs to submit again, and notes on the choice."""
 
     wanted: tuple[Resubmission, ...]
     asides: tuple[str, ...] = ()
 
 
 async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
-    """What `R` is for in a view; in words where there is nothing.
+    """Return the jobs that `R` submits again in a view; a message where there are none.
 
-    Raises what keeps an array from being looked up.
+    Raises the error that prevented the lookup of an array.
     """
     if isinstance(view, TriageView):
         rows = view.rows_to_submit()

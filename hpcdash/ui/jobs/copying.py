@@ -1,6 +1,4 @@
-"""What `y` offers of a job to the clipboard: what its row tells at once, and what is asked for once
-it is chosen.
-"""
+"""Values of a job that `y` copies: those of its row at once, others fetched once chosen."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ def offer_copies(screen: DashboardScreen) -> None:
 
 
 def copy(screen: DashboardScreen, text: str) -> None:
-    """To the clipboard, and say so. Pasted, a line end in a name would be an enter."""
+    """Copy to the clipboard, and notify. Pasted, a line end in a name would be an enter."""
     safe = visible(text)
     screen.app.copy_to_clipboard(safe)
     screen.notify(f"copied {clip(safe, _SHOWN_CELLS)}", markup=False)
@@ -95,7 +93,7 @@ async def _log(session: ClusterSession, job_id: str, label: str) -> str:
 
 
 async def _submit_line(session: ClusterSession, job_id: str) -> str:
-    """What the scheduler says of it now, else what its history does."""
+    """Return the submit line of a job from its detail, else from its history; '' if unknown."""
     part = session.store.backend.detail
     native: Mapping[str, Any] = (await session.store.fetch_detail(job_id)).native
     if line := part.submit_line(native):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hpcdash.services.usage.archive import ArchiveProgress, FetchedRuns
 
 _BAR_CELLS = 24
-# What the picker offers; '' is what is asked for by itself.
+# Spans in the picker; '' is the default.
 _SPANS = {"": "7 days", "30d": "30 days", "90d": "90 days", "365d": "1 year"}
 _OTHER = "other"
 # By the archive, which knows what jobs used; '' is a poll, which does not.
@@ -49,16 +49,14 @@ _MOST_EXIT_CELLS = 40
 
 
 def exit_cell(value: object, row: cells.RowContext) -> cells.Cell:
-    """How it ended, where there is more to say than the state."""
-    # The tasks of an array have a reason each; that its time was up the state says.
+    """Return how a job ended, where the exit adds to the state."""
+    # The tasks of an array have a reason each; the state already means that the time was up.
     is_set = row.get("_states") or row["state"] == JobState.TIMEOUT
     return "" if is_set and not row["exit_signal"] and not row["exit_code"] else format_end(row)
 
 
 def use_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
-    """`71`, the part in percent that was used of what was asked; its style says whether that is
-    little.
-    """
+    """Return `71`, the used percentage of the request; its style shows whether that is little."""
     if value is None:
         return ""
     return (
@@ -103,7 +101,7 @@ class SpanDialog(Dialog[tuple[str, str] | None]):
 
 
 class HistoryView(JobsView):
-    """What the accounting database knows."""
+    """Jobs of the accounting database."""
 
     DEFAULT_CSS = """
     HistoryView > #progress {
@@ -112,7 +110,7 @@ class HistoryView(JobsView):
     """
     SPEC = HISTORY
     NEWEST_FIRST = True
-    # As it comes: the newest end first.
+    # In the order of the answer: the newest end first.
     DEFAULT_SORT = ""
 
     def __init__(self, session: ClusterSession, **rest: Any) -> None:
@@ -140,7 +138,7 @@ class HistoryView(JobsView):
         }
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
-        """How a job ended takes what its longest reason does."""
+        """Return the column fitted to the table: that of the end grows to its longest reason."""
         if column.key != "exit_code":
             return super().fitted(column, table)
         has_number = pc.or_(
@@ -203,7 +201,7 @@ class HistoryView(JobsView):
         self._fetch_use()
 
     def _fetch_use(self) -> None:
-        """Where a column of it is shown of the last 7 days, have them of the archive."""
+        """Load the last 7 days from the archive where a column of measured use is shown."""
         if self._span == ("", "") and not _USES.isdisjoint(self.column_names):
             self._take_span((_MEASURED, ""))
 

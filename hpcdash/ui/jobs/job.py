@@ -1,6 +1,4 @@
-"""One job, or an array as a whole: what it asked and used, why it waits, what hangs on what, what
-happened.
-"""
+"""One job, or an array as a whole: request, use, reason, dependencies, and events."""
 
 from __future__ import annotations
 
@@ -49,9 +47,9 @@ _BAR_CELLS = 10
 
 
 class JobView(View):
-    """What is known of a job at once; the rest as it comes.
+    """Facts of a job: those known at once, the rest as it arrives.
 
-    Asked again when the job's state changes.
+    They are fetched again when the job's state changes.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -122,9 +120,7 @@ class JobView(View):
         start_worker(self, self.picture.fetch, exclusive=True, group="picture")
 
     def store_changed(self, changed: Changed) -> None:
-        """Take what came; ask for more only where the job is in another state: its details are
-        their own questions.
-        """
+        """Show new data; fetch the details, which cost queries, only in a new state of the job."""
         if changed.kind in _JOB_KINDS:
             start_worker(self, self._update, exclusive=True, group="look")
 
@@ -137,7 +133,7 @@ class JobView(View):
             start_worker(self, self.picture.keep_activity_fresh, group="activity")
 
     def do_detail(self) -> None:
-        """To the scheduler's own words, and back to the top."""
+        """Go to the scheduler's own record, and back to the top."""
         page = self.query_one(VerticalScroll)
         page.scroll_to(y=0 if page.scroll_offset.y else self._detail_line, animate=False)
 
@@ -211,7 +207,7 @@ class JobView(View):
     # -- what is shown
 
     def _paint(self) -> None:
-        """Everything anew; one stays where one has scrolled to."""
+        """Redraw everything at the present scroll position."""
         if not self.is_live:
             return
         text = self._format_page()
@@ -257,7 +253,7 @@ class JobView(View):
         row = self.picture.row
         assert row is not None
         if not self.picture.is_whole_array:
-            # What it depends on is told below in words.
+            # Its dependencies are described below.
             return job_hint(
                 self.session, {**row, "dependency": None}, self.now(), names_policy=False
             )
@@ -266,7 +262,7 @@ class JobView(View):
         return f"array {self.job_id} {row['name'] or ''}  ·  {states}"
 
     def _note_lines(self) -> list[Text]:
-        """What a person keeps of it, or of its array."""
+        """Return the person's notes on the job or its array, and whether it is pinned."""
         stored = session_notes(self.session).kept()
         row = self.picture.row or {}
         ids = list(dict.fromkeys(filter(None, (self.job_id, row.get("id"), row.get("array_id")))))
@@ -310,7 +306,7 @@ class JobView(View):
 
 
 def label_cells(labels: Iterable[str]) -> int:
-    """How wide the labels are with what stands around them."""
+    """Return the width of the label column with its padding."""
     longest = max((cell_len(label) for label in labels), default=0)
     return _INDENT + min(max(_LABEL_CELLS, longest), _MOST_LABEL_CELLS) + 2
 
@@ -323,7 +319,7 @@ def entry_lines(group: Group, width: int, find_style: StyleOf, console: Console)
     with_bar = [
         cell_len(visible(entry.words)) for entry in group.entries if entry.fraction is not None
     ]
-    # Where the longest of them leaves no room none has a bar.
+    # If the longest label leaves no room, none has a bar.
     bar_at = max(with_bar, default=0) if max(with_bar, default=0) <= room else None
     for entry in group.entries:
         if not entry.label:
@@ -344,7 +340,7 @@ def _title(text: str, width: int, find_style: StyleOf) -> Text:
 def pair_lines(
     title: str, pairs: Mapping[str, str], width: int, find_style: StyleOf, console: Console
 ) -> list[Text]:
-    """As entry_lines, for plain pairs of words."""
+    """Return the lines of a group of plain text pairs, formatted by `entry_lines`."""
     return entry_lines(
         Group(title, tuple(Entry(key, value) for key, value in pairs.items())),
         width,

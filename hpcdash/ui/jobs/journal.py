@@ -1,4 +1,4 @@
-"""What was done from here, on whichever cluster, and how it ended; the newest first."""
+"""Actions from this machine on all clusters and their outcomes, the newest first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.workers import start_worker
 
-# What a filter knows of an entry; words without a key are looked for in `name`, `id` and `user`.
+# Columns of an entry for a filter; words without a key are searched in `name`, `id` and `user`.
 JOURNAL = TableSpec(
     "journal",
     fields={
@@ -121,7 +121,7 @@ class JournalView(TableView):
         return self._table
 
     def store_changed(self, changed: Changed) -> None:
-        """Nothing of a cluster is shown."""
+        """Do nothing, as no cluster data is shown."""
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {"outcome": outcome_cell}

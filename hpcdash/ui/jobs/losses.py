@@ -43,7 +43,7 @@ _NOT_FINITE, _NOT_FINITE_PLAIN = "✗", "x"
 
 
 class ShownLosses:
-    """What the logs of the jobs on the screen say, for their cells."""
+    """Losses in the logs of the jobs on the screen, for their cells."""
 
     def __init__(self, session: ClusterSession, patterns: Sequence[str] = ()) -> None:
         self._session = session
@@ -57,7 +57,7 @@ class ShownLosses:
         )
 
     def is_due(self, kind: Kind) -> bool:
-        """Whether it is so long since the last look as polls of that kind are apart."""
+        """Whether the interval of such polls has passed since the last check."""
         pause = self._session.poller.interval_seconds(kind)
         return time.monotonic() - self._looked_at >= _EARLY * pause
 
@@ -127,7 +127,7 @@ def sparkline(values: Sequence[float], width: int, *, is_ascii: bool = False) ->
     stretches = [
         values[at * len(values) // count : (at + 1) * len(values) // count] for at in range(count)
     ]
-    # Of huge values the sum may be more than a number holds.
+    # The sum of huge values may exceed the range of a number.
     means = [
         fsum(one / len(part) for one in part) if all(map(isfinite, part)) else None
         for part in stretches
@@ -148,7 +148,7 @@ def sparkline(values: Sequence[float], width: int, *, is_ascii: bool = False) ->
 
 
 def format_value(value: float) -> str:
-    """A value in at most VALUE_CELLS: four digits; nan and inf in words."""
+    """Format a value in at most VALUE_CELLS: four digits; nan and inf as text."""
     if isnan(value):
         return "nan"
     if not isfinite(value):

@@ -40,7 +40,7 @@ from hpcdash.ui.widgets.cells import (
 )
 from hpcdash.ui.workers import call_after, start_worker
 
-# What reads logs is imported when one is read.
+# The log readers are imported when a log is read.
 if TYPE_CHECKING:
     from hpcdash.backends.job_detail import Usage
     from hpcdash.domain.root_cause import RootCause
@@ -49,20 +49,20 @@ if TYPE_CHECKING:
     from hpcdash.services.usage.waits import WaitTimes
 
 Row = Mapping[str, Any]
-# How long a row is pointed at before anything is asked for it, and how often a log that grows is
-# read again.
+# Time for which a row is selected before its data is fetched, and interval at which a growing log
+# is read again.
 REST_SECONDS = 0.4
 READ_EVERY_SECONDS = 5.0
 # A log that had to be located is read so much later.
 LOCATED_SECONDS = 1.0
-# sstat asks a daemon on each of a job's nodes. It is asked in the place of a log.
+# sstat queries a daemon on each of a job's nodes. It is queried in place of a log.
 _USAGE_EVERY_SECONDS = 60.0
 _CURVE_CELLS = 60
 _BAR_CELLS = 10
 # A pane of so many lines has a chart in the place of a line of blocks.
 _LINES_FOR_CHART = 22
 _CHART_LINES = 5
-# A pane of so many lines says where the log is and what was submitted.
+# A pane of so many lines shows the log's path and the submitted command.
 _LINES_FOR_FILES = 14
 # Logs of at most this many failed tasks, whose paths the list has, are read with the same command;
 # at most this many groups are shown.
@@ -71,9 +71,7 @@ _MOST_GROUPS = 4
 
 
 class LogHeading(Static):
-    """Whose log stands below and where it is; where there are two streams, a click shows the other
-    one.
-    """
+    """Heading of the log below: its job and path; a click shows the other of two streams."""
 
     class Chosen(Message):
         """A stream was clicked on: the path of its file."""
@@ -109,9 +107,9 @@ class LogHeading(Static):
 
 
 class JobOverview(Vertical):
-    """What matters of one job.
+    """Overview of one job.
 
-    Nothing is asked while the cursor moves; of a job that waits, nothing at all.
+    Nothing is fetched while the cursor moves, and nothing at all for a pending job.
     """
 
     DEFAULT_CSS = """
@@ -126,8 +124,7 @@ class JobOverview(Vertical):
         self, session: ClusterSession, now: Callable[[], datetime], patterns: Sequence[str] = ()
     ) -> None:
         super().__init__(classes="panel")
-        # Held, as a view that is left loses its widgets one by one while what was asked for is
-        # answered.
+        # Held, as a view that is left loses its widgets one by one while requests are answered.
         self._facts, self._log_end = Static("", id="facts", markup=False), Static("", markup=False)
         self._log_heading = LogHeading()
         self._scroll = VerticalScroll(self._log_end, id="log")
@@ -137,21 +134,21 @@ class JobOverview(Vertical):
         self._row: Row | None = None
         self._resting: asyncio.TimerHandle | None = None
         self._read_at = float("-inf")
-        # By job what it uses, None where that could not be had, and when it was asked.
+        # Use by job, None where it was not available, and the time of the query.
         self._usages: dict[str, tuple[Usage | None, float]] = {}
         # Jobs whose log was looked for.
         self._queried: set[str] = set()
         # Of those, whose log was last read while they ran: its last words may be missing.
         self._read_early: set[str] = set()
-        # Of those, where reading it went wrong, which is said once.
+        # Jobs of these whose log could not be read, which is reported once.
         self._failed: set[str] = set()
         self._shown = ("", "")
-        # The file that was chosen in the place of the one that says most.
+        # The file selected in place of the one that shows most.
         self._chosen_file = ""
         # The task of an array whose log is shown, as the lists of these times have it.
         self._known_task: tuple[tuple[object, ...], Row | None] = (), None
         self._failures_known: tuple[tuple[object, ...], tuple[TaskGroup, ...]] = (), ()
-        # How long jobs like a waiting one waited, and which it is.
+        # Waits of jobs like a pending one, and its ID.
         self._waits_known: tuple[str, WaitTimes | None] = "", None
 
     @cached_property
@@ -249,7 +246,7 @@ class JobOverview(Vertical):
 
     @property
     def _failures(self) -> tuple[TaskGroup, ...]:
-        """How tasks of the array ended that failed, by cause as far as their logs were read."""
+        """Failed tasks of the array, grouped by cause as far as their logs were read."""
         row = self._row
         is_shown_row = (
             row is not None
@@ -263,7 +260,7 @@ class JobOverview(Vertical):
             start_worker(self, self._group_failures, self._row, group="failures", exclusive=True)
 
     async def _group_failures(self, row: Row) -> None:
-        """Group them anew where more is known of them than before. Asks nothing."""
+        """Regroup the failures where more is known of them than before. Queries nothing."""
         if not _is_whole_array(row):
             return
         from hpcdash.services.jobs.triage import known_failures, lines_read
@@ -291,9 +288,7 @@ class JobOverview(Vertical):
         return texts
 
     def _unread_failures(self) -> list[Row]:
-        """Failed tasks of the array whose paths the list tells: their logs cost no command of their
-        own.
-        """
+        """Return failed tasks whose log paths are in the list, which costs no command."""
         store = self._session.store
         ids = [
             member.job_id
@@ -415,8 +410,9 @@ class JobOverview(Vertical):
 
     @property
     def _tail(self) -> LossTail | None:
-        """Of stdout and stderr what says more: why a job failed, else its loss; None: not read
-        yet.
+        """Tail of stdout or stderr, whichever shows more: a failure's cause, else a loss.
+
+        None: not read yet.
         """
         return self._file_shown[1]
 
@@ -463,7 +459,7 @@ class JobOverview(Vertical):
         self._show_heading(row)
 
     def _array_lines(self, width: int) -> list[Content]:
-        """How tasks of an array failed, and the keys that show more of them."""
+        """Return the lines on an array: its failed tasks by cause, and the keys that show more."""
         groups = self._failures
         lines = [_group_line(group, width) for group in groups[:_MOST_GROUPS]]
         if len(groups) > _MOST_GROUPS:
@@ -473,7 +469,7 @@ class JobOverview(Vertical):
         return [*lines, self._array_keys()]
 
     def _waits_line(self, row: Row, width: int) -> list[Content]:
-        """How long jobs like a waiting one waited, where enough of them are known."""
+        """Return how long jobs like a pending one waited, where enough of them are known."""
         job_id, waits = self._waits_known
         if waits is None or job_id != row["id"] or row["state"] not in WAITING:
             return []
@@ -486,7 +482,7 @@ class JobOverview(Vertical):
         ]
 
     def _command_line(self, width: int) -> list[Content]:
-        """What was submitted, where that was told and a high pane has room for it."""
+        """Return the submitted command, where it is known and the pane is high enough for it."""
         task = self._logged
         command = (
             self._command_text(task)
@@ -517,9 +513,7 @@ class JobOverview(Vertical):
         self._draw()
 
     def _command_text(self, row: Row) -> str:
-        """The command that submitted a job, else the file its script was read from; '' where that
-        was not told.
-        """
+        """Return the command that submitted a job, else its script's file; '' where unknown."""
         detail, backend = self._tails.details.get(str(row["id"])), self._session.store.backend
         if detail is None:
             return ""
@@ -530,7 +524,7 @@ class JobOverview(Vertical):
         )
 
     def _array_keys(self) -> Content:
-        """What shows an array's tasks, and how those ended that did."""
+        """Return the keys that show an array's tasks and their failures."""
         key_label = cast("DashboardScreen", self.screen).key_label
         known = (
             ("fold", "fold or unfold arrays"),
@@ -613,7 +607,7 @@ def job_facts(
     if usage is not None and row["state"] == JobState.RUNNING:
         lines.append(_usage(usage, row))
     if tail is not None:
-        # Of an array the groups of its failures say why.
+        # For an array the groups of its failures show the reason.
         lines += [
             _loss(tail, width, has_room=has_room),
             Content() if _is_whole_array(row) else _cause(row, tail),
@@ -677,7 +671,7 @@ def _resources(row: Row) -> Content:
 
 
 def _reason(session: ClusterSession, row: Row) -> Content:
-    """Why it waits, or what the scheduler's reason means."""
+    """Return why a job waits, or the meaning of the scheduler's reason."""
     explained = session.store.backend.reasons.explain(row)
     if row["state"] not in WAITING:
         return Content(visible(explained)) if explained else Content()
@@ -731,8 +725,9 @@ def _root_cause(state: str, tail: LossTail) -> RootCause | None:
 
 
 def _cause(row: Row, tail: LossTail) -> Content:
-    """The line of the log that tells why a job failed; what just happened to be its last stands
-    below anyway.
+    """Return the cause of a job's failure in its log; empty without a clear one.
+
+    The last line of the log is shown below anyway.
     """
     from hpcdash.domain.root_cause import Strength
 

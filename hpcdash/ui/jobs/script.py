@@ -1,4 +1,4 @@
-"""A job's batch script with what its directives ask for, and how it differs from another job's."""
+"""A job's batch script with its directives explained, and its difference from another job's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ID_LETTERS = frozenset("0123456789_+[]-,%.abcdefghijklmnopqrstuvwxyzABCDEFGHIJK
 
 
 class ScriptView(View):
-    """A job's batch script; `diff` asks at once for the job to compare it with."""
+    """Batch script of a job; `diff` prompts at once for the job to compare it with."""
 
     DEFAULT_CSS = """
     ScriptView > Static { width: 1fr; height: auto; padding: 0 1; color: $text-muted; }
@@ -113,7 +113,7 @@ class ScriptView(View):
     # -- the difference from another one
 
     async def do_diff(self) -> None:
-        """Ask for another job; the last earlier one of the same name is proposed."""
+        """Prompt for another job; the last earlier one of the same name is proposed."""
         if self.script is None:
             self.notify("there is no script yet to compare", severity="warning", timeout=3)
             return
@@ -158,16 +158,14 @@ class ScriptView(View):
         self.post_message(self.CrumbsChanged())
 
     async def _know_history(self) -> None:
-        """Earlier jobs are proposed from the tables that are known; one's own history is asked for
-        once.
-        """
+        """Propose earlier jobs from the known tables; one's own history is fetched once."""
         store = self.session.store
         if Kind.HISTORY in store.snapshots or Capability.HISTORY not in store.backend.capabilities:
             return
         try:
             await store.fetch(Kind.HISTORY)
         except HpcdashError:
-            # Nothing is proposed then; the banner of the history tells why.
+            # Nothing is proposed then; the banner of the history has the reason.
             return
 
     def _earlier_job(self) -> str | None:
@@ -223,7 +221,10 @@ class ScriptView(View):
         self.post_message(self.CrumbsChanged())
 
     def do_escape(self) -> bool:
-        """From a search to the lines, from a difference to the script, from the script back."""
+        """Go back one step: from a search to the lines, from a difference to the script.
+
+        False if there is no step to go back.
+        """
         if self.page.matches:
             self._forget_search()
         elif self.other_id is not None:
@@ -233,7 +234,7 @@ class ScriptView(View):
         return True
 
     def do_script(self) -> None:
-        """From a difference back to the script."""
+        """Go back from a difference to the script."""
         if self.other_id is not None:
             self.other_id = None
             self._searched = ""
@@ -283,7 +284,7 @@ class ScriptView(View):
         finally:
             file.unlink(missing_ok=True)
 
-    # -- what it tells the screen
+    # -- values for the screen
 
     @property
     def own_error(self) -> HpcdashError | None:

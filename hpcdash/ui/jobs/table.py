@@ -36,7 +36,7 @@ from hpcdash.ui.workers import start_worker
 PLAIN, FOLDED, UNFOLDED, CHILD = range(4)
 # No other column makes way for more of an id; the ranges of pending tasks are long.
 _ID_CELLS = 12
-# As wide a terminal has the overview beside the table.
+# On a terminal this wide the overview is beside the table.
 _BESIDE_COLUMNS = 160
 _OVERVIEW_SHARE, _LEAST_SHARE, _MOST_SHARE, _SHARE_STEP = 45, 20, 80, 5
 # No column of the list: what is in it comes from logs.
@@ -89,13 +89,14 @@ def id_cell(
 
 
 def elapsed_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
-    """How long it has run; nothing for a job that never did."""
+    """Return how long a job has run; '' for a pending job that never did."""
     return "" if row["state"] in WAITING and not value else cells.duration_cell(value, row)
 
 
 def running_elapsed_cell(age_seconds: Callable[[], float]) -> cells.CellFunction:
-    """How long it has run by now: `age_seconds` ago it was what the row says, and a running job has
-    gone on since.
+    """Return a cell function for the elapsed time, advanced by `age_seconds` for a running job.
+
+    `age_seconds` is the age of the row's value.
     """
 
     def elapsed(value: int | None, row: cells.RowContext) -> cells.Cell:
@@ -128,7 +129,7 @@ class JobsView(TableView):
     """
     SPEC = JOBS
     IDENTITY = "_row_id"
-    # What runs comes first; within a state the scheduler's own order stays.
+    # Running jobs come first; within a state the scheduler's own order stays.
     DEFAULT_SORT = "state"
 
     def __init__(
@@ -152,7 +153,7 @@ class JobsView(TableView):
         self._patterns = tuple(patterns)
         self._fold_all = fold
         self._shows_overview = has_overview
-        # What part of the view the overview has, in percent.
+        # Share of the view for the overview, in percent.
         self._overview_share = min(max(overview_share, _LEAST_SHARE), _MOST_SHARE)
         # Arrays that differ from the others: open ones while all are folded, closed ones while all
         # are open.
@@ -174,7 +175,7 @@ class JobsView(TableView):
 
     @property
     def schema(self) -> pa.Schema:
-        """With what is kept here of jobs."""
+        """Schema with the columns of local notes on jobs."""
         return pa.schema([*super().schema, *COLUMNS])
 
     def source(self) -> pa.Table | None:
@@ -200,7 +201,7 @@ class JobsView(TableView):
         }
 
     def _age_seconds(self) -> float:
-        """How old what is shown is."""
+        """Return the age of the shown data in seconds."""
         taken_at = self.taken_at()
         return 0.0 if taken_at is None else max(0.0, self.now().timestamp() - taken_at)
 
@@ -276,7 +277,7 @@ class JobsView(TableView):
         self.on_resize()
 
     def do_switch_focus(self) -> None:
-        """From the table to the overview's log, and back."""
+        """Move the focus between the table and the overview's log."""
         if self.overview.has_focus_within or not self.overview.display:
             self.take_focus()
         else:
@@ -330,13 +331,13 @@ class JobsView(TableView):
             if beginning := shared_beginning(table["id"]):
                 column = replace(column, cell=partial(id_cell, ending=ending, beginning=beginning))
             return fitted(column, table, extra=-len(ending) - len(beginning))
-        # What id_cell adds to an array's id: a sign, brackets, the number of its tasks; to a
+        # Cells that id_cell adds to an array's ID: a sign, brackets, the number of its tasks; to a
         # task's, its indent.
         folded = fitted(replace(column, key="array_id"), table, extra=7 - len(ending))
         indent_cells = 2
         if self._fold_all and not self._exceptions:
             indent_cells = 0
-            # Of an array in one row that row is shown, with the range of its tasks.
+            # For an array in one row that row is shown, with the range of its tasks.
             counts = pc.value_counts(table["array_id"])
             alone = counts.field("values").filter(pc.equal(counts.field("counts"), 1))
             table = table.filter(

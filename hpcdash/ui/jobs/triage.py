@@ -1,6 +1,4 @@
-"""Ended tasks of an array, or workers of a job, by how they ended: same state, exit, last words;
-failures first.
-"""
+"""Ended tasks of an array, or workers of a job, by state, exit and last lines; failures first."""
 
 from __future__ import annotations
 
@@ -64,7 +62,7 @@ def tasks_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 def exit_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
-    """`exit 1`, `137 KILL`, `signal SEGV`; nothing where the state says it."""
+    """Return `exit 1`, `137 KILL`, `signal SEGV`; '' where the state suffices."""
     if row["state"] != JobState.FAILED:
         return ""
     number = row["exit_signal"]
@@ -79,7 +77,7 @@ def exit_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
 
 
 def line_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """The last line that says something, or why there is none."""
+    """Return the last line with text, or why there is none."""
     if value:
         return visible(value)
     if value == "":
@@ -155,7 +153,7 @@ class TriageView(ReadTableView):
             "exit_code": group.exit_code,
             "exit_signal": group.exit_signal,
             "node": " ".join(counted) + more,
-            # Tasks that ended well need no words.
+            # Successful tasks need no text.
             "name": group.line if group.failed else None,
             "_tasks": group.count,
             "_fold": OPEN if row_id in self._open else FOLDED,
@@ -222,7 +220,7 @@ class TriageView(ReadTableView):
         moved = frozenset().union(*(self._members[row_id] for row_id in row_ids - remaining))
         return frozenset(remaining | {row_id for row_id, members in now.items() if members & moved})
 
-    # -- words
+    # -- text
 
     def placeholder(self) -> str:
         what = "worker of job" if self.are_workers else "task of array"
@@ -292,7 +290,7 @@ class TriageView(ReadTableView):
         self.reload()
 
     def pointed_job(self) -> str | None:
-        """Of a group its first task."""
+        """Return the ID of the selected job; for a group, that of its first task."""
         row = self.rows.cursor_row if self.is_live else None
         if row is None:
             return self.job_id
@@ -353,7 +351,7 @@ class TriageView(ReadTableView):
             self.rows.mark_all(failed)
 
     def do_copy(self) -> None:
-        """The tasks and what was said last."""
+        """Copy the tasks and their last line."""
         row = self.rows.cursor_row
         if row is not None:
             text = (

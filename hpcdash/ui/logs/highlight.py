@@ -26,7 +26,7 @@ _TOKEN = re.compile(
     r"|(?P<number>(?<![\w.])[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
     r"(?: ?(?:%|[kKMGTP]i?B(?:/s)?|B/s|GPUs?|ms|us|µs|ns|it/s|s/it|s|min|h|MHz|GHz|°C|W)|[KMBT])?(?!\w|\.\d))"
 )
-# What torchrun and `srun --label` put before a line: `[rank0]:`, `3:`.
+# Prefixes of torchrun and `srun --label`: `[rank0]:`, `3:`.
 _PREFIX = r"(?:\[?[\w ]{1,16}\]?: ?)?"
 _TRACEBACK = re.compile(
     _PREFIX

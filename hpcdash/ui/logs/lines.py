@@ -24,14 +24,14 @@ from hpcdash.ui.widgets.cells import signs
 
 _WHEEL_LINES = 3
 HIGHLIGHTS = ("error", "warning", "note", "debug", "bad", "time", "number", "path")
-# What is highlighted may begin before the screen's left edge, or go on beyond the right one.
+# A highlighted text may begin before the screen's left edge, or extend beyond the right one.
 _HIGHLIGHT_MARGIN = 32
 # Start, end and style of a part of a text.
 Part = tuple[int, int, Style]
 
 
 class LogLines(Widget, can_focus=True):
-    """Shows a viewport, or `words` where there is nothing in it."""
+    """Lines of a viewport, or `words` where it is empty."""
 
     ALLOW_SELECT = False
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -60,7 +60,7 @@ class LogLines(Widget, can_focus=True):
     """
 
     class Moved(Message):
-        """What is on the screen is other lines now, or there is room for more."""
+        """Posted after other lines came onto the screen, or the room for lines grew."""
 
     class Wheel(Message):
         """The mouse wheel was turned by so many lines."""
@@ -73,7 +73,7 @@ class LogLines(Widget, can_focus=True):
         super().__init__()
         self.viewport = viewport
         self.words: Sequence[str] = ()
-        # What is searched for, and the row one is at; both are marked.
+        # The search text, and the current row; both are marked.
         self.wanted: re.Pattern[str] | None = None
         self.current: int | None = None
         # A row that one jumped to.
@@ -231,7 +231,7 @@ def _in_lines(text: str, width: int) -> list[str]:
 
 
 def _more_sign(*, before: bool = False) -> str:
-    """What stands at an edge of the screen where a line goes on."""
+    """Return the sign at an edge of the screen where a line continues."""
     return ("‹›" if signs().ellipsis == "…" else "<>")[not before]
 
 

@@ -1,6 +1,6 @@
-"""A stream of a job that one can search, and go through by time and by line.
+"""Stream of a job that can be searched, and browsed by time and by line.
 
-Knows of the job only what it is told.
+Knows of the job only the values passed to it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ class LogPane(LogReading):
         return on_output
 
     def clear(self) -> bool:
-        """What esc clears: a search that runs, then what was searched for; False where there is
-        neither.
-        """
+        """Clear what esc clears: a running search, else the search text; False for neither."""
         if self._doing:
             self._end_work()
             return True

@@ -1,4 +1,4 @@
-"""One stream of a job on the screen: follows its file, goes through it, says what became of it."""
+"""One stream of a job on the screen: follows its file, moves in it, reports its state."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from hpcdash.ui.workers import start_worker
 _SIDEWAYS_CELLS = 16
 # Up to here lines are read within a frame, whatever is in them.
 _READ_AT_ONCE_BYTES = 1 << 16
-# Between two looks: while it grows, at most, and how much longer for each look that showed nothing
-# new.
+# Pause between two checks: while the log grows, at most, and the factor for each check that found
+# nothing new.
 _SHORTEST_SECONDS = 0.5
 _LONGEST_SECONDS = 4.0
 _SLOWER = 1.25
-# Looks take no more than a third of the line's time.
+# Checks take no more than a third of the connection's time.
 _LINE_SHARE = 3.0
 # Rows that are held ahead of the screen; fewer than half of those held on either side, so that
 # reading comes to an end.
 _AHEAD_ROWS = HELD_ROWS // 8
-# A log that had nothing for so long is said to be still; training writes a line more often than
+# A log without new text for so long is reported as still; training writes a line more often than
 # that.
 STILL_SECONDS = 10.0
-# Words, and their style.
+# Text, and its style.
 Part = tuple[str, str]
 
 
 class LogReading(Vertical):
-    """Follows one file while it is shown. `path` None: `words` say why there is none.
+    """Reader that follows one file while it is shown. `path` None: `words` is the reason.
 
     `host` is the node that has it on its own disk; `begin_at` the offset to show first, None: its
     end.
@@ -69,7 +69,7 @@ class LogReading(Vertical):
     """
 
     class Changed(Message):
-        """What the view's surroundings say of it is something else now."""
+        """Posted when the state shown around the view has changed."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class LogReading(Vertical):
         self.window = LogWindow(session.store.log_file(path or "", host), clock.now)
         self.viewport = Viewport(self.window)
         self.lines = LogLines(self.viewport)
-        # What a search or a jump is doing, or came to.
+        # State or result of a search or a jump.
         self._doing = ""
         self._found = ""
         self._found_at: int | None = None
@@ -105,7 +105,7 @@ class LogReading(Vertical):
         self._line_number = LineNumber(self.window)
         self._pace = LogPace(session.poller)
         self._paging = False
-        # Whether it waits to be shown, and looks at nothing.
+        # Whether it is hidden, and checks nothing.
         self.is_resting = False
         self._drawing = False
         self._notes = ""
@@ -124,11 +124,11 @@ class LogReading(Vertical):
     # -- following
 
     def read_now(self) -> None:
-        """Look at the file at once, and again soon."""
+        """Check the file at once, and again soon."""
         self._pace.hurry()
 
     async def _watch(self) -> None:
-        """Look at the file as long as the pane lives; while it is not shown, wait until it is."""
+        """Check the file as long as the pane lives; while it is hidden, wait until it is shown."""
         looked = time.monotonic()
         while True:
             self._pace.begin()
@@ -164,7 +164,7 @@ class LogReading(Vertical):
         else:
             is_new = await self.window.glance()
             if is_new:
-                # What one was at is no more.
+                # The current row is gone.
                 self._go_end()
         if is_new:
             if not self._opened:
@@ -195,7 +195,10 @@ class LogReading(Vertical):
         return self.window.rows[placed[0].row].offset if placed else None
 
     def move(self, lines: int) -> None:
-        """So many lines down, or up; down at the very end follows it."""
+        """Move by `lines` down, or up if negative.
+
+        Moving down at the very end starts to follow the file.
+        """
         if (
             lines > 0
             and not self.viewport.following
@@ -208,7 +211,7 @@ class LogReading(Vertical):
         self._moved()
 
     def page(self, pages: int) -> None:
-        """So many screens down, or up, one line of the last still shown."""
+        """Move by `pages` screens down, or up if negative; one line of the last stays visible."""
         self.move(pages * max(1, self.viewport.height - 1))
 
     def sideways(self, steps: int) -> None:
@@ -309,7 +312,7 @@ class LogReading(Vertical):
     # -- reading ahead
 
     def _read_ahead(self) -> None:
-        """Hold what one will want next, before it is wanted."""
+        """Load the lines that are probably requested next."""
         if not self._paging and missing_side(self.window, self.viewport) and self.path:
             self._paging = True
             start_worker(self, self._read_more, group="page")
@@ -338,7 +341,7 @@ class LogReading(Vertical):
         return bool(self._doing)
 
     def _work(self, text: str, work: Callable[..., Awaitable[str]], *arguments: object) -> None:
-        """Do one thing that takes a while, in place of another; it returns what to say of it."""
+        """Run a slow operation in place of another; it returns its message."""
         self._doing = text
         self._found = ""
         start_worker(self, self._do, work, *arguments, group="work", exclusive=True)
@@ -361,10 +364,10 @@ class LogReading(Vertical):
         self._found = ""
         self.say()
 
-    # -- what is said
+    # -- text
 
     def say(self) -> None:
-        """Say what is to be said of the file and the job, and where one is."""
+        """Show the state of the file and the job, and the position."""
         if not self.is_attached or not self.children:
             return
         store = self.session.store
@@ -391,7 +394,7 @@ class LogReading(Vertical):
         self.query_one(Line).say(self._bar())
 
     def _bar(self) -> Text:
-        """Which stream, how far, and what is going on."""
+        """Return the bar with the stream, the position and the current operation."""
         message = self._doing or self._found
         parts = (
             place_parts(self.window, self.viewport, self._log_status(message)) if self.path else []
@@ -414,7 +417,7 @@ class LogReading(Vertical):
         return self.row is not None and str(self.row["state"]) in ENDED
 
     def format_growth(self) -> str:
-        """How the file grows, or how long it has not."""
+        """Return how the file grows, or for how long it has not."""
         return format_growth(self.window, self.session.store.clock.now(), ended=self._has_ended)
 
     def _now(self) -> datetime:
@@ -422,7 +425,7 @@ class LogReading(Vertical):
 
 
 class LogPace:
-    """The pauses between looks; `poller` knows whether the terminal has the focus."""
+    """Pauses between checks; `poller` knows whether the terminal has the focus."""
 
     def __init__(self, poller: Poller) -> None:
         self._poller = poller
@@ -430,21 +433,22 @@ class LogPace:
         self._pause_seconds = _SHORTEST_SECONDS
 
     def hurry(self) -> None:
-        """Look at once, and again soon."""
+        """Check at once, and again soon."""
         self._pause_seconds = _SHORTEST_SECONDS
         self._wake.set()
 
     def begin(self) -> None:
-        """A look begins: what is wanted from now on is for the next one."""
+        """Begin a check: later requests are for the next one."""
         self._wake.clear()
 
     async def wanted(self) -> None:
-        """Wait until a look is wanted, however long that takes."""
+        """Wait until a check is requested, however long that takes."""
         await self._wake.wait()
 
     def pause_after(self, is_new: bool, took_seconds: float, least_seconds: float) -> float:
-        """How many seconds to rest after a look that took so long, and showed something new or did
-        not.
+        """Return the pause in seconds after a check that took `took_seconds`.
+
+        `is_new`: the check found new text.
         """
         self._pause_seconds = (
             _SHORTEST_SECONDS if is_new else min(self._pause_seconds * _SLOWER, _LONGEST_SECONDS)
@@ -452,8 +456,9 @@ class LogPace:
         return max(self._pause_seconds, least_seconds, _LINE_SHARE * took_seconds)
 
     async def rest(self, seconds: float) -> None:
-        """Wait until something is wanted; longer without focus, but no longer than `seconds` once
-        it is back.
+        """Wait until a check is requested.
+
+        Longer without focus, at most `seconds` after its return.
         """
         rested = 0.0
         poller = self._poller
@@ -528,9 +533,7 @@ def missing_side(window: LogWindow, viewport: Viewport) -> int:
 def file_notes(
     window: LogWindow, row: Mapping[str, Any] | None, reason_hint: str, zone: tzinfo | None
 ) -> list[str]:
-    """What is to be said of the file itself: that it is not there and why, empty, or another than
-    before.
-    """
+    """Return notes on the file itself: missing and why, empty, or replaced by another."""
     check, happened = window.look, window.happened
     notes = []
     if happened is not None:
@@ -613,11 +616,11 @@ def format_growth(window: LogWindow, now: float, *, ended: bool) -> str:
 
 
 class LogStatus(Struct, frozen=True):
-    """What is to be said besides what window and viewport know; '' and None for what is not.
+    """State to show besides that of window and viewport; '' and None where there is none.
 
     `growth` is how the file grows, `line_number` that of the first line on the screen, from 1,
-    `searched` a text, `said` what a search or a jump is doing or came to; a file that `has_ended`
-    grows no more.
+    `searched` a search text, `said` the state or result of a search or a jump; a file that
+    `has_ended` grows no more.
     """
 
     growth: str = ""
@@ -628,7 +631,7 @@ class LogStatus(Struct, frozen=True):
 
 
 def place_parts(window: LogWindow, viewport: Viewport, status: LogStatus) -> list[Part]:
-    """Where one is, part by part, the first from the left."""
+    """Return the parts of the position in the log, the first from the left."""
     check = window.look
     size = check.size if check.is_there else window.end
     placed = viewport.placed()
@@ -656,7 +659,7 @@ def _format_following(viewport: Viewport, has_ended: bool) -> str:
 
 
 def bar_text(name: Part, host: str, parts: list[Part], message: str, width: int) -> Text:
-    """Everything in one line of `width` cells; if it does not fit, `said` comes first."""
+    """Return everything in one line of `width` cells; if it does not fit, `message` comes first."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(*name)
     if host:

@@ -68,7 +68,7 @@ class LogView(View):
     def __init__(self, session: ClusterSession, *, job_id: str, stream: str = "stdout") -> None:
         super().__init__(session)
         self.job_id = job_id
-        # Of an allocation the run whose log is shown; 0: its own.
+        # Run of an allocation whose log is shown; 0: its own.
         self.run = 0
         # The part of the job whose log is shown; None: the job's own.
         self.other: OtherLog | None = None
@@ -97,9 +97,7 @@ class LogView(View):
         self.set_interval(_ASKED_AGAIN_SECONDS, self._retry)
 
     def _retry(self) -> None:
-        """Ask for the state of a job that no list tells of, such as another person's, until it has
-        ended.
-        """
+        """Query the state of a job that is in no list, such as another user's, until it ends."""
         if not self.display or self.place is None or str(self.place.row["state"]) in ENDED:
             return
         if known_row(self.session.store, self.job_id) is None:
@@ -400,7 +398,7 @@ class LogView(View):
         )
 
     async def _fetch_others(self) -> tuple[OtherLog, ...]:
-        """Those of the job's parts; (), and a word why, where there are none."""
+        """Fetch the logs of the job's parts; () after a message where there are none."""
         if self.place is None:
             return ()
         try:
@@ -499,7 +497,7 @@ class LogView(View):
 
 
 def nothing_there(pane: LogPane | None) -> str:
-    """Why there are no lines to go through; '' where there are some."""
+    """Return why there are no lines to search; '' where there are some."""
     if pane is not None and pane.window.rows:
         return ""
     if pane is None or not pane.path or pane.window.looked_at is None:
@@ -508,7 +506,7 @@ def nothing_there(pane: LogPane | None) -> str:
 
 
 class LogPrompts:
-    """Asks in a bar, and sends the stream that keys are for when it is entered to where it says."""
+    """Prompts in a bar; on enter the stream that has the keys moves to the typed position."""
 
     def __init__(self, bar: Callable[[], CommandBar], pane: Callable[[], LogPane | None]) -> None:
         self._bar = bar
@@ -580,7 +578,7 @@ class LogStreams(Horizontal):
         self._row = row
         self._files: LogFiles | None = None
         self._panes: dict[str, LogPane] = {}
-        # Where in a stream's file its next pane is to begin, None for the end.
+        # Offset in a stream's file where its next pane begins, None for the end.
         self._begin_at: dict[str, int | None] = {}
         self._wraps = False
 
@@ -601,7 +599,7 @@ class LogStreams(Horizontal):
         return next((stream for stream, pane in self._panes.items() if pane.lines is focused), None)
 
     def show_unknown_stream(self) -> None:
-        """Where the output is could not be found out."""
+        """Show that the location of the output could not be determined."""
         for text in self.query("#asking").results(Static):
             text.update("where its output is could not be found out")
 
@@ -621,7 +619,7 @@ class LogStreams(Horizontal):
         await self.show_requested()
 
     async def show_requested(self) -> None:
-        """Show the stream one is at, and the other where both are wanted."""
+        """Show the current stream, and the other where both are requested."""
         assert self._files is not None
         if not self.is_attached:
             # The view was left meanwhile.

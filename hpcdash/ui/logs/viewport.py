@@ -1,4 +1,4 @@
-"""Which lines of a log are on the screen, and where one goes from there; held by byte offset.
+"""Visible lines of a log and moves from there; positions are byte offsets.
 
 Draws nothing.
 """
@@ -52,10 +52,10 @@ class Viewport:
         self.following = True
         # Cells to the left of the screen, where lines are not wrapped.
         self.left = 0
-        # Lines that one wanted to go on where no more were held: positive down, negative up.
+        # Requested lines beyond those that are loaded: positive down, negative up.
         self.owed = 0
         self.offset = 0
-        # Which of the row's lines is the first on the screen.
+        # The row's line that is the first on the screen.
         self._part = 0
         self._folded: OrderedDict[tuple[LogRow, int], _Folded] = OrderedDict()
 
@@ -124,7 +124,7 @@ class Viewport:
             self.owed = 0 if self.window.ends_the_file else min(left, self.height)
 
     def pay(self) -> None:
-        """Go on to where one wanted to be, now that more is held."""
+        """Continue a move to its target, now that more lines are loaded."""
         if self.owed:
             self.move(self.owed)
 
@@ -209,7 +209,7 @@ class Viewport:
             self._keep((row, 0), _Folded(line, (0,)))
 
     def _parts(self, row: int) -> int:
-        """How many lines of the screen a row takes."""
+        """Return the number of screen lines that a row takes."""
         return len(self._fold(row).begins) if self.wrap else 1
 
     def _fold(self, row: int) -> _Folded:
@@ -231,9 +231,7 @@ class Viewport:
 
 
 def wrapped(text: str, width: int) -> tuple[int, ...]:
-    """Where each line of `width` cells begins, by letters of the text; a letter two cells wide is
-    never cut.
-    """
+    """Return the start of each line of `width` cells, by letters; wide letters are never cut."""
     if width <= 0 or not text:
         return (0,)
     if text.isascii():

@@ -57,6 +57,6 @@ def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> t
 
 
 def _steps(steps: Floats) -> pa.Array:
-    """Whole numbers, null where a step is not known."""
+    """Return steps as whole numbers, null where a step is unknown."""
     is_unknown = ~np.isfinite(steps)
     return pa.array(np.where(is_unknown, 0, steps), mask=is_unknown, from_pandas=False)

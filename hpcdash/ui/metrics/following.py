@@ -1,6 +1,4 @@
-"""Reads the logs of a chart's runs, draws, and looks for what stands out, for as long as the chart
-is shown.
-"""
+"""Reading, drawing and anomaly search of a chart's runs, while the chart is shown."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from hpcdash.services.metrics.run import WatchedRun
 
 
-# What stands out is looked for so often, and no more than a sixth of the time.
+# Interval of the search for anomalies, which takes no more than a sixth of the time.
 READ_SECONDS = 1.0
 _READ_SHARE = 5.0
 _TRIED_AGAIN_SECONDS = 20.0
@@ -43,9 +41,7 @@ _ARRAYS = (
 
 
 class ShownRun(Struct):
-    """A run that is shown: what reads it, and what was said of it; `judging_error` is why nothing
-    could be.
-    """
+    """Shown run: its reader, and its findings; `judging_error` is why there could be none."""
 
     job_id: str
     watched: WatchedRun | None = None
@@ -94,7 +90,7 @@ class ChartFollowing(View):
         """There is a new picture, of this request."""
 
     def show_problem(self, text: str) -> None:
-        """What is there could not be told."""
+        """Do nothing: no problem is shown here."""
 
     @property
     def is_drawn(self) -> bool:
@@ -111,8 +107,7 @@ class ChartFollowing(View):
         self.start()
 
     def on_resize(self) -> None:
-        # The plot itself hears of no size while it is hidden, as it is where there was no room for
-        # a picture.
+        # The plot itself receives no size while it is hidden, as it is without room for a picture.
         self._dirty.set()
 
     def on_hide(self) -> None:
@@ -172,7 +167,7 @@ class ChartFollowing(View):
             await self._dirty.wait()
             self._dirty.clear()
             if not self.is_live:
-                # It is being left.
+                # The view is being left.
                 return
             self.is_drawing = True
             request = self.request()
@@ -193,7 +188,7 @@ class ChartFollowing(View):
                 self.show_problem(self.drawing_error.message)
 
     async def _keep_read(self) -> None:
-        """Look for what stands out, of each run that changed."""
+        """Search anomalies in each run that changed."""
         while True:
             began = asyncio.get_running_loop().time()
             for run in list(self.runs):
@@ -287,10 +282,9 @@ def _load() -> None:
 
 @cache
 def spare_what_is_loaded() -> None:
-    """Have no collection of garbage go through what the program holds now, once: its modules and
-    widgets are kept.
+    """Exempt the program's present modules and widgets from garbage collection, once.
 
-    A full one, which what a chart brings with it sets off, stops every thread for 70 to 220 ms.
+    A full collection, which loading a chart causes, stops every thread for 70 to 220 ms.
     """
     gc.freeze()
 

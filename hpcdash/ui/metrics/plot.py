@@ -1,4 +1,4 @@
-"""Shows a picture of a chart, and tells what the mouse does on it; draws nothing itself."""
+"""Picture of a chart, and messages of the mouse's actions on it; draws nothing itself."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ChartPlot(Widget):
     def __init__(self) -> None:
         super().__init__()
         self.picture = Picture()
-        # Where a button went down, where the mouse was last, and in which panel.
+        # Position of a pressed button, last position of the mouse, and the panel of both.
         self._down: tuple[int, int, int] | None = None
         self._has_moved = False
 

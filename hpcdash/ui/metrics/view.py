@@ -58,10 +58,10 @@ _OTHERS = (Kind.MINE, Kind.HISTORY, Kind.EVERYONE, Kind.HISTORY_EVERYONE)
 _OTHER_COLUMNS = ["id", "array_id", "name", "state", "started_at", "_number", "_task", "_tasks"]
 # Before what is seldom pressed.
 _SWITCH_RANK = -1
-# What the weights may be broken by: a save then takes the place of a good one.
+# Findings that mean broken weights: a save then replaces a good one.
 _BROKEN = frozenset({"nan", "inf", "divergence"})
 _SAVES_BROKEN = "each save from now on may be broken, and may push a good one out"
-# Lines of a view in which words may have a blank one above them.
+# A view of this many lines has a blank one above its text.
 _ROOMY = 8
 _KEYS_WITHOUT_CHART = "l shows the log, ctrl+r reads it again, q goes back"
 _LOOKED_FOR = (
@@ -111,7 +111,7 @@ class ChartView(ChartFollowing, can_focus=True):
         yield Line(id="meaning")
         yield Line(id="found")
 
-    # -- what is said around it
+    # -- text around it
 
     def tell(self, request: ChartRequest) -> None:
         from hpcdash.services.metrics.charts.draw import legend
@@ -153,7 +153,7 @@ class ChartView(ChartFollowing, can_focus=True):
         return text
 
     def _nothing(self) -> Text:
-        """Why there is no chart: the job waits, its log is missing, or no metric is in it."""
+        """Return why there is no chart: the job waits, its log is missing, or it has no metric."""
         run = self.runs[0]
         watched = run.watched
         if run.error is not None:
@@ -183,8 +183,9 @@ class ChartView(ChartFollowing, can_focus=True):
         return text
 
     def _found_line(self) -> Text:
-        """How many there are of what is there more than once, then the gravest and newest in words;
-        of one under the cursor that.
+        """Return the line on the marks: counts of repeated kinds, then the severest and newest.
+
+        With the cursor on a mark, that mark's text is shown instead.
         """
         text = Text(no_wrap=True)
         marks = self.marks_found()
@@ -310,8 +311,9 @@ class ChartView(ChartFollowing, can_focus=True):
         return "" if found is None else f"{found.words}: {_SAVES_BROKEN}"
 
     def key_ranks(self) -> Mapping[str, int]:
-        """Of a job that runs the save switch, where something stands out and a save is not of
-        broken weights.
+        """Return the rank of the save switch: offered for a running job with findings.
+
+        It is not offered where a save would have broken weights.
         """
         row = self._row()
         found = [mark for _, mark in self.marks_found()]
@@ -419,7 +421,7 @@ class ChartView(ChartFollowing, can_focus=True):
         self._see(replace(self.state, follows=True))
 
     def _whole(self) -> Span:
-        """All of the x axis; the picture is still of the one before until it is drawn anew."""
+        """Show all of the x axis; the picture is the previous one until it is redrawn."""
         is_drawn = self.state.axis in ("", self.picture.axis)
         return self.picture.whole if is_drawn else self.request().whole()
 
@@ -530,7 +532,7 @@ class ChartView(ChartFollowing, can_focus=True):
         event.stop()
         self._dirty.set()
 
-    # -- what is asked
+    # -- prompts
 
     def do_metrics(self) -> None:
         request = self.request()
@@ -552,7 +554,7 @@ class ChartView(ChartFollowing, can_focus=True):
         start_worker(self, self._overlay, exclusive=True, group="overlay")
 
     async def _overlay(self) -> None:
-        """Ask which other runs; what has ended is in the history, which is asked for first."""
+        """Prompt for other runs; ended ones are in the history, which is fetched first."""
         row = self._row()
         if row is None:
             self._show_notice("the job is not known yet")

@@ -1,4 +1,4 @@
-"""Runs a person's own commands on the row under the cursor: asks first where they are dangerous."""
+"""Commands of a person on the row under the cursor; dangerous ones are confirmed."""
 
 from __future__ import annotations
 
@@ -85,8 +85,9 @@ class RunDialog(Dialog[None]):
 
 
 class PluginActions:
-    """What the keys of [[plugins]] do, and those of their output; `withheld` are variables that no
-    command gets.
+    """Key actions of [[plugins]] and of their output.
+
+    `withheld` variables are passed to no command.
     """
 
     def __init__(self, screen: DashboardScreen, withheld: frozenset[str] = frozenset()) -> None:
@@ -94,7 +95,7 @@ class PluginActions:
         self.withheld = withheld
 
     async def run(self, plugin: Plugin) -> None:
-        """Run it on what is pointed at, or say why not."""
+        """Run it on the selected row, or show why not."""
         screen = self.screen
         row, kind, name = self._pointed()
         if row is None:

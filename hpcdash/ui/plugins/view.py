@@ -1,4 +1,4 @@
-"""What a person's own command writes, while it runs and once it has ended."""
+"""Output of a person's own command, while it runs and after it has exited."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class OutputView(View):
         self.app.copy_to_clipboard(text)
         self.notify(f"copied the output: {counted(len(self.page.lines), 'line')}", timeout=2)
 
-    # -- what it tells the screen
+    # -- values for the screen
 
     def key_ranks(self) -> Mapping[str, int | None]:
         return {} if self.is_running else {"stop": None}

@@ -1,6 +1,4 @@
-"""What keys do to tasks of a shared pool, those marked or the one pointed at: raise, lower,
-suspend, resume, stop.
-"""
+"""Key actions on marked or selected tasks of a pool: raise, lower, suspend, resume, stop."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from hpcdash.ui.workers import call_after, start_worker
 if TYPE_CHECKING:
     from hpcdash.services.share.wishes import Wish
 
-# A coordinator looks at Slurm's queue every 5 s, and publishes what it took up.
+# A coordinator checks Slurm's queue every 5 s, and publishes its changes.
 _PUBLISHED_SECONDS = 7.0
 
 
@@ -71,7 +69,7 @@ class ShareActions:
             return
         if self.screen.view is not view:
             return
-        # A task that is asked for something itself is not interrupted for another.
+        # A task with a request of its own is not interrupted for another.
         chosen = {task.id for task in tasks}
         interrupted = {
             task.id: task for one in planned for task in one.interrupted if task.id not in chosen

@@ -70,7 +70,7 @@ def labels_cell(value: list[str] | None, row: cells.RowContext) -> cells.Cell:
 class ShareView(ReadTableView):
     """One pool of the cluster.
 
-    Its coordinator's file is read as often as one's own jobs are asked for, while shown.
+    While shown, its coordinator's file is read at the interval of one's own jobs.
     """
 
     SPEC = POOL_TASKS
@@ -131,7 +131,7 @@ class ShareView(ReadTableView):
         return None
 
     def store_changed(self, changed: Changed) -> None:
-        """Jobs tell nothing of the pool: its coordinator does."""
+        """Do nothing: the pool's state comes from its coordinator, not from jobs."""
 
     def taken_at(self) -> float | None:
         return None if self.pool is None else self.pool.taken_at.timestamp()
@@ -219,7 +219,7 @@ class ShareView(ReadTableView):
 
     @property
     def own_error(self) -> HpcdashError | None:
-        # Where nothing is known the table says it.
+        # If nothing is known, the table shows so.
         return self._error if self.pool is not None else None
 
     # -- above and below it
@@ -300,7 +300,7 @@ class ShareView(ReadTableView):
                 quota = quota or signs().missing
                 bar = Content("")
                 if has_bars:
-                    # Those of one priority stand below each other.
+                    # Tasks of one priority are listed together.
                     quota = f"{quota:<5}"
                     has_quota = bool(total) and int(total) > 0
                     bar = (
@@ -324,9 +324,7 @@ class ShareView(ReadTableView):
             yield f"{at:>10}  {text.format_interruption(task, run)}"
 
     def do_interruptions(self) -> None:
-        """When the task that is pointed at ran; who was interrupted when, and whether it had
-        saved.
-        """
+        """Show the runs of the selected task, and all interruptions with their time and saving."""
         pool, task = self.pool, self.pointed_task()
         lines = [] if pool is None else list(self._past(pool))
         lines = lines or ["No task was interrupted for another."]
@@ -351,7 +349,7 @@ class ShareView(ReadTableView):
             how = f"  {text.HOW.get(run.how, visible(run.how))}" if run.how else ""
             yield f"{run.run:>4}  {moment(run.started_at)}{ended}  {run.level}{how}"
 
-    # -- words
+    # -- text
 
     def scope_crumbs(self) -> Sequence[str]:
         return ("share", *((visible(self.reader.pool.name),) if self._readers else ()))

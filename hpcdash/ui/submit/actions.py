@@ -1,7 +1,6 @@
-"""What the form of a new submission leads to: the plan, the question, the submission, and where the
-new job's logs are.
+"""Submission from the form: plan, confirmation, submission, and the new job's logs.
 
-Imports what it needs when it is needed: most runs submit nothing.
+Imports modules when they are needed, as most runs submit nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from hpcdash.ui.submit.view import SubmitView
 
 
-# How often the list is looked into for a new job, and how many times.
+# Interval at which the list is checked for a new job, and how many times.
 _LOOK_SECONDS = 0.5
 _MOST_LOOKS = 20
 
@@ -46,9 +45,7 @@ class SubmitActions:
         self.runner = runner
 
     def reconcile_earlier(self, session: ClusterSession) -> None:
-        """Once the cluster answers, look for submissions whose end no run saw, and tell what became
-        of them.
-        """
+        """Find the outcome of submissions without one once the cluster responds, and report it."""
         if not session.actions.journal.path.exists():
             return
 
@@ -106,9 +103,7 @@ class SubmitActions:
             view.is_being_submitted = False
 
     async def _submit(self, view: SubmitView, session: ClusterSession) -> None:
-        """Looks once more, plans, asks, submits; and finds out what became of it where the answer
-        was lost.
-        """
+        """Preview again, plan, confirm and submit; after a lost answer, find the outcome."""
         draft = view.draft()
         looked = await view.preview_now()
         if not looked.is_whole:
@@ -116,7 +111,7 @@ class SubmitActions:
             return
         plan = _planner(view, session, looked)
         await view.answer.check_paths(looked)
-        # Before something else is typed, or asked for.
+        # Before other input, or another request.
         warnings = _dropped_switch(view, looked)
         notes = [text for text in view.format_notes(looked) if text not in warnings]
         view.say("")
@@ -222,7 +217,7 @@ class SubmitActions:
         return settled
 
     async def _concluded(self, view: SubmitView, planned: SubmissionPlan, outcome: Outcome) -> str:
-        """What a launch that ended this way leaves to be done and said."""
+        """Conclude a launch with its outcome, and return a message; '' for a plain script."""
         from hpcdash.services.submit.launches import LaunchPlan
 
         return (
@@ -240,14 +235,12 @@ class SubmitActions:
         outcomes: Sequence[Outcome],
         messages: Sequence[str],
     ) -> None:
-        """Says where its logs are, keeps what was submitted among the recent ones, and goes back to
-        the list.
-        """
+        """Show the log paths, store the submission among the recent ones, go back to the list."""
         from hpcdash.ui.submit.view import remember
 
         number = outcomes[0].new_job
         await remember(view, looked)
-        # What was typed while it was being submitted is another one.
+        # Text typed during the submission belongs to another one.
         is_the_same = view.draft() == draft
         if is_the_same:
             view.forget()
@@ -276,15 +269,16 @@ class SubmitActions:
 
 
 def _launch_folder(planned: SubmissionPlan) -> str:
-    """Where a launch is staged; '' for a script that is submitted as it is."""
+    """Return the folder in which a launch is staged; '' for a script submitted unchanged."""
     from hpcdash.services.submit.launches import LaunchPlan
 
     return planned.place.folder if isinstance(planned, LaunchPlan) else ""
 
 
 def _dropped_switch(view: SubmitView, looked: FormPreview) -> tuple[str, ...]:
-    """What is told of a kill switch that would end the job as it starts, and what clears it; () for
-    none.
+    """Return the warning on a kill switch that would end the job as it starts, with the fix.
+
+    () for none.
     """
     from hpcdash.services.submit.checks import dropped_finding, request_kill_switch
 
@@ -301,7 +295,7 @@ def _dropped_switch(view: SubmitView, looked: FormPreview) -> tuple[str, ...]:
 def _planner(
     view: SubmitView, session: ClusterSession, looked: FormPreview
 ) -> Callable[[tuple[str, ...] | None], Awaitable[SubmissionPlan]]:
-    """What plans the job, or a link of its chain that waits for others than it says itself."""
+    """Return the function that plans the job, or a link of its chain with other dependencies."""
 
     # The links of a chain have one name, by which it is found whole.
     name = looked.request.name if looked.request is not None else ""
@@ -331,7 +325,7 @@ def _planner(
 
         if looked.as_it_is is None or not looked.script:
             raise UsageError("there is no script yet to submit")
-        # As it was looked at: the form may name another file by now.
+        # The previewed script: the form may name another file by now.
         content = looked.script.encode("utf-8", "surrogateescape")
         await session.store.open(force=True)
         requested = script_submission(looked.as_it_is, content, after)

@@ -1,4 +1,4 @@
-"""What there is to choose from in the form, from what a cluster offers."""
+"""Choices for the form's fields, from a cluster's offers."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def format_qos(qos: QosOffer) -> str:
 def build_choices(
     name: str, texts: Mapping[str, str], offers: Offers, store: ClusterStore, queue_taken: str
 ) -> list[Choice]:
-    """All that a field may say as far as that is known; [] where anything may stand there.
+    """Return the known values for a field; [] where any text is valid.
 
-    `queue_taken` is the queue it goes to where none is named.
+    `queue_taken` is the queue used where none is named.
     """
     if choices := FIELDS[name].choices:
         return [Choice(value, _CHOICE_WORDS.get(value, "")) for value in choices]
@@ -126,7 +126,7 @@ def format_job(row: Mapping[str, Any]) -> str:
 def field_hint(
     name: str, texts: Mapping[str, str], offers: Offers, choices: Sequence[Choice], queue_taken: str
 ) -> str:
-    """What the field is for, and what is known of what stands there."""
+    """Return the purpose of a field, and the known facts on its present value."""
     typed = texts.get(name, "").strip()
     parts = [FIELDS[name].hint]
     queue = offers.queue(texts.get("queue", "").strip() or queue_taken)
@@ -144,7 +144,7 @@ def field_hint(
     elif typed and (text := next((one.words for one in choices if one.value == typed), "")):
         parts = [text]
     word = texts.get(name, "").rpartition(" ")[2] if FIELDS[name].kind is FieldKind.WORDS else typed
-    # What the field itself proposes behind the cursor.
+    # Values that the field itself proposes behind the cursor.
     proposed = (
         one.value for one in choices if word and one.value.startswith(word) and one.value != word
     )
@@ -156,7 +156,7 @@ def field_hint(
 
 
 def _qos(account: str, offers: Offers) -> list[Choice]:
-    """Those of the account, where that is told; else all."""
+    """Return the QoS of the account where they are known, else all."""
     known = {qos.name: qos for qos in offers.qos}
     chosen = [
         one for one in offers.accounts if (one.name == account if account else one.is_default)

@@ -44,7 +44,7 @@ class _Suggestions(Suggester):
 
 
 def _example(field: FormField) -> str:
-    """What an empty field shows; without colours too it is no value."""
+    """Return the placeholder of an empty field, clearly no value even without colours."""
     return f"e.g. {field.example}" if field.example else ""
 
 
@@ -107,7 +107,7 @@ class FieldToggle(Static, can_focus=True):
     ]
 
     class Changed(Message):
-        """It is the other one now."""
+        """Posted when the toggle has changed."""
 
         def __init__(self, toggle: FieldToggle) -> None:
             super().__init__()
@@ -211,12 +211,12 @@ class FieldRow(Vertical):
         self._grow()
 
     def note(self, text: str) -> None:
-        """Say below what takes its place, or nothing."""
+        """Show below the value that is used instead, or nothing."""
         self._note.update(visible(text))
         self._note.display = bool(text)
 
     def complain(self, text: str, *, is_error: bool = True) -> None:
-        """Say below what is wrong, or nothing."""
+        """Show an error below, or nothing."""
         self._complaint.update(Text(f"{'✗' if is_error else '!'} {visible(text)}") if text else "")
         self._complaint.set_class(is_error, "-error")
         self._complaint.display = bool(text)
@@ -324,7 +324,7 @@ class _Group(Vertical):
         rows = [
             row
             for row in self.rows
-            # What was filled in from elsewhere is shown, so that it can be taken out.
+            # Values filled in from elsewhere are shown, so that they can be removed.
             if way in row.field.ways and (row.field.name not in self._absent or row.text.strip())
         ]
         for row in self.rows:
@@ -339,11 +339,11 @@ class _Group(Vertical):
 
 
 class FormPage(VerticalScroll, can_focus=False):
-    """All fields; `Changed` is told after something was typed into one.
+    """All fields; `Changed` is posted after text was typed into one.
 
-    Fields that are `absent` have no use here, and are shown only where they hold something.
-    `values` complete a field; `ask` is called at enter in one, and says whether there was anything
-    to choose from.
+    Fields that are `absent` have no use here, and are shown only where they have a value. `values`
+    complete a field; `ask` is called at enter in one, and returns whether there was anything to
+    choose from.
     """
 
     DEFAULT_CSS = """
@@ -390,11 +390,11 @@ class FormPage(VerticalScroll, can_focus=False):
     # -- what stands there
 
     def texts(self) -> dict[str, str]:
-        """What is typed, by field; of empty ones nothing."""
+        """Return the typed texts by field; empty fields are left out."""
         return {name: row.text for name, row in self._rows.items() if row.text.strip()}
 
     def fill(self, texts: Mapping[str, str], way: Way | None = None) -> None:
-        """Other texts in all fields; folded groups that say something stay folded."""
+        """Set other texts in all fields; folded groups with values stay folded."""
         self.way = way or self.way
         for name, row in self._rows.items():
             if row.text != texts.get(name, ""):
@@ -403,7 +403,7 @@ class FormPage(VerticalScroll, can_focus=False):
         self.post_message(self.Changed())
 
     def start_over(self) -> None:
-        """As it was at first: empty, folded, from the top."""
+        """Reset the form: empty, folded, scrolled to the top."""
         for group in self._groups:
             group.heading.open(group.group.is_open)
         self._last = None
@@ -414,14 +414,14 @@ class FormPage(VerticalScroll, can_focus=False):
         self._rows[name].set_text(text)
 
     def complain(self, problems: Mapping[str, str], warnings: Mapping[str, str]) -> None:
-        """What is wrong with each field, or odd."""
+        """Show errors and warnings below the fields."""
         for name, row in self._rows.items():
             text = problems.get(name, "")
             row.complain(text or warnings.get(name, ""), is_error=bool(text))
         self._arrange()
 
     def note(self, name: str, text: str) -> None:
-        """What takes the place of a field that is empty, below it; '' for nothing."""
+        """Show the value used for an empty field below it; '' for none."""
         self._rows[name].note(text)
 
     def field_error(self, name: str) -> str:
@@ -446,7 +446,7 @@ class FormPage(VerticalScroll, can_focus=False):
         return self.is_attached and isinstance(self.screen.focused, GroupHeading)
 
     def stops(self) -> list[Widget]:
-        """Where the cursor can go, in order."""
+        """Return the widgets that the cursor can reach, in order."""
         stops: list[Widget] = []
         for group in self._groups:
             if group.display:

@@ -1,6 +1,4 @@
-"""The preview beside the form: when it is made, the script or what changed, complaints, what the
-cluster says.
-"""
+"""Preview beside the form: its timing, the script or changes, complaints, the cluster's answer."""
 
 from __future__ import annotations
 
@@ -37,23 +35,21 @@ if TYPE_CHECKING:
 
 
 FORM, SCRIPT, DIFFERENCE = "form", "script", "difference"
-# It is asked no more often than that.
+# Shortest interval between queries.
 _EVERY_SECONDS = 8.0
 _NOW_SECONDS = 30
 _MOST_ASIDES = 3
 _TYPING_SECONDS = 0.15
-# A path on the cluster is looked for there.
+# A path on the cluster is searched there.
 _PATH_SECONDS = 0.8
-# The cluster is asked once typing rests so long.
+# The cluster is queried once typing rests so long.
 _REST_SECONDS = 1.5
-# What the cluster offers is asked for again no sooner, however often the form is left and opened.
+# The cluster's offers are fetched again no sooner, however often the form is left and opened.
 _OFFERED_SECONDS = 60.0
 
 
 class SubmitPage(View):
-    """The form's preview: `seen` is what was read last, `answer` what the cluster said of it,
-    `offers` what it has.
-    """
+    """Preview of the form: `seen` is the last one, `answer` the cluster's, `offers` resources."""
 
     def __init__(self, session: ClusterSession) -> None:
         super().__init__(session)
@@ -126,7 +122,7 @@ class SubmitPage(View):
         if looked is self.seen and self.page_shown != DIFFERENCE and self.is_live:
             self.page.colour(parts)
 
-    # -- what is said of it
+    # -- text about it
 
     def _notify(self) -> None:
         """Complaints beside the fields, and the verdict below."""
@@ -167,7 +163,7 @@ class SubmitPage(View):
         return FIELDS[name].label if name in FIELDS else name
 
     def _arrange(self) -> None:
-        """Which page is shown, and what is said above it."""
+        """Show the current page and its title."""
         if not self.is_live:
             return
         self.set_class(self._is_narrow and self.page_shown != FORM, "-reading")
@@ -198,9 +194,7 @@ class SubmitPage(View):
         return "Nothing with this name was submitted from here"
 
     def format_notes(self, looked: FormPreview | None = None) -> tuple[str, ...]:
-        """What it comes to and all that is odd about it, for who is asked whether to submit; None:
-        of `seen`.
-        """
+        """Return the summary and warnings to confirm a submission; None: those of `seen`."""
         looked = self.seen if looked is None else looked
         start = self.answer.format_known_start(looked, self.session.zone)
         refusal = self.answer.preview_refusal(looked)
@@ -219,14 +213,14 @@ class SubmitPage(View):
         return tuple(filter(None, parts))
 
     def say(self, text: str) -> None:
-        """Say how a submission goes, in place of the verdict; '' brings that back."""
+        """Show the progress of a submission in place of the verdict; '' brings that back."""
         if text and self.is_live:
             self.query_one("#verdict", Static).update(Text(visible(text), "bold"))
         else:
             self._notify()
 
     def draft(self) -> Draft:
-        """What stands in the form."""
+        """Return the present content of the form."""
         from hpcdash.services.submit.form import Draft
 
         return Draft(self.form.texts(), self._rest)
@@ -245,7 +239,7 @@ class SubmitPage(View):
     # -- what the cluster has
 
     async def _learn(self) -> None:
-        """What is offered there, and where launches will be."""
+        """Fetch the cluster's offers and the root folder of launches."""
         from hpcdash.services.submit.queues import fetch_offers
 
         store = self.session.store
@@ -266,7 +260,7 @@ class SubmitPage(View):
     # -- looking at it
 
     def preview_soon(self) -> None:
-        """Look at what stands there once the next letters did not come at once."""
+        """Preview the form after a short pause in typing."""
         if self._looking is not None:
             self._looking.cancel()
         prompts = self._is_as_it_is and self.batch_file.needs_reading(self.form.texts())
@@ -276,7 +270,7 @@ class SubmitPage(View):
 
     @property
     def is_preview_due(self) -> bool:
-        """Whether something was typed that nobody looked at yet."""
+        """Whether typed text was not previewed yet."""
         return self._looking is not None
 
     def _start_preview(self) -> None:
@@ -284,7 +278,7 @@ class SubmitPage(View):
         start_worker(self, self.preview_now, exclusive=True, group="look")
 
     async def preview_now(self) -> FormPreview:
-        """What stands there now, looked at; it is on the screen too."""
+        """Preview the present content of the form; it is shown too."""
         from hpcdash.ui.submit.preview import preview_request, preview_script, with_saving
 
         draft = self.draft()
@@ -306,7 +300,7 @@ class SubmitPage(View):
         if looked.script or looked.is_whole or self._is_as_it_is:
             self.seen = looked
         else:
-            # What was last whole stays to be read.
+            # The last valid preview stays readable.
             self.seen = replace(
                 self.seen,
                 problems=looked.problems,
@@ -327,7 +321,7 @@ class SubmitPage(View):
         self.post_message(self.CrumbsChanged())
         return self.seen
 
-    # -- what the cluster says of it
+    # -- answers of the cluster
 
     def _rest_soon(self) -> None:
         if self._resting is not None:
@@ -339,7 +333,7 @@ class SubmitPage(View):
             )
 
     def _start_query(self) -> None:
-        # Nobody reads the answer while something else is on the screen.
+        # The answer is hidden while another view is on the screen.
         if self.display and self.app.screen is self.screen and self.session.poller.focused:
             start_worker(self, self._query_start, exclusive=True, group="ask")
         else:
@@ -359,7 +353,7 @@ class SubmitPage(View):
         self._notify()
 
     def do_ask_now(self) -> None:
-        """What is offered, and when it would start, asked again."""
+        """Query the offers and the estimated start again."""
         self.answer.forget()
         self.batch_file.forget()
         start_worker(self, self._learn, exclusive=True, group="learn")
@@ -371,12 +365,12 @@ class SubmitPage(View):
 
 
 class ClusterAnswer:
-    """The last answer, and what it is for: it says nothing of what was typed since."""
+    """Last answer, and the content it is for: it does not apply to text typed since."""
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
         self._for = ""
-        # What the missing paths are of: at a submission they alone are asked for.
+        # Key of the missing paths: at a submission only they are queried.
         self._missing_key = ""
         self._queried_at = float("-inf")
         self.is_asking = False
@@ -388,18 +382,16 @@ class ClusterAnswer:
         return self._for == _key(looked)
 
     def wait_seconds(self, rest_seconds: float) -> float:
-        """How long to wait before it is asked: until typing rests, and not right after it was
-        asked.
-        """
+        """Return how many seconds to wait before a query: typing rests, and queries are spaced."""
         return max(rest_seconds, self._queried_at + _EVERY_SECONDS - time.monotonic())
 
     def forget(self) -> None:
-        """It may be asked at once, even the same."""
+        """Allow a query at once, even with the same content."""
         self._for = ""
         self._queried_at = float("-inf")
 
     async def ask(self, looked: FormPreview, gpu_types: Sequence[str] = ()) -> None:
-        """Ask when it would start, and which of its paths are missing."""
+        """Query when it would start, and which of its paths are missing."""
         from hpcdash.services.submit.checks import estimate_start, missing_paths
 
         over = looked.as_it_is
@@ -415,7 +407,7 @@ class ClusterAnswer:
             )
             self.failed, self.missing, self._missing_key = "", missing, _key(looked)
         except HpcdashError as error:
-            # What was told of its paths before stays told.
+            # Earlier findings on its paths remain.
             self.estimate = StartEstimate(is_known=False)
             self.failed = error.message
         finally:
@@ -423,10 +415,9 @@ class ClusterAnswer:
         self._for = _key(looked)
 
     async def check_paths(self, looked: FormPreview) -> None:
-        """Ask for the paths alone of what is submitted now, in one command, unless all is known to
-        be well with them.
+        """Check only the paths of this submission, in one command, unless all are known to exist.
 
-        A kill switch may be dropped at any time: where one is named nothing is known to be well.
+        A kill switch may be dropped at any time: with one named the paths are always checked.
         """
         from hpcdash.services.submit.checks import missing_paths
 
@@ -436,7 +427,7 @@ class ClusterAnswer:
         try:
             missing = await missing_paths(self._store, looked.request)
         except HpcdashError as error:
-            # The user is still asked whether to submit.
+            # The user still has to confirm the submission.
             if not switch:
                 return
             text = f"whether the kill switch {switch} is set is not known: {error.message}"
@@ -447,11 +438,11 @@ class ClusterAnswer:
         self.missing, self._missing_key = missing, key
 
     def may_have_changed(self, looked: FormPreview) -> bool:
-        """Whether what was told of the paths may be another now, though nothing else was typed."""
+        """Whether the findings on the paths may be outdated, though nothing else was typed."""
         return self._missing_key == _key(looked) and bool(_preview_switch(looked))
 
     def format_start(self, looked: FormPreview, zone: tzinfo | None) -> Text:
-        """`start: in 2 h (Sat 14:20) on n[01-04]`, or why nothing can be said."""
+        """Return `start: in 2 h (Sat 14:20) on n[01-04]`, or why the start is unknown."""
         if self.is_asking:
             return Text("start: asking …", "dim")
         if not self.is_for(looked):
@@ -505,12 +496,13 @@ class ClusterAnswer:
         )
 
     def preview_findings(self, looked: FormPreview) -> tuple[LintFinding, ...]:
-        """What is missing there, of what stands there now."""
+        """Return the missing paths of the present content."""
         return self.missing if self._missing_key == _key(looked) else ()
 
     def preview_refusal(self, looked: FormPreview) -> str:
-        """Why the scheduler would not take what stands there now, '' where it would or that is not
-        known.
+        """Return why the scheduler would refuse the content.
+
+        '' where it would not or that is unknown.
         """
         return self.estimate.refusal if self.is_for(looked) else ""
 
@@ -518,10 +510,9 @@ class ClusterAnswer:
 def verdict(
     looked: FormPreview, problems: Mapping[str, str], asides: Sequence[str], start: Text
 ) -> Text:
-    """A few lines: what it comes to or which fields are in the way, when it would start, what is
-    odd.
+    """Return a few lines: size or fields with errors, start, and warnings.
 
-    `problems` are words by the names of fields as they are shown.
+    `problems` are messages by the shown names of fields.
     """
     first = Text()
     if problems:

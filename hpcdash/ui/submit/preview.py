@@ -1,4 +1,4 @@
-"""What the form makes as it stands: the script, what is wrong or odd, what it comes to."""
+"""Preview of the form: script, errors and warnings, estimated use."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from hpcdash.config.watch_settings import SavesRule
 
 
-# Stands for what tells a launch from others, which it gets when it is submitted.
+# Placeholder of the uid that a launch gets when it is submitted.
 _UID = "new"
 _NO_COMMAND_YET = "# your command goes here"
 EVERY, TAKES = "saves_every", "save_takes"
-# What a number without a unit counts in, as for `hpcdash checkpoints`.
+# Unit of a number without a unit, as for `hpcdash checkpoints`.
 _UNITS = {EVERY: HOUR, TAKES: 1}
 
 
@@ -66,7 +66,7 @@ class FormPreview(Struct, frozen=True):
     request: Request | None = None
     as_it_is: ScriptReading | None = None
     links: int = 1
-    # Where it goes: the one that is named, or the one that is taken where none is.
+    # Its queue: the named one, or the default where none is named.
     queue: str = ""
     saving: str = ""
     run_seconds: int | None = None
@@ -95,12 +95,12 @@ class BatchFile:
         self._of = ("", "")
 
     def needs_reading(self, texts: Mapping[str, str]) -> bool:
-        """Whether the cluster is to be asked for it."""
+        """Whether it has to be read from the cluster."""
         file, where = _named(texts)
         return bool(file) and where != HERE and self._of != (file, where)
 
     async def read(self, texts: Mapping[str, str]) -> bytes | str | None:
-        """What the form names."""
+        """Read the file that the form names."""
         from hpcdash.services.submit.plan import read_here, read_there
 
         file, where = _named(texts)
@@ -213,9 +213,7 @@ def _preview_plain(
     offers: Offers,
     last: LastSubmitted,
 ) -> FormPreview:
-    """Of a scheduler that takes requests as they are: what will run there, in place of a batch
-    script.
-    """
+    """Preview a request for a scheduler that takes requests, in place of a batch script."""
     from hpcdash.services.submit.plan import build_request
 
     site = launches.settings.site
@@ -263,13 +261,13 @@ def _named(texts: Mapping[str, str]) -> tuple[str, str]:
 
 
 def in_its_queue(request: Request, launches: Launches) -> Request:
-    """The request as it will be submitted: in a queue, with what the site says of that."""
+    """Return the request as it will be submitted: in a queue, with the site's values for that."""
     from hpcdash.config.queue_defaults import with_queue_defaults
 
     if request.is_task:
         from hpcdash.services.share.submission import with_pool
 
-        # What is wrong with it is said of the script.
+        # Its errors are shown for the script.
         with suppress(UsageError):
             request = with_pool(request, launches.pools)
     return with_queue_defaults(request, launches.settings.queues, launches.queues.pools())
@@ -282,9 +280,7 @@ def preview_script(
     content: bytes | str | None,
     last: LastSubmitted,
 ) -> FormPreview:
-    """A batch script as it is, with what is said over it; `content` is a complaint where it cannot
-    be read.
-    """
+    """Preview a batch script as it is, with its options; `content` is text if it is unreadable."""
     backend = launches.store.backend
     reader = backend.scripts.reader()
     reading = read_script_form(draft, reader)
@@ -302,7 +298,7 @@ def preview_script(
     findings = reader.lint_script(content, offers, reading.options)
     queues = reader.script_demand(content, reading.options).queues
     if reading.options:
-        # What is said over a line of the script may mend it: the scheduler tells.
+        # An option over a line of the script may fix the error: the scheduler decides.
         findings = tuple(
             replace(one, severity="warning") if _may_be_mended(one) else one for one in findings
         )
@@ -337,7 +333,7 @@ def preview_script(
 def script_submission(
     reading: ScriptReading, content: bytes, after: tuple[str, ...] | None = None
 ) -> Submission:
-    """What is handed in; `after` takes the place of the jobs it was to wait for."""
+    """Return the submission of a script; `after` replaces the jobs that it was to wait for."""
     from hpcdash.services.submit.plan import path_there
 
     return Submission(
@@ -384,7 +380,7 @@ def _complain(problems: dict[str, str], error: UsageError, home: str = "") -> No
 def _report_rest(
     draft: Draft, problems: dict[str, str], launches: Launches, offers: Offers
 ) -> None:
-    """What the cluster has not got, of the fields that can be read while others cannot."""
+    """Report what the cluster lacks for the fields that can be read while others cannot."""
     from hpcdash.services.submit.request_lint import lint_request
 
     tables = {name.partition(".")[0] for name in problems}
@@ -428,10 +424,10 @@ def _with_notes(lines: Sequence[ScriptLine], findings: Sequence[LintFinding]) ->
 def with_saving(
     looked: FormPreview, texts: Mapping[str, str], rules: Iterable[SavesRule] = ()
 ) -> FormPreview:
-    """The look with a sentence on what saving costs in the time that is asked for.
+    """Return the preview with a sentence on the cost of saving in the requested time.
 
-    How often it saves and for how long is what is typed, else what [[watch.saves]] says of a job of
-    its name. What cannot be read is a warning beside its field: nothing of it is submitted.
+    Interval and duration of saves are the typed ones, else those of [[watch.saves]] for a job of
+    its name. An unreadable value is a warning beside its field: it is not submitted.
     """
     warnings = dict(looked.warnings)
     figures: dict[str, float] = {}

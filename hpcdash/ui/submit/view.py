@@ -1,4 +1,4 @@
-"""The form of a new submission, the script it makes beside it, and what the cluster says of it."""
+"""Form of a new submission, its script beside it, and the cluster's answer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _HIGH_LINES = 26
 # Terminals take no more over OSC 52.
 _MOST_COPIED_LETTERS = 70_000
 _MOST_RECENT = 40
-# How the recent ones tell a script on the cluster from one of this machine.
+# Mark of a script on the cluster among the recent ones.
 _THERE = f"{THERE}:"
 
 
@@ -69,7 +69,7 @@ class SubmitView(SubmitPage):
         Binding("pagedown", "scroll_script(1)", show=False),
         Binding("pageup", "scroll_script(-1)", show=False),
         Binding("tab,shift+tab", "into_form", show=False),
-        # What people try first; where a terminal keeps it for itself there is the registry's key.
+        # The key that people try first; where a terminal takes it there is the registry's key.
         Binding("ctrl+s", "hand_in", show=False, priority=True),
     ]
 
@@ -84,7 +84,7 @@ class SubmitView(SubmitPage):
         self.is_being_submitted = False
         self.not_known = NotKnown()
         self.put_away: Draft | None = None
-        # The template that a person was told would be replaced.
+        # The template of which a person was notified that it would be replaced.
         self.replaces = ""
         self._offered_after: tuple[str, str] | None = None
 
@@ -184,7 +184,7 @@ class SubmitView(SubmitPage):
                 )
 
     def _restore_draft(self) -> None:
-        """What stood here when the last program was ended, unless something stands here by now."""
+        """Restore the draft of an ended program, unless the form has content by now."""
         from hpcdash.services.submit.form import Draft
 
         folder = self.launches.state_folder
@@ -227,7 +227,10 @@ class SubmitView(SubmitPage):
         self.post_message(self.CrumbsChanged())
 
     def do_other_way(self) -> None:
-        """From a request to a batch script as it is, and back; what both have stays."""
+        """Switch between a request and an unchanged batch script.
+
+        Fields of both keep their values.
+        """
         from hpcdash.services.submit.form_fields import Way
         from hpcdash.ui.submit.preview import FormPreview
 
@@ -239,7 +242,7 @@ class SubmitView(SubmitPage):
         self.post_message(self.CrumbsChanged())
 
     def _prompt_value(self, name: str) -> bool:
-        """What there is to choose from for a field, as a list; False where there is nothing."""
+        """Show the choices for a field as a list; False where there are none."""
         choices = self._choices(name)
         if not choices:
             return False
@@ -271,7 +274,7 @@ class SubmitView(SubmitPage):
         )
 
     def do_keep(self) -> None:
-        """Ask for a name, and keep what stands there as a template."""
+        """Prompt for a name, and store the form as a template."""
         from hpcdash.ui.widgets.command_bar import CommandBar
 
         if self.templates is None:
@@ -296,8 +299,9 @@ class SubmitView(SubmitPage):
         self.notify(f"copied the script: {len(self.seen.lines)} lines", timeout=2)
 
     def do_escape(self) -> bool:
-        """From the script back to the form; from the form back to where one was: the draft
-        stays.
+        """Go back from the script to the form, or from the form to the view before.
+
+        The draft is kept.
         """
         if self._is_narrow and self.page_shown != FORM:
             self.action_into_form()
@@ -308,9 +312,7 @@ class SubmitView(SubmitPage):
         return False
 
     def tried(self) -> None:
-        """Someone wants to submit: what is missing is said too, and the first complaint gets the
-        cursor.
-        """
+        """Show missing fields too at an attempt to submit; the first complaint gets the cursor."""
         self._is_tried = True
         self._notify()
         self.page_shown = FORM if self._is_narrow else self.page_shown
@@ -319,21 +321,21 @@ class SubmitView(SubmitPage):
             self.form.enter(wrong[0])
 
     def forget(self) -> None:
-        """It was submitted: the next one begins with an empty form."""
+        """Reset the form after a submission."""
         self._rest = {}
         self._is_tried = False
         self._offered_after = None
         self.page_shown = FORM
         self.form.start_over()
 
-    # -- what it tells the screen
+    # -- values for the screen
 
     @property
     def kinds(self) -> frozenset[Kind]:
         return frozenset({Kind.MINE})
 
     def store_changed(self, changed: Changed) -> None:
-        """Nothing here is of a table."""
+        """Do nothing, as no table is shown here."""
 
     def crumbs(self) -> Sequence[str]:
         if not self.is_live:
@@ -399,7 +401,7 @@ def starting_points(view: SubmitView) -> list[tuple[str, str, Callable[[], None]
 
 
 def preview_name(looked: FormPreview) -> str:
-    """What a submission is called among the recent ones."""
+    """Return the name of a submission among the recent ones."""
     over = looked.as_it_is
     if over is not None:
         return over.file if over.is_here else f"{_THERE}{over.file}"
@@ -475,7 +477,7 @@ def _take(view: SubmitView, text: str) -> None:
 
 
 def _parse_command(text: str) -> str:
-    """What a request runs, on one line; '' where it cannot be read."""
+    """Return the command of a request on one line; '' where it cannot be read."""
     try:
         draft = parse_draft(text)
     except HpcdashError:
@@ -499,21 +501,22 @@ class _Sent(Struct, frozen=True):
 
 
 class NotKnown:
-    """Those of one form, until one like it was surely submitted."""
+    """Submissions of one form with an unknown outcome, until one like it was surely submitted."""
 
     def __init__(self) -> None:
         self._sent: list[_Sent] = []
 
     def note(self, draft: Draft, name: str, outcomes: Sequence[Outcome], at: datetime) -> None:
-        """How a submission that was sent at `at` ended; `name` is the job's."""
+        """Record the outcomes of a submission sent at `at`; `name` is the job's."""
         if any(outcome.done is None for outcome in outcomes):
             self._sent = [*self._without(draft, name), _Sent(draft, name, at)]
         elif outcomes and all(outcome.done for outcome in outcomes):
             self._sent = self._without(draft, name)
 
     def question(self, draft: Draft, name: str) -> str:
-        """What is to be asked before the same, or one of the same name, is sent; '' where nothing
-        is in doubt.
+        """Return the question before the same draft or job name is sent again.
+
+        '' where nothing is in doubt.
         """
         sent = next(
             (one for one in reversed(self._sent) if one.draft == draft or one.name == name), None

@@ -1,6 +1,4 @@
-"""What keys do to the switches of trainings: the kill switch and the save switch of the job one
-points at.
-"""
+"""Key actions on the switches of trainings: the kill and save switches of the selected job."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ class SwitchActions:
         self._open_switch(SwitchKind.SAVE)
 
     def _open_switch(self, kind: SwitchKind) -> None:
-        # Few ask for it, and the first screen does not wait for it.
+        # Few request it, and the first screen does not wait for it.
         from hpcdash.domain.switches import SwitchKind
         from hpcdash.services.switches.switches import JobSwitches
         from hpcdash.ui.switches.dialog import SwitchDialog

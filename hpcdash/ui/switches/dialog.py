@@ -105,8 +105,9 @@ def switch_lines(picture: SwitchPicture) -> Iterator[Line]:
 
 
 def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
-    """Whom it stops, or has save; of one that is there those that are left; nobody where all have
-    ended.
+    """Yield the jobs that a switch stops or has save; of a dropped switch, those that are left.
+
+    No job is listed where all have finished.
     """
     is_known = picture.look.is_dropped or (picture.history.is_any and not picture.does)
     label = "left" if is_known else "stops" if picture.kind is SwitchKind.KILL else "seen by"
@@ -148,8 +149,9 @@ def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
 
 
 def _identity(check: SwitchSnapshot | None) -> tuple[object, ...]:
-    """What tells what is there from something else of its name; a FIFO's time is when it was
-    written to last.
+    """Return the values that distinguish a file from another of the same path.
+
+    A FIFO's time is left out, as it is that of the last write.
     """
     if check is None:
         return ()
@@ -183,7 +185,7 @@ class SwitchDialog(Dialog[None]):
         kind: SwitchKind,
         against: str = "",
     ) -> None:
-        """`against` says why it had better not be set, '' where nothing speaks against it."""
+        """`against` is why it should not be set, '' for none."""
         super().__init__(
             f"{kind.words.capitalize()} for job {visible(job_id)} on {visible(session.store.title)}"
         )
@@ -194,9 +196,9 @@ class SwitchDialog(Dialog[None]):
         self.against = against
         # After an act of this dialog's own, setting it takes a step more.
         self._is_retry_pending = False
-        # What may be no switch is cleared at the second time: what was there at the first.
+        # A file that may be no switch is cleared at the second press: the file at the first one.
         self._clear_confirmed_for: tuple[object, ...] | None = None
-        # Whether another path is asked for in the place of the one that is known.
+        # Whether it prompts for another path in place of the known one.
         self._prompts_path = False
         self._shows_command = False
         self._stop_listening: Callable[[], None] = lambda: None
@@ -229,7 +231,7 @@ class SwitchDialog(Dialog[None]):
     async def _find(self, path: str = "") -> None:
         is_found = await self.tracker.find(path)
         if is_found:
-            # Those of the path of before.
+            # Actions of the previous path.
             self.workers.cancel_group(self, "switch-look")
             self._is_retry_pending = self._prompts_path = False
             self._clear_confirmed_for = None
@@ -268,7 +270,7 @@ class SwitchDialog(Dialog[None]):
 
     @property
     def _is_droppable(self) -> bool:
-        """Whether nothing is in the way of dropping it, and somebody is there to see it."""
+        """Whether nothing prevents dropping it, and a job is there to see it."""
         return (
             self._may_act
             and bool(self.tracker.living)
@@ -292,9 +294,7 @@ class SwitchDialog(Dialog[None]):
 
     @property
     def _confirms_clear(self) -> bool:
-        """Whether it is asked for the second time: of the same thing as before, and still in
-        doubt.
-        """
+        """Whether it is the second request for the same file, which is still in doubt."""
         tracker = self.tracker
         return (
             self._clear_confirmed_for == _identity(tracker.look)
@@ -307,7 +307,7 @@ class SwitchDialog(Dialog[None]):
         if not (self.is_mounted and self.is_live):
             return
         if not self._confirms_clear:
-            # What it was asked of is there no more.
+            # The file of the confirmation is gone.
             self._clear_confirmed_for = None
         self.query_one("#path").display = self._prompts_path or (
             self.tracker.switch is not None and not self.tracker.switch.path
@@ -329,7 +329,7 @@ class SwitchDialog(Dialog[None]):
             "Yes, remove it (c)" if self._confirms_clear else "Clear it (c)"
         )
         self.query_one("#again").display = self.can_retry
-        # Where a path is typed q is one of its letters.
+        # While a path is typed, q is one of its letters.
         close = "Close (esc)" if self.query_one("#path").display else "Close (q)"
         self.query_one("#no", AnswerButton).rename(
             "No (n)" if can_drop or self._confirms_clear else close
@@ -354,9 +354,7 @@ class SwitchDialog(Dialog[None]):
         return " · ".join([*keys, "ctrl+r refresh"])
 
     def _command(self) -> str:
-        """What y runs, else what c does, as a shell would take it; '' where neither does
-        anything.
-        """
+        """Return the command of `y`, else of `c`, quoted for a shell; '' where neither has one."""
         plan = (
             self.tracker.plan if self.can_drop else self._clear_plan() if self.can_clear else None
         )
@@ -433,7 +431,7 @@ class SwitchDialog(Dialog[None]):
         )
 
     def action_path(self) -> None:
-        """Ask for another file in the place of this one."""
+        """Prompt for another file in place of this one."""
         if self.tracker.switch is None or not self.can_name_another:
             return
         self._prompts_path = True
@@ -498,9 +496,7 @@ class SwitchDialog(Dialog[None]):
         self._show()
 
     def action_again(self) -> None:
-        """Ask whether to drop it once more: only where somebody is left to see it, as is asked for
-        now.
-        """
+        """Confirm another drop: only where a job is left to see it, which is queried now."""
         if self.can_retry:
             start_worker(self, self._retry, group="switch-look", exclusive=True)
 

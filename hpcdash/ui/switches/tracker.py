@@ -1,6 +1,4 @@
-"""A switch as its dialog follows it: its file, the jobs that name it, what its log says, and what
-became of a drop.
-"""
+"""State of a switch for its dialog: file, jobs that name it, log, and effect of a drop."""
 
 from __future__ import annotations
 
@@ -42,8 +40,8 @@ from hpcdash.services.switches.switches import (
     SwitchRefused,
 )
 
-# Between two looks at what was dropped, which do not wait for polls: those give way to what a
-# person asks for.
+# Pause between two checks of a dropped file, which do not wait for polls: those give way to a
+# person's requests.
 LOOK_SECONDS = 10.0
 _GONE_ALREADY = "nothing was done: no running or pending job is known to use it any more"
 
@@ -75,7 +73,7 @@ class SwitchTracker:
         self.progress = SwitchProgress()
         self.history = SwitchActions()
         self.problem = ""
-        # What an act said, until the next.
+        # Message of an action, until the next.
         self.act_message = ""
         self.plan: Plan | None = None
         self._log: SwitchLog | None = None
@@ -94,7 +92,7 @@ class SwitchTracker:
         self._looking = asyncio.Lock()
         self._looked_at = 0.0
 
-    # -- what is asked
+    # -- queries
 
     async def find(self, path: str = "") -> bool:
         """Find which file it is, `path` where a person names it; whether that was answered."""
@@ -109,7 +107,7 @@ class SwitchTracker:
         return True
 
     async def open(self, switch: Switch) -> None:
-        """Look at the file for the first time, and at what was done to it from here before."""
+        """Check the file for the first time, and the earlier actions on it from here."""
         self._log = await asyncio.to_thread(self.switches.switch_log, switch)
         seconds_ago = await asyncio.to_thread(self.switches.dropped_here_seconds_ago, switch)
         if seconds_ago is not None:
@@ -154,13 +152,12 @@ class SwitchTracker:
     async def refresh(
         self, *, dropped_seconds_ago: float | None = None, is_requested: bool = False
     ) -> None:
-        """One look at the file, at its jobs where the lists tell of other ones or the file is gone,
-        and at the log.
+        """Check the file, its jobs where the lists differ or the file is gone, and the log.
 
-        `dropped_seconds_ago` is when it was dropped from here; `is_asked`: the jobs are asked for
+        `dropped_seconds_ago` is when it was dropped from here; `is_requested`: the jobs are queried
         in any case.
         """
-        # What was asked before an act must not be told after it.
+        # A query before an action must not report its answer after it.
         async with self._looking:
             if self.switch is not None and self.switch.path:
                 await self._refresh_once(
@@ -217,8 +214,9 @@ class SwitchTracker:
 
     @property
     def _is_list_old(self) -> bool:
-        """Whether polls wait, as they do for what a person asks: then the jobs are asked for
-        here.
+        """Whether the list is old, as polls give way to a person's requests.
+
+        The jobs are then queried here.
         """
         store = self.session.store
         snapshot = store.snapshots.get(Kind.MINE)
@@ -243,7 +241,7 @@ class SwitchTracker:
             self._most_jobs = max(self._most_jobs, self.progress.total)
 
     async def _read_log(self) -> None:
-        """Whether it grows, and from a drop on what it says of it."""
+        """Read whether the log grows, and after a drop what it reports of the switch."""
         if (log := self._log) is None:
             return
         if self.history.dropped and log.is_marked:
@@ -276,7 +274,7 @@ class SwitchTracker:
 
     @property
     def _lists_differ(self) -> bool:
-        """Whether the lists tell of other living jobs than those that are shown."""
+        """Whether the lists have other living jobs than the shown ones."""
         return self.switches.living_jobs(self._job_ids) != count_jobs(self.living)
 
     @property
@@ -301,7 +299,7 @@ class SwitchTracker:
         return "" if self.look is None else clear_doubt(self.look, is_dropped_here=is_dropped_here)
 
     async def carry_out(self, plan: Plan) -> bool:
-        """Run it, look again, say what went wrong in `act_message`; whether it was run at all."""
+        """Run it, check again, set errors in `act_message`; return whether it was run at all."""
         switch = self.switch
         if switch is None:
             return False
@@ -340,9 +338,7 @@ class SwitchTracker:
         return True
 
     async def _is_anyone_left(self) -> bool:
-        """Whether somebody is there to see it, as the queue has it now; True where it cannot be
-        asked.
-        """
+        """Whether a job in the queue is left to see it; True where the query fails."""
         try:
             rows = await self.switches.jobs_now(self._job_ids, most=0)
         except HpcdashError:

@@ -1,4 +1,4 @@
-"""What a running job uses on each of its nodes, sampled while this is shown."""
+"""Use of a running job on each of its nodes, sampled while this is shown."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class LiveUseView(View):
     def do_wrap(self) -> None:
         self.page.set_wrap(not self.page.wrap)
 
-    # -- what it tells the screen
+    # -- values for the screen
 
     def pointed_job(self) -> str:
         return self.job_id

@@ -34,7 +34,7 @@ def amount_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
 
 
 def free_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
-    """What is left, and how full it is."""
+    """Return the amount left, and a bar of the use."""
     text = amount_cell(value, row)
     if value is None or not isinstance(text, str):
         return text
@@ -58,7 +58,7 @@ class LimitsView(TableView):
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        # One's own jobs tell what is used where the scheduler does not.
+        # One's own jobs show the use where the scheduler does not report it.
         return frozenset({Kind.LIMITS, Kind.MINE})
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:

@@ -54,7 +54,7 @@ _ROLES = (
 
 
 class UsageView(View):
-    """One's own or everyone's usage. It is asked for when it is opened, and again on ctrl+r."""
+    """One's own or everyone's usage, fetched when it is opened, and again on ctrl+r."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"usage--{role}" for role in _ROLES}
     DEFAULT_CSS = """
@@ -103,7 +103,7 @@ class UsageView(View):
         with VerticalScroll():
             yield Static("asking …", id="report", markup=False)
 
-    # -- what it tells the screen
+    # -- values for the screen
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -186,7 +186,7 @@ class UsageView(View):
         title = f"Usage of {self.session.store.title}"
         written_at = datetime.fromtimestamp(self.session.store.clock.now(), UTC)
         try:
-            # A file that is there already is somebody's.
+            # An existing file belongs to somebody.
             with file.open("x", encoding="utf-8") as out:
                 out.write(
                     report_page(self.report, title, " · ".join(self.report.notes), written_at)
@@ -202,7 +202,7 @@ class UsageView(View):
             return True
         return False
 
-    # -- asking
+    # -- queries
 
     def _parse(self, since: str, until: str) -> Span:
         zone = self.session.zone or LOCAL_ZONE

@@ -1,6 +1,4 @@
-"""What the screen does about alerts: has what changed judged, says what is new once, rings where
-one asked for it.
-"""
+"""Alerts on the screen: checks the rules after a change, announces new alerts once, and rings."""
 
 from __future__ import annotations
 
@@ -26,15 +24,13 @@ _SECONDS = 8.0
 
 
 class AlertAnnouncer:
-    """Has what changed judged, and says on `screen` what is new."""
+    """Check of the rules after changes, and announcement of new alerts on `screen`."""
 
     def __init__(self, screen: DashboardScreen) -> None:
         self.screen = screen
 
     def judge(self, session: ClusterSession, changed: Changed) -> None:
-        """Have the rules look at a table that is new; where nothing is to be watched only the view
-        does so.
-        """
+        """Apply the rules to a new table; where nothing is watched only the view does so."""
         if session.watching is not None and changed.kind is not None:
             group = f"alerts of {session.name}: {changed.kind}"
             start_worker(
@@ -53,7 +49,7 @@ class AlertAnnouncer:
             self.announce(session, await board.judge())
             self.screen.alerts_changed(session)
         elif board.is_check_due:
-            # What was written anew stands on other tables, or nothing is to be watched any more.
+            # Changed rules apply to other tables, or nothing is watched any more.
             self.screen.alerts_changed(session)
 
     def announce(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
@@ -61,8 +57,7 @@ class AlertAnnouncer:
         if not events or session.watching is None:
             return
         where = f" on {session.store.title}" if len(self.screen.sessions) > 1 else ""
-        # What is wrong now stands in the view of alerts; what is over does not stand there any
-        # more.
+        # Present problems are in the view of alerts; resolved ones no longer are.
         reported = (
             [event for event in events if event.kind.is_end]
             if self.screen.shows_alerts(session)

@@ -1,6 +1,4 @@
-"""Alerts: what the watchdogs find wrong with a cluster now, how grave, since when, and what to do
-about it.
-"""
+"""Alerts: problems of a cluster found by the watchdogs, with severity, start and next step."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ _NO_WATCHDOGS = (
 )
 
 
-# Words without a key are looked for in `name`, `id` and `user`.
+# Words without a key are searched in `name`, `id` and `user`.
 ALERTS = TableSpec(
     "alerts",
     fields={
@@ -65,7 +63,7 @@ ALERTS = TableSpec(
     shown=("severity", "since", "words", "snoozed"),
     optional=frozenset({"snoozed_until"}),
 )
-# One look costs a login node a command or two.
+# One check costs a login node a command or two.
 _LOOK_SECONDS = 60.0
 _SIGNS = {"critical": "!!", "warning": "!", "info": "i"}
 
@@ -78,9 +76,9 @@ def severity_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 class AlertsView(TableView):
-    """The alerts of a cluster, the gravest first.
+    """Alerts of a cluster, the severest first.
 
-    While it is shown the watchdogs look at all they are to watch.
+    While it is shown the watchdogs check everything that is watched.
     """
 
     SPEC = ALERTS
@@ -111,13 +109,14 @@ class AlertsView(TableView):
         """The screen has what changed judged, and reloads then."""
 
     def alerts_changed(self) -> None:
-        """They were judged anew, or others are to be."""
+        """Reload after a check of the rules, or a change of them."""
         self.reload()
         self._check_if_due()
 
     def taken_at(self) -> float | None:
-        """None: of logs, saves and disks that is when they were looked at, which stands beside the
-        counts.
+        """Return None: logs, saves and disks have check times of their own.
+
+        These are shown beside the counts.
         """
         return (
             None
@@ -165,7 +164,7 @@ class AlertsView(TableView):
 
     @property
     def _is_due(self) -> bool:
-        """Whether there is something that was never looked at, or the last look began long ago."""
+        """Whether something was never checked, or the last check began long ago."""
         if self.board is None:
             return False
         return (
@@ -174,7 +173,7 @@ class AlertsView(TableView):
         )
 
     def _check_if_due(self) -> None:
-        """Look again, unless a look is under way; behind another view nothing is asked for it."""
+        """Check again, unless a check is running; behind another view nothing is queried."""
         is_looking = self._looking is not None and not self._looking.is_finished
         if (
             self.is_live
@@ -186,7 +185,7 @@ class AlertsView(TableView):
             self.check()
 
     def check(self) -> None:
-        """Look at all that is watched, beside the event loop."""
+        """Check everything that is watched, beside the event loop."""
         self._check_started = self.now().timestamp()
         self._looking = start_worker(self, self._check, exclusive=True, group="alerts")
 
@@ -271,14 +270,14 @@ class AlertsView(TableView):
             self.notify("this alert is not about a job", timeout=3)
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
-        """The job it is about; else all there is to say of it."""
+        """Open the alert's job; else show all its details."""
         if self.pointed_job() is not None:
             self.do_detail()
         else:
             self.do_whole_alert()
 
     def do_whole_alert(self) -> None:
-        """All there is to say of what is pointed at."""
+        """Show all details of the selected alert."""
         row = self.rows.cursor_row
         if row is None:
             return

@@ -1,8 +1,8 @@
-"""What one value looks like in a table cell: its words, a sign beside every colour, a style name.
+"""Cells of a table: text of one value, a sign beside every colour, a style name.
 
-A cell function takes a value (None: not known) and the row it stands in, and answers plain text,
-never markup: a `str`, a `(str, style name)`, a list of such pairs, or a `rich.text.Text`. Style
-names are those of `CELL_STYLES`.
+A cell function takes a value (None: unknown) and its row, and returns plain text, never markup: a
+`str`, a `(str, style name)`, a list of such pairs, or a `rich.text.Text`. Style names are those of
+`CELL_STYLES`.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def state_cell(value: str | None, row: RowContext) -> Cell:
 
 
 def text_cell(value: object, row: RowContext) -> Cell:
-    """Anything a cluster said, made visible; lists are joined with commas."""
+    """Return any text of a cluster, made visible; lists are joined with commas."""
     if value is None:
         return _missing()
     if isinstance(value, list):
@@ -145,7 +145,7 @@ def text_cell(value: object, row: RowContext) -> Cell:
 
 
 def muted_cell(value: object, row: RowContext) -> Cell:
-    """As `text_cell`, for what matters less."""
+    """Return a cell of `text_cell` in the muted style, for values that matter less."""
     cell = text_cell(value, row)
     return (cell, MUTED) if isinstance(cell, str) else cell
 
@@ -166,7 +166,7 @@ def duration_cell(value: float | None, row: RowContext) -> Cell:
 
 
 def default_cell(column: ColumnSpec, kind: FieldType) -> CellFunction:
-    """How a column's cells are drawn where a view has no way of its own."""
+    """Return the cell function of a column for which a view has none of its own."""
     if (text := column.text) is not None:
         return lambda value, row: visible(text(row)) or _missing()
     if column.total:
@@ -188,7 +188,7 @@ def default_cell(column: ColumnSpec, kind: FieldType) -> CellFunction:
 
 
 def age_cell(clock: Clock) -> CellFunction:
-    """How long ago an instant was by `clock` (which answers with a time zone): `4 min`."""
+    """Return a cell function for an instant's age by `clock`, which has a time zone: `4 min`."""
 
     def age(value: datetime | None, row: RowContext) -> Cell:
         return _missing() if value is None else format_age((clock() - value).total_seconds())
@@ -229,7 +229,7 @@ def short_instant(value: datetime, now: datetime, zone: tzinfo | None = None) ->
 
 
 def short_deadline(value: datetime, now: datetime, zone: tzinfo | None = None) -> str:
-    """As short_instant, of the minute that `value` is not after."""
+    """Format an instant with `short_instant`, rounded up to the next minute."""
     part = timedelta(seconds=value.second, microseconds=value.microsecond)
     try:
         return short_instant(value - part + timedelta(minutes=1) if part else value, now, zone)
@@ -255,7 +255,7 @@ def usage_cell(total: str, *, digits: int = 7, bar: int = 5) -> CellFunction:
 
 
 def memory_usage_cell(total: str, *, digits: int = 10, bar: int = 5) -> CellFunction:
-    """As `usage_cell`, for bytes: `12G/64G ━────`."""
+    """Return a cell function for bytes used of `total`: `12G/64G ━────`."""
 
     def usage(value: float | None, row: RowContext) -> Cell:
         whole = row.get(total)

@@ -1,4 +1,4 @@
-"""Where one types: a filter after '/', a command after ':', what a view asks for."""
+"""Input line: a filter after '/', a command after ':', a value that a view requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HISTORY = 50
 # Mode, then text.
 Enter = Callable[[str, str], Awaitable[None]]
 Leave = Callable[[str], Awaitable[None]]
-# What was typed, to who asked for it; a complaint, or '' where it will do.
+# Passes the typed text to the caller; returns a complaint, or '' where it is accepted.
 Take = Callable[[str], str]
 
 
@@ -60,9 +60,7 @@ class _Field(TextInput):
 
 
 class CommandBar(Horizontal):
-    """Hidden until something is typed; `mode` is '/' or ':', or the name of a line that a view asks
-    for.
-    """
+    """Bar hidden until something is typed; `mode` is '/' or ':', or the name of a view's prompt."""
 
     DEFAULT_CSS = """
     CommandBar { height: 1; display: none; padding: 0 1; background: $surface; }
@@ -79,7 +77,7 @@ class CommandBar(Horizontal):
     ]
 
     class Typed(Message):
-        """What stands in the bar after a key."""
+        """Posted with the content of the bar after a key."""
 
         def __init__(self, mode: str, value: str) -> None:
             super().__init__()
@@ -158,7 +156,7 @@ class CommandBar(Horizontal):
         self.display = False
 
     def complain(self, text: str) -> None:
-        """Say, beside what is typed, what is wrong with it."""
+        """Show an error beside the typed text."""
         self.query_one("#complaint", Static).update(
             Text(visible(text), overflow="ellipsis", no_wrap=True)
         )
@@ -170,7 +168,7 @@ class CommandBar(Horizontal):
             del past[:-_HISTORY]
 
     def mode_history(self, mode: str) -> list[str]:
-        """What was entered in a mode, the newest last."""
+        """Return the entries of a mode, the newest last."""
         return self._past.setdefault(mode, [])
 
     @property

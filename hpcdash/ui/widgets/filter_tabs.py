@@ -40,7 +40,7 @@ class FilterTabs(Line):
         tabs = [(ALL, ""), *filters]
         at = next((at for at, (_, text) in enumerate(tabs) if text == present), 0)
         room = self.size.width or self.app.size.width - 2
-        # As many as lead up to the present one go as it takes to have that on the line.
+        # Tabs before the present one are left out until it fits on the line.
         first = 0
         while first < at and sum(_cells(label) for label, _ in tabs[first : at + 1]) > room:
             first += 1

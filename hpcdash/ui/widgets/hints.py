@@ -20,11 +20,10 @@ _SECONDS = 20.0
 
 
 class TourHint(Struct, frozen=True):
-    """What to try: phrases, each with its {action}, whose keys are put there; one without its
-    action is left out.
+    """Hint of the tour: phrases with {action}, replaced by its keys.
 
-    Doing one of `done_by` goes on to the next hint. In `views` it holds what the phrases say; None:
-    wherever the keys are.
+    A phrase whose action has no key is left out. One of the actions `done_by` moves on to the next
+    hint. The phrases apply in `views`; None: wherever the keys are.
     """
 
     phrases: tuple[str, ...]
@@ -143,8 +142,7 @@ class Tour(Line):
             self._show(self._shown_hint, actions)
 
     def _show(self, hint: TourHint, actions: frozenset[str]) -> None:
-        # Which of the hints fits here is no matter of their order: what counts is how many are done
-        # with.
+        # The position of a hint is not its order in the list, but the number of hints done.
         number = len(self._hints) - len(self._left) + 1
         text = Text(f"{number}/{len(self._hints)} ", "bold", no_wrap=True, overflow="ellipsis")
         phrases = [
@@ -174,7 +172,7 @@ class Tour(Line):
 
 
 class Notice(Static):
-    """Words in one line or two; gone after a while, or when a person puts them away."""
+    """Text in one line or two; gone after a while, or when a person closes it."""
 
     DEFAULT_CSS = """
     Notice { height: auto; max-height: 3; width: 1fr; padding: 0 1; display: none; background: $panel; }
@@ -184,7 +182,7 @@ class Notice(Static):
         super().__init__("", markup=False)
 
     def say(self, text: str) -> None:
-        """Show some words, until the time is up."""
+        """Show a text until the time is up."""
         self.update("\n".join(map(visible, text.splitlines())))
         self.display = True
         call_after(self, _SECONDS, self.put_away)

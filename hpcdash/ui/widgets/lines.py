@@ -21,7 +21,7 @@ from hpcdash.ui.actions import Action, key_sign
 
 _GAP = " │ "
 _KEY_GAP, _GROUP_GAP = "   ", "  │  "
-# What always has its place in the line of keys, and what stands at its end.
+# Actions always on the line of keys, and those at its end.
 _FIRST = frozenset({"help"})
 _LESS_OFTEN = frozenset({"detail", "alter"})
 _USEFUL_RANK = 2
@@ -40,7 +40,7 @@ class TextInput(Input):
 
 
 class StatusPart(Struct, frozen=True):
-    """One thing the status line says, and how it says it where there is little room."""
+    """One part of the status line, with its short form for little room."""
 
     words: str
     style: str = ""
@@ -48,7 +48,7 @@ class StatusPart(Struct, frozen=True):
 
 
 class Line(Static):
-    """One line of plain content; repaints only when its words changed.
+    """One line of plain content; repaints only when its text changed.
 
     Nothing in it is ever read as markup.
     """
@@ -69,10 +69,10 @@ class Line(Static):
 
 
 class ActionLine(Line):
-    """A line some words of which name actions; a click on them is their key."""
+    """Line with texts that name actions; a click on one is its key."""
 
     class Clicked(Message):
-        """An action's words were clicked on: its `name`."""
+        """Posted after a click on an action's text: its `name`."""
 
         def __init__(self, name: str) -> None:
             super().__init__()
@@ -80,7 +80,7 @@ class ActionLine(Line):
 
     def __init__(self) -> None:
         super().__init__()
-        # The first cell of an action's words, the one after the last, and its name.
+        # The first cell of an action's text, the one after the last, and its name.
         self.places: list[tuple[int, int, str]] = []
 
     def on_click(self, event: events.Click) -> None:
@@ -91,7 +91,7 @@ class ActionLine(Line):
 
 
 class Breadcrumb(ActionLine):
-    """Where one is: cluster, view, scope, filter; on the right where else one may go."""
+    """Line of the location: cluster, view, scope, filter; on the right the other views."""
 
     DEFAULT_CSS = """
     Breadcrumb { background: $panel; color: $foreground; }
@@ -139,14 +139,14 @@ class Breadcrumb(ActionLine):
 
 
 class Hint(Line):
-    """What the row under the cursor means, in plain words."""
+    """Meaning of the row under the cursor, in plain text."""
 
     DEFAULT_CSS = """
     Hint { color: $text-muted; }
     """
 
     def show(self, text: str) -> None:
-        """The longest path in the words is cut in its middle where they do not fit."""
+        """Show a hint; the longest path in it is cut in its middle where it does not fit."""
         text = visible(text)
         excess = cell_width(text) - self.size.width
         path = (
@@ -221,9 +221,7 @@ class KeyLine(ActionLine):
 
 
 def _importance(action: Action) -> tuple[int, int]:
-    """What has its place first: help, a few keys of what is pointed at, the view's most useful
-    ones, then the rest.
-    """
+    """Return an action's order: help, keys of the selection, the view's useful keys, the rest."""
     rank = action.shown or 0
     if action.name in _FIRST:
         return 0, rank
@@ -237,9 +235,7 @@ def _key_text(action: Action) -> str:
 
 
 class Banner(Static):
-    """What is wrong, in up to four lines: what happened, its own words, what is shown meanwhile,
-    the next step.
-    """
+    """Error in up to four lines: event, its own text, the data shown meanwhile, the next step."""
 
     DEFAULT_CSS = """
     Banner {

@@ -37,7 +37,7 @@ PARTS = ("comment", "string", "keyword", "number", "variable")
 # Reading more takes seconds.
 MOST_LETTERS = 200_000
 _SHEBANG = re.compile(r"#!\s*(?:\S*/)?(\S+)(?:\s+(?:-\S+\s+)*(\S+))?")
-# How pygments calls its tokens.
+# Pygments' names of its tokens.
 _TOKENS = (
     ("Token.Comment", "comment"),
     ("Token.Literal.String.Interpol", "variable"),
@@ -114,7 +114,7 @@ class ScriptPage(ScrollView, can_focus=True):
             self.scroll_to(0, 0, animate=False)
 
     def colour(self, parts: Sequence[Sequence[Part]]) -> None:
-        """Which parts of the lines are what."""
+        """Set the colours of parts of the lines."""
         self._colours = parts
         self.refresh()
 
@@ -165,10 +165,11 @@ class ScriptPage(ScrollView, can_focus=True):
     # -- searching
 
     def search(self, requested: str) -> int:
-        """Mark where `wanted` stands and go to the first place from the top of the page on; how
-        many there are.
+        """Mark `requested`, go to the first match from the page's top on.
 
-        Upper and lower case differ only where `wanted` has an upper-case letter.
+        Return the number of matches.
+
+        Upper and lower case differ only where `requested` has an upper-case letter.
         """
         folds = requested == requested.lower()
         needle = requested.lower() if folds else requested
@@ -232,7 +233,7 @@ class ScriptPage(ScrollView, can_focus=True):
         gutter = Segment(self._gutter(line, placed), background + self._style("gutter"))
         room = width - self._layout.gutter
         if not self.wrap and not placed.note and not placed.is_note and line.text.isascii():
-            # Of a very long line only what is on the screen is put together.
+            # Of a very long line only the part on the screen is built.
             placed = placed._replace(
                 first=min(left, placed.last), last=min(left + room, placed.last)
             )
@@ -302,7 +303,7 @@ class PageLayout(Struct, frozen=True):
 
     rows: Sequence[PlacedScriptLine]
     gutter: int
-    # Of the widest row, without the gutter.
+    # Width of the widest row, without the gutter.
     cells: int
 
 
@@ -348,7 +349,7 @@ def _note_column(lines: Sequence[ScriptLine], room: int) -> int:
 
 
 def _pieces(text: str, room: int) -> list[tuple[int, int]]:
-    """Where to cut a text, so that no piece is wider than `room` cells."""
+    """Return the pieces of a text, none wider than `room` cells, as (start, end)."""
     if _ONE_LETTER_WIDE.fullmatch(text):
         return [
             (first, min(first + room, len(text))) for first in range(0, max(1, len(text)), room)

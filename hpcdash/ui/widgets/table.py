@@ -155,9 +155,7 @@ class RowsTable(DrawnRows, can_focus=True):
         return None if self._cursor is None else row_values(self._rows.row_table(self._cursor))
 
     def hold_cursor(self) -> None:
-        """From now on the cursor returns to the row it is at whenever that is shown, until it is
-        moved or let go.
-        """
+        """Keep the cursor on its row whenever that is shown, until it is moved or released."""
         self._held = (
             None
             if self._cursor is None

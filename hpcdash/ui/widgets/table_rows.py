@@ -46,12 +46,12 @@ POINTED = frozenset({"cursor", "cursor-blurred"})
 
 
 class Column(Struct, frozen=True):
-    """How one column of the table is drawn; `width` in cells, and the least width of a flexible
-    one.
+    """Column of the table; `width` in cells, the least width of a flexible one.
 
     A column with `longest` grows from its width to that of the longest of its values, at most to
-    `longest`; a flexible one so only takes of what is left what its values need. Columns of the
-    highest `priority` are dropped first where the terminal is narrow, those of priority 0 never.
+    `longest`; a flexible one with `longest` takes of the remaining width only what its values need.
+    Columns of the highest `priority` are dropped first where the terminal is narrow, those of
+    priority 0 never.
     """
 
     key: str
@@ -114,7 +114,7 @@ def _with_room(column: Column) -> Column:
 
 
 def _cells(columns: Sequence[Column]) -> int:
-    """What columns take at least, with the gutter and the gaps."""
+    """Return the least width of the columns, with the gutter and the gaps."""
     return GUTTER + sum(column.width for column in columns) + GAP * (len(columns) - 1)
 
 
@@ -144,9 +144,7 @@ def _placed(columns: Sequence[Column], available: int) -> tuple[PlacedColumn, ..
 
 
 def _shares(requested: Sequence[int], spare: int) -> list[int]:
-    """How `spare` is split among those who want some: who wants least first, the rest in equal
-    parts.
-    """
+    """Split `spare` among requests: the smallest are met first, the rest gets equal parts."""
     shares = [0] * len(requested)
     order = sorted(range(len(requested)), key=lambda index: requested[index])
     for done, index in enumerate(order):
@@ -180,7 +178,7 @@ def fitted(column: Column, table: pa.Table, extra: int = 0) -> Column:
 
 
 class RowBlock:
-    """Some rows of a table, of which a column becomes Python values when first asked for."""
+    """Rows of a table, of which a column becomes Python values when first requested."""
 
     __slots__ = ("_columns", "_table")
 
@@ -199,7 +197,7 @@ class RowBlock:
 
 
 class Row(Mapping[str, Any]):
-    """One row, read as a mapping from column to value; a column nobody asks for costs nothing."""
+    """One row, read as a mapping from column to value; an unread column costs nothing."""
 
     __slots__ = ("_block", "_offset")
 
@@ -291,7 +289,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def _cut(pieces: Sequence[tuple[str, Style]], width: int) -> list[tuple[str, Style]]:
-    """Pieces wider than `width` cells, cut to it; the last cell says that something is missing."""
+    """Cut pieces to `width` cells; the last cell shows that something is missing."""
     remaining: list[tuple[str, Style]] = []
     room = width
     for text, style in pieces:
@@ -347,7 +345,7 @@ class IdentifiedRows:
         return self.table.slice(index, 1)
 
     def find(self, row_id: str, likely: int | None = None) -> int | None:
-        """The index of an id; looks at `likely` first, as most rows stay where they were."""
+        """Return the index of an ID; checks `likely` first, as most rows stay where they were."""
         if likely is not None and likely < self.count and self.id_at(likely) == row_id:
             return likely
         ids = self.ids()
@@ -355,10 +353,9 @@ class IdentifiedRows:
         return None if index < 0 else index
 
     def position_near(self, row_id: str | None, index: int | None) -> int | None:
-        """Where a row that was at `index` is now, or what stands in its place; the first row where
-        there was none.
+        """Return the present index of a row that was at `index`, or of the row in its place.
 
-        None in an empty table.
+        The first row where there was none; None in an empty table.
         """
         if self.count == 0:
             return None
@@ -382,12 +379,12 @@ class IdentifiedRows:
         return top
 
     def missing(self, requested: Iterable[str]) -> frozenset[str]:
-        """Those of some ids that no row has."""
+        """Return the requested IDs that no row has."""
         ids = frozenset(requested)
         return ids.difference(self._which(ids)) if ids else ids
 
     def _which(self, requested: Iterable[str]) -> set[str]:
-        """Those of some ids that a row has."""
+        """Return the requested IDs that a row has."""
         ids = self.ids()
         return set(ids.filter(pc.is_in(ids, value_set=pa.array(requested, ids.type))).to_pylist())
 
@@ -437,7 +434,7 @@ class RowPainter:
         return Strip.join([titles.crop(0, start), count, titles.crop(end)])
 
     def placeholder(self, message: str, width: int) -> Strip:
-        """Words in the middle of a line."""
+        """Return text in the middle of a line."""
         text = shortened(visible(message), width)
         left = (width - cell_width(text)) // 2
         style = self._style("placeholder")
@@ -559,7 +556,7 @@ class DrawnRows(ScrollView):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns asked for, those that do not fit too."""
+        """Requested columns, including those that do not fit."""
         return self._columns
 
     @property
@@ -619,9 +616,7 @@ class DrawnRows(ScrollView):
         return strip
 
     def _refresh_changed_lines(self) -> None:
-        """Marks for painting the lines that look different from what was painted last: little goes
-        over a slow line.
-        """
+        """Mark lines for painting that look different: little goes over a slow connection."""
         for y in range(self.size.height):
             if self._painted.get(y) != self._line(y):
                 self.refresh_line(y + self.scroll_offset.y)

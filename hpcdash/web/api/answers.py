@@ -1,4 +1,4 @@
-"""What programs are answered, as JSON and as Prometheus reads it."""
+"""Answers for programs, as JSON and in Prometheus's format."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ _USABLE = (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED)
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):
-    """What went wrong, as the command line says it: what was run, how it ended, its own words, what
-    to do next.
-    """
+    """Error in the form of the command line: command, result, own output, next step."""
 
     message: str
     next_step: str | None = None
@@ -63,7 +61,7 @@ class Error(msgspec.Struct, kw_only=True):
 
 
 class Envelope(msgspec.Struct, kw_only=True):
-    """What begins each answer about a cluster."""
+    """First fields of each answer about a cluster."""
 
     schema: int = 1
     cluster: str
@@ -102,9 +100,9 @@ class LaunchesAnswer(Envelope, kw_only=True):
 
 
 class TerminationAnswer(Envelope, kw_only=True):
-    """`done`: whether its job was cancelled; null where the scheduler's answer was lost.
+    """Result of a termination; `done`: whether its job was cancelled.
 
-    `words` are its own.
+    It is null where the scheduler's answer was lost. `words` is the scheduler's message.
     """
 
     id: str
@@ -156,7 +154,7 @@ class LogPage(msgspec.Struct, kw_only=True):
 
 
 class CallFailure(msgspec.Struct, kw_only=True):
-    """What a function raised, and where."""
+    """Exception of a function, with its traceback."""
 
     type: str
     message: str
@@ -164,8 +162,9 @@ class CallFailure(msgspec.Struct, kw_only=True):
 
 
 class ResultAnswer(msgspec.Struct, kw_only=True):
-    """What the function of a launch, or of a task of its array, returned; `failure` where it raised
-    in place of it.
+    """Result of the function of a launch, or of a task of its array.
+
+    `failure` is its exception where it raised one.
     """
 
     schema: int = 1
@@ -177,7 +176,7 @@ class ResultAnswer(msgspec.Struct, kw_only=True):
 
 
 class ServerHealth(msgspec.Struct, kw_only=True):
-    """`status` is `ok`, or `degraded` where the cluster did not answer when it was asked last."""
+    """Health: `status` is `ok`, or `degraded` where the cluster did not answer the last query."""
 
     schema: int = 1
     status: str
@@ -285,8 +284,10 @@ def build_error(error: HpcdashError) -> Error:
 
 
 def http_status(error: HpcdashError) -> int:
-    """404 not there, 403 not allowed, 409 refused as things are, 413 too large, 422 cannot be
-    asked, 429 too often, 503 no answer.
+    """Return the HTTP status of an error.
+
+    404 missing, 403 not allowed, 409 refused in the present state, 413 too large, 422 impossible,
+    429 too often, 503 no answer.
     """
     match error:
         case NoSuchLaunch() | NoSuchJob() | NoLog() | NoResult():

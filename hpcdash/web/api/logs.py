@@ -23,7 +23,7 @@ MOST_LINES = 100_000
 _FIRST_BYTES = 64 << 10
 # Proxies and readers close what is silent for longer.
 _SILENT_SECONDS = 15.0
-# Of a file that ended in the middle of a letter the rest may still come.
+# The rest of a letter at the end of a file may still come.
 _QUIET_SECONDS = 2.0
 
 
@@ -34,7 +34,7 @@ class LogReader(Struct, frozen=True):
     stream: str
 
     async def read(self, offset: int) -> LogPage:
-        """What comes from an offset on, at most MOST_BYTES. Raises NoLog."""
+        """Read a page from an offset on, at most MOST_BYTES. Raises NoLog."""
         return self.page(await self.file.read(offset, MOST_BYTES))
 
     async def read_last(self, lines: int) -> LogPage:
@@ -70,7 +70,7 @@ class LogReader(Struct, frozen=True):
 
 
 def _start_of_lines(content: bytes, lines: int) -> int:
-    """Where the last lines begin."""
+    """Return the offset at which the last lines begin."""
     position = len(content) - 1 if content.endswith(b"\n") else len(content)
     for _ in range(lines):
         position = content.rfind(b"\n", 0, max(position, 0))
@@ -105,7 +105,7 @@ async def follow(
         )
         await asyncio.sleep(0.0 if has_ended else wait)
         try:
-            # Before the look: what is written last comes before the end.
+            # Before the check: the last output comes before the end.
             seen = await state()
             chunk = await reader.file.read(offset, MOST_BYTES)
         except HpcdashError as error:

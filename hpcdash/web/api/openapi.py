@@ -1,4 +1,4 @@
-"""What the API takes and answers, as an OpenAPI document and as a page for people."""
+"""Requests and answers of the API, as an OpenAPI document and as a page for people."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 _REF = "#/components/schemas/{name}"
 _TEXT: Json = {"type": "string"}
 _TEXTS: Json = {"type": "array", "items": _TEXT}
-# What a field's annotation says of its key's JSON; of others the key's reader says what it takes.
+# JSON form of a key by its field's annotation; for others by the key's reader.
 _BY_TYPE: Mapping[str, Json] = {
     "str": _TEXT,
     "bool": {"type": "boolean"},

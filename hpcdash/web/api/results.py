@@ -20,7 +20,7 @@ class PickledResult(HpcdashError):
 
 
 async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailure:
-    """What the function returned, or how it failed.
+    """Return the function's result, or its failure.
 
     Raises NoResult where it has left nothing, PickledResult, ResultTooLarge, and UnreadableOutput
     for what is no JSON.
@@ -49,7 +49,7 @@ async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailu
         )
         raise NoResult("the function has left no result", step)
     try:
-        # What a pickle there holds is left alone.
+        # The content of a pickle there is left alone.
         return msgspec.json.decode(failure, type=CallFailure)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableOutput(f"{files.failure.place} does not tell a failure: {error}") from None

@@ -1,5 +1,4 @@
-"""Answers programs over HTTP: launches, their logs, jobs and resources, for whoever comes with a
-token.
+"""API for programs over HTTP: launches, their logs, jobs and resources, for clients with a token.
 
 Requests and answers are JSON alone; nothing that a job wrote is run, imported or unpickled.
 """
@@ -48,12 +47,12 @@ from hpcdash.web.api.tokens import Client, Tokens
 from hpcdash.web.local_server import LocalServer, refuse_request
 
 MOST_CONNECTIONS = 512
-# Of a connection that has sent no whole request.
+# Time limit of a connection that has sent no whole request.
 CONNECTION_SECONDS = 30.0
 # Files that a request brings are base64, a third longer than they are.
 MOST_BODY_BYTES = 8 << 20
-# Of one client, so that none is in the way of another: bodies held at once, results read at once,
-# logs followed.
+# Limits of one client, so that none blocks another: bodies held at once, results read at once, logs
+# followed.
 _MOST_BODIES = 2
 _MOST_RESULTS = 2
 MOST_FOLLOWERS = 64
@@ -72,7 +71,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Server": "hpcdash",
 }
-# What tells nothing of anybody.
+# Paths without private information.
 _OPEN = frozenset({"/", "/openapi.json", "/health"})
 _LAUNCH = "/launches/{id:[0-9a-f]{32}}"
 _CLIENT: web.RequestKey[Client] = web.RequestKey("client", Client)
@@ -136,7 +135,7 @@ class ApiServer:
         )
 
     async def start(self, listening: socket.socket) -> None:
-        """Serve whoever connects to a listening socket."""
+        """Serve the clients of a listening socket."""
         if not self._is_read_only:
             self._launches.start()
         await self._server.start(listening)
@@ -164,10 +163,10 @@ class ApiServer:
             why = "the body is not what its Content-Encoding or Transfer-Encoding names"
             answer = _plain_error(400, why)
         except ConnectionError:
-            # Whoever asked is gone, or was too slow.
+            # The client is gone, or was too slow.
             raise
         except Exception as error:
-            # What a client can do with a traceback is nothing good.
+            # A client has no good use for a traceback.
             self._report(error)
             answer = _plain_error(500, "something went wrong in hpcdash itself")
         resource = request.match_info.route.resource
@@ -184,8 +183,8 @@ class ApiServer:
         try:
             client = self._client(request)
         except ConfigError as error:
-            # Whoever asks is nobody yet: where the file is and what is wrong with it is told here
-            # alone.
+            # The client is not identified yet: the file's path and its problem are only reported
+            # here.
             if error.message != self._tokens_problem:
                 self._report(error)
             self._tokens_problem = error.message
@@ -198,7 +197,7 @@ class ApiServer:
             )
         request[_CLIENT] = client
         if request.method == "POST":
-            # Read before it counts as busy: a slow one is closed in time. A few at once are kept in
+            # Read before it counts as busy: a slow one is closed in time. A few at once are held in
             # memory.
             async with self._bodies[client.name]:
                 await request.read()
@@ -404,12 +403,12 @@ class ApiServer:
             async for event in follow(reader, first, self._session.store.budget, state):
                 await events.write(event)
         except ConnectionError:
-            # Nobody reads any more.
+            # The client has gone.
             pass
         except Exception as error:
             if not events.prepared:
                 raise
-            # No other answer can follow what was sent: without `end`, whoever reads comes again.
+            # No other answer can follow the sent part: without `end` the reader comes again.
             self._report(error)
         return events
 
@@ -449,7 +448,7 @@ class ApiServer:
         )
 
 
-# -- what is asked for
+# -- parameters
 
 
 def _query(request: web.Request, **readers: Callable[[str], Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from hpcdash.config.request import text_list
 from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.errors import ConfigError
 
-# As `openssl rand -hex 32` or Python's secrets.token_urlsafe(32) print them.
+# Output of `openssl rand -hex 32` or Python's secrets.token_urlsafe(32).
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,512}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NEXT_STEP = (
@@ -31,16 +31,14 @@ _NEXT_STEP = (
 
 
 class Client(Struct, frozen=True):
-    """Whose a token is: `name` is its table in the file."""
+    """Owner of a token: `name` is its table in the file."""
 
     name: str
     accounts: tuple[str, ...]
 
 
 class Tokens:
-    """The tokens of a file, which is read again once it has changed: one that is taken out lets
-    nobody in any more.
-    """
+    """Tokens of a file, which is reread after a change: a removed token admits nobody any more."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -49,9 +47,9 @@ class Tokens:
         self._clients: Mapping[bytes, Client] = {}
 
     def find(self, token: str) -> Client | None:
-        """The client that comes with a token, None for nobody.
+        """Return the client with a token, None for an unknown token.
 
-        Raises ConfigError where the file is not to be used.
+        Raises ConfigError where the file is unusable.
         """
         self.read()
         given = _digest(token)
@@ -62,7 +60,7 @@ class Tokens:
         return found
 
     def read(self) -> None:
-        """Read the file where it has changed. Raises ConfigError, and then nobody is let in."""
+        """Read the file if it has changed. Raises ConfigError, and then nobody is admitted."""
         named = shown_path(self._file)
         try:
             descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

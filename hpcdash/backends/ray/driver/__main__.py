@@ -1,8 +1,7 @@
-"""`python -m slice_driver`: takes slices, runs the request's command on all of their workers, and
-tries again.
+"""`python -m slice_driver`: takes slices, runs the request's command on their workers, and retries.
 
-The request is request.json in the working directory. Lines that begin with "hpcdash:" say what
-becomes of it.
+The request is request.json in the working directory. Lines that begin with "hpcdash:" report its
+progress.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ from slice_driver.status import (
     with_record,
 )
 
-# How long more slices than the least are waited for once the least are there.
+# Wait for more slices than the least once the least are acquired.
 _GATHER_SECONDS = 30.0
-# How often a waiting run says so and looks again.
+# Interval at which a waiting run logs its state and checks again.
 _WAIT_SECONDS = 60.0
 # The workers of a new slice join one after the other.
 _FIRST_LOOK_SECONDS = 5.0
@@ -66,8 +65,7 @@ _LIBRARY = "hpcdash-job.zip"
 PACKAGE = "HPCDASH_PACKAGE"
 _OWN = ("CPU", "GPU", "TPU", "memory", "object_store_memory")
 _NEVER_A_SLICE = re.compile("node:|accelerator_type:|TPU-.+-head")
-# Where Ray keeps its record of a job. Source: ray/dashboard/modules/job/common.py
-# JobInfoStorageClient.
+# Key of Ray's record of a job. Source: ray/dashboard/modules/job/common.py JobInfoStorageClient.
 _RECORD_KEY, _RECORD_NAMESPACE = "_ray_internal_job_info_", b"job"
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 # Successes that come one by one are published together.
@@ -77,7 +75,7 @@ _NOTICE_SECONDS = 5.0
 _CONNECT_SECONDS = 2.0
 # Free slices to grow into are obtained within this time.
 _GROW_SECONDS = 10.0
-# What workers wrote last comes a little after they have ended.
+# The last output of workers comes a little after they have ended.
 _LAST_LINES_SECONDS = 1.0
 
 
@@ -87,7 +85,7 @@ def report(text: str) -> None:
 
 @ray.remote(num_cpus=0, max_restarts=0, max_concurrency=2)
 class SliceHead:
-    """Holds the head resource of one slice: nobody else takes the slice meanwhile."""
+    """Holder of the head resource of one slice, so that no other job takes the slice meanwhile."""
 
     def __init__(self) -> None:
         self._is_over = threading.Event()
@@ -109,7 +107,7 @@ class SliceHead:
         return self._begun
 
     def hold(self) -> None:
-        """Whoever waits for it learns when the slice is not held any more."""
+        """Block until the slice is released, so that a waiting caller learns it."""
         self._is_over.wait()
 
     def let_go(self) -> None:
@@ -172,8 +170,7 @@ def run_worker(
 
 @dataclass
 class Slice:
-    """One slice that is held: its actor, what it told, and what is ready once it does not hold it
-    any more.
+    """Held slice: its actor, its facts, and the reference that is ready once it is released.
 
     `places` are (address, port, node ID) of its workers, the head's first.
     """
@@ -266,11 +263,10 @@ class SliceRun:
         self.publish(self.status)
 
     def acquire(self, remaining: Sequence[Slice]) -> list[Slice]:
-        """As many slices as can be had of the sizes that are wanted, or those that are held
-        already.
+        """Acquire as many slices as are available of the requested sizes, or keep `remaining`.
 
-        Waits for the least, and says so. Those that do not suffice are let go again and again: a
-        run that waits for them may hold what this one waits for.
+        Waits for the smallest size, and logs so. Slices that do not suffice are released again and
+        again: a run that waits for them may hold those that this one waits for.
         """
         found = list(remaining)
         pending = {} if remaining else self._request_slices(max(self.sizes))
@@ -340,7 +336,7 @@ class SliceRun:
         return f"{text}, after {seconds / 60:.0f} min"
 
     def _request_slices(self, count: int) -> dict[Any, Any]:
-        """Heads of slices that are waited for, by what they will tell."""
+        """Return the requested heads of slices, by the reference of their facts."""
         actor: Any = SliceHead
         resources = {self.request["head_resource"]: 1}
         heads = [actor.options(resources=resources).remote() for _ in range(count)]
@@ -368,7 +364,7 @@ class SliceRun:
             }
             for rank, (_, _, node) in enumerate(held.places, index * self.workers):
                 variables = self.variables(rank, len(slices), addresses, index)
-                # Rank 0 has to be where MASTER_ADDR says.
+                # Rank 0 has to be on MASTER_ADDR.
                 worker = run_worker.options(
                     resources=resources,
                     name=task_name(self.attempts.number, rank),
@@ -453,7 +449,7 @@ class SliceRun:
 
     @property
     def look(self) -> float:
-        """Seconds from one look for more slices to the next."""
+        """Seconds between two checks for more slices."""
         return min(_LOOK_SECONDS, self.grows_every)
 
     def lost(self, slices: Sequence[Slice], *, is_probed: bool = False) -> str:
@@ -527,7 +523,7 @@ class SliceRun:
     def variables(
         self, rank: int, slices: int, addresses: Sequence[str], index: int
     ) -> dict[str, str]:
-        """What a worker's command finds in its environment."""
+        """Return the environment variables of a worker's command."""
         return {
             # Lines are seen as they are written.
             "PYTHONUNBUFFERED": "1",
@@ -555,7 +551,7 @@ def _takes_connections(address: str, port: int) -> bool:
 
 
 def _outcome(reference: Any, worker: str, timeout: float | None = None) -> tuple[Outcome, str]:
-    """How a worker ended, and its node's address, '' where that is not known."""
+    """Return the outcome of a worker, and its node's address, '' where that is unknown."""
     try:
         code, is_preempted, node = ray.get(reference, timeout=timeout)
     except ray.exceptions.GetTimeoutError:

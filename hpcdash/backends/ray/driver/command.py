@@ -32,7 +32,7 @@ def remove_lockfile() -> None:
 
 
 def is_preempted() -> bool:
-    """Whether the cloud says that this machine is being taken away; False where nobody answers."""
+    """Whether the cloud reports that this machine is being taken away; False without a response."""
     requested = urllib.request.Request(_PREEMPTED, headers={"Metadata-Flavor": "Google"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -43,11 +43,11 @@ def is_preempted() -> bool:
 
 
 def container_argv(requested: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
-    """The words of docker (or podman) before the command: a sibling of the container that Ray
-    itself may run in.
+    """Return the arguments of docker (or podman) before the command.
 
-    `wanted` has its program, name, image, binds and whether to pull. Variables are named alone: the
-    program takes their values from its own environment, so none stands in the process list.
+    The container is a sibling of the one that Ray itself may run in. `requested` has its program,
+    name, image, binds and whether to pull. Only variables' names are passed: the program takes
+    their values from its own environment, so none is in the process list.
     """
     parts = [
         requested["program"],
@@ -70,7 +70,7 @@ def container_argv(requested: Mapping[str, Any], environment: Mapping[str, str])
 
 
 def remove_container(program: str, name: str) -> None:
-    """Of this attempt, or one that an earlier one left."""
+    """Remove the container of this attempt, or one left by an earlier attempt."""
     subprocess.run(
         [program, "rm", "-f", name],
         stdout=subprocess.DEVNULL,
@@ -82,11 +82,10 @@ def remove_container(program: str, name: str) -> None:
 def run(
     argv: Sequence[str], environment: Mapping[str, str], *, node: str, container: str = ""
 ) -> int:
-    """The exit status of a command with these variables over this process's own; 128 + signal as a
-    shell has it.
+    """Run a command and return its exit status; 128 + signal like a shell.
 
-    `node` tells the nodes of a machine apart; `container` is the name of the one that the command
-    starts, '' for none.
+    The variables override this process's own. `node` identifies the node of a machine; `container`
+    is the name of the container that the command starts, '' for none.
     """
     lock = lock_path(node)
     # Ray kills the children of a worker that it ends, and none of theirs: what ends the command is
@@ -133,7 +132,7 @@ def _supervise(grace_seconds: float, lock: str, container: str, argv: Sequence[s
 
     signal.signal(signal.SIGTERM, end)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    # What the last attempt started here may still be saving: the chips are its own until it has
+    # The process of the last attempt may still be saving here: the chips are its own until it has
     # ended.
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:

@@ -1,6 +1,6 @@
-"""Whether an attempt was preempted or failed, how often it is tried again, and when it grows.
+"""Outcome of an attempt, preempted or failed, the number of retries, and the time of growth.
 
-Asks nothing.
+Queries nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any
 
 HEAD_RESOURCE = re.compile("TPU-(.+)-head")
 SUCCEEDED, PREEMPTED, FAILED, CANCELLED = "succeeded", "preempted", "failed", "cancelled"
-# What Ray raises when a node, a worker's process or its actor is lost, by the names of its
-# exceptions.
+# Ray's exceptions after the loss of a node, a worker's process or its actor, by name.
 _LOST = frozenset(
     (
         "NodeDiedError",
@@ -31,7 +30,7 @@ _LOST = frozenset(
     )
 )
 _CANCELLED = frozenset(("TaskCancelledError",))
-# What the memory monitor says of a node where it kills.
+# Message of the memory monitor on a node where it kills.
 _MEMORY = re.compile(r"was (\S+) used / (\S+) limit")
 _ADDRESS = re.compile(r"Node IP: ([0-9A-Fa-f.:]{2,64})\b")
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 300.0
@@ -41,8 +40,9 @@ _SHORT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one worker ended: `kind` is one of the four words, `words` says why, `code` is the
-    command's exit status.
+    """Outcome of one worker: `kind` is one of the four constants, `words` the reason.
+
+    `code` is the command's exit status.
     """
 
     kind: str
@@ -52,9 +52,10 @@ class Outcome:
 
 
 def error_outcome(worker: str, names: Sequence[str], text: str) -> Outcome:
-    """Of what Ray raised for a worker: `names` are the exception's class and its bases.
+    """Build the outcome of an exception that Ray raised for a worker.
 
-    A worker that ran out of memory failed: on another slice it would again.
+    `names` are the exception's class and its bases. A worker that ran out of memory failed: on
+    another slice it would again.
     """
     if _CANCELLED & set(names):
         return Outcome(CANCELLED, worker, text)
@@ -64,8 +65,9 @@ def error_outcome(worker: str, names: Sequence[str], text: str) -> Outcome:
 
 
 def error_text(names: Sequence[str], text: str) -> str:
-    """What Ray raised, in a line: `names` are the exception's class and its bases, `text` is all
-    that it says.
+    """Return Ray's exception in one line.
+
+    `names` are the exception's class and its bases, `text` is its full text.
     """
     if "OutOfMemoryError" in names and (reported := _MEMORY.search(text)):
         return (
@@ -75,14 +77,12 @@ def error_text(names: Sequence[str], text: str) -> str:
         address = _ADDRESS.search(text)
         return f"its node {address[1]} died" if address else "its node died"
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
-    # A task's own exception stands below its traceback; what Ray says begins with what happened.
+    # A task's own exception is below its traceback; Ray's own messages begin with the event.
     return f"{names[0]}: {lines[-1 if 'RayTaskError' in names else 0]}"
 
 
 def exit_outcome(worker: str, code: int, *, is_preempted: bool) -> Outcome:
-    """Of a command that ended; `is_preempted`: the cloud says that its machine is being taken
-    away.
-    """
+    """Build the outcome of an exited command; `is_preempted`: the cloud takes its machine away."""
     if code == 0:
         return Outcome(SUCCEEDED, worker, code=code)
     if is_preempted:
@@ -105,8 +105,9 @@ def verdict(outcomes: Sequence[Outcome]) -> Outcome:
 
 @dataclass(frozen=True)
 class Attempts:
-    """What became of the attempts so far, each kind with its own limit; `short` of them in a row
-    ended soon.
+    """Counts of the attempts so far, each kind with its own limit.
+
+    `short` of them in a row ended soon.
     """
 
     most_preemptions: int
@@ -117,7 +118,7 @@ class Attempts:
 
     @property
     def number(self) -> int:
-        """Of the attempt to come or that runs, from 1 on."""
+        """Number of the running or next attempt, from 1 on."""
         return self.preempted + self.failed + 1
 
     @property
@@ -144,7 +145,7 @@ class Attempts:
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait before the next attempt: longer after each that ended soon."""
+        """Pause before the next attempt in seconds: longer after each that ended soon."""
         if not self.short:
             return 0.0
         return min(_FIRST_PAUSE_SECONDS * 2.0 ** (self.short - 1), _LONGEST_PAUSE_SECONDS)
@@ -165,15 +166,14 @@ def may_grow(
     after: float,
     every: float,
 ) -> bool:
-    """Whether to look for a larger size now: each `every` seconds, at the earliest `after` the last
-    change.
-    """
+    """Whether to check for a larger size now: `every` seconds, and `after` the last change."""
     return size < max(sizes) and now - changed_at >= after and now - looked_at >= every
 
 
 def slice_variables(slice_index: int, addresses: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """What several slices need to find each other: `addresses` has the first worker of each
-    slice.
+    """Return the variables with which several slices find each other; () for a single slice.
+
+    `addresses` has the first worker of each slice.
     """
     if len(addresses) < 2:
         return ()
@@ -207,9 +207,9 @@ def describe_slice(nodes: Sequence[Mapping[str, Any]], pod: str, head: str) -> d
 
 
 def slice_problem(found: Mapping[str, Any], workers: int, request: Mapping[str, Any]) -> str:
-    """Why a slice, of slice_of, cannot be used; '' where it can.
+    """Return why a slice of slice_of cannot be used; '' where it can.
 
-    `workers` are those that answer.
+    `workers` is the number of workers that respond.
     """
     pod, heads, tpus = found["pod"], found["heads"], found["tpus"]
     if heads > 1:

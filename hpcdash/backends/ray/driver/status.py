@@ -1,8 +1,7 @@
-"""What the driver says of its run where lists of jobs see it, and how it labels what its workers
-write. Asks nothing.
+"""Status record of the driver's run for lists of jobs, and labels of its workers' output.
 
-The run is a record in the job's metadata, which the Jobs API returns with each job: it costs no
-request of its own, and stays when the driver, its node or its log is gone.
+Queries nothing. The record is in the job's metadata, which the Jobs API returns with each job: it
+costs no request of its own, and remains after the driver, its node or its log is gone.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ class LabelledStream:
 
 @dataclass
 class SliceRunStatus:
-    """How a run stands: its attempt with the slices it has, and how each of its workers is.
+    """Status of a run: its attempt with the slices it has, and the state of each worker.
 
-    Workers are counted over all slices, from 0. `waiting` says what it waits for, '' while an
+    Workers are counted over all slices, from 0. `waiting` is what the run waits for, '' while an
     attempt runs.
     """
 
@@ -71,7 +70,7 @@ class SliceRunStatus:
     began: float | None = None
     # Worker → (how it ended, why, its exit status, its node), of this attempt.
     ended: dict[int, tuple[str, str, int | None, str]] = field(default_factory=dict)
-    # How the attempts before this one ended, the last one last.
+    # Outcomes of the attempts before this one, the last one last.
     past: list[str] = field(default_factory=list)
 
     def record(self) -> str:
@@ -118,7 +117,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def format_not_started(workers: Sequence[int]) -> str:
-    """Which tasks of an attempt have not started, and why that may be; '' of none."""
+    """Return which tasks of an attempt have not started, with possible causes; '' for none."""
     if not workers:
         return ""
     have = f"worker {workers[0]} has" if len(workers) == 1 else f"workers {ranges(workers)} have"
@@ -161,10 +160,10 @@ def format_waiting(
     cluster: dict[str, float],
     near: Sequence[str],
 ) -> str:
-    """What a run waits for, and whether the cluster has as much: `cluster` are its resources,
-    `near` its slice types.
+    """Return what a run waits for, and whether the cluster has as much.
 
-    `waiting for 8 slices of v4-16: 1 found so far; the cluster has 2 in all`.
+    `cluster` are its resources, `near` its slice types. `waiting for 8 slices of v4-16: 1 found so
+    far; the cluster has 2 in all`.
     """
     text = f"waiting for {requested} slice{'' if requested == 1 else 's'} of {kind}: {found} found so far"
     total = int(cluster.get(head_resource, 0))

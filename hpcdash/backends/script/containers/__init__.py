@@ -1,4 +1,4 @@
-"""How a command runs in a container on a node: one way for each runtime."""
+"""Commands in a container on a node: one module for each runtime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcdash.errors import UsageError
 
 __all__ = ["ContainerCommand", "Word", "container_command", "login_file", "pyxis_options"]
 
-# Of the embedded queue: it finds a job's processes by it.
+# Variable of the embedded queue: it finds a job's processes by it.
 _ATTEMPT = "HPCDASH_ATTEMPT"
 VISIBLE_DEVICES = (
     "CUDA_VISIBLE_DEVICES",
@@ -45,13 +45,13 @@ def container_command(
     image_root: str = "",
     login: str = "",
 ) -> ContainerCommand:
-    """What one node runs so that `command` runs in the container; without one, the command itself.
+    """Build the command of one node that runs `command` in the container.
 
-    `binds` are added to the container's own. `scheduler_variables` are names or prefixes (`PBS_*`)
-    that a runtime which passes on nothing is to pass on, as are the variables of visible devices;
-    so are those of `environment` without a value. `login` is the path of a file made of
-    `login_file()`. Raises UsageError for an image, a bind or a variable that cannot be given to the
-    runtime.
+    Without a container it is the command itself. `binds` are added to the container's own.
+    `scheduler_variables` are names or prefixes (`PBS_*`) to pass on in a runtime that passes on
+    nothing, like the variables of visible devices and those of `environment` without a value.
+    `login` is the path of a file made of `login_file()`. Raises UsageError for an image, a bind or
+    a variable that cannot be passed to the runtime.
     """
     split, command_arguments = split_environment(environment), words(command)
     if not command_arguments:

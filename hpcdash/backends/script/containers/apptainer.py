@@ -61,9 +61,9 @@ def apptainer_command(
 
 
 def _image(container: Container, image_root: str) -> tuple[Word, tuple[str, ...], tuple[str, ...]]:
-    """The image, bash that looks for it, and notes.
+    """Return the image, bash that finds it, and notes.
 
-    A name is looked for below image_root, then on a registry.
+    A name is searched below image_root, then on a registry.
     """
     name = container.image
     if name.startswith(("/", "./", "../")):

@@ -37,16 +37,16 @@ while :; do
   kill -0 "$child" 2>/dev/null || exit "$status"
 done"""
 
-# Whatever kills `podman run` need not reach the container, which is conmon's child: a process of a
-# session of its own kills it after this shell.
+# A signal that kills `podman run` need not reach the container, which is conmon's child: a process
+# in a session of its own kills it after this shell.
 _NAME_IT = (
     'hpcdash_container=hpcdash-$(od -An -N 8 -t x8 /dev/urandom | tr -d " ")',
     """(setsid sh -c 'trap "" HUP INT TERM; tail -s 2 --pid="$1" -f /dev/null; podman kill -s KILL "$2"' sh \\
   "$$" "$hpcdash_container" < /dev/null > /dev/null 2>&1 &)""",
 )
-# `podman run` ends before its container does where it cannot hand a signal on: scancel sends CONT
-# and TERM to each process of a job, and TERM ends the runtime that is just handing CONT on. Podman
-# then hands on no more, and dies of TERM, of which the container has not heard.
+# `podman run` ends before its container does where it cannot forward a signal: scancel sends CONT
+# and TERM to each process of a job, and TERM ends the runtime that is just forwarding CONT. Podman
+# then forwards no more, and dies of TERM, which the container has not received.
 _WAIT_FOR_IT = """\
 hpcdash_waited() {
   trap "" TERM

@@ -12,12 +12,10 @@ from hpcdash.errors import UsageError
 def pyxis_options(
     container: Container, folders: Sequence[str], environment: Mapping[str, str], work_dir: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(options of srun, sentences for the person who asks).
+    """Return (options of srun, sentences for the person who submits).
 
-    Raises UsageError for what they cannot say.
-
-    The job's environment is passed on; of a variable that the image sets too, pyxis takes the
-    image's, unless it is named.
+    Raises UsageError for values that they cannot express. The job's environment is passed on; of a
+    variable that the image sets too, pyxis takes the image's, unless it is named.
     """
     image = container.image
     if not image or image.startswith("-") or "\0" in image:

@@ -1,4 +1,4 @@
-"""Words of a command that bash is to read, and what a container's runtime is started with."""
+"""Words of a command that bash reads, and the start of a container's runtime."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Word(Struct, frozen=True):
 
 
 def words(texts: Iterable[str | Word]) -> tuple[Word, ...]:
-    """Literal texts as words; words stay.
+    """Return literal texts as words; words are unchanged.
 
-    Raises UsageError for a zero byte, which no argument can hold.
+    Raises UsageError for a zero byte, which no argument can contain.
     """
     made = tuple(text if isinstance(text, Word) else Word(text) for text in texts)
     for word in made:
@@ -51,12 +51,12 @@ def words(texts: Iterable[str | Word]) -> tuple[Word, ...]:
 
 
 class ContainerCommand(Struct, frozen=True):
-    """How one node runs a command in a container.
+    """Command of one node in a container.
 
     All parts are for one shell, in the order of `lines()`.
 
     `environment` is exported; `prepare` are lines of bash to run before `argv`, `finish` lines to
-    run after it however it ended; `notes` are sentences for the person who asks.
+    run after it whatever its result; `notes` are sentences for the person who submits.
     """
 
     argv: tuple[Word, ...]
@@ -107,8 +107,7 @@ class SplitEnvironment(Struct, frozen=True):
 
 
 def split_environment(environment: Mapping[str, str]) -> SplitEnvironment:
-    """What may be exported on the node and what may not; an empty value is taken from the node's
-    environment.
+    """Split the environment by whether the node may export it; an empty value is the node's own.
 
     Raises UsageError for a name that no shell takes, a secret, and a zero byte in a value.
     """
