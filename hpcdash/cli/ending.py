@@ -36,12 +36,12 @@ class Dashboard(Protocol):
 
 
 def run_async(
-    work: Coroutine[Any, Any, T], on_progress: Callable[[int], bool] = lambda number: False
+    work: Coroutine[Any, Any, T], on_signal: Callable[[int], bool] = lambda number: False
 ) -> T:
     """Run like asyncio.run; SIGINT, SIGTERM, SIGHUP and SIGQUIT cancel the work.
 
     KeyboardInterrupt or EndedBySignal follows. A second signal, or work that takes too long to be
-    cancelled, ends the process. `on_progress` receives each signal before, and returns True where
+    cancelled, ends the process. `on_signal` receives each signal before, and returns True where
     the work itself handles its end.
     """
     ended_by: list[int] = []
@@ -55,7 +55,7 @@ def run_async(
                 os._exit(128 + number)
             if number == signal.SIGHUP:
                 leave_terminal()
-            if on_progress(number):
+            if on_signal(number):
                 return
             ended_by.append(number)
             if number == signal.SIGINT and sys.stderr.isatty():

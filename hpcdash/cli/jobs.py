@@ -45,11 +45,11 @@ _TIDY_EVERY_SECONDS = 60.0
 def with_session(
     common: CommonOptions,
     work: Callable[[ClusterSession], Awaitable[T]],
-    on_progress: Callable[[int], bool] = lambda number: False,
+    on_signal: Callable[[int], bool] = lambda number: False,
 ) -> T:
     """Run some work on the chosen cluster, and close its connection.
 
-    `on_progress` is that of run_async.
+    `on_signal` is that of run_async.
     """
     settings = load_settings(common.config)
     cluster = chosen_clusters(common, settings)[0]
@@ -68,7 +68,7 @@ def with_session(
         finally:
             await session.store.close()
 
-    return run_async(run(), on_progress)
+    return run_async(run(), on_signal)
 
 
 def _warn_cut_off(session: ClusterSession) -> None:
@@ -122,7 +122,7 @@ def parse_filter(expression: str, kind: Kind) -> query.Filter:
 
 
 async def _fetch_limits(store: ClusterStore) -> Snapshot:
-    """The limits, and one's own jobs where only they tell how much is used."""
+    """Fetch the limits, and one's own jobs where only they show how much is used."""
     from hpcdash.services.usage.limits import has_uncounted, with_counted_use
 
     # Whose jobs and which cluster's limits they are, only the probe tells.
@@ -353,7 +353,10 @@ def _activity(activity: Activity) -> dict[str, object]:
 
 
 def _failure(picture: JobPicture) -> dict[str, object] | None:
-    """Why a job failed as its log tells, for JSON; None of any other job."""
+    """Return the cause of a job's failure according to its log, for JSON.
+
+    None for any other job.
+    """
     from hpcdash.services.jobs.overview import Part
 
     failure, error = picture.failure, picture.errors.get(Part.LOG)

@@ -77,7 +77,7 @@ class SwitchStatus(Struct, frozen=True):
 
     @property
     def matters(self) -> bool:
-        """Whether it is there, or somebody may see it yet: what to know of its folder is of use."""
+        """Whether it exists, or some job may see it yet: notes on its folder are then of use."""
         return self.look.is_dropped or bool(self.switch_jobs.rows)
 
     @property

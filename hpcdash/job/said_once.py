@@ -26,7 +26,7 @@ class OnceLog:
         self._reported: set[Hashable] = set()
 
     def say(self, key: Hashable, text: str) -> None:
-        """Says a text unless one with this key was said."""
+        """Log a text unless one with this key was logged."""
         if key not in self._reported:
             self._reported.add(key)
             say(text)

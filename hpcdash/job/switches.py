@@ -107,13 +107,13 @@ class Switches:
         )
 
     def sees_kill(self) -> bool:
-        """Whether this rank sees the kill switch, if it is time to look."""
+        """Whether this rank sees the kill switch, if a check is due."""
         return self._is_due(self.kill) and self._check_path(
             self.kill, self._is_there, _WAIT_SECONDS
         )
 
     def takes_save(self) -> bool:
-        """Whether this rank saw the save switch, if it is time to look, and took it away."""
+        """Whether this rank saw the save switch, if a check is due, and removed it."""
         return self._is_due(self.save) and self._check_path(self.save, self._take, _WAIT_SECONDS)
 
     def _check_path(self, path: str, check: Callable[[], bool], wait_seconds: float) -> bool:

@@ -49,7 +49,7 @@ class HopClient(asyncssh.SSHClient):
 
     @property
     def awaited_approval(self) -> bool:
-        """Whether the host had the person wait without asking them anything."""
+        """Whether the host had the person wait without a prompt."""
         return self._prompts["keyboard-interactive"] == 1 and not self._had_fields
 
     @property

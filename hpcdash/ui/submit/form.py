@@ -49,7 +49,7 @@ def _example(field: FormField) -> str:
 
 
 class FieldInput(TextInput):
-    """One line of text. Enter asks for what there is to choose from."""
+    """One line of text. Enter shows the choices."""
 
     takes_typing = True
 
@@ -270,7 +270,7 @@ class GroupHeading(Static, can_focus=True):
         self.tell("")
 
     def tell(self, message: str) -> None:
-        """What its fields say, for while they are folded."""
+        """Show a summary of the fields while they are folded."""
         self._message = message
         text = Text(
             f"{'▾' if self.is_open else '▸'} {self.title}", no_wrap=True, overflow="ellipsis"

@@ -74,7 +74,7 @@ class SwitchPicture(Struct, frozen=True):
 
 
 def switch_lines(picture: SwitchPicture) -> Iterator[Line]:
-    """(label, words, style) of each line below the path."""
+    """Yield (label, text, style) of each line below the path."""
     check, kind, actions = picture.look, picture.kind, picture.history
     if overridden := picture.switch.overridden_note:
         yield "", f"! {visible(overridden)} (p takes another)", "bold"

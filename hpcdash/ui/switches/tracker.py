@@ -117,7 +117,7 @@ class SwitchTracker:
         await self.refresh(dropped_seconds_ago=seconds_ago)
 
     def _forget_actions(self) -> None:
-        """What was known of another file."""
+        """Reset the state known of another file."""
         self.look, self.switch_jobs, self.plan, self._log = None, None, None, None
         self.history, self.progress, self.log_message, self.act_message = (
             SwitchActions(),
@@ -292,7 +292,7 @@ class SwitchTracker:
 
     @property
     def doubt(self) -> str:
-        """Why it is asked before what is there is removed, '' where it is not."""
+        """Reason to confirm the removal of the present file, '' for none."""
         is_dropped_here = bool(self.history.dropped) and not (
             self.history.gone or self.history.cleared
         )
