@@ -68,7 +68,7 @@ def batch_of(begin: int, values: Floats, names: tuple[str, ...] = ("loss",)) -> 
     )
 
 
-def switch_log(loss: Floats, exact_points: int | None = None) -> tuple[MetricLog, float]:
+def append_log(loss: Floats, exact_points: int | None = None) -> tuple[MetricLog, float]:
     """The log, and microseconds a point that appending took in batches of 5000."""
     log = MetricLog() if exact_points is None else MetricLog(exact_points=exact_points)
     batches = [
@@ -87,13 +87,13 @@ def screen(series: Series, log_y: bool = False) -> ViewPoints:
 
 def many_points() -> float:
     """Ten million points in the memory that is usual; the megabytes they are kept in."""
-    log, microseconds = switch_log(loss_of(np.arange(float(MANY_POINTS))))
-    kept = log.kept
+    log, microseconds = append_log(loss_of(np.arange(float(MANY_POINTS))))
+    memory = log.memory
     print(
         f"{MANY_POINTS:,} points appended: {microseconds:.2f} µs a point, kept in "
-        f"{kept.bytes / 1e6:.0f} MB"
+        f"{memory.bytes / 1e6:.0f} MB"
     )
-    print(f"  {kept.exact_points:,} of them exact, the others in {kept.cells:,} cells")
+    print(f"  {memory.exact_points:,} of them exact, the others in {memory.cells:,} cells")
     series = joined([log]).series("loss")
     joining, drawing = (
         best_ms(lambda: joined([log]).series("loss")),
@@ -118,19 +118,19 @@ def many_points() -> float:
         f"  one sample of five metrics: "
         f"{(time.perf_counter() - started) / len(single) * 1e6:.0f} µs"
     )
-    return kept.bytes / 1e6
+    return memory.bytes / 1e6
 
 
 def million_points() -> tuple[float, float, float]:
     """Worst screen, whole analysis and refresh on a million exact points, in milliseconds."""
     steps = np.arange(float(POINTS))
     loss = loss_of(steps)
-    log, _ = switch_log(loss, exact_points=2 * POINTS)
+    log, _ = append_log(loss, exact_points=2 * POINTS)
     series = joined([log]).series("loss")
     below = loss.copy()
     below[::1000] = -1.0
     below[5::1000] = np.nan
-    hostile = joined([switch_log(below, exact_points=2 * POINTS)[0]]).series("loss")
+    hostile = joined([append_log(below, exact_points=2 * POINTS)[0]]).series("loss")
     print(f"{POINTS:,} exact points: series {best_ms(lambda: joined([log]).series('loss')):.1f} ms")
     screens = {
         "linear": best_ms(lambda: screen(series)),
