@@ -13,12 +13,15 @@ import pwd
 import re
 import stat
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdash.errors import EXIT_USAGE, HpcdashError
 
 _ROOT = 0
+_LOCK_WAIT_SECONDS = 2.0
+_LOCK_POLL_SECONDS = 0.02
 # As Linux follows.
 _MOST_LINKS = 40
 _OPEN_STREAM = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/([0-9]{1,9})")
@@ -425,3 +428,19 @@ def has_locks(folder: Path) -> bool:
     except OSError as error:
         return error.errno not in (errno.EROFS, errno.EACCES)
     return True
+
+
+def wait_for_lock(file: int) -> None:
+    """Lock the file, for a bounded time; some network file systems have no locks."""
+    deadline = time.monotonic() + _LOCK_WAIT_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError as error:
+            if (
+                error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR)
+                or time.monotonic() > deadline
+            ):
+                return
+        time.sleep(_LOCK_POLL_SECONDS)

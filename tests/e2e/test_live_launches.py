@@ -150,7 +150,7 @@ def test_a_chain_s_train_is_whole_after_its_first_link_has_ended(
         wait_until(
             "its train",
             lambda: all(
-                over_ssh("train", job, "--format", "json").json["order"] == whole for job in links
+                over_ssh("chain", job, "--format", "json").json["order"] == whole for job in links
             ),
         )
     finally:

@@ -356,14 +356,14 @@ def test_all_that_waits_is_held_and_released_and_what_runs_stays(
     slurm_lab: SlurmLab, program: Program, train: tuple[str, str]
 ) -> None:
     array, last = train
-    held = program("hold", "--train", last)
+    held = program("hold", "--chain", last)
     assert held.status == 0, held
     told = states(slurm_lab, array, last).decode()
     assert sorted(told.splitlines()) == sorted(
         [f"{array}_1 R None", f"{array}_[2-4%1] PD JobHeldUser", f"{last} PD JobHeldUser"]
     )
-    assert "nothing to hold in the chain" in program("hold", "--train", array).refused(2)
-    assert program("release", "--train", array).status == 0
+    assert "nothing to hold in the chain" in program("hold", "--chain", array).refused(2)
+    assert program("release", "--chain", array).status == 0
     assert b"JobHeldUser" not in states(slurm_lab, array, last)
 
 
@@ -372,17 +372,17 @@ def test_a_train_is_cancelled_whole_once_it_is_agreed(
 ) -> None:
     _, last = train
     assert "needs confirmation, but there is no terminal" in program(
-        "cancel", "--train", last
+        "cancel", "--chain", last
     ).refused(2)
-    assert program("cancel", "--train", last, "--yes").status == 0
+    assert program("cancel", "--chain", last, "--yes").status == 0
     wait_until(
         "its end",
-        lambda: program("train", last, "--format", "json").json["counts"].keys() <= {"cancelled"},
+        lambda: program("chain", last, "--format", "json").json["counts"].keys() <= {"cancelled"},
     )
 
 
 def test_a_job_that_nobody_knows_has_no_train(program: Program, slurm_lab: SlurmLab) -> None:
-    assert "job 99999999 was not found" in program("train", "99999999").refused(1)
+    assert "job 99999999 was not found" in program("chain", "99999999").refused(1)
 
 
 def test_a_stub_reads_its_script_and_refuses_what_is_none(program: Program) -> None:

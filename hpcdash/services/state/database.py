@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcdash.domain.text import without_surrogates
 from hpcdash.errors import HpcdashError
-from hpcdash.private_files import close_to_others, has_locks, make_folder
-from hpcdash.services.state.journal import lock
+from hpcdash.private_files import close_to_others, has_locks, make_folder, wait_for_lock
 
 if TYPE_CHECKING:
     import sqlite3
@@ -229,7 +228,7 @@ class StateDatabase:
         path = Path(os.path.realpath(self.path))
         folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            lock(folder)
+            wait_for_lock(folder)
             if found is None or _identity(path) != found:
                 # Another program did.
                 return

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import socket
 import time
@@ -21,15 +19,13 @@ from msgspec import Struct, field
 from hpcdash.backends.actions import Outcome
 from hpcdash.domain.text import without_surrogates
 from hpcdash.errors import HpcdashError, without_env
-from hpcdash.private_files import close_to_others, make_folder
+from hpcdash.private_files import close_to_others, make_folder, wait_for_lock
 
 JOURNAL_SCHEMA = 1
 # An action without an end is taken for running no longer than this: its writer may be unable to
 # note the end.
 _LONGEST_ACTION_SECONDS = 3600.0
 ROTATE_BYTES = 5_000_000
-_LOCK_WAIT_SECONDS = 2.0
-_LOCK_POLL_SECONDS = 0.02
 
 
 class JournalUnwritable(HpcdashError):
@@ -297,7 +293,7 @@ def _opened(path: Path) -> Iterator[tuple[int, bool]]:
         is_new = not path.exists()
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            lock(file)
+            wait_for_lock(file)
             # Another program may have renamed the file while this one waited.
             if _is_at(file, path):
                 if os.fstat(file).st_size >= ROTATE_BYTES:
@@ -318,22 +314,6 @@ def _is_at(file: int, path: Path) -> bool:
         return False
     here = os.fstat(file)
     return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
-
-
-def lock(file: int) -> None:
-    """Lock the file, for a bounded time; some network file systems have no locks."""
-    deadline = time.monotonic() + _LOCK_WAIT_SECONDS
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError as error:
-            if (
-                error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR)
-                or time.monotonic() > deadline
-            ):
-                return
-        time.sleep(_LOCK_POLL_SECONDS)
 
 
 def _write(file: int, content: bytes) -> None:

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcdash import private_files
 from hpcdash.backends.actions import Outcome
 from hpcdash.services.state import journal as appended_lines
 from hpcdash.services.state.journal import Journal, JournalUnwritable
@@ -186,7 +187,7 @@ def test_a_lock_that_is_never_given_up_is_waited_for_a_while(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(journal, "41")
-    monkeypatch.setattr(appended_lines, "_LOCK_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(private_files, "_LOCK_WAIT_SECONDS", 0.05)
     with journal.path.open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         begin(journal, "42")
