@@ -24,8 +24,8 @@ from hpcdash.job.on_disk import (
 )
 from hpcdash.job.rank_variables import processes_in_all
 from hpcdash.job.ranks import ALONE, Rank, broadcast_from_rank_0, can_agree
-from hpcdash.job.said_once import OnceLog
 from hpcdash.job.save_times import remember
+from hpcdash.job.warnings_once import OnceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Checkpoints:
         """
         if not can_agree(all_reduce_max):
             if processes_in_all() > 1:
-                self._log.say(
+                self._log.warn(
                     "alone", f"{ALONE}, or give resume_from all_reduce_max=, if they train together"
                 )
             return self.newest()
@@ -287,7 +287,7 @@ class Checkpoints:
                 yield found
 
     def _pass_over(self, path: Path, wrong: str) -> None:
-        self._log.say(path, f"the checkpoint {path} is incomplete and was skipped: {wrong}")
+        self._log.warn(path, f"the checkpoint {path} is incomplete and was skipped: {wrong}")
 
     def _prune(self, saved: Path) -> None:
         """Delete checkpoints older than `keep` whole ones, and leftovers of killed runs.
@@ -310,7 +310,7 @@ class Checkpoints:
                     whole += 1
             self._clear()
         except OSError as error:
-            self._log.say(
+            self._log.warn(
                 "undeleted", f"cannot delete old checkpoints in {self.folder}: {error.strerror}"
             )
 

@@ -9,8 +9,8 @@ from hpcdash.job.metrics import METRICS, MetricsWriter
 from hpcdash.job.preemption import Preemption
 from hpcdash.job.rank_variables import processes_in_all
 from hpcdash.job.ranks import Rank, all_reduce_highest, torch_is_distributed
-from hpcdash.job.said_once import OnceLog, say
 from hpcdash.job.switches import Switches
+from hpcdash.job.warnings_once import OnceLog, warn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class TrainingGuard:
                 self.metrics.write(step, **metrics)
             elif self._wants_metrics and self.rank == 0:
                 names = ", ".join(metrics)
-                self._log.say(
+                self._log.warn(
                     "metrics",
                     f"{names} of the steps go nowhere: give metrics=, or a file in {METRICS}",
                 )
@@ -205,7 +205,7 @@ class TrainingGuard:
         if not torch_is_distributed():
             self.switches.exit_if_killed()
         elif all_reduce_highest(int(self.rank == 0 and self.switches.sees_kill()), None):
-            say(
+            warn(
                 f"the kill switch {self.switches.kill} is there: ending before the start; delete "
                 f"it to train"
             )
@@ -222,12 +222,12 @@ class TrainingGuard:
                 self.preemption.stopping()
             self._save_for(why)
             if self.rank == 0 or verdict == own:
-                say(f"stopping after step {step}: {why}")
+                warn(f"stopping after step {step}: {why}")
         elif verdict > _GO_ON:
             self._save_for(why)
             if verdict == _SAVE_SWITCH and self.rank == 0:
                 self._switched_at = step
-                say(f"the save switch is seen: saving after step {step}")
+                warn(f"the save switch is seen: saving after step {step}")
 
     def _save_for(self, why: str) -> None:
         self.save_reason, self._is_save_due = why, True
@@ -265,7 +265,7 @@ class TrainingGuard:
                 "give TrainingGuard all_reduce_max= if they train together, rank=0 if each trains "
                 "for itself"
             )
-            self._log.say(
+            self._log.warn(
                 "alone", f"{processes_in_all()} processes without torch.distributed: {message}"
             )
         return True
@@ -291,7 +291,7 @@ class TrainingGuard:
     def _notify_switched(self, seconds: float) -> None:
         """Log the saved checkpoint, for the person who dropped the save switch."""
         if self._switched_at is not None:
-            say(
+            warn(
                 f"checkpoint saved after step {self._switched_at}, in {seconds:.0f} s, for the "
                 f"save switch"
             )

@@ -18,8 +18,8 @@ from hpcdash.job.guard import TrainingGuard
 from hpcdash.job.on_disk import sync_file_system, wait_until_seen, write_whole
 from hpcdash.job.rank_variables import processes_in_all
 from hpcdash.job.ranks import ALONE, all_reduce_highest, broadcast_from_rank_0, can_agree
-from hpcdash.job.said_once import OnceLog
 from hpcdash.job.save_times import remember
+from hpcdash.job.warnings_once import OnceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
             )
         else:
             if processes_in_all() > 1:
-                self._log.say("alone", f"{ALONE}, if they train together")
+                self._log.warn("alone", f"{ALONE}, if they train together")
             step = self._newest(folder)
         if step < 0:
             return None
@@ -88,7 +88,7 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
                     message = (
                         f"the checkpoint {folder / name} is incomplete and was skipped: {wrong}"
                     )
-                    self._log.say(name, message)
+                    self._log.warn(name, message)
                 else:
                     found.append((at, int(named[1])))
         return max(found)[1] if found else -1
@@ -109,7 +109,7 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
             if path.is_dir():
                 sync_file_system(path)
         except OSError as error:
-            self._log.say("unmarked", f"{path} may not be on the disk yet: {error.strerror}")
+            self._log.warn("unmarked", f"{path} may not be on the disk yet: {error.strerror}")
         # All ranks have written their parts.
         all_reduce_highest(0, self.guard.all_reduce_max)
         seconds = self.guard.saved()
@@ -127,7 +127,7 @@ class GuardCallback(TrainerCallback):  # type: ignore[misc]
                     beside.write_text(text, encoding="utf-8")
                     os.utime(beside, (at, at))
             except OSError as error:
-                self._log.say("unmarked", f"{path} cannot be marked complete: {error.strerror}")
+                self._log.warn("unmarked", f"{path} cannot be marked complete: {error.strerror}")
         return control
 
     def on_log(

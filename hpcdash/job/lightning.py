@@ -11,7 +11,7 @@ from time import monotonic
 
 from hpcdash.job.guard import TrainingGuard
 from hpcdash.job.on_disk import remove, sync_file_system, sync_folder
-from hpcdash.job.said_once import OnceLog
+from hpcdash.job.warnings_once import OnceLog
 
 try:
     from lightning.pytorch import Callback
@@ -105,7 +105,7 @@ class GuardCallback(Callback):  # type: ignore[misc]
                     setattr(owner, name, 0)
                     self._minimums.append((owner, name, value))
                 except AttributeError:
-                    self._log.say(
+                    self._log.warn(
                         name, f"this version of Lightning goes on until {name}={value} is met"
                     )
 

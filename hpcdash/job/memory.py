@@ -11,7 +11,7 @@ import sys
 from time import monotonic
 
 from hpcdash.job.ranks import all_reduce_highest
-from hpcdash.job.said_once import OnceLog
+from hpcdash.job.warnings_once import OnceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class MemoryGuard:
             try:
                 self._reason = self._host_reason() or self._gpu_reason()
             except Exception as error:
-                self._log.say(
+                self._log.warn(
                     "unread", f"cannot measure memory ({error!r}); training continues unguarded"
                 )
         return self._reason
@@ -96,7 +96,7 @@ class MemoryGuard:
             self._host_used = host_used_percent
         used = self._host_used()
         if used is None:
-            self._log.say(
+            self._log.warn(
                 "host", "cannot measure host memory on this system; training continues unguarded"
             )
             return ""

@@ -10,7 +10,7 @@ from time import monotonic, time
 
 from hpcdash.job.aside import Aside
 from hpcdash.job.ranks import Rank
-from hpcdash.job.said_once import OnceLog
+from hpcdash.job.warnings_once import OnceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class MetricsWriter:
                 f"{self.path} cannot be written: its file system does not respond; training "
                 f"continues, lines are queued"
             )
-            self._log.say("unanswered", message)
+            self._log.warn("unanswered", message)
         return bool(is_written)
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class MetricsWriter:
                 f"{self.path} cannot be written ({error.strerror}); training continues, lines "
                 f"are queued"
             )
-            self._log.say("unwritten", message)
+            self._log.warn("unwritten", message)
             self._shut()
             return False
         return True
@@ -113,9 +113,9 @@ class MetricsWriter:
         for name, value in metrics.items():
             number = _number(value)
             if name in ("step", "time"):
-                self._log.say(name, f"a metric cannot be called {name}: left out")
+                self._log.warn(name, f"a metric cannot be called {name}: left out")
             elif number is None:
-                self._log.say(
+                self._log.warn(
                     name, f"the metric {name} is not a number but {type(value).__name__}: left out"
                 )
             else:
@@ -144,7 +144,7 @@ class MetricsWriter:
         except FileNotFoundError:
             is_there = False
         if not is_there:
-            self._log.say("gone", f"{self.path} was deleted or renamed: writing to a new file")
+            self._log.warn("gone", f"{self.path} was deleted or renamed: writing to a new file")
             self._shut()
 
     def _shut(self) -> None:
@@ -153,7 +153,7 @@ class MetricsWriter:
                 os.close(self._file)
             except OSError as error:
                 # A network file system may report only now the errors of the last writes.
-                self._log.say(
+                self._log.warn(
                     "unclosed", f"{self.path}: its last lines may be missing ({error.strerror})"
                 )
             self._file = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
-from hpcdash.job.said_once import say
+from hpcdash.job.warnings_once import warn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -162,6 +162,6 @@ def _numa_nodes() -> list[list[int]]:
                 found[int(number[1])] = sorted(cpus & allowed)
     # macOS has no affinities.
     except (AttributeError, OSError, ValueError) as error:
-        say(f"processes are not bound to NUMA nodes: {error}")
+        warn(f"processes are not bound to NUMA nodes: {error}")
         return []
     return [cpus for _, cpus in sorted(found.items()) if cpus]

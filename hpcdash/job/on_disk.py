@@ -10,7 +10,7 @@ import stat
 from contextlib import contextmanager
 from time import monotonic, sleep, time
 
-from hpcdash.job.said_once import OnceLog
+from hpcdash.job.warnings_once import OnceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
     except OSError as error:
         # Some network file systems refuse fsync of a folder: they keep names on the server at once.
         if error.errno in _LOST:
-            _log.say(
+            _log.warn(
                 "unsynced", f"data saved in {os.fspath(path)} may not be on disk: {error.strerror}"
             )
 
@@ -210,7 +210,7 @@ def remove(path: Path) -> None:
     except OSError:
         is_left = True
     if is_left:
-        _log.say("undeleted", f"{path} cannot be deleted and still uses disk space")
+        _log.warn("undeleted", f"{path} cannot be deleted and still uses disk space")
 
 
 def host_name() -> str:

@@ -9,8 +9,8 @@ from collections import deque
 from time import monotonic, time
 
 from hpcdash.job.ranks import all_reduce_highest
-from hpcdash.job.said_once import say
 from hpcdash.job.save_times import remembered
+from hpcdash.job.warnings_once import warn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class Preemption:
             # A handler that C code set is known as None and can be neither called nor put back.
             self._previous[number] = signal.SIG_DFL if previous is None else previous
             if previous is None:
-                say(f"{name} had a non-Python handler, which is no longer called")
+                warn(f"{name} had a non-Python handler, which is no longer called")
         self._spared = [int(signal.Signals[name]) for name in names if name not in _ENDING]
         from hpcdash.job.spared import spare_workers_from, unblock_in_worker
 
@@ -276,7 +276,7 @@ class Preemption:
             finally:
                 os.close(file)
         except OSError as error:
-            say(f"the batch script is not notified of this stop: {path}: {error.strerror}")
+            warn(f"the batch script is not notified of this stop: {path}: {error.strerror}")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         import signal

@@ -18,7 +18,7 @@ import os
 from time import monotonic, sleep
 
 from hpcdash.job.aside import Aside
-from hpcdash.job.said_once import OnceLog
+from hpcdash.job.warnings_once import OnceLog
 
 SUSPEND, SUSPEND_READY = "HPCDASH_SUSPEND", "HPCDASH_SUSPEND_READY"
 # A file that the first check creates: until then a program may be importing. Only the simulation
@@ -67,7 +67,7 @@ class _Command:
             self._next_check = now + _EVERY_SECONDS
             found = self._aside.answer(self._is_given, _WAIT_SECONDS, None)
             if found is None:
-                _log.say(
+                _log.warn(
                     self.path,
                     "the suspend command cannot be looked for: its file system does not respond",
                 )
@@ -84,7 +84,7 @@ class _Command:
             finally:
                 os.close(file)
         except OSError as error:
-            _log.say(self.path, f"the suspend command cannot be looked for: {error}")
+            _log.warn(self.path, f"the suspend command cannot be looked for: {error}")
             return False
         if is_given:
             _make(self.path + SEEN_SUFFIX, b"seen\n")
@@ -121,14 +121,14 @@ def go_suspend() -> None:
     import signal
     import threading
 
-    from hpcdash.job.said_once import say
+    from hpcdash.job.warnings_once import warn
 
     # A handler of TERM that saves has saved by now.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     while not _make(path, b"ready\n"):
         sleep(_EVERY_SECONDS)
-    say("suspended: waiting for the pool's coordinator to free the nodes")
+    warn("suspended: waiting for the pool's coordinator to free the nodes")
     while True:
         sleep(60.0)
 
@@ -142,6 +142,6 @@ def _make(path: str, content: bytes = b"") -> bool:
         finally:
             os.close(file)
     except OSError as error:
-        _log.say(path, f"{path} cannot be made: {error}")
+        _log.warn(path, f"{path} cannot be made: {error}")
         return False
     return True

@@ -13,7 +13,7 @@ from time import monotonic
 
 from hpcdash.job.aside import Aside
 from hpcdash.job.ranks import Rank, all_reduce_highest
-from hpcdash.job.said_once import OnceLog
+from hpcdash.job.warnings_once import OnceLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Switches:
         Each rank looks for itself, as no rank can talk to others yet.
         """
         if self.kill and self._check_path(self.kill, self._is_there, _WAIT_AT_START_SECONDS):
-            self._log.say(
+            self._log.warn(
                 "exit",
                 f"the kill switch {self.kill} is there: ending before the start; delete it to "
                 f"train",
@@ -123,7 +123,7 @@ class Switches:
                 f"the switch {path} cannot be checked: its file system does not respond; "
                 f"training continues"
             )
-            self._log.say((path, "unanswered"), f"{message} without it until it does")
+            self._log.warn((path, "unanswered"), f"{message} without it until it does")
         return bool(found)
 
     def _is_there(self) -> bool:
@@ -145,7 +145,7 @@ class Switches:
                 f"the save switch {self.save} cannot be deleted ({error.strerror}): it fires "
                 f"once until touched again"
             )
-            self._log.say((self.save, "undeleted"), message)
+            self._log.warn((self.save, "undeleted"), message)
             is_new, self._undeleted = made != self._undeleted, made
             return is_new
         return True
@@ -163,13 +163,13 @@ class Switches:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            self._log.say(
+            self._log.warn(
                 path,
                 f"the switch {path!r} cannot be checked ({error}); training continues without it",
             )
             return None
         if stat.S_ISDIR(found.st_mode):
-            self._log.say(
+            self._log.warn(
                 path, f"the switch {path} is a folder and has no effect; name a file in it"
             )
             return None

@@ -8,8 +8,8 @@ import sys
 import hpcdash.job.shards as shards
 from hpcdash.job.rank_variables import processes_in_all
 from hpcdash.job.ranks import Rank, all_reduce_highest, torch_is_distributed
-from hpcdash.job.said_once import OnceLog, say
 from hpcdash.job.suspend import SUSPEND_READY, go_suspend, receive_suspend_command
+from hpcdash.job.warnings_once import OnceLog, warn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,13 +121,13 @@ class TrySave:
                 )
         self._calls = newest.step
         if rank == 0:
-            say(f"resumed from {newest.path}: epoch {reported['epoch']}, step {reported['step']}")
+            warn(f"resumed from {newest.path}: epoch {reported['epoch']}, step {reported['step']}")
         return reported["epoch"], reported["step"], state["others"]
 
     def _writes(self) -> bool:
         """Whether this process saves: rank 0 alone where the ranks cannot communicate."""
         if not self._is_distributed and processes_in_all() > 1:
-            _log.say(
+            _log.warn(
                 "alone",
                 "rank 0 alone saves: call init once torch.distributed runs, if the ranks train "
                 "together",
@@ -175,7 +175,7 @@ class TrySave:
         highest = all_reduce_highest(own, None)
         is_other = bool(all_reduce_highest(int(highest != own or parts.has_local), None))
         if is_other:
-            _log.say(
+            _log.warn(
                 "other",
                 "the ranks' states differ: each saves its own, for as many ranks to resume from",
             )

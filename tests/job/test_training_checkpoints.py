@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.job.checkpoint import MARKER, Checkpoint, Checkpoints, write_whole
-from hpcdash.job.said_once import OnceLog
+from hpcdash.job.warnings_once import OnceLog
 
 SAVES_WITHOUT_END = """
 import sys

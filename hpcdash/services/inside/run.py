@@ -19,7 +19,7 @@ from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.nodelist import compress, natural_order
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.text import counted, visible
-from hpcdash.errors import SchedulerRefused, UsageError, excerpt, readable_command
+from hpcdash.errors import SchedulerRefused, UsageError, excerpt
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.state.journal import Journal, JournalUnwritable
@@ -228,11 +228,6 @@ def format_answer(answer: InsideAnswer) -> Iterable[tuple[str, tuple[str, ...]]]
         cut = f"cut after {CAP_BYTES >> 10} KiB" if group.answer.is_cut else ""
         title = " · ".join(filter(None, (group.title, ending, cut)))
         yield title, group.lines
-
-
-def format_command(command: InsideCommand) -> str:
-    """Format a command as a person would type it, safe to show."""
-    return readable_command(command.argv)
 
 
 def summary(answer: InsideAnswer) -> str:

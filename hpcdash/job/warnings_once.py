@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 
-def say(text: str) -> None:
+def warn(text: str) -> None:
     """One warning of the logger `hpcdash.job`: on stderr unless the program has set up logging
     otherwise.
     """
@@ -25,8 +25,8 @@ class OnceLog:
     def __init__(self) -> None:
         self._reported: set[Hashable] = set()
 
-    def say(self, key: Hashable, text: str) -> None:
+    def warn(self, key: Hashable, text: str) -> None:
         """Log a text unless one with this key was logged."""
         if key not in self._reported:
             self._reported.add(key)
-            say(text)
+            warn(text)
