@@ -1,6 +1,4 @@
-"""Writes the reference of commands, keys and configuration from the program itself, when the
-documentation is built.
-"""
+"""Reference of commands, keys and configuration, generated from the program for the documentation."""
 
 from __future__ import annotations
 
@@ -11,12 +9,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from hpcdash.cli.main import cli
-from hpcdash.config.example import default_config_text
+from hpcdash.config.document import example_text
 from hpcdash.ui.actions import ACTIONS, key_sign
 
 
 def commands() -> str:
-    """Every command's help."""
+    """Return the help of every command."""
     pages = ["# Commands\n\nWhat `hpcdash COMMAND --help` prints.\n"]
     pages += _help(cli, "hpcdash", None)
     return "\n".join(pages)
@@ -37,9 +35,7 @@ def _help(command: click.Command, name: str, parent: click.Context | None) -> li
 
 
 def keys() -> str:
-    """Every action with its key, its name for `:` and the configuration, and the views that have
-    it.
-    """
+    """Return every action with its key, its name for `:` and the configuration, and its views."""
     rows = ["| key | name | action | views |", "|---|---|---|---|"]
     for action in ACTIONS:
         views = "all" if action.views is None else ", ".join(sorted(action.views))
@@ -62,15 +58,15 @@ def _cell(text: str) -> str:
 
 
 def configuration() -> str:
-    """What `hpcdash config example` prints."""
+    """Return the example configuration, which explains every key."""
     return (
-        f"# config.toml\n\n`hpcdash config example` prints this "
-        f"file.\n\n```toml\n{default_config_text()}\n```\n"
+        "# config.toml\n\n`hpcdash config example` prints this "
+        f"file.\n\n```toml\n{example_text()}\n```\n"
     )
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Called by mkdocs: adds the generated pages."""
+    """Add the generated pages; mkdocs calls it."""
     root = Path(config.config_file_path).parent
     written = {"commands": commands(), "keys": keys(), "configuration": configuration()}
     for name, file in (("changelog", "CHANGELOG.md"), ("threat-model", "SECURITY.md")):
