@@ -10,7 +10,7 @@ DOCS := $(VENV)/.docs
 RELEASE := $(VENV)/.release
 BUSY := $(BIN)/python -m tests.support.busy 8
 
-.PHONY: venv demo unit test check long slurm-trixie slurm-sid fuzz fmt lint house bench docs dist single-file clean
+.PHONY: venv demo unit test check long slurm-trixie slurm-sid fuzz fmt lint house bench docs dist single-file release clean
 
 venv: $(DEV)
 
@@ -110,6 +110,13 @@ dist: $(RELEASE)
 # One file with all that hpcdash depends on, for this Python and platform, and the list of what is in it.
 single-file: dist
 	$(BIN)/python -m release.single_file dist/*.whl
+
+# All that a release has, checked in empty environments: wheel, sdist, single file, man pages, recipes, checksums, and
+# what is in it.
+release: single-file
+	$(BIN)/python -m release.recipes dist
+	cd dist && sha256sum --quiet --check SHA256SUMS
+	$(BIN)/python -m pytest -m "long or not long" tests/release
 
 clean:
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -31,7 +31,7 @@ def main() -> None:
     except OSError as error:
         sys.exit(
             f"hpcdash: it cannot be unpacked: {error}\n  Set HPCDASH_CACHE to a folder with 400 MB "
-            f"of room."
+            "of room."
         )
     os.execv(
         python, [python, "-P", os.path.join(os.path.dirname(python), "hpcdash"), *sys.argv[1:]]

@@ -86,6 +86,11 @@ def content_of(wheel: Path) -> dict[str, bytes]:
         return {name: files.read(name) for name in files.namelist() if not name.endswith("/RECORD")}
 
 
+def test_the_wheel_has_all_shell_files(packages: Path) -> None:
+    written = {path.relative_to(_ROOT).as_posix() for path in (_ROOT / "hpcdash").rglob("*.sh")}
+    assert written <= set(content_of(only(packages, "*.whl")))
+
+
 def test_a_wheel_of_the_sdist_is_the_same(packages: Path, tmp_path: Path) -> None:
     subprocess.run(("tar", "-xzf", only(packages, "*.tar.gz"), "-C", tmp_path), check=True)
     argv = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path))
