@@ -34,7 +34,7 @@ DEFAULT_TASKS = 200
 _CALLS = 5
 _WAITING = 1000
 _MINUTE_SECONDS = 60.0
-_MOST_COMMANDS, _MOST_CPU_SECONDS = 20, 1.0
+_MAX_COMMANDS, _MAX_CPU_SECONDS = 20, 1.0
 # In a folder of its own, which is what is sent over ssh.
 _FUNCTIONS = """\
 import time
@@ -166,7 +166,7 @@ def print_waiting(lab: SlurmLab, cluster: hpcdash.Cluster) -> bool:
     with counted(cluster) as spent:
         run_in_loop(wait())
     print(f"waiting for {len(ids)} jobs: {spent()}")
-    return spent.commands <= _MOST_COMMANDS and spent.cpu_seconds <= _MOST_CPU_SECONDS
+    return spent.commands <= _MAX_COMMANDS and spent.cpu_seconds <= _MAX_CPU_SECONDS
 
 
 class Spent:

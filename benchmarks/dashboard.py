@@ -1,7 +1,7 @@
 """The dashboard in a terminal: seconds to the first table, milliseconds a key while refreshes are
 taken in, memory.
 
-    python -m benchmarks.dashboard [JOBS …]
+    python -m benchmarks.dashboard [--nodes NODES] [JOBS …]   # with the wall of so many nodes
     python -m benchmarks.dashboard --history [JOBS …]   # memory, with so many in the history of a PBS
 
 The stand-in's `squeue` prints what is generated, so this is hpcdash's own time and not a
@@ -119,11 +119,11 @@ def measure_dashboard(
     )
 
 
-def measure(jobs: int, unit_seconds: float) -> str:
-    """One line of figures for a queue of so many jobs, made up."""
+def measure(jobs: int, unit_seconds: float, nodes: int) -> str:
+    """One line of figures for a queue of so many jobs and nodes, made up."""
     with tempfile.TemporaryDirectory(prefix="hpcdash-bench-") as name:
         folder = Path(name)
-        commands = make_stand_in(folder, jobs)
+        commands = make_stand_in(folder, jobs, nodes=nodes)
         # Slurm's commands without a configuration would be taken for no cluster.
         settings = {
             "PATH": f"{commands}:{os.environ.get('PATH', os.defpath)}",
@@ -169,12 +169,12 @@ def measure_history(ended: int) -> int:
     return most
 
 
-def main(counts: list[int]) -> None:
+def main(counts: list[int], nodes: int) -> None:
     unit_seconds = import_seconds()
     print(f"python -c 'import textual.app': {unit_seconds:.2f} s, the unit of the ratios")
     print(HEADING)
     for jobs in counts:
-        print(measure(jobs, unit_seconds), flush=True)
+        print(measure(jobs, unit_seconds, nodes), flush=True)
 
 
 if __name__ == "__main__":
@@ -185,4 +185,8 @@ if __name__ == "__main__":
             for ended in [int(word) for word in sys.argv[2:]] or DEFAULT_ENDED
         ]
         sys.exit(1 if max(peaks) > PROMISED_HISTORY_BYTES else 0)
-    main([int(word) for word in sys.argv[1:]] or list(DEFAULT_JOBS))
+    arguments = sys.argv[1:]
+    node_count = int(arguments[1]) if arguments[:1] == ["--nodes"] else 0
+    main(
+        [int(word) for word in arguments[2 * bool(node_count) :]] or list(DEFAULT_JOBS), node_count
+    )

@@ -42,7 +42,7 @@ def main() -> int:
         seen, unseen = idle(environment)
         print(
             f"idle on the embedded queue: {100 * seen:.1f} % of a core, {100 * unseen:.1f} % "
-            f"without focus"
+            "without focus"
         )
     return 1 if statistics.median(full) > _FULL_SCREEN_SECONDS or seen > _IDLE_SHARE else 0
 

@@ -106,7 +106,7 @@ def timed(what: str, work: Callable[[], T]) -> T:
     result = work()
     print(
         f"{what:<44} {time.perf_counter() - began:7.2f} s  {time.process_time() - cpu:7.2f} s "
-        f"of CPU"
+        "of CPU"
     )
     return result
 
@@ -139,7 +139,7 @@ def main(argv: list[str] | None = None) -> int:
         if at in (0, slices - 1):
             print(
                 f"slice: {len(raw) / 1e6:.0f} MB, {rows} rows of {values_by_key} runs read in {took:.2f} "
-                f"s of CPU: "
+                "s of CPU: "
                 f"{rows / took:,.0f} rows/s, {values_by_key / took:,.0f} runs/s; "
                 f"{took / split:.1f} times bytes.split"
             )

@@ -24,7 +24,7 @@ from benchmarks.stand_in import make_stand_in
 from benchmarks.terminal import Terminal
 
 DEFAULT_SECONDS = 15.0
-_MOST_BYTES = 4 << 30
+_MAX_BYTES = 4 << 30
 # Arguments: the file, and how large it may become. 25 000 different lines of 100 bytes at a time.
 _WRITER = """
 import sys, time
@@ -80,7 +80,7 @@ def measure(name: str, keys: Sequence[str], *, grows: bool, seconds: float) -> s
             opened = time.perf_counter() - asked
             if grows:
                 writer = subprocess.Popen(
-                    [sys.executable, "-c", _WRITER, str(log), str(_MOST_BYTES)]
+                    [sys.executable, "-c", _WRITER, str(log), str(_MAX_BYTES)]
                 )
                 terminal.wait_for(r"\+4\d\.?\d*M/s", 20)
             took: list[float] = []

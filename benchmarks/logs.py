@@ -17,9 +17,10 @@ from pathlib import Path
 
 from benchmarks.parse import best_seconds
 from hpcdash.cli.log import LogFollower
-from hpcdash.services.logs.file import LogFile, Page
+from hpcdash.services.logs.file import LogFile
 from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.pieces import pieces
+from hpcdash.services.logs.window import LogWindow
 from hpcdash.transport.local import LocalTransport
 
 SPARSE_BYTES = 10 << 30
@@ -59,22 +60,15 @@ class _Swallowed:
         """Nothing is shown."""
 
 
-def fetch_rows(page: Page) -> int:
-    """Draw the last screen of a page."""
-    start = page.chunk.offset
-    rows = page.pieces.rows()[-SCREEN_ROWS:]
-    return len(
-        [shown_line(page.chunk.content[first - start : last - start]) for first, last in rows]
-    )
-
-
 async def opened_seconds(path: Path) -> float:
     """From nothing to the last screen of rows, as the log view does it on this machine."""
     file = LogFile(LocalTransport(), str(path))
     rounds = []
     for _ in range(_ROUNDS):
         started = time.perf_counter()
-        assert fetch_rows(await file.read_last_pieces(1 << 18)) == SCREEN_ROWS
+        window = LogWindow(file, time.time)
+        await window.follow(0.0)
+        assert len([shown_line(row.content) for row in window.rows[-SCREEN_ROWS:]]) == SCREEN_ROWS
         rounds.append(time.perf_counter() - started)
     return min(rounds)
 
@@ -102,10 +96,10 @@ async def followed_seconds(path: Path) -> float:
     async def is_over() -> bool:
         return False
 
-    ours.begin(await ours.file.look())
+    ours.note(await ours.file.look())
     started = time.perf_counter()
     with _grow(path):
-        following = asyncio.create_task(ours.follow(0, is_over))
+        following = asyncio.create_task(ours.follow(is_over))
         await output.all_came.wait()
     seconds = time.perf_counter() - started
     following.cancel()

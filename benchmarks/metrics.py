@@ -22,20 +22,20 @@ from pathlib import Path
 from hpcdash.services.metrics.reader import MetricReader
 
 CHUNK_BYTES = 256 << 10
-MOST_SECONDS_A_MILLION = {"megatron": 5.0, "nanogpt": 2.0, "json": 2.0}
-MOST_GAP_SECONDS = 0.020
+MAX_SECONDS_A_MILLION = {"megatron": 5.0, "nanogpt": 2.0, "json": 2.0}
+MAX_GAP_SECONDS = 0.020
 
 
 def megatron(i: int) -> str:
     return (
         f" [2026-01-{1 + i // 86400 % 28:02d} {i // 3600 % 24:02d}:{i // 60 % 60:02d}:{i % 60:02d}]"
         f" iteration {i:8d}/ 1000000 | consumed samples: {i * 256:12d} | elapsed time per "
-        f"iteration (ms):"
+        "iteration (ms):"
         f" {1200 + random.random() * 50:.1f} | learning rate: {1.5e-4 * random.random():.6E} | "
-        f"global batch size:   256"
+        "global batch size:   256"
         f" | lm loss: {2 + random.random():.6E} | loss scale: 1.0 | grad norm: "
         f"{random.random():.3f}"
-        f" | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+        " | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
     )
 
 
@@ -54,7 +54,7 @@ def json_lines(i: int) -> str:
 def torchtitan(i: int) -> str:
     return (
         f"\x1b[36m[titan] 2026-03-04 {i // 3600 % 24:02d}:{i // 60 % 60:02d}:{i % 60:02d},338 - "
-        f"root - INFO - "
+        "root - INFO - "
         f"\x1b[31mstep: {i:2d}  \x1b[32mloss: {2 + random.random():8.5f}  \x1b[33mgrad_norm: "
         f"{random.random():7.4f}"
         f"  \x1b[34mmemory: 10.05GiB(10.57%)  \x1b[36mtps: {random.randint(1000, 9999):,}"
@@ -155,8 +155,8 @@ def main() -> int:
             f"{gaps.usual_seconds * 1e3:.1f} |",
             flush=True,
         )
-        if (most := MOST_SECONDS_A_MILLION.get(name)) is not None:
-            is_slow |= seconds / count * 1e6 > most or gaps.usual_seconds > MOST_GAP_SECONDS
+        if (most := MAX_SECONDS_A_MILLION.get(name)) is not None:
+            is_slow |= seconds / count * 1e6 > most or gaps.usual_seconds > MAX_GAP_SECONDS
     return int(is_slow)
 
 

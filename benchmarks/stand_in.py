@@ -29,6 +29,10 @@ case " $* " in *" --me "*|*" -u "*) file={mine};; *) file={everyone};; esac
 }}
 exec sed "s/{recorded}/$token/g" "$file"
 """
+_SINFO = """#!/bin/sh
+for word; do case $word in *reason:*) token=${{word##*reason:?}};; esac; done
+case " $* " in *" -N "*) exec sed "s/{recorded}/$token/g" {nodes};; esac
+"""
 _SCONTROL = """#!/bin/sh
 case "$*" in
   ping) echo "Slurmctld(primary) at standin is UP";;
@@ -80,7 +84,22 @@ def make_pbs_stand_in(folder: Path, jobs: int) -> Path:
     return _install(folder, {**dict.fromkeys(_PBS_PROGRAMS, "#!/bin/sh\n"), **programs})
 
 
-def make_stand_in(folder: Path, jobs: int, *, own_jobs: int = MINE) -> Path:
+def nodes_text(count: int) -> bytes:
+    """As sinfo prints so many nodes, with 8 GPUs each: of ten one is idle, one half used."""
+    used = (8, 8, 8, 8, 4, 8, 8, 8, 0, 8)
+    rows = []
+    for number in range(count):
+        gpus = used[number % len(used)]
+        state = "idle" if not gpus else "mixed" if gpus < 8 else "allocated"
+        fields = (
+            *(f"g{number:04}", "gpu*", state, f"{8 * gpus}/{64 - 8 * gpus}/0/64", "gpu:h100:8"),
+            *(f"gpu:h100:{gpus}(IDX:0-7)", "1031000", "0", "8.00", "ib", "Unknown"),
+        )
+        rows.append("\x1f".join((*fields, "Unknown")) + RECORDED_TOKEN + "none")
+    return "".join(f"{row}{RECORDED_TOKEN}\n" for row in rows).encode()
+
+
+def make_stand_in(folder: Path, jobs: int, *, own_jobs: int = MINE, nodes: int = 0) -> Path:
     """A folder for the PATH; `jobs` rows for everyone, the first of them one's own.
 
     Every second answer of one's own jobs leaves out a hundredth of them and has as many new ones;
@@ -101,5 +120,9 @@ def make_stand_in(folder: Path, jobs: int, *, own_jobs: int = MINE) -> Path:
     squeue = squeue.replace(
         "for word;", 'if [ "$1" = --version ]; then echo "slurm 22.05.8"; exit; fi\nfor word;'
     )
-    silent = dict.fromkeys(("sinfo", "sacct", "sbatch", "scancel"), "#!/bin/sh\n")
-    return _install(folder, {**silent, "squeue": squeue, "scontrol": _SCONTROL})
+    listed = folder / "nodes.out"
+    listed.write_bytes(nodes_text(nodes))
+    sinfo = _SINFO.format(nodes=shlex.quote(str(listed)), recorded=_RECORDED)
+    silent = dict.fromkeys(("sacct", "sbatch", "scancel"), "#!/bin/sh\n")
+    programs = {"sinfo": sinfo, "squeue": squeue, "scontrol": _SCONTROL}
+    return _install(folder, {**silent, **programs})

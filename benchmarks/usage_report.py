@@ -102,7 +102,7 @@ def main(count: int = RUNS_COUNT) -> None:
     of_cpu = used.ru_utime + used.ru_stime
     print(
         f"Python {platform.python_version()}: a report of {count:,} runs took {seconds:.2f} s as a "
-        f"whole, "
+        "whole, "
         f"{of_cpu:.2f} s of a CPU"
     )
     # Other programs do not count.

@@ -110,7 +110,7 @@ class ChildProcess:
             transport.write_eof()
 
     async def open_stdin(self) -> asyncio.WriteTransport:
-        """What it reads; whoever writes looks how much of that it has not read yet."""
+        """Return the stream that it reads; its writer checks how much has not been read yet."""
         transport, _ = await asyncio.get_running_loop().connect_write_pipe(
             asyncio.BaseProtocol, self._process.stdin
         )

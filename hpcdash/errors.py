@@ -174,7 +174,7 @@ class CommandError(HpcdashError):
         if self.status is not None:
             lines.append(f"exit status: {self.status}")
         if self.words:
-            lines.append(f"it said: {self.words}")
+            lines.append(f"output: {self.words}")
         return "\n".join(lines)
 
     def __str__(self) -> str:

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
-from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import TerminalPrompter
+from hpcdash.assembly import build_session, chosen_clusters, connection_pool
+from hpcdash.config.destination import ClusterChoice
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
 from hpcdash.domain.schema import RUNS, SCHEMAS, public_names
@@ -30,6 +29,7 @@ from hpcdash.domain.spans import LOCAL_ZONE, parse_span
 from hpcdash.domain.tables import Kind
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.archive import RunSelection
+from hpcdash.transport.prompter import TerminalPrompter
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,16 +128,15 @@ def metrics(job: str, cluster: str = "", *, names: Sequence[str] = ()) -> pd.Dat
 
 async def fetch_metrics(session: ClusterSession, job: str, names: Sequence[str]) -> pa.Table:
     """The metrics that `metrics` shows; the first column is what the log counts by."""
-    from hpcdash.cli.metric_output import wide_table
-    from hpcdash.cli.metrics import EXPORTED_POINTS
     from hpcdash.services.metrics.run import WatchedRun
+    from hpcdash.services.metrics.series import EXPORTED_POINTS
 
     patterns = load_settings(None).metrics.patterns
     run = WatchedRun(session.store, job, patterns=patterns, exact_points=EXPORTED_POINTS)
     await run.open()
     await run.read_whole(lambda: None, None)
     known = run.run.names
-    return wide_table(run.run, [name for name in known if not names or name in names])
+    return run.run.table([name for name in known if not names or name in names])
 
 
 def metrics_frame(table: pa.Table) -> pd.DataFrame:
@@ -184,8 +183,8 @@ def listed_frame(kind: Kind, rows: pa.Table) -> pd.DataFrame:
 
 
 def _on(cluster: str, work: Callable[[ClusterSession], Awaitable[T]]) -> T:
-    """What some work on a cluster gives; its connection is closed then."""
-    chosen = chosen_clusters(CommonOptions(cluster=cluster or None), load_settings(None))[0]
+    """Return the result of work on a cluster, and close the connection."""
+    chosen = chosen_clusters(ClusterChoice(cluster=cluster or None), load_settings(None))[0]
 
     async def run() -> T:
         session = build_session(chosen, connection_pool(TerminalPrompter()))

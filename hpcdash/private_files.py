@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcdash.errors import EXIT_USAGE, HpcdashError
+from hpcdash.shell_files import shell_text
 
 _ROOT = 0
 _LOCK_WAIT_SECONDS = 2.0
 _LOCK_POLL_SECONDS = 0.02
 # As Linux follows.
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 _OPEN_STREAM = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/([0-9]{1,9})")
 _STREAMS = {"stdout": 1, "stderr": 2}
 
@@ -50,7 +51,7 @@ class WeakSpot:
     is_link: bool = False
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         if self.owner:
             return f"{self.path} belongs to {self.owner}"
         if self.group:
@@ -69,7 +70,8 @@ def find_weak_spot(
     and no link. Folders above the home may be anybody's: whoever owns them has the home. Raises
     OSError for what cannot be examined.
     """
-    at, hops = "/", 0
+    at = "/"
+    hops = 0
     left = os.fspath(path).split("/")[::-1]
     while True:
         found = os.lstat(at)
@@ -79,7 +81,7 @@ def find_weak_spot(
             if found.st_uid not in (os.geteuid(), _ROOT) and not _leads_to_home(at):
                 return WeakSpot(at, user_name(found.st_uid))
             hops += 1
-            if hops > _MOST_LINKS:
+            if hops > _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), at)
             target = os.readlink(at)
             left += target.split("/")[::-1]
@@ -154,96 +156,9 @@ def _has_access_list(path: str) -> bool:
         return False
 
 
-# The same rule in POSIX sh, for the machines of a cluster.
-WEAK_SPOT = r"""# weak_spot PATH [root [sticky]]: prints who else could put something else at PATH, or at what leads
-# there; nothing where nobody could. Each part is this account's or root's, and others may write to it only where it is
-# a sticky folder. With `root` each is root's, is there and is no link, and of sticky folders the same goes with
-# `sticky` alone.
-weak_spot() (
-  LC_ALL=C
-  export LC_ALL
-  unset IFS
-  set -f
-  left=$1 roots=${2-} sticky=${3-} at='' hops=0 me=$(id -u)
-  home=$(cd -P -- "${HOME:-/}" 2>/dev/null && pwd -P)
-  while :; do
-    here=${at:-/}
-    # shellcheck disable=SC2012,SC2046 # both coreutils and busybox have these columns, and `+` for an access list
-    set -- $(ls -ldn -- "$here" 2>/dev/null)
-    if [ $# -lt 4 ]; then [ -z "$roots" ] || echo "$here is not there"; exit 0; fi
-    mode=$1 owner=$3 group=$4
-    if [ "$roots" ]; then
-      case $mode in l*) echo "$here is a link"; exit 0 ;; esac
-      if [ "$owner" != 0 ]; then echo "$here is not root's"; exit 0; fi
-    fi
-    above=
-    # Folders above the home may be anybody's: whoever owns them has the home.
-    case $home in "$at"/?*) above=1 ;; esac
-    case $mode in l*) case ${HOME-}/ in "$at"/*) above=1 ;; esac ;; esac
-    if [ "$owner" != 0 ] && [ "$owner" != "$me" ] && [ -z "$above" ]; then
-      # shellcheck disable=SC2012
-      name=$(ls -ld -- "$here" | { read -r _ _ name _; printf '%s' "$name"; })
-      [ "$name" != "$owner" ] || name="uid $owner, an account that is not known here"
-      echo "$here belongs to $name"
-      exit 0
-    fi
-    case $mode in
-      l*)
-        target=$(readlink -- "$here")
-        if [ -z "$target" ] || [ "$hops" -ge 40 ]; then echo "$here leads nowhere"; exit 0; fi
-        hops=$((hops + 1)) left=$target/$left at=${at%/*}
-        case $target in /*) at='' ;; esac
-        continue
-        ;;
-    esac
-    case $sticky$roots$mode in
-      d????????[tT]* | stickyrootd????????[tT]*) ;;
-      *)
-        case $mode in
-          ????????w*) echo "others may write to $here"; exit 0 ;;
-          ?????w*)
-            if [ "$roots" ]; then echo "others may write to $here"; exit 0; fi
-            # With a list of who may, the group's bits are the most that any of them may.
-            case $mode in ??????????+*) false ;; *) private_group "$group" ;; esac || {
-              name=$({ getent group "$group" || grep -e "^[^:]*:[^:]*:$group:" /etc/group; } 2>/dev/null | head -n 1)
-              name=${name%%:*}
-              echo "members of group ${name:-$group} may write to $here"
-              exit 0
-            }
-            ;;
-        esac
-        ;;
-    esac
-    while :; do
-      case $left in /*) left=${left#/} ;; ./*) left=${left#./} ;; *) break ;; esac
-    done
-    part=${left%%/*}
-    case $left in */*) left=${left#*/} ;; *) left='' ;; esac
-    case $part in '' | .) exit 0 ;; ..) at=${at%/*} ;; *) at=$at/$part ;; esac
-  done
-)
-# private_group GID: whether the group is named as this account, and no other that can be listed is a member or has it
-# as its own.
-private_group() {
-  login=$(id -un) gid=$1 uid=$(id -u)
-  export login gid uid
-  { getent group "$gid"; getent group || cat /etc/group; } 2>/dev/null | awk -F: '
-    $3 == ENVIRON["gid"] {
-      found = 1
-      if ($1 != ENVIRON["login"]) others = 1
-      count = split($4, members, ",")
-      for (i = 1; i <= count; i++) if (members[i] != "" && members[i] != ENVIRON["login"]) others = 1
-    }
-    END { exit !found || others }' &&
-    { getent passwd || cat /etc/passwd; } 2>/dev/null | awk -F: '
-    $4 == ENVIRON["gid"] && $3 != ENVIRON["uid"] { others = 1 }
-    END { exit others }'
-}
-"""
-
-
-# Without comments, for commands.
-TERSE_WEAK_SPOT = re.sub(r"(?m)^ *#.*\n", "", WEAK_SPOT)
+def terse_weak_spot() -> str:
+    """Return the function `weak_spot` of shell without comments, for commands."""
+    return re.sub(r"(?m)^ *#.*\n", "", shell_text("weak_spot.sh"))
 
 
 def require_own(folder: Path, variable: str, *, may_be_replaced: bool = False) -> None:
@@ -271,7 +186,7 @@ def require_own(folder: Path, variable: str, *, may_be_replaced: bool = False) -
                 if (owner := entry.stat(follow_symlinks=False).st_uid) not in own:
                     raise NotPrivate(
                         f"{entry.path} belongs to {user_name(owner)}, who could have put it there "
-                        f"for you to write to",
+                        "for you to write to",
                         f"Remove it if it is nothing you know. {_another(variable)}",
                     )
     if not may_be_replaced:
@@ -320,7 +235,7 @@ def _refuse_replaceable(folder: Path, checked: Path, variable: str) -> None:
     with contextlib.suppress(OSError):
         if not spot.owner and os.stat(spot.path).st_uid == os.geteuid():
             step += f", or run: chmod go-w {spot.path}"
-    raise Replaceable(f"{spot.words}, and so others could replace {folder}", f"{step}.")
+    raise Replaceable(f"{spot.message}, and so others could replace {folder}", f"{step}.")
 
 
 def close_to_others(file: Path) -> None:

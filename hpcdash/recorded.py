@@ -44,7 +44,7 @@ _COMMAND_KEYS = frozenset({"argv", "exit", "stdout", "stderr", "seconds", "trunc
 
 
 class RecordedAnswer(Struct, frozen=True):
-    """What one command left; the files are read when it is asked for."""
+    """Recorded output of one command; its files are read on demand."""
 
     argv: tuple[str, ...]
     status: int
@@ -66,7 +66,8 @@ class Case(Struct, frozen=True):
 
 
 def normalised_argv(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """How a case knows a command: from the program on, with RECORDED_TOKEN for the poll's token."""
+    """Return the form of a command in a case: from the program on, with RECORDED_TOKEN for the
+    poll's token."""
     return tuple(_TOKEN.sub(RECORDED_TOKEN, word) for word in without_env(argv))
 
 
@@ -88,7 +89,7 @@ def find_case(named: Path) -> Path:
 
 
 def shipped_cases() -> dict[str, str]:
-    """What each shipped case shows, by the name that `find_case` knows it by, such as
+    """Return descriptions of the shipped cases by their names in `find_case`, such as
     `pbs/everyday`.
     """
     cases: dict[str, str] = {}

@@ -101,7 +101,7 @@ def test_dtypes_hold_what_is_unknown() -> None:
 FIRST_SCREEN = """
 import asyncio, sys
 import hpcdash.cli.main, hpcdash.cli.dashboard
-from hpcdash.cli.build import build_replay
+from hpcdash.assembly import build_replay
 from hpcdash.recorded import find_case
 from hpcdash.ui.app import HpcdashApp
 from pathlib import Path

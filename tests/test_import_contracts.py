@@ -10,7 +10,7 @@ pytestmark = pytest.mark.system
 ROOT = Path(__file__).resolve().parent.parent
 # numpy is not among them: pyarrow imports it by itself.
 HEAVY = (
-    *("pandas", "plotext", "asyncssh", "tomlkit", "textual_fastdatatable"),
+    *("pandas", "plotext", "asyncssh", "textual_fastdatatable"),
     *("hpcdash.services.metrics.charts.draw", "hpcdash.services.metrics.reader"),
 )
 

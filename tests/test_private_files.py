@@ -20,7 +20,6 @@ import pytest
 from msgspec.structs import replace
 
 from hpcdash.private_files import (
-    WEAK_SPOT,
     NotPrivate,
     atomic_write,
     is_private_group,
@@ -29,6 +28,7 @@ from hpcdash.private_files import (
     require_own,
     write_output,
 )
+from hpcdash.shell_files import shell_text
 from tests.support.program import Program, home_with
 
 pytestmark = pytest.mark.system
@@ -150,12 +150,13 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 
 RULES = """
 import subprocess, sys
-from hpcdash.private_files import WEAK_SPOT, find_weak_spot
+from hpcdash.private_files import find_weak_spot
+from hpcdash.shell_files import shell_text
 for path in sys.argv[2:]:
     spot = find_weak_spot(path)
-    script = f'{WEAK_SPOT}\\nweak_spot "$1"'
+    script = f'{shell_text("weak_spot.sh")}\\nweak_spot "$1"'
     shell = subprocess.run([*sys.argv[1].split(), "-c", script, "sh", path], capture_output=True, text=True)
-    print("" if spot is None else spot.words, shell.stdout.strip() + shell.stderr, sep="\\t")
+    print("" if spot is None else spot.message, shell.stdout.strip() + shell.stderr, sep="\\t")
 """
 SHELLS = [
     shell
@@ -320,7 +321,7 @@ def test_a_private_group_has_ones_own_name_and_nobody_else(
     for name, text in stubs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    script = f"{WEAK_SPOT}\nprivate_group 70001"
+    script = f"{shell_text('weak_spot.sh')}\nprivate_group 70001"
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     assert (
         subprocess.run(["sh", "-c", script], env=path, check=False).returncode == 0

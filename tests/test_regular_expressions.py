@@ -13,7 +13,7 @@ MISMATCHED = ("POSSESSIVE_REPEAT", "ATOMIC_GROUP")
 
 def patterns(source: str) -> Iterator[str]:
     """Every string of a module that a regular expression may be made of; what an f-string inserts
-    is one group.
+    is one group. One that begins with a comment is shell.
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):
@@ -42,7 +42,7 @@ def test_no_pattern_is_possessive_or_atomic() -> None:
         for file in sorted(PACKAGE.rglob("*.py"))
         if "import re\n" in (source := file.read_text("utf-8"))
         for pattern in patterns(source)
-        if mismatched(pattern)
+        if not pattern.startswith("#") and mismatched(pattern)
     ]
     assert found == []
 

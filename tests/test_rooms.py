@@ -27,7 +27,6 @@ NAMED = {
     "client/task.py": "launcher = srun",
     "cli/watch.py": "SLURM_CONF of the person who installs it",
     "cli/sudoers.py": "--for",
-    "config/example.py": "the example's remarks",
     "config/values.py": "an example in an error",
     "domain/job_ids.py": "how both write the ids of tasks",
     "domain/request.py": "launcher = srun",

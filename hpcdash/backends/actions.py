@@ -1,16 +1,17 @@
-"""What can be done to jobs: what a person wants, the commands for it, how it went."""
+"""Actions on jobs: the request, the commands for it, and the outcomes."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct, field
 
 from hpcdash.backends.queries import Answer
-from hpcdash.errors import without_env
+from hpcdash.domain.job_ids import BadJobId, JobId
+from hpcdash.errors import UsageError, without_env
 
 # What can be changed of a job, by the names of `hpcdash alter`.
 ALTERABLE = ("time", "queue", "qos", "nice", "throttle")
@@ -25,7 +26,7 @@ _NEW_JOB = re.compile(r"job ([^\s;]+)")
 
 
 class Verb(StrEnum):
-    """What can be done to jobs; the journal and the command line use these words."""
+    """Action on jobs; the journal and the command line use these words."""
 
     CANCEL = "cancel"
     HOLD = "hold"
@@ -113,7 +114,72 @@ class ActionCommand(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """As a person reads it: what is shown, else the command as it is typed, whole, without its
-        `env` settings.
+        """Text for a person: `shown`, or else the whole command as it is typed, without its `env`
+        settings.
         """
         return " ".join(self.shown) or shlex.join(without_env(self.argv))
+
+
+# -- what the schedulers' commands share
+
+Job = tuple[str, JobId]
+# timeout(1)'s own status, and a shell's of a command that was interrupted, killed or terminated.
+CUT_OFF = (124, 130, 137, 143)
+_LAST_SIGNAL = 64
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def parse_jobs(job_ids: Iterable[str], parse: Callable[[str], JobId]) -> list[Job]:
+    """Return each ID as the user named it, once, with its meaning; raise UsageError with the place
+    of what is no ID, and for no ID at all.
+    """
+    jobs = []
+    for text in dict.fromkeys(job_ids):
+        try:
+            jobs.append((text, parse(text)))
+        except BadJobId as error:
+            raise UsageError(
+                f"{text!r} is not a job ID: {error.why}\n  {text}\n  {' ' * error.position}^"
+            ) from None
+    if not jobs:
+        raise UsageError("no job is named")
+    return jobs
+
+
+def parse_signal(text: str, known: Collection[str], scheduler: str) -> str:
+    """USR1 of 'USR1', 'SIGUSR1', 'usr1'; a number as it is. Raises UsageError."""
+    requested = text.strip().upper().removeprefix("SIG")
+    if requested in known or (
+        requested.isdecimal() and requested.isascii() and 1 <= int(requested[:6]) <= _LAST_SIGNAL
+    ):
+        return requested
+    raise UsageError(
+        f"{text!r} is not a signal {scheduler} sends",
+        f"A number up to {_LAST_SIGNAL}, or: {' '.join(known)}.",
+    )
+
+
+def parse_integer(field: str, value: str) -> int:
+    """Return the integer that a user wrote for a field; raise UsageError."""
+    if not _INTEGER.fullmatch(value):
+        raise UsageError(f"{field}: {value!r} is not a whole number")
+    return int(value)
+
+
+def require_alterable(
+    changes: Mapping[str, str], alterable: Sequence[str], others: Sequence[str] = ()
+) -> None:
+    """Raise UsageError for no change, and for one that is neither alterable by a user nor among
+    `others`.
+    """
+    step = f"You can change: {', '.join(alterable)}."
+    if unknown := [name for name in changes if name not in (*alterable, *others)]:
+        raise UsageError(f"{unknown[0]!r} cannot be changed here", step)
+    if not changes:
+        raise UsageError("nothing to change", step)
+
+
+def message_lines(answer: Answer) -> list[str]:
+    """Return the lines that a command printed, without blank ones; its errors come last."""
+    text = (answer.stdout + b"\n" + answer.stderr).decode("utf-8", "replace")
+    return [line.strip() for line in text.split("\n") if line.strip()]

@@ -51,16 +51,20 @@ def _spoken(argv: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     found: list[tuple[str, tuple[str, ...]]] = []
     place = 0
     while place < len(argv):
-        word, value = argv[place], argv[place + 1] if place + 1 < len(argv) else ""
-        kind, length = "", 1
+        word = argv[place]
+        value = argv[place + 1] if place + 1 < len(argv) else ""
+        kind = ""
+        length = 1
         if word.startswith("--dependency="):
             kind = _DEPENDENCY
         elif word.startswith("--array="):
             kind = _ARRAY
         elif word == "-W":
-            kind, length = _DEPENDENCY if value.startswith("depend=") else "", 2
+            kind = _DEPENDENCY if value.startswith("depend=") else ""
+            length = 2
         elif word in ("-J", "-t"):
-            kind, length = _ARRAY, 2
+            kind = _ARRAY
+            length = 2
         found.append((kind, tuple(argv[place : place + length])))
         place += length
     return found

@@ -1,4 +1,4 @@
-"""What a backend is: what a scheduler can do and be asked, part by part."""
+"""Interface of a backend: the capabilities and queries of a scheduler, part by part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ from msgspec import Struct, field
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, OtherLog, Script, Usage
-from hpcdash.backends.queries import Answer, JobScope, ParsedOffers, ParsedTable, Query
+from hpcdash.backends.queries import (
+    Answer,
+    JobScope,
+    ParsedOffers,
+    ParsedTable,
+    Query,
+    require_whole,
+)
 from hpcdash.backends.submissions import (
     AS_IT_WAS,
     NewLimits,
@@ -34,16 +41,17 @@ if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand, InsideStep
     from hpcdash.backends.node_samples import NodeSample
     from hpcdash.backends.script.body import BatchScript, Place
-    from hpcdash.backends.script.cron import CronJob, CronParts
+    from hpcdash.backends.script.cron import CronJob
     from hpcdash.backends.script.environment import JobEnvironment
     from hpcdash.backends.shell import ShellCommand, ShellRequest
     from hpcdash.domain.demand import Demand, LintFinding
     from hpcdash.domain.offers import CpuShare, Offers
     from hpcdash.domain.request import Request
+    from hpcdash.domain.scripts import ScriptBlock
 
 
 class Capability(StrEnum):
-    """What a scheduler can do; screens ask for these, never for its name."""
+    """Features of a scheduler; screens check these, never its name."""
 
     JOBS = "jobs"
     # Each job is somebody's.
@@ -91,6 +99,35 @@ class Capability(StrEnum):
     LIVE_USE = "live_use"
 
 
+# Capabilities of every scheduler of batch scripts.
+BATCH_CAPABILITIES = frozenset(
+    {
+        Capability.JOBS,
+        Capability.OWNERS,
+        Capability.NODES,
+        Capability.QUEUES,
+        Capability.HISTORY,
+        Capability.DETAIL,
+        Capability.CHAINS,
+        Capability.LOGS,
+        Capability.ERROR_LOGS,
+        Capability.SCRIPT,
+        Capability.CANCEL,
+        Capability.HOLD,
+        Capability.REQUEUE,
+        Capability.SUSPEND,
+        Capability.SIGNAL,
+        Capability.ALTER,
+        Capability.SUBMIT,
+        Capability.FORM,
+        Capability.NODE_CHECKS,
+        Capability.CONNECT,
+        Capability.LIMITS,
+        Capability.INSIDE,
+        Capability.LIVE_USE,
+    }
+)
+
 _SEE_LOG = "`hpcdash log JOB` shows what it writes."
 _SEE_QUEUES = "`hpcdash queues` shows its queues and what is free."
 # What a scheduler that lacks a capability has no way to do, and what a person can do instead.
@@ -107,13 +144,12 @@ _REFUSALS = {
 
 
 class Probe(Struct, frozen=True):
-    """What was found at the other end, once a connection: who we are, what the scheduler calls
-    itself.
+    """Facts about the other end, queried once a connection: the user, the scheduler's own name.
 
-    `clusters` are those that the person's environment has commands ask, () for the scheduler's own
-    choice. `is_scheduling` False: the controller answers, and starts no job. `counts_gpus`: its
+    `clusters` are those that the person's environment directs commands to, () for the scheduler's
+    own choice. `is_scheduling` False: the controller answers, and starts no job. `counts_gpus`: its
     records of jobs name the GPUs that these have, or no node has any. `ended_kept_seconds`: how
-    long the list of jobs still has one that ended; None: not told, or without a limit. `commands`
+    long the list of jobs still has one that ended; None: unreported, or without a limit. `commands`
     maps each of the scheduler's commands to its path there, '' where it is missing. `dialect` is
     the backend's own word for which of several kinds was found; '' where there is one.
     """
@@ -132,6 +168,21 @@ class Probe(Struct, frozen=True):
     dialect: str = ""
 
 
+def probe_values(answer: Answer) -> tuple[dict[str, str], dict[str, str]]:
+    """(the first value of each key, the path of each command) in the KEY=VALUE lines of a probe."""
+    require_whole(answer)
+    found: dict[str, str] = {}
+    commands: dict[str, str] = {}
+    for line in answer.stdout.decode("utf-8", "replace").splitlines():
+        key, _, value = line.partition("=")
+        if key == "command":
+            name, _, path = value.partition("=")
+            commands[name] = path
+        else:
+            found.setdefault(key, value.strip())
+    return found, commands
+
+
 class ServerFiles(Struct, frozen=True):
     """Files of a machine that may name a scheduler's server: by the first group of `pattern`.
 
@@ -144,7 +195,7 @@ class ServerFiles(Struct, frozen=True):
 
 
 class LocalConfiguration(Struct, frozen=True):
-    """How a machine tells the commands of a scheduler which server they are of.
+    """Configuration that names the server of a scheduler's commands on a machine.
 
     One of `server_variables` names it, or one of `files`; `file_variable` names a file in place of
     the first of them, and of all where `is_file_alone`. `command` without any of that is a package
@@ -160,7 +211,7 @@ class LocalConfiguration(Struct, frozen=True):
 
 
 class ScriptWriter(Protocol):
-    """How batch scripts are written for a scheduler: a module."""
+    """Module that writes batch scripts for a scheduler."""
 
     @property
     def ENVIRONMENT(self) -> JobEnvironment: ...
@@ -192,23 +243,27 @@ class ScriptWriter(Protocol):
 
 
 class ScriptReader(Protocol):
-    """What a batch script asks of a scheduler, and what is wrong with it: a module."""
+    """Module that reads what a batch script requests, and finds its errors; by default of scripts
+    without directives, which request nothing.
+    """
 
     def lint_script(
         self, script: bytes, offers: Offers, over: Sequence[str] = ()
     ) -> tuple[LintFinding, ...]:
-        """What is wrong with a script, with options `over` its own; see
+        """Find errors in a script, with options `over` its own; see
         hpcdash.backends.script.lint.lint.
         """
-        ...
+        return ()
 
     def script_demand(self, script: bytes, over: Sequence[str] = ()) -> Demand:
-        """What a script asks for, with options `over` its own."""
-        ...
+        """Return the resources that a script requests, with options `over` its own."""
+        from hpcdash.domain.demand import Demand
+
+        return Demand()
 
     def queue_and_time_options(self, queue: str, limit_seconds: int | None) -> tuple[str, ...]:
         """Options for a queue ('' for none) and a time limit, over a script's own."""
-        ...
+        return ()
 
     def refusal_hint(
         self,
@@ -218,11 +273,15 @@ class ScriptReader(Protocol):
         options: Sequence[str] = (),
         gpu_types: Sequence[str] = (),
     ) -> str:
-        """What to do about a refusal of a script whose own `words` mislead; '' where they do not.
+        """Return the next step after a refusal whose own `words` mislead; '' where they do not.
 
         `gpu_types` are those of the nodes, () where they are not known.
         """
-        ...
+        return ""
+
+
+class UndirectedScripts(ScriptReader):
+    """Reader of scripts without directives."""
 
 
 _UNSUPPORTED = "this scheduler does not support that"
@@ -332,6 +391,12 @@ class ReasonsPart:
         """Explain in plain words why a job waits or how it ended; '' where nothing is to add."""
         return ""
 
+    def short(self, row: Mapping[str, Any]) -> str:
+        """Return in a few words why a row of domain.schema.JOBS waits, for the cell of a table; ''
+        where the reason itself says it.
+        """
+        return ""
+
     def cause(self, native: Mapping[str, str]) -> str:
         """Return the scheduler's own message on why a job waits or failed, from its `native`
         attributes, where its reason is only a code; '' where nothing is to add.
@@ -356,8 +421,8 @@ class ReasonsPart:
 
 
 class HistoryScope(Struct, frozen=True):
-    """What a history shows a user: whether others' ended jobs are hidden, and for how long ended
-    jobs are kept.
+    """Limits of the history for a user: whether others' ended jobs are hidden, and for how long
+    ended jobs are kept.
 
     None is not known; of `retention_seconds` also that it is not limited.
     """
@@ -572,15 +637,17 @@ class ScriptsPart:
 
     def reader(self) -> ScriptReader:
         """Return the reader of the directives that its scripts have."""
-        from hpcdash.backends.script import undirected
-
-        return undirected
+        return UndirectedScripts()
 
     def explain(self, line: str) -> str:
         """Explain in a few words what one #SBATCH (#PBS …) line of a script requests; '' for any
         other line.
         """
         return ""
+
+    def blocks(self) -> tuple[ScriptBlock, ...]:
+        """Return the blocks of lines that generated scripts have besides the person's own."""
+        return ()
 
     def query(self, job_id: str) -> Query[Script] | None:
         """Query the batch script of a job the scheduler still holds; parse raises NoSuchJob or
@@ -600,9 +667,9 @@ class ScriptsPart:
         """
         return None
 
-    def cron_parts(self, job: CronJob) -> CronParts:
-        """Return the parts of a job's script that stands in for cron; raises UsageError where there
-        can be none.
+    def cron_script(self, job: CronJob) -> str:
+        """Return the script of a job that stands in for cron; raises UsageError where there can be
+        none, and for what no script can hold.
         """
         raise UsageError(_UNSUPPORTED)
 

@@ -1,4 +1,4 @@
-"""What a scheduler tells of one job: its details, script, log files, and what it used."""
+"""A scheduler's report on one job: details, script, log files and usage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Script(Struct, frozen=True):
 
 
 class LogFiles(Struct, frozen=True):
-    """Where a job's output is.
+    """Paths of a job's output.
 
     `stderr` is None where it goes into stdout's file; `stdout` None: not known, see `note`.
 
@@ -57,7 +57,7 @@ class OtherLog(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """What a job used of what it was given; None is unknown.
+    """Usage of a job's allocation; None is unknown.
 
     CPU times are sums over all its processes, in seconds.
     """
@@ -78,7 +78,7 @@ class Usage(Struct, frozen=True):
 
 
 class ActivityCount(Struct, frozen=True):
-    """How many of what a job's program runs under one name: `kind` is task or actor.
+    """Number of tasks or actors (`kind`) of one name that a job's program runs.
 
     `states` has of each state the scheduler's word, the state of domain.states it amounts to, and
     how many are in it. `restarts` is how often those of this name were started again.
@@ -91,7 +91,7 @@ class ActivityCount(Struct, frozen=True):
 
 
 class Activity(Struct, frozen=True):
-    """What a job's program has the scheduler run within the job.
+    """Tasks and actors that a job's program has the scheduler run.
 
     `failures` are (name, why) of a few that failed; `notes` say in words what could not be had.
     """

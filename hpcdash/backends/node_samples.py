@@ -1,4 +1,4 @@
-"""What a job uses on a node at one time: its processes, memory and GPUs."""
+"""Usage of a job on a node at one time: processes, memory and GPUs."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class ProcessSample(Struct, frozen=True):
 
 
 class NodeSample(Struct, frozen=True):
-    """What a job used on a node, at `up_seconds` of that machine.
+    """Usage of a job on a node, at `up_seconds` of that machine.
 
-    `cpu_seconds` is of its cgroup since that began, None where only its processes tell;
+    `cpu_seconds` is of its cgroup since that began, None where only its processes are known;
     `memory_bytes` is without the file cache that can be dropped, and of the processes' resident
     memory where there is no cgroup (`is_rss`).
     """

@@ -7,11 +7,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from hpcdash.errors import UsageError
 
 # The problem of an option that takes a value and stands last.
 WITHOUT_VALUE = "without its value"
+Takes = Literal["nothing", "value", "maybe"]
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+^\[\]-]+")
 
 
@@ -33,20 +35,46 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class ParsedCommandLine:
-    """What sbatch was given after its name: options in order, then the script and its arguments."""
+    """Arguments of a submit command: options in order, then the script and its arguments."""
 
     given: tuple[Option, ...]
     script: tuple[str, ...] = ()
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """Those that sbatch takes."""
+        """Return the options that the command takes."""
         return tuple(option for option in self.given if not option.problem)
 
     @property
     def problems(self) -> tuple[Option, ...]:
-        """Those it does not."""
+        """Return the options that it does not take."""
         return tuple(option for option in self.given if option.problem)
+
+
+def read_letters(
+    word: str, following: str | None, line: int, kinds: Mapping[str, tuple[str, Takes]]
+) -> list[Option]:
+    """Return the options behind one dash, of which those without a value may stand together.
+
+    `kinds` are the names of the letters, and what they take; `following` is the next word, and the
+    last option's value where that has both of its `words`.
+    """
+    found: list[Option] = []
+    for position, letter in enumerate(word[1:], start=1):
+        name, takes = kinds.get(letter, ("", "nothing"))
+        rest = word[position + 1 :]
+        written = f"-{letter}"
+        if not name:
+            found.append(Option("", None, written, (written,), line, "unknown"))
+        elif takes == "nothing" or (takes == "maybe" and not rest):
+            found.append(Option(name, None, written, (written,), line))
+        elif rest:
+            return [*found, Option(name, rest, written, (f"{written}{rest}",), line)]
+        elif following is not None:
+            return [*found, Option(name, following, written, (written, following), line)]
+        else:
+            found.append(Option("", None, written, (written,), line, WITHOUT_VALUE))
+    return found
 
 
 def last_value(options: Iterable[Option], name: str) -> str | None:

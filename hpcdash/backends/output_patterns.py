@@ -13,7 +13,7 @@ TASK_DEFAULT = "slurm-%A_%a.out"
 NO_TASK = "4294967294"
 _FIELD = re.compile(r"%(\d*)(.)", re.DOTALL)
 _PADDED = frozenset("AabjJnt")
-_MOST_DIGITS = 10
+_MAX_DIGITS = 10
 # Slurm 22.05's scontrol fills these in, where no width is given, whatever stands before the %.
 _SHOWN = re.compile(r"%([Aajux])")
 # From 23.02 on it knows widths, and a % that another takes the meaning of; from 25.05 on the last
@@ -24,7 +24,7 @@ _SHOWN_AFTER_ALL = re.compile(r"%[0-9]*[Aajux]")
 
 @dataclass(frozen=True, slots=True)
 class PathFacts:
-    """What the fields of a pattern stand for; '' is not known (yet), and leaves the field as it is.
+    """Values of the fields of a pattern; '' is not known (yet), and leaves the field as it is.
 
     `job_number` is the job's or task's own; `array_id` and `task` are of an array's task,
     `is_array` is true of one whose task is not known too. `node` is the first node's name.
@@ -56,13 +56,13 @@ def output_path(pattern: str, facts: PathFacts, *, with_modulo: bool = False) ->
 
 
 def default_pattern(facts: PathFacts) -> str:
-    """Where stdout goes when nobody says."""
+    """Return the pattern of stdout where none is requested."""
     return TASK_DEFAULT if facts.is_array else JOB_DEFAULT
 
 
 def paths_as_shown(pattern: str, facts: PathFacts) -> tuple[str, ...]:
-    """What `scontrol show job` prints for a pattern: up to Slurm 22.05, from 23.02 on, from 25.05
-    on.
+    """Return the output of `scontrol show job` for a pattern: up to Slurm 22.05, from 23.02 on,
+    from 25.05 on.
     """
     if pattern.lower() == "none":
         return ("/dev/null",)
@@ -134,7 +134,8 @@ def _values(facts: PathFacts, *, with_modulo: bool = False) -> dict[str, str | N
 
 def _filled(pattern: str, values: dict[str, str | None]) -> str:
     def fill(field: re.Match[str]) -> str:
-        width, letter = field[1], field[2]
+        width = field[1]
+        letter = field[2]
         if letter == "%":
             return f"{width}%"
         value = values.get(letter)
@@ -149,7 +150,7 @@ def _padded(letter: str, width: str, value: str) -> str:
     if letter not in _PADDED:
         return value
     # Of a width three digits tell that it is more than the most.
-    return value.rjust(min(int(width.lstrip("0")[:3] or 0), _MOST_DIGITS), "0")
+    return value.rjust(min(int(width.lstrip("0")[:3] or 0), _MAX_DIGITS), "0")
 
 
 def _absolute(path: str, work_dir: str) -> str:

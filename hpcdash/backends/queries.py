@@ -1,4 +1,4 @@
-"""What is asked of a scheduler: a command, how to read its answer, and tables that were read.
+"""Queries of a scheduler: a command, the parser of its answer, and parsed tables.
 
 Runs nothing.
 """
@@ -13,13 +13,20 @@ import pyarrow as pa
 from msgspec import Struct
 
 from hpcdash.domain.units import format_memory
-from hpcdash.errors import SchedulerRefused, UnreadableOutput, excerpt
+from hpcdash.errors import (
+    CommandError,
+    CommandMissing,
+    SchedulerRefused,
+    UnreadableOutput,
+    excerpt,
+    program_name,
+)
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Answer(Protocol):
-    """What a finished command left; transports give it."""
+    """Output and status of a finished command, from a transport."""
 
     @property
     def argv(self) -> tuple[str, ...]: ...
@@ -47,6 +54,17 @@ def one_command(_answer: object) -> int:
     return 1
 
 
+class AnswerPart(Struct, frozen=True):
+    """Part of an answer, read as an answer of its own."""
+
+    argv: tuple[str, ...]
+    stdout: bytes
+    stderr: bytes = b""
+    truncated: bool = False
+    status: int = 0
+    answer_seconds: float | None = None
+
+
 class Query(Struct, Generic[T_co], frozen=True):
     """A command and how to read its answer; `parse` raises an HpcdashError when the answer is none.
 
@@ -65,6 +83,9 @@ class Query(Struct, Generic[T_co], frozen=True):
     commands: Callable[[Any], int] = one_command
 
 
+# How much of a rejected row is shown, and how many lines that are not rows.
+_SHOWN_BYTES = 400
+_SHOWN_LINES = 100
 LOGIN_SHELL_STEP = "`hpcdash doctor` shows what the login shell prints."
 
 
@@ -87,6 +108,61 @@ def require_whole(answer: Answer) -> None:
         )
 
 
+class Failure(Struct, frozen=True):
+    """Kind of a scheduler's failure; `{name}` in its texts is the command's name."""
+
+    error: type[CommandError]
+    message: str
+    next_step: str
+
+
+FAILED = Failure(SchedulerRefused, "{name} failed", "See its message; `man {name}` explains it.")
+_MISSING_STATUS = 127
+
+
+def own_message(answer: Answer) -> str:
+    """Return the message of a failed command."""
+    return excerpt(answer.stderr) or excerpt(answer.stdout[:_SHOWN_BYTES])
+
+
+def failed(kind: Failure, answer: Answer, command: tuple[str, ...]) -> CommandError:
+    """Return the error of an answer; `command` is what failed, where argv is a script around it."""
+    name = program_name(command)
+    return kind.error(
+        kind.message.replace("{name}", name),
+        kind.next_step.replace("{name}", name),
+        argv=command,
+        status=answer.status,
+        words=own_message(answer),
+    )
+
+
+def missing(answer: Answer, command: tuple[str, ...], scheduler: str) -> CommandError | None:
+    """Return the error of a command that does not exist; None where it ran."""
+    if answer.status != _MISSING_STATUS:
+        return None
+    step = (
+        f'If {scheduler} lives elsewhere, set path = "/…/bin" in the configuration; '
+        "`hpcdash doctor` searches for it."
+    )
+    return failed(Failure(CommandMissing, "{name} is not on the PATH here", step), answer, command)
+
+
+def unreadable(answer: Answer, what: str, command: tuple[str, ...] = ()) -> UnreadableOutput:
+    """Return the error of a successful answer that is no list of `what`; `command` as in
+    `failed`.
+    """
+    argv = command or answer.argv
+    name = program_name(argv)
+    return UnreadableOutput(
+        f"{name} printed something that is not a list of {what}",
+        f"Is {name} a wrapper or an alias here? `hpcdash doctor` shows its path and version.",
+        argv=argv,
+        status=answer.status,
+        words=excerpt(answer.stdout[:_SHOWN_BYTES]) or excerpt(answer.stderr),
+    )
+
+
 class ParsedTable(Struct, frozen=True):
     """Rows in a schema of domain.schema; `rejected` lists, in words, the rows that could not be
     read.
@@ -97,11 +173,6 @@ class ParsedTable(Struct, frozen=True):
     table: pa.Table
     rejected: tuple[str, ...] = ()
     is_cut: bool = False
-
-
-# How much of a rejected row is shown, and how many lines that are not rows.
-_SHOWN_BYTES = 400
-_SHOWN_LINES = 100
 
 
 def row_excerpt(raw: bytes, token: bytes = b"") -> str:
@@ -127,17 +198,15 @@ def noise_lines(noise: bytes | bytearray, token: bytes = b"") -> list[str]:
 
 
 class ParsedOffers(Struct, Generic[T_co], frozen=True):
-    """What a cluster offers of one kind; `rejected` lists, in words, the rows that could not be
-    read.
-    """
+    """Offers of a cluster, of one kind; `rejected` describes the rows that could not be read."""
 
     offers: tuple[T_co, ...]
     rejected: tuple[str, ...] = ()
 
 
 class JobScope(Struct, frozen=True):
-    """Which jobs: `user` None is everyone, '' is whoever runs the command; `ended` asks for
-    those that ended a short while ago as well.
+    """Jobs to list: `user` None is everyone, '' is whoever runs the command; `ended` includes
+    those that ended a short while ago.
 
     `job_ids` narrows to these jobs or arrays, ended ones included; with `user` and `ended` the
     answer may hold more of that user's jobs, where that costs the scheduler less. With `each_task`

@@ -14,7 +14,7 @@ from hpcdash.errors import CommandError, excerpt
 _JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
 # After its job's id.
 _OWN, _OF_RANK = ".out", re.compile(r"\.rank-(0|[1-9][0-9]{0,8})\.out")
-_MOST_RANKS = 100_000
+_MAX_RANKS = 100_000
 
 
 def rank_logs_query(detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
@@ -60,7 +60,7 @@ def _parse(answer: Answer, start: str) -> tuple[OtherLog, ...]:
     paths = answer.stdout.decode("utf-8", "surrogateescape").split("\0")
     endings = [path.removeprefix(start) for path in paths if path.startswith(start)]
     ranks = sorted({int(found[1]) for ending in endings if (found := _OF_RANK.fullmatch(ending))})
-    return tuple(_log(rank, f"{start}.rank-{rank}") for rank in ranks[:_MOST_RANKS])
+    return tuple(_log(rank, f"{start}.rank-{rank}") for rank in ranks[:_MAX_RANKS])
 
 
 def _log(rank: int, path: str) -> OtherLog:

@@ -31,15 +31,15 @@ def load_backend(name: str) -> Backend:
 
 @cache
 def request_fields(names: tuple[str, ...] = NAMES) -> Mapping[str, RequestField]:
-    """What requests can hold for one of the schedulers alone, by their keys."""
+    """Return the request fields that belong to one scheduler alone, by their keys."""
     return {
         field.name: field for name in names for field in load_backend(name).scripts.request_fields
     }
 
 
 def local_configuration(name: str) -> LocalConfiguration:
-    """How this machine's configuration names the scheduler's server; the rest of the backend is not
-    loaded.
+    """Return the configuration on a machine that names the scheduler's server; the rest of the
+    backend is not loaded.
     """
     found: LocalConfiguration = import_module(f"hpcdash.backends.{name}.probe").LOCAL_CONFIGURATION
     return found

@@ -1,4 +1,4 @@
-"""What submitting a batch script takes and returns: the first time, again, or only for a start
+"""Arguments and results of submitting a batch script: the first time, again, or only for a start
 estimate.
 """
 
@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.queries import Query
+from hpcdash.errors import UsageError
 
 # How the comment of a job begins that was submitted from here.
 MARK_START = "hpcdash:"
@@ -37,9 +38,22 @@ class Submission(Struct, frozen=True):
     run_as: str = ""
     program: str = ""
 
+    def as_account(self, *command: str) -> tuple[str, ...]:
+        """Return a submit command as it is, or through sudo by its own path.
+
+        Raises UsageError for a script on stdin, which sudo does not pass on.
+        """
+        if not self.run_as:
+            return command
+        if not self.file:
+            raise UsageError(
+                "a script on stdin is not submitted as another account", "Have it staged first."
+            )
+        return ("sudo", "-n", "-u", self.run_as, self.program or command[0], *command[1:])
+
 
 class NewLimits(Struct, frozen=True):
-    """What a job submitted again asks for in place of what it had; None: as it was.
+    """Limits that a job submitted again requests in place of its own; None: unchanged.
 
     Memory is that of a node.
     """
@@ -97,11 +111,11 @@ class SubmittedRequest(Struct, frozen=True):
 
 
 class StartEstimate(Struct, frozen=True):
-    """When a script would start if it were submitted now. `starts_at_epoch` None: not reported.
+    """Estimated start of a script that is submitted now. `starts_at_epoch` None: not reported.
 
     `node_list` is where, '' if not reported; `refusal` is why the scheduler would reject it, in its
     own words, and `hint` the same in plain ones. `is_known` is false if the scheduler cannot be
-    asked: `hint` says so.
+    queried: `hint` says so.
     """
 
     is_known: bool = True

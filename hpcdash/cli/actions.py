@@ -11,7 +11,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
-from hpcdash.cli.build import journal
 from hpcdash.cli.jobs import parse_filter, warn_unknown_gpus, with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import is_agreed, print_json, print_text
@@ -29,6 +28,7 @@ from hpcdash.services.jobs.action_text import format_impact, format_others, form
 from hpcdash.services.jobs.actions import Plan, Report, Row
 from hpcdash.services.jobs.rows import ids_in_full
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.folders import journal
 from hpcdash.services.state.journal import JournalEntry, JournalUnreadable
 
 _ASKED_FOR = (Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE)
@@ -43,8 +43,8 @@ _PAST = {
     Verb.ALTER: "altered",
     Verb.DELETE: "deleted",
 }
-_MOST_COMMANDS_SHOWN = 10
-_MOST_JOBS_LISTED = 20
+_MAX_COMMANDS_SHOWN = 10
+_MAX_JOBS_LISTED = 20
 _COMMAND_LETTERS = 1000
 _HEADINGS = ("WHEN", "CLUSTER", "ACTION", "JOBS", "OUTCOME")
 # The last column is as wide as it is.
@@ -93,10 +93,10 @@ def refuse_unnamed_cluster(session: ClusterSession, job_ids: Sequence[str]) -> N
                 continue
             raise UsageError(
                 f"job {visible(job_id)} is ambiguous: {visible(outcome.new_job)} was submitted "
-                f"from here",
+                "from here",
                 f"Write {visible(job_id)}@{cluster}, or "
-                f"{visible(job_id)}@{session.store.probe.cluster or 'CLUSTER'}"
-                " for the job of this cluster.",
+                f"{visible(job_id)}@{session.store.probe.cluster or 'CLUSTER'} for the job of this "
+                "cluster.",
             )
 
 
@@ -133,12 +133,12 @@ def run_action(
     matching_rows = parse_filter(expression, kind)
     _refuse_ambiguous(job_ids, expression, everyone=everyone)
     request = ActionRequest(Verb(verb), job_ids, signal, recipient, dict(changes or {}), force)
-    must_ask = (request.verb in _ASKED_FOR or bool(expression)) and not common.yes
+    needs_confirmation = (request.verb in _ASKED_FOR or bool(expression)) and not common.yes
     can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
 
     async def work(session: ClusterSession) -> tuple[Report, ClusterSession]:
         session.actions.plan(request if job_ids else replace(request, job_ids=("1",)))
-        if must_ask and not can_prompt:
+        if needs_confirmation and not can_prompt:
             raise UsageError(
                 f"{verb} needs confirmation, but there is no terminal",
                 "Use --yes to skip the question.",
@@ -172,7 +172,7 @@ def run_action(
             _list_jobs(plan.rows)
         for warning in warnings:
             print(f"hpcdash: {visible(warning)}", file=sys.stderr)
-        if must_ask and not await is_agreed():
+        if needs_confirmation and not await is_agreed():
             raise Declined
         return await session.actions.run(plan), session
 
@@ -180,7 +180,7 @@ def run_action(
         report, session = with_session(common, work)
     except _AllEnded as ended:
         print(
-            f"{verb}: nothing was sent, as it ended already: {format_jobs(ended.rows)}",
+            f"{verb}: nothing was sent, as it already finished: {format_jobs(ended.rows)}",
             file=sys.stderr,
         )
         sys.exit(EXIT_REFUSED)
@@ -216,14 +216,14 @@ def _refuse_ambiguous(job_ids: Sequence[str], expression: str, *, everyone: bool
 
 def _list_jobs(rows: Sequence[Row]) -> None:
     """Print the jobs that a filter found to stderr, one line per job."""
-    for row in rows[:_MOST_JOBS_LISTED]:
+    for row in rows[:_MAX_JOBS_LISTED]:
         name = clip(visible(str(row["name"] or "")), 40)
         print(
             f"  {visible(str(row['id'])):<14} {state_word(str(row['state'])):<10} {name}",
             file=sys.stderr,
         )
-    if len(rows) > _MOST_JOBS_LISTED:
-        print(f"  … and {len(rows) - _MOST_JOBS_LISTED} more", file=sys.stderr)
+    if len(rows) > _MAX_JOBS_LISTED:
+        print(f"  … and {len(rows) - _MAX_JOBS_LISTED} more", file=sys.stderr)
 
 
 def exit_status(outcomes: Sequence[Outcome]) -> int:
@@ -250,7 +250,7 @@ def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str
     if ended := sum(row["_tasks"] or 1 for row in plan.rows) - sum(
         row["_tasks"] or 1 for row in rows
     ):
-        print(f"  {ended} of the same ended already", file=sys.stderr)
+        print(f"  {ended} of the same already finished", file=sys.stderr)
     if unknown := _unknown(plan.request.job_ids, plan.rows):
         print(
             f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}",
@@ -265,10 +265,10 @@ def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str
         print(f"  {text}", file=sys.stderr)
     if plan.request.force:
         print("  forced: processes on nodes that do not respond keep running", file=sys.stderr)
-    for command in plan.commands[:_MOST_COMMANDS_SHOWN]:
+    for command in plan.commands[:_MAX_COMMANDS_SHOWN]:
         print(f"  {clip(visible(command.words), _COMMAND_LETTERS)}", file=sys.stderr)
-    if len(plan.commands) > _MOST_COMMANDS_SHOWN:
-        print(f"  … and {len(plan.commands) - _MOST_COMMANDS_SHOWN} more commands", file=sys.stderr)
+    if len(plan.commands) > _MAX_COMMANDS_SHOWN:
+        print(f"  … and {len(plan.commands) - _MAX_COMMANDS_SHOWN} more commands", file=sys.stderr)
     if plan.pause_seconds:
         print(f"  {format_pause(plan)}", file=sys.stderr)
 
@@ -359,8 +359,8 @@ def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool 
         for row in (_HEADINGS, *map(_cells, entries))
     ]
     print(*align_cells(rows), sep="\n")
-    if not entries and sys.stderr.isatty():
-        print("no actions yet", file=sys.stderr)
+    if not entries:
+        print("No actions yet: nothing was submitted or changed from here.", file=sys.stderr)
 
 
 def _settle(common: CommonOptions, newest: int) -> None:

@@ -14,19 +14,19 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpcdash.assembly import chosen_site
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.script.allocation import KIND, Waiting
-from hpcdash.cli.build import chosen_site
 from hpcdash.cli.ending import EndedBySignal, leave_terminal
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.submit import (
     REQUEST_ENDING,
-    RequestSubmitting,
+    RequestSubmission,
     SubmissionRun,
+    print_commands,
     print_sentences,
     read_script,
-    require_launches,
 )
 from hpcdash.cli.terminal import is_agreed, print_json, print_text
 from hpcdash.config.request import request_text
@@ -50,8 +50,8 @@ from hpcdash.services.submit.allocations import (
     plan_hand_over,
     title_content,
 )
-from hpcdash.services.submit.plan import SubmissionPlan
 from hpcdash.services.submit.staging import staged_files
+from hpcdash.services.submit.submission import SubmissionPlan
 from hpcdash.services.watch.rules.allocations import SOON_SECONDS
 
 # Interval of queries for the job's state while the command waits.
@@ -106,27 +106,32 @@ def run_alloc(
     text = request_text(request, site=site.launch.site)
     foreground = None if keep or dry_run else _Foreground()
     waiting = Waiting(_seconds("--idle-limit", idle_limit))
-    submitting = _Allocating(request, text, waiting=waiting, foreground=foreground)
+    submission = _AllocationSubmission(request, text, waiting=waiting, foreground=foreground)
 
     async def work(session: ClusterSession) -> int:
         await session.store.open(force=True)
         if dry_run:
-            planned = await submitting.plan(session, ())
+            planned = await submission.plan(session, (), None)
             print_sentences(*planned.notes)
-            print_text(submitting.shown()["script"])
+            print_text(planned.shown)
             for command in planned.plan.commands:
                 print(f"# {visible(command.words)}")
             return 0
-        (outcome,) = await SubmissionRun(submitting, session, prints=False).outcomes(1)
+        run = SubmissionRun(submission, session, prints=False)
+        [outcome] = await run.outcomes(1)
 
         def notify() -> None:
-            if form == "json":
-                texts = {
+            if form == "json" and run.planned is not None:
+                answer = {
+                    "schema": 1,
+                    "cluster": session.name,
                     "job_id": outcome.new_job or None,
                     "done": outcome.done,
                     "words": outcome.words,
+                    "script": run.planned.shown,
+                    "folder": run.planned.folder,
                 }
-                print_json({"schema": 1, "cluster": session.name, **texts, **submitting.shown()})
+                print_json(answer)
             elif outcome.new_job:
                 print(visible(outcome.new_job), flush=True)
             if outcome.done:
@@ -192,7 +197,7 @@ def _bytes(option: str, text: str | None) -> int | None:
         raise UsageError(f"{option}: {error}") from error
 
 
-class _Allocating(RequestSubmitting, Struct):
+class _AllocationSubmission(RequestSubmission, Struct):
     """Submission of an allocation; once planned, signals are those of `foreground`.
 
     `foreground` is None where the allocation is kept.
@@ -200,8 +205,10 @@ class _Allocating(RequestSubmitting, Struct):
 
     foreground: _Foreground | None = None
 
-    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
-        planned = await RequestSubmitting.plan(self, session, after)
+    async def plan(
+        self, session: ClusterSession, after: tuple[str, ...], before: SubmissionPlan | None
+    ) -> SubmissionPlan:
+        planned = await RequestSubmission.plan(self, session, after, before)
         if self.foreground is not None:
             self.foreground.is_heeding = True
         return planned
@@ -303,7 +310,9 @@ class _Foreground:
 
 async def _watch(session: ClusterSession, job_id: str) -> None:
     """Print when it starts and how it ended."""
-    state, pause, is_known = "", _FIRST_LOOK_SECONDS, False
+    state = ""
+    pause = _FIRST_LOOK_SECONDS
+    is_known = False
     while True:
         try:
             row = (await session.store.fetch_detail(job_id)).job.to_pylist()[0]
@@ -314,7 +323,8 @@ async def _watch(session: ClusterSession, job_id: str) -> None:
             print_sentences(f"{error.message}; retrying")
             row = None
         if row is not None and row["state"] != state:
-            state, pause = str(row["state"]), _FIRST_LOOK_SECONDS
+            state = str(row["state"])
+            pause = _FIRST_LOOK_SECONDS
             print_sentences(_format_state(session, row))
             if state in ENDED:
                 return
@@ -366,7 +376,7 @@ def _left_seconds(session: ClusterSession, row: Mapping[str, Any]) -> float | No
 def _list(common: CommonOptions, form: str) -> None:
     async def work(session: ClusterSession) -> list[dict[str, Any]]:
         snapshot = await session.store.fetch(Kind.MINE)
-        rows = list_allocations(snapshot.table, require_launches(session).records)
+        rows = list_allocations(snapshot.table, session.launches.records)
         return [
             {
                 "id": row["id"],
@@ -389,7 +399,7 @@ def _list(common: CommonOptions, form: str) -> None:
         print_json({"schema": 1, "allocations": found})
         return
     if not found:
-        print("You have no allocations. hpcdash alloc makes one.", file=sys.stderr)
+        print("You have no allocations. hpcdash alloc submits one.", file=sys.stderr)
     for one in found:
         left = "" if one["left_seconds"] is None else f"{format_duration(one['left_seconds'])} left"
         amounts = (("node", one["nodes"]), ("GPU", one["gpus"] or 0), ("CPU", one["cpus"]))
@@ -422,12 +432,15 @@ def _list_runs(common: CommonOptions, job: str, form: str) -> None:
         print_json({"schema": 1, "job_id": job, "runs": answer})
         return
     if not runs:
-        print(f"Nothing was run in job {visible(job)} yet.", file=sys.stderr)
+        print(
+            f"No runs in job {visible(job)} yet. hpcdash submit --in {visible(job)} starts one.",
+            file=sys.stderr,
+        )
     for run in runs:
         print(f"{run.number:>4}  {visible(run.words)}")
 
 
-# -- what is run in one
+# -- runs
 
 
 def run_inside(
@@ -444,7 +457,7 @@ def run_inside(
     ):
         raise UsageError(
             "--in uses an existing allocation, so scheduler options do not apply",
-            "Leave out --array, --after, --hold, --chain and scheduler options.",
+            "Leave out --array, --after, --hold, --chain, --plain and scheduler options.",
         )
     path = script
     site = chosen_site(common)
@@ -452,7 +465,7 @@ def run_inside(
         raise UsageError("submit is refused: hpcdash is read-only", "--dry-run shows the script.")
     is_request = path.endswith(REQUEST_ENDING)
     source = (
-        RequestSubmitting.read(common, path, options=(), array="", after=(), held=False)
+        RequestSubmission.read(common, path, options=(), array="", after=(), held=False)
         if is_request
         else None
     )
@@ -463,10 +476,10 @@ def run_inside(
         store = session.store
         allocation = await find_allocation(store, job)
         if source is not None:
-            script, staged, plan = await require_launches(session).plan_run(
+            warnings, staged, plan = await session.launches.plan_run(
                 source.request, allocation, title, source.text, source.files, source.folder
             )
-            print_sentences(*source.notes, *script.warnings, *_too_much(source.request, allocation))
+            print_sentences(*source.notes, *warnings, *_too_much(source.request, allocation))
         else:
             own = {"batch.sh": content, TITLE_NAME: title_content(title)}
             staged = staged_files(new_run_folder(store, allocation), own, {}, at=store.clock.now())
@@ -476,8 +489,7 @@ def run_inside(
                 print_sentences(
                     "the script's directives are ignored: a run gets the whole allocation"
                 )
-        for command in plan.commands:
-            print(f"run on {visible(session.name)}: {visible(command.words)}", file=sys.stderr)
+        print_commands("run", session.name, plan)
         if dry_run:
             print_text(staged.contents["batch.sh"].decode("utf-8", "surrogateescape"))
             return None

@@ -95,7 +95,8 @@ def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
         {**row, "dependency": format_wait(unit, chain)} for unit in chain.units for row in unit.rows
     ]
     table = pa.Table.from_pylist(rows, JOBS)
-    out, encoding = sys.stdout.buffer, sys.stdout.encoding
+    out = sys.stdout.buffer
+    encoding = sys.stdout.encoding
     write_table(
         HISTORY, table, out, utc_now=taken_at, columns=_COLUMNS, width=width, encoding=encoding
     )

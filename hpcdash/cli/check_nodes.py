@@ -14,7 +14,7 @@ from typing import Any
 from hpcdash.backends.script.node_checks import CHECKS, CheckResult, parse_names
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.submit import require_launches
+from hpcdash.cli.submit import print_commands, print_sentences
 from hpcdash.cli.terminal import is_agreed, print_json, print_text
 from hpcdash.config.problems import did_you_mean
 from hpcdash.config.read import load_settings
@@ -24,7 +24,6 @@ from hpcdash.domain.units import parse_duration
 from hpcdash.errors import EXIT_REFUSED, Declined, UsageError
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.database import StateUnusable
-from hpcdash.services.submit.launches import Launches
 from hpcdash.services.submit.node_checks import CheckJob, plan_checks, select_nodes
 from hpcdash.services.submit.node_findings import (
     NodeCheckRecords,
@@ -33,7 +32,6 @@ from hpcdash.services.submit.node_findings import (
     format_result,
     read_check,
 )
-from hpcdash.services.submit.recovery import reconcile
 
 # Shortest interval between queries of a queue.
 _POLL_SECONDS = 5.0
@@ -64,26 +62,23 @@ def run_check_nodes(
     async def work(
         session: ClusterSession,
     ) -> tuple[list[CheckResult], dict[str, str], Sequence[CheckJob], ClusterSession]:
-        launches = require_launches(session)
+        launches = session.launches
         await session.store.open(force=True)
         snapshot = await session.store.fetch(Kind.NODES)
         await launches.queues.learn()
         queues = [one.name for one in launches.queues.known()]
         selection = select_nodes(where, snapshot.table.to_pylist(), queue or "", queues)
-        _print(*selection.left_out[:10])
+        print_sentences(*selection.left_out[:10])
         planned = await plan_checks(selection, names, launches, seconds)
         for one in planned:
-            _print(*one.plan.notes)
+            print_sentences(*one.plan.notes)
             print(f"{', '.join(one.names)} on {visible(', '.join(one.nodes))}", file=sys.stderr)
-            for command in one.plan.plan.commands:
-                print(
-                    f"submit on {visible(session.name)}: {visible(command.words)}", file=sys.stderr
-                )
+            print_commands("submit", session.name, one.plan.plan)
         if not common.yes and not await is_agreed():
             raise Declined
         records = NodeCheckRecords(launches.state_folder, session.name)
         for one in planned:
-            await _submit(session, launches, records, one)
+            await _submit(session, records, one)
         return *await _collect(session, records, planned), planned, session
 
     results, known, planned, session = with_session(common, work)
@@ -120,12 +115,10 @@ def _limit(text: str) -> int:
     return seconds
 
 
-async def _submit(
-    session: ClusterSession, launches: Launches, records: NodeCheckRecords, one: CheckJob
-) -> None:
-    report = await session.actions.run(one.plan.plan, on_message=_print)
-    _print(report.journal_problem)
-    (outcome,) = await reconcile(session.store, one.plan, report, _print)
+async def _submit(session: ClusterSession, records: NodeCheckRecords, one: CheckJob) -> None:
+    result = await session.launches.submit(one.plan, session.actions, print_sentences)
+    outcome = result.outcome
+    print_sentences(result.journal_problem)
     if outcome.done:
         one.job_id = outcome.new_job
         with _remembered():
@@ -133,14 +126,13 @@ async def _submit(
                 records.submitted, SubmittedCheck(one.job_id, one.nodes, one.names)
             )
         nodes = ", ".join(one.nodes)
-        _print(
+        print_sentences(
             f"job {outcome.new_job} checks {nodes}; you can interrupt this, and see the result in "
-            f"the dashboard"
+            "the dashboard"
         )
     else:
         one.problem = outcome.words
-        _print(outcome.words)
-    await launches.conclude(one.plan, outcome)
+        print_sentences(outcome.words)
 
 
 async def _collect(
@@ -183,7 +175,7 @@ def _remembered() -> Iterator[None]:
     try:
         yield
     except StateUnusable as error:
-        _print(f"the results were not saved: {error.message}")
+        print_sentences(f"the results were not saved: {error.message}")
 
 
 def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:
@@ -193,7 +185,7 @@ def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:
     print_text("".join(f"{line}\n" for line in align_cells(lines)))
     bad = {one.node for one in results if one.state not in ("ok", "skipped")}
     nodes = {one.node for one in results}
-    _print(
+    print_sentences(
         f"{counted(len(nodes), 'node')}, {len(bad)} not well"
         if bad
         else f"{counted(len(nodes), 'node')}, all well"
@@ -225,9 +217,3 @@ def _write_json(
             "checks": checks,
         }
     )
-
-
-def _print(*sentences: str) -> None:
-    for text in sentences:
-        if text:
-            print(f"hpcdash: {visible(text)}", file=sys.stderr)

@@ -7,17 +7,19 @@ import io
 import sys
 from typing import Any
 
+from hpcdash.assembly import EMBEDDED, build_session, connection_pool
 from hpcdash.backends.registry import NAMES
-from hpcdash.cli.build import EMBEDDED, build_session, connection_pool, found_here
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import TerminalPrompter, print_json, print_text
+from hpcdash.cli.terminal import print_json, print_text
+from hpcdash.config.local_schedulers import local_schedulers
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.config.write import write_cluster
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import align_cells, counted, visible
 from hpcdash.errors import EXIT_USAGE, HpcdashError, UsageError
+from hpcdash.transport.prompter import TerminalPrompter
 from hpcdash.ui.actions import ACTION_NAMES, key_problems
 
 _COLUMNS = ("name", "title", "transport", "ssh", "backend", "user", "default", "origin")
@@ -50,7 +52,7 @@ def cluster_rows(settings: Settings) -> list[dict[str, Any]]:
             "default": not settings.clusters,
             "origin": "found on this machine",
         }
-        for backend in (*found_here(), EMBEDDED)
+        for backend in (*local_schedulers(), EMBEDDED)
     ]
     return rows
 
@@ -71,8 +73,11 @@ def run_clusters(common: CommonOptions, form: str) -> None:
         return
     if not rows:
         path, _ = config_path(common.config)
-        print(f"no cluster is configured (in {path}), and this machine has no scheduler")
-        print("add one:  hpcdash clusters add NAME --ssh USER@HOST")
+        print(
+            f"No cluster is configured in {path}, and this machine has no scheduler.\n"
+            "Add one: hpcdash clusters add NAME --ssh USER@HOST",
+            file=sys.stderr,
+        )
         return
     cells = [["NAME", "CONNECTION", "SCHEDULER", "USER", "FROM"]]
     cells += [

@@ -27,11 +27,11 @@ _SCHEDULERS = click.Choice(registry.ON_LOGIN_NODES)
 
 
 _FILTER = click.option(
-    "--filter", "expression", default="", metavar="EXPR", help="Only rows this filter matches."
+    "--filter", "expression", default="", metavar="EXPR", help="Only rows that match the filter."
 )
 _FORMAT = click.option("--format", "form", type=ROW_FORMATS, default="table", show_default=True)
 _MINE = click.option(
-    "--mine/--all", "mine", default=True, help="Your own jobs (the default) or everyone's."
+    "--mine/--all", "mine", default=True, help="Your own jobs (the default), or everyone's."
 )
 # Nodes and queues always list all rows; the option is accepted for scripts.
 _ALWAYS_ALL = click.option("--mine/--all", "mine", default=True, hidden=True)
@@ -64,35 +64,35 @@ def _table_command(spec: TableSpec) -> click.Command:
 def _runs_options(since: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Options that select ended jobs; `since` says what is so without --since."""
     names = "NAME[,NAME]"
-    text = f"Start of the span: 90d, 12h, yesterday, 2026-01-01; {since} by default."
+    text = f"Start: 90d, yesterday, 2026-01-01 [default: {since}]"
     options = [
         click.option("--since", default="", metavar="TIME", help=text),
         click.option(
             "--until",
             default="",
             metavar="TIME",
-            help="End of the span, a time or a whole day; now by default.",
+            help="End: a time or a whole day [default: now]",
         ),
         click.option(
-            "--user", default="", metavar=names, help="Jobs of these users, instead of your own."
+            "--user", default="", metavar=names, help="Jobs of these users, not your own."
         ),
         click.option(
-            "--account", default="", metavar=names, help="Only jobs charged to these accounts."
+            "--account", default="", metavar=names, help="Jobs charged to these accounts."
         ),
         click.option(
-            "--queue", default="", metavar=names, help="Only jobs of these queues (partitions)."
+            "--queue", default="", metavar=names, help="Jobs of these queues (partitions)."
         ),
         click.option(
             "--state",
             default="",
             metavar="STATE[,STATE]",
-            help="Only jobs that ended in one of these states: failed,timeout.",
+            help="Jobs with these end states: failed,timeout.",
         ),
         click.option(
             "--name",
             default="",
             metavar="PATTERN",
-            help="Only jobs with this name; * matches any text.",
+            help="Jobs with this name; * matches any text.",
         ),
         _FILTER,
         _MINE,
@@ -111,10 +111,9 @@ def _runs_options(since: str) -> Callable[[Callable[..., None]], Callable[..., N
 @_FORMAT
 @common_options
 def history(common: CommonOptions, expression: str, mine: bool, form: str, **given: str) -> None:
-    """Jobs that ended: within the last 7 days, or in any span of time.
+    """List ended jobs of the last 7 days, or of any span.
 
-    A span has the jobs that were there at any time in it and have ended since. What was asked for
-    once is kept on this machine: only what is new is asked for again.
+    A span includes jobs that were active at any time in it and have since ended.
     """
     from hpcdash.cli.history import HistoryOptions, run_history
     from hpcdash.cli.jobs import run_table
@@ -131,17 +130,15 @@ def history(common: CommonOptions, expression: str, mine: bool, form: str, **giv
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
-@click.option(
-    "--steps", is_flag=True, help="List its steps and what each used; JSON has both job and steps."
-)
+@click.option("--steps", is_flag=True, help="List the job's steps and what each used.")
 @click.option(
     "--sooner",
     is_flag=True,
-    help="Estimate when a pending job would start: as is, with less time, on fewer nodes.",
+    help="Estimate starts with less time or fewer nodes.",
 )
 @common_options
 def show(common: CommonOptions, job: str, form: str, steps: bool, sooner: bool) -> None:
-    """Show everything known about one job."""
+    """Show everything known about a job."""
     from hpcdash.cli.jobs import run_show, run_sooner
 
     if sooner:
@@ -169,17 +166,15 @@ def show(common: CommonOptions, job: str, form: str, steps: bool, sooner: bool) 
     "--run",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The log of run N in an allocation (hpcdash alloc).",
+    help="Log of run N in an allocation (hpcdash alloc).",
 )
 @click.option(
-    "--logs", "lists_logs", is_flag=True, help="List the logs of its parts: ranks, workers (Ray)."
+    "--logs", "lists_logs", is_flag=True, help="List the logs of ranks and of Ray's workers."
 )
-@click.option(
-    "--of", metavar="NAME", help="The log of a part: its name as --logs lists it, a task or actor."
-)
+@click.option("--of", metavar="NAME", help="Log of a rank, worker, task or actor (see --logs).")
 @common_options
 def log(common: CommonOptions, **given: Any) -> None:
-    """Print the last lines of a job's log, unchanged."""
+    """Print the last lines of a job's log, or follow it."""
     from hpcdash.cli.log import run_log
 
     run_log(common, **given)
@@ -189,8 +184,9 @@ def log(common: CommonOptions, **given: Any) -> None:
 @click.argument("job")
 @common_options
 def stacks(common: CommonOptions, job: str) -> None:
-    """Dump the Python stacks of a running job with py-spy, on each of its nodes. The job keeps
-    running.
+    """Print the Python stacks of a running job, by node.
+
+    Needs py-spy on the nodes. The job continues.
     """
     from hpcdash.cli.inside import run_stacks
 
@@ -218,8 +214,7 @@ def stacks(common: CommonOptions, job: str) -> None:
 @click.option(
     "--leftovers",
     is_flag=True,
-    help="Instead of running a command, list processes your ended jobs left behind, and offer to "
-    "end them.",
+    help="List your ended jobs' processes; offer to end them.",
 )
 @click.option(
     "--timeout", metavar="TIME", default="60s", show_default=True, help="Time limit on each node."
@@ -231,8 +226,8 @@ def stacks(common: CommonOptions, job: str) -> None:
 def exec_inside(common: CommonOptions, **given: Any) -> None:
     """Run a command on each node of a running job.
 
-    It runs in the job's allocation, with its GPUs and in its cgroup where the scheduler can. Equal
-    answers are printed once. Exits with 0 if it did so everywhere, else with 1.
+    It runs in the job's allocation, with the job's GPUs and cgroup where the scheduler supports
+    that. Identical output is printed once. The exit status is 1 if the command failed anywhere.
     """
     from hpcdash.cli.inside import run_exec
 
@@ -241,17 +236,16 @@ def exec_inside(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option(
-    "--once", is_flag=True, help="Take one measurement (two samples, two seconds apart) and exit."
-)
+@click.option("--once", is_flag=True, help="Measure once (two seconds) and exit.")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 @common_options
 def top(common: CommonOptions, **given: Any) -> None:
-    """Follow what a running job uses on each node: CPU, memory, GPUs and processes, every 10 s.
+    """Show CPU, memory and GPU use of a running job, by node.
 
-    JSON has one line for each measurement. Nothing is left running once it ends.
+    It measures every 10 s, and leaves nothing running on the nodes. JSON has one line per
+    measurement.
     """
     from hpcdash.cli.top import run_top
 
@@ -265,16 +259,16 @@ def top(common: CommonOptions, **given: Any) -> None:
     "--node",
     default="",
     metavar="N|NAME",
-    help="The node: its name, or its number in the job's list, from 0.",
+    help="Node: its name, or its index in the job's list.",
 )
-@click.option("--outside", is_flag=True, help="On the node itself, outside the job's container.")
+@click.option("--outside", is_flag=True, help="Stay outside the job's container.")
 @common_options
 def connect(common: CommonOptions, **given: Any) -> None:
-    """Open a shell inside a running job, in its container, or run COMMAND there, on this terminal.
+    """Open a shell, or run a command, inside a running job.
 
-    It ends with the command's exit status. At the start of a line, ~. ends it at once. Where stdin
-    or stdout is no terminal, COMMAND runs without one, and without stdin; its stdout is written
-    when it has ended.
+    If the job has a container, the shell runs in it. The exit status is that of the shell or of
+    COMMAND. ~. at the start of a line disconnects. Without a terminal, COMMAND runs without stdin,
+    and its stdout is printed when it ends.
     """
     from hpcdash.cli.connect import run_connect
 
@@ -288,45 +282,44 @@ def connect(common: CommonOptions, **given: Any) -> None:
     "form",
     type=click.Choice(["chart", "json", "csv", "parquet"]),
     default="chart",
+    metavar="FORM",
     show_default=True,
+    help="chart, json, csv or parquet.",
 )
 @click.option(
     "--metric",
     "requested",
     metavar="NAME",
     multiple=True,
-    help="Only this metric; may be repeated.",
+    help="Select a metric; may be repeated.",
 )
-@click.option("--log", is_flag=True, help="Draw the chart with a logarithmic scale.")
+@click.option("--log", is_flag=True, help="Draw a logarithmic y axis.")
 @click.option(
     "--file",
     "file",
     metavar="PATH",
     default="",
-    help="Read this file instead of the job's logs; any file without JOB.",
+    help="Read this file on the cluster, not a job's logs.",
 )
 @click.option(
     "-f",
     "--follow",
     is_flag=True,
-    help="Follow until the job ends: redraw the chart, or append to the CSV.",
+    help="Redraw the chart or append CSV until the job ends.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     callback=_file_or_stdout,
     metavar="FILE",
-    help="Write to FILE instead of stdout, in the place of what was there.",
+    help="Write to FILE, replacing it.",
 )
 @common_options
 def metrics(common: CommonOptions, **given: Any) -> None:
-    """Read the loss and other metrics from the log of a job, or of all tasks of an array.
+    """Chart the loss and other metrics in a job's log.
 
-    Without a job, read any log or metrics file on the cluster.
-
-    In JSON, a y that was nan or inf is null, and its x is listed under "nan" or "inf". CSV has a
-    column for the step and one for each metric; nan, inf and -inf are written as such, and a cell
-    is empty where a metric has no value.
+    JOB may be an array: its tasks become one curve. --file needs no JOB. In JSON, a y of NaN or
+    infinity is null, and its x is listed under "nan" or "inf"; CSV writes nan, inf and -inf.
     """
     from hpcdash.cli.metrics import run_metrics
 
@@ -335,11 +328,11 @@ def metrics(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--diff", metavar="JOB", help="Compare it with another job's script.")
+@click.option("--diff", metavar="JOB", help="Show the differences from another job's script.")
 @click.option("--explain", is_flag=True, help="Explain each directive.")
 @common_options
 def script(common: CommonOptions, **given: Any) -> None:
-    """Print a job's batch script, as the scheduler has it."""
+    """Print a job's batch script as the scheduler stores it."""
     from hpcdash.cli.jobs import run_script
 
     run_script(common, **given)
@@ -356,21 +349,17 @@ _HISTORY_KEYS = ("since", "until", "user", "account", "queue", "state", "name")
     type=click.Choice(["run", "array", "name"]),
     default="run",
     show_default=True,
-    help="One row per run, per array, or per user and job name.",
+    help="Rows: runs, arrays or job names.",
 )
 @click.option(
     "--sooner",
     is_flag=True,
-    help="Estimate how much earlier your jobs would start if they asked for what they use.",
+    help="Estimate earlier starts with smaller requests.",
 )
 @_FORMAT
 @common_options
 def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> None:
-    """Show what ended jobs used of what they asked for, with advice.
-
-    CPUs, memory, GPUs and time; without JOB of all that ended within a span. What a site's jobstats
-    measured goes before the accounting. What nobody measured is shown as -, and is null in JSON.
-    """
+    """Compare what ended jobs used with what they requested."""
     from hpcdash.cli.history import HistoryOptions
     from hpcdash.cli.usage import run_efficiency
 
@@ -384,40 +373,35 @@ def efficiency(common: CommonOptions, jobs: tuple[str, ...], **given: Any) -> No
     "--by",
     type=click.Choice(["day", "week", "queue", "user", "account", "name"]),
     default="queue",
-    show_default=True,
-    help="Group the table, CSV, Parquet and the chart's table by this.",
+    metavar="KEY",
+    help="queue (the default), day, week, user, account, name.",
 )
 @click.option(
     "--format",
     "form",
     type=click.Choice(["chart", "table", "json", "csv", "parquet"]),
     default="chart",
+    metavar="FORM",
     show_default=True,
+    help="chart, table, json, csv or parquet.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     callback=_file_or_stdout,
     metavar="FILE",
-    help="Write CSV or Parquet to FILE, in the place of what was there.",
+    help="Write CSV or Parquet to FILE, replacing it.",
 )
 @click.option(
     "--html",
     "page",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write one page of HTML to FILE.",
+    help="Write one HTML page to FILE.",
 )
 @common_options
 def report(common: CommonOptions, **given: Any) -> None:
-    """Report what was used: GPU and CPU hours, jobs, failures and waiting, by day, queue, user,
-    account and name.
-
-    Of jobs that have ended, and of those that still run up to now. Hours are those allocated within
-    the span: a run that began before it or ended after it is cut. CPU time leaves out what was
-    suspended. Days are this machine's. What was asked for once is kept here: only what is new is
-    asked for again.
-    """
+    """Report GPU and CPU hours, jobs, failures and waits."""
     from hpcdash.cli.history import HistoryOptions
     from hpcdash.cli.usage import run_report
 
@@ -442,7 +426,7 @@ LOOK_COMMANDS: tuple[click.Command, ...] = (
 
 
 def _whole_chain(command: Callable[..., None]) -> Callable[..., None]:
-    text = "The whole chain: also the jobs before and after it."
+    text = "Also the jobs before and after it in its chain."
     return click.option("--chain", "chain", is_flag=True, help=text)(command)
 
 
@@ -451,7 +435,7 @@ def _named_or_filtered(command: Callable[..., None]) -> Callable[..., None]:
     all_option = click.option(
         "--all", "everyone", is_flag=True, help="With --filter: everyone's jobs, not only yours."
     )
-    text = "The jobs this filter matches, instead of JOB... (lists them and asks)."
+    text = "Act on matching jobs, after confirmation."
     expression = click.option("--filter", "expression", default="", metavar="EXPR", help=text)
     return click.argument("jobs", metavar="JOB...", nargs=-1)(expression(all_option(command)))
 
@@ -474,13 +458,13 @@ def _acting_command(verb: str, text: str) -> click.Command:
 @click.command()
 @_named_or_filtered
 @_whole_chain
-@click.option("--force", is_flag=True, help="Also remove jobs whose node does not answer (PBS).")
+@click.option("--force", is_flag=True, help="Also remove jobs whose node is down (PBS).")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 @common_options
 def cancel(common: CommonOptions, **given: Any) -> None:
-    """Cancel running or queued jobs."""
+    """Cancel pending or running jobs."""
     from hpcdash.cli.actions import run_action
 
     run_action(common, "cancel", **given)
@@ -510,7 +494,7 @@ def _chain_command(verb: str, text: str) -> click.Command:
     "recipient",
     metavar="WHOM",
     default="",
-    help="batch, full or a step number; the job steps by default.",
+    help="batch, full or a step number [default: all steps]",
 )
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -530,13 +514,13 @@ def _switch_command(kind: str, text: str) -> click.Command:
         "--path",
         default="",
         metavar="FILE",
-        help="The switch file; by default from the launch, the script or an earlier --path.",
+        help="Switch file [default: from the launch or script]",
     )
-    @click.option("--clear", is_flag=True, help="Remove the file; asks if it may not be a switch.")
+    @click.option("--clear", is_flag=True, help="Clear the switch: remove its file.")
     @click.option(
-        "--status", is_flag=True, help="Only report: whether it is set, by whom, and what happened."
+        "--status", is_flag=True, help="Report whether it is set, by whom, and its effect."
     )
-    @click.option("--forget", is_flag=True, help="Forget the path given earlier.")
+    @click.option("--forget", is_flag=True, help="Forget an earlier --path.")
     @click.option(
         "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
     )
@@ -558,11 +542,9 @@ def _switch_command(kind: str, text: str) -> click.Command:
 @click.option(
     "--nice",
     metavar="N",
-    help="Higher values wait longer; on PBS, -100 sets priority 100 (qalter -p).",
+    help="Nice value; on PBS, -100 sets priority 100.",
 )
-@click.option(
-    "--throttle", metavar="N", help="Array tasks that may run at once; 0, on Slurm only, means all."
-)
+@click.option("--throttle", metavar="N", help="Array tasks at once; 0 means all (Slurm only).")
 @click.option("--comment", metavar="TEXT", help="Comment, of running jobs too (not on PBS).")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -576,7 +558,7 @@ def alter(
     form: str,
     **changes: str | None,
 ) -> None:
-    """Change pending jobs, or a running job's time limit where the site allows it."""
+    """Change pending jobs, or the time limit of running ones."""
     from hpcdash.cli.actions import run_action
 
     given = {key: value for key, value in changes.items() if value}
@@ -598,7 +580,7 @@ def alter(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 @click.option(
-    "--settle", "settles", is_flag=True, help="First look for submissions whose outcome is unknown."
+    "--settle", "settles", is_flag=True, help="First resolve submissions with unknown outcome."
 )
 @common_options
 def journal(common: CommonOptions, newest: int, form: str, settles: bool) -> None:
@@ -610,21 +592,32 @@ def journal(common: CommonOptions, newest: int, form: str, settles: bool) -> Non
 
 ACT_COMMANDS: tuple[click.Command, ...] = (
     cancel,
-    _chain_command("hold", "Keep pending jobs from starting."),
-    _chain_command("release", "Let held jobs start again."),
-    _acting_command("requeue", "Stop running jobs and put them back in the queue."),
-    _acting_command("suspend", "Pause running jobs (often only operators may)."),
-    _acting_command("resume", "Continue suspended jobs."),
+    _chain_command("hold", "Hold pending jobs: they do not start until released."),
+    _chain_command("release", "Release held jobs."),
+    _acting_command("requeue", "Stop running jobs and return them to the queue."),
+    _acting_command("suspend", "Suspend running jobs (often only operators may)."),
+    _acting_command("resume", "Resume suspended jobs."),
     _acting_command("delete", "Delete ended jobs from the cluster's list (Ray)."),
     signal_jobs,
     _switch_command(
-        "kill", "Create the kill-switch file: the run saves and stops, queued array tasks exit."
+        "kill",
+        "Set a job's kill switch: the training saves and stops.\n\n"
+        "The switch is a file. Queued array tasks exit as they start.",
     ),
     _switch_command(
-        "save", "Create the save-switch file: the run saves and continues; it removes the file."
+        "save",
+        "Set a job's save switch: the training saves and continues.\n\n"
+        "The switch is a file. The training removes it.",
     ),
     alter,
     journal,
+)
+
+
+_plain = click.option(
+    "--plain",
+    is_flag=True,
+    help="Directives and the command alone, no hpcdash.job.",
 )
 
 
@@ -635,7 +628,7 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
 @click.option(
     "--after",
     metavar="JOB[,JOB]",
-    help="Start after these jobs end: 12, or afterok:12, afternotok:12, after:12.",
+    help="Wait for jobs: 12, {afterok,afternotok,after}:12.",
 )
 @click.option("--hold", is_flag=True, help="Submit held.")
 @click.option(
@@ -643,20 +636,20 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="Submit a chain of N jobs, each after the one before it ends.",
+    help="Submit N jobs, each after the previous one.",
 )
-@click.option(
-    "--in", "inside", metavar="JOB", help="Run it in this allocation of yours (hpcdash alloc)."
-)
-@click.option(
-    "--dry-run", is_flag=True, help="Show the command and the generated script; submit nothing."
-)
+@_plain
+@click.option("--in", "inside", metavar="JOB", help="Run in an allocation (see hpcdash alloc).")
+@click.option("--dry-run", is_flag=True, help="Show the script and commands; submit nothing.")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 @common_options
 def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
-    """Submit a local batch script (- for stdin) or a request (*.toml), and print the new job ID."""
+    """Submit a batch script or a request, and print the job ID.
+
+    SCRIPT is a batch script on this machine, a request (*.toml), or - for a script on stdin.
+    """
     if inside is not None:
         from hpcdash.cli.alloc import run_inside
 
@@ -668,38 +661,34 @@ def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
 
 
 @click.command()
-@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Total number of GPUs.")
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs in total.")
 @click.option(
     "--nodes",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Number of nodes; GPUs or CPUs are spread evenly.",
+    help="Nodes; GPUs or CPUs are spread evenly.",
 )
 @click.option(
     "--cpus",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Total number of CPUs; with --gpus, CPUs per GPU.",
+    help="CPUs in total; with --gpus, per GPU.",
 )
-@click.option("--memory", metavar="SIZE", help="Memory of each node: 64G.")
+@click.option("--memory", metavar="SIZE", help="Memory per node: 64G.")
 @click.option("--time", "limit", metavar="LIMIT", help="Time limit: 90m, 4h, 1-12:00:00.")
 @click.option("--queue", default="", metavar="NAME", help="Queue (partition).")
 @click.option("--account", default="", metavar="NAME", help="Account to charge.")
 @click.option("--name", default="", metavar="NAME", help="Name of the job.")
-@click.option("--keep", is_flag=True, help="Keep the allocation after this command has ended.")
+@click.option("--keep", is_flag=True, help="Keep the allocation when this command ends.")
 @click.option(
     "--idle-limit",
     metavar="TIME",
-    help="End it after it has been idle this long (no run, GPUs at 0 %): 30m.",
+    help="End after idling (no run, GPUs at 0%): 30m.",
 )
 @click.option("--hold", is_flag=True, help="Submit held.")
-@click.option(
-    "--list", "listing", is_flag=True, help="List your allocations and the time each has left."
-)
+@click.option("--list", "listing", is_flag=True, help="List your allocations and their time left.")
 @click.option("--runs", "job", metavar="JOB", help="List the runs in an allocation.")
-@click.option(
-    "--dry-run", is_flag=True, help="Show the generated script and the commands; submit nothing."
-)
+@click.option("--dry-run", is_flag=True, help="Show the script and commands; submit nothing.")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
@@ -707,8 +696,8 @@ def submit(common: CommonOptions, *, inside: str | None, **given: Any) -> None:
 def alloc(common: CommonOptions, **given: Any) -> None:
     """Allocate nodes for several runs.
 
-    The allocation is a batch job that waits for runs, and runs them one after another: hpcdash
-    submit REQUEST.toml --in JOB. Without --keep it is cancelled when this command ends.
+    An allocation is a batch job that executes runs one after another: hpcdash submit REQUEST.toml
+    --in JOB. Without --keep it is cancelled when this command ends.
     """
     from hpcdash.cli.alloc import run_alloc
 
@@ -721,16 +710,17 @@ def alloc(common: CommonOptions, **given: Any) -> None:
     "--for",
     "scheduler",
     type=_SCHEDULERS,
-    help="Scheduler of the script; the cluster's by default.",
+    help="Scheduler [default: the cluster's]",
 )
 @click.option(
     "--storage-root",
     metavar="DIR",
-    help="Folder for launches on the cluster; from the configuration by default.",
+    help="Folder of launches [default: from the configuration]",
 )
+@_plain
 @common_options
 def render(common: CommonOptions, **given: Any) -> None:
-    """Print the batch script of a request (- for stdin), without contacting a cluster."""
+    """Print the batch script of a request (- for stdin), offline."""
     from hpcdash.cli.render import run_render
 
     run_render(common, **given)
@@ -743,7 +733,7 @@ def render(common: CommonOptions, **given: Any) -> None:
 )
 @common_options
 def show_chain(common: CommonOptions, job: str, form: str) -> None:
-    """Show the chain of a job: the jobs before and after it, and when it should end."""
+    """Show the jobs before and after a job, and the expected end."""
     from hpcdash.cli.chains import run_chain
 
     run_chain(common, job=job, form=form)
@@ -751,12 +741,11 @@ def show_chain(common: CommonOptions, job: str, form: str) -> None:
 
 @click.command("stub")
 @click.argument("script")
-@click.option(
-    "--at", metavar="PATH", help="Where jobs find the script; its current path by default."
-)
+@click.option("--at", metavar="PATH", help="Path of SCRIPT on the cluster [default: its path here]")
 def stub(script: str, at: str | None) -> None:
-    """Print a stub with the same directives that runs SCRIPT at start, so SCRIPT can be edited
-    until then.
+    """Print a stub that runs SCRIPT when its job starts.
+
+    The stub has the directives of SCRIPT. Until the job starts, SCRIPT can be edited.
     """
     from hpcdash.cli.chains import run_stub
 
@@ -764,35 +753,34 @@ def stub(script: str, at: str | None) -> None:
 
 
 @click.command()
-@click.option(
-    "--account", metavar="NAME", help="The account that submits for others; yours by default."
-)
-@click.option(
-    "--group", metavar="GROUP", help="The group it submits for; it can run anything as its members."
-)
+@click.option("--account", metavar="NAME", help="Account that submits for others [default: yours]")
+@click.option("--group", metavar="GROUP", help="Group whose members it submits as.")
 @click.option(
     "--for",
     "scheduler",
     type=_SCHEDULERS,
-    help="Scheduler whose commands to allow; the cluster's by default.",
+    help="Scheduler [default: the cluster's]",
 )
-@click.option("--bin", "bin_folder", metavar="DIR", help="Folder of those commands: /opt/slurm/bin")
+@click.option("--bin", "bin_folder", metavar="DIR", help="Folder of its commands: /opt/slurm/bin")
 @click.option(
-    "--storage-root", metavar="DIR", help="Folder of launches; from the configuration by default."
+    "--storage-root", metavar="DIR", help="Folder of launches [default: from the configuration]"
 )
 @click.option(
     "--env-file",
     metavar="FILE",
-    help="Root-owned file with variables for these commands, such as SLURM_CONF.",
+    help="Root's file with variables such as SLURM_CONF.",
 )
 @click.option(
     "--program",
     is_flag=True,
-    help="Print the program that creates, reads and removes launches as root.",
+    help="Print the root-owned program for launch folders.",
 )
 @common_options
 def sudoers(common: CommonOptions, **given: Any) -> None:
-    """Print sudo rules that let one account submit jobs as members of a group."""
+    """Print sudo rules for submitting jobs as other users.
+
+    The account can then run any program as any member of the group.
+    """
     from hpcdash.cli.sudoers import run_sudoers
 
     run_sudoers(common, **given)
@@ -800,13 +788,9 @@ def sudoers(common: CommonOptions, **given: Any) -> None:
 
 @click.command()
 @click.option("--days", type=float, metavar="N", help="Length of the training in days.")
-@click.option(
-    "--every", metavar="TIME", help="Time between saves: 3h, 90m; a bare number is hours."
-)
-@click.option(
-    "--save", metavar="TIME", help="Duration of one save: 40s, 2m; a bare number is seconds."
-)
-@click.option("--tb", type=float, metavar="TB", help="Size of one save in TB.")
+@click.option("--every", metavar="TIME", help="Time between saves: 3h, 90m (default unit: hours).")
+@click.option("--save", metavar="TIME", help="Duration of a save: 40s, 2m (default unit: seconds).")
+@click.option("--tb", type=float, metavar="TB", help="Size of a save in TB.")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
@@ -820,12 +804,12 @@ def checkpoints(**given: Any) -> None:
 @click.command("check-nodes")
 @click.argument("where", metavar="QUEUE|NODES")
 @click.option(
-    "--checks", metavar="NAME[,NAME]", help="cuda, nccl, gpu-memory, disk, clock; all by default."
+    "--checks", metavar="NAME[,NAME]", help="cuda, nccl, gpu-memory, disk, clock [default: all]"
 )
 @click.option(
     "--queue",
     metavar="QUEUE",
-    help="Queue for the job when nodes are given; by default one they belong to.",
+    help="Queue of the job [default: one with these nodes]",
 )
 @click.option(
     "--time",
@@ -840,7 +824,10 @@ def checkpoints(**given: Any) -> None:
 )
 @common_options
 def check_nodes(common: CommonOptions, **given: Any) -> None:
-    """Check nodes (n01,n[03-07], or the idle ones of a queue) by a job, and show what it found."""
+    """Check nodes with a job that tests GPUs, disks and clock.
+
+    NODES are n01,n[03-07]; of a QUEUE, its idle nodes are checked.
+    """
     from hpcdash.cli.check_nodes import run_check_nodes
 
     run_check_nodes(common, **given)
@@ -859,20 +846,17 @@ SUBMIT_COMMANDS: tuple[click.Command, ...] = (
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Run one round, for cron; state is kept for the next.")
-@click.option(
-    "--dry-run", is_flag=True, help="Send and write nothing; show which alerts would go to whom."
-)
+@click.option("--once", is_flag=True, help="Run one round, for cron.")
+@click.option("--dry-run", is_flag=True, help="Show who would be notified; send and write nothing.")
 @click.option("--trial", is_flag=True, help="Send a test message to every recipient.")
-@click.option("--every", metavar="TIME", help="Time between rounds: 10m; a bare number is minutes.")
+@click.option("--every", metavar="TIME", help="Time between rounds: 10m (default unit: minutes).")
 @common_options
 def watch(common: CommonOptions, **given: Any) -> None:
-    """Run the watchdogs of [watch] in the foreground: check, notify, write PULSE lines.
+    """Run the watchdogs of [watch] in the foreground.
 
     Each alert is sent once when it starts and once when it ends; failed deliveries are retried each
-    round. --once exits with 0 whatever it finds, 1 if a round failed or an alert was not delivered,
-    2 if a recipient's secret is missing, 3 if a cluster could not be reached. `hpcdash config
-    example` lists every key.
+    round. Exit status of --once: 0 whatever it finds, 1 if a round failed or an alert was not
+    delivered, 2 if a recipient's secret is missing, 3 if a cluster could not be reached.
     """
     from hpcdash.cli.watch import run_watch
 
@@ -880,21 +864,19 @@ def watch(common: CommonOptions, **given: Any) -> None:
 
 
 @click.command()
-@click.option(
-    "--install", "action", flag_value="install", help="Write it to the cluster and submit it."
-)
+@click.option("--install", "action", flag_value="install", help="Install and submit the job.")
 @click.option(
     "--remove",
     "action",
     flag_value="remove",
-    help="Move it away and cancel the pending job (asks).",
+    help="Uninstall it and cancel the pending job.",
 )
 @click.option(
-    "--status", "action", flag_value="status", help="Show what is installed and when it runs next."
+    "--status", "action", flag_value="status", help="Show what is installed and its next run."
 )
-@click.option("--every", metavar="TIME", help="Time between runs: 1h (the default), 1d, 15m.")
-@click.option("--folder", metavar="DIR", help="Folder on the cluster; ~/hpcdash/cron by default.")
-@click.option("--watch", "watches", is_flag=True, help="Run `hpcdash watch --once` in it.")
+@click.option("--every", metavar="TIME", help="Time between runs: 15m, 1d [default: 1h]")
+@click.option("--folder", metavar="DIR", help="Folder on the cluster [default: ~/hpcdash/cron]")
+@click.option("--watch", "watches", is_flag=True, help="Also run hpcdash watch --once.")
 @click.option(
     "--option",
     "options",
@@ -904,7 +886,10 @@ def watch(common: CommonOptions, **given: Any) -> None:
 )
 @common_options
 def cron(common: CommonOptions, **given: Any) -> None:
-    """Print a job that replaces cron: it resubmits itself and runs every script in a folder."""
+    """Print or install a job that replaces cron.
+
+    The job resubmits itself, then runs every script in a folder on the cluster.
+    """
     from hpcdash.cli.watch import run_cron
 
     run_cron(common, **given)
@@ -918,27 +903,24 @@ WATCH_COMMANDS: tuple[click.Command, ...] = (
 
 @click.group(cls=CommandGroup)
 def share() -> None:
-    """Share a pool of nodes in slices of time, by priority and quota."""
+    """Share a pool of nodes in time slices, by priority and quota."""
 
 
 @share.command("run")
 @click.argument("pool")
-@click.option(
-    "--once", is_flag=True, help="End once nothing is about to start or to be suspended, for cron."
-)
+@click.option("--once", is_flag=True, help="Exit once nothing has to start or stop, for cron.")
 @click.option(
     "--for",
     "limit",
     metavar="TIME",
-    help="End after so long, for cron: 9m; a bare number is minutes.",
+    help="Exit after this time: 9m (default unit: minutes).",
 )
 @common_options
 def share_run(common: CommonOptions, pool: str, once: bool, limit: str | None) -> None:
-    """Coordinate a pool of the configuration: start, suspend and resume its tasks until
-    interrupted.
+    """Coordinate a pool: start, suspend and resume its tasks.
 
-    One coordinator runs at a time, on the cluster itself. It may end at any moment: the next one
-    goes on.
+    One coordinator runs at a time, on the cluster itself, until it is interrupted. It may end at
+    any moment; the next one continues.
     """
     from hpcdash.cli.share import run_coordinator
 
@@ -948,15 +930,14 @@ def share_run(common: CommonOptions, pool: str, once: bool, limit: str | None) -
 @share.command("show")
 @click.argument("pool", default="")
 @click.option(
-    "--filter", "expression", default="", metavar="EXPR", help="Only tasks this filter matches."
+    "--filter", "expression", default="", metavar="EXPR", help="Only tasks that match the filter."
 )
 @_FORMAT
 @common_options
 def share_show(common: CommonOptions, pool: str, expression: str, form: str) -> None:
-    """Show a pool: how full it is, quotas, who runs, who waits and why, who is next, who was
-    interrupted.
+    """Show a pool: load, quotas, running and waiting tasks.
 
-    POOL may be left out where the configuration has one. JSON has each run's start and end.
+    POOL may be omitted if the configuration has only one. JSON has the start and end of each run.
     """
     from hpcdash.cli.share import run_show
 
@@ -966,9 +947,7 @@ def share_show(common: CommonOptions, pool: str, expression: str, form: str) -> 
 def _wish_command(wish: str, text: str) -> None:
     @share.command(wish, help=text)
     @click.argument("job")
-    @click.option(
-        "--pool", "name", default="", metavar="POOL", help="The pool, where there are several."
-    )
+    @click.option("--pool", "name", default="", metavar="POOL", help="Pool, if there are several.")
     @common_options
     def command(common: CommonOptions, job: str, name: str, to: str | None = None) -> None:
         from hpcdash.cli.share import run_wish
@@ -977,17 +956,17 @@ def _wish_command(wish: str, text: str) -> None:
 
     if wish in ("raise", "lower"):
         command.params.append(
-            click.Option(["--to"], metavar="PRIORITY", help="The next one with quota by default.")
+            click.Option(
+                ["--to"], metavar="PRIORITY", help="Priority [default: the next one with quota]"
+            )
         )
 
 
-_wish_command("raise", "Raise your task's priority; asks first, and shows whom it interrupts.")
-_wish_command("lower", "Lower your task's priority; asks first.")
-_wish_command("suspend", "Suspend your task until it is resumed; it saves first.")
-_wish_command(
-    "resume", "Have your suspended task run again when it is its turn; shows whom it interrupts."
-)
-_wish_command("stop", "End your task for good.")
+_wish_command("raise", "Raise your task's priority, after confirmation.")
+_wish_command("lower", "Lower your task's priority, after confirmation.")
+_wish_command("suspend", "Suspend your task until you resume it; it saves first.")
+_wish_command("resume", "Resume your suspended task at its next turn.")
+_wish_command("stop", "Stop your task for good.")
 
 
 @share.command("simulate")
@@ -997,7 +976,7 @@ _wish_command("stop", "End your task for good.")
     "name",
     default="",
     metavar="NAME",
-    help="A pool of the configuration: nodes, quotas, rules.",
+    help="Pool of the configuration: nodes, quotas, rules.",
 )
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes of the pool.")
 @click.option(
@@ -1005,28 +984,28 @@ _wish_command("stop", "End your task for good.")
     "quotas",
     multiple=True,
     metavar="USER:PRIORITY=N",
-    help="Most nodes at once; default: the pool's, else all.",
+    help="Most nodes at once [default: the pool's, else all]",
 )
 @click.option(
-    "--grace", type=click.FloatRange(min=0), help="Seconds to save in; default: the pool's, else 5."
+    "--grace", type=click.FloatRange(min=0), help="Seconds for a save [default: the pool's, else 5]"
 )
 @click.option(
     "--load",
     type=click.FloatRange(min=0),
     default=60.0,
     show_default=True,
-    help="Seconds to resume.",
+    help="Seconds for a resume.",
 )
 @click.option(
     "--format", "form", type=click.Choice(["chart", "json"]), default="chart", show_default=True
 )
 @common_options
 def share_simulate(common: CommonOptions, **given: Any) -> None:
-    """Replay a trace of tasks under the rules, beside first come, first served and nodes of each
-    user's own.
+    """Replay a trace of tasks under a pool's rules.
 
-    TRACE is a CSV file (- is stdin) with the columns submitted_at, user, nodes, seconds, and where
-    they are known priority, save_seconds, checkpoint_seconds.
+    The results stand beside those of first come, first served, and of separate nodes for each user.
+    TRACE is a CSV file (- for stdin) with the columns submitted_at, user, nodes, seconds, and
+    optionally priority, save_seconds, checkpoint_seconds.
     """
     from hpcdash.cli.share import run_simulate
 
@@ -1040,12 +1019,15 @@ def share_simulate(common: CommonOptions, **given: Any) -> None:
     type=click.IntRange(min=1),
     default=1000,
     show_default=True,
-    help="Nodes that it is for.",
+    help="Nodes of the pool.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
 @common_options
 def share_generate(common: CommonOptions, **given: Any) -> None:
-    """Print a synthetic trace for `hpcdash share simulate`. The same seed gives the same trace."""
+    """Print a synthetic trace for hpcdash share simulate.
+
+    The same seed gives the same trace.
+    """
     from hpcdash.cli.share import run_generate
 
     run_generate(**given)
@@ -1053,16 +1035,24 @@ def share_generate(common: CommonOptions, **given: Any) -> None:
 
 @click.group(cls=CommandGroup)
 def images() -> None:
-    """Manage container images on a cluster: pull, import, list, and log in to a registry."""
+    """Pull, import and list container images on a cluster."""
 
 
 def _image_options(function: Callable[..., None]) -> Callable[..., None]:
     runtimes = click.Choice(["apptainer", "podman", "enroot"])
+    names = "apptainer, podman or enroot."
     for option in (
         click.option(
             "--store", "folder", metavar="DIR", default="", help="Absolute path of the image store."
         ),
-        click.option("--runtime", type=runtimes, default="apptainer", show_default=True),
+        click.option(
+            "--runtime",
+            type=runtimes,
+            default="apptainer",
+            metavar="NAME",
+            show_default=True,
+            help=names,
+        ),
     ):
         function = option(function)
     return function
@@ -1070,9 +1060,7 @@ def _image_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def _filling_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option(
-            "--nocreate", is_flag=True, help="enroot: only the image, no container on this node."
-        ),
+        click.option("--nocreate", is_flag=True, help="Create no container on this node (enroot)."),
         click.option("--force", is_flag=True, help="Replace an existing image."),
     ):
         function = option(function)
@@ -1093,7 +1081,10 @@ def _requested_images(
 @_filling_options
 @common_options
 def images_pull(common: CommonOptions, image: str, **given: Any) -> None:
-    """Pull an image from its registry: hpcdash images pull nvcr.io/nvidia/pytorch:24.05-py3"""
+    """Pull an image from its registry.
+
+    Example: hpcdash images pull nvcr.io/nvidia/pytorch:24.05-py3
+    """
     from hpcdash.cli.images import run_pull
 
     run_pull(common, _requested_images(**given), image)
@@ -1105,7 +1096,10 @@ def images_pull(common: CommonOptions, image: str, **given: Any) -> None:
 @_filling_options
 @common_options
 def images_import(common: CommonOptions, file: str, reference: str, **given: Any) -> None:
-    """Import a file on the cluster as NAME:TAG: hpcdash images import /work/torch.sif torch:2.3"""
+    """Import an image file on the cluster as NAME:TAG.
+
+    Example: hpcdash images import /work/torch.sif torch:2.3
+    """
     from hpcdash.cli.images import run_import
 
     run_import(common, _requested_images(**given), file, reference)
@@ -1115,20 +1109,21 @@ def images_import(common: CommonOptions, file: str, reference: str, **given: Any
 @_image_options
 @common_options
 def images_list(common: CommonOptions, **given: Any) -> None:
-    """List the images."""
+    """List images."""
     from hpcdash.cli.images import run_list
 
     run_list(common, _requested_images(**given))
 
 
 @images.command("login")
-@click.argument("username", metavar="REGISTRY-USER", required=False)
-@click.option(
-    "--password-stdin", is_flag=True, help="Read the password from stdin instead of asking for it."
-)
+@click.argument("username", metavar="[REGISTRY-USER]", required=False)
+@click.option("--password-stdin", is_flag=True, help="Read the password from stdin.")
 @common_options
 def images_login(common: CommonOptions, username: str | None, password_stdin: bool) -> None:
-    """Store a registry login on the cluster (mode 0600) for launches and `images pull`."""
+    """Store a registry login on the cluster.
+
+    Launches and hpcdash images pull use it. The file has mode 0600.
+    """
     from hpcdash.cli.images import run_login
 
     run_login(common, username=username, password_stdin=password_stdin)
@@ -1136,7 +1131,7 @@ def images_login(common: CommonOptions, username: str | None, password_stdin: bo
 
 @click.group(cls=CommandGroup)
 def launches() -> None:
-    """List the folders that launches left on a cluster, and remove those that nothing needs."""
+    """List or remove the folders of launches on a cluster."""
 
 
 @launches.command("list")
@@ -1145,9 +1140,7 @@ def launches() -> None:
 )
 @common_options
 def launches_list(common: CommonOptions, **given: Any) -> None:
-    """List launches from here whose folders are there: job, state, size, number of files, and why
-    one is kept.
-    """
+    """List launch folders: job, state, size, why each is kept."""
     from hpcdash.cli.launches import run_list
 
     run_list(common, **given)
@@ -1155,20 +1148,23 @@ def launches_list(common: CommonOptions, **given: Any) -> None:
 
 @launches.command("prune")
 @click.option(
-    "--older-than", metavar="TIME", default="", help="Only what ended so long ago: 12h, 14d."
+    "--older-than",
+    metavar="TIME",
+    default="",
+    help="Only launches that ended this long ago: 12h, 14d.",
 )
-@click.option("--failed", is_flag=True, help="Also those whose job did not complete.")
-@click.option("--dry-run", is_flag=True, help="List what would be removed.")
+@click.option("--failed", is_flag=True, help="Also launches whose job did not complete.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 @common_options
 def launches_prune(common: CommonOptions, **given: Any) -> None:
-    """Remove the folders of launches that completed and hold nothing but staged files and logs;
-    asks first.
+    """Remove folders of completed launches, after confirmation.
 
-    Results are always kept, as is every folder that a queued job names or of whose job the end is
-    not known. Links are not followed.
+    Only folders with nothing but staged files and logs are removed. Results are always kept, as is
+    every folder that a job in the queue names or whose job's end is unknown. Links are not
+    followed.
     """
     from hpcdash.cli.launches import run_prune
 
@@ -1180,40 +1176,31 @@ def launches_prune(common: CommonOptions, **given: Any) -> None:
     "--port",
     type=click.IntRange(1, 65535),
     metavar="N",
-    help="Port on 127.0.0.1; any free one by default.",
+    help="Port on 127.0.0.1 [default: any free port]",
 )
 @click.option(
     "--socket",
     "socket_path",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Listen on a unix socket (mode 0600) instead.",
+    help="Listen on a Unix socket (mode 0600) instead.",
 )
-@click.option("--allow-actions", is_flag=True, help="Allow actions; read-only by default.")
-@click.option(
-    "--api", is_flag=True, help="Serve the HTTP API for programs instead; needs hpcdash[api]."
-)
+@click.option("--allow-actions", is_flag=True, help="Allow actions [default: read-only]")
+@click.option("--api", is_flag=True, help="Serve the HTTP API instead; needs hpcdash[api].")
 @click.option(
     "--tokens",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The API's tokens (mode 0600); api-tokens.toml beside the configuration by default.",
+    help="Tokens of the API (mode 0600).",
 )
 @common_options
 def serve(common: CommonOptions, **given: Any) -> None:
-    """Serve the dashboard to a browser at the printed link; needs hpcdash[web].
+    """Serve the dashboard to a browser, or an HTTP API to programs.
 
-    Each link admits one browser, once, within ten minutes; press enter for a new link. An admitted
-    browser stays admitted until ctrl+c ends the server. Each tab runs its own dashboard, which ends
-    when the tab is closed.
-
-    The server accepts connections from this machine only. From another machine, use ssh -L
-    PORT:127.0.0.1:PORT HOST, or ssh -L 8080:PATH HOST with --socket. Other users of this machine
-    can reach a port, and only the link keeps them out; they cannot open a socket.
-
-    With --api, programs launch requests on one cluster, follow their logs and list jobs, in JSON.
-    Each comes with a token; a token names the accounts that it may run as, and sees only what
-    belongs to them.
+    The server is reachable from this machine only; from another one, use the ssh -L command that it
+    prints. Each link admits one browser, once, within ten minutes; enter prints a new link, ctrl+c
+    ends the server. Other users of this machine can reach a port, but not a socket. The dashboard
+    needs hpcdash[web]. The API accepts the tokens of api-tokens.toml beside the configuration.
     """
     from hpcdash.cli.serve import run_serve
 
@@ -1226,7 +1213,7 @@ def serve(common: CommonOptions, **given: Any) -> None:
 )
 @common_options
 def doctor(common: CommonOptions, form: str) -> None:
-    """Check the setup: connection, commands, versions, clock; each problem with a next step."""
+    """Check the setup, with a next step for each problem."""
     from hpcdash.cli.doctor import run_doctor
 
     run_doctor(common, form)
@@ -1247,13 +1234,14 @@ def clusters(context: click.Context, common: CommonOptions, form: str) -> None:
 @clusters.command("add")
 @click.argument("name")
 @click.option("--title", help="Display name.")
-@click.option("--path", help="Folder of its commands if not on the PATH: /opt/slurm/bin")
-@click.option("--user", help="Your user name there.")
+@click.option("--path", help="Folder of its commands: /opt/slurm/bin")
+@click.option("--user", help="Your user name on the cluster.")
 @click.option("--force", is_flag=True, help="Add it even if it cannot be reached.")
 @common_options
 def clusters_add(common: CommonOptions, name: str, force: bool, **given: str | None) -> None:
-    """Try a cluster and add it to the configuration: hpcdash clusters add juno --ssh
-    me@juno.example.org
+    """Try a cluster and add it to the configuration.
+
+    Example: hpcdash clusters add juno --ssh me@juno.example.org
     """
     from hpcdash.cli.clusters import run_add
 
@@ -1268,7 +1256,7 @@ def config() -> None:
 @config.command("check")
 @common_options
 def config_check(common: CommonOptions) -> None:
-    """Report problems in the configuration."""
+    """Check the configuration file."""
     from hpcdash.cli.clusters import run_config_check
 
     run_config_check(common)
@@ -1276,21 +1264,21 @@ def config_check(common: CommonOptions) -> None:
 
 @config.command("example")
 def config_example() -> None:
-    """Print an example configuration with every key explained."""
-    from hpcdash.config.example import default_config_text
+    """Print an example that explains every key."""
+    from hpcdash.config.document import example_text
 
-    click.echo(default_config_text(), nl=False)
+    print(example_text(), end="")
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.option(
-    "--install", "installs", is_flag=True, help="Install it for the shell instead of printing it."
-)
+@click.option("--install", "installs", is_flag=True, help="Install it for the shell.")
 @click.pass_context
 def completion(context: click.Context, shell: str, installs: bool) -> None:
-    """Complete commands, options, job IDs, clusters, queues and filters in a shell; no cluster is
-    asked.
+    """Print or install shell completion.
+
+    It completes commands, options, job IDs, clusters, queues and filters, without contacting a
+    cluster.
     """
     from hpcdash.cli.completion import completion_script, install
 
@@ -1306,7 +1294,10 @@ def completion(context: click.Context, shell: str, installs: bool) -> None:
 @click.argument("topic", default="", metavar="[TOPIC | COMMAND]")
 @click.pass_context
 def show_help(context: click.Context, topic: str) -> None:
-    """Explain a topic (filters, keys, config, exit-status, licenses) or a command."""
+    """Explain a topic or a command.
+
+    Topics: filters, keys, config, exit-status, licenses.
+    """
     from hpcdash.cli.help import topics
     from hpcdash.errors import UsageError
 
@@ -1315,7 +1306,7 @@ def show_help(context: click.Context, topic: str) -> None:
     if not topic:
         click.echo(root.get_help())
     elif (text := topics().get(topic)) is not None:
-        click.echo(text(), nl=False)
+        print(text(), end="")
     elif (command := root.command.get_command(root, topic)) is not None:
         click.echo(command.get_help(click.Context(command, info_name=topic, parent=root)))
     else:

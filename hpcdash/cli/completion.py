@@ -14,7 +14,7 @@ import click
 import pyarrow as pa
 from click.shell_completion import CompletionItem, get_completion_class
 
-from hpcdash.cli.build import chosen_clusters, snapshot_cache
+from hpcdash.assembly import chosen_clusters, snapshot_cache
 from hpcdash.cli.help import topics
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.read import load_settings
@@ -25,25 +25,11 @@ from hpcdash.domain.tables import JOBS, TABLES, Kind
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.private_files import atomic_write, make_folder
+from hpcdash.shell_files import shell_text
 
 _VARIABLE = "_HPCDASH_COMPLETE"
-# bash takes the colon of state:run for the end of a word, and replaces only what is behind it.
-_BASH_WORDS = """\
-    local words=() word before= i
-    for ((i = 0; i <= COMP_CWORD; i++)); do
-        word=${COMP_WORDS[i]}
-        if ((i)) && [[ $word == :* || ( ${words[-1]} == *: && -n $word ) ]]; then
-            words[-1]+=$word
-        else
-            words+=("$word")
-        fi
-    done
-    word=${words[-1]}
-    [[ $COMP_WORDBREAKS == *:* ]] && before=${word%"${word##*:}"}
-
-"""
 _JOBS = frozenset(("job", "jobs", "after", "inside"))
-_MOST_JOBS = 200
+_MAX_JOBS = 200
 # A shell inserts it as it is: what another user named must be no command there.
 _HARMLESS = re.compile(r"[A-Za-z0-9_.,:@%+=<>~^/-]+")
 
@@ -106,7 +92,7 @@ def _found(context: click.Context, name: str, incomplete: str) -> list[Completio
 
 def _newest(table: pa.Table) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = (
-        table.select(["id", "name", "state"]).slice(0, _MOST_JOBS).to_pylist()
+        table.select(["id", "name", "state"]).slice(0, _MAX_JOBS).to_pylist()
     )
     return rows
 
@@ -136,7 +122,9 @@ def completion_script(cli: click.Command, shell: str) -> str:
         return script
     own = 'COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD'
     assert own in script
-    script = script.replace("    response=$(", f"{_BASH_WORDS}    response=$(")
+    script = script.replace(
+        "    response=$(", f"{shell_text('cli/completion_words.sh')}    response=$("
+    )
     script = script.replace(own, 'COMP_WORDS="${words[*]}" COMP_CWORD=$((${#words[@]} - 1))')
     return script.replace("COMPREPLY+=($value)", 'COMPREPLY+=("${value#"$before"}")')
 

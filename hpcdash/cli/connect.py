@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+from functools import partial
+from typing import Any, TextIO
 
-from hpcdash.cli.build import chosen_site
+from hpcdash.assembly import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.domain.text import visible
@@ -64,21 +67,41 @@ def run_connect(
 
 
 async def _run_to_pipes(plan: ShellPlan) -> int | None:
-    """Run the command without stdin; its stderr is written as it comes, its stdout when it has
-    ended.
+    """Run the command without stdin; its output is written as it comes.
+
+    Raises OSError where nobody reads that any more.
     """
+    unread: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
 
-    def write_stderr(piece: bytes) -> None:
-        sys.stderr.buffer.write(piece)
-        sys.stderr.flush()
+    def write(stream: TextIO, piece: bytes) -> None:
+        try:
+            stream.buffer.write(piece)
+            stream.flush()
+        except OSError as error:
+            if not unread.done():
+                unread.set_result(error)
 
-    result = await plan.transport.run(
-        plan.argv, limit_seconds=_SCRIPT_SECONDS, on_output=write_stderr
+    running = asyncio.ensure_future(
+        plan.transport.run(
+            plan.argv,
+            limit_seconds=_SCRIPT_SECONDS,
+            on_output=partial(write, sys.stderr),
+            on_stdout=partial(write, sys.stdout),
+        )
     )
-    sys.stdout.buffer.write(result.stdout)
-    sys.stdout.flush()
+    either: tuple[asyncio.Future[Any], ...] = (running, unread)
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        running.cancel()
+        await asyncio.wait((running,))
+    if not unread.done():
+        write(sys.stdout, running.result().stdout)
+    if unread.done():
+        raise unread.result()
+    result = running.result()
     if result.truncated:
-        _print(f"the output was cut at {format_memory(len(result.stdout))}")
+        _print(f"its stderr was cut at {format_memory(len(result.stderr))}")
     return result.status
 
 

@@ -21,14 +21,13 @@ import msgspec
 import platformdirs
 from msgspec.structs import replace
 
-from hpcdash.cli.build import (
+from hpcdash.assembly import (
     build_replay,
     build_session,
     chosen_clusters,
     connection_pool,
+    default_cluster_note,
     is_first_start,
-    state_root,
-    why_this,
 )
 from hpcdash.cli.ending import EndedBySignal, ends_with_signals, leave_terminal
 from hpcdash.cli.options import CommonOptions
@@ -43,6 +42,7 @@ from hpcdash.recorded import find_case, shipped_cases
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state import database
 from hpcdash.services.state.choices import Choices, choices_file, read_choices, write_choices
+from hpcdash.services.state.folders import state_root
 from hpcdash.ui.actions import ACTION_NAMES, configured, key_problems
 from hpcdash.ui.prompter import UiPrompter
 
@@ -95,7 +95,7 @@ def run_dashboard(
         first_start(common, settings)
         return
     prompter = UiPrompter()
-    notice = why_this(common, settings)
+    notice = default_cluster_note(common, settings)
     leave_app(
         asyncio.run(
             open_dashboard(common, settings, connection_pool(prompter), prompter, notice=notice)
@@ -192,13 +192,13 @@ def watched(
     return replace(session, watching=board)
 
 
+def _tour_was_seen() -> bool:
+    return os.path.exists(_tour_marker())
+
+
 def _tour_marker() -> Path:
     """Return the file whose existence means that a person has seen the hints."""
     return state_root() / "toured"
-
-
-def _tour_was_seen() -> bool:
-    return os.path.exists(_tour_marker())
 
 
 def note_tour() -> None:

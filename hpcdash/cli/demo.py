@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from hpcdash.cli.build import build_queue_session
+from hpcdash.assembly import build_queue_session
 from hpcdash.cli.dashboard import leave_app, require_terminal, show_app, watched
 from hpcdash.cli.ending import EndedBySignal, leave_terminal
 from hpcdash.cli.options import CommonOptions

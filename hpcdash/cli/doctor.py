@@ -20,18 +20,11 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from hpcdash import __version__
+from hpcdash.assembly import EMBEDDED, build_session, chosen_clusters, connection_pool
 from hpcdash.backends.base import Capability
-from hpcdash.cli.build import (
-    EMBEDDED,
-    build_session,
-    cache_root,
-    chosen_clusters,
-    connection_pool,
-    queue_folder,
-)
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import TerminalPrompter, print_json
+from hpcdash.cli.terminal import print_json
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.domain.checks import Check
@@ -45,8 +38,11 @@ from hpcdash.embedded.start import supervisor_pid
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, AccountingUnavailable, HpcdashError
 from hpcdash.private_files import make_folder, make_private
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.state.folders import cache_root, queue_folder
+from hpcdash.shell_files import shell_text
 from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport
+from hpcdash.transport.prompter import TerminalPrompter
 
 # No time server leaves two clocks as far apart.
 _TOLERATED_SKEW_SECONDS = 60.0
@@ -69,11 +65,6 @@ _SHARED_FILE_SYSTEMS = frozenset(
         "orangefs",
     }
 )
-_HOME_SCRIPT = """
-echo "$HOME"
-stat -f -c %T "$HOME" 2>/dev/null || echo
-if test -w "$HOME"; then echo yes; else echo no; fi
-"""
 
 
 def run_doctor(common: CommonOptions, form: str) -> None:
@@ -190,7 +181,7 @@ def secret_checks(cluster: ClusterSettings) -> list[Check]:
 
 def _failed(name: str, error: HpcdashError) -> Check:
     text = getattr(error, "words", "")
-    detail = f"{error.message}; it said: {' '.join(text.split())}" if text else error.message
+    detail = f"{error.message}: {' '.join(text.split())}" if text else error.message
     return Check(name, False, detail, error.next_step)
 
 
@@ -239,10 +230,8 @@ async def check_cluster(store: ClusterStore, notify: Callable[[Check], None]) ->
         step = "Running jobs continue. Wait, or tell the site's administrators."
         detail = "answers" if probe.controller_answers else "does not respond"
         if probe.is_scheduling is False:
-            detail, step = (
-                "responds, but scheduling is off: no jobs start",
-                "The site turned it off; you can still submit jobs.",
-            )
+            detail = "responds, but scheduling is off: no jobs start"
+            step = "The site turned it off; you can still submit jobs."
         notify(
             Check(
                 "controller",
@@ -285,7 +274,9 @@ def clock_check(
     where this is unknown.
     """
     there = datetime.fromtimestamp(there_epoch, UTC)
-    reported = f"differs by {ahead_seconds:+.0f} s (cluster time: {there:%Y-%m-%d %H:%M:%S} UTC)"
+    is_same = round(ahead_seconds) == 0
+    difference = "in sync" if is_same else f"differs by {ahead_seconds:+.0f} s"
+    reported = f"{difference} (cluster time: {there:%Y-%m-%d %H:%M:%S} UTC)"
     if abs(ahead_seconds) <= _TOLERATED_SKEW_SECONDS:
         return Check("clock", True, reported)
     side = "ahead of" if ahead_seconds > 0 else "behind"
@@ -342,7 +333,7 @@ def queue_checks(folder: Path) -> list[Check]:
         return [*checks, _failed("slots", error)]
     found = (
         f"{machine.cpus} CPUs, {len(machine.gpu_ids)} GPUs; {machine.grace_seconds:g} s from "
-        f"TERM to KILL"
+        "TERM to KILL"
     )
     checks.append(Check("slots", True, f"{found} (set in [embedded])"))
     if not machine.gpu_ids and shutil.which("nvidia-smi"):
@@ -357,7 +348,7 @@ async def _home_check(transport: Transport, *, is_one_machine: bool = False) -> 
     A node that does not share it would write a job's log where nobody finds it.
     """
     try:
-        answer = await transport.run(("sh", "-c", _HOME_SCRIPT))
+        answer = await transport.run(("sh", "-c", shell_text("cli/home.sh")))
     except HpcdashError as error:
         return _failed("home", error)
     path, kind, writable = ([*answer.stdout.decode("utf-8", "replace").splitlines(), "", "", ""])[

@@ -10,20 +10,15 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
+from hpcdash.assembly import build_session, chosen_clusters, connection_pool
 from hpcdash.backends.registry import NAMES
-from hpcdash.cli.build import (
-    build_session,
-    chosen_clusters,
-    connection_pool,
-    state_root,
-    why_none_here,
-)
 from hpcdash.cli.dashboard import leave_app, open_dashboard, require_terminal, theme_folders
 from hpcdash.cli.doctor import check_cluster
 from hpcdash.cli.ending import ends_with_signals
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.destination import parse_ssh_destination
 from hpcdash.config.document import shown_path
+from hpcdash.config.local_schedulers import no_scheduler_reason
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.settings import Settings
 from hpcdash.config.write import write_cluster
@@ -31,6 +26,7 @@ from hpcdash.domain.checks import Check
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.state.choices import read_choices
+from hpcdash.services.state.folders import state_root
 from hpcdash.transport.base import Health
 from hpcdash.transport.pool import ConnectionPool
 from hpcdash.ui.actions import ACTION_NAMES, key_problems
@@ -40,7 +36,7 @@ from hpcdash.ui.terminal_app import TerminalApp
 
 # Characters that are invalid in a cluster's name in the configuration.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
-_MOST_NAME_LETTERS = 64
+_MAX_NAME_LETTERS = 64
 
 
 def run_first_start(common: CommonOptions, settings: Settings) -> None:
@@ -65,7 +61,10 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
         return started[-1]
 
     file = shown_path(config_path(common.config)[0])
-    why = [f"No cluster is configured yet: {why_none_here()}.", *([complaint] if complaint else [])]
+    why = [
+        f"No cluster is configured yet: {no_scheduler_reason()}.",
+        *([complaint] if complaint else []),
+    ]
     themes = (read_choices(state_root()).theme, settings.theme)
     app = FirstStartApp(
         hosts, why, start_trial, prompter=prompter, theme_folders=theme_folders(), themes=themes
@@ -80,10 +79,14 @@ async def _choose_and_open(common: CommonOptions, settings: Settings) -> Termina
     if choice.place is JobsPlace.HOST:
         # Its connection is open: no second prompt for the second factor.
         trial = started[-1]
-        pool, fields, name = trial.pool, trial.fields, trial.cluster_name
+        pool = trial.pool
+        fields = trial.fields
+        name = trial.cluster_name
         unkept = replace(common, ssh=choice.host)
     else:
-        pool, fields, name = connection_pool(prompter), {"transport": "local"}, "local"
+        pool = connection_pool(prompter)
+        fields = {"transport": "local"}
+        name = "local"
         unkept = replace(common, local=True)
     try:
         write_cluster(config_path(common.config)[0], name, fields)
@@ -171,4 +174,4 @@ class _Trial:
         is_alias = self.host == destination.host and "." not in self.host
         probe = self._store.probe if self._store is not None else None
         found = (not is_alias and probe is not None and probe.cluster) or destination.host
-        return _NOT_IN_NAMES.sub("-", found).strip("._-")[:_MOST_NAME_LETTERS] or "cluster"
+        return _NOT_IN_NAMES.sub("-", found).strip("._-")[:_MAX_NAME_LETTERS] or "cluster"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable
 
 import click
 
@@ -70,10 +71,9 @@ EXAMPLES = {
     ),
     "efficiency": (
         "efficiency 4711 88",
-        "efficiency --since 30d --by name",
-        "efficiency --since 30d --sooner",
+        "efficiency --since 30d --by name --sooner",
     ),
-    "report": ("report --since 90d", "report --all --since 30d --html usage.html"),
+    "report": ("report --all --since 30d --html usage.html",),
     "shares": ("shares --all",),
     "cancel": ("cancel 41 '88_[3-5]'", "cancel --filter 'name:sweep state:pending'"),
     "hold": ("hold 41 42",),
@@ -89,8 +89,7 @@ EXAMPLES = {
     "journal": ("journal",),
     "submit": (
         "submit train.sh --array 1-10%1 --after 4711 -- --partition=gpu",
-        "submit request.toml --dry-run",
-        "submit request.toml --chain 4",
+        "submit request.toml --chain 4 --dry-run",
         "submit request.toml --in 4711",
     ),
     "render": ("render request.toml --for pbs",),
@@ -100,7 +99,6 @@ EXAMPLES = {
         "share run lab",
         "share show",
         "share raise 4711",
-        "share simulate trace.csv --nodes 8",
     ),
     "launches": ("launches list", "launches prune --older-than 14d"),
     "images": ("images pull nvcr.io/nvidia/pytorch:24.05-py3", "images list"),
@@ -120,21 +118,19 @@ EXAMPLES = {
     "clusters": ("clusters", "clusters add juno --ssh me@login.example.org"),
     "config": ("config example > ~/.config/hpcdash/config.toml", "config check"),
     "completion": ("completion bash --install",),
-    "sudoers": (
-        "sudoers --account launcher --group hpcusers --for slurm --storage-root /work/launches",
-    ),
+    "sudoers": ("sudoers --account launcher --group hpcusers --storage-root /work",),
     "serve": ("serve", "serve --socket ~/hpcdash.sock", "serve --api"),
     "replay": ("replay",),
     "help": ("help filters", "help keys", "help submit"),
 }
 EXIT_STATUS = """\
 0  done
-1  refused by the scheduler, or not found; the scheduler's own words are on stderr
+1  refused by the scheduler, or not found; the scheduler's message is on stderr
 2  wrong usage or configuration, with the file, line and key
 3  the cluster could not be reached: what was tried, and what to do
 """
 FILTERS = """\
-A filter is words and conditions; all of them must hold. `or` and parentheses work.
+All words and conditions of a filter must match. `or` and parentheses work.
 
   word                   in the name, ID, user or queue
   !word                  nowhere in the row
@@ -175,10 +171,7 @@ class Commands(CommandGroup):
         super().add_command(cmd, name)
         examples = EXAMPLES.get(name or cmd.name or "", ())
         shown = "\n".join(f"  hpcdash {line}" for line in examples)
-        common = (
-            "Options of hpcdash itself (--cluster, --ssh, --yes, …) work here too; hpcdash "
-            "--help lists them."
-        )
+        common = "Options of hpcdash itself (--cluster, --ssh, --yes ...): see hpcdash --help"
         cmd.epilog = (f"\b\nExamples:\n{shown}\n\n" if examples else "") + common
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -201,18 +194,9 @@ def _filters() -> str:
     from hpcdash.domain import schema
     from hpcdash.domain.query import filter_keys
 
-    columns = "\n".join(_wrapped(sorted(filter_keys(schema.JOBS))))
+    keys = " ".join(sorted(filter_keys(schema.JOBS)))
+    columns = textwrap.fill(keys, 79, initial_indent="  ", subsequent_indent="  ")
     return f"{FILTERS}\nKeys of jobs:\n{columns}\n"
-
-
-def _wrapped(parts: list[str]) -> Iterator[str]:
-    line = " "
-    for word in parts:
-        if len(line) + len(word) > 78:
-            yield line
-            line = " "
-        line += f" {word}"
-    yield line
 
 
 def _keys() -> str:
@@ -224,9 +208,9 @@ def _keys() -> str:
 
 
 def _config() -> str:
-    from hpcdash.config.example import default_config_text
+    from hpcdash.config.document import example_text
 
-    return default_config_text()
+    return example_text()
 
 
 def _licenses() -> str:

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from hpcdash.cli.jobs import parse_filter, print_table, warn_unknown_gpus, with_session
+from hpcdash.cli.jobs import (
+    format_empty,
+    parse_filter,
+    print_table,
+    warn_unknown_gpus,
+    with_session,
+)
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.problems import did_you_mean
 from hpcdash.domain import query
@@ -63,6 +69,11 @@ class HistoryOptions(Struct, frozen=True):
             states=states,
             names=(self.name,) if self.name else (),
         )
+
+    def format_empty(self, all_rows: int, *, mine: bool) -> str:
+        """Return why no ended job is listed of `all_rows` before the filter, and what to do."""
+        span = "this span" if self.since or self.until else "the last 7 days"
+        return format_empty(HISTORY, mine=mine and not self.user, all_rows=all_rows, span=span)
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -133,19 +144,10 @@ def run_history(
     warn_gaps(fetched)
     snapshot = Snapshot(Kind.HISTORY, table, fetched.taken_at, fetched.rejected)
     print_table(HISTORY, snapshot, form, cluster=cluster, backend=backend)
-    if form == "table" and not table.num_rows and sys.stderr.isatty():
-        print(_format_nothing(jobs.num_rows, options, mine=mine), file=sys.stderr)
+    if form == "table" and not table.num_rows:
+        print(options.format_empty(jobs.num_rows, mine=mine), file=sys.stderr)
     if fetched.problem is not None:
         raise fetched.problem
-
-
-def _format_nothing(all_rows: int, options: HistoryOptions, *, mine: bool) -> str:
-    if all_rows:
-        return f"none of {counted(all_rows, 'row')} matches the filter"
-    whose = "job of yours" if mine and not options.user else "job"
-    return f"no such {whose} in this span" + (
-        "; --all shows everyone's" if mine and not options.user else ""
-    )
 
 
 class _ProgressLine:
@@ -160,7 +162,7 @@ class _ProgressLine:
             return
         text = (
             f"history: {progress.fraction:.0%}, {counted(progress.runs, 'run')}; ctrl+c stops "
-            f"and keeps the rows so far"
+            "and keeps the rows so far"
         )
         if progress.wait_seconds:
             text = f"{text} (next command in {progress.wait_seconds:.0f} s)"

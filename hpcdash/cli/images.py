@@ -11,11 +11,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from hpcdash.assembly import chosen_site
 from hpcdash.backends.script.containers.login import login_file
-from hpcdash.cli.build import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.domain.request import Runtime
 from hpcdash.domain.text import visible
 from hpcdash.errors import EXIT_REFUSED, CommandError, UsageError, excerpt
@@ -29,27 +28,11 @@ from hpcdash.services.submit.images import (
     pull_steps,
 )
 from hpcdash.services.submit.launches import LAUNCHES_BELOW_HOME
+from hpcdash.shell_files import shell_text
 from hpcdash.transport.base import Prompt, PromptField, Transport
+from hpcdash.transport.prompter import TerminalPrompter
 
-# Several lines for a shell: the first of the programs that is there, the home, and where caches
-# are.
-_LOOK = """\
-found=
-for program; do command -v "$program" >/dev/null 2>&1 && { found=$program; break; }; done
-printf '%s\\n' "$found" "$HOME" "${XDG_CACHE_HOME:-$HOME/.cache}"
-"""
 _WITH_STATUS = 'end=$1; shift; "$@" 2>&1; printf "%s%s\\n" "$end" "$?"'
-_WRITE_LOGIN = """\
-set -e
-root=${1:-$HOME/$2}
-mkdir -p -- "$root"
-umask 077
-part=$(mktemp "$root/.login.XXXXXXXX")
-trap 'rm -f -- "$part"' EXIT
-cat >"$part"
-mv -f -- "$part" "$root/login"
-printf '%s\\n' "$root/login"
-"""
 _LOGIN_TITLE = "The login of an image registry"
 _IMAGES_IN_CACHE = "hpcdash/images"
 
@@ -130,14 +113,19 @@ def _run(
         ):
             print(
                 f'hpcdash: launches find it with image_root = "{visible(store.folder)}" in '
-                f"[launch]",
+                "[launch]",
                 file=sys.stderr,
             )
         login = f"{site.launch.site.storage_root or f'{home}/{LAUNCHES_BELOW_HOME}'}/login"
-        if (await transport.run(("test", "-f", login))).status != 0:
+        if await _is_absent(transport, login):
             login = ""
         reported = ""
+        has_output = False
         for step in build_steps(store):
+            if step.argv[:2] == ("find", store.folder) and await _is_absent(
+                transport, store.folder
+            ):
+                continue
             if already := await _already_there(transport, store, step):
                 if already != reported:
                     print(
@@ -145,8 +133,14 @@ def _run(
                         file=sys.stderr,
                     )
                 reported = already
-            elif status := await _run_step(session, step, requested.runtime, login):
+                continue
+            status, prints = await _run_step(session, step, requested.runtime, login)
+            if status:
                 return status
+            has_output |= prints
+        if not changes and not has_output:
+            place = visible(store.folder) or f"the store of {store.program}"
+            print(f"No images in {place}. hpcdash images pull fetches one.", file=sys.stderr)
         return 0
 
     if status := with_session(common, work):
@@ -183,7 +177,7 @@ async def _read_store(
 
 
 async def _seen(transport: Transport, programs: tuple[str, ...]) -> tuple[str, str, str]:
-    argv = ("sh", "-c", _LOOK, "sh", *programs)
+    argv = ("sh", "-c", shell_text("cli/find_program.sh"), "sh", *programs)
     answer = await transport.run(argv)
     lines = answer.stdout.decode("utf-8", "surrogateescape").split("\n")
     if answer.status or len(lines) < 3:
@@ -195,7 +189,7 @@ async def _seen(transport: Transport, programs: tuple[str, ...]) -> tuple[str, s
 
 async def _already_there(transport: Transport, store: Store, step: Step) -> str:
     """The file or container that the step need not make, '' where it has to."""
-    if step.makes and (await transport.run(("test", "-e", step.makes))).status == 0:
+    if step.makes and not await _is_absent(transport, step.makes):
         return step.makes
     if step.container:
         listed = await transport.run((store.program, "list"))
@@ -204,8 +198,17 @@ async def _already_there(transport: Transport, store: Store, step: Step) -> str:
     return ""
 
 
-async def _run_step(session: ClusterSession, step: Step, runtime: Runtime, login: str) -> int:
-    """Print the command, run it, and print its output as it comes; return its exit status."""
+async def _is_absent(transport: Transport, path: str) -> bool:
+    return (await transport.run(("test", "-e", path))).status != 0
+
+
+async def _run_step(
+    session: ClusterSession, step: Step, runtime: Runtime, login: str
+) -> tuple[int, bool]:
+    """Print the command, run it, and print its output as it comes.
+
+    Return the exit status, and whether there was output.
+    """
     with_login = ", with the registry's login" if login and step.registry_image else ""
     print(
         f"on {visible(session.name)}{with_login}: {visible(shlex.join(step.argv))}",
@@ -215,12 +218,14 @@ async def _run_step(session: ClusterSession, step: Step, runtime: Runtime, login
     end = f"hpcdash-{secrets.token_hex(8)}"
     argv = ("sh", "-c", _WITH_STATUS, "sh", end, *step.run_argv(runtime, login))
     rest = b""
+    has_output = False
     async with session.store.transport.stream(argv) as stream:
         async for chunk in stream:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 reported, is_last, status = line.partition(end.encode())
                 if reported or not is_last:
+                    has_output = True
                     print(
                         visible(
                             reported.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
@@ -228,7 +233,7 @@ async def _run_step(session: ClusterSession, step: Step, runtime: Runtime, login
                         flush=True,
                     )
                 if is_last:
-                    return int(status)
+                    return int(status), has_output
     raise CommandError(
         f"{step.argv[0]} ended without an exit status", "Run it again: existing files are kept."
     )
@@ -253,7 +258,14 @@ def run_login(common: CommonOptions, *, username: str | None, password_stdin: bo
             flush=True,
         )
         given = await _prompt_login(session.name, username, password_stdin=password_stdin)
-        argv = ("sh", "-c", _WRITE_LOGIN, "sh", site.launch.site.storage_root, LAUNCHES_BELOW_HOME)
+        argv = (
+            "sh",
+            "-c",
+            shell_text("cli/write_login.sh"),
+            "sh",
+            site.launch.site.storage_root,
+            LAUNCHES_BELOW_HOME,
+        )
         answer = await transport.run(argv, stdin=login_file(*given).encode())
         if answer.status:
             raise CommandError(

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 import pyarrow as pa
 from msgspec.structs import replace
 
+from hpcdash.assembly import build_session, chosen_clusters, connection_pool
 from hpcdash.backends.actions import Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, Script
-from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
 from hpcdash.cli.ending import run_async
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.tables import write_csv, write_json, write_table
-from hpcdash.cli.terminal import TerminalPrompter, print_json, print_text, stdout
+from hpcdash.cli.terminal import print_json, print_text, stdout
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
 from hpcdash.domain.job_text import Pair
@@ -33,6 +33,7 @@ from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import READ_FROM, fetch_script
 from hpcdash.services.session import ClusterSession
+from hpcdash.transport.prompter import TerminalPrompter
 
 if TYPE_CHECKING:
     from hpcdash.services.jobs.overview import JobPicture
@@ -88,7 +89,7 @@ async def _tidy(session: ClusterSession) -> None:
     was_queried = store.probe is not None or any(
         not snapshot.cached for snapshot in store.snapshots.values()
     )
-    if session.launches is not None and was_queried:
+    if was_queried:
         for text in await session.launches.tidy(every_seconds=_TIDY_EVERY_SECONDS):
             print(f"hpcdash: {visible(text)}", file=sys.stderr)
 
@@ -160,30 +161,32 @@ def run_table(
     kind = spec.kind(everyone=not mine)
     requested = parse_filter(expression, kind)
 
-    async def work(session: ClusterSession) -> tuple[Snapshot, str, str]:
+    async def work(session: ClusterSession) -> tuple[Snapshot, str, str, bool]:
         store = session.store
         snapshot = await _fetch(store, kind)
         if name == "shares" and mine:
             own = snapshot.table.filter(snapshot.table["_on_own_path"])
             snapshot = replace(snapshot, table=own)
-        if (
+        lacks_account = (
             name in ("shares", "limits")
             and not snapshot.table.num_rows
             and await _lacks_account(store)
-        ):
+        )
+        if lacks_account:
             everyone = "; --all shows all accounts" if name == "shares" else ""
             text = f"{store.user} has no account on {session.name}{everyone}"
             print(f"hpcdash: {visible(text)}", file=sys.stderr)
-        return snapshot, session.name, store.backend.name
+        return snapshot, session.name, store.backend.name, lacks_account
 
-    snapshot, cluster, backend = with_session(common, work)
+    snapshot, cluster, backend, lacks_account = with_session(common, work)
     table = query.apply(snapshot.table, requested, snapshot.taken_at)
     warn_unknown_gpus(snapshot.table, requested, snapshot.taken_at)
     for row in snapshot.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
     print_table(spec, replace(snapshot, table=table), form, cluster=cluster, backend=backend)
-    if form == "table" and not table.num_rows and sys.stderr.isatty():
-        print(_format_nothing(spec, mine=mine, all_rows=snapshot.table.num_rows), file=sys.stderr)
+    if form == "table" and not table.num_rows and not lacks_account:
+        all_rows = snapshot.table.num_rows
+        print(format_empty(spec, mine=mine, all_rows=all_rows), file=sys.stderr)
 
 
 def warn_unknown_gpus(table: pa.Table, requested: query.Filter, taken_at: float) -> None:
@@ -196,7 +199,8 @@ def print_table(
     spec: TableSpec, snapshot: Snapshot, form: str, *, cluster: str, backend: str
 ) -> None:
     """A snapshot as a table, JSON or CSV on stdout."""
-    table, taken_at = snapshot.table, snapshot.taken_at
+    table = snapshot.table
+    taken_at = snapshot.taken_at
     if form == "json":
         write_json(
             spec,
@@ -221,13 +225,22 @@ def print_table(
         )
 
 
-def _format_nothing(spec: TableSpec, *, mine: bool, all_rows: int) -> str:
-    """Return the message for an empty table: the reason why it has no rows."""
+def format_empty(
+    spec: TableSpec, *, mine: bool, all_rows: int, span: str = "the last 7 days"
+) -> str:
+    """Return why a table has no rows, and what to do; `span` is that of ended jobs."""
     if all_rows:
-        return f"none of {counted(all_rows, 'row')} matches the filter"
-    if spec.name in ("jobs", "history") and mine:
-        where = "in the queue" if spec.name == "jobs" else "ended in the last 7 days"
-        return f"no job of yours {where}; --all shows everyone's"
+        return f"None of {counted(all_rows, 'row')} matches the filter."
+    match spec.name, mine:
+        case "jobs", True:
+            return "You have no jobs. hpcdash submit submits one; --all shows everyone's."
+        case "jobs", False:
+            return "The queue has no jobs. hpcdash submit submits one."
+        case "shares", True:
+            return "No fair share is yours. --all shows all accounts."
+        case "history", _:
+            whose, everyone = (" of yours", "; --all shows everyone's") if mine else ("", "")
+            return f"No job{whose} ended in {span}. An earlier --since goes further back{everyone}."
     return spec.empty
 
 
@@ -359,7 +372,8 @@ def _failure(picture: JobPicture) -> dict[str, object] | None:
     """
     from hpcdash.services.jobs.overview import Part
 
-    failure, error = picture.failure, picture.errors.get(Part.LOG)
+    failure = picture.failure
+    error = picture.errors.get(Part.LOG)
     if failure is None:
         return (
             None

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from hpcdash.cli.build import chosen_site
+from hpcdash.assembly import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import is_agreed, print_json, print_text
@@ -17,15 +17,15 @@ from hpcdash.domain.text import align_cells, clip, counted, visible
 from hpcdash.domain.units import format_age, format_memory, parse_duration
 from hpcdash.errors import EXIT_REFUSED, Declined, UsageError
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.stored_launches import (
+from hpcdash.services.submit.launch_folders import (
     StoredLaunch,
-    library_roots,
     read_stored_launches,
     remove_stored,
     remove_unused_libraries,
 )
 
-_MOST_WHY_LETTERS = 60
+_MAX_WHY_LETTERS = 60
+_NO_FOLDERS = "No launch folders: nothing submitted from here left one on this cluster."
 
 
 def run_list(common: CommonOptions, *, form: str) -> None:
@@ -39,6 +39,8 @@ def run_list(common: CommonOptions, *, form: str) -> None:
         print_json(_answer(session, found))
     else:
         print_text(_table(found, session.store.clock.now()))
+        if not found:
+            print(_NO_FOLDERS, file=sys.stderr)
 
 
 def run_prune(
@@ -63,33 +65,27 @@ def run_prune(
         session: ClusterSession,
     ) -> tuple[tuple[StoredLaunch, ...], dict[str, str], tuple[int, int]]:
         found = await _read(session, least_age, also_failed=failed)
-        going = [one for one in found if not one.reason_kept]
+        going = [one for one in found if not one.reason_to_stay]
         if form != "json" or not (dry_run or common.yes):
             out = sys.stdout if dry_run and form != "json" else sys.stderr
             print(_table(going, session.store.clock.now()), end="", file=out, flush=True)
-            print(
-                _format_left([one for one in found if one.reason_kept]),
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
+            if not going:
+                print("No folder to remove." if found else _NO_FOLDERS, file=sys.stderr)
+            for one in found:
+                if why := clip(visible(one.reason_to_stay), _MAX_WHY_LETTERS):
+                    print(f"kept: {visible(one.record.folder)}: {why}", file=sys.stderr)
         sessions.append(session)
         if dry_run:
             return found, {}, (0, 0)
         if going and not common.yes and not await is_agreed():
             raise Declined
-        assert session.launches is not None
         records = session.launches.records
         left = {
             one.record.folder: await remove_stored(session.store, records, one) for one in going
         }
         # A folder removed by hand had a link, too.
-        roots = {
-            *library_roots(found),
-            *filter(None, [session.launches.settings.site.storage_root]),
-        }
-        libraries = await remove_unused_libraries(session.store, sorted(roots)) if roots else (0, 0)
-        return found, left, libraries
+        storage_root = session.launches.settings.site.storage_root
+        return found, left, await remove_unused_libraries(session.store, found, storage_root)
 
     sessions: list[ClusterSession] = []
     found, left, libraries = with_session(common, work)
@@ -112,7 +108,7 @@ def run_prune(
 async def _read(
     session: ClusterSession, least_age: float, *, also_failed: bool
 ) -> tuple[StoredLaunch, ...]:
-    if session.launches is None or session.launches.state_folder is None:
+    if session.launches.state_folder is None:
         return ()
     await session.store.open(force=True)
     return await read_stored_launches(
@@ -135,7 +131,7 @@ def _seconds(text: str) -> float:
 
 def _table(found: Sequence[StoredLaunch], now: float) -> str:
     if not found:
-        return "no folder of a launch\n"
+        return ""
     rows: list[tuple[str, ...]] = [
         ("JOB", "NAME", "STATE", "ENDED", "SIZE", "FILES", "KEEP", "FOLDER", "")
     ]
@@ -153,7 +149,7 @@ def _table(found: Sequence[StoredLaunch], now: float) -> str:
             record.keep,
             record.folder,
         )
-        rows.append((*parts, clip(visible(one.reason_kept), _MOST_WHY_LETTERS)))
+        rows.append((*parts, clip(visible(one.reason_to_stay), _MAX_WHY_LETTERS)))
     lines = align_cells(rows)
     return "\n".join((*lines, f"{counted(len(found), 'folder')}: {_format_total(found)}", ""))
 
@@ -161,13 +157,6 @@ def _table(found: Sequence[StoredLaunch], now: float) -> str:
 def _format_total(found: Sequence[StoredLaunch]) -> str:
     files = sum(one.files or 0 for one in found)
     return f"{_size(sum(one.kib or 0 for one in found))}, {counted(files, 'file')}"
-
-
-def _format_left(found: Sequence[StoredLaunch]) -> str:
-    return "".join(
-        f"kept: {visible(one.record.folder)}: {clip(visible(one.reason_kept), _MOST_WHY_LETTERS)}\n"
-        for one in found
-    )
 
 
 def _size(kib: int | None) -> str:
@@ -203,7 +192,7 @@ def _as_json(one: StoredLaunch, now: float, left: dict[str, str] | None) -> dict
         "age_seconds": None if one.ended_at is None else round(now - one.ended_at),
         "bytes": None if one.kib is None else one.kib << 10,
         "files": one.files,
-        "kept_because": visible(one.reason_kept) or None,
+        "kept_because": visible(one.reason_to_stay) or None,
     }
     if left is not None:
         row["removed"] = left.get(record.folder) == ""

@@ -42,9 +42,8 @@ from hpcdash.services.jobs.lookup import telling_task
 from hpcdash.services.logs.file import (
     LONGEST_PAUSE_SECONDS,
     FileChange,
+    FollowedFile,
     LogFile,
-    change,
-    next_check_seconds,
 )
 from hpcdash.services.logs.lines import ShownLine, shown_line
 from hpcdash.services.logs.locate import LogPlace, fetch_other_logs, find_other_log, locate_logs
@@ -166,7 +165,8 @@ class TerminalOutput:
     def end_line(self) -> None:
         if self._rest:
             self._put(self._coloured(shown_line(self._rest)) + "\n")
-        self._rest, self._open = b"", None
+        self._rest = b""
+        self._open = None
 
     def _coloured(self, line: ShownLine) -> str:
         if self._colours is None or not line.spans:
@@ -192,47 +192,40 @@ def report(text: str) -> None:
     print(f"hpcdash: {visible(text)}", file=sys.stderr, flush=True)
 
 
-class LogFollower:
-    """One file on its way to stdout; `known` is what it was last."""
+class LogFollower(FollowedFile):
+    """One file on its way to stdout."""
 
     def __init__(self, file: LogFile, output: LogOutput) -> None:
-        self.file = file
+        super().__init__(file)
         self.output = output
-        self.known = FileStat()
-        # The file that was read last, though it may be gone.
-        self.identity = ""
         # Whether `file` is another now, of which nothing was seen yet; and whether it begins with
         # what was read.
         self.has_moved = False
-        self._goes_on = False
+        self._is_copy = False
 
     def aside(self, text: str) -> None:
         """Print a message between two lines of the log."""
         self.output.end_line()
         report(text)
 
-    def move_to(self, file: LogFile, *, goes_on: bool) -> None:
-        """Go on in another file: where it left off in one that is a copy (`goes_on`), else from its
-        start.
-        """
-        self.file, self.known, self.has_moved, self._goes_on = file, FileStat(), True, goes_on
+    def move_to(self, file: LogFile, *, is_copy: bool = False) -> None:
+        """Continue in another file: where it left off in one that is a copy, else from its start."""
+        super().move_to(file)
+        self.has_moved = True
+        self._is_copy = is_copy
 
-    # -- the last lines
+    # -- last lines
 
-    async def show_last(self, end: Chunk, lines: int) -> int:
-        """Write the last lines of a file that ends with this chunk; the offset where they end."""
-        self.begin(end.look)
+    async def show_last(self, end: Chunk, lines: int) -> None:
+        """Write the last lines of a file that ends with this chunk."""
+        self.note(end.look)
         if lines > 0 and end.content:
             start = await self._start_of_lines(end.content, end.offset, lines)
             if start >= end.offset:
                 await self._write(end.content[start - end.offset :], start)
             else:
                 await self._copy(start, end.end)
-        return end.end
-
-    def begin(self, check: FileStat) -> None:
-        """Take a file that has just appeared, of which nothing was written yet."""
-        self.known, self.identity, self.has_moved = check, check.identity, False
+        self.read_to(end.end)
 
     async def _start_of_lines(self, content: bytes, offset: int, lines: int) -> int:
         """Find backwards the offset of the last `lines` lines of a file that ends with `content`.
@@ -254,13 +247,15 @@ class LogFollower:
             if offset <= reach:
                 report(
                     f"showing only the last {_LOOK_BACK_BYTES >> 20} MiB: {lines} lines would be "
-                    f"more"
+                    "more"
                 )
                 return offset
             size = min(2 * size, LARGE_BYTES)
             begin = max(0, offset - size)
             chunk = await self.file.read(begin, offset - begin)
-            content, offset, position = chunk.content, begin, len(chunk.content)
+            content = chunk.content
+            offset = begin
+            position = len(chunk.content)
 
     async def _copy(self, start: int, end: int) -> None:
         while start < end:
@@ -274,18 +269,17 @@ class LogFollower:
         # The reader of stdout may be slow, and the connection must be kept alive meanwhile.
         await asyncio.to_thread(self.output.write, content, offset)
 
-    # -- what comes after them
+    # -- following
 
-    async def follow(self, end: int, is_over: Callable[[], Awaitable[bool]]) -> None:
-        """Write what is appended after `end`, until `is_over` confirms a quiet file; reports what
-        happens to the file.
+    async def follow(self, is_over: Callable[[], Awaitable[bool]]) -> None:
+        """Write what is appended, until `is_over` confirms a quiet file; reports what happens to
+        the file.
         """
         size = SMALL_BYTES
-        changed_at = time.monotonic()
         is_lost = False
         while True:
             try:
-                chunk = await self.file.read(end, size)
+                chunk = await self.file.read(self.offset, size)
             except _NEEDS_A_PERSON:
                 raise
             except (UnreachableError, CommandTimedOut) as error:
@@ -297,56 +291,56 @@ class LogFollower:
             if is_lost:
                 self.aside("the cluster is responding again")
                 is_lost = False
-            new_end = self._after(chunk.look, end)
-            if new_end is not None:
-                end, changed_at = new_end, time.monotonic()
+            if self._is_other(chunk.look):
+                self.read_to(0)
                 continue
             if chunk.content:
-                await self._write(chunk.content, end)
-                end, changed_at = chunk.end, time.monotonic()
+                await self._write(chunk.content, self.offset)
+                self.read_to(chunk.end)
                 if len(chunk.content) == size:
                     size = LARGE_BYTES
                     continue
             size = SMALL_BYTES
             self.output.pause()
-            quiet_seconds = time.monotonic() - changed_at
-            if quiet_seconds >= _QUIET_SECONDS and await is_over():
+            if self.quiet_seconds >= _QUIET_SECONDS and await is_over():
                 return
-            await asyncio.sleep(max(self.file.pause_seconds, next_check_seconds(quiet_seconds)))
+            await asyncio.sleep(self.pause_seconds)
 
-    def _after(self, check: FileStat, end: int) -> int | None:
-        """Report a change of the file; return where to read on if it is another file, else None."""
-        before, self.known = self.known, check
-        happened = change(before, check)
+    def _is_other(self, check: FileStat) -> bool:
+        """Report a change of the file; whether it is to be read from its start."""
+        before = self.stat
+        seen_bytes = self.seen_bytes
+        change = self.note(check)
         # A node lets go of its file when the job ends, and the last place may show it a little
         # later.
         is_on_its_way = check.is_missing and (bool(self.file.host) or self.has_moved)
-        if happened is FileChange.GONE and not is_on_its_way:
-            self.aside(f"{self.file.place} is gone: {check.problem}")
-        elif check.problem and check.problem != before.problem and not is_on_its_way:
-            self.aside(f"{self.file.place}: {check.problem}")
         if not check.is_there:
-            return None
+            if is_on_its_way:
+                return False
+            if change is FileChange.DELETED or change is FileChange.CLOSED:
+                self.aside(f"{self.file.place} is gone: {check.problem}")
+            elif check.problem != before.problem:
+                self.aside(f"{self.file.place}: {check.problem}")
+            return False
+        if check.problem and check.problem != before.problem:
+            self.aside(f"{self.file.place}: {check.problem}")
         if self.has_moved:
-            self.begin(check)
-            if end == 0 or (self._goes_on and check.size >= end):
-                return None
+            self.has_moved = False
+            if self.offset == 0 or (self._is_copy and check.size >= self.offset):
+                return False
             self.aside(f"{self.file.place}, from its start:")
-            return 0
-        was_deleted = happened is FileChange.APPEARED and before.is_missing
-        is_other = was_deleted or check.identity != self.identity
-        self.identity = check.identity
-        if is_other:
+        elif change is FileChange.REPLACED:
             self.aside(f"{self.file.place} was replaced by another file; from its start:")
-            return 0
-        if check.size < end:
+        elif change is FileChange.TRUNCATED:
             self.aside(
-                f"{self.file.place} was truncated from {end} to {check.size} bytes; from its start:"
+                f"{self.file.place} was truncated from {seen_bytes} to {check.size} bytes; from "
+                "its start:"
             )
-            return 0
-        if happened is FileChange.APPEARED:
-            self.aside(f"{self.file.place} is back")
-        return None
+        else:
+            if change is FileChange.APPEARED:
+                self.aside(f"{self.file.place} is back")
+            return False
+        return True
 
 
 def run_log(
@@ -385,6 +379,8 @@ def run_log(
                 print_text(
                     "".join(f"{visible(log.name)}  {visible(log.title)}\n" for log in others)
                 )
+                if not others:
+                    report(f"job {job} has no logs besides its stdout and stderr")
                 return
             other = find_other_log(others, of or "")
             place = replace(place, files=other.files)
@@ -408,7 +404,7 @@ class _RunLog:
         self._pause_seconds = _FIRST_STATE_SECONDS
 
     async def query(self) -> None:
-        """How the allocation and its runs are now.
+        """Query the allocation and its runs.
 
         Raises UsageError for a run that does not exist.
         """
@@ -432,21 +428,21 @@ class _RunLog:
             print_text(f"{file.place}\n")
             return
         if self._run.started_at is None and not (follows and await self._starts()):
-            says = (
+            state = (
                 "has not started"
                 if self._is_open
                 else "was never started: the allocation has ended"
             )
-            report(f"run {self._number} of job {self._job} {says}")
+            report(f"run {self._number} of job {self._job} {state}")
             return
         chunk = await file.read_end(SMALL_BYTES)
         if chunk.look.problem:
             raise HpcdashError(f"{file.place}: {visible(chunk.look.problem)}.")
         tail = LogFollower(file, log_output())
         try:
-            end = await tail.show_last(chunk, lines)
+            await tail.show_last(chunk, lines)
             if follows:
-                await tail.follow(end, self._is_over)
+                await tail.follow(self._is_over)
                 ended = self._run.status is not None
                 tail.aside(
                     f"run {self._number} "
@@ -557,37 +553,35 @@ class _JobLog:
                 if self._state in WAITING:
                     report(
                         f"job {self._place.job_id} is {self._state}: this log is from an "
-                        f"earlier run"
+                        "earlier run"
                     )
                 if self._file.host:
                     report(f"read from {self._file.place}")
-                end = await self._tail.show_last(chunk, lines)
+                await self._tail.show_last(chunk, lines)
             elif follows and chunk.look.is_unreached and self._state not in ENDED:
                 report(f"{self._stream}: {chunk.look.problem}; waiting for it")
                 await self._wait_for_it()
-                end = 0
             elif follows and chunk.look.is_missing and self._state not in ENDED:
                 where = (
                     f"the job is {self._state}" if self._state in WAITING else chunk.look.problem
                 )
                 report(f"{self._stream} will be in {self._file.place}: {where}; waiting for it")
                 await self._wait_for_it()
-                end = 0
             else:
                 raise self._unreadable(chunk.look)
             if follows:
-                await self._tail.follow(end, self._is_over)
+                await self._tail.follow(self._is_over)
         finally:
             self._tail.output.end_line()
 
     async def _wait_for_it(self) -> None:
-        began = time.monotonic()
         while True:
             # Before the check: in between the file may appear, and the job end.
             has_ended = self._state in ENDED
             check = await self._file.look()
             if check.is_there:
-                self._tail.begin(check)
+                self._tail.note(check)
+                self._tail.has_moved = False
                 return
             if (has_ended and not self._is_arriving) or not (
                 check.is_missing or check.is_unreached
@@ -595,9 +589,7 @@ class _JobLog:
                 raise self._unreadable(check)
             await self._query_state()
             self._tail.output.pause()
-            await asyncio.sleep(
-                max(self._file.pause_seconds, next_check_seconds(time.monotonic() - began))
-            )
+            await asyncio.sleep(self._tail.pause_seconds)
 
     @property
     def _is_arriving(self) -> bool:
@@ -609,7 +601,7 @@ class _JobLog:
         if self._state in WAITING and check.is_missing:
             step = (
                 f"Job {self._place.job_id} is {self._state}: the log appears once it runs. -f "
-                f"waits for it."
+                "waits for it."
             )
         where = (
             f"{self._stream} of job {self._place.job_id}"
@@ -637,7 +629,7 @@ class _JobLog:
     async def _query_state(self) -> None:
         """Query the job's state from the scheduler, at growing intervals."""
         # A node lets go of its file when the job ends.
-        is_let_go = bool(self._file.host) and self._tail.known.is_missing
+        is_let_go = bool(self._file.host) and self._tail.stat.is_missing
         if time.monotonic() - self._queried_at < (
             _FIRST_STATE_SECONDS if is_let_go else self._state_pause_seconds
         ):
@@ -663,9 +655,9 @@ class _JobLog:
         if path is None or (path, files.host) == (self._file.path, self._file.host):
             return
         has_ended = self._state in ENDED
-        if not self._file.host and (has_ended or self._tail.known.is_there):
+        if not self._file.host and (has_ended or self._tail.stat.is_there):
             # If the job comes from the history, its paths may be guesses.
             return
-        self._tail.move_to(self._store.log_file(path, files.host), goes_on=has_ended)
+        self._tail.move_to(self._store.log_file(path, files.host), is_copy=has_ended)
         self._moved_at = time.monotonic()
         self._tail.aside(f"{self._stream} is now in {self._file.place}")

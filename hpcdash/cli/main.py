@@ -105,7 +105,10 @@ def version_text() -> str:
 @common_options
 @click.pass_context
 def cli(context: click.Context, common: CommonOptions) -> None:
-    """One terminal for all your clusters. Without a command: open the dashboard."""
+    """One terminal for all your clusters.
+
+    Without a command, hpcdash opens the dashboard.
+    """
     context.obj = common
     if context.invoked_subcommand in (None, "replay", "demo"):
         # Collections while all is loaded take a tenth of the start; the app turns them on.
@@ -124,11 +127,11 @@ def _first_start(common: CommonOptions, settings: Settings) -> None:
 
 
 @cli.command()
-@click.argument("case_dir", type=click.Path(path_type=Path), required=False, metavar="CASE_DIR")
+@click.argument("case_dir", type=click.Path(path_type=Path), required=False, metavar="[CASE_DIR]")
 @click.option("--view", default="jobs", hidden=True)
 @common_options
 def replay(common: CommonOptions, case_dir: Path | None, view: str) -> None:
-    """Open the dashboard on a recording; without CASE_DIR, list the recordings."""
+    """Open the dashboard on a recording, or list recordings."""
     from hpcdash.cli.dashboard import list_cases, run_replay
 
     if case_dir is None:
@@ -140,7 +143,10 @@ def replay(common: CommonOptions, case_dir: Path | None, view: str) -> None:
 @cli.command()
 @common_options
 def demo(common: CommonOptions) -> None:
-    """Open the dashboard on a temporary queue on this machine, running real sample trainings."""
+    """Open the dashboard on a temporary queue with sample jobs.
+
+    The jobs run on this machine. Everything is removed on exit.
+    """
     from hpcdash.cli.demo import run_demo
 
     run_demo(common)
@@ -247,7 +253,7 @@ def main() -> None:
         if isinstance(error, OSError) and error.errno in _NOT_WRITTEN and error.filename is None:
             _complain(
                 f"the output could not be written: {error.strerror}\nCheck the free space on its "
-                f"disk."
+                "disk."
             )
             _discard_output()
         elif isinstance(error, FileNotFoundError) and not _has_current_folder():

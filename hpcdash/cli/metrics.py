@@ -9,17 +9,22 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
+import msgspec
+import numpy as np
+import pyarrow.compute as pc
+from msgspec.structs import replace
+from rich.color import ColorSystem
+from rich.style import Style
 
-from hpcdash.cli.build import chosen_clusters
+from hpcdash.assembly import chosen_clusters
 from hpcdash.cli.ending import ends_silently
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.log import color_system, report
-from hpcdash.cli.metric_output import as_json, wide_table
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import ByteStream, stdout
 from hpcdash.config.metric_patterns import EXAMPLE, EXAMPLE_LINE
@@ -31,20 +36,40 @@ from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.private_files import write_output
+from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesCache
+from hpcdash.services.metrics.charts.draw import draw
+from hpcdash.services.metrics.charts.state import ChartState, Line
+from hpcdash.services.metrics.facts import RunFacts, RunReader, find_broken
+from hpcdash.services.metrics.findings import format_number, format_step
+from hpcdash.services.metrics.joined import JoinedRun, Series, whole_numbers
+from hpcdash.services.metrics.pace import JobFacts, format_lost_time, metric_quantity
 from hpcdash.services.metrics.run import WatchedRun
-from hpcdash.services.metrics.series import EXACT_POINTS
+from hpcdash.services.metrics.series import EXACT_POINTS, EXPORTED_POINTS, MINUS_INF, NAN, PLUS_INF
+from hpcdash.services.metrics.spikes import FEWEST_POINTS
+from hpcdash.services.metrics.vocabulary import is_loss
 from hpcdash.services.session import ClusterSession
 
-if TYPE_CHECKING:
-    from hpcdash.cli.metric_output import ComingRows
-    from hpcdash.services.metrics.throughput import PaceGrowth
-
-# Up to this many points are written as in the log; beyond, the oldest are folded.
-EXPORTED_POINTS = 5_000_000
 # A chart is drawn of what can be read in this time.
 CHART_SECONDS = 15.0
 _REDRAW_SECONDS = 1.0
 _CLEAR = "\x1b[H\x1b[2J"
+MIN_WIDTH, LARGEST_WIDTH = 40, 240
+# Rows of a chart: of a single one, of each of several, and of each where the screen has few.
+_HEIGHT, _SMALL_HEIGHT, _MIN_HEIGHT = 18, 12, 7
+_TWO_BESIDE_FROM = 110
+# Most metrics drawn by default.
+MAX_SHOWN = 4
+_STYLES = {
+    "title": Style(bold=True),
+    "axis": Style(dim=True),
+    "restart": Style(dim=True),
+    "run-0": Style(color="cyan"),
+    "raw-0": Style(color="cyan", dim=True),
+    "again-0": Style(color="cyan", dim=True),
+    "warning": Style(color="yellow", bold=True),
+    "bad": Style(color="red", bold=True),
+}
+_PLAIN_LETTERS = str.maketrans({"→": ">", "–": "-", "…": "."})
 
 
 def run_metrics(
@@ -79,8 +104,6 @@ def run_metrics(
         run = WatchedRun(session.store, job, patterns=patterns, file=file, exact_points=points)
         output = _Output(session, run, form, requested, out, log)
         if follow and form == "csv" and out is None:
-            from hpcdash.cli.metric_output import ComingRows
-
             output.rows = ComingRows()
         await run.open()
         with _progress_line() as progressed:
@@ -93,7 +116,7 @@ def run_metrics(
         if not is_whole and run.run.names:
             report(
                 f"the newest {_size(read.read_bytes)} of {_size(read.total_bytes)} were read; "
-                f"--format csv reads all"
+                "--format csv reads all"
             )
         await asyncio.to_thread(output.write)
 
@@ -133,11 +156,14 @@ class _Output:
         self._requested = requested
         self._out = out
         self._is_log = is_log
-        # Growth observed so far; created when a chart is drawn.
-        self._growth: PaceGrowth | None = None
         # Set when rows are written as they come.
         self.rows: ComingRows | None = None
         self.is_screen = form == "chart" and out is None and sys.stdout.isatty()
+        encoding = (sys.stdout.encoding or "utf-8").lower().replace("-", "")
+        self._printer = ChartPrinter(
+            color_system(os.environ) if self.is_screen else None,
+            has_unicode=encoding.startswith("utf"),
+        )
 
     def write(self) -> None:
         """Write the metrics; raises HpcdashError without metrics, or without the requested one."""
@@ -198,35 +224,23 @@ class _Output:
         if self._form == "json":
             return as_json(run.run, names, run.named_source, self._session.envelope())
         if self._form == "csv":
-            table = wide_table(run.run, names)
+            table = run.run.table(names)
             # In a file no title is a formula to a spreadsheet.
             return encode_csv(table if self._out is None else without_formulas(table))
         if self._form == "parquet":
-            return encode_parquet(wide_table(run.run, names))
+            return encode_parquet(run.run.table(names))
         return self._chart(names)
 
     def _chart(self, names: list[str], rows: int | None = None) -> bytes:
-        # Drawing modules are not needed for the other forms.
-        from hpcdash.cli.metric_output import Paper, chart_text, job_facts, meaning
-        from hpcdash.services.metrics.throughput import PaceGrowth
-
         run = self._run
-        encoding = sys.stdout.encoding or "utf-8"
-        self._growth = self._growth or PaceGrowth()
-        now = self._session.store.clock.now()
-        job = job_facts(run.row or {}, now, is_array=run.is_array, is_whole=run.progress.is_whole)
-        parts = meaning(run.run, names, job, self._growth)
-        paper = Paper(
-            shutil.get_terminal_size().columns,
-            None if rows is None else rows - len(parts) - 2,
-            color_system(os.environ) if self.is_screen else None,
-            encoding.lower().replace("-", "").startswith("utf"),
+        size = shutil.get_terminal_size()
+        lines = self._printer.lines(
+            run.run, names, run.job_facts(), size.columns, rows, log_y=self._is_log
         )
-        text = chart_text(run.run, names, paper, log_y=self._is_log)
-        content = "\n".join((visible(run.title), text, *parts, ""))
-        return content.replace("→", "->" if not paper.has_unicode else "→").encode(
-            encoding, "replace"
-        )
+        text = "\n".join((visible(run.title), *lines, ""))
+        if not self._printer.has_unicode:
+            text = text.replace("→", "->")
+        return text.encode(sys.stdout.encoding or "utf-8", "replace")
 
     def _names(self) -> list[str]:
         """The requested metrics, else all of them; for a chart, the most telling ones."""
@@ -234,8 +248,6 @@ class _Output:
         if not self._requested:
             if self._form != "chart":
                 return list(run.names)
-            from hpcdash.cli.metric_output import shown_by_default
-
             return shown_by_default(run)
         return [_named(word, run.names) for word in dict.fromkeys(self._requested)]
 
@@ -315,7 +327,8 @@ class _Progress:
         now = time.monotonic()
         if now < self._next or not sys.stderr.isatty():
             return
-        self._next, self.is_shown = now + 0.5, True
+        self._next = now + 0.5
+        self.is_shown = True
         read = run.progress
         sys.stderr.write(f"\rreading {_size(read.read_bytes)} of {_size(read.total_bytes)}\x1b[K")
         sys.stderr.flush()
@@ -362,3 +375,206 @@ def _next_step(run: WatchedRun, where: str) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def as_json(
+    run: JoinedRun,
+    names: Sequence[str],
+    named_source: Callable[[str], str],
+    envelope: Mapping[str, Any],
+) -> bytes:
+    """The contract's object and a newline.
+
+    y is null where nan or inf stood, whose x are under `nan` and `inf`.
+
+    `exact` is false where old points were folded into means, for a log of very many.
+    """
+    answer = {
+        "schema": 1,
+        **envelope,
+        "series": [
+            _object(run.series(name, run.axes(name)[0]), named_source(name)) for name in names
+        ],
+    }
+    return msgspec.json.encode(answer) + b"\n"
+
+
+def _object(series: Series, source: str) -> dict[str, Any]:
+    finite = np.isfinite(series.values)
+    y: list[float | None] = series.mean.tolist()
+    for place in np.flatnonzero(~finite).tolist():
+        y[place] = None
+    return {
+        "name": series.name,
+        "x": whole_numbers(series.x).tolist(),
+        "y": y,
+        "source": source,
+        "axis": series.axis,
+        "exact": series.exact,
+        "nan": whole_numbers(series.x[series.odd & NAN > 0]).tolist(),
+        "inf": whole_numbers(series.x[series.odd & (PLUS_INF | MINUS_INF) > 0]).tolist(),
+    }
+
+
+class ComingRows:
+    """Gives what is new of the wide table: its columns are the metrics of its first rows.
+
+    The newest row waits for the next one, as another metric of its step may follow; the end brings
+    it.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._axis = ""
+        self._last: float | None = None
+        self._attempts = 1
+        self._announced: set[str] = set()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the titles were given."""
+        return bool(self._names)
+
+    def new_rows(self, run: JoinedRun, names: Sequence[str], *, is_end: bool = False) -> bytes:
+        """Return the CSV rows to write now, with the titles before the first row."""
+        axis = run.axes()[0]
+        if self.has_begun and axis != self._axis:
+            return b""
+        table = run.table(self._names or list(names))
+        if not is_end:
+            table = table.slice(0, max(0, table.num_rows - 1))
+        if self._last is not None:
+            table = table.filter(pc.greater(table[axis], self._last))
+        if not table.num_rows:
+            return b""
+        is_first = not self.has_begun
+        if is_first:
+            self._names = list(names)
+            self._axis = axis
+        self._last = table[axis][-1].as_py()
+        return encode_csv(table, has_titles=is_first)
+
+    def left_out(self, run: JoinedRun, names: Sequence[str]) -> list[str]:
+        """Return messages, each once, on metrics that are missing from the rows."""
+        if not self.has_begun:
+            self._attempts = max(1, len(run.attempts))
+            return []
+        messages = []
+        if late := [
+            name for name in names if name not in self._names and name not in self._announced
+        ]:
+            self._announced.update(late)
+            came = ", ".join(visible(name) for name in late)
+            messages.append(
+                f"{came} appeared later and has no column; run again without -f to include it"
+            )
+        if len(run.attempts) > self._attempts:
+            self._attempts = len(run.attempts)
+            messages.append(
+                f"it restarted: repeated rows up to {self._axis} {self._last:g} are skipped"
+            )
+        if run.axes()[0] != self._axis and self._axis not in self._announced:
+            self._announced.add(self._axis)
+            messages.append(
+                f"the log no longer counts in {self._axis}: nothing more is written; start again "
+                "with -f"
+            )
+        return messages
+
+
+def shown_by_default(run: JoinedRun) -> list[str]:
+    """The losses; where there is none, what is neither a pace nor a place."""
+    names = list(run.names)
+    losses = sorted((name for name in names if is_loss(name)), key=lambda name: (len(name), name))
+    others = [name for name in names if metric_quantity(name) is None]
+    return (losses or others or names)[:MAX_SHOWN]
+
+
+class ChartPrinter:
+    """Prints the charts of one run, and what they show; `colours` None is none."""
+
+    def __init__(self, colours: ColorSystem | None, *, has_unicode: bool) -> None:
+        self.has_unicode = has_unicode
+        self._colours = colours
+        self._reader = RunReader(is_ascii=not has_unicode)
+
+    def lines(
+        self,
+        run: JoinedRun,
+        names: Sequence[str],
+        job: JobFacts,
+        columns: int,
+        rows: int | None = None,
+        *,
+        log_y: bool = False,
+    ) -> list[str]:
+        """A chart a metric, two beside each other where there is room, on a screen of so many
+        `columns` and `rows` (None: no limit), metrics along another axis below; then a line a
+        metric, and one each on the end and the pace against the limit, and on restarts.
+        """
+        by_axis: dict[str, list[str]] = {}
+        for name in names:
+            by_axis.setdefault(run.axes(name)[0], []).append(name)
+        stored = SeriesCache()
+        charts: list[ChartRequest] = []
+        width = min(max(columns, MIN_WIDTH), LARGEST_WIDTH)
+        texts = {}
+        for axis, alike in by_axis.items():
+            # A chart that is printed shows no stall.
+            facts = self._reader.read(run, alike, axis, JobFacts(job.now), stored)
+            for name in alike:
+                texts[name] = _metric_text(name, stored.series(run, name, axis), facts)
+            # Without colours a smooth curve would look like the curve it smooths.
+            smoothing = "none" if self._colours is None else "auto"
+            # No panel is the one that keys act on.
+            state = ChartState(tuple(alike), axis, log_y, smoothing, panel=-1)
+            chart = ChartRun("A", "", run, facts.marks, axis)
+            charts.append(
+                ChartRequest((chart,), state, width, 0, stored, is_ascii=not self.has_unicode)
+            )
+        parts = [texts[name] for name in names if texts[name]]
+        parts += [f"{visible(name)}: {finding.words}" for name, finding in find_broken(run, names)]
+        parts.append("; ".join(self._reader.read_course(run, job, names[0])))
+        parts.append(format_lost_time(run.lost_time()))
+        parts = [part for part in parts if part]
+        beside = 2 if width >= _TWO_BESIDE_FROM else 1
+        downs = [-(-len(alike) // beside) for alike in by_axis.values()]
+        height = _HEIGHT if sum(downs) == 1 else _SMALL_HEIGHT
+        if rows is not None:
+            room = rows - len(parts) - 2
+            height = max(_MIN_HEIGHT, min(height, room // sum(downs)))
+        lines: list[str] = []
+        for request, down in zip(charts, downs, strict=True):
+            picture = draw(replace(request, height=height * down))
+            lines += map(self._painted, picture.lines)
+        return [*lines, *parts]
+
+    def _painted(self, line: Line) -> str:
+        if self._colours is None:
+            text = "".join(message for message, _ in line).rstrip()
+        else:
+            text = "".join(
+                _STYLES.get(name, Style()).render(message, color_system=self._colours)
+                for message, name in line
+            )
+        return text if self.has_unicode else text.translate(_PLAIN_LETTERS)
+
+
+def _metric_text(name: str, series: Series, facts: RunFacts) -> str:
+    """The last value of a metric, its spikes and nan; '' where it has no values."""
+    if not len(series):
+        return ""
+    value = float(series.values[-1])
+    x = float(series.x[-1])
+    messages = [f"{visible(name)} {format_number(value)} at {series.axis} {format_step(x)}"]
+    found = facts.findings[name]
+    if is_loss(name):
+        spikes = [one.words for one in found if one.kind in ("spike", "divergence")]
+        if np.isfinite(series.values).sum() < FEWEST_POINTS:
+            messages.append("too few points to detect anomalies")
+        if spikes:
+            more = f" (the newest of {len(spikes)})" if len(spikes) > 1 else ""
+            messages.append(spikes[-1] + more)
+        messages += [one.words for one in found if one.kind == "plateau"]
+    messages += [one.words for one in found if one.kind in ("nan", "inf")]
+    return "; ".join(messages)

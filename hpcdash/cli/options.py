@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from hpcdash.backends import registry
+from hpcdash.config.destination import ClusterChoice
 from hpcdash.domain.job_ids import BadJobId, named_ids
 from hpcdash.errors import UsageError
 
@@ -28,20 +28,10 @@ ROW_FORMATS = click.Choice(["table", "json", "csv"])
 _MAY_BE_EMPTY = ("--filter", "arguments")
 
 
-class CommonOptions(Struct, frozen=True):
-    """Options that select a cluster and its connection.
+class CommonOptions(ClusterChoice, frozen=True):
+    """Options that every command takes; None and False where they were not given."""
 
-    None and False where they were not given.
-    """
-
-    cluster: str | None = None
-    ssh: str | None = None
-    local: bool = False
-    url: str | None = None
-    backend: str | None = None
-    config: Path | None = None
     yes: bool = False
-    read_only: bool = False
     debug: bool = False
 
     def over(self, earlier: CommonOptions) -> CommonOptions:
@@ -81,29 +71,30 @@ def common_options(function: F) -> F:
     """
     _common = partial(click.option, cls=_CommonOption)
     options = [
-        _common("--cluster", metavar="NAME", help="A cluster from the configuration."),
+        _common("--cluster", metavar="NAME", help="Cluster of the configuration."),
         _common(
             "--ssh",
             metavar="[USER@]HOST[:PORT]",
-            help="A login node, or a Host from ~/.ssh/config.",
+            help="Login node, or a Host of ~/.ssh/config.",
         ),
-        _common("--local", is_flag=True, help="This machine's scheduler."),
+        _common("--local", is_flag=True, help="The scheduler of this machine."),
         *(
-            _common(f"--{name}", metavar="URL", help=f"The URL of a {name.capitalize()} dashboard.")
+            _common(f"--{name}", metavar="URL", help=f"URL of a {name.capitalize()} dashboard.")
             for name in registry.OVER_HTTP
         ),
         _common(
             "--backend",
             type=click.Choice([*registry.NAMES, "local"]),
-            help="The scheduler; detected by default.",
+            metavar="NAME",
+            help=f"{', '.join(registry.NAMES)} or local [default: detected]",
         ),
         _common(
             "--config",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="Use this configuration file.",
+            help="Configuration file.",
         ),
-        _common("--yes", is_flag=True, help="Do not ask for confirmation."),
+        _common("--yes", is_flag=True, help="Skip confirmations."),
         _common("--read-only", is_flag=True, help="Refuse every action that changes something."),
         _common("--debug", is_flag=True, help="Write tracebacks to the log file."),
     ]

@@ -10,10 +10,10 @@ import sys
 
 from msgspec.structs import replace
 
+from hpcdash.assembly import chosen_site, scheduler_for
 from hpcdash.backends.script.body import Place, folder_name, has_library, secret_variables
 from hpcdash.backends.script.call import call_names
 from hpcdash.backends.script.folder import CODE_FOLDER, LIBRARY_NAME, SECRETS_NAME, staged_name
-from hpcdash.cli.build import chosen_site, scheduler_for
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.submit import read_source
 from hpcdash.cli.terminal import print_text
@@ -27,7 +27,12 @@ _UID_LETTERS = 8
 
 
 def run_render(
-    common: CommonOptions, *, request: str, scheduler: str | None, storage_root: str | None
+    common: CommonOptions,
+    *,
+    request: str,
+    scheduler: str | None,
+    storage_root: str | None,
+    plain: bool,
 ) -> None:
     """Print only the script to stdout, and messages to stderr.
 
@@ -37,7 +42,7 @@ def run_render(
     backend = scheduler_for(scheduler, site.cluster)
     if (writer := backend.scripts.writer()) is None:
         raise UsageError(f"hpcdash writes no scripts for {backend.title}")
-    source = read_source(request, site=site.launch.site, user=site.cluster.user)
+    source = read_source(request, site=site.launch.site, user=site.cluster.user, plain=plain)
     requested = with_queue_defaults(source.request, site.launch.queues, ())
     root = storage_root if storage_root is not None else requested.site.storage_root
     uid = hashlib.sha256(source.text.encode()).hexdigest()[:_UID_LETTERS]
@@ -50,23 +55,23 @@ def run_render(
             raise source.placed(error) from None
         asides.append(
             f"its files and logs go to {place.folder}: create that folder on the cluster before "
-            f"you submit"
+            "you submit"
         )
         if secrets := ", ".join(secret_variables(requested)):
             asides.append(
                 f"it reads {secrets} from {SECRETS_NAME} in that folder, which hpcdash submit "
-                f"creates"
+                "creates"
             )
         if has_library(requested, place):
             path = f"{place.folder}/{LIBRARY_NAME}"
             asides.append(
                 f"it imports hpcdash.job from {path}: create that file with python -m "
-                f"hpcdash.job.zip"
+                "hpcdash.job.zip"
             )
         if requested.call is not None and (names := call_names(requested.call)):
             asides.append(
                 f"it reads its arguments from {' and '.join(names)} in that folder, which hpcdash "
-                f"submit creates"
+                "submit creates"
             )
     else:
         asides.append("its logs go to the folder you submit it from (--storage-root changes that)")

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcdash.cli.build import build_session, chosen_clusters, connection_pool
+from hpcdash.assembly import build_session, chosen_clusters, connection_pool
 from hpcdash.cli.debug_log import log_traceback
 from hpcdash.cli.ending import ends_silently, run_async
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.transport.prompter import TerminalPrompter
 from hpcdash.ui.actions import ACTION_NAMES
 from hpcdash.web.listening import listen_on_loopback, listen_on_socket
 
@@ -123,7 +123,7 @@ def _run_api(
                 click.echo(f"hpcdash's API for {visible(session.name)}: {address}")
                 click.echo(
                     f"Tokens: {visible(str(file))}. GET / lists the endpoints; ctrl+c stops the "
-                    f"server."
+                    "server."
                 )
                 await asyncio.Event().wait()
             finally:

@@ -14,7 +14,7 @@ from hpcdash.cli.terminal import print_json, print_text, stdout
 from hpcdash.config.read import load_settings
 from hpcdash.config.settings import PoolSettings
 from hpcdash.domain.share import EVERYONE, LEVELS, Priority, parse_priority
-from hpcdash.domain.text import align_cells, visible
+from hpcdash.domain.text import align_cells, counted, visible
 from hpcdash.domain.units import MINUTE, parse_duration
 from hpcdash.errors import EXIT_REFUSED, HpcdashError, UsageError
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from hpcdash.services.session import ClusterSession
     from hpcdash.services.share.state import Pool
 
-_MOST_INTERRUPTIONS = 10
+_MAX_INTERRUPTIONS = 10
 
 # The coordinator waits as long as its scheduler takes to answer, several times over.
 _COMMANDS_PER_MINUTE = 600
 _PAUSE_FACTOR = 4.0
 # Even if the scheduler is slow, a task requested to suspend is checked again before long.
-_MOST_PAUSE_FACTOR = 2.0
+_MAX_PAUSE_FACTOR = 2.0
 # With --for: how long after its grace a suspended task may take to give up its nodes.
 _END_SECONDS = 10.0
 
@@ -165,11 +165,12 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
     import sqlite3
     from pathlib import Path
 
-    from hpcdash.cli.build import chosen_site, pool_folder, with_state_file
+    from hpcdash.assembly import chosen_site
     from hpcdash.cli.jobs import with_session
     from hpcdash.services.share.coordinator import Coordinator
     from hpcdash.services.share.database import PoolHeld, ShareDatabase
     from hpcdash.services.share.state import PUBLISH_SECONDS, publish
+    from hpcdash.services.state.folders import pool_folder, with_state_file
 
     pool = with_state_file(_pool(common, name))
     seconds = None if limit is None else _seconds(limit)
@@ -199,7 +200,10 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
         every = pool.poll_seconds or (1.0 if store.backend.is_embedded else 5.0)
         soon = min(every, 0.2 if store.backend.is_embedded else 1.0)
         database = ShareDatabase(pool_folder(name))
-        published_at, changes, message, failing = 0.0, -1, "", ""
+        published_at = 0.0
+        changes = -1
+        message = ""
+        failing = ""
 
         def print_pool() -> None:
             nonlocal published_at, changes, message
@@ -216,7 +220,8 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                         file=sys.stderr,
                     )
                 message = error.message
-            published_at, changes = now, database.changes
+            published_at = now
+            changes = database.changes
 
         try:
             database.acquire(store.clock.now())
@@ -256,7 +261,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
                     return
                 # A busy scheduler is queried less often.
                 slower = min(
-                    _PAUSE_FACTOR * (store.budget.last_seconds or 0.0), _MOST_PAUSE_FACTOR * every
+                    _PAUSE_FACTOR * (store.budget.last_seconds or 0.0), _MAX_PAUSE_FACTOR * every
                 )
                 pause = max(soon if is_changing else every, slower)
                 await asyncio.sleep(min(pause, left) if left > 0.0 else pause)
@@ -305,10 +310,11 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
         store = session.store
         await store.open()
         pool = await PoolReader(store, _pool_here(session, name)).read()
+        all_tasks = pool.tasks
         if requested is not None:
-            left = query.apply(task_table(pool.tasks), requested, store.clock.now())
+            left = query.apply(task_table(all_tasks), requested, store.clock.now())
             ids = set(left["id"].to_pylist())
-            pool = replace(pool, tasks=tuple(task for task in pool.tasks if task.id in ids))
+            pool = replace(pool, tasks=tuple(task for task in all_tasks if task.id in ids))
         now = datetime.fromtimestamp(store.clock.now(), UTC)
         if form == "json":
             print_json(
@@ -323,6 +329,13 @@ def run_show(common: CommonOptions, name: str, *, expression: str, form: str) ->
             write_csv(POOL_TASKS.public_names, task_table(pool.tasks), stdout())
         else:
             print_text("\n".join(_pool_lines(pool, store.user, now)) + "\n")
+        if form == "table" and not pool.tasks:
+            print(
+                f"None of {counted(len(all_tasks), 'task')} matches the filter."
+                if all_tasks
+                else 'The pool has no tasks. A request with share = "NORMAL" is submitted as one.',
+                file=sys.stderr,
+            )
         if text := format_silence(pool, now):
             print(f"hpcdash: {text}", file=sys.stderr)
 
@@ -344,8 +357,8 @@ def run_wish(
     if common.read_only or settings.read_only:
         raise UsageError(f"share {wish}: nothing is changed here (read-only)")
     requested = None if priority is None else _priority(priority)
-    must_ask = not common.yes
-    if must_ask and not (sys.stdin.isatty() and sys.stderr.isatty()):
+    needs_confirmation = not common.yes
+    if needs_confirmation and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             f"share {wish} needs confirmation, but there is no terminal",
             "--yes does it without asking.",
@@ -370,7 +383,7 @@ def run_wish(
                 print(f"  {visible(text)}", file=sys.stderr)
         for command in planned.plan.commands:
             print(f"  {visible(command.words)}", file=sys.stderr)
-        if must_ask and not await is_agreed():
+        if needs_confirmation and not await is_agreed():
             return None
         return await session.actions.run(planned.plan)
 
@@ -443,10 +456,11 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
                 task.why,
             )
         )
-    yield from ("", *align_cells(rows)) if pool.tasks else ("", "no tasks")
+    if pool.tasks:
+        yield from ("", *align_cells(rows))
     if pool.tasks_left_out:
         yield f"{pool.tasks_left_out} more wait behind these"
-    if interruptions := pool.interruptions()[:_MOST_INTERRUPTIONS]:
+    if interruptions := pool.interruptions()[:_MAX_INTERRUPTIONS]:
         yield from ("", "INTERRUPTED")
         for task, run in interruptions:
             at = run.ended_at or task.submitted_at

@@ -12,16 +12,17 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from hpcdash.assembly import chosen_site
 from hpcdash.backends.actions import Outcome
+from hpcdash.backends.base import ScriptReader
 from hpcdash.backends.script.allocation import Waiting
 from hpcdash.backends.script.body import has_interpreter
 from hpcdash.backends.submissions import Submission
-from hpcdash.cli.build import chosen_site
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import print_json, print_text
@@ -29,7 +30,7 @@ from hpcdash.config.document import decode, shown_path
 from hpcdash.config.locate import find_line, key_lines
 from hpcdash.config.problems import ConfigProblems, Problem
 from hpcdash.config.read import load_settings
-from hpcdash.config.request import RequestProblems, read_request, request_text
+from hpcdash.config.request import RequestProblems, read_request, request_text, require_plain
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.demand import format_finding
 from hpcdash.domain.dependencies import parse_after
@@ -44,18 +45,10 @@ from hpcdash.errors import (
     UsageError,
     without_env,
 )
+from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.checks import missing_log_folders
-from hpcdash.services.submit.launches import Launches, LaunchPlan
-from hpcdash.services.submit.plan import (
-    RequestPlan,
-    SubmissionPlan,
-    after_in_full,
-    plan_request,
-    plan_submission,
-    refuse_large_array,
-)
-from hpcdash.services.submit.recovery import reconcile
+from hpcdash.services.submit.launches import format_chain
+from hpcdash.services.submit.submission import SubmissionPlan, SubmissionResult, plan_script
 
 # A command may be a whole script, and sbatch takes one of 4 MiB.
 MAX_REQUEST_BYTES = 4 << 20
@@ -98,8 +91,10 @@ class RequestSource(Struct, frozen=True):
         )
 
 
-def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
+def read_source(path: str, *, site: Site, user: str | None, plain: bool = False) -> RequestSource:
     """Read the request in a file, '-' for stdin; raises ConfigError with file, line and key.
+
+    With `plain` its script is to be plain.
 
     A relative `script` is searched beside the file (with stdin: in the current folder) and has to
     exist there; an absolute one is on the cluster.
@@ -110,6 +105,9 @@ def read_source(path: str, *, site: Site, user: str | None) -> RequestSource:
     except ConfigProblems as error:
         raise RequestProblems(named, error.problems) from None
     request = read_request(text, named, site=site, user=user)
+    if plain and not request.plain:
+        request = replace(request, plain=True)
+        require_plain(request, text, named, "Fix the file, or leave --plain out.")
     folder = Path.cwd() if path == _STDIN else Path(path).absolute().parent
     if not request.script or request.script.startswith("/"):
         return RequestSource(request, text, file=named, folder=folder)
@@ -141,11 +139,8 @@ def _bytes(path: str, named: str) -> bytes:
     return content
 
 
-class RequestSubmitting(Struct):
-    """Implement hpcdash.cli.submit.Submitting.
-
-    `files` (name → content) are staged, `notes` printed.
-    """
+class RequestSubmission(Struct):
+    """A request from a file or options; `files` (name → content) are staged, `notes` printed."""
 
     request: Request
     text: str = ""
@@ -157,7 +152,6 @@ class RequestSubmitting(Struct):
     waiting: Waiting | None = None
     # Base folder of its `files`.
     folder: Path | None = None
-    planned: LaunchPlan | RequestPlan | None = None
 
     @classmethod
     def read(
@@ -169,18 +163,20 @@ class RequestSubmitting(Struct):
         array: str,
         after: tuple[str, ...],
         held: bool,
-    ) -> RequestSubmitting:
-        """Read a submission from a *.toml file.
+        plain: bool = False,
+    ) -> RequestSubmission:
+        """Read a submission from a *.toml file; with `plain` its script is plain.
 
         Raises ConfigError and UsageError for errors in it.
         """
         site = chosen_site(common)
         try:
-            source = read_source(path, site=site.launch.site, user=site.cluster.user)
+            source = read_source(path, site=site.launch.site, user=site.cluster.user, plain=plain)
         except RequestProblems as error:
             error.next_step += " Nothing was submitted."
             raise
-        request, files = source.request, {}
+        request = source.request
+        files = {}
         notes: tuple[str, ...] = ()
         script = source.script or (Path(request.script) if request.script else None)
         if script is not None and script.is_file():
@@ -194,6 +190,8 @@ class RequestSubmitting(Struct):
             changes["after"] = after
         if held:
             changes["hold"] = True
+        if plain:
+            changes["plain"] = True
         if options:
             changes["extra_args"] = (*request.extra_args, *_one_each(options))
         text = source.text
@@ -202,59 +200,33 @@ class RequestSubmitting(Struct):
             text = request_text(request, site=site.launch.site)
         return cls(request, text, files, notes, None if options else source, folder=source.folder)
 
-    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
-        # A submission that is not planned after all must not count as the one before it.
-        before, self.planned = self.planned, None
-        request, text = self.request, self.text
+    async def plan(
+        self, session: ClusterSession, after: tuple[str, ...], before: SubmissionPlan | None
+    ) -> SubmissionPlan:
+        """Plan one more submission, which waits for `after` unless dependencies were given.
+
+        `before` is the plan of the link before it. Raises UsageError, placed in the request's file.
+        """
+        request = self.request
+        text = self.text
+        if after:
+            # The links of a chain have one name, by which it is found whole.
+            name = request.name or (before.name if before is not None else "")
+            request = replace(request, after=after, name=name)
+            text = request_text(request, site=session.launches.settings.site)
         try:
-            if session.store.backend.submit.takes_requests and self.waiting is None:
-                requested = replace(request, after=after or request.after)
-                most_bytes = require_launches(session).settings.files_limit
-                self.planned = await plan_request(
-                    session.store, requested, self.folder, most_bytes=most_bytes
-                )
-                return replace(self.planned, notes=(*self.notes, *self.planned.notes))
-            if after:
-                # The links of a chain have one name, by which it is found whole.
-                name = request.name or (
-                    ""
-                    if before is None or isinstance(before, RequestPlan)
-                    else before.script.job_name
-                )
-                request = replace(request, after=after, name=name)
-                text = request_text(request, site=require_launches(session).settings.site)
-            self.planned = await require_launches(session).plan(
+            planned = await session.launches.plan(
                 request, text, self.files, self.folder, waiting=self.waiting
             )
         except UsageError as error:
             raise error if self.source is None else self.source.placed(error) from None
-        found = await require_launches(session).findings(self.planned)
-        return replace(
-            self.planned, notes=(*self.notes, *map(format_finding, found), *self.planned.notes)
-        )
+        found = map(format_finding, await session.launches.findings(planned))
+        return replace(planned, notes=(*self.notes, *found, *planned.notes))
 
-    async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
-        if not isinstance(self.planned, LaunchPlan):
-            return ""
-        return await require_launches(session).conclude(self.planned, outcome)
-
-    def shown(self) -> dict[str, Any]:
-        if isinstance(self.planned, LaunchPlan):
-            return {"script": self.planned.script.text, "folder": self.planned.place.folder}
-        return {"script": self.planned.shown, "folder": None} if self.planned is not None else {}
-
-    def recent(self) -> tuple[str, str, Literal["request", "script"]] | None:
+    @property
+    def recent(self) -> tuple[str, str, Literal["request", "script"]]:
+        """(name, text, kind) among the recent submissions."""
         return self.request.name, self.text, "request"
-
-
-def require_launches(session: ClusterSession) -> Launches:
-    """Raises UsageError where there are none."""
-    if session.launches is None:
-        raise UsageError(
-            "no cluster given to launch the request on",
-            "Name a cluster: --cluster NAME or --ssh HOST",
-        )
-    return session.launches
 
 
 def _one_each(parts: Sequence[str]) -> list[str]:
@@ -268,32 +240,6 @@ def _one_each(parts: Sequence[str]) -> list[str]:
     return [shlex.join(option) for option in options]
 
 
-class Submitting(Protocol):
-    """Protocol of a submission, made once or as the links of a chain."""
-
-    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
-        """Plan one more submission, which waits for `after` unless dependencies were given."""
-        ...
-
-    async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
-        """Conclude the last planned submission with its outcome; return a further message."""
-        ...
-
-    def shown(self) -> dict[str, Any]:
-        """The last planned one for machines, besides its commands: its script, and its folder where
-        it has one.
-        """
-        ...
-
-    def recent(self) -> tuple[str, str, Literal["request", "script"]] | None:
-        """(name, text, kind) among the recent submissions: of a request, or the path and text of a
-        script.
-
-        None for what could not be found again.
-        """
-        ...
-
-
 def run_submit(
     common: CommonOptions,
     *,
@@ -305,6 +251,7 @@ def run_submit(
     dry_run: bool,
     form: str,
     chain: int = 1,
+    plain: bool = False,
 ) -> None:
     """Submit a script, or the request in a file *.toml.
 
@@ -316,57 +263,60 @@ def run_submit(
         raise UsageError("submit is refused: hpcdash is read-only", "--dry-run shows the command.")
     options, own = _parted(arguments)
     requested: dict[str, Any] = {"array": _array(array), "after": _after(after), "held": hold}
-    submitting: Submitting
+    submission: RequestSubmission | ScriptSubmission
     is_request = script.endswith(REQUEST_ENDING)
     if is_request:
         if own:
             raise UsageError(
                 "a request's script takes no arguments", "Put them in the request's command."
             )
-        submitting = RequestSubmitting.read(common, script, options=options, **requested)
-        if chain > 1 and submitting.request.is_task:
+        submission = RequestSubmission.read(
+            common, script, options=options, plain=plain, **requested
+        )
+        if chain > 1 and submission.request.is_task:
             raise UsageError(
                 "--chain: a task of a shared pool goes on by itself until it ends",
                 "Leave --chain out.",
             )
+    elif plain:
+        raise UsageError(
+            "--plain is for a request: a batch script is submitted as it is", "Leave --plain out."
+        )
     else:
         name = Path(script).name if script != "-" else "stdin"
         path = "" if script == "-" else str(Path(script).absolute())
         content = read_script(script, is_program=False)
-        submitting = _ScriptSubmitting(Submission(content, name, options, own, **requested), path)
+        submission = ScriptSubmission(Submission(content, name, options, own, **requested), path)
 
-    async def work(session: ClusterSession) -> tuple[tuple[Outcome, ...], ClusterSession]:
+    async def work(session: ClusterSession) -> tuple[Outcome, ...]:
         await session.store.open(force=True)
         print_sentences(_format_unsettled(session))
         if dry_run:
-            planned = await submitting.plan(session, ())
+            planned = await submission.plan(session, (), None)
             print_sentences(*planned.notes)
             if chain > 1:
                 print_sentences(
                     f"the first of a chain of {chain}: each of the others would wait for the end "
-                    f"of the one before it"
+                    "of the one before it"
                 )
-            _print_dry(
-                planned,
-                submitting.shown(),
-                session,
-                form=form,
-                is_request=is_request,
-                in_full=common.debug,
-            )
-            return (), session
-        return await SubmissionRun(submitting, session, prints=form != "json").outcomes(
-            chain
-        ), session
+            if form == "json":
+                commands = [without_env(command.argv) for command in planned.plan.commands]
+                words = "nothing was submitted"
+                answer = {"job_id": None, "done": None, "words": words, **_shown(planned)}
+                _print_json(session, {**answer, "commands": commands})
+            else:
+                print_dry(planned, in_full=common.debug)
+            return ()
+        run = SubmissionRun(submission, session, prints=form != "json")
+        outcomes = await run.outcomes(chain)
+        if form == "json" and run.planned is not None:
+            _print_json(session, _answer(outcomes, run.planned, chain))
+        return outcomes
 
-    outcomes, session = with_session(common, work)
-    if dry_run:
-        return
-    if form == "json":
-        _print_json(session, _answer(outcomes, submitting.shown(), chain))
+    outcomes = with_session(common, work)
     sys.stdout.flush()
-    last = outcomes[-1]
-    if not last.done:
+    if not dry_run and not outcomes[-1].done:
+        last = outcomes[-1]
         sys.exit(EXIT_UNREACHABLE if last.done is None or last.is_unreachable else EXIT_REFUSED)
 
 
@@ -383,152 +333,134 @@ def _format_unsettled(session: ClusterSession) -> str:
         return ""
     return (
         f"the outcome of submitting {', '.join(names[:3])} is unknown; hpcdash journal "
-        f"--settle looks for it"
+        "--settle looks for it"
     )
 
 
-class _ScriptSubmitting:
-    """A script of this machine; `path` '' for one from stdin."""
+class ScriptSubmission(Struct, frozen=True):
+    """A script of this machine; `path` is '' for one from stdin."""
 
-    def __init__(self, requested: Submission, path: str) -> None:
-        self._requested = requested
-        self._path = path
+    requested: Submission
+    path: str
 
-    async def plan(self, session: ClusterSession, after: tuple[str, ...]) -> SubmissionPlan:
-        requested = replace(self._requested, after=after) if after else self._requested
-        await refuse_large_array(session.store, requested)
+    async def plan(
+        self, session: ClusterSession, after: tuple[str, ...], before: SubmissionPlan | None
+    ) -> SubmissionPlan:
+        """Plan one more submission, which waits for `after` unless dependencies were given."""
+        requested = replace(self.requested, after=after) if after else self.requested
+        scripts = session.store.backend.scripts
         if not requested.script.startswith(b"#!"):
-            self._require_shell_script(session)
-        full = replace(requested, after=await after_in_full(session.store, requested.after))
-        planned = plan_submission(session.store, full, await _known_offers(session))
-        missing = await missing_log_folders(session.store, full)
-        return replace(planned, notes=(*map(format_finding, missing), *planned.notes))
+            self._require_shell_script(scripts.reader())
+        offers = Offers()
+        if scripts.writer() is not None:
+            await session.launches.queues.learn()
+            offers = await session.launches.queues.offers()
+        planned = await plan_script(session.store, requested, offers)
+        return replace(planned, shown=requested.script.decode("utf-8", "replace"))
 
-    def _require_shell_script(self, session: ClusterSession) -> None:
+    def _require_shell_script(self, reader: ScriptReader) -> None:
         """Raises UsageError for a file without #! that is no text of a shell's, and where the
         scheduler takes none.
         """
-        name = self._path or self._requested.name
-        for one in session.store.backend.scripts.reader().lint_script(
-            self._requested.script, Offers()
-        ):
+        name = self.path or self.requested.name
+        for one in reader.lint_script(self.requested.script, Offers()):
             if one.severity == "error" and one.field in ("", "line 1"):
-                is_plain = one.words.startswith("its first line")
-                raise (
-                    _no_interpreter(name, one.next_step)
-                    if is_plain
-                    else UsageError(f"{name}: {one.words}", one.next_step)
-                )
+                if one.words.startswith("its first line"):
+                    raise _no_interpreter(name, one.next_step)
+                raise UsageError(f"{name}: {one.words}", one.next_step)
 
-    async def conclude(self, session: ClusterSession, outcome: Outcome) -> str:
-        return ""
-
-    def shown(self) -> dict[str, Any]:
-        return {"script": self._requested.script.decode("utf-8", "replace")}
-
+    @property
     def recent(self) -> tuple[str, str, Literal["request", "script"]] | None:
-        text = self._requested.script.decode("utf-8", "surrogateescape")
-        return (self._path, text, "script") if self._path else None
-
-
-async def _known_offers(session: ClusterSession) -> Offers:
-    """Return the resources that the queues offer, as far as they are known."""
-    if session.launches is None or session.store.backend.scripts.writer() is None:
-        return Offers()
-    await session.launches.queues.learn()
-    return await session.launches.queues.offers()
+        """(path, text, kind) among the recent submissions; None for what could not be found
+        again.
+        """
+        text = self.requested.script.decode("utf-8", "surrogateescape")
+        return (self.path, text, "script") if self.path else None
 
 
 class SubmissionRun:
-    """Submitter that prints each command before it runs and each outcome as it comes."""
+    """Submitter that prints each command before it runs and each outcome as it comes.
 
-    def __init__(self, submitting: Submitting, session: ClusterSession, *, prints: bool) -> None:
-        self._submitting = submitting
+    `planned` is the last plan.
+    """
+
+    def __init__(
+        self,
+        submission: RequestSubmission | ScriptSubmission,
+        session: ClusterSession,
+        *,
+        prints: bool,
+    ) -> None:
+        self._submission = submission
         self._session = session
         self._prints = prints
-        self._last: Outcome | None = None
         self._notes: set[str] = set()
         self._is_remembered = False
+        self.planned: SubmissionPlan | None = None
 
     async def outcomes(self, count: int) -> tuple[Outcome, ...]:
         """One for each that was tried."""
+        launches = self._session.launches
+        actions = self._session.actions
         try:
-            return await self._outcomes(count)
+            if count > 1:
+                outcomes = await launches.submit_chain(
+                    self._plan, actions, count, self._report_result, print_sentences
+                )
+                print_sentences(format_chain(outcomes, count))
+                return outcomes
+            result = await launches.submit(await self._plan(()), actions, print_sentences)
+            print_sentences(result.journal_problem)
+            await self._report_result(0, result)
         except asyncio.CancelledError:
-            if folder := self._submitting.shown().get("folder"):
+            if self.planned is not None and self.planned.folder:
                 print_sentences(
-                    f"interrupted; staged files are in {folder}, and the journal shows what was "
-                    f"sent"
+                    f"interrupted; staged files are in {self.planned.folder}, and the journal "
+                    "shows what was sent"
                 )
             raise
-
-    async def _outcomes(self, count: int) -> tuple[Outcome, ...]:
-        if count == 1:
-            planned = await self._plan(())
-            report = await self._session.actions.run(planned.plan, on_message=print_sentences)
-            print_sentences(report.journal_problem)
-            found = await reconcile(self._session.store, planned, report, print_sentences)
-            self._report_outcome(0, found[-1])
-        else:
-            from hpcdash.services.chains import format_chain, submit_chain
-
-            found = await submit_chain(
-                self._plan,
-                self._session.actions,
-                self._session.store,
-                count,
-                self._report_outcome,
-                print_sentences,
-            )
-            print_sentences(format_chain(found, count))
-        await self._conclude()
-        return found
+        return (result.outcome,)
 
     async def _plan(self, after: tuple[str, ...]) -> SubmissionPlan:
-        await self._conclude()
-        planned = await self._submitting.plan(self._session, after)
-        # What is odd about each link of a chain is said once.
+        planned = await self._submission.plan(self._session, after, self.planned)
+        self.planned = planned
+        # What is odd about each link of a chain is printed once.
         print_sentences(*(note for note in planned.notes if note not in self._notes))
         self._notes.update(planned.notes)
-        for command in planned.plan.commands:
-            print(
-                f"submit on {visible(self._session.name)}: {visible(command.words)}",
-                file=sys.stderr,
-            )
+        print_commands("submit", self._session.name, planned.plan)
         return planned
 
-    def _report_outcome(self, _link: int, outcome: Outcome) -> None:
-        self._last = outcome
-        number, message = _parts(outcome)
+    async def _report_result(self, _link: int, result: SubmissionResult) -> None:
+        number, message = _parts(result.outcome)
         if number and self._prints:
             print(visible(number), flush=True)
-        print_sentences(message)
+        print_sentences(message, result.message)
+        if result.outcome.done and not self._is_remembered:
+            self._is_remembered = True
+            await self._remember()
 
-    async def _conclude(self) -> None:
-        if self._last is not None:
-            outcome, self._last = self._last, None
-            print_sentences(await self._submitting.conclude(self._session, outcome))
-            if outcome.done and not self._is_remembered:
-                self._is_remembered = True
-                print_sentences(await self._remember())
-
-    async def _remember(self) -> str:
-        """Store it among the templates of the form, as it was submitted.
-
-        Return an error message.
-        """
+    async def _remember(self) -> None:
+        """Store it among the templates of the form, as it was submitted."""
         from hpcdash.services.state.database import StateUnusable
         from hpcdash.services.state.recents import Recents
 
-        launches, recent = self._session.launches, self._submitting.recent()
-        if launches is None or launches.state_folder is None or recent is None:
-            return ""
-        recents, store = Recents(launches.state_folder), self._session.store
+        folder = self._session.launches.state_folder
+        recent = self._submission.recent
+        if folder is None or recent is None:
+            return
+        store = self._session.store
         try:
-            await asyncio.to_thread(recents.remember, store.name, *recent, store.clock.now())
+            await asyncio.to_thread(
+                Recents(folder).remember, store.name, *recent, store.clock.now()
+            )
         except StateUnusable as error:
-            return f"it was not saved as a recent submission: {error.message}"
-        return ""
+            print_sentences(f"it was not saved as a recent submission: {error.message}")
+
+
+def print_commands(verb: str, cluster: str, plan: Plan) -> None:
+    """Print the commands of a plan to stderr before they run."""
+    for command in plan.commands:
+        print(f"{verb} on {visible(cluster)}: {visible(command.words)}", file=sys.stderr)
 
 
 def _parts(outcome: Outcome) -> tuple[str, str]:
@@ -545,21 +477,22 @@ def print_sentences(*sentences: str) -> None:
             print(f"hpcdash: {visible(text)}", file=sys.stderr)
 
 
-def _answer(outcomes: Sequence[Outcome], shown: dict[str, Any], chain: int) -> dict[str, Any]:
-    first = outcomes[0]
-    answer: dict[str, Any] = {
-        "job_id": _parts(first)[0] or None,
-        "done": first.done,
-        "words": first.words,
-    }
-    if "folder" in shown:
-        answer["folder"] = shown["folder"] if first.done is not False else None
+def _shown(planned: SubmissionPlan) -> dict[str, Any]:
+    """Keys of a plan for machines: its script, and of a request the folder of its launch."""
+    script = {"script": planned.shown}
+    return script if planned.request is None else {**script, "folder": planned.folder or None}
+
+
+def _answer(outcomes: Sequence[Outcome], planned: SubmissionPlan, chain: int) -> dict[str, Any]:
+    jobs = [
+        {"job_id": _parts(one)[0] or None, "done": one.done, "words": one.words} for one in outcomes
+    ]
+    answer: dict[str, Any] = dict(jobs[0])
     if chain > 1:
-        answer["jobs"] = [
-            {"job_id": _parts(one)[0] or None, "done": one.done, "words": one.words}
-            for one in outcomes
-        ]
-        answer.pop("folder", None)
+        answer["jobs"] = jobs
+    elif planned.request is not None:
+        is_refused = outcomes[0].done is False
+        answer["folder"] = None if is_refused else planned.folder or None
     return answer
 
 
@@ -567,36 +500,16 @@ def _print_json(session: ClusterSession, answer: dict[str, Any]) -> None:
     print_json({"schema": 1, **session.envelope(time.time()), **answer})
 
 
-def _print_dry(
-    planned: SubmissionPlan,
-    shown: dict[str, Any],
-    session: ClusterSession,
-    *,
-    form: str,
-    is_request: bool,
-    in_full: bool,
-) -> None:
+def print_dry(planned: SubmissionPlan, *, in_full: bool = False) -> None:
     """Print what would be run: of a request its script, then the commands as bash comments.
 
-    For people a script around commands is shortened to its description, unless `in_full`.
+    A script around commands is shortened to its description, unless `in_full`.
     """
-    commands = [without_env(command.argv) for command in planned.plan.commands]
-    if form == "json":
-        answer = {
-            "job_id": None,
-            "done": None,
-            "words": "nothing was submitted",
-            **shown,
-            "commands": commands,
-        }
-        _print_json(session, answer)
-    elif is_request:
-        print_text(shown["script"] + "\n")
-        for command, parts in zip(planned.plan.commands, commands, strict=True):
-            shown_command = shlex.join(parts) if in_full else command.words
-            print(f"# {visible(shown_command)}")
-    else:
-        print(visible(shlex.join(commands[0]) if in_full else planned.plan.commands[0].words))
+    if planned.request is not None:
+        print_text(f"{planned.shown}\n")
+    for command in planned.plan.commands:
+        shown = shlex.join(without_env(command.argv)) if in_full else command.words
+        print(f"{'' if planned.request is None else '# '}{visible(shown)}")
     sys.stdout.flush()
 
 

@@ -10,7 +10,7 @@ import grp
 import pwd
 import sys
 
-from hpcdash.cli.build import EMBEDDED, ChosenSite, chosen_site, scheduler_for
+from hpcdash.assembly import EMBEDDED, ChosenSite, chosen_site, scheduler_for
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import print_text
 from hpcdash.errors import UsageError
@@ -18,7 +18,7 @@ from hpcdash.private_files import find_weak_spot
 from hpcdash.services.submit.sudoers import program_text, sudoers_text
 
 # login.defs(5), UID_MIN: below are system accounts.
-_LEAST_UID = 1000
+_MIN_UID = 1000
 
 
 def run_sudoers(
@@ -119,12 +119,11 @@ def _warn_system_accounts(group: str) -> None:
             uid = pwd.getpwnam(name).pw_uid
         except KeyError:
             continue
-        if 0 < uid < _LEAST_UID:
+        if 0 < uid < _MIN_UID:
             odd.append(f"{name} (uid {uid})")
     if odd:
         print(
             f"hpcdash: {group} has system accounts among its members, and the rules allow them: "
-            f"{', '.join(odd)}."
-            f" Take them out of it, or name another group.",
+            f"{', '.join(odd)}. Take them out of it, or name another group.",
             file=sys.stderr,
         )

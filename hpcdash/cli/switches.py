@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome, Verb
@@ -20,16 +18,9 @@ from hpcdash.config.read import load_settings
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.switch_text import (
-    SwitchProgress,
     SwitchSnapshot,
-    clear_doubt,
     format_folder,
-    format_group,
-    format_progress,
     format_shared,
-    format_unseen,
-    in_time,
-    warnings,
 )
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.tables import Kind
@@ -44,13 +35,8 @@ from hpcdash.errors import (
 )
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.switches.switches import (
-    JobSwitches,
-    Switch,
-    SwitchJobs,
-    SwitchLog,
-    SwitchRefused,
-)
+from hpcdash.services.switches.switches import JobSwitches, Switch, SwitchRefused
+from hpcdash.services.switches.tracker import SwitchTracker
 
 _COMMAND_LETTERS = 2000
 SwitchVerb = Literal["drop", "clear", "status", "forget"]
@@ -59,108 +45,70 @@ _NOBODY_LEFT = (
 )
 
 
-class SwitchStatus(Struct, frozen=True):
-    """Switch of some of the requested jobs, and the present file.
-
-    `log` is the state of its log; `said` its text since the drop from here, None where that is
-    unknown.
-    """
-
-    switch: Switch
-    job_ids: tuple[str, ...]
-    look: SwitchSnapshot
-    switch_jobs: SwitchJobs
-    progress: SwitchProgress
-    log: str
-    said: str | None
-    dropped_here_seconds_ago: float | None
-
-    @property
-    def matters(self) -> bool:
-        """Whether it exists, or some job may see it yet: notes on its folder are then of use."""
-        return self.look.is_dropped or bool(self.switch_jobs.rows)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return warnings(self.look, self.switch.kind, self.switch.owner) if self.matters else ()
-
-    @property
-    def group(self) -> str:
-        return format_group(self.look) if self.matters else ""
-
-    @property
-    def doubt(self) -> str:
-        """Reason to confirm the removal of the present file; '' for none."""
-        return clear_doubt(self.look, is_dropped_here=self.dropped_here_seconds_ago is not None)
-
-    @property
-    def unseen(self) -> str:
-        """Note that a dropped switch may have had no effect yet; '' if it is not dropped."""
-        return format_unseen(self.switch.kind, self.progress) if self.look.is_dropped else ""
-
-    @property
-    def words(self) -> str:
-        reported = None if self.said is None else visible(self.said)
-        return format_progress(
-            self.switch.kind, self.look, self.progress, self.dropped_here_seconds_ago, reported
-        )
-
-
-def announce(one: SwitchStatus, plan: Plan, session: ClusterSession, *, in_full: bool) -> None:
+def announce(tracker: SwitchTracker, plan: Plan, session: ClusterSession, *, debug: bool) -> None:
     """Print an action on a switch to stderr: its effect, the jobs that see it, notes on the folder.
 
-    `in_full` prints the command itself too.
+    `debug` prints the command itself too.
     """
-    switch, check = one.switch, one.look
+    switch, check = _checked(tracker)
     is_clearing = plan.request.verb in (Verb.CLEAR_KILL_SWITCH, Verb.CLEAR_SAVE_SWITCH)
-    whose = (
-        format_jobs(one.switch_jobs.rows) if one.switch_jobs.rows else "no running or pending job"
-    )
-    action = (
-        "" if check.is_dropped else "stops: " if switch.kind is SwitchKind.KILL else "seen by: "
-    )
-    running = count_jobs(row for row in one.switch_jobs.rows if row["state"] in ACTIVE)
-    reported = [
-        switch.overridden_note,
-        *one.warnings,
-        "" if is_clearing else format_shared(switch.kind, running),
+    jobs = format_jobs(tracker.living) if tracker.living else "no running or pending job"
+    effect = "stops: " if switch.kind is SwitchKind.KILL else "seen by: "
+    notes = [
+        tracker.group_note,
+        _jobs_note(tracker),
+        f"log of {switch.job_id}: {tracker.log_message}",
     ]
+    cautions = [switch.overridden_note, *tracker.warnings]
     if is_clearing:
-        reported += [one.doubt, one.unseen]
+        cautions += [tracker.doubt, tracker.unseen]
+    else:
+        running = count_jobs(row for row in tracker.living if row["state"] in ACTIVE)
+        cautions.append(format_shared(switch.kind, running))
     if plan.request.verb is Verb.KILL_SWITCH:
-        reported.append("it stays until you clear it (--clear): jobs that start later exit at once")
+        cautions.append("it stays until you clear it (--clear): jobs that start later exit at once")
     command = plan.commands[0]
-    script = shlex.join(command.argv).split("\n") if in_full else []
-    asides = [one.group, one.switch_jobs.note, f"log of {switch.job_id}: {one.log}"]
+    commands = [command.words, *(shlex.join(command.argv).split("\n") if debug else ())]
     lines = [
         f"{plan.request.verb} on {visible(session.name)}: {visible(switch.path)} "
         f"({visible(switch.naming.source)})",
         f"  folder: {format_folder(check)}",
-        f"  {action}{whose}",
-        *(f"  {visible(text)}" for text in asides if text),
-        *(f"  ! {visible(text)}" for text in reported if text),
-        f"  {clip(visible(command.words), _COMMAND_LETTERS)}",
-        *(f"  {clip(visible(line), _COMMAND_LETTERS)}" for line in script),
+        f"  {'' if check.is_dropped else effect}{jobs}",
+        *(f"  {visible(note)}" for note in notes if note),
+        *(f"  ! {visible(caution)}" for caution in cautions if caution),
+        *(f"  {clip(visible(line), _COMMAND_LETTERS)}" for line in commands),
     ]
     print("\n".join(lines), file=sys.stderr)
 
 
-def format_state(one: SwitchStatus) -> str:
+def _checked(tracker: SwitchTracker) -> tuple[Switch, SwitchSnapshot]:
+    assert tracker.switch is not None
+    assert tracker.snapshot is not None
+    return tracker.switch, tracker.snapshot
+
+
+def _jobs_note(tracker: SwitchTracker) -> str:
+    return "" if tracker.switch_jobs is None else tracker.switch_jobs.note
+
+
+def format_state(tracker: SwitchTracker) -> str:
     """Return the known state of a switch, in one line."""
-    log = "" if one.progress.ended and not one.progress.living else visible(one.log)
-    known = [
-        visible(one.switch.overridden_note),
-        *one.warnings,
-        one.group,
-        log,
-        visible(one.switch_jobs.note),
+    switch, _ = _checked(tracker)
+    has_ended = tracker.progress.ended and not tracker.progress.living
+    parts = [
+        tracker.summary,
+        visible(switch.overridden_note),
+        *tracker.warnings,
+        tracker.group_note,
+        "" if has_ended else visible(tracker.log_message),
+        visible(_jobs_note(tracker)),
     ]
-    return "; ".join([one.words, *(text for text in known if text)])
+    return "; ".join(filter(None, parts))
 
 
 def write_json(
     kind: SwitchKind,
-    found: Sequence[SwitchStatus],
+    found: Sequence[SwitchTracker],
     outcomes: Sequence[Outcome],
     session: ClusterSession,
 ) -> None:
@@ -177,32 +125,34 @@ def write_json(
     print_json(answer)
 
 
-def _as_json(one: SwitchStatus) -> dict[str, Any]:
-    check, progress = one.look, one.progress
-    there = bool(check.there)
-    was_dropped = check.is_dropped or one.dropped_here_seconds_ago is not None
+def _as_json(tracker: SwitchTracker) -> dict[str, Any]:
+    switch, check = _checked(tracker)
+    folder = check.folder if check.there else None
+    progress = tracker.progress
+    dropped_seconds_ago = tracker.dropped_here_seconds_ago
+    was_dropped = check.is_dropped or dropped_seconds_ago is not None
     return {
-        "job_ids": list(one.job_ids),
-        "path": visible(one.switch.path),
-        "source": visible(one.switch.naming.source),
-        "overridden_path": visible(one.switch.naming.overridden) or None,
+        "job_ids": list(tracker.job_ids),
+        "path": visible(switch.path),
+        "source": visible(switch.naming.source),
+        "overridden_path": visible(switch.naming.overridden) or None,
         "present": str(check.thing),
         "dropped_by": visible(check.file.owner) if check.is_dropped else None,
         "dropped_seconds_ago": _whole(check.age_seconds) if check.is_dropped else None,
-        "folder": visible(check.there) if there else None,
-        "folder_owner": visible(check.folder.owner) if there else None,
-        "folder_group": visible(check.folder.group) if there else None,
-        "group_may_write": check.folder.group_may_write if there else None,
-        "may_write": check.may_write if there else None,
+        "folder": visible(check.there) or None,
+        "folder_owner": visible(folder.owner) if folder else None,
+        "folder_group": visible(folder.group) if folder else None,
+        "group_may_write": folder.group_may_write if folder else None,
+        "may_write": check.may_write if folder else None,
         "problem": check.problem or None,
-        "warnings": list(one.warnings),
-        "jobs": [visible(job_id) for job_id in one.switch_jobs.job_ids],
-        "living": count_jobs(one.switch_jobs.rows),
+        "warnings": list(tracker.warnings),
+        "jobs": [visible(job_id) for job_id in tracker.living_ids],
+        "living": count_jobs(tracker.living),
         "ended_since": progress.ended if was_dropped else None,
         "ended_cleanly": progress.clean if was_dropped else None,
-        "dropped_here_seconds_ago": _whole(one.dropped_here_seconds_ago),
-        "words": one.words,
-        "log": visible(one.log),
+        "dropped_here_seconds_ago": _whole(dropped_seconds_ago),
+        "words": tracker.summary,
+        "log": visible(tracker.log_message),
     }
 
 
@@ -233,10 +183,10 @@ def run_switch(
         raise UsageError(
             f"{kind}-switch is refused: hpcdash is read-only ({source})", "--status still works."
         )
-    must_ask = kind is SwitchKind.KILL and action == "drop" and not common.yes
+    needs_confirmation = kind is SwitchKind.KILL and action == "drop" and not common.yes
     can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
     job_ids = named_jobs(jobs)
-    if must_ask and not can_prompt:
+    if needs_confirmation and not can_prompt:
         raise UsageError(
             f"{kind}-switch needs confirmation, but there is no terminal",
             "Use --yes to skip the question.",
@@ -244,36 +194,40 @@ def run_switch(
 
     async def work(
         session: ClusterSession,
-    ) -> tuple[list[SwitchStatus], list[Outcome], ClusterSession]:
+    ) -> tuple[list[SwitchTracker], list[Outcome], ClusterSession]:
         await session.store.open(force=True)
         refuse_unnamed_cluster(session, job_ids)
         switches = JobSwitches(session.actions, session.actions.journal.path.parent)
         if action == "forget":
-            return [], await _forgotten(switches, kind, job_ids), session
-        await _lists(session)
-        pairs, unknown = await _switches(switches, kind, job_ids, path)
-        looked = [await _looked_at(switches, *one) for one in pairs]
-        found = [one for one, _ in looked]
+            switch_list = [await switches.find(job_id, kind) for job_id in job_ids]
+            return (
+                [],
+                [Outcome(one.job_id, True, switches.forget(one)) for one in switch_list],
+                session,
+            )
+        await _fetch_everyone(session)
+        found, outcomes = await _find_switches(switches, kind, job_ids, path)
+        for tracker in found:
+            await tracker.check()
         if action == "status":
-            return found, unknown, session
-        plans: list[tuple[SwitchStatus, SwitchLog, Plan]] = []
-        outcomes = unknown
-        prompts = must_ask
-        for one, log in looked:
+            return found, outcomes, session
+        plans: list[tuple[SwitchTracker, Plan]] = []
+        prompts = needs_confirmation
+        for tracker in found:
             try:
-                plan = _planned(switches, one, action, must_agree=not (common.yes or can_prompt))
+                plan = _plan(tracker, action, must_agree=not (common.yes or can_prompt))
             except SwitchRefused as error:
-                if len(job_ids) == 1 or (len(looked) == 1 and not unknown):
+                if len(job_ids) == 1 or (len(found) == 1 and not outcomes):
                     raise
-                outcomes += [Outcome(job_id, False, error.message) for job_id in one.job_ids]
+                outcomes += [Outcome(job_id, False, error.message) for job_id in tracker.job_ids]
                 continue
-            plans.append((one, log, plan))
-            prompts = prompts or (action == "clear" and bool(one.doubt) and not common.yes)
-            announce(one, plan, session, in_full=common.debug)
+            plans.append((tracker, plan))
+            prompts = prompts or (action == "clear" and bool(tracker.doubt) and not common.yes)
+            announce(tracker, plan, session, debug=common.debug)
         if prompts and plans and not await is_agreed():
             raise Declined
-        for one, log, plan in plans:
-            outcomes += await _done(switches, one, log, plan, action)
+        for tracker, plan in plans:
+            outcomes += await _run(tracker, plan)
         return found, outcomes, session
 
     found, outcomes, session = with_session(common, work)
@@ -281,11 +235,10 @@ def run_switch(
         write_json(kind, found, outcomes, session)
     else:
         if action == "status":
-            for one in found:
-                print(
-                    f"{' '.join(map(visible, one.job_ids))}  {visible(one.switch.path)}  "
-                    f"{format_state(one)}"
-                )
+            for tracker in found:
+                ids = " ".join(map(visible, tracker.job_ids))
+                path = visible(_checked(tracker)[0].path)
+                print(f"{ids}  {path}  {format_state(tracker)}")
         for outcome in outcomes:
             message = (
                 ""
@@ -314,7 +267,7 @@ def _choose_verb(*, path: str, clear: bool, status: bool, forget: bool) -> Switc
     return "forget" if forget else "clear" if clear else "status" if status else "drop"
 
 
-async def _lists(session: ClusterSession) -> None:
+async def _fetch_everyone(session: ClusterSession) -> None:
     """Fetch everyone's jobs, to find others that name a switch; none where the query fails."""
     try:
         await session.store.fetch(Kind.EVERYONE)
@@ -325,90 +278,59 @@ async def _lists(session: ClusterSession) -> None:
         )
 
 
-async def _switches(
+async def _find_switches(
     switches: JobSwitches, kind: SwitchKind, job_ids: Sequence[str], path: str
-) -> tuple[list[tuple[Switch, tuple[str, ...]]], list[Outcome]]:
+) -> tuple[list[SwitchTracker], list[Outcome]]:
     """Return each switch once, with its jobs, and why other jobs have none that is known.
 
     Raises NoSuchJob and UsageError where a single job was requested.
     """
-    by_path: dict[str, tuple[Switch, tuple[str, ...]]] = {}
+    found: dict[str, tuple[Switch, list[str]]] = {}
     unknown: list[Outcome] = []
     for job_id in job_ids:
         try:
             switch = await switches.find(job_id, kind, path)
             if problem := switch.naming.problem:
                 is_own = switch.owner in ("", switches.store.user)
-                query = (
-                    "Give it"
-                    if is_own
-                    else f"Ask {visible(switch.owner)} which file it watches, and give it"
-                )
-                raise UsageError(
-                    problem, f"{query} with --path FILE; it is remembered for jobs of this name."
-                )
+                who = "" if is_own else f"Ask {visible(switch.owner)} which file it watches, and "
+                step = f"{who}give it with --path FILE; it is remembered for jobs of this name."
+                raise UsageError(problem, step[0].upper() + step[1:])
         except (NoSuchJob, UsageError) as error:
             if len(job_ids) == 1:
                 raise
             unknown.append(Outcome(job_id, False, error.message))
             continue
-        first, ids = by_path.get(switch.path, (switch, ()))
-        by_path[switch.path] = (first, (*ids, job_id))
-    return list(by_path.values()), unknown
+        found.setdefault(switch.path, (switch, []))[1].append(job_id)
+    trackers = []
+    for switch, ids in found.values():
+        trackers.append(SwitchTracker(switches, kind, ids))
+        trackers[-1].take(switch)
+    return trackers, unknown
 
 
-async def _looked_at(
-    switches: JobSwitches, switch: Switch, job_ids: tuple[str, ...]
-) -> tuple[SwitchStatus, SwitchLog]:
-    here = await asyncio.to_thread(switches.dropped_here_seconds_ago, switch)
-    check = in_time(await switches.look(switch), here)
-    switch_jobs = await switches.switch_jobs(switch)
-    progress = await switches.progress(check, (*job_ids, *switch_jobs.job_ids), here)
-    log = await asyncio.to_thread(switches.switch_log, switch)
-    is_gone = here is not None and not check.is_dropped
-    message, grows = (
-        await log.since_mark(switch.living) if is_gone else (None, await log.words(switch.living))
-    )
-    return SwitchStatus(switch, job_ids, check, switch_jobs, progress, grows, message, here), log
-
-
-def _planned(
-    switches: JobSwitches, one: SwitchStatus, action: SwitchVerb, *, must_agree: bool
-) -> Plan:
+def _plan(tracker: SwitchTracker, action: SwitchVerb, *, must_agree: bool) -> Plan:
     """Return the plan that drops or clears a switch.
 
     Raises SwitchRefused where something prevents it, or it would need a confirmation.
     """
+    switch, _ = _checked(tracker)
     if action == "clear":
-        plan = switches.plan_clear(one.switch, one.look, one.job_ids)
-        if one.doubt and must_agree:
-            raise SwitchRefused(f"{one.switch.path}: {one.doubt}", "Use --yes to remove it anyway.")
+        plan = tracker.plan_clear()
+        if tracker.doubt and must_agree:
+            raise SwitchRefused(f"{switch.path}: {tracker.doubt}", "Use --yes to remove it anyway.")
         return plan
-    if not one.matters:
-        raise SwitchRefused(f"{one.switch.path}: {_NOBODY_LEFT}", "Use touch to create it anyway.")
-    return switches.plan_drop(one.switch, one.look, one.job_ids)
+    if not tracker.matters:
+        raise SwitchRefused(f"{switch.path}: {_NOBODY_LEFT}", "Use touch to create it anyway.")
+    return tracker.plan_drop()
 
 
-async def _done(
-    switches: JobSwitches, one: SwitchStatus, log: SwitchLog, plan: Plan, action: SwitchVerb
-) -> tuple[Outcome, ...]:
-    """Run the plan, and store the record of a drop after success."""
-    report = await switches.carry_out(one.switch, plan)
-    problems = [report.journal_problem]
-    if action == "drop" and any(outcome.done for outcome in report.outcomes):
-        problems += [switches.remember(one.switch), switches.mark(one.switch, log)]
-    for problem in filter(None, problems):
+async def _run(tracker: SwitchTracker, plan: Plan) -> list[Outcome]:
+    """Run the plan; a cleared switch that had no effect yet is reported."""
+    unseen = "" if plan.request.verb in (Verb.KILL_SWITCH, Verb.SAVE_SWITCH) else tracker.unseen
+    outcomes, problems = await tracker.run(plan)
+    for problem in problems:
         print(f"hpcdash: {visible(problem)}", file=sys.stderr)
-    if action == "drop" or not one.unseen:
-        return report.outcomes
-    return tuple(
-        replace(outcome, words=f"{outcome.words}; {one.unseen}") if outcome.done else outcome
-        for outcome in report.outcomes
-    )
-
-
-async def _forgotten(
-    switches: JobSwitches, kind: SwitchKind, job_ids: Sequence[str]
-) -> list[Outcome]:
-    found = [await switches.find(job_id, kind) for job_id in job_ids]
-    return [Outcome(switch.job_id, True, switches.forget(switch)) for switch in found]
+    return [
+        replace(one, words=f"{one.words}; {unseen}") if one.done and unseen else one
+        for one in outcomes
+    ]

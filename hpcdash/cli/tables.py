@@ -88,7 +88,8 @@ def write_table(
 def _column(spec: TableSpec, table: pa.Table, name: str, now_epoch: float) -> _Column:
     shown = spec.column(name) or ColumnSpec(name, 0, 0)
     if shown.key not in table.column_names:
-        cells, is_number = [UNKNOWN] * table.num_rows, False
+        cells = [UNKNOWN] * table.num_rows
+        is_number = False
     else:
         array = as_array(table[shown.key])
         show, is_number = _shower(shown.key, array.type, now_epoch)

@@ -7,12 +7,12 @@ import sys
 from contextlib import aclosing
 
 from hpcdash.backends.base import Capability
-from hpcdash.cli.build import state_root
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import print_json
 from hpcdash.services.inside.run import fetch_inside_row
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.folders import state_root
 from hpcdash.services.usage.live import LiveUse, fetch_once, for_json
 from hpcdash.services.usage.live_lines import use_lines
 

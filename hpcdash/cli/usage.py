@@ -33,7 +33,7 @@ from hpcdash.domain.rfc3339 import format_utc, table_to_json_rows
 from hpcdash.domain.schema import RUNS, TEXT
 from hpcdash.domain.spans import LOCAL_ZONE, Span
 from hpcdash.domain.states import ENDED
-from hpcdash.domain.text import cell_width, clip, counted, visible
+from hpcdash.domain.text import cell_width, clip, visible
 from hpcdash.domain.units import format_duration, format_memory
 from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
 from hpcdash.private_files import write_output
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
 
 UNKNOWN = "-"
 REPORT_SINCE = "30d"
-_LEAST_WIDTH, _WIDTH = 60, 100
+_MIN_WIDTH, _WIDTH = 60, 100
 _NAME_CELLS = 32
 # The scheduler is asked about the first pieces of advice only; each costs two commands.
-_MOST_STARTS = 3
+_MAX_STARTS = 3
 _STYLES = {
     "title": Style(bold=True),
     "dim": Style(dim=True),
@@ -85,9 +85,7 @@ class Screen:
         self._colours: ColorSystem | None = color_system(os.environ) if is_terminal else None
         self.encoding = sys.stdout.encoding or "utf-8"
         self.has_unicode = self.encoding.lower().replace("-", "").startswith("utf")
-        self.width = (
-            max(_LEAST_WIDTH, shutil.get_terminal_size().columns) if is_terminal else _WIDTH
-        )
+        self.width = max(_MIN_WIDTH, shutil.get_terminal_size().columns) if is_terminal else _WIDTH
 
     def write(self, lines: Sequence[Sequence[tuple[str, str]]]) -> None:
         text = "".join("".join(map(self._painted, line)).rstrip() + "\n" for line in lines)
@@ -178,7 +176,8 @@ def run_efficiency(
         return _Efficiency(fetched, session, runs, advice, starts)
 
     found = with_session(common, work)
-    fetched, advice = found.fetched, found.advice
+    fetched = found.fetched
+    advice = found.advice
     if requested is not None:
         warn_unknown_gpus(fetched.table, requested, fetched.taken_at)
     warn_gaps(fetched)
@@ -194,6 +193,8 @@ def run_efficiency(
         _write_table(table, "csv", None)
     else:
         _print_efficiency(table, advice, found.starts, fetched.taken_at)
+        if not table.num_rows:
+            print(options.format_empty(fetched.table.num_rows, mine=mine), file=sys.stderr)
     if fetched.problem is not None:
         raise fetched.problem
 
@@ -227,7 +228,7 @@ async def _fetch_starts(store: ClusterStore, advice: Sequence[Advice]) -> dict[i
             )
             if isinstance(error, UsageError):
                 break
-        if len(starts) == _MOST_STARTS:
+        if len(starts) == _MAX_STARTS:
             break
     return starts
 
@@ -249,7 +250,7 @@ async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRun
         if row["state"] not in ENDED:
             text = (
                 f"job {visible(row['id'])} is {state_word(row['state'])}: `hpcdash show` has "
-                f"its usage so far"
+                "its usage so far"
             )
             print(f"hpcdash: {text}", file=sys.stderr)
     ended = [row for row in rows if row["state"] in ENDED and row["ends_at"] is not None]
@@ -315,8 +316,6 @@ def _print_efficiency(
 ) -> None:
     rows = table.to_pylist()
     if not rows:
-        if sys.stderr.isatty():
-            print("no job ended in this span; --since 30d goes further back", file=sys.stderr)
         return
     has_gpus = any(row["gpus"] for row in rows)
     several = any(row["runs"] > 1 for row in rows)
@@ -375,7 +374,7 @@ def use_cell(use: float | None) -> tuple[str, str]:
     if use is None:
         return UNKNOWN, "dim"
     role = "bad" if use < POOR_USE else "warn" if use < FAIR_USE else "good"
-    return f"{100 * use:.1f} %", role
+    return f"{100 * use:.1f}%", role
 
 
 def _aligned(
@@ -556,5 +555,9 @@ def _print_group(report: Any, by: str) -> None:
     total = [(text, "value") for text, _ in cells("total", report.total)]
     _print_notes(report.notes)
     Screen().write(_aligned(heads, [*rows, total], set(heads[1:])))
-    if report.is_empty and sys.stderr.isatty():
-        print(f"nothing ran in this span ({counted(len(rows), 'row')})", file=sys.stderr)
+    if report.is_empty:
+        print(
+            "Nothing ran in this span. An earlier --since goes further back; --all reports "
+            "everyone's jobs.",
+            file=sys.stderr,
+        )

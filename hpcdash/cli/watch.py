@@ -15,25 +15,17 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from hpcdash.assembly import build_session, chosen_clusters, connection_pool
 from hpcdash.backends.script.cron import (
     CronJob,
-    cron_script,
     interval_label,
     parse_interval,
     watch_script,
 )
-from hpcdash.cli.build import (
-    build_session,
-    chosen_clusters,
-    connection_pool,
-    queue_folder,
-    queue_program,
-    state_root,
-)
 from hpcdash.cli.ending import ends_silently, run_async
 from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import TerminalPrompter, is_agreed, print_text
+from hpcdash.cli.terminal import is_agreed, print_text
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.watch_settings import WatchSettings
 from hpcdash.domain.states import ACTIVE, WAITING
@@ -48,6 +40,7 @@ from hpcdash.errors import (
     UsageError,
 )
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.folders import queue_folder, queue_program, state_root
 from hpcdash.services.watch.alerts import AlertEvent, AlertKind
 from hpcdash.services.watch.cron import (
     CronStand,
@@ -59,12 +52,12 @@ from hpcdash.services.watch.cron import (
 )
 from hpcdash.services.watch.judge import pulse_line
 from hpcdash.services.watch.message import trial_message
-from hpcdash.services.watch.notifiers.base import Notifier
-from hpcdash.services.watch.notifiers.delivery import deliver
+from hpcdash.services.watch.notifiers.base import Notifier, deliver
 from hpcdash.services.watch.notifiers.terminal import TerminalNotifier
 from hpcdash.services.watch.round import RoundReport, watch_round
 from hpcdash.services.watch.secrets import build_notifiers, secret_variables, unready
 from hpcdash.services.watch.state import WatchFiles
+from hpcdash.transport.prompter import TerminalPrompter
 
 _SHORTEST_ROUND_SECONDS = 1
 WATCH_SCRIPT = "hpcdash-watch"
@@ -98,7 +91,7 @@ def run_watch(
     for one in unready(notifiers):
         _complain(
             f"{one.error.message}. {one.error.next_step} Until then {one.name} gets no alerts; the "
-            f"rest continues."
+            "rest continues."
         )
     if (
         watch.is_configured
@@ -139,7 +132,7 @@ def no_recipients(watch: WatchSettings, *, rings: bool) -> str:
     )
     return (
         f"no alerts are sent{f': {who}' if who else ''}. Add a recipient: {ways}; hpcdash "
-        f"config example"
+        "config example"
     )
 
 
@@ -166,7 +159,7 @@ def _try(notifiers: Sequence[Notifier], *, dry_run: bool) -> None:
         )
     deliveries = run_async(deliver(notifiers, trial_message("hpcdash"), dry_run=dry_run))
     for one in deliveries:
-        print(visible(one.words), flush=True)
+        print(visible(one.summary), flush=True)
     if not dry_run and not all(one.reached for one in deliveries):
         raise HpcdashError("not all recipients were reached")
 
@@ -233,12 +226,13 @@ class _Watch:
         except Exception as error:
             self._went_wrong(store.title, error)
             return EXIT_REFUSED
-        if not report.look.is_reached:
+        if not report.check.is_reached:
             return EXIT_UNREACHABLE
         was_announced = all(
-            delivery.attempts == 0 or not delivery.problem for delivery in report.told.deliveries
+            delivery.attempts == 0 or not delivery.problem
+            for delivery in report.notified.deliveries
         )
-        return 0 if report.is_kept and was_announced else EXIT_REFUSED
+        return 0 if report.is_saved and was_announced else EXIT_REFUSED
 
     def _went_wrong(self, title: str, error: Exception) -> None:
         from hpcdash.cli.debug_log import log_traceback
@@ -253,8 +247,9 @@ class _Watch:
         _complain(f"{title}: this round failed: {what}; {where}")
 
     def _report(self, session: ClusterSession, report: RoundReport) -> None:
-        title, check = session.store.title, report.look
-        reported = report.told
+        title = session.store.title
+        check = report.check
+        reported = report.notified
         for text in (*report.problems, *check.problems, *reported.lost):
             _complain(f"{title}: {text}")
         for text in check.pulses:
@@ -271,9 +266,9 @@ class _Watch:
             _print(f"{title}: again for {channel}: {_format_event(event)}")
         for delivery in reported.deliveries:
             if delivery.problem:
-                _complain(f"{title}: {delivery.words}")
+                _complain(f"{title}: {delivery.summary}")
             else:
-                _print(f"{title}: {delivery.words}")
+                _print(f"{title}: {delivery.summary}")
 
     def _pulse(self, text: str) -> None:
         line = pulse_line(datetime.now().astimezone(), text) + "\n"
@@ -317,7 +312,7 @@ def _complain(text: str) -> None:
 
 
 class _CronRequest(NamedTuple):
-    deed: str | None
+    action: str | None
     every_seconds: int
     is_every_given: bool
     folder: str
@@ -390,13 +385,13 @@ async def _work(
     folder = await folder_there(store, requested.folder)
     program = queue_program(queue_folder()) if store.backend.is_embedded else ()
     job = CronJob(requested.every_seconds, folder, requested.options, program)
-    if requested.deed is None:
-        return (cron_script(job, store.backend.scripts.cron_parts(job)).rstrip("\n"),)
+    if requested.action is None:
+        return (store.backend.scripts.cron_script(job).rstrip("\n"),)
     _, found = await stands(store, requested.folder)
     stand = next((one for one in found if one.label == job.label), None)
-    if requested.deed == "status":
+    if requested.action == "status":
         return _status_lines(folder, found, store.clock.now())
-    if requested.deed == "remove":
+    if requested.action == "remove":
         if not requested.is_every_given and found:
             stand = _only(found, job.label)
             job = replace(job, every_seconds=_every_seconds(parse_interval(stand.label)))
@@ -493,8 +488,7 @@ def _unnotified(watch: WatchSettings) -> list[str]:
         return [text]
     return [
         f"{key}: {variable} must be set where the job starts, which may not read your login "
-        f"shell's settings; "
-        f"{key.removesuffix('_env')}_file works everywhere"
+        f"shell's settings; {key.removesuffix('_env')}_file works everywhere"
         for key, variable in secret_variables(watch.notices)
     ]
 

@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
+from hpcdash.assembly import (
+    EMBEDDED,
+    build_session,
+    chosen_clusters,
+    connection_pool,
+)
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.registry import OVER_HTTP
 from hpcdash.backends.script.folder import SCRIPT_NAME
-from hpcdash.cli.build import EMBEDDED, build_session, chosen_clusters, connection_pool
-from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.client.early_results import EarlyResults
 from hpcdash.client.job import Job, JobArray, Launched, SubmittedJob
 from hpcdash.client.loop import arun_in_loop, run_in_loop
@@ -29,6 +32,7 @@ from hpcdash.client.packaging import refuse_import_time
 from hpcdash.client.results import find_forms
 from hpcdash.client.task import Prepared, merged, prepare
 from hpcdash.client.tracking import JobStates
+from hpcdash.config.destination import ClusterChoice
 from hpcdash.config.read import load_settings
 from hpcdash.config.request import request_text
 from hpcdash.config.settings import ClusterSettings
@@ -45,10 +49,9 @@ from hpcdash.job.results import JSON, PICKLE
 from hpcdash.job.states import JobStatus, Launch
 from hpcdash.job.task import Task
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.launches import Launches
-from hpcdash.services.submit.plan import SubmissionPlan, plan_request
-from hpcdash.services.submit.recovery import reconcile, reconcile_noted
+from hpcdash.services.submit.recovery import reconcile_noted
 from hpcdash.services.submit.staging import staged_folder
+from hpcdash.transport.prompter import TerminalPrompter
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,7 +113,7 @@ async def _connect(
     options: Mapping[str, Any],
 ) -> Cluster:
     settings = load_settings(None if config is None else Path(config))
-    common = CommonOptions(config=None if config is None else Path(config))
+    common = ClusterChoice(config=None if config is None else Path(config))
     if "://" in name:
         common = replace(common, url=name, backend=OVER_HTTP[0])
     elif name in settings.clusters or not name:
@@ -245,7 +248,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
     @property
     def site(self) -> Site:
-        return self._launches.settings.site
+        return self.session.launches.settings.site
 
     @property
     def _result_format(self) -> str:
@@ -280,7 +283,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         await self.session.poller.stop()
         await self.session.store.close()
 
-    # -- what is there
+    # -- jobs and tables
 
     def jobs(self, filter: str = "", *, everyone: bool = False) -> pd.DataFrame:
         """The jobs in the queue, your own or `everyone`'s, as `hpcdash jobs --filter` lists
@@ -340,7 +343,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         row = (await self.patiently(lambda: store.fetch_detail(job_id))).job.to_pylist()[0]
         number = str(row["array_id"] or row["id"])
         record = await asyncio.to_thread(
-            find_launch_record, self._launches.state_folder, self.name, row
+            find_launch_record, self.session.launches.state_folder, self.name, row
         )
         if record is not None:
             request = await asyncio.to_thread(launch_request, record)
@@ -358,7 +361,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         task = parse_task_part(job_id)
         is_task = row["array_id"] is not None or row["array_task"] is not None
         if is_task and task.isdigit():
-            index, indices, number = int(task), (int(task),), parse_array_id(str(row["id"]))
+            index = int(task)
+            indices = (int(task),)
+            number = parse_array_id(str(row["id"]))
         elif is_task:
             rows = (row, *await self.session.actions.fetch_rows((number,)))
             indices = (
@@ -450,20 +455,11 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         self._refuse_changes()
         session = self.session
         await session.store.open(force=True)
-        plan: SubmissionPlan
-        if session.store.backend.submit.takes_requests:
-            most_bytes = self._launches.settings.files_limit
-            plan, launch = (
-                await plan_request(session.store, request, folder, most_bytes=most_bytes),
-                None,
-            )
-        else:
-            launch = await self.patiently(lambda: self._launches.plan(request, text, base=folder))
-            plan = launch
-            self._warn(map(format_finding, await self._launches.findings(launch)))
-        report = await session.actions.run(plan.plan)
-        outcome = (await reconcile(session.store, plan, report))[-1]
-        message = await self._launches.conclude(launch, outcome) if launch is not None else ""
+        launches = session.launches
+        planned = await self.patiently(lambda: launches.plan(request, text, base=folder))
+        self._warn(map(format_finding, await launches.findings(planned)))
+        result = await launches.submit(planned, session.actions)
+        outcome = result.outcome
         if outcome.done is not True:
             what = (
                 "was not submitted"
@@ -473,12 +469,12 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             step = "" if outcome.done is False else "hpcdash journal --settle looks for it."
             raise HpcdashError(
                 f"{request.name or 'the job'} {what}: "
-                f"{'; '.join(filter(None, (outcome.words, message)))}",
+                f"{'; '.join(filter(None, (outcome.words, result.message)))}",
                 step,
             )
         self.states.submitted()
         self.early_results.submitted()
-        return outcome.new_job, launch.staged.folder if launch is not None else ""
+        return outcome.new_job, planned.folder
 
     def _warn(self, warnings: Iterable[str]) -> None:
         """Log each once: on stderr unless the program has set up logging otherwise."""
@@ -493,7 +489,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         A launch whose program was killed during the submission is searched. Raises HpcdashError
         where its outcome is unknown.
         """
-        records = await asyncio.to_thread(self._launches.records.all)
+        records = await asyncio.to_thread(self.session.launches.records.all)
         launched = [
             (record.job_id, record.folder)
             for record in reversed(records)
@@ -575,7 +571,8 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
     async def refresh(self) -> None:
         """Poll, unless that was done within a poll's interval."""
-        store, poller = self.session.store, self.session.poller
+        store = self.session.store
+        poller = self.session.poller
         snapshot = store.snapshots.get(Kind.MINE)
         interval = poller.interval_seconds(Kind.MINE)
         if snapshot is None or snapshot.cached or store.clock.now() - snapshot.taken_at >= interval:
@@ -616,8 +613,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         switch = await switches.find(job_id, SwitchKind.KILL)
         if switch.naming.problem:
             raise UsageError(switch.naming.problem, 'Give the task a kill_switch="PATH".')
-        plan = switches.plan_drop(switch, await switches.look(switch), (job_id,))
-        for outcome in (await switches.carry_out(switch, plan)).outcomes:
+        plan = switches.plan_drop(switch, await switches.fetch_snapshot(switch), (job_id,))
+        outcomes, _ = await switches.carry_out(switch, plan)
+        for outcome in outcomes:
             if outcome.done is not True:
                 raise HpcdashError(f"the kill switch of job {job_id} was not set: {outcome.words}")
 
@@ -668,11 +666,6 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         task = asyncio.create_task(follow(), name=f"callbacks of {unit.tracked.job_id}")
         self._watching[task] = unit
         task.add_done_callback(lambda _: self._watching.pop(task))
-
-    @property
-    def _launches(self) -> Launches:
-        assert self.session.launches is not None
-        return self.session.launches
 
 
 def _task_numbers(rows: Iterable[Mapping[str, Any]], *, is_map: bool) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from hpcdash.client.tracking import JobStates, TrackedJob
 from hpcdash.domain.states import WAITING
 from hpcdash.errors import HpcdashError
 from hpcdash.services.session import ClusterSession
+from hpcdash.shell_files import shell_text
 
 # The next check comes after this share of the time since the last event.
 _SHARE_OF_QUIET = 1 / 3
@@ -33,21 +34,6 @@ _YOUNG_SECONDS = 10.0
 _LOOK_LIMIT_SECONDS = 60.0
 # A shell takes no longer word than 128 KiB, and the whole command is one.
 _COMMAND_BYTES = 48 << 10
-# A word that begins with / is the folder of the names after it. The names are hints: what they name
-# is read elsewhere.
-_LOOK = """\
-token=$1
-shift
-for word do
-  case $word in
-    /*) base=$word; continue ;;
-  esac
-  printf '%s\\n' "$token"
-  for path in "$base/$word"/result*; do
-    printf '%s\\n' "${path##*/}"
-  done
-done
-"""
 
 
 class AwaitedResults(Struct, frozen=True, eq=False):
@@ -190,7 +176,8 @@ def _fitting(folders: Iterable[str]) -> Iterator[list[str]]:
     for folder in folders:
         if some and size + len(folder) > _COMMAND_BYTES:
             yield some
-            some, size = [], 0
+            some = []
+            size = 0
         is_sibling = some and posixpath.dirname(some[-1]) == posixpath.dirname(folder)
         some.append(folder)
         size += len(posixpath.basename(folder) if is_sibling else folder)
@@ -216,4 +203,9 @@ def listing_query(folders: list[str]) -> Query[dict[str, frozenset[str]]]:
             for folder, part in zip(folders, parts, strict=False)
         }
 
-    return Query(("sh", "-c", _LOOK, "sh", token, *arguments), parse, _LOOK_LIMIT_SECONDS, ("ls",))
+    return Query(
+        ("sh", "-c", shell_text("client/early_results.sh"), "sh", token, *arguments),
+        parse,
+        _LOOK_LIMIT_SECONDS,
+        ("ls",),
+    )

@@ -23,7 +23,7 @@ from hpcdash.job.task import Task
 R = TypeVar("R")
 # Calls that come within this time go as one array.
 _GATHER_SECONDS = 0.25
-_MOST_TASKS = min(1000, MAX_TASKS)
+_MAX_TASKS = min(1000, MAX_TASKS)
 
 
 class Executor(concurrent.futures.Executor):
@@ -45,7 +45,7 @@ class Executor(concurrent.futures.Executor):
         self._owns_cluster = not isinstance(cluster, Cluster)
         self._at_most = at_most
         # dask hands over as many calls at once.
-        self._max_workers = at_most or _MOST_TASKS
+        self._max_workers = at_most or _MAX_TASKS
         self._options = options
         self._gathered: list[tuple[bytes, _Call]] = []
         self._lock = threading.Lock()
@@ -108,17 +108,18 @@ class Executor(concurrent.futures.Executor):
     def __exit__(self, kind: Any, *_: object) -> None:
         self.shutdown(wait=kind is None, cancel_futures=kind is not None)
 
-    # -- in the loop
+    # -- event loop
 
     async def _gather(self) -> None:
         while True:
             count = -1
             # While more come there is one array to be made of them.
-            while count != len(self._gathered) and len(self._gathered) < _MOST_TASKS:
+            while count != len(self._gathered) and len(self._gathered) < _MAX_TASKS:
                 count = len(self._gathered)
                 await asyncio.sleep(_GATHER_SECONDS)
             with self._lock:
-                some, self._gathered = self._gathered[:_MOST_TASKS], self._gathered[_MOST_TASKS:]
+                some = self._gathered[:_MAX_TASKS]
+                self._gathered = self._gathered[_MAX_TASKS:]
                 if not some:
                     self._flushing = None
                     return

@@ -136,7 +136,8 @@ class SubmittedJob:
 
     def result_path(self, index: int | None) -> str:
         """'' where it calls no function."""
-        folder, form = self.launched.folder, self.launched.form
+        folder = self.launched.folder
+        form = self.launched.form
         return f"{folder}/{result_names(form, index)[0]}" if folder and form else ""
 
     async def wait(self, indices: Sequence[int | None], seconds: float | None) -> None:
@@ -156,9 +157,10 @@ class SubmittedJob:
         if not (self.launched.is_logged or self.result_path(None)):
             raise UsageError(
                 f"job {self.tracked.job_id} has no result: it calls no function that was submitted "
-                f"from here"
+                "from here"
             )
-        requested, tracked = frozenset(indices), self.tracked
+        requested = frozenset(indices)
+        tracked = self.tracked
         async with asyncio.timeout(seconds):
             await self._wait_early(requested, lambda: requested <= tracked.ended | tracked.written)
 
@@ -166,7 +168,8 @@ class SubmittedJob:
         """Return those that have left a result or a failure, or have ended without, once there is
         one.
         """
-        requested, tracked = frozenset(indices), self.tracked
+        requested = frozenset(indices)
+        tracked = self.tracked
         await self._wait_early(
             requested, lambda: not requested.isdisjoint(tracked.ended | tracked.written)
         )
@@ -240,11 +243,14 @@ class SubmittedJob:
             return known
         if self.launched.is_logged:
             return await self._fetch_logged(index)
-        folder, form, store = self.launched.folder, self.launched.form, self.cluster.session.store
+        folder = self.launched.folder
+        form = self.launched.form
+        store = self.cluster.session.store
         async with self._fetching:
             if (known := self.outcomes.get(index)) is not None:
                 return known
-            tracked, now = self.tracked, asyncio.get_running_loop().time
+            tracked = self.tracked
+            now = asyncio.get_running_loop().time
             ended = set(tracked.ended)
             empty = {
                 one for one, found_at in self._empty_at.items() if now() - found_at < _EMPTY_SECONDS
@@ -275,14 +281,16 @@ class SubmittedJob:
 
     async def value(self, index: int | None, seconds: float | None) -> Any:
         outcome = await self._outcome(index, seconds)
-        job_id, state = self.job_id(index), self.tracked.state(index)
+        job_id = self.job_id(index)
+        state = self.tracked.state(index)
         if not outcome.is_whole and state in _MAY_HAVE_RETURNED:
             await self._refuse_other_form(index)
         return await asyncio.to_thread(call_value, outcome, job_id=job_id, state=state)
 
     async def _refuse_other_form(self, index: int | None) -> None:
         """Raise UsageError where a result exists in the format that was not requested."""
-        folder, form = self.launched.folder, self.launched.form
+        folder = self.launched.folder
+        form = self.launched.form
         if not folder.startswith("/") or self.launched.is_logged:
             return
         store = self.cluster.session.store
@@ -290,7 +298,7 @@ class SubmittedJob:
         if others := [one for one in forms if one != form]:
             raise UsageError(
                 f"job {self.job_id(index)} left its result as {others[0]}, and {form} was "
-                f"asked for",
+                "asked for",
                 f'Write hpcdash.connect(…, result_format="{others[0]}") to read it'
                 + (": reading a pickle runs the code in it." if others[0] == PICKLE else "."),
             )
@@ -617,33 +625,48 @@ async def _read_log(job: Job[Any], stderr: bool) -> str:
 
 
 async def _follow_log(job: Job[Any], stderr: bool) -> AsyncGenerator[str, None]:
-    from hpcdash.services.logs.file import LONGEST_PAUSE_SECONDS, next_check_seconds
+    from hpcdash.services.logs.file import (
+        LONGEST_PAUSE_SECONDS,
+        SHORTEST_PAUSE_SECONDS,
+        FileChange,
+        FollowedFile,
+    )
 
-    file: LogFile | None = None
-    end, rest, grew_at = 0, b"", time.monotonic()
+    log: FollowedFile | None = None
+    rest = b""
+    began = time.monotonic()
     budget = job.cluster.session.store.budget
     async with job.cluster.states.polling():
         while True:
             has_ended = job._index in job._unit.tracked.ended
             try:
-                file = file or await _log_file(job, stderr)
-                content = b"" if file is None else (await file.read(end, _LOG_BYTES)).content
+                if log is None and (file := await _log_file(job, stderr)) is not None:
+                    log = FollowedFile(file)
+                chunk = None if log is None else await log.file.read(log.offset, _LOG_BYTES)
             except LoginRequired:
                 raise
             except (UnreachableError, CommandTimedOut):
                 await asyncio.sleep(LONGEST_PAUSE_SECONDS)
                 continue
-            if content:
-                end, grew_at = end + len(content), time.monotonic()
-                *lines, rest = (rest + content).split(b"\n")
-                for line in lines:
-                    yield line.decode("utf-8", "replace")
-                continue
-            quiet_seconds = time.monotonic() - grew_at
+            quiet_seconds = time.monotonic() - began
+            pause_seconds = SHORTEST_PAUSE_SECONDS
+            if log is not None and chunk is not None:
+                if log.note(chunk.look) in (FileChange.REPLACED, FileChange.TRUNCATED):
+                    log.read_to(0)
+                    if rest:
+                        yield rest.decode("utf-8", "replace")
+                    rest = b""
+                    continue
+                if chunk.content:
+                    log.read_to(chunk.end)
+                    *lines, rest = (rest + chunk.content).split(b"\n")
+                    for line in lines:
+                        yield line.decode("utf-8", "replace")
+                    continue
+                quiet_seconds = log.quiet_seconds
+                pause_seconds = log.pause_seconds
             if has_ended and quiet_seconds >= _QUIET_SECONDS:
                 if rest:
                     yield rest.decode("utf-8", "replace")
                 return
-            await asyncio.sleep(
-                max(next_check_seconds(quiet_seconds), budget.reserve_read_seconds())
-            )
+            await asyncio.sleep(max(pause_seconds, budget.reserve_read_seconds()))

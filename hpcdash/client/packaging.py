@@ -73,7 +73,8 @@ def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) ->
             return code
         return replace(code, folder=root) if is_sent else replace(code, sys_path=(str(root),))
     function = inspect.unwrap(function)
-    module, name = str(function.__module__), str(function.__qualname__)
+    module = str(function.__module__)
+    name = str(function.__qualname__)
     if module == "__main__" and (spec := getattr(main, "__spec__", None)) is not None:
         # Started as `python -m package.module`.
         module = str(spec.name)
@@ -113,10 +114,8 @@ def is_by_value(function: Callable[..., Any]) -> bool:
     notebook, an object.
     """
     function = inspect.unwrap(function)
-    module, name = (
-        getattr(function, "__module__", None),
-        getattr(function, "__qualname__", "<object>"),
-    )
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__qualname__", "<object>")
     if not module or "<" in name:
         return True
     return module == "__main__" and getattr(sys.modules.get("__main__"), "__file__", None) is None
@@ -136,7 +135,7 @@ def refuse_import_time(function: Callable[..., Any]) -> None:
             file = Path(code.co_filename).name
             raise UsageError(
                 f"{file}:{frame.f_lineno} submits {function.__name__} as {file} is imported, which "
-                f"the job does too",
+                "the job does too",
                 'Write what submits below: if __name__ == "__main__":',
             )
         frame = frame.f_back

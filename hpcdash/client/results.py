@@ -159,7 +159,7 @@ def _private_query(folder: str, ranges: Iterable[FileRange]) -> Query[tuple[Chun
         if answer.status == _NOT_PRIVATE and not answer.stdout:
             raise UsageError(
                 f"{folder} is not a folder of your own that is closed to others (mode 0700): no "
-                f"result is read from it",
+                "result is read from it",
                 "Look who may have written there before you read what is in it.",
             )
         if answer.status and not answer.stdout:

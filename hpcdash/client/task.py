@@ -93,10 +93,8 @@ def prepare(
     own = {key: options.pop(key) for key in OWN_OPTIONS & options.keys()}
     code = find_code(task.function, str(own.get("packaging", "auto")), is_here=cluster.is_here)
     if calls is not None:
-        code, items = (
-            replace(code, module="hpcdash.job.pickles", function="call_packed"),
-            list(calls),
-        )
+        code = replace(code, module="hpcdash.job.pickles", function="call_packed")
+        items = list(calls)
     if items is not None and not 1 <= len(items) <= MAX_TASKS:
         raise UsageError(
             f"a map takes 1 to {MAX_TASKS} items, a task of the array for each, not {len(items)}"
@@ -163,7 +161,7 @@ def _refuse_for_logs(title: str, form: str, *, is_map: bool) -> None:
     if form != JSON:
         raise UsageError(
             f"result_format: results come back in logs of {title}, and no pickle is read from what "
-            f"others may write",
+            "others may write",
             'Write result_format="json", of the task or of hpcdash.connect.',
         )
 

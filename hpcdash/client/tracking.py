@@ -186,7 +186,8 @@ class JobStates:
 
     def tell(self) -> None:
         """Wake all waiters for a check."""
-        news, self.news = self.news, asyncio.Event()
+        news = self.news
+        self.news = asyncio.Event()
         news.set()
 
     async def _read_on(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -16,8 +17,8 @@ MAX_PORT = 65535
 
 
 class SshDestination(Struct, frozen=True):
-    """A login node: `host` is a name, an address or a Host of ~/.ssh/config; None leaves user and
-    port to that file.
+    """Login node: `host` is a name, an address or a Host of ~/.ssh/config; user and port are None
+    where that file has them.
     """
 
     host: str
@@ -25,16 +26,14 @@ class SshDestination(Struct, frozen=True):
     port: int | None = None
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host and self.port is not None else self.host
-        return (
-            (f"{self.user}@" if self.user else "")
-            + host
-            + (f":{self.port}" if self.port is not None else "")
-        )
+        user = f"{self.user}@" if self.user else ""
+        if self.port is None:
+            return user + self.host
+        return user + (f"[{self.host}]" if ":" in self.host else self.host) + f":{self.port}"
 
 
 def parse_ssh_destination(text: str) -> SshDestination:
-    """Read an ssh destination as a person writes it.
+    """Parse an ssh destination.
 
     It is one of `host`, `user@host`, `host:port`, `user@host:port`, `[::1]:port`, `::1`, or one of
     them as `ssh://…/`. Raises ValueError with a message.
@@ -68,3 +67,15 @@ def _port(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= MAX_PORT:
         raise ValueError(f"the port is a number from 1 to {MAX_PORT}")
     return int(text)
+
+
+class ClusterChoice(Struct, frozen=True):
+    """Cluster and connection that a person chooses; None and False: not given."""
+
+    cluster: str | None = None
+    ssh: str | None = None
+    local: bool = False
+    url: str | None = None
+    backend: str | None = None
+    config: Path | None = None
+    read_only: bool = False

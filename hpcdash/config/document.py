@@ -1,4 +1,4 @@
-"""A TOML file as a document: its bytes, its text, its values; errors name file and line."""
+"""Reader of TOML files: bytes, text and values; errors name file and line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from hpcdash.config.locate import MOST_KEY_PARTS, overlong_key_line
+from hpcdash.config.locate import MAX_KEY_PARTS, overlong_key_line
 from hpcdash.config.problems import ConfigProblems, Problem, printable
 from hpcdash.errors import ConfigError
 
@@ -20,44 +20,38 @@ _REPEATED = re.compile(
 
 
 def parse_document(text: str, named: str) -> dict[str, object]:
-    """A TOML text as Python values; raises ConfigProblems with tomllib's line for what is not
-    TOML.
-    """
+    """Parse a TOML text; raises ConfigProblems with the line of what is not TOML."""
     line = overlong_key_line(text)
     if line is not None:
-        raise ConfigProblems(
-            named, [Problem(line, "", f"this key has more than {MOST_KEY_PARTS} parts")]
-        )
+        raise _refusal(named, line, f"this key has more than {MAX_KEY_PARTS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ConfigProblems(
-            named, [Problem(None, "", "arrays or tables are nested too deeply")]
-        ) from None
+        raise _refusal(named, None, "arrays or tables are nested too deeply") from None
     except ValueError as error:
-        raise ConfigProblems(named, [_syntax_problem(text, str(error))]) from None
-
-
-def _syntax_problem(text: str, message: str) -> Problem:
+        message = str(error)
     match = _POSITION.search(message)
+    reported = message[: match.start()] if match else message
+    if _REPEATED.fullmatch(reported):
+        reported = "this key or table was set before"
+    reported = f"not TOML: {printable(reported)}"
     if match is None:
         # The one such case: an integer with more digits than Python converts.
-        return Problem(None, "", f"not TOML: {printable(message)}")
-    reported = message[: match.start()]
-    if _REPEATED.fullmatch(reported):
-        reported = "this key or table was given before"
+        raise _refusal(named, None, reported)
     if match[1] is None:
-        last_line = text.count("\n") + (0 if text.endswith("\n") else 1)
-        return Problem(
-            max(1, last_line), "", f"not TOML: {printable(reported)}, at the end of the file"
-        )
-    return Problem(int(match[1]), "", f"not TOML: {printable(reported)} (column {match[2]})")
+        last_line = max(1, len(text.split("\n")) - text.endswith("\n"))
+        raise _refusal(named, last_line, f"{reported}, at the end of the file")
+    raise _refusal(named, int(match[1]), f"{reported} (column {match[2]})")
+
+
+def _refusal(named: str, line: int | None, message: str) -> ConfigProblems:
+    return ConfigProblems(named, [Problem(line, "", message)])
 
 
 def read_bytes(file: Path) -> bytes | None:
-    """Read a file; None where it does not exist.
+    """Read a file; None if it does not exist.
 
-    Raises ConfigError for any other reason that keeps it from being read.
+    Raises ConfigError if it cannot be read or is too large.
     """
     named = shown_path(file)
     try:
@@ -83,21 +77,22 @@ def read_bytes(file: Path) -> bytes | None:
 
 
 def decode(raw: bytes, named: str) -> str:
-    """UTF-8 with or without a byte order mark, line ends as they are; raises ConfigProblems."""
+    """Decode UTF-8 with or without a byte order mark; raises ConfigProblems."""
     if raw.startswith(_UTF16_MARKS):
-        raise ConfigProblems(
-            named, [Problem(1, "", "this is UTF-16; TOML is UTF-8: save it as UTF-8")]
-        )
+        raise _refusal(named, 1, "this is UTF-16; TOML is UTF-8: save it as UTF-8")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
-        raise ConfigProblems(
-            named, [Problem(line, "", f"not UTF-8 (byte 0x{byte:02X}): save it as UTF-8")]
-        ) from None
+        raise _refusal(named, line, f"not UTF-8 (byte 0x{byte:02X}): save it as UTF-8") from None
+
+
+def example_text() -> str:
+    """Return example.toml: every key of config.toml with its meaning, commented out."""
+    return Path(__file__).with_name("example.toml").read_text("utf-8")
 
 
 def shown_path(file: Path) -> str:
-    """A path for a message: on one line, without what a terminal would act on."""
+    """Return a path for a message: on one line, without control characters."""
     return printable(str(file))

@@ -1,4 +1,4 @@
-"""Regular expressions of a person for lines of a log, with a limit on their time.
+"""A user's regular expressions for lines of a log, with a limit on their time.
 
 Named groups are `step`, `last_step`, `epoch`, `tokens`, and each other name is a metric's:
 `loss=(?P<loss>[0-9.]+)`.
@@ -26,20 +26,19 @@ LINE_SECONDS = 0.25
 # Time limit of all lines: this at once, and so much for each line read.
 _BURST_SECONDS, _SECONDS_A_LINE = 1.0, 1e-4
 # regex writes counts out, and would take all memory for some; lines have 8 KiB at most.
-_MOST_UNROLLED = 50_000
+_MAX_UNROLLED = 50_000
 _TOKEN = re.compile(
     r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(?P<count>[0-9]+)(?:,[0-9]*)?\}|.", re.DOTALL
 )
 # On a machine that is busy a limit on real time may pass without any work having been done.
-_MOST_TRIES = 8
+_MAX_TRIES = 8
 _REMEDY = ": a repetition within a repetition, as in (a+)+, may be the cause"
 
 
 class MetricPattern:
-    """One expression, and what it cost in this process: where it takes too long, whatever the log,
-    it is used no more.
+    """Regular expression with its cost in this process: one that takes too long is used no more.
 
-    Raises ValueError for what is none.
+    Raises ValueError for a text that is no expression.
     """
 
     def __init__(self, text: str) -> None:
@@ -60,28 +59,21 @@ class MetricPattern:
     def problem(self) -> str:
         """Message on lines or a pattern left out because they took too long; '' for none."""
         if self.is_given_up:
-            return (
-                f"the pattern {self.text!r} of [metrics] takes too long and is no longer "
-                f"used{_REMEDY}"
-            )
-        if self._lines_left_out:
-            lines = counted(self._lines_left_out, "line")
-            return (
-                f"the pattern {self.text!r} of [metrics] took too long on {lines}, left "
-                f"out{_REMEDY}"
-            )
-        return ""
+            what = "takes too long and is no longer used"
+        elif self._lines_left_out:
+            what = f"took too long on {counted(self._lines_left_out, 'line')}, left out"
+        else:
+            return ""
+        return f"the pattern {self.text!r} of [metrics] {what}{_REMEDY}"
 
     def search(self, text: str) -> dict[str, str | None] | None:
-        """The named groups of the first match; None where there is none, or none was found in
-        time.
-        """
+        """Return the named groups of the first match; None if there is none, or none in time."""
         if self.is_given_up:
             return None
         # Not real time, of which other processes take their part.
         began = time.thread_time()
         try:
-            found = self._search(text)
+            found = self._search(text, began)
         except TimeoutError:
             self._lines_left_out += 1
             found = None
@@ -90,13 +82,9 @@ class MetricPattern:
         self.is_given_up = self._seconds > _BURST_SECONDS + _SECONDS_A_LINE * self._lines
         return None if found is None else found.groupdict()
 
-    def _search(self, text: str) -> Any:
-        """The match; raises TimeoutError."""
-        try:
-            return self._expression.search(text, timeout=LINE_SECONDS)
-        except TimeoutError:
-            began = time.thread_time()
-        for _ in range(_MOST_TRIES):
+    def _search(self, text: str, began: float) -> Any:
+        """Return the match or None; raises TimeoutError."""
+        for _ in range(_MAX_TRIES):
             try:
                 return self._expression.search(text, timeout=LINE_SECONDS)
             except TimeoutError:
@@ -106,9 +94,7 @@ class MetricPattern:
 
 
 def compile_patterns(patterns: Sequence[str]) -> tuple[MetricPattern, ...]:
-    """The expressions, compiled; raises ConfigError naming one that is none, or that names no
-    metric.
-    """
+    """Compile expressions; raises ConfigError for one that is invalid or names no metric."""
     return tuple(map(_compiled, patterns))
 
 
@@ -122,7 +108,7 @@ def pattern_problems(patterns: Iterable[str]) -> list[str]:
 def _compiled(pattern: str) -> MetricPattern:
     try:
         names = set(re.compile(pattern).groupindex)
-        if _unrolled(pattern) > _MOST_UNROLLED:
+        if _unrolled(pattern) > _MAX_UNROLLED:
             raise ValueError("it repeats more than any line is long")
         compiled = MetricPattern(pattern)
     except (ValueError, re.error, OverflowError, RecursionError) as error:
@@ -143,7 +129,8 @@ def _unrolled(pattern: str) -> int:
 
     Counts (`{8}`) are expanded.
     """
-    sizes, last = [0], 0
+    sizes = [0]
+    last = 0
     for token in _TOKEN.finditer(pattern):
         if token[0] == "(":
             sizes.append(0)

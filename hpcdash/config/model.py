@@ -1,227 +1,212 @@
-"""Reads tables of a TOML document into records that declare their keys, and collects every problem
-on the way.
+"""Reader of TOML tables into records that declare their keys; collects all problems.
 
-A key is a field of a frozen Struct: its type and its reader (`Annotated[float, seconds]`), and its
-default. A field without a reader is none of the file's.
+A key is a field of a frozen Struct: its type, its default and its reader, as in `Annotated[float,
+seconds]`. A field of a Struct is a table, one of a tuple of them an array of tables, and one of a
+mapping to values with a reader a table of the user's own keys. Other fields are not in the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from copy import copy
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
-from msgspec import NODEFAULT, Struct
-from msgspec.structs import FieldInfo, fields
+from msgspec import Struct
+from msgspec.structs import fields
 
-from hpcdash.config.problems import KeyPath, shown
+from hpcdash.config.problems import KeyPath, printable, shown
 
-T = TypeVar("T")
-# One value of a TOML document in, a checked value out; raises ValidationError.
+T = TypeVar("T", bound=Struct)
+# One value of a TOML document in, a checked value out; raises ValueError with the reason and the
+# expected value.
 Reader = Callable[[object], Any]
 # Returns the text after "unknown key": from a key, the path of its table, and the keys known there.
 Hint = Callable[[str, KeyPath, Collection[str]], str]
-# Checks a table's values as they were read for values that conflict.
-Check = Callable[[Mapping[str, Any]], None]
-
-
-class ValidationError(ValueError):
-    """Raised for an unusable value; its text has the reason and the expected value."""
 
 
 class Key(Enum):
-    """In place of a reader: TABLE has a record of its own; the caller reads parts marked APART."""
+    """Mark in place of a reader: the caller reads APART; NONE is not in the file."""
 
-    TABLE = "table"
     APART = "apart"
+    NONE = "none"
 
 
 class SameTable(Struct, frozen=True):
-    """In place of a reader: the record's keys stand in the same table, all of them or those of
-    `only`.
-    """
+    """Mark in place of a reader: the record's keys, or those of `only`, are in the same table."""
 
     only: tuple[str, ...] = ()
 
 
-class TableReader:
-    """Reader of the tables of one document. `problems` are (key path, message)."""
+class Table:
+    """Table of a document: its `values` and its `path`.
 
-    def __init__(self, hint: Hint) -> None:
+    All tables of a document share its `problems`, which are (key path, message), and `document`,
+    its own values.
+    """
+
+    def __init__(self, document: Mapping[str, Any], hint: Hint) -> None:
+        self.document = self.values = document
+        self.path: KeyPath = ()
         self.problems: list[tuple[KeyPath, str]] = []
         self._hint = hint
 
-    def problem(self, path: KeyPath, message: str) -> None:
-        self.problems.append((path, message))
+    def problem(self, message: str, *key: str | int) -> None:
+        """Add a problem of a key below this table, or of the table itself."""
+        self.problems.append(((*self.path, *key), message))
 
-    def table(self, parent: Mapping[str, object], path: KeyPath, key: str) -> Mapping[str, Any]:
-        """The table under a key of the table at `path`; an empty one where it is missing or no
-        table.
-        """
-        table = parent.get(key, {})
-        if isinstance(table, dict):
-            return table
-        self.problem((*path, key), f"expected a table, not {shown(table)}")
-        return {}
+    def table(self, key: str) -> Table:
+        """Return the table under a key; an empty one if it is missing or no table."""
+        values = self.values.get(key, {})
+        if not isinstance(values, dict):
+            self.problem(f"expected a table, not {shown(values)}", key)
+            values = {}
+        return self._below(values, key)
 
-    def tables(
-        self, parent: Mapping[str, object], path: KeyPath, key: str
-    ) -> Iterator[tuple[Mapping[str, Any], KeyPath]]:
-        """Each table under a key, which may be one or an array of them, with its path."""
-        given = parent.get(key, [])
-        if isinstance(given, dict):
-            yield given, (*path, key)
-        elif isinstance(given, list) and all(isinstance(table, dict) for table in given):
-            for at, table in enumerate(given):
-                yield table, (*path, key, at)
+    def tables(self, key: str) -> Iterator[Table]:
+        """Yield each table under a key, which may be one or an array of them."""
+        found = self.values.get(key, [])
+        if isinstance(found, dict):
+            yield self._below(found, key)
+        elif isinstance(found, list) and all(isinstance(one, dict) for one in found):
+            for at, one in enumerate(found):
+                yield self._below(one, key, at)
         else:
-            self.problem((*path, key), f"expected tables: [[{'.'.join(map(str, (*path, key)))}]]")
+            path = ".".join(map(str, (*self.path, key)))
+            self.problem(f"expected tables: [[{path}]]", key)
 
-    def value(self, path: KeyPath, reader: Reader, value: object) -> Any:
-        """Read a value; None, and a problem, where it does not fit."""
-        try:
-            return reader(value)
-        except ValidationError as error:
-            self.problem(path, str(error))
-            return None
-
-    def fields(
-        self,
-        table: Mapping[str, object],
-        path: KeyPath,
-        readers: Mapping[str, Reader],
-        apart: Iterable[str] = (),
-    ) -> dict[str, Any]:
-        """The values that are there and fit; what is `apart` is known too, and read elsewhere."""
-        known = (*readers, *apart)
+    def fields(self, readers: Mapping[str, Reader], apart: Collection[str] = ()) -> dict[str, Any]:
+        """Read the values that fit; keys in `apart` are known too, and read elsewhere."""
         fit: dict[str, Any] = {}
-        for key, value in table.items():
+        for key, value in self.values.items():
             if key in readers:
                 try:
                     fit[key] = readers[key](value)
-                except ValidationError as error:
-                    self.problem((*path, key), str(error))
-            elif key not in known:
-                self.problem((*path, key), f"unknown key{self._hint(key, path, known)}")
+                except ValueError as error:
+                    self.problem(printable(str(error)), key)
+            elif key not in apart:
+                hint = self._hint(key, self.path, (*readers, *apart))
+                self.problem(f"unknown key{hint}", key)
         return fit
 
-    def mapping(self, table: Mapping[str, object], path: KeyPath, reader: Reader) -> dict[str, Any]:
-        """The values of a table whose keys are a person's own: each is read alike."""
-        return self.fields(table, path, dict.fromkeys(table, reader))
+    def mapping(
+        self, reader: Reader, name_reader: Callable[[Any], object] | None = None
+    ) -> dict[str, Any]:
+        """Read a table whose keys are names of the user's own."""
+        if name_reader is not None:
+            self._below({name: name for name in self.values}).mapping(name_reader)
+        return self.fields(dict.fromkeys(self.values, reader))
+
+    def items(self, key: str, expected: str) -> Table:
+        """Return the array under a key as a table by index; an empty one if it is no array."""
+        found = self.values.get(key, [])
+        if not isinstance(found, list):
+            self.problem(f"expected an array of {expected}, not {shown(found)}", key)
+            found = []
+        return self._below(dict(enumerate(found)), key)
 
     def fit(
         self,
-        record: type,
-        table: Mapping[str, object],
-        path: KeyPath,
-        more: Mapping[str, Reader] | None = None,
-        apart: Iterable[str] = (),
+        record: type[Struct],
+        readers: Mapping[str, Reader] | None = None,
+        apart: Collection[str] = (),
     ) -> dict[str, Any]:
-        """The values of a record's keys that are there and fit, and of `more`, with the records of
-        tables in it.
+        """Read the values of a record's keys that fit, and its tables.
+
+        `readers` and `apart` add keys. A record's own `check(table, fit)` adds problems, or values.
         """
         keys = record_keys(record)
-        fit = self.fields(
-            table, path, {**keys.readers, **(more or {})}, (*keys.tables, *keys.apart, *apart)
-        )
-        for key, inner in keys.tables.items():
-            if key in table:
-                fit[key] = self.record(inner, self.table(table, path, key), (*path, key))
+        fit = self.fields({**keys.readers, **(readers or {})}, (*keys.tables, *keys.apart, *apart))
+        for key, read in keys.tables.items():
+            if key in self.values:
+                fit[key] = read(self, key)
+        for part in (record, *keys.same.values()):
+            if check := getattr(part, "check", None):
+                check(self, fit)
         return fit
 
-    def record(
-        self,
-        record: type[T],
-        table: Mapping[str, object],
-        path: KeyPath,
-        check: Check | None = None,
-    ) -> T | None:
-        """The record that a table makes; None, and a problem, where a key without a default is
-        missing or unfit.
-        """
-        fit = self.fit(record, table, path)
-        if check is not None:
-            check(fit)
-        return (
-            build(record, fit)
-            if self.has(table, path, fit, record_keys(cast("type", record)).required)
-            else None
-        )
+    def record(self, record: type[T], **more: Any) -> T | None:
+        """Read this table's record; None if a required key is missing or does not fit.
 
-    def has(
-        self,
-        table: Mapping[str, object],
-        path: KeyPath,
-        fit: Mapping[str, Any],
-        keys: Iterable[str],
-    ) -> bool:
-        """Whether all of the keys were read; a problem for each that is missing."""
+        `more` are fields that are not in the file.
+        """
+        fit = self.fit(record)
+        return build(record, fit, **more) if self.has(fit, *record_keys(record).required) else None
+
+    def has(self, fit: Mapping[str, Any], *keys: str) -> bool:
+        """Return whether all of the keys were read; add a problem for each that is missing."""
         for key in keys:
-            if key not in table:
-                self.problem(path, f"{key} = … is missing")
+            if key not in self.values:
+                self.problem(f"{key} = … is missing")
         return all(key in fit for key in keys)
+
+    def _below(self, values: Mapping[Any, Any], *key: str | int) -> Table:
+        table = copy(self)
+        table.values, table.path = values, (*self.path, *key)
+        return table
 
 
 class RecordKeys(Struct, frozen=True):
-    """The keys of a record: with a reader, with a record of their own, and read apart; `required`
-    have no default.
+    """Keys of a record: `readers` of values, readers of `tables`, keys read `apart`, keys in the
+    `same` table by the field of their record; `required` have no default.
     """
 
-    readers: Mapping[str, Reader]
-    tables: Mapping[str, type]
-    apart: tuple[str, ...]
-    required: tuple[str, ...]
+    readers: dict[str, Reader]
+    tables: dict[str, Callable[[Table, str], Any]]
+    apart: list[str]
+    same: dict[str, type[Struct]]
+    required: list[str]
 
 
 @cache
-def record_keys(record: Any) -> RecordKeys:
-    """The keys that the fields of a record declare."""
-    readers: dict[str, Reader] = {}
-    tables: dict[str, type] = {}
-    apart: list[str] = []
-    required: list[str] = []
+def record_keys(record: type[Struct]) -> RecordKeys:
+    """Return the keys that the fields of a record declare."""
+    keys = RecordKeys({}, {}, [], {}, [])
     for field in fields(record):
-        match declared(field):
-            case None:
-                continue
-            case SameTable(only):
-                inner = record_keys(_field_record(field))
-                readers |= {
-                    key: read for key, read in inner.readers.items() if not only or key in only
-                }
-                tables |= inner.tables
-                required += inner.required
-            case Key.TABLE:
-                tables[field.name] = _field_record(field)
-            case Key.APART:
-                apart.append(field.name)
-            case reader:
-                readers[field.name] = reader
-                if field.default is NODEFAULT and field.default_factory is NODEFAULT:
-                    required.append(field.name)
-    return RecordKeys(readers, tables, tuple(apart), tuple(required))
+        mark = _mark(field.type)
+        if isinstance(mark, SameTable):
+            keys.same[field.name] = inner = field.type.__origin__
+            found = record_keys(inner)
+            only = mark.only or found.readers
+            keys.readers.update({key: found.readers[key] for key in only})
+            keys.tables.update(found.tables)
+            keys.required.extend(found.required)
+        elif mark is Key.APART:
+            keys.apart.append(field.name)
+        elif callable(mark):
+            keys.readers[field.name] = mark
+            if field.required:
+                keys.required.append(field.name)
+        elif mark is None and (read := _table_reader(field.type)):
+            keys.tables[field.name] = read
+    return keys
+
+
+def _table_reader(kind: Any) -> Callable[[Table, str], Any] | None:
+    """Return the reader of a field's table or tables, by its type; None for another type."""
+    first, *others = get_args(kind) or (kind,)
+    if get_origin(kind) is Mapping and callable(reader := _mark(others[0])):
+        return lambda table, key: table.table(key).mapping(reader, _mark(first))
+    if not (isinstance(first, type) and issubclass(first, Struct)):
+        return None
+    if others == [...]:
+        return lambda table, key: tuple(
+            found for one in table.tables(key) if (found := one.record(first)) is not None
+        )
+    return lambda table, key: table.table(key).record(first)
+
+
+def _mark(kind: Any) -> Any:
+    """Return the reader in an annotation, or what is in its place; None for none."""
+    return getattr(kind, "__metadata__", (None,))[0]
 
 
 def build(record: type[T], fit: Mapping[str, Any], **more: Any) -> T:
-    """A record of values by key; `more` are fields that are none of the file's, or were read
-    apart.
+    """Build a record of values by key.
+
+    `more` are fields that are not in the file or were read apart.
     """
-    values = dict(more)
-    for field in fields(record):  # type: ignore[arg-type]
-        if isinstance(declared(field), SameTable):
-            values[field.name] = build(_field_record(field), fit)
-        elif field.name in fit and declared(field) is not None:
-            values[field.name] = fit[field.name]
-    return record(**values)
-
-
-def declared(field: FieldInfo) -> Any:
-    """The reader of a field, or what stands in its place; None where it is none of the file's."""
-    return getattr(field.type, "__metadata__", (None,))[0]
-
-
-def _field_record(field: FieldInfo) -> Any:
-    """The record that a field holds, or may hold."""
-    kind = field.type.__origin__
-    return next(iter(get_args(kind)), kind)
+    own = {name: fit[name] for name in record.__struct_fields__ if name in fit}
+    same = {field: build(inner, fit) for field, inner in record_keys(record).same.items()}
+    return record(**own | same | more)

@@ -16,12 +16,11 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _SHOWN_CHARACTERS = 40
 _LISTED_PROBLEMS = 20
 _LARGEST_SHOWN_NUMBER = 10**15
-NEXT_STEP = "`hpcdash config example` prints a file with every key explained."
 
 
 class Problem(Struct, frozen=True):
-    """One thing wrong: `line` is 1-based (None: no line is to blame), `key` the dotted path ('':
-    the whole file).
+    """Problem of a file: `line` is 1-based (None: of no line), `key` the dotted path ('': of the
+    whole file).
     """
 
     line: int | None
@@ -30,46 +29,47 @@ class Problem(Struct, frozen=True):
 
 
 class ConfigProblems(ConfigError):
-    """All that is wrong with one file, in its order; as a ConfigError it stands at the first."""
+    """All problems of one file, in its order; as a ConfigError it has the place of the first."""
 
-    def __init__(self, file: str, problems: Sequence[Problem]) -> None:
-        first = problems[0]
-        listed = [
-            first.message,
-            *(str(_single(file, other)) for other in problems[1:_LISTED_PROBLEMS]),
-        ]
+    def __init__(
+        self,
+        file: str,
+        problems: Sequence[Problem],
+        next_step: str = "`hpcdash config example` prints a file with every key explained.",
+    ) -> None:
+        first, *others = problems
+        listed = [first.message]
+        for other in others[: _LISTED_PROBLEMS - 1]:
+            error = ConfigError(other.message, file=file, line=other.line, key=other.key)
+            listed.append(str(error))
         if len(problems) > _LISTED_PROBLEMS:
             listed.append(f"… and {len(problems) - _LISTED_PROBLEMS} more")
-        super().__init__("\n".join(listed), NEXT_STEP, file=file, line=first.line, key=first.key)
+        super().__init__("\n".join(listed), next_step, file=file, line=first.line, key=first.key)
         self.problems = tuple(problems)
 
 
-def _single(file: str, problem: Problem) -> ConfigError:
-    return ConfigError(problem.message, file=file, line=problem.line, key=problem.key)
-
-
 def printable(text: str) -> str:
-    r"""Text on one line, with every character that does not print as a \u escape."""
-    return "".join(char if char.isprintable() else _escape(char) for char in text)
+    r"""Return a text on one line, with a \u escape for every character that does not print."""
 
+    def escape(char: str) -> str:
+        number = ord(char)
+        return f"\\u{number:04X}" if number < 0x10000 else f"\\U{number:08X}"
 
-def _escape(char: str) -> str:
-    number = ord(char)
-    return f"\\u{number:04X}" if number < 0x10000 else f"\\U{number:08X}"
+    return "".join(char if char.isprintable() else escape(char) for char in text)
 
 
 def quoted(text: str) -> str:
-    """A TOML basic string that reads back as `text` (which holds no lone surrogate)."""
+    """Return a TOML basic string that reads back as `text`, which has no lone surrogate."""
     return printable(json.dumps(text, ensure_ascii=False))
 
 
 def key_text(key: str) -> str:
-    """A key as TOML writes it: bare where that is possible."""
+    """Return a key as TOML writes it: bare if possible."""
     return key if _BARE_KEY.fullmatch(key) else quoted(key)
 
 
 def dotted(path: KeyPath) -> str:
-    """A path as a person writes it: `clusters.juno.port`, `ui.columns.jobs[2]`."""
+    """Return the text of a path: `clusters.juno.port`, `ui.columns.jobs[2]`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -96,6 +96,6 @@ def shown(value: object) -> str:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """`; did you mean "port"?` for the choice nearest to a word, or ''."""
+    """Return `; did you mean "port"?` for the choice nearest to a word; '' for none."""
     near = difflib.get_close_matches(word[:_SHOWN_CHARACTERS], sorted(choices), n=1)
     return f"; did you mean {quoted(near[0])}?" if near else ""

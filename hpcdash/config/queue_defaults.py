@@ -15,104 +15,72 @@ _DEFAULTS = Request()
 
 
 class Pool(Struct, frozen=True):
-    """A queue as far as the choice goes."""
+    """Queue to choose from."""
 
     name: str
     is_default: bool = False
     has_gpus: bool = False
 
 
-class DefaultPools(Struct, frozen=True):
-    """The queue of trainings and that of all else; None where a cluster has no queue."""
-
-    compute: str | None
-    aux: str | None
-
-
-def default_pools(pools: Sequence[Pool]) -> DefaultPools:
-    """aux: the default queue, else the first; compute: the default one if it has GPUs, else the
-    first that has some, else aux.
-    """
-    aux = next((pool for pool in pools if pool.is_default), pools[0] if pools else None)
-    with_gpus = [pool for pool in pools if pool.has_gpus]
-    compute = (
-        aux if aux is not None and (aux.has_gpus or not with_gpus) else next(iter(with_gpus), aux)
-    )
-    return DefaultPools(compute.name if compute else None, aux.name if aux else None)
-
-
-def overridden(
-    common: Mapping[str, object], queue_defaults: Mapping[str, Mapping[str, object]], queue: str
-) -> dict[str, object]:
+def merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a queue: its own over the common ones.
 
-    Its lists come after the common lists, its tables over the common tables. Names of queues match
-    in upper and lower case alike.
+    Its lists come after the common lists, its tables over the common tables.
     """
     result = dict(common)
-    for name, own in queue_defaults.items():
-        if name.casefold() != queue.casefold():
-            continue
-        for key, value in own.items():
-            result[key] = _added(result.get(key), value)
+    for key, value in own.items():
+        if isinstance(value, tuple):
+            result[key] = (*common.get(key, ()), *value)
+        elif isinstance(value, Mapping):
+            result[key] = {**common.get(key, {}), **value}
+        else:
+            result[key] = value
     return result
-
-
-def _added(before: object, value: object) -> object:
-    if isinstance(before, list) and isinstance(value, list):
-        return [*before, *value]
-    if isinstance(before, tuple) and isinstance(value, tuple):
-        return (*before, *value)
-    if isinstance(before, Mapping) and isinstance(value, Mapping):
-        return {**before, **value}
-    return value
 
 
 def with_queue_defaults(
     request: Request, queues: Mapping[str, Mapping[str, object]], pools: Sequence[Pool]
 ) -> Request:
-    """The request with a queue where it names none, and with what `queues` say of its queue.
+    """Return the request with a queue, and with the settings of that queue.
 
-    `queues` are [launch.queues.NAME] by the fields of Request and Site, as LaunchSettings has them;
-    names match in upper and lower case alike. A scalar counts where the request says nothing, and
-    over what the site says of all; lists go before the request's own, tables (environment) below
-    it. `pools` are the cluster's queues in its order; none: nothing is known of them, and the queue
-    stays as it is. What is asked for as no kind of slot is what the site says (its slot_type),
-    where it says one.
+    `queues` are [launch.queues.NAME] by the fields of Request and Site, as in LaunchSettings; the
+    case of names does not matter. A single value applies if the request sets none, and takes the
+    place of the site's; lists go before the request's own, and its environment overrides the
+    queue's. `pools` are the cluster's queues in its order; if they are unknown (empty), the queue
+    stays as it is. A request without a slot_type has the site's.
     """
-    if not request.queue:
-        request = replace(request, queue=_default_queue(request, pools))
-    own = overridden({}, queues, request.queue)
-    in_site = {
-        key: value for key, value in own.items() if key in _SITE_FIELDS and _is_unset(request, key)
-    }
-    in_request = {key: value for key, value in own.items() if key not in _SITE_FIELDS}
-    filled: dict[str, Any] = {}
-    for key, value in in_request.items():
+    queue = request.queue or _default_queue(request, pools)
+    site: dict[str, Any] = {}
+    filled: dict[str, Any] = {"queue": queue}
+    own = {name.casefold(): values for name, values in queues.items()}.get(queue.casefold(), {})
+    for key, value in own.items():
+        if key in _SITE_FIELDS:
+            if SITE_SAID + key not in request.said:
+                site[key] = value
+            continue
         requested = getattr(request, key)
         if isinstance(value, Mapping):
             filled[key] = {**value, **requested}
-        elif isinstance(value, tuple | list):
+        elif isinstance(value, tuple):
             filled[key] = (*value, *(item for item in requested if item not in value))
         elif key not in request.said and requested == getattr(_DEFAULTS, key):
             filled[key] = value
-    site: dict[str, Any] = in_site
-    filled = {**filled, "site": replace(request.site, **site)}
-    slot_type = filled.get("slot_type") or request.slot_type or request.site.slot_type
-    return replace(request, **{**filled, "slot_type": slot_type})
+    filled["site"] = replace(request.site, **site)
+    filled["slot_type"] = filled.get("slot_type") or request.slot_type or request.site.slot_type
+    return replace(request, **filled)
 
 
 def _default_queue(request: Request, pools: Sequence[Pool]) -> str:
-    """Return the site's queue, else compute for GPUs, aux without.
+    """Return the site's queue for such requests, else the cluster's; '' if it has none.
 
-    '' where a cluster has no queue.
+    The cluster's is its default queue or the first; for GPUs, if that has none, the first that has.
     """
-    chosen = default_pools(pools)
     slot_type = request.slot_type or request.site.slot_type
     wants_gpus = request.slots > 0 and slot_type is not SlotType.CPU
-    named = request.site.default_gpu_queue if wants_gpus else request.site.default_cpu_queue
-    return named or (chosen.compute if wants_gpus else chosen.aux) or ""
-
-
-def _is_unset(request: Request, key: str) -> bool:
-    return SITE_SAID + key not in request.said
+    site = request.site
+    if named := site.default_gpu_queue if wants_gpus else site.default_cpu_queue:
+        return named
+    by_default = sorted(pools, key=lambda pool: not pool.is_default)
+    with_gpus = [pool for pool in by_default if pool.has_gpus]
+    suitable = with_gpus if wants_gpus and with_gpus else by_default
+    return suitable[0].name if suitable else ""

@@ -1,4 +1,4 @@
-"""Finds, reads and checks the configuration file."""
+"""Reader of the configuration file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import platformdirs
-from msgspec.structs import replace
 
 from hpcdash.config.document import decode, parse_document, read_bytes, shown_path
-from hpcdash.config.locate import find_line, key_lines
-from hpcdash.config.problems import ConfigProblems, KeyPath, Problem, dotted
+from hpcdash.config.locate import located
+from hpcdash.config.problems import ConfigProblems, KeyPath
 from hpcdash.config.settings import Settings, read_settings
 from hpcdash.errors import ConfigError, UsageError
 from hpcdash.private_files import find_weak_spot, is_private_group
@@ -23,10 +22,10 @@ Check = Callable[[Settings], Iterable[tuple[KeyPath, str]]]
 
 
 def config_path(explicit: Path | None = None) -> tuple[Path, bool]:
-    """Return the file to read and whether it was named, so must exist.
+    """Return the file to read, and whether it was named and so must exist.
 
-    That is `explicit`, else $HPCDASH_CONFIG, else config.toml in the user's configuration folder
-    (XDG_CONFIG_HOME).
+    The file is `explicit`, else $HPCDASH_CONFIG, else config.toml in the user's configuration
+    folder (XDG_CONFIG_HOME).
     """
     if explicit is not None:
         return explicit, True
@@ -37,9 +36,9 @@ def config_path(explicit: Path | None = None) -> tuple[Path, bool]:
 
 
 def path_variable(name: str) -> Path | None:
-    """The path that an environment variable names; None where it is not set.
+    """Return the path that an environment variable names; None if it is not set.
 
-    Raises UsageError where it is empty.
+    Raises UsageError if it is empty.
     """
     named = os.environ.get(name)
     if named is None:
@@ -73,51 +72,40 @@ def load_settings(
                 file=shown_path(file),
             )
         return Settings()
-    require_unwritable_by_others(file)
-    if must_exist:
-        # Only someone who controls the home could replace the usual file.
-        _refuse_replaceable(file)
-    settings = settings_from_text(
-        decode(raw, shown_path(file)), file, action_names=action_names, check=check
-    )
-    return _as_the_sites(settings) if _is_the_sites(file) else settings
+    is_sites = _check_owners(file)
+    # Only someone who controls the home could replace the usual file.
+    spot = find_weak_spot(file.absolute()) if must_exist else None
+    # The owner of a folder above may maintain the site's software, and root's group is root's.
+    if spot is not None and not spot.owner and spot.group != "root":
+        raise ConfigError(
+            f"{spot.message}, and so others could replace it: it decides what hpcdash runs",
+            f"Run: chmod go-w {shown_path(Path(spot.path))}, or keep it below your home.",
+            file=shown_path(file),
+        )
+    text = decode(raw, shown_path(file))
+    return settings_from_text(text, file, action_names=action_names, check=check, is_sites=is_sites)
 
 
-def _is_the_sites(file: Path) -> bool:
-    try:
-        return file.stat().st_uid == 0 != os.geteuid()
-    except OSError:
-        return False
+def _check_owners(file: Path) -> bool:
+    """Return whether a file is the site's: root's, and not one's own.
 
-
-def _as_the_sites(settings: Settings) -> Settings:
-    clusters = {
-        name: replace(cluster, launch=replace(cluster.launch, is_sites=True))
-        for name, cluster in settings.clusters.items()
-    }
-    return replace(settings, launch=replace(settings.launch, is_sites=True), clusters=clusters)
-
-
-def require_unwritable_by_others(file: Path) -> None:
-    """Raise ConfigError where another user but root could change or replace a file.
-
-    Checked are the file and its folder, and of a symbolic link the link's own folder too. A folder
-    like /tmp, where each may only replace their own files, is accepted, and so is a group without
-    other members.
+    Raises ConfigError if a user other than root could change or replace it. Checked are the file
+    and its folder, and of a symbolic link the link's own folder too. A folder like /tmp, where each
+    may only replace their own files, is accepted, and so is a group without other members.
     """
     target = Path(os.path.realpath(file))
     places = {file.absolute().parent: True, target.parent: True, target: False}
     try:
         found = {file: file.lstat(), **{place: place.stat() for place in places}}
     except OSError:
-        return
+        return False
     for place, status in found.items():
         named = shown_path(place)
         if status.st_uid not in (os.geteuid(), 0):
             raise ConfigError(
                 f"{named} is not yours: whoever owns it decides what hpcdash runs",
                 f"chown it to yourself, or --config names a file of your own. `ls -ld {named}` "
-                f"shows its owner.",
+                "shows its owner.",
                 file=shown_path(file),
             )
         if stat.S_ISLNK(status.st_mode) or (places.get(place) and status.st_mode & stat.S_ISVTX):
@@ -126,22 +114,11 @@ def require_unwritable_by_others(file: Path) -> None:
         if status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and is_shared):
             raise ConfigError(
                 f"others can write {'it' if place == file else named}, and so decide what hpcdash "
-                f"runs",
+                "runs",
                 f"Run: chmod go-w {named}",
                 file=shown_path(file),
             )
-
-
-def _refuse_replaceable(file: Path) -> None:
-    """Raises ConfigError where others could put another file in its place from further up."""
-    spot = find_weak_spot(file.absolute())
-    # The owner of a folder above may maintain the site's software, and root's group is root's.
-    if spot is not None and not spot.owner and spot.group != "root":
-        raise ConfigError(
-            f"{spot.words}, and so others could replace it: it decides what hpcdash runs",
-            f"Run: chmod go-w {shown_path(Path(spot.path))}, or keep it below your home.",
-            file=shown_path(file),
-        )
+    return found[target].st_uid == 0 != os.geteuid()
 
 
 def settings_from_text(
@@ -150,19 +127,17 @@ def settings_from_text(
     *,
     action_names: Collection[str] | None = None,
     check: Check | None = None,
+    is_sites: bool = False,
 ) -> Settings:
-    """Settings of a TOML text; `file` is where it came from. Raises ConfigProblems."""
+    """Read the settings of a TOML text; raises ConfigProblems.
+
+    `file` is where it came from, `is_sites` whether the site wrote it.
+    """
     named = shown_path(file)
     document = parse_document(text, named)
-    settings, problems = read_settings(document, file, action_names)
+    settings, problems = read_settings(document, file, action_names, is_sites=is_sites)
     if not problems and check is not None:
         problems = list(check(settings))
     if problems:
-        raise ConfigProblems(named, _in_order(text, problems))
+        raise ConfigProblems(named, located(text, problems))
     return settings
-
-
-def _in_order(text: str, problems: list[tuple[KeyPath, str]]) -> list[Problem]:
-    lines = key_lines(text)
-    placed = [Problem(find_line(lines, path), dotted(path), message) for path, message in problems]
-    return sorted(placed, key=lambda problem: problem.line or 0)

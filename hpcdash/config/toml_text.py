@@ -1,33 +1,28 @@
-"""Writes TOML with tomlkit, and hides secrets in it. Imports tomlkit when it writes."""
+"""Writer of TOML, which can hide secrets."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime, time
+from typing import Any
 
 from hpcdash.config.problems import key_text, quoted
 from hpcdash.domain.request import NOT_KEPT, is_secret, without_secret_values
 
-if TYPE_CHECKING:
-    from tomlkit.items import Item, Key, Table
-
 
 def format_toml(document: Mapping[str, Any]) -> str:
-    """A document as TOML, in its order: plain keys first, then a [table] for each mapping.
+    """Return a document as TOML, in its order: plain keys first, then a [table] for each mapping.
 
-    A text of several lines stands between three quotes; mappings in a table or an array stand on
-    one line. Whatever does not print is escaped. Raises tomlkit's TOMLKitError for a value that
-    TOML has not.
+    A text of several lines is between three quotes; mappings in a table or an array are on one
+    line. Characters that do not print are escaped. Raises TypeError for a value of another type.
     """
-    import tomlkit
-
-    root = tomlkit.document()
-    for key, value in sorted(document.items(), key=lambda pair: isinstance(pair[1], Mapping)):
-        root.append(
-            _key(key), _table(value) if isinstance(value, Mapping) else _item(value, in_lines=True)
-        )
-    return tomlkit.dumps(root)
+    plain = {key: value for key, value in document.items() if not isinstance(value, Mapping)}
+    blocks = [_lines(plain)] if plain else []
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            blocks += _table_blocks(key_text(key), value)
+    return "\n".join(blocks)
 
 
 def without_secrets(text: str) -> str:
@@ -47,58 +42,46 @@ def without_secrets(text: str) -> str:
     return format_toml(hidden) if hidden != document else text
 
 
-def add_inline(table: Any, values: Mapping[str, Any]) -> None:
-    """Append keys to a table of tomlkit's, mappings on one line each."""
-    for key, value in values.items():
-        table.append(_key(key), _item(value))
+def format_pair(key: str, value: Any, *, in_lines: bool = False) -> str:
+    """Return `key = value`; with `in_lines`, a text of several lines is written as such."""
+    if in_lines and isinstance(value, str) and "\n" in value:
+        # Of three quotes the last is escaped, and one at the end.
+        lines = [quoted(line)[1:-1].replace('\\"', '"') for line in value.split("\n")]
+        body = "\n".join(lines).replace('""', '"\\"')
+        body = f'{body[:-1]}\\"' if body.endswith('"') else body
+        return f'{key_text(key)} = """\n{body}"""'
+    return f"{key_text(key)} = {_format_value(value)}"
 
 
-def _table(values: Mapping[str, Any]) -> Table:
-    import tomlkit
-
-    holds_tables = bool(values) and all(isinstance(value, Mapping) for value in values.values())
-    table = tomlkit.table(is_super_table=holds_tables)
-    for key, value in values.items():
-        table.append(_key(key), _table(value) if holds_tables else _item(value, in_lines=True))
-    return table
-
-
-def _key(key: str) -> Key:
-    from tomlkit.items import SingleKey
-
-    return SingleKey(key, original=key_text(key))
+def _table_blocks(name: str, table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the [table] of a mapping, or of each mapping in it if it has nothing else."""
+    if table and all(isinstance(value, Mapping) for value in table.values()):
+        for key, value in table.items():
+            yield from _table_blocks(f"{name}.{key_text(key)}", value)
+    else:
+        yield f"[{name}]\n{_lines(table)}"
 
 
-def _item(value: Any, *, in_lines: bool = False) -> Item:
-    import tomlkit
-    from tomlkit.items import Array, Integer, String, StringType, Trivia, Whitespace
-
-    if isinstance(value, str):
-        # tomlkit escapes control characters alone, and in a time that grows with the square of the
-        # length.
-        if in_lines and "\n" in value:
-            return String(StringType.MLB, value, "\n" + _lines(value), Trivia())
-        return String(StringType.SLB, value, quoted(value)[1:-1], Trivia())
-    if isinstance(value, Mapping):
-        table = tomlkit.inline_table()
-        add_inline(table, value)
-        return table
-    if isinstance(value, list | tuple):
-        # Appended one by one they would be renumbered each time.
-        parts = [part for item in value for part in (Whitespace(","), Whitespace(" "), _item(item))]
-        return Array(parts[2:], Trivia())
-    if isinstance(value, int) and value >= 1 << 64:
-        # Python refuses to print an integer of more than 4300 digits, which TOML may have written
-        # so.
-        return Integer(value, Trivia(), hex(value))
-    item: Item = tomlkit.item(value)
-    return item
+def _lines(pairs: Mapping[str, Any]) -> str:
+    return "".join(f"{format_pair(key, value, in_lines=True)}\n" for key, value in pairs.items())
 
 
-def _lines(text: str) -> str:
-    """Lines as they stand between three quotes: of three quotes the last is escaped, and one at the
-    end.
-    """
-    lines = [quoted(line)[1:-1].replace('\\"', '"') for line in text.split("\n")]
-    body = "\n".join(lines).replace('""', '"\\"')
-    return f'{body[:-1]}\\"' if body.endswith('"') else body
+def _format_value(value: Any) -> str:
+    match value:
+        case str():
+            return quoted(value)
+        case bool():
+            return str(value).lower()
+        case int():
+            # Python refuses to print an integer of more than 4300 digits, which TOML may have
+            # written so.
+            return hex(value) if value >= 1 << 64 else str(value)
+        case float():
+            return str(value)
+        case datetime() | date() | time():
+            return value.isoformat()
+        case Mapping():
+            return f"{{{', '.join(format_pair(key, inner) for key, inner in value.items())}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_format_value, value))}]"
+    raise TypeError(f"TOML has no {type(value).__name__}")

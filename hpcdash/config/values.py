@@ -1,21 +1,24 @@
-"""Readers: one value of a TOML document in, a checked value or ValidationError out."""
+"""Readers of TOML values: each returns a checked value or raises ValueError."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from datetime import datetime, time, tzinfo
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
 
-from hpcdash.config.destination import USER_NAME, SshDestination, parse_ssh_destination
-from hpcdash.config.model import Reader, ValidationError
+from hpcdash.config.destination import USER_NAME, parse_ssh_destination
+from hpcdash.config.model import Reader
 from hpcdash.config.problems import did_you_mean, printable, quoted, shown
 from hpcdash.domain.alerts import Severity
 from hpcdash.domain.units import DAY, parse_duration, parse_memory
 from hpcdash.errors import ConfigError
 
+T = TypeVar("T")
+# The word of run_as that stands for the cluster's own `user`.
+THE_USER = "user"
 _MAX_TEXT_CHARACTERS = 4096
 _LONGEST_SECONDS = 3650.0 * DAY
 _LARGEST_COUNT = 10**18
@@ -23,89 +26,110 @@ _KEY_PRESS = re.compile(r"(?:(?:ctrl|alt|shift|super|hyper|meta)\+)*(?:[a-z][a-z
 
 
 def flag(value: object) -> bool:
-    """true or false."""
+    """Read true or false."""
     if not isinstance(value, bool):
-        raise ValidationError(f"expected true or false, not {shown(value)}")
+        raise ValueError(f"expected true or false, not {shown(value)}")
     return value
 
 
 def parse_line_text(value: object) -> str:
-    """Text on one line that shows something."""
+    """Read a text on one line that is not blank."""
     if not isinstance(value, str):
-        raise ValidationError(f"expected text in quotes, not {shown(value)}")
+        raise ValueError(f"expected text in quotes, not {shown(value)}")
     if not value.strip():
-        raise ValidationError("expected text, not an empty string")
+        raise ValueError("expected text, not an empty string")
     if len(value) > _MAX_TEXT_CHARACTERS:
-        raise ValidationError(f"too long: at most {_MAX_TEXT_CHARACTERS} characters")
+        raise ValueError(f"too long: at most {_MAX_TEXT_CHARACTERS} characters")
     if printable(value) != value:
-        raise ValidationError(
-            "holds a character that does not print (a line break, a tab, a control character)"
+        raise ValueError(
+            "contains a character that does not print (a line break, a tab, a control character)"
         )
     return value
 
 
+def line(parse: Callable[[str], T], problem: str = "") -> Callable[[object], T]:
+    """Return a reader of a line of text that `parse` takes; `problem` precedes its errors, with {}
+    for the text.
+    """
+
+    def read(value: object) -> T:
+        text = parse_line_text(value)
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ValueError(f"{problem.format(shown(text))}{error}") from None
+
+    return read
+
+
+def line_like(fits: Callable[[str], object], problem: str) -> Callable[[object], str]:
+    """Return a reader of a line of text that fits; `problem` is the error for another text, {}."""
+
+    def check(text: str) -> str:
+        if not fits(text):
+            raise ValueError(problem.format(shown(text)))
+        return text
+
+    return line(check)
+
+
 def number(value: object, smallest: float, largest: float, unit: str = "", why: str = "") -> float:
-    """A finite number in a range, both ends included."""
+    """Read a finite number in a range, both ends included."""
+    named = f" {unit}" if unit else ""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValidationError(
-            f"expected a number{f' of {unit}' if unit else ''}, not {shown(value)}"
-        )
+        raise ValueError(f"expected a number{' of' if unit else ''}{named}, not {shown(value)}")
     if not smallest <= value <= largest:
-        raise ValidationError(
-            f"expected {smallest:g} to {largest:g}{f' {unit}' if unit else ''}{why}, not "
-            f"{shown(value)}"
-        )
+        raise ValueError(f"expected {smallest:g} to {largest:g}{named}{why}, not {shown(value)}")
     return float(value)
 
 
 def in_range(smallest: float, largest: float, unit: str = "", why: str = "") -> Reader:
-    """A reader of a number in a range."""
+    """Return a reader of a number in a range."""
     return partial(number, smallest=smallest, largest=largest, unit=unit, why=why)
 
 
 def whole_in_range(smallest: int, largest: int, unit: str) -> Reader:
-    """A reader of a number in a range that is whole, 30.0 too."""
+    """Return a reader of a number in a range that is whole, 30.0 too."""
 
     def read(value: object) -> int:
         found = number(value, smallest, largest, unit)
         if not found.is_integer():
-            raise ValidationError(f"expected a whole number, not {shown(value)}")
+            raise ValueError(f"expected a whole number, not {shown(value)}")
         return int(found)
 
     return read
 
 
+def seconds_in_range(smallest: float, largest: float, why: str = "") -> Reader:
+    """Return a reader of a number of seconds in a range, or of text with a unit."""
+    return lambda value: number(seconds(value), smallest, largest, "seconds", why)
+
+
 def whole(value: object, smallest: int, largest: int) -> int:
-    """A whole number in a range, both ends included."""
+    """Read a whole number in a range, both ends included."""
     if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
-        raise ValidationError(
+        raise ValueError(
             f"expected a whole number from {smallest} to {largest}, not {shown(value)}"
         )
     return value
 
 
 def count(value: object, smallest: int = 0) -> int:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or not smallest <= value <= _LARGEST_COUNT
-    ):
-        raise ValidationError(f"expected a whole number of at least {smallest}, not {shown(value)}")
-    return value
-
-
-def counted(value: object) -> int:
-    """One at least."""
-    return count(value, 1)
+    try:
+        return whole(value, smallest, _LARGEST_COUNT)
+    except ValueError:
+        raise ValueError(
+            f"expected a whole number of at least {smallest}, not {shown(value)}"
+        ) from None
 
 
 def one_of(*choices: str) -> Callable[[object], str]:
-    """A reader of one word out of several."""
+    """Return a reader of one word out of several."""
 
     def read(value: object) -> str:
         if not isinstance(value, str) or value not in choices:
             hint = did_you_mean(value, choices) if isinstance(value, str) else ""
-            raise ValidationError(
+            raise ValueError(
                 f"expected {', '.join(map(quoted, choices))}, not {shown(value)}{hint}"
             )
         return value
@@ -113,18 +137,25 @@ def one_of(*choices: str) -> Callable[[object], str]:
     return read
 
 
-def ssh_destination(value: object) -> SshDestination:
-    """`[user@]host[:port]`."""
-    try:
-        return parse_ssh_destination(parse_line_text(value))
-    except ValidationError:
-        raise
-    except ValueError as error:
-        raise ValidationError(f"{shown(value)} is not an ssh destination: {error}") from None
+def nonempty_array(read: Callable[[object], T], expected: str) -> Callable[[object], tuple[T, ...]]:
+    """Return a reader of an array of `expected`, one at least."""
+
+    def read_all(value: object) -> tuple[T, ...]:
+        if not isinstance(value, list) or not value:
+            found = "an empty one" if value == [] else shown(value)
+            raise ValueError(f"expected an array of {expected}, not {found}")
+        return tuple(map(read, value))
+
+    return read_all
+
+
+def choice_list(*choices: str) -> Callable[[object], tuple[str, ...]]:
+    """Return a reader of an array of some of the words, one at least."""
+    return nonempty_array(one_of(*choices), ", ".join(choices))
 
 
 def http_url(value: object) -> str:
-    """The URL of a server: http or https, a host, perhaps a port and a path."""
+    """Read the URL of a server: http or https, a host, and optionally a port and a path."""
     text = parse_line_text(value)
     try:
         parts = urlsplit(text)
@@ -134,54 +165,27 @@ def http_url(value: object) -> str:
     except ValueError:
         is_url = False
     if not is_url or parts.query or parts.fragment:
-        raise ValidationError(
+        raise ValueError(
             f"{shown(text)} is not a server's URL: write one such as http://127.0.0.1:8265"
         )
     if parts.username is not None:
-        raise ValidationError("a URL with a name or password in it is refused: use token_file")
+        raise ValueError("a URL with a name or password in it is refused: use token_file")
     return text.rstrip("/")
 
 
-port = partial(whole, smallest=1, largest=65535)
-
-
-def user_name(value: object) -> str:
-    """Read a user's name on a cluster."""
-    text = parse_line_text(value)
-    if not USER_NAME.fullmatch(text):
-        raise ValidationError(f"{shown(text)} is not a user name")
-    return text
-
-
-def search_path(value: object) -> str:
-    """Absolute directories joined with ':'."""
-    text = parse_line_text(value)
-    if not all(folder.startswith("/") for folder in text.split(":")):
-        raise ValidationError(
-            f"expected directories from the root, as in {quoted('/opt/slurm/bin')}, not "
-            f"{shown(text)}"
-        )
-    return text
-
-
 def key_presses(value: object) -> str:
-    """One or more keys joined with ','; blanks around them are dropped."""
+    """Read one or more keys joined with ','; blanks around them are dropped."""
     keys = [part.strip() for part in parse_line_text(value).split(",")]
     for key in keys:
         if not key:
-            raise ValidationError(
-                'a key is missing beside a comma (the key itself is called "comma")'
-            )
+            raise ValueError('a key is missing next to a comma (the key itself is called "comma")')
         if not _KEY_PRESS.fullmatch(key):
-            raise ValidationError(
-                f"{shown(key)} is not a key; keys look like {quoted('x')}, {quoted('ctrl+x')}, "
-                f"{quoted('f5')}"
-            )
+            raise ValueError(f'{shown(key)} is not a key; keys look like "x", "ctrl+x", "f5"')
     return ",".join(keys)
 
 
 def metric_pattern(value: object) -> str:
-    """A regular expression whose named groups are metrics."""
+    """Read a regular expression whose named groups are metrics."""
     # numpy comes with it, and a configuration without patterns need not wait for it.
     from hpcdash.config.metric_patterns import compile_patterns
 
@@ -189,141 +193,82 @@ def metric_pattern(value: object) -> str:
     try:
         compile_patterns((text,))
     except ConfigError as error:
-        raise ValidationError(f"{error.message}; {error.next_step}") from None
+        raise ValueError(f"{error.message}; {error.next_step}") from None
     return text
 
 
-def column_list(value: object, known: Iterable[str]) -> tuple[str, ...]:
-    """Names of columns, each once."""
-    if not isinstance(value, list) or not value:
-        raise ValidationError(
-            f"expected an array of column names, not "
-            f"{'an empty one' if value == [] else shown(value)}"
-        )
-    for at, name in enumerate(value):
-        column(name, known)
-        if name in value[:at]:
-            raise ValidationError(f"{shown(name)} stands twice")
-    return tuple(value)
+def column(value: object, known: Collection[str]) -> str:
+    """Read the name of a column."""
+    if not isinstance(value, str) or value not in known:
+        hint = did_you_mean(value, known) if isinstance(value, str) else ""
+        raise ValueError(f"{shown(value)} is not a column{hint}")
+    return value
 
 
-def sort_column(value: object, known: Iterable[str]) -> str:
-    """A column's name, with '-' in front for the largest first."""
+def column_list(value: object, known: Collection[str]) -> tuple[str, ...]:
+    """Read names of columns, each once."""
+    names = nonempty_array(partial(column, known=known), "column names")(value)
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise ValueError(f"{shown(name)} is listed twice")
+    return names
+
+
+def sort_column(value: object, known: Collection[str]) -> str:
+    """Read a column's name, with '-' in front for the largest first."""
     text = parse_line_text(value)
     column(text.removeprefix("-"), known)
     return text
 
 
-def column(value: object, known: Iterable[str]) -> str:
-    """One name of those known."""
-    names = tuple(known)
-    if not isinstance(value, str) or value not in names:
-        hint = did_you_mean(value, names) if isinstance(value, str) else ""
-        raise ValidationError(f"{shown(value)} is not a column{hint}")
-    return value
-
-
 def seconds(value: object) -> float:
-    """A number of seconds, or text with a unit: 30m, 2h, 1d12h."""
+    """Read a number of seconds, or text with a unit: 30m, 2h, 1d12h."""
+    found: object = value
     if isinstance(value, str):
         try:
             found = parse_duration(value)
         except ValueError:
             found = None
         if found is None:
-            raise ValidationError(
-                f"expected seconds, or text such as {quoted('30m')} or {quoted('2d')}, not "
-                f"{shown(value)}"
-            )
-        value = found
-    return number(value, 0, _LONGEST_SECONDS, "seconds")
+            raise ValueError(f'expected seconds, or text such as "30m" or "2d", not {shown(value)}')
+    return number(found, 0, _LONGEST_SECONDS, "seconds")
 
 
 def some_seconds(value: object) -> float:
-    """More than none."""
+    """Read more than 0 seconds."""
     found = seconds(value)
     if found <= 0:
-        raise ValidationError("expected more than 0 seconds")
+        raise ValueError("expected more than 0 seconds")
     return found
 
 
 def seconds_or_never(value: object) -> float | None:
-    """None for "never"."""
+    """Read more than 0 seconds, or "never" as None."""
     return None if value == "never" else some_seconds(value)
 
 
 def amount_bytes(value: object) -> int:
-    """A number of bytes, or text with a unit: 500G, 2T."""
-    if isinstance(value, str):
-        try:
-            return parse_memory(value)
-        except ValueError:
-            raise ValidationError(
-                f"expected bytes, or text such as {quoted('500G')}, not {shown(value)}"
-            ) from None
-    return count(value)
-
-
-def share(value: object) -> float:
-    """A part of a whole: above 0, at most 1."""
-    return number(value, 0.001, 1, why=" (a share: 0.85 is 85 %)")
+    """Read a number of bytes, or text with a unit: 500G, 2T."""
+    if not isinstance(value, str):
+        return count(value)
+    try:
+        return parse_memory(value)
+    except ValueError:
+        raise ValueError(f'expected bytes, or text such as "500G", not {shown(value)}') from None
 
 
 def severity(value: object) -> Severity:
     return Severity[one_of("info", "warning", "critical")(value).upper()]
 
 
-def texts(value: object) -> tuple[str, ...]:
-    """An array of texts, one at least."""
-    if not isinstance(value, list) or not value:
-        raise ValidationError(
-            f"expected an array of texts, not {'an empty one' if value == [] else shown(value)}"
-        )
-    return tuple(map(parse_line_text, value))
-
-
-def choice_list(*choices: str) -> Reader:
-    """Read an array of some of the words, one at least."""
-    one = one_of(*choices)
-
-    def read(value: object) -> tuple[str, ...]:
-        if not isinstance(value, list) or not value:
-            raise ValidationError(
-                f"expected an array of {', '.join(choices)}, not "
-                f"{'an empty one' if value == [] else shown(value)}"
-            )
-        return tuple(dict.fromkeys(map(one, value)))
-
-    return read
-
-
-def absolute_path(value: object) -> str:
-    text = parse_line_text(value)
-    if not text.startswith("/"):
-        raise ValidationError(f"expected a path from the root, not {shown(text)}")
-    return text
-
-
-def path_here(value: object) -> str:
-    """A file of this machine, from the root or from the home folder."""
-    text = parse_line_text(value)
-    if not text.startswith(("/", "~/")):
-        raise ValidationError(
-            f"expected a path from the root or from {quoted('~/')}, not {shown(text)}"
-        )
-    return text
-
-
 def clock(value: object) -> time:
-    """A time of day, as TOML's own or as text: 22:00."""
+    """Read a time of day, as TOML's own or as text: 22:00."""
     if isinstance(value, time):
         return value
     try:
         return time.fromisoformat(parse_line_text(value))
     except ValueError:
-        raise ValidationError(
-            f"expected a time of day such as {quoted('22:00')}, not {shown(value)}"
-        ) from None
+        raise ValueError(f'expected a time of day such as "22:00", not {shown(value)}') from None
 
 
 def zone(value: object) -> str:
@@ -331,51 +276,12 @@ def zone(value: object) -> str:
     try:
         zone_of(text)
     except ConfigError as error:
-        raise ValidationError(error.message) from None
-    return text
-
-
-def moment(value: object) -> float:
-    """A date and time, as TOML's own; without an offset in this machine's zone. Epoch seconds."""
-    if not isinstance(value, datetime):
-        raise ValidationError(
-            f"expected a date and time such as 2026-12-01T08:00:00, not {shown(value)}"
-        )
-    return value.timestamp()
-
-
-def quota_owner(value: object) -> str:
-    text = parse_line_text(value)
-    kind, colon, name = text.partition(":")
-    if (
-        kind not in ("user", "group", "project")
-        or (kind != "user" and not name)
-        or (colon and not name)
-    ):
-        raise ValidationError(
-            f"expected user, user:NAME, group:NAME or project:ID, not {shown(text)}"
-        )
-    if name.startswith("-"):
-        raise ValidationError("a name does not begin with '-'")
-    return text
-
-
-def secret_text(value: object) -> str:
-    """Text that no message repeats."""
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ValidationError("expected text in quotes, on one line")
-    return value
-
-
-def variable_name(value: object) -> str:
-    text = parse_line_text(value)
-    if not text.replace("_", "a").isalnum() or not text.isascii() or text[0].isdigit():
-        raise ValidationError("expected the name of an environment variable, not its value")
+        raise ValueError(error.message) from None
     return text
 
 
 def zone_of(name: str) -> tzinfo | None:
-    """A zone by its IANA name; None, this machine's, for ''. Raises ConfigError."""
+    """Return a time zone by its IANA name; None, this machine's, for ''. Raises ConfigError."""
     if not name:
         return None
     from zoneinfo import ZoneInfo
@@ -388,6 +294,44 @@ def zone_of(name: str) -> tzinfo | None:
         ) from None
 
 
+def moment(value: object) -> float:
+    """Read a date and time as epoch seconds; without an offset it is in this machine's zone."""
+    if not isinstance(value, datetime):
+        raise ValueError(
+            f"expected a date and time such as 2026-12-01T08:00:00, not {shown(value)}"
+        )
+    return value.timestamp()
+
+
+def secret_text(value: object) -> str:
+    """Read a text that no message repeats."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError("expected text in quotes, on one line")
+    return value
+
+
+ssh_destination = line(parse_ssh_destination, "{} is not an ssh destination: ")
+port = partial(whole, smallest=1, largest=65535)
+counted = partial(count, smallest=1)
+share = in_range(0.001, 1, why=" (a share: 0.85 is 85%)")
+texts = nonempty_array(parse_line_text, "texts")
+user_name = line_like(USER_NAME.fullmatch, "{} is not a user name")
+variable_name = line_like(
+    re.compile(r"[^\W\d]\w*", re.ASCII).fullmatch,
+    "expected the name of an environment variable, not its value",
+)
+absolute_path = line_like(re.compile("/").match, "expected a path from the root, not {}")
+# A file of this machine.
+path_here = line_like(re.compile("~?/").match, 'expected a path from the root or from "~/", not {}')
+# Directories joined with ':'.
+search_path = line_like(
+    re.compile(r"/[^:]*(:/[^:]*)*").fullmatch,
+    'expected directories from the root, as in "/opt/slurm/bin", not {}',
+)
+quota_owner = line_like(
+    re.compile(r"user(:[^-].*)?|(group|project):[^-].*").fullmatch,
+    "expected user, user:NAME, group:NAME or project:ID, not {}",
+)
 Flag = Annotated[bool, flag]
 Text = Annotated[str, parse_line_text]
 Seconds = Annotated[float, seconds]

@@ -1,16 +1,18 @@
-"""[watch] of config.toml: targets of the watchdogs, alerts, recipients; and its reader."""
+"""Records of [watch] in config.toml: targets of the watchdogs, alerts and recipients.
 
-from collections.abc import Collection, Iterable, Mapping
+example.toml explains their keys.
+"""
+
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, time
-from functools import partial
 from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from hpcdash.config import values
-from hpcdash.config.model import Key, Reader, SameTable, TableReader, build
-from hpcdash.config.problems import KeyPath, dotted, quoted
+from hpcdash.config.model import Key, Reader, SameTable, Table, build, record_keys
+from hpcdash.config.problems import dotted, quoted
 from hpcdash.config.values import Counted, Flag, Seconds, Share, SomeSeconds, Text
 from hpcdash.domain.alerts import Severity
 from hpcdash.domain.units import DAY, HOUR, MINUTE
@@ -28,9 +30,7 @@ LossKinds = Annotated[tuple[str, ...], values.choice_list(*LOSS_KINDS)]
 
 
 class RunningWatch(Struct, frozen=True):
-    """A job that must run or wait: `name` is its exact name, `users` whose it may be (none:
-    anyone's).
-    """
+    """Job that must be running or pending: its exact `name`, and its `users` (none: anyone)."""
 
     name: str
     users: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class RunningWatch(Struct, frozen=True):
 class HangingWatch(Struct, frozen=True):
     """Log that has not grown for `limit_seconds`, which indicates a hanging job.
 
-    Evaluations and saves are silent too.
+    Evaluations and saves write no log either.
     """
 
     limit_seconds: SomeSeconds = 30 * MINUTE
@@ -59,14 +59,10 @@ class LossWatch(Struct, frozen=True):
 
 
 class StorageWatch(Struct, frozen=True):
-    """A path whose bytes and inodes must not run out.
+    """Path whose bytes and inodes must not run out.
 
-    share: report above this share of the usable space; None: 0.85, or 0.75 if `is_scratch`.
-    full_at: the share of the limit at which writes already fail: 0.8 if a file system rebalances
-    its disks. floor_bytes, floor_inodes: report when less than this is free. forecast_seconds:
-    report when it would be full within this time; None: never. critical_seconds: likewise, grave.
-    limit_bytes, limit_inodes: the quota, if no tool reports it (du). planned_bytes_a_day: what the
-    training is known to write, if that is more than was measured.
+    share: None: 0.85, or 0.75 if `is_scratch`. forecast_seconds: None: no forecast. limit_bytes,
+    limit_inodes: None: as a quota tool reports them.
     """
 
     path: AbsolutePath
@@ -94,7 +90,7 @@ class NodesWatch(Struct, frozen=True):
 
 
 class ChainWatch(Struct, frozen=True):
-    """A chain that runs must have as many jobs or tasks behind it as `fewest_waiting`."""
+    """Running chain that must have at least `fewest_waiting` jobs or tasks behind it."""
 
     fewest_waiting: Counted = 1
 
@@ -111,8 +107,9 @@ class CheckpointWatch(Struct, frozen=True):
 
 
 class FailuresWatch(Struct, frozen=True):
-    """`in_a_row` failures of one job on one node; of more than `most_nodes` common ones none can be
-    named.
+    """`in_a_row` failures of one job on one node.
+
+    If more than `most_nodes` nodes are common to them, none is named.
     """
 
     in_a_row: Counted = 3
@@ -120,7 +117,7 @@ class FailuresWatch(Struct, frozen=True):
 
 
 class PoolsWatch(Struct, frozen=True):
-    """Report tasks of shared pools that have had no turn for `no_turn_seconds` since they came or
+    """Tasks of shared pools that have had no turn for `no_turn_seconds` since they came or
     last ran, that were interrupted `unsaved_in_a_row` times without a save, in a row or more often
     than they saved, or that save too slowly.
     """
@@ -143,27 +140,29 @@ class QuietHours(Struct, frozen=True):
 
 
 class AlertSettings(Struct, frozen=True):
-    """Conditions for sending an alert.
-
-    least: less severe alerts are never sent. remind_seconds: send again while it lasts; None:
-    never. settle_seconds: how long a problem must be gone before it counts as resolved.
-    """
+    """Conditions for sending an alert; remind_seconds: None: once."""
 
     least: Level = Severity.WARNING
     remind_seconds: Annotated[float | None, values.seconds_or_never] = 24 * HOUR
     settle_seconds: Seconds = 0.0
     tells_recovery: Flag = True
-    quiet: Annotated[QuietHours, Key.TABLE] = field(default_factory=QuietHours)
+    quiet: QuietHours = QuietHours()
 
 
 class _Secretive(Struct, frozen=True):
-    """Settings that hold secrets: what is printed of them leaves these out."""
+    """Settings with secrets, which their printed form leaves out."""
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [(name, value) for name, value in asdict(self).items() if name not in _NEVER_PRINTED]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({shown})"
+
+
+def _refuse_password(value: object) -> str:
+    text = "passwords are not read from this file: set password_file or password_env"
+    raise ValueError(text)
 
 
 class MailSettings(_Secretive, frozen=True):
@@ -179,23 +178,21 @@ class MailSettings(_Secretive, frozen=True):
     port: Annotated[int, values.port] = 587
     security: Annotated[str, values.one_of("starttls", "tls", "none")] = "starttls"
     user: Text = ""
-    password: str = ""
+    password: Annotated[str, _refuse_password] = ""
     ca_file: AbsolutePath = ""
     timeout_seconds: SomeSeconds = 20.0
 
 
 class WebhookSettings(_Secretive, frozen=True):
-    """A POST of JSON.
+    """Webhook that JSON is posted to.
 
-    `form`: json (all there is) or slack (a text: Slack, Mattermost, Rocket.Chat).
-
-    The URL and the headers may hold secrets and are never shown. key: its place in the
-    configuration.
+    `form`: json (all fields) or slack (a text: Slack, Mattermost, Rocket.Chat). The URL and
+    the headers may hold secrets and are never shown. key: its place in the configuration.
     """
 
-    url: str
+    url: str = ""
     form: Annotated[str, values.one_of("json", "slack")] = "json"
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     ca_file: AbsolutePath = ""
     timeout_seconds: SomeSeconds = 20.0
     key: str = ""
@@ -207,26 +204,26 @@ class WebhookSettings(_Secretive, frozen=True):
 
 
 class CommandSettings(Struct, frozen=True):
-    """A program that gets the alert as JSON on stdin, and in its environment."""
+    """Program that gets the alert as JSON on stdin, and in its environment."""
 
     argv: Texts
     limit_seconds: SomeSeconds = 30.0
 
 
 class TerminalSettings(Struct, frozen=True):
-    """The terminal's bell, and a desktop notification (OSC 9) where it knows these."""
+    """The terminal's bell, and a desktop notification if it has them (OSC 9)."""
 
     bell: Flag = True
     notification: Flag = True
 
 
 class AppriseSettings(_Secretive, frozen=True):
-    """Addresses of apprise's, for all it knows; they hold secrets and are never shown.
+    """Addresses of services that apprise supports; they hold secrets and are never shown.
 
-    key: as a webhook's.
+    key: their place in the configuration.
     """
 
-    urls: tuple[str, ...]
+    urls: tuple[str, ...] = ()
     limit_seconds: SomeSeconds = 60.0
     key: str = ""
 
@@ -254,67 +251,99 @@ class JobSelector(Struct, frozen=True):
     def is_on(self, cluster: str) -> bool:
         return not self.clusters or cluster in self.clusters
 
+    @staticmethod
+    def check(table: Table, fit: Mapping[str, Any]) -> None:
+        known = _cluster_names(table)
+        for at, name in enumerate(fit.get("clusters", ())):
+            if known and name not in known:
+                table.problem(f"there is no [clusters.{name}]", "clusters", at)
+        if ANYONE in (users := fit.get("users", ())) and len(users) > 1:
+            table.problem(f"{quoted(ANYONE)} means everyone: remove the other names", "users")
+
+
+def _cluster_names(table: Table) -> list[str]:
+    """Return the names of the clusters in the table's document."""
+    clusters = table.document.get("clusters")
+    return list(clusters) if isinstance(clusters, dict) else []
+
+
+def _require_cluster(table: Table, fit: Mapping[str, Any]) -> None:
+    """Add a problem where a rule is about one of several clusters and names none."""
+    known = _cluster_names(table)
+    if len(known) > 1 and not fit.get("clusters"):
+        text = "there are several clusters: name one, as in clusters ="
+        table.problem(f"{text} [{quoted(known[0])}]")
+
 
 Selected = Annotated[JobSelector, SameTable()]
 OnClusters = Annotated[JobSelector, SameTable(only=("clusters",))]
 
 
 class RunningRule(Struct, frozen=True):
-    """A job that must run or wait."""
+    """Rule on a job that must be running or pending."""
 
     meant: Selected
     severity: Level = Severity.CRITICAL
 
+    @staticmethod
+    def check(table: Table, fit: Mapping[str, Any]) -> None:
+        table.has(fit, "name")
+        _require_cluster(table, fit)
+
 
 class HangingRule(Struct, frozen=True):
-    """Jobs whose output must grow; `log` is a file there instead of their own output, {id} in it a
-    job's id.
+    """Rule on jobs whose output must grow.
+
+    `log` is another file there, with {id} for the job's ID.
     """
 
     meant: Selected
-    watch: Annotated[HangingWatch, SameTable()] = field(default_factory=HangingWatch)
+    watch: Annotated[HangingWatch, SameTable()] = HangingWatch()
     log: AbsolutePath = ""
 
 
 class LossesRule(Struct, frozen=True):
-    """Running trainings whose metrics are read from their output; `log` is a file there instead,
-    {id} a job's id.
+    """Rule on running trainings, whose metrics are read from their output.
+
+    `log` is another file there, with {id} for the job's ID.
     """
 
-    meant: Selected = field(default_factory=JobSelector)
-    watch: Annotated[LossWatch, SameTable()] = field(default_factory=LossWatch)
+    meant: Selected = JobSelector()
+    watch: Annotated[LossWatch, SameTable()] = LossWatch()
     log: AbsolutePath = ""
 
 
 class StorageRule(Struct, frozen=True):
-    """A path there.
+    """Rule on a path there.
 
     `quota` is one of QUOTA_TOOLS; `quota_of`: user, user:NAME, group:NAME or project:ID.
     """
 
     watch: Annotated[StorageWatch, SameTable()]
-    meant: OnClusters = field(default_factory=JobSelector)
+    meant: OnClusters = JobSelector()
     quota: Annotated[str, values.one_of(*QUOTA_TOOLS)] = "auto"
     quota_of: Annotated[str, values.quota_owner] = "user"
 
     @property
     def counts_by_du(self) -> bool:
-        """Whether it has limits of its own, so that its file system's figures are not its own."""
+        """Whether it has limits of its own, unlike its file system."""
         return self.watch.limit_bytes is not None or self.watch.limit_inodes is not None
+
+    check = staticmethod(_require_cluster)
 
 
 class NodesRule(Struct, frozen=True):
-    """Nodes out of use, and spares."""
+    """Rule on nodes out of use, and spares."""
 
-    meant: OnClusters = field(default_factory=JobSelector)
-    watch: Annotated[NodesWatch, SameTable()] = field(default_factory=NodesWatch)
+    meant: OnClusters = JobSelector()
+    watch: Annotated[NodesWatch, SameTable()] = NodesWatch()
 
 
 class ChainRule(Struct, frozen=True):
-    """Chains that must go on."""
+    """Rule on chains that must continue."""
 
     meant: Selected
-    watch: Annotated[ChainWatch, SameTable()] = field(default_factory=ChainWatch)
+    watch: Annotated[ChainWatch, SameTable()] = ChainWatch()
 
 
 class SavesRule(Struct, frozen=True):
@@ -330,19 +359,24 @@ class SavesRule(Struct, frozen=True):
     checkpoints: AbsolutePath = ""
     saved: AbsolutePath = ""
 
+    @staticmethod
+    def check(table: Table, fit: Mapping[str, Any]) -> None:
+        if "checkpoints" in fit and "saved" in fit:
+            table.problem("checkpoints is set too: set one of the two", "saved")
+
 
 class FailuresRule(Struct, frozen=True):
-    """Nodes that fail a job again and again."""
+    """Rule on nodes that fail a job repeatedly."""
 
-    meant: OnClusters = field(default_factory=JobSelector)
-    watch: Annotated[FailuresWatch, SameTable()] = field(default_factory=FailuresWatch)
+    meant: OnClusters = JobSelector()
+    watch: Annotated[FailuresWatch, SameTable()] = FailuresWatch()
 
 
 class PoolsRule(Struct, frozen=True):
-    """Tasks of the pools that [share.POOL] names, by what their coordinators publish."""
+    """Rule on tasks of the pools that [share.POOL] names, as their coordinators publish them."""
 
-    meant: Selected = field(default_factory=JobSelector)
-    watch: Annotated[PoolsWatch, SameTable()] = field(default_factory=PoolsWatch)
+    meant: Selected = JobSelector()
+    watch: Annotated[PoolsWatch, SameTable()] = PoolsWatch()
 
 
 class Secret(_Secretive, frozen=True):
@@ -363,53 +397,44 @@ class NotificationChannel(Struct, frozen=True):
     """
 
     settings: MailSettings | WebhookSettings | CommandSettings | AppriseSettings
-    secrets: Mapping[str, Secret] = field(default_factory=dict)
+    secrets: Mapping[str, Secret] = {}
     key: str = ""
-
-
-def _round_seconds(value: object) -> float:
-    """Read the interval of rounds: a minute to a day."""
-    return values.number(
-        values.seconds(value), 60, DAY, "seconds", " (a cluster must not be asked more often)"
-    )
 
 
 class WatchSettings(Struct, frozen=True):
     """[watch].
 
-    every_seconds: the interval between rounds of `hpcdash watch`. pulse_file: the file on this
-    machine to which PULSE lines are appended; '' for stdout. unreachable_rounds: after how many
-    rounds without an answer a cluster is reported. never_starts: whether the user's jobs that will
-    never start are reported. snooze_seconds: how long a key press snoozes an alert. snoozed: keys
-    of alerts, or rules such as `storage/`, and the epoch until which they are snoozed. terminal:
-    None if the dashboard does not ring. metric_patterns: the user's own, from [metrics].
-    is_configured: whether there is a [watch] at all.
+    pulse_file: '' for stdout. snoozed: keys of alerts, or rules such as `storage/`, and the epoch
+    until which they are snoozed. terminal: None if the dashboard does not ring. metric_patterns:
+    those of [metrics]. is_configured: whether there is a [watch] at all.
     """
 
-    every_seconds: Annotated[float, _round_seconds] = 10.0 * MINUTE
+    every_seconds: Annotated[
+        float, values.seconds_in_range(60, DAY, " (clusters must not be polled more often)")
+    ] = 10.0 * MINUTE
     pulse_file: Annotated[str, values.path_here] = ""
     unreachable_rounds: Counted = 3
     never_starts: Flag = True
     snooze_seconds: SomeSeconds = 4.0 * HOUR
-    snoozed: Annotated[Mapping[str, float], Key.APART] = field(default_factory=dict)
-    alerts: Annotated[AlertSettings, SameTable()] = field(default_factory=AlertSettings)
-    running: Annotated[tuple[RunningRule, ...], Key.APART] = ()
-    hanging: Annotated[tuple[HangingRule, ...], Key.APART] = ()
-    losses: Annotated[tuple[LossesRule, ...], Key.APART] = ()
-    storage: Annotated[tuple[StorageRule, ...], Key.APART] = ()
-    nodes: Annotated[tuple[NodesRule, ...], Key.APART] = ()
-    chains: Annotated[tuple[ChainRule, ...], Key.APART] = ()
-    saves: Annotated[tuple[SavesRule, ...], Key.APART] = ()
-    failures: Annotated[tuple[FailuresRule, ...], Key.APART] = ()
-    pools: Annotated[tuple[PoolsRule, ...], Key.APART] = ()
-    notices: tuple[NotificationChannel, ...] = ()
-    terminal: Annotated[TerminalSettings | None, Key.TABLE] = None
+    snoozed: Mapping[str, Annotated[float, values.moment]] = {}
+    alerts: Annotated[AlertSettings, SameTable()] = AlertSettings()
+    running: tuple[RunningRule, ...] = ()
+    hanging: tuple[HangingRule, ...] = ()
+    losses: tuple[LossesRule, ...] = ()
+    storage: tuple[StorageRule, ...] = ()
+    nodes: tuple[NodesRule, ...] = ()
+    chains: tuple[ChainRule, ...] = ()
+    saves: tuple[SavesRule, ...] = ()
+    failures: tuple[FailuresRule, ...] = ()
+    pools: tuple[PoolsRule, ...] = ()
+    notices: Annotated[tuple[NotificationChannel, ...], Key.NONE] = ()
+    terminal: TerminalSettings | None = None
     metric_patterns: tuple[str, ...] = ()
     is_configured: bool = False
 
 
 def is_quiet(quiet: QuietHours, now_epoch: float) -> bool:
-    """By the wall clock of its zone; raises ConfigError for a zone that is not known."""
+    """Return whether it is quiet at a time; raises ConfigError for an unknown zone."""
     if quiet.start == quiet.end:
         return False
     clock = datetime.fromtimestamp(now_epoch, UTC).astimezone(values.zone_of(quiet.zone)).time()
@@ -418,152 +443,58 @@ def is_quiet(quiet: QuietHours, now_epoch: float) -> bool:
     return clock >= quiet.start or clock < quiet.end
 
 
-_RULES: Mapping[str, Any] = {
-    "running": RunningRule,
-    "hanging": HangingRule,
-    "losses": LossesRule,
-    "storage": StorageRule,
-    "nodes": NodesRule,
-    "chains": ChainRule,
-    "saves": SavesRule,
-    "failures": FailuresRule,
-    "pools": PoolsRule,
-}
 # Where a secret is: by the end of its key.
 _SECRETS: Mapping[str, tuple[str, Reader]] = {
     "": ("text", values.secret_text),
     "_file": ("file", values.path_here),
     "_env": ("variable", values.variable_name),
 }
+# By key: the settings, the secret and the ends of its keys.
+_CHANNELS: Mapping[str, tuple[Any, str, tuple[str, ...]]] = {
+    "mail": (MailSettings, "password", ("_file", "_env")),
+    "webhook": (WebhookSettings, "url", ("_file", "_env", "")),
+    "command": (CommandSettings, "", ()),
+    "apprise": (AppriseSettings, "urls", ("_file", "_env")),
+}
 
 
-def read_watch(
-    reader: TableReader, document: Mapping[str, object], clusters: Collection[str]
-) -> WatchSettings:
-    """Read `watch` of a document; `clusters` are those that it configures."""
-    if "watch" not in document:
+def read_watch(root: Table) -> WatchSettings:
+    """Read `watch` of a document."""
+    if "watch" not in root.values:
         return WatchSettings()
-    return _WatchReader(reader, reader.table(document, (), "watch"), clusters).settings()
+    table = root.table("watch")
+    fit = table.fit(WatchSettings, apart=_CHANNELS)
+    notices = [
+        _channel(one, *channel) for key, channel in _CHANNELS.items() for one in table.tables(key)
+    ]
+    return build(WatchSettings, fit, notices=tuple(filter(None, notices)), is_configured=True)
 
 
-class _WatchReader:
-    def __init__(
-        self, reader: TableReader, table: Mapping[str, Any], clusters: Collection[str]
-    ) -> None:
-        self._reader = reader
-        self._table = table
-        self._clusters = clusters
+def _channel(
+    table: Table, record: Any, name: str, ends: Iterable[str]
+) -> NotificationChannel | None:
+    """Read a channel of notifications.
 
-    def settings(self) -> WatchSettings:
-        ways = {
-            "mail": self._mail,
-            "webhook": self._webhook,
-            "command": self._command,
-            "apprise": self._apprise,
-        }
-        fit = self._reader.fit(WatchSettings, self._table, ("watch",), apart=ways)
-        snoozed = self._reader.table(self._table, ("watch",), "snoozed")
-        rules = {key: tuple(self._rules(key, record)) for key, record in _RULES.items()}
-        notices = [
-            read(*at)
-            for key, read in ways.items()
-            for at in self._reader.tables(self._table, ("watch",), key)
-        ]
-        return build(
-            WatchSettings,
-            fit,
-            snoozed=self._reader.mapping(snoozed, ("watch", "snoozed"), values.moment),
-            notices=tuple(notice for notice in notices if notice is not None),
-            is_configured=True,
-            **rules,
-        )
-
-    def _rules(self, key: str, record: Any) -> Iterable[Any]:
-        """The rules of a kind; what cannot be used is left out."""
-        for table, path in self._reader.tables(self._table, ("watch",), key):
-            rule = self._reader.record(record, table, path, partial(self._check, record, path))
-            if rule is not None and (
-                record is not RunningRule or self._reader.has(table, path, table, ("name",))
-            ):
-                yield rule
-
-    def _check(self, record: object, path: KeyPath, fit: Mapping[str, Any]) -> None:
-        """Check a rule's table for conflicting values."""
-        problem, clusters = self._reader.problem, fit.get("clusters", ())
-        for at, name in enumerate(clusters):
-            if self._clusters and name not in self._clusters:
-                problem((*path, "clusters", at), f"there is no [clusters.{name}]")
-        if ANYONE in (users := fit.get("users", ())) and len(users) > 1:
-            problem(
-                (*path, "users"), f"{quoted(ANYONE)} is anyone: no other name belongs beside it"
-            )
-        if record in (RunningRule, StorageRule) and len(self._clusters) > 1 and not clusters:
-            named = quoted(next(iter(self._clusters)))
-            problem(
-                path, f"there are several clusters: say which it is on, as in clusters = [{named}]"
-            )
-        if "checkpoints" in fit and "saved" in fit:
-            problem((*path, "saved"), "checkpoints or saved tells the last save: one of the two")
-
-    # -- recipients
-
-    def _mail(self, table: Mapping[str, object], path: KeyPath) -> NotificationChannel | None:
-        if "password" in table:
-            text = "a password does not stand here: password_file or password_env says where it is"
-            self._reader.problem((*path, "password"), text)
-            table = {key: value for key, value in table.items() if key != "password"}
-        fit, secret = self._with_secret(MailSettings, table, path, "password", ("_file", "_env"))
-        if not self._reader.has(table, path, fit, ("recipients", "sender")):
-            return None
-        return NotificationChannel(
-            build(MailSettings, fit), {"password": secret} if secret else {}, dotted(path)
-        )
-
-    def _webhook(self, table: Mapping[str, object], path: KeyPath) -> NotificationChannel | None:
-        headers: dict[str, Secret] = {}
-        for end, (field_name, reader) in _SECRETS.items():
-            key = f"headers{end}"
-            given = self._reader.mapping(self._reader.table(table, path, key), (*path, key), reader)
-            headers |= {name: Secret(**{field_name: value}) for name, value in given.items()}
-        apart = [f"headers{end}" for end in _SECRETS]
-        fit, secret = self._with_secret(
-            WebhookSettings, table, path, "url", ("_file", "_env", ""), apart
-        )
-        if secret is None:
-            self._reader.problem(path, "url_file, url_env or url is missing: where to post")
-            return None
-        secrets = {"url": secret, **{f"headers.{name}": header for name, header in headers.items()}}
-        return NotificationChannel(build(WebhookSettings, fit, url=""), secrets, dotted(path))
-
-    def _command(self, table: Mapping[str, object], path: KeyPath) -> NotificationChannel | None:
-        settings = self._reader.record(CommandSettings, table, path)
-        return None if settings is None else NotificationChannel(settings, key=dotted(path))
-
-    def _apprise(self, table: Mapping[str, object], path: KeyPath) -> NotificationChannel | None:
-        fit, secret = self._with_secret(AppriseSettings, table, path, "urls", ("_file", "_env"))
-        if secret is None:
-            self._reader.problem(
-                path, "urls_file or urls_env is missing: where apprise's addresses are"
-            )
-            return None
-        return NotificationChannel(
-            build(AppriseSettings, fit, urls=()), {"urls": secret}, dotted(path)
-        )
-
-    def _with_secret(
-        self,
-        record: type,
-        table: Mapping[str, object],
-        path: KeyPath,
-        name: str,
-        ends: Iterable[str],
-        apart: Iterable[str] = (),
-    ) -> tuple[dict[str, Any], Secret | None]:
-        ways = {f"{name}{end}": _SECRETS[end] for end in ends}
-        readers = {key: reader for key, (_, reader) in ways.items()}
-        fit = self._reader.fit(record, table, path, readers, apart)
-        given = [key for key in table if key in ways]
-        for key in given[1:]:
-            self._reader.problem((*path, key), f"{given[0]} says it already")
-        found = {field_name: fit.pop(key) for key, (field_name, _) in ways.items() if key in fit}
-        return fit, Secret(**found) if found else None
+    One key gives its secret `name`; headers are secrets too.
+    """
+    secrets = {}
+    places = {f"{name}{end}": _SECRETS[end] for end in ends}
+    headers = {f"headers{end}": place for end, place in _SECRETS.items()}
+    if record is not WebhookSettings:
+        headers.clear()
+    fit = table.fit(record, {key: reader for key, (_, reader) in places.items()}, headers)
+    given = [key for key in table.values if key in places]
+    for key in given[1:]:
+        table.problem(f"{given[0]} is set too: set one of them", key)
+    for key in given:
+        if key in fit:
+            secrets[name] = Secret(**{places[key][0]: fit.pop(key)})
+    for key, (place, reader) in headers.items():
+        for header, value in table.table(key).mapping(reader).items():
+            secrets[f"headers.{header}"] = Secret(**{place: value})
+    if places and not given and record is not MailSettings:
+        *first, last = places
+        table.problem(f"{', '.join(first)} or {last} is missing")
+    if not table.has(fit, *record_keys(record).required):
+        return None
+    return NotificationChannel(build(record, fit), secrets, dotted(table.path))

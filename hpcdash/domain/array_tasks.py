@@ -20,11 +20,11 @@ _CUT_ITEM = re.compile(
 )
 _CUT = ("...", "…")
 # Overlapping ranges with steps are checked task by task.
-_MOST_LOOKED_AT = 100_000
+_MAX_LOOKED_AT = 100_000
 _SHOWN_LETTERS = 60
 # So many tasks are divided into the fewest ranges; of more than the other number only runs are
 # found.
-_MOST_TRIED, _MOST_COMPARED = 10, 1000
+_MAX_TRIED, _MAX_COMPARED = 10, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +93,14 @@ def stepped_ranges(tasks: Iterable[int]) -> tuple[range, ...]:
     The fewest for some tasks; for many nearly so: the longest ranges first.
     """
     left = sorted(set(tasks))
-    if len(left) <= _MOST_TRIED:
+    if len(left) <= _MAX_TRIED:
         return tuple(sorted(_fewest_ranges(tuple(left)), key=lambda one: one.start))
-    found = _longest_first(left) if len(left) <= _MOST_COMPARED else []
+    found = _longest_first(left) if len(left) <= _MAX_COMPARED else []
     left = sorted(set(left).difference(*found))
     if not found:
         runs = [run for run in _runs(left) if len(run) > 2]
-        found, left = runs, sorted(set(left).difference(*runs))
+        found = runs
+        left = sorted(set(left).difference(*runs))
     # Any two are a range.
     pairs = [left[at : at + 2] for at in range(0, len(left), 2)]
     found += [range(pair[0], pair[-1] + 1, max(1, pair[-1] - pair[0])) for pair in pairs]
@@ -111,7 +112,8 @@ def _fewest_ranges(tasks: tuple[int, ...]) -> tuple[range, ...]:
     if len(tasks) < 3:
         return (range(tasks[0], tasks[-1] + 1, max(1, tasks[-1] - tasks[0])),) if tasks else ()
     # The first task begins a range, of whatever step and length.
-    requested, first = frozenset(tasks), tasks[0]
+    requested = frozenset(tasks)
+    first = tasks[0]
     choices = [range(first, first + 1)]
     for second in tasks[1:]:
         step = second - first
@@ -180,7 +182,9 @@ def _parse_item(item: str, text: str) -> range:
         raise ValueError(
             f"{_named(item, text)} is not an array task: write 3, 1-10, 0-15:4 or 1-10%2"
         )
-    low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    low = int(match[1])
+    high = int(match[2] or match[1])
+    step = int(match[3] or 1)
     if high < low or step == 0:
         raise ValueError(f"{_named(item, text)} is an empty range")
     return range(low, high + 1, step)
@@ -203,7 +207,7 @@ def _distinct(ranges: list[range], text: str) -> tuple[range, ...]:
     ):
         return tuple(ranges)
     stepped = [tasks for tasks in ordered if tasks.step > 1]
-    if sum(map(len, stepped)) > _MOST_LOOKED_AT:
+    if sum(map(len, stepped)) > _MAX_LOOKED_AT:
         raise ValueError(f"{_excerpt(text)} names tasks more than once")
     alone = [range(task, task + 1) for tasks in stepped for task in tasks]
     result: list[range] = []

@@ -27,7 +27,7 @@ from hpcdash.domain.units import format_span
 Row = Mapping[str, Any]
 FOLLOWS = frozenset({"after", "afterok", "afternotok", "afterany", "aftercorr"})
 # Of an array with more tasks than this in one row the row counts as a whole.
-_MOST_TASKS_APART = 100_000
+_MAX_TASKS_APART = 100_000
 _NOTHING = Dependency()
 # In a row whose state is another one here than its scheduler's.
 TOLD_STATE = "_told_state"
@@ -48,7 +48,7 @@ SIGN_OF = {
     HELD: JobState.HELD,
     UNKNOWN: JobState.UNKNOWN,
 }
-_MOST_SIGNS = 40
+_MAX_SIGNS = 40
 _WAITED = {
     "afterany": "after {}",
     "afterok": "after {}, ended well",
@@ -259,7 +259,7 @@ def _units(rows: Iterable[Row], reported: Mapping[str, str]) -> dict[str, Unit]:
             continue
         tasks = _row_tasks(row)
         seen = known_tasks.setdefault(number, set())
-        if tasks is None or tasks.count > _MOST_TASKS_APART:
+        if tasks is None or tasks.count > _MAX_TASKS_APART:
             if (
                 row["array_id"] is None
                 and number in members
@@ -348,7 +348,8 @@ def _connected(
             if leader in units:
                 neighbours.setdefault(one, set()).add(leader)
                 neighbours.setdefault(leader, set()).add(one)
-    found, ahead = {number}, [number]
+    found = {number}
+    ahead = [number]
     while ahead:
         for other in neighbours.get(ahead.pop(), ()):
             if other not in found:
@@ -408,11 +409,9 @@ def _joined_by_name(
 
 
 def _waited_for(later: Unit, earlier: Unit) -> bool:
-    ended_at, began_at, submitted_at = (
-        earlier.ended_at,
-        later.began_at,
-        later.rows[0]["submitted_at"],
-    )
+    ended_at = earlier.ended_at
+    began_at = later.began_at
+    submitted_at = later.rows[0]["submitted_at"]
     if ended_at is None or submitted_at is None or earlier.began_at is None or began_at is None:
         return False
     return bool(submitted_at < ended_at <= began_at)
@@ -501,7 +500,7 @@ def picture(rows: Sequence[Row], signs: Mapping[str, str], width: int = 76) -> s
     sign = {name: signs.get(SIGN_OF[name], "?") for name in CLASSES}
     strips = (
         ["".join(sign[name] * count for name, count in runs)]
-        if sum(counts.values()) <= _MOST_SIGNS
+        if sum(counts.values()) <= _MAX_SIGNS
         else []
     )
     strips.append(" ".join(f"{sign[name]}{count}" for name, count in runs))

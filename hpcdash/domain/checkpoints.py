@@ -69,7 +69,7 @@ class CheckpointPlan(Struct, frozen=True):
         if not self.saves:
             return f"{how}: none in its {_spoken(self.days * DAY)}"
         lost = (
-            f"{_spoken(self.saves * self.save_seconds)} lost, {self.percent_lost:.2f} % of its time"
+            f"{_spoken(self.saves * self.save_seconds)} lost, {self.percent_lost:.2f}% of its time"
         )
         return f"{how}: {self.saves} save{'s' if self.saves > 1 else ''}, {lost}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -63,6 +63,12 @@ def as_array(column: Column) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.unify_dictionaries()
     return pa.concat_arrays(column.chunks)
+
+
+def with_columns(table: pa.Table, changed: Mapping[str, Column]) -> pa.Table:
+    """Return a table with other values in some of its columns; their types stay."""
+    columns = [changed.get(name, table[name]) for name in table.column_names]
+    return pa.table(columns, schema=table.schema)
 
 
 def row_numbers(count: int) -> pa.Array:

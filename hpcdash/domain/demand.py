@@ -146,11 +146,10 @@ def _over_time(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | No
         or demand.limit_seconds <= queue.limit_seconds
     ):
         return None
-    requested, most = format_clock(demand.limit_seconds), format_clock(queue.limit_seconds)
-    place, text = (
-        demand.place("limit_seconds"),
-        f"{requested} is over the limit of queue {queue.name}, {most}",
-    )
+    requested = format_clock(demand.limit_seconds)
+    most = format_clock(queue.limit_seconds)
+    place = demand.place("limit_seconds")
+    text = f"{requested} is over the limit of queue {queue.name}, {most}"
     if demand.qos:
         # Slurm's PartitionTimeLimit flag of a QoS.
         return LintFinding(
@@ -190,7 +189,8 @@ def _without_gpus(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFind
 
 
 def _gpu_type(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
-    requested, types = demand.gpu_type.casefold(), {one.casefold() for one in queue.gpu_types}
+    requested = demand.gpu_type.casefold()
+    types = {one.casefold() for one in queue.gpu_types}
     # PBS's nodes may report a device by its whole name: Tesla V100-SXM2-32GB.
     if (
         not requested
@@ -214,7 +214,8 @@ def _amount(name: str, unit: str) -> _Check:
     )
 
     def over(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
-        requested, most = getattr(demand, name), getattr(queue, name)
+        requested = getattr(demand, name)
+        most = getattr(queue, name)
         if requested is None or not most or requested <= most:
             return None
         text = f"{requested} {unit}{each} are more than queue {queue.name} can give: {has} {most}"
@@ -224,7 +225,8 @@ def _amount(name: str, unit: str) -> _Check:
 
 
 def _over_memory(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
-    requested, most = demand.memory_per_node_bytes, queue.memory_per_node_bytes
+    requested = demand.memory_per_node_bytes
+    most = queue.memory_per_node_bytes
     if requested is None or not most or requested <= most:
         return None
     text = (
@@ -261,7 +263,8 @@ def _lint_account(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
 def _lint_qos(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     if not demand.qos:
         return
-    place, qos = demand.place("qos"), _named(offers.qos, demand.qos)
+    place = demand.place("qos")
+    qos = _named(offers.qos, demand.qos)
     if offers.qos and qos is None:
         text = f"there is no QoS {demand.qos!r}"
         yield LintFinding(

@@ -20,8 +20,8 @@ SINGLETON = "singleton"
 # What a request may wait for; without one, an end of any kind.
 AFTER_KINDS = ("afterany", "afterok", "afternotok", "after")
 # A chain of dependents is shown to this depth, and no more rows than this in all.
-_MOST_DEPTH = 3
-_MOST_ROWS = 20
+_MAX_DEPTH = 3
+_MAX_ROWS = 20
 _MEANING = {
     "after": "after it starts",
     "afterok": "after success",
@@ -154,7 +154,9 @@ def parse_dependency(text: str | None) -> Dependency:
         found = _CONDITION.fullmatch(part.strip())
         if found is None:
             continue
-        kind, jobs, reported = found[1].lower(), found[2], (found[3] or "").lower()
+        kind = found[1].lower()
+        jobs = found[2]
+        reported = (found[3] or "").lower()
         if kind == "on":
             # PBS: so many jobs that will name this one; it names none itself.
             continue
@@ -216,8 +218,10 @@ def waited_for_by(job_id: str, array_id: str | None, rows: Iterable[Row]) -> lis
 
     `rows` are the jobs that have a dependency.
     """
+    # Job 9 comes before job 10.
     waiting = sorted(
-        (row for row in rows if row["dependency"]), key=lambda row: _number_first(row["id"])
+        (row for row in rows if row["dependency"]),
+        key=lambda row: (len(parse_job_number(row["id"])), row["id"]),
     )
     parsed = [(row, parse_dependency(row["dependency"])) for row in waiting]
     branches: list[Branch] = []
@@ -226,22 +230,17 @@ def waited_for_by(job_id: str, array_id: str | None, rows: Iterable[Row]) -> lis
     def add(job_id: str, array_id: str | None, depth: int) -> None:
         for row, dependency in parsed:
             condition = dependency.names(job_id, array_id)
-            if condition is None or row["id"] in seen or len(branches) >= _MOST_ROWS:
+            if condition is None or row["id"] in seen or len(branches) >= _MAX_ROWS:
                 continue
             seen.add(row["id"])
             branches.append(
                 Branch(row["id"], str(row["name"] or ""), _states([row]), condition.words(), depth)
             )
-            if depth + 1 < _MOST_DEPTH:
+            if depth + 1 < _MAX_DEPTH:
                 add(str(row["array_id"] or row["id"]), row["array_id"], depth + 1)
 
     add(job_id, array_id, 0)
     return branches
-
-
-def _number_first(job_id: str) -> tuple[int, str]:
-    """For an order in which 9 comes before 10."""
-    return len(parse_job_number(job_id)), job_id
 
 
 def format_never(branches: Sequence[Branch], is_any: bool) -> str:

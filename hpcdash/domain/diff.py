@@ -1,4 +1,4 @@
-"""Changes between two polls of a queue: of the jobs, and of the reasons that jobs wait for."""
+"""Changes between two polls: of jobs, of the reasons that they wait for, and of nodes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from msgspec import Struct, field
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.columns import as_array, digits
 from hpcdash.domain.schema import WORD
-from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
+from hpcdash.domain.states import ACTIVE, ENDED, UNAVAILABLE, WAITING, JobState
 from hpcdash.domain.triage import normalised
 
 OLD_STATE = "_old_state"
 _ALL_STATES = pa.array([state.value for state in JobState], pa.string())
 OLD_REASON = "_old_reason"
 _OF_EACH = ("id", "name", "state", "reason")
-MOST_TOLD = 200
+MAX_TOLD = 200
 
 
 class JobsDiff(Struct, frozen=True):
@@ -53,8 +53,10 @@ def diff_jobs(before: pa.Table, after: pa.Table) -> JobsDiff:
     a task that ran out of it was pending before. An array task has vanished when no row of its
     array holds it any more.
     """
-    old_ids, new_ids = as_array(before["id"]), as_array(after["id"])
-    old_states, new_states = _states(before), _states(after)
+    old_ids = as_array(before["id"])
+    new_ids = as_array(after["id"])
+    old_states = _states(before)
+    new_states = _states(after)
     if old_ids.equals(new_ids) and old_states.equals(new_states):
         none = _with_old_state(after.slice(0, 0), pa.nulls(0, pa.string()))
         return JobsDiff(none, none, none, none, none)
@@ -199,13 +201,14 @@ def _states_in_records(absent: pa.Table, after: pa.Table) -> pa.Array:
 
 
 def reason_changes(before: pa.Table, after: pa.Table) -> list[Mapping[str, Any]]:
-    """Return at most MOST_TOLD rows of JOBS that waited before and after, now for another reason.
+    """Return at most MAX_TOLD rows of JOBS that waited before and after, now for another reason.
 
     Each has id, name, state, reason, `_old_state` and `_old_reason`. A reason that differs only in
     its figures, as PBS's do from cycle to cycle, is the same; a reason that is no longer reported
     is no change.
     """
-    old, new = _waiting(before), _waiting(after)
+    old = _waiting(before)
+    new = _waiting(after)
     at = pc.index_in(as_array(new["id"]), value_set=as_array(old["id"]), skip_nulls=True)
     old_reasons = as_array(old["reason"]).cast(pa.string()).take(at)
     reasons = as_array(new["reason"]).cast(pa.string())
@@ -218,12 +221,27 @@ def reason_changes(before: pa.Table, after: pa.Table) -> list[Mapping[str, Any]]
     reported = reported.append_column(
         OLD_STATE, as_array(old["state"]).cast(pa.string()).take(at)
     ).filter(differs)
-    rows = reported.slice(0, 5 * MOST_TOLD).to_pylist()
+    rows = reported.slice(0, 5 * MAX_TOLD).to_pylist()
     return [row for row in rows if normalised(row["reason"]) != normalised(row[OLD_REASON] or "")][
-        :MOST_TOLD
+        :MAX_TOLD
     ]
 
 
 def _waiting(table: pa.Table) -> pa.Table:
     states = as_array(table["state"]).cast(pa.string())
     return table.filter(pc.is_in(states, value_set=pa.array(sorted(WAITING), pa.string())))
+
+
+def lost_nodes(before: pa.Table, after: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows of domain.schema.NODES of the nodes that start no job any more, and did
+    before.
+    """
+    unavailable = pa.array(sorted(UNAVAILABLE), pa.string())
+
+    def is_unavailable(nodes: pa.Table) -> pa.ChunkedArray:
+        return pc.is_in(nodes["state"].cast(pa.string()), value_set=unavailable)
+
+    available = before.filter(pc.invert(is_unavailable(before)))["name"].combine_chunks()
+    is_lost = pc.and_(is_unavailable(after), pc.is_in(after["name"], value_set=available))
+    rows: list[dict[str, Any]] = after.filter(is_lost).to_pylist()
+    return rows

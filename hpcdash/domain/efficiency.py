@@ -7,6 +7,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from hpcdash.domain.states import ENDED, JobState
+from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_duration, format_memory
 
 NOT_ACCOUNTED = "not recorded on this cluster"
@@ -93,10 +94,9 @@ def _cpu(used: Used) -> Meter:
             return Meter("CPU", NOT_ACCOUNTED)
         return Meter("CPU", f"{format_duration(used.cpu_seconds)} of CPU time")
     assert used.cpus is not None
-    cores = "core" if used.cpus == 1 else "cores"
     return Meter(
         "CPU",
-        f"{_busy(fraction * used.cpus)} of {used.cpus} {cores} busy ({_percent(fraction)})",
+        f"{_busy(fraction * used.cpus)}/{counted(used.cpus, 'core')} ({_percent(fraction)})",
         fraction,
     )
 
@@ -117,13 +117,13 @@ def _memory(used: Used, nodes: int | None) -> Meter:
 def _gpu(used: Used) -> Meter:
     if used.gpu_percent is None:
         return Meter("GPU", NOT_ACCOUNTED)
-    whose = f", of {used.gpus}" if used.gpus and used.gpus > 1 else ""
-    return Meter("GPU", f"{used.gpu_percent:.0f} % busy{whose}", used.gpu_percent / 100)
+    whose = f" ({used.gpus} GPUs)" if used.gpus and used.gpus > 1 else ""
+    return Meter("GPU", f"{used.gpu_percent:.0f}% busy{whose}", used.gpu_percent / 100)
 
 
 def _percent(fraction: float) -> str:
     percent = 100 * fraction
-    return f"{percent:.0f} %" if percent >= 1 or not percent else "< 1 %"
+    return f"{percent:.0f}%" if percent >= 1 or not percent else "< 1%"
 
 
 def advice(used: Used, state: str) -> str:
@@ -145,7 +145,8 @@ def advice(used: Used, state: str) -> str:
     if used.gpus and used.gpu_percent is not None and used.gpu_percent < _LITTLE_GPU_PERCENT:
         return f"its {_some(used.gpus, 'GPU')} did next to nothing: does the program find them?"
     if fraction is not None and fraction < _LITTLE_MEMORY and state == JobState.COMPLETED:
-        peak, requested = used.memory_peak_bytes or 0, used.memory_asked_bytes or 0
+        peak = used.memory_peak_bytes or 0
+        requested = used.memory_asked_bytes or 0
         enough = enough_memory(peak)
         if requested - enough >= _WORTH_BYTES:
             return (

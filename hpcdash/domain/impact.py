@@ -137,19 +137,19 @@ def _left_out(
 ) -> tuple[str, ...]:
     others = [row for row in rows if row["state"] not in requested]
     texts = {
-        JobState.HELD: "held already",
-        JobState.SUSPENDED: "suspended already",
+        JobState.HELD: "already held",
+        JobState.SUSPENDED: "already suspended",
         JobState.GONE: "gone",
     }
     reasons: dict[str, int] = {}
     for row in others:
         state = row["state"]
         if state in ENDED and state != JobState.GONE:
-            reason = "ended already"
+            reason = "already finished"
         elif verb in ("suspend", "resume", "signal") and state in WAITING:
             reason = "not started yet"
         elif verb == "requeue":
-            reason = "waiting already"
+            reason = "already pending"
         elif verb == "delete" and state != JobState.GONE:
             reason = "not ended yet"
         elif verb == "hold" and state in ACTIVE:
@@ -159,7 +159,7 @@ def _left_out(
         reasons[reason] = reasons.get(reason, 0) + _tasks(row)
     if missing:
         reasons["in no list any more"] = len(missing)
-    return tuple(f"{count} {reason}: left out" for reason, count in reasons.items())
+    return tuple(f"{count} {reason} (skipped)" for reason, count in reasons.items())
 
 
 def count_jobs(rows: Iterable[Row]) -> int:
@@ -252,7 +252,8 @@ def _cancelled(
         yield _lost(active, "unless {they} {save} checkpoints")
     if waiting:
         count = count_jobs(waiting)
-        yield f"{count} waiting {_one(count, 'loses its', 'lose their')} place in the queue"
+        jobs = _one(count, "pending job loses its", "pending jobs lose their")
+        yield f"{count} {jobs} place in the queue"
 
 
 def _requeued(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -> Iterable[str]:
@@ -290,7 +291,7 @@ def _held(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]) -
     if count := count_jobs(active):
         yield (
             f"{count} running {_one(count, 'keeps', 'keep')} running: the hold takes effect if "
-            f"requeued"
+            "requeued"
         )
 
 
@@ -306,7 +307,7 @@ def _suspended(
         yield f"{count} running {_one(count, 'stops', 'stop')} computing until resumed"
         yield (
             f"{_one(count, 'it keeps its', 'they keep their')} nodes and memory; others may get "
-            f"the CPUs"
+            "the CPUs"
         )
 
 

@@ -85,8 +85,11 @@ def parse_job_id(text: str) -> JobId:
     number = _NUMBER.match(text)
     if number is None:
         raise BadJobId(text, 0, "it begins with the job's number")
-    position, tasks, component = number.end(), None, None
-    has_brackets, server = text.startswith("[", position), ""
+    position = number.end()
+    tasks = None
+    component = None
+    has_brackets = text.startswith("[", position)
+    server = ""
     if text.startswith("[]", position):
         position += 2
     elif has_brackets:
@@ -97,11 +100,13 @@ def parse_job_id(text: str) -> JobId:
         found = _NUMBER.match(text, position + 1)
         if found is None:
             raise BadJobId(text, position + 1, "a component's number comes after +")
-        component, position = int(found[0]), found.end()
+        component = int(found[0])
+        position = found.end()
     if (has_brackets or (tasks is None and component is None)) and (
         named := _SERVER.match(text, position)
     ):
-        server, position = named[1], named.end()
+        server = named[1]
+        position = named.end()
     if position < len(text):
         raise BadJobId(text, position, _HOW)
     return JobId(str(int(number[0])), tasks, component, has_brackets, server)
@@ -308,7 +313,8 @@ def in_full(job_id: str, row_id: str, array_id: str | None) -> str:
     if job_id in (row_id, array_id):
         return job_id
     try:
-        requested, held = parse_job_id(job_id), parse_job_id(row_id)
+        requested = parse_job_id(job_id)
+        held = parse_job_id(row_id)
     except BadJobId:
         return job_id
     if not covers(requested, held):

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from hpcdash.domain.states import ENDED, WAITING, JobState
-from hpcdash.domain.units import format_age, format_duration, format_memory
+from hpcdash.domain.text import counted
+from hpcdash.domain.units import format_age, format_duration, format_memory, format_span
 
 Pair = tuple[str, str]
 _SHORT: dict[str, str] = {
@@ -42,6 +43,16 @@ def state_word(state: str) -> str:
     return _SHORT.get(state) or state.replace("_", " ")
 
 
+def format_requested(row: Mapping[str, Any]) -> str:
+    """`16 GPUs on 2 nodes`: what a row of domain.schema.JOBS waits for, or has."""
+    nodes = row["nodes"] or 0
+    gpus = row["gpus"] or 0
+    cpus = row["cpus"] or 0
+    parts = [counted(gpus, "GPU") if gpus else counted(cpus, "CPU")] if gpus or cpus else []
+    parts += [counted(nodes, "node")] if nodes > 1 or not parts else []
+    return " on ".join(parts)
+
+
 def format_clock_time(at: float, zone: tzinfo | None) -> str:
     """`10:22:05` of an instant in epoch seconds."""
     return f"{datetime.fromtimestamp(at, UTC).astimezone(zone):%H:%M:%S}"
@@ -67,7 +78,8 @@ def format_exit_status(row: Mapping[str, Any]) -> str:
 
 def format_where(row: Mapping[str, Any]) -> str:
     """The nodes of a job, or in parentheses why it has none; both where its node is down."""
-    nodes, reason = row["node_list"], row["reason"]
+    nodes = row["node_list"]
+    reason = row["reason"]
     if nodes and row["state"] != JobState.RUNNING:
         return str(nodes)
     return " ".join(filter(None, (nodes, reason and f"({reason})")))
@@ -78,7 +90,8 @@ def queue_note(row: Mapping[str, Any], now: float) -> str:
 
     `now` is an epoch second. Hostile.
     """
-    note, opens_at = str(row["_note"] or ""), row["_opens_at"]
+    note = str(row["_note"] or "")
+    opens_at = row["_opens_at"]
     if opens_at is not None and opens_at.timestamp() > now:
         note = f"{note}, in {format_age(opens_at.timestamp() - now)}"
     return "; ".join(filter(None, (note, row["_server_note"])))
@@ -104,7 +117,8 @@ def grouped(
         if value is None:
             return ""
         seconds = (now - value).total_seconds()
-        relative = f"{format_duration(abs(seconds))} {'ago' if seconds >= 0 else 'from now'}"
+        span = format_span(abs(seconds))
+        relative = f"{span} ago" if seconds >= 0 else f"in {span}"
         return f"{value.astimezone(zone):%Y-%m-%d %H:%M:%S}  ({relative})"
 
     def known(value: object) -> str:
@@ -117,14 +131,15 @@ def grouped(
     native = known(row["native_state"])
     end = format_exit(state, row["exit_code"], row["exit_signal"])
     message = "" if native.lower() in ("", state) else f"  ({native})"
-    elapsed, limit = row["elapsed_seconds"], row["limit_seconds"]
+    elapsed = row["elapsed_seconds"]
+    limit = row["limit_seconds"]
     run = (
         format_duration(elapsed)
         if elapsed is not None and (elapsed or state not in WAITING)
         else ""
     )
     if run and limit:
-        run += f" of {format_duration(limit)}  ({100 * elapsed // limit} %)"
+        run += f" of {format_duration(limit)}  ({100 * elapsed // limit}%)"
     groups: list[tuple[str, list[Pair]]] = [
         (
             "job",
@@ -208,7 +223,7 @@ _SIGNALS: dict[int, str] = {
     signal.SIGFPE: "an arithmetic error, such as a division by zero",
     signal.SIGKILL: "killed outright, often for using too much memory",
     signal.SIGUSR1: "a signal it did not handle",
-    signal.SIGSEGV: "segmentation fault: it reached for memory that is not its own",
+    signal.SIGSEGV: "segmentation fault (invalid memory access)",
     signal.SIGUSR2: "a signal it did not handle",
     signal.SIGPIPE: "wrote to a pipe nobody reads any more",
     signal.SIGALRM: "its own alarm went off",

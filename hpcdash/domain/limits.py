@@ -129,7 +129,9 @@ def format_when(row: Mapping[str, Any], now: datetime) -> str:
 
     For example `begins in 3 h, lasts 4 h`, `ends in 20 min`, `has no end`.
     """
-    starts, ends, seconds = row["starts_at"], row["ends_at"], row["duration_seconds"]
+    starts = row["starts_at"]
+    ends = row["ends_at"]
+    seconds = row["duration_seconds"]
     if starts is not None and starts > now:
         lasts = (
             f", lasts {format_span(seconds)}" if seconds else ", has no end" if ends is None else ""

@@ -311,7 +311,8 @@ class Comparisons:
         if len(values) > 1:
             raise self.text.bad(f"{key}{operator} takes one value", values[1].position)
         if name == "id" and "_number" in self.schema.names:
-            name, kind = "_number", ColumnKind.COUNT
+            name = "_number"
+            kind = ColumnKind.COUNT
         if kind in {ColumnKind.TEXT, ColumnKind.NAMES, ColumnKind.SWITCH}:
             raise self.text.bad(
                 f"{key} holds {kind.value}, which has no order; write {key}:{value.text}",

@@ -204,7 +204,8 @@ class Request(Struct, frozen=True, eq=False):
     selects the pool by name; its `labels` are the task's. `rank_variables` is the unit of RANK and
     WORLD_SIZE: "processes", as the launcher sets them, or "nodes". `rank_logs` also writes each
     rank's output to its own log, beside the job's. `job_library` puts hpcdash.job beside the
-    script, for the command to import, and exports when the time is over. `begin` is the earliest
+    script, for the command to import, and exports when the time is over. `plain`: the script has
+    directives and the command alone. `begin` is the earliest
     start: `2026-12-01T08:00:00` by the cluster's clock, or `+2h` after submission. `startup_hook`
     is bash that each node runs once before the command starts anywhere. `files` are paths on the
     submitting machine: their content is sent, without what git ignores, and the command starts
@@ -245,6 +246,7 @@ class Request(Struct, frozen=True, eq=False):
     rank_variables: str = "processes"
     rank_logs: bool = False
     job_library: bool = True
+    plain: bool = False
     exclude_nodes: tuple[str, ...] = ()
     extra_args: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()

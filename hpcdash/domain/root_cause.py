@@ -213,7 +213,8 @@ def root_cause(lines: Sequence[str]) -> RootCause | None:
 
 def _stripped(line: str, at: int) -> _Line:
     """The line without what stands before it; blanks that indent it stay."""
-    text, streams = _without_spool(line.rstrip()), []
+    text = _without_spool(line.rstrip())
+    streams = []
     for _ in range(5):
         if found := _CLOCK.match(text):
             text = text[found.end() :]
@@ -258,7 +259,8 @@ def _hits(written: Sequence[_Line]) -> tuple[list[RootCause], dict[int, bool]]:
     is_chained: dict[str, bool] = {}
     in_table = False
     for line in written:
-        text, stream = line.text, line.stream
+        text = line.text
+        stream = line.stream
         if in_table or text.strip() in ("Failures:", "Root Cause (first observed failure):"):
             in_table = not text.startswith("=====")
             is_bridge[line.at] = True
@@ -359,7 +361,8 @@ def _table(lines: Sequence[_Line]) -> tuple[str, str, RootCause | None]:
         field = _FIELD.match(line.text)
         if field is None:
             continue
-        name, value = field[1], field[2].strip()
+        name = field[1]
+        value = field[2].strip()
         if name == "time":
             time = value
         elif name == "rank":

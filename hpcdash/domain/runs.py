@@ -184,7 +184,8 @@ def overlapping(runs: pa.Table, span: Span) -> pa.Table:
     are not copied.
     """
     ends = as_array(runs["ends_at"]).cast(pa.int64())
-    since, until = 0, runs.num_rows
+    since = 0
+    until = runs.num_rows
     if _is_newest_first(runs):
         counted = [
             pc.sum(pc.greater_equal(ends, at), min_count=0).as_py()

@@ -54,6 +54,8 @@ def without_pandas() -> None:
 
 # Every table is made with a schema from here.
 without_pandas()
+NO_TEXT = pa.scalar(None, pa.string())
+NO_NUMBER = pa.scalar(None, pa.int64())
 
 
 _ARROW_TYPES: dict[tables.FieldType, pa.DataType] = {

@@ -5,20 +5,21 @@ differ.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 
 TAB_CELLS = 8
-MOST_LETTERS_A_LINE = 10_000
+MAX_LETTERS_A_LINE = 10_000
 # Directives are searched only this far: later text is a program's own.
-_MOST_EXPLAINED_LINES = 2000
+_MAX_EXPLAINED_LINES = 2000
 NOT_READ = "not read: a command comes before it"
 # Of larger scripts difflib would take seconds.
-MOST_DIFFED_LINES = 5000
+MAX_DIFFED_LINES = 5000
 
 
 class LineKind(StrEnum):
@@ -48,7 +49,7 @@ def script_lines(text: str, explain: Callable[[str], str]) -> list[ScriptLine]:
     lines: list[ScriptLine] = []
     reads_directives = True
     for number, line in enumerate(_split(text), start=1):
-        note = explain(line) if number <= _MOST_EXPLAINED_LINES else ""
+        note = explain(line) if number <= _MAX_EXPLAINED_LINES else ""
         if note and not reads_directives:
             note = NOT_READ
         if line.strip() and not line.lstrip().startswith("#"):
@@ -58,15 +59,114 @@ def script_lines(text: str, explain: Callable[[str], str]) -> list[ScriptLine]:
     return lines
 
 
+class ScriptBlock(Struct, frozen=True):
+    """Lines that a generated script has besides a person's: a name for a summary ('': none), an
+    explanation, and a pattern of the whole lines.
+
+    The pattern matches only what this version writes. A path in it is a group `folder`, the folder
+    of the logs. A heredoc that it opens has its end in a group `end`.
+    """
+
+    name: str
+    explanation: str
+    pattern: re.Pattern[str]
+
+
+class Fold(Struct, frozen=True):
+    """Adjacent blocks, as the lines `first` to before `last`, with the line that each begins at."""
+
+    first: int
+    last: int
+    blocks: tuple[tuple[int, ScriptBlock], ...]
+
+    @property
+    def title(self) -> str:
+        """`24 lines by hpcdash: early signal, job library`."""
+        names = dict.fromkeys(block.name for _, block in self.blocks if block.name)
+        return f"{counted(self.last - self.first, 'line')} by hpcdash" + (
+            f": {', '.join(names)}" if names else ""
+        )
+
+
+def script_folds(
+    text: str, lines: Sequence[ScriptLine], blocks: Iterable[ScriptBlock]
+) -> list[Fold]:
+    """Find the lines of a script that are blocks, `lines` being those of `script_lines`.
+
+    Anyone may have written the script: what differs from a block in one letter is no part of a
+    fold, and neither is a directive.
+    """
+    known = tuple(blocks)
+    raw = _split(text)[:_MAX_EXPLAINED_LINES]
+    directives = [
+        line for line, one in zip(raw, lines, strict=False) if one.kind is LineKind.DIRECTIVE
+    ]
+    folds: list[Fold] = []
+    ends: set[str] = set()
+    present: list[tuple[int, ScriptBlock]] = []
+    at = start = first = last = 0
+
+    def close() -> None:
+        if present and sum(bool(line.strip()) for line in raw[first:last]) > 1:
+            folds.append(Fold(first, last, tuple(present)))
+        present.clear()
+
+    while at < len(raw):
+        found = _longest_block(text, start, directives, known)
+        count = 0
+        if found is not None:
+            block, match = found
+            count = match[0].count("\n") + 1
+            first = first if present else at
+            present.append((at, block))
+            ends |= {match["end"]} if "end" in match.re.groupindex and match["end"] else set()
+        elif raw[at] in ends:
+            ends.discard(raw[at])
+            count = 1
+            if not present:
+                first = at
+                present.append((at, _HEREDOC_END))
+        elif raw[at].strip() or not present:
+            close()
+        if count:
+            last = at + count
+        for line in raw[at : at + max(1, count)]:
+            start += len(line) + 1
+        at += max(1, count)
+    close()
+    return folds
+
+
+_HEREDOC_END = ScriptBlock("", "the command ends here", re.compile("(?!)"))
+
+
+def _longest_block(
+    text: str, start: int, directives: Sequence[str], blocks: Iterable[ScriptBlock]
+) -> tuple[ScriptBlock, re.Match[str]] | None:
+    found: tuple[ScriptBlock, re.Match[str]] | None = None
+    for block in blocks:
+        match = block.pattern.match(text, start)
+        if match is None or text[match.end() : match.end() + 1] not in ("", "\n"):
+            continue
+        folder = match.groupdict().get("folder")
+        if folder and not any(
+            re.search(rf"[= ]{re.escape(folder)}/[^/]*$", line) for line in directives
+        ):
+            continue
+        if found is None or match.end() > found[1].end():
+            found = block, match
+    return found
+
+
 def shown(line: str) -> str:
     """A line with its tabs as blanks, without the end of a line of DOS, and nothing in it that a
     terminal obeys.
 
-    Of a very long one the first MOST_LETTERS_A_LINE letters.
+    Of a very long one the first MAX_LETTERS_A_LINE letters.
     """
     text = line.removesuffix("\r").expandtabs(TAB_CELLS)
-    more = len(text) - MOST_LETTERS_A_LINE
-    return visible(text) if more <= 0 else f"{visible(text[:MOST_LETTERS_A_LINE])}… ({more} more)"
+    more = len(text) - MAX_LETTERS_A_LINE
+    return visible(text) if more <= 0 else f"{visible(text[:MAX_LETTERS_A_LINE])}… ({more} more)"
 
 
 def line_ends(text: str) -> str:
@@ -80,10 +180,11 @@ def line_ends(text: str) -> str:
 def unified(before: str, after: str, names: tuple[str, str]) -> list[str]:
     """A unified difference, without line ends; [] where there is none. The lines are hostile still.
 
-    Scripts of more than MOST_DIFFED_LINES lines are compared line by line in order alone.
+    Scripts of more than MAX_DIFFED_LINES lines are compared line by line in order alone.
     """
-    old, new = _split(before), _split(after)
-    if max(len(old), len(new)) > MOST_DIFFED_LINES:
+    old = _split(before)
+    new = _split(after)
+    if max(len(old), len(new)) > MAX_DIFFED_LINES:
         return _plain_difference(old, new, names)
     return list(difflib.unified_diff(old, new, *names, lineterm=""))
 
@@ -98,7 +199,8 @@ def _plain_difference(old: Sequence[str], new: Sequence[str], names: tuple[str, 
     )
     shared = min(len(old), len(new)) - first
     last = next((at for at in range(shared) if old[-1 - at] != new[-1 - at]), shared)
-    removed, added = old[first : len(old) - last], new[first : len(new) - last]
+    removed = old[first : len(old) - last]
+    added = new[first : len(new) - last]
     # A side without lines is placed behind the line before.
     starts = (first + bool(removed), first + bool(added))
     place = f"@@ -{starts[0]},{len(removed)} +{starts[1]},{len(added)} @@"

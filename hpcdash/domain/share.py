@@ -11,7 +11,7 @@ from enum import IntEnum
 EVERYONE = "*"
 # The file in a task's launch folder that the coordinator writes the suspend command to.
 SUSPEND_NAME = "suspend"
-MOST_LABELS = 8
+MAX_LABELS = 8
 LONGEST_LABEL = 64
 _MARK_START = "hpcdash-share:"
 _PAUSED = "+paused"
@@ -98,8 +98,8 @@ def write_labels(labels: Iterable[str]) -> str:
 
 
 def read_labels(text: str) -> tuple[str, ...]:
-    """At most MOST_LABELS; what anybody may have written is cut to LONGEST_LABEL characters."""
+    """At most MAX_LABELS; what anybody may have written is cut to LONGEST_LABEL characters."""
     from urllib.parse import unquote
 
-    found = (unquote(word)[:LONGEST_LABEL] for word in text.split(",", MOST_LABELS)[:MOST_LABELS])
+    found = (unquote(word)[:LONGEST_LABEL] for word in text.split(",", MAX_LABELS)[:MAX_LABELS])
     return tuple(dict.fromkeys(label for label in found if label))

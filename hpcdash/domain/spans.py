@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from msgspec import Struct
@@ -10,7 +11,7 @@ from hpcdash.domain.units import DAY, parse_duration, parse_instant
 from hpcdash.errors import UsageError
 
 # No scheduler's history goes further back, and no clock of Arrow's days is far from it.
-_MOST_SECONDS = 100 * 366 * 86_400
+_MAX_SECONDS = 100 * 366 * 86_400
 
 
 class Span(Struct, frozen=True):
@@ -50,11 +51,13 @@ def parse_span(since: str, until: str = "", *, now_epoch: float, zone: tzinfo = 
     parse_instant reads.
 
     A day that `until` names is in the span; a time is its end. Days begin at midnight in `zone`.
+    A span until now holds the second that has begun.
     Raises UsageError.
     """
     now = int(now_epoch)
+    latest = math.ceil(now_epoch)
     begin = _instant(since, "--since", now, zone)
-    end = _instant(until, "--until", now, zone, is_end=True) if until else now
+    end = _instant(until or "now", "--until", latest, zone, is_end=True)
     if begin >= now:
         raise UsageError(
             f"--since {since!r} is not in the past",
@@ -65,7 +68,7 @@ def parse_span(since: str, until: str = "", *, now_epoch: float, zone: tzinfo = 
             f"the span is empty: --until {until!r} is not after --since {since!r}",
             "Swap them, or leave --until out.",
         )
-    return Span(begin, min(end, now))
+    return Span(begin, min(end, latest))
 
 
 def _instant(text: str, option: str, now: int, zone: tzinfo, *, is_end: bool = False) -> int:
@@ -73,7 +76,7 @@ def _instant(text: str, option: str, now: int, zone: tzinfo, *, is_end: bool = F
         seconds = parse_duration(text, bare_unit_seconds=-1)
     except ValueError:
         seconds = -1
-    if seconds is None or seconds > _MOST_SECONDS:
+    if seconds is None or seconds > _MAX_SECONDS:
         raise UsageError(
             f"{option} {text!r} is too long ago", "Write a time such as 90d or 2026-01-01."
         )
@@ -93,7 +96,7 @@ def _instant(text: str, option: str, now: int, zone: tzinfo, *, is_end: bool = F
                 datetime.fromtimestamp(epoch, zone).replace(tzinfo=zone) + timedelta(days=1)
             ).timestamp()
         )
-    if not now - _MOST_SECONDS <= epoch:
+    if not now - _MAX_SECONDS <= epoch:
         raise UsageError(
             f"{option} {text!r} is too long ago", "Write a time such as 90d or 2026-01-01."
         )

@@ -52,6 +52,10 @@ class NodeState(StrEnum):
     UNKNOWN = "unknown"
 
 
+# Of nodes that start no job.
+UNAVAILABLE = frozenset({NodeState.DOWN, NodeState.DRAINED, NodeState.DRAINING})
+
+
 class QueueStanding(StrEnum):
     """Treatment of jobs by a queue that is not simply open or down."""
 

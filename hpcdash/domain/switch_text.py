@@ -14,7 +14,7 @@ from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_span
 
 # A file of more than this is taken for something else than a switch, and is not removed.
-MOST_SWITCH_BYTES = 1024
+MAX_SWITCH_BYTES = 1024
 STALE_LOG_SECONDS = 600.0
 # Clocks of a login node and a file server that are well are no further apart.
 _CLOCKS_APART_SECONDS = 60.0
@@ -139,7 +139,7 @@ def _name(line: str, size: str) -> str:
     return " ".join(parts[: parts.index(size)]) if size in parts else ""
 
 
-def look_of(path: str, reported: Mapping[str, str]) -> SwitchSnapshot:
+def parse_snapshot(path: str, reported: Mapping[str, str]) -> SwitchSnapshot:
     """Build a snapshot from the answers of a check, by their names."""
     me = reported.get("me", "").split()
     now = reported.get("now", "")
@@ -242,9 +242,8 @@ def refusal(check: SwitchSnapshot) -> str:
         return format_thing(check)
     if not check.is_trusted:
         return (
-            f"{visible(check.there)} is {visible(check.folder.owner)}'s: neither yours, nor root's, "
-            f"nor the job owner's, "
-            "nor a folder that your group writes"
+            f"{visible(check.there)} is {visible(check.folder.owner)}'s: neither yours, nor "
+            "root's, nor the job owner's, nor a folder that your group writes"
         )
     return ""
 
@@ -262,7 +261,7 @@ def warnings(check: SwitchSnapshot, kind: SwitchKind, owner: str) -> tuple[str, 
     if not check.may_write and not check.is_dropped:
         messages.append(
             f"{visible(check.user or 'you')} may not write there: no permission, or the disk is "
-            f"read-only"
+            "read-only"
         )
     if folder.all_may_write and not folder.is_sticky:
         messages.append("anyone may write there, and create or remove it")
@@ -274,7 +273,7 @@ def warnings(check: SwitchSnapshot, kind: SwitchKind, owner: str) -> tuple[str, 
     ):
         messages.append(
             f"only who makes a file may remove it there: {visible(owner)}'s job could not, and "
-            f"saves once"
+            "saves once"
         )
     return tuple(messages)
 
@@ -303,7 +302,7 @@ def clear_refusal(check: SwitchSnapshot) -> str:
     if (
         check.thing is Thing.FILE
         and check.file.size is not None
-        and check.file.size > MOST_SWITCH_BYTES
+        and check.file.size > MAX_SWITCH_BYTES
     ):
         return f"it holds {check.file.size} bytes, which no switch does: look at it yourself"
     return ""
@@ -333,7 +332,7 @@ def format_log(age_seconds: float | None, problem: str = "") -> str:
         return f"its log grew {format_span(age_seconds)} ago"
     return (
         f"its log has not grown for {format_span(age_seconds)}: a hung job cannot see a switch "
-        f"(x cancels it)"
+        "(x cancels it)"
     )
 
 
@@ -514,11 +513,13 @@ def telling_line(kind: SwitchKind, text: str, before: str = "") -> str:
     several such lines, as later ones are of later saves; an end by the last.
     """
     own = re.compile(rf"\b{kind}[ _-]?switch", re.IGNORECASE)
-    best, best_rank = before, _rank(before, own)
+    best = before
+    best_rank = _rank(before, own)
     for line in re.split(r"[\r\n]+", text):
         rank = _rank(line, own)
         if rank and (rank > best_rank or (rank == best_rank and kind is SwitchKind.KILL)):
-            best, best_rank = clip(visible(line.strip()), _LINE_CELLS), rank
+            best = clip(visible(line.strip()), _LINE_CELLS)
+            best_rank = rank
     return best
 
 

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from hpcdash.domain.text import visible
 
-_MOST_PATH_LETTERS = 4096
+_MAX_PATH_LETTERS = 4096
 # What stands further down is a program's own text.
-_MOST_LINES = 5000
+_MAX_LINES = 5000
 _ASSIGNED = re.compile(r"(?:^|[;&({]|\s)(?:setenv\s+([A-Za-z_]\w*)\s+|([A-Za-z_]\w*)=)")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^}$`]*))?\})")
 _WORD_ENDS = frozenset(" \t;&|()<>")
@@ -73,7 +73,7 @@ def path_problem(path: str) -> str:
         return "it contains . or ..; give the real path"
     if path.endswith("/"):
         return "it is a folder; name a file in it"
-    return "it is too long" if len(path) > _MOST_PATH_LETTERS else ""
+    return "it is too long" if len(path) > _MAX_PATH_LETTERS else ""
 
 
 def absolute_path(path: str, work_dir: str | None) -> str:
@@ -147,9 +147,10 @@ def path_in_script(
     behind an option that matches, else sets another of them to. `known` as above.
     """
     values = dict(known)
-    own, others = names[0], names[1:]
+    own = names[0]
+    others = names[1:]
     by_rank: dict[int, NamedSwitch] = {}
-    for number, line in enumerate(script.splitlines()[:_MOST_LINES], start=1):
+    for number, line in enumerate(script.splitlines()[:_MAX_LINES], start=1):
         where = f"line {number} of its script"
         text = line.strip()
         if text.startswith("#"):
@@ -264,5 +265,5 @@ def format_unknown(named: NamedSwitch) -> str:
     """`line 4 of its script names $WORK/KILL; what WORK is there is not known`."""
     return (
         f"{visible(named.source)} names {visible(named.path)}; {', '.join(named.unknown)}: not "
-        f"known here"
+        "known here"
     )

@@ -94,7 +94,7 @@ class TableSpec(Struct, frozen=True, eq=False):
     whole: tuple[str, ...] = ("name",)
     dropped: tuple[str, ...] = ()
     json_key: str = ""
-    empty: str = "nothing"
+    empty: str = ""
 
     def kind(self, *, everyone: bool = False) -> Kind:
         """The snapshot of one's own rows, or of everyone's."""
@@ -136,7 +136,7 @@ def _limited(key: str) -> Callable[[Mapping[str, Any]], str]:
 _STATE = ColumnSpec("state", STATE_WIDTH, 0)
 JOBS = TableSpec(
     "jobs",
-    summary="Jobs in the queue.",
+    summary="List jobs in the queue.",
     paces={Kind.MINE: "mine_seconds", Kind.EVERYONE: "everyone_seconds"},
     fields={
         "id": "text",
@@ -182,6 +182,7 @@ JOBS = TableSpec(
     },
     columns=(
         ColumnSpec("id", 6, 0, flexible=True, longest=18),
+        ColumnSpec("letter", 1, 3, "_letter", " "),
         ColumnSpec("pinned", 3, 3, title="PIN"),
         ColumnSpec("name", 14, 1, flexible=True, longest=60),
         ColumnSpec("note", 8, 4, longest=24),
@@ -193,6 +194,7 @@ JOBS = TableSpec(
         ColumnSpec("elapsed", 8, 2, "elapsed_seconds"),
         ColumnSpec("limit", 8, 6, "limit_seconds"),
         ColumnSpec("left", 8, 3, "ends_at"),
+        ColumnSpec("used", 17, 2, "elapsed_seconds", "USED      LEFT", align="left"),
         ColumnSpec("nodes", 4, 7, title="N"),
         ColumnSpec("cpus", 5, 6, title="CPU"),
         ColumnSpec("gpus", 4, 5, title="GPU"),
@@ -251,7 +253,8 @@ JOBS = TableSpec(
 )
 NODES = TableSpec(
     "nodes",
-    summary="Nodes, what they have, and why some are drained. Always all of them.",
+    summary="List nodes: load, free resources, and why some are drained.",
+    empty="The scheduler lists no nodes. hpcdash doctor checks the setup.",
     paces={Kind.NODES: "nodes_seconds"},
     fields={
         "name": "text",
@@ -323,7 +326,8 @@ NODES = TableSpec(
 )
 QUEUES = TableSpec(
     "queues",
-    summary="Queues (partitions), their limits and what is free. Always all of them.",
+    summary="List queues (partitions): limits, free resources, jobs.",
+    empty="The scheduler lists no queues. hpcdash doctor checks the setup.",
     paces={Kind.QUEUES: "nodes_seconds"},
     fields={
         "name": "text",
@@ -441,7 +445,8 @@ HISTORY = TableSpec(
 )
 SHARES = TableSpec(
     "shares",
-    summary="Fair share of your accounts: shares, usage, and the factor in priority.",
+    summary="List fair shares: shares, usage and the priority factor.",
+    empty="The scheduler lists no fair shares.",
     # Shares change slowly, and the lines over the jobs have them all day.
     paces={Kind.SHARES: 600.0},
     fields={
@@ -494,7 +499,7 @@ SHARES = TableSpec(
 )
 LIMITS = TableSpec(
     "limits",
-    summary="Limits that apply to you, and how much of each is used.",
+    summary="List the limits that apply to you, and their use.",
     paces={Kind.LIMITS: "nodes_seconds"},
     fields={
         # association, account, qos, queue or server, and which.
@@ -536,11 +541,11 @@ LIMITS = TableSpec(
     printed=("scope", "per", "resource", "used", "limit", "free", "native"),
     whole=("resource",),
     dropped=("native", "free"),
-    empty="no limits apply to you",
+    empty="No limits apply to you. hpcdash queues shows what queues allow.",
 )
 RESERVATIONS = TableSpec(
     "reservations",
-    summary="Reservations: when, which nodes, and whether you may use them.",
+    summary="List reservations: times, nodes, and which you may use.",
     paces={Kind.RESERVATIONS: "nodes_seconds"},
     fields={
         "name": "text",
@@ -580,7 +585,7 @@ RESERVATIONS = TableSpec(
     shown=("name", "state", "allowed", "starts", "ends", "nodes", "node_list", "who", "flags"),
     whole=("name", "state"),
     dropped=("flags", "nodes", "who"),
-    empty="no reservations",
+    empty="The scheduler has no reservations.",
 )
 # Their columns and order can be configured, and their filters bookmarked.
 MAIN_TABLES = (JOBS, NODES, QUEUES, HISTORY)

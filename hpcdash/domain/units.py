@@ -275,11 +275,14 @@ def _time_on(day: datetime, text: str) -> Instant:
 def _shift_seconds(requested: str) -> int | None:
     """Seconds from now of `2h ago`, `-2h`, `+2h`, `in 2h`; None when it is none of these."""
     if requested.endswith("ago"):
-        sign, amount = -1, requested[:-3]
+        sign = -1
+        amount = requested[:-3]
     elif requested[:1] in {"-", "+"}:
-        sign, amount = -1 if requested[0] == "-" else 1, requested[1:]
+        sign = -1 if requested[0] == "-" else 1
+        amount = requested[1:]
     elif requested.startswith("in "):
-        sign, amount = 1, requested[3:]
+        sign = 1
+        amount = requested[3:]
     else:
         return None
     seconds = parse_duration(amount)

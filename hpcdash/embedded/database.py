@@ -171,8 +171,8 @@ def damaged(path: Path, message: str) -> StoreUnusable:
     return StoreUnusable(
         f"{path} is damaged: {message}",
         f"Once its running jobs have ended, move the queue's folder away: mv {quote(folder)} "
-        f"{quote(folder)}.damaged."
-        " hpcdash then begins with an empty queue; the output files of jobs stay where they are.",
+        f"{quote(folder)}.damaged. hpcdash then begins with an empty queue; the output files of "
+        "jobs stay where they are.",
     )
 
 

@@ -7,6 +7,7 @@ killed, and notes the job's end where the next supervisor finds it. It never ope
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
@@ -19,9 +20,9 @@ from typing import NoReturn
 
 from hpcdash.embedded import processes
 from hpcdash.embedded.job import JobSignal
-from hpcdash.embedded.orphans import adopt_orphans
 from hpcdash.embedded.record import Begun, Ended, note_begun, note_ended
 
+_PR_SET_CHILD_SUBREAPER = 36
 # Signals that a keeper waits for, and that a terminal or a person may send it; handled one after
 # the other, none ends it.
 NOTICED = frozenset(
@@ -78,6 +79,14 @@ def keep(work: Work, record: int) -> NoReturn:
     finally:
         # Whatever happens, it must not continue as a second supervisor.
         os._exit(1)
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of all descendants whose own parent ends; False if this is not Linux."""
+    if not sys.platform.startswith("linux"):
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 class _Keeper:
@@ -182,7 +191,7 @@ class _Keeper:
             return _why_not_run(work.script, int(number))
         return ""
 
-    # -- while it runs
+    # -- running
 
     def _wait(self) -> None:
         """Wait for the next thing to happen, and see to it."""

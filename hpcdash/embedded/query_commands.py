@@ -29,7 +29,7 @@ from hpcdash.errors import HpcdashError, UsageError
 
 # As long as a scheduler lists finished jobs.
 _RECENT_SECONDS = 300.0
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def find_jobs(store: QueueStore, text: str) -> list[Job]:
@@ -37,7 +37,8 @@ def find_jobs(store: QueueStore, text: str) -> list[Job]:
     match = re.fullmatch(r"([0-9]{1,15})(?:_(.+))?", text)
     if match is None:
         raise UsageError(f"{text!r} is not a job: write 17, 17_3 or 17_[3-5]")
-    number, tasks = int(match[1]), match[2]
+    number = int(match[1])
+    tasks = match[2]
     if tasks is None:
         found = store.find(number)
         # A task's own number means that task.
@@ -54,7 +55,8 @@ def job_columns(
     """The columns of the jobs' schema, times in epoch seconds, null where nothing is known."""
     submissions = store.submissions(job.number for job in jobs)
     reasons = _Reasons(store, machine, now)
-    boot, clock = boot_id(), time.monotonic()
+    boot = boot_id()
+    clock = time.monotonic()
     rows = [
         _row(
             job,
@@ -328,7 +330,7 @@ def _write_jobs(store: QueueStore, jobs: Iterable[Job]) -> None:
 def _named(store: QueueStore, ids: list[str]) -> list[Job]:
     found = {job.id: job for text in ids for job in find_jobs(store, text)}
     if not found:
-        named = ", ".join(ids[:_MOST_NAMED])
+        named = ", ".join(ids[:_MAX_NAMED])
         raise HpcdashError(
             f"no such job in this queue: {named}", "`hpcdash jobs` and `hpcdash history` list them."
         )
@@ -387,7 +389,8 @@ def _show(folder: Path, parts: list[str]) -> int:
 def _usage(folder: Path, parts: list[str]) -> int:
     """Print the use of a running or finished job."""
     job = _named(_opened(folder), parts)[0]
-    cpu_seconds, peak_bytes = job.cpu_seconds, job.peak_bytes
+    cpu_seconds = job.cpu_seconds
+    peak_bytes = job.peak_bytes
     if job.state in ACTIVE:
         begun, _ = Record(folder, job.id, job.attempt).read()
         if begun is not None:

@@ -100,7 +100,8 @@ class Record:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return None, None
-        begun, ended = _object(content[:_BEGUN_BYTES]), _object(content[_BEGUN_BYTES:])
+        begun = _object(content[:_BEGUN_BYTES])
+        ended = _object(content[_BEGUN_BYTES:])
         return (Begun(**begun) if begun else None), (Ended(**ended) if ended else None)
 
     def forget(self) -> None:

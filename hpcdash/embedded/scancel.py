@@ -34,7 +34,8 @@ def read(parts: Sequence[str]) -> SignalRequest | None:
 
     Steps of a job are signalled together.
     """
-    name, recipient = "", "steps"
+    name = ""
+    recipient = "steps"
     jobs: list[str] = []
     left = list(parts)
     while left:

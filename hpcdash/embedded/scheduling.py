@@ -29,7 +29,8 @@ class FreeSlots:
     def take(self, job: Job) -> tuple[str, ...]:
         """Give a job that fits its slots; returns its GPUs."""
         self.cpus -= job.cpus
-        given, self.gpu_ids = self.gpu_ids[: job.gpus], self.gpu_ids[job.gpus :]
+        given = self.gpu_ids[: job.gpus]
+        self.gpu_ids = self.gpu_ids[job.gpus :]
         return tuple(given)
 
     def keep_for(self, job: Job) -> None:

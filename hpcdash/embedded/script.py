@@ -292,7 +292,7 @@ class _Reader:
         if per_node and tasks > per_node:
             raise UsageError(
                 f"{tasks} tasks of {each} GPUs, {per_node} on a node, are asked for; this machine "
-                f"is one node",
+                "is one node",
                 "Ask for all on one: with slots, slots_per_node = slots.",
             )
 
@@ -338,7 +338,7 @@ class _Reader:
         if _positive(value.partition("-")[0]) > 1:
             raise ValueError(
                 f"{value} nodes are asked for; this machine is one (with slots, slots_per_node = "
-                f"slots)"
+                "slots)"
             )
 
     def _array(self, value: str) -> None:
@@ -426,7 +426,8 @@ def read_early_signal(text: str) -> JobSignal:
     """`USR1@600`, `B:USR1@600`, `10`; raises ValueError."""
     head, has_flag, rest = text.partition(":")
     if not has_flag:
-        head, rest = "", text
+        head = ""
+        rest = text
     if has_flag and head not in ("B", "R", "BR", "RB"):
         raise ValueError(f"{head!r} before the colon: B is for the batch shell")
     name, has_time, seconds = rest.partition("@")

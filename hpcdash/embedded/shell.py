@@ -32,7 +32,8 @@ def _shell(folder: Path, parts: list[str]) -> int:
     record = Record(folder, jobs[0].id, jobs[0].attempt) if len(jobs) == 1 else None
     if record is None or not record.is_kept():
         raise UsageError(f"{parts[0]} is no job that runs")
-    job, submission = jobs[0], store.submission(jobs[0].number)
+    job = jobs[0]
+    submission = store.submission(jobs[0].number)
     environment = job_environment(
         job,
         submission,

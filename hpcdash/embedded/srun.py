@@ -120,7 +120,8 @@ def _status(running: list[subprocess.Popen[bytes]], *, ends_all: bool) -> int:
     """The highest of all, or with `ends_all` that of the first that failed, which ends the
     others.
     """
-    left, highest = {process.pid: process for process in running}, 0
+    left = {process.pid: process for process in running}
+    highest = 0
     while left:
         pid, status = os.wait()
         if left.pop(pid, None) is None:

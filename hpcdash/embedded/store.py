@@ -20,8 +20,8 @@ _UNFINISHED = ("pending", *ACTIVE)
 _ENDED_BADLY = ("failed", "timeout", "cancelled", "gone")
 _MAY_START = "state = 'pending' AND held = 0 AND ready = 1"
 _SUBMISSION_COLUMNS = (
-    "number, name, work_dir, submit_dir, umask, request, arguments, command, "
-    "submitted_at, throttle, ignored"
+    "number, name, work_dir, submit_dir, umask, request, arguments, command, submitted_at, "
+    "throttle, ignored"
 )
 _ANSWERS_KEPT = 1000
 
@@ -54,8 +54,7 @@ def _verdict(
     if one.kind == "singleton":
         earlier = database.rows(
             "SELECT 1 FROM submissions JOIN jobs USING (number) WHERE submissions.name = ? AND "
-            "number < ?"
-            " AND state IN (?, ?, ?, ?) LIMIT 1",
+            "number < ? AND state IN (?, ?, ?, ?) LIMIT 1",
             (name, number, *_UNFINISHED),
         )
         return NOT_YET if earlier else MET, None
@@ -134,7 +133,7 @@ class HandedIn:
 class QueueStore(Database):
     """Jobs and submissions in the queue's file; changes are made inside `writing`, unless noted."""
 
-    # -- handing in
+    # -- submission
 
     def submit(self, one: HandedIn) -> int:
         """Keep a submission with all of its jobs, in a transaction of its own; its number is on the
@@ -183,8 +182,7 @@ class QueueStore(Database):
             )
             self.change_each(
                 "INSERT INTO jobs (id, number, task, state, held, ready, begin_at, cpus, gpus, "
-                "limit_seconds)"
-                " VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?)",
+                "limit_seconds) VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?)",
                 (
                     (
                         number + place,
@@ -293,14 +291,13 @@ class QueueStore(Database):
         ((token,),) = self.rows("SELECT token FROM submissions WHERE number = ?", (number,))
         return None if token is None else _unpacked(token)
 
-    # -- what a scheduler needs
+    # -- scheduling
 
     def next_waiting_number(self, after: int, now: float) -> int | None:
         """The next submission that has a job free to start, but for its throttle."""
         found = self.number(
             f"SELECT number FROM jobs WHERE {_MAY_START} AND number > ? AND (begin_at IS NULL OR "
-            f"begin_at <= ?)"
-            " ORDER BY number LIMIT 1",
+            "begin_at <= ?) ORDER BY number LIMIT 1",
             (after, now),
         )
         return None if found is None else int(found)
@@ -330,7 +327,7 @@ class QueueStore(Database):
         """Return the time of the next begin; None for none."""
         return self.number(
             f"SELECT min(begin_at) FROM jobs INDEXED BY jobs_begin WHERE {_MAY_START} AND "
-            f"begin_at > ?",
+            "begin_at > ?",
             (now,),
         )
 
@@ -348,8 +345,7 @@ class QueueStore(Database):
         """Note that a job is started; None where it is not free to start any more."""
         changed = self.change(
             "UPDATE jobs SET state = 'running', attempt = attempt + 1, gpu_ids = ?, started_at = "
-            "?, started_clock = ?,"
-            f" boot = ?, wanted = NULL WHERE id = ? AND {_MAY_START}",
+            f"?, started_clock = ?, boot = ?, wanted = NULL WHERE id = ? AND {_MAY_START}",
             (",".join(gpu_ids), now, clock, boot, job.id),
         )
         if not changed:
@@ -370,11 +366,9 @@ class QueueStore(Database):
         """
         self.change(
             "UPDATE jobs SET state = 'pending', gpu_ids = '', started_at = NULL, started_clock = "
-            "NULL, boot = NULL,"
-            " wanted = NULL, ended_at = NULL, elapsed = NULL, exit_code = NULL, exit_signal = "
-            "NULL, reason = NULL,"
-            " cpu_seconds = NULL, peak_bytes = NULL, restarts = restarts + ?, held = max(held, ?)"
-            " WHERE id = ?",
+            "NULL, boot = NULL, wanted = NULL, ended_at = NULL, elapsed = NULL, exit_code = NULL, "
+            "exit_signal = NULL, reason = NULL, cpu_seconds = NULL, peak_bytes = NULL, restarts = "
+            "restarts + ?, held = max(held, ?) WHERE id = ?",
             (int(restarted), int(held), job_id),
         )
 
@@ -394,9 +388,8 @@ class QueueStore(Database):
         """Record how a job ended; never before it started, whatever the clock shows."""
         self.change(
             "UPDATE jobs SET state = ?, ended_at = max(?, coalesce(started_at, 0)), elapsed = ?, "
-            "exit_code = ?,"
-            " exit_signal = ?, reason = ?, cpu_seconds = ?, peak_bytes = ?, wanted = NULL, gpu_ids "
-            "= '' WHERE id = ?",
+            "exit_code = ?, exit_signal = ?, reason = ?, cpu_seconds = ?, peak_bytes = ?, wanted = "
+            "NULL, gpu_ids = '' WHERE id = ?",
             (
                 state,
                 now,
@@ -439,8 +432,8 @@ class QueueStore(Database):
         """
         self.put_back(job.id, restarted=True)
         self.change(
-            "UPDATE jobs SET ready = 0 WHERE state = 'pending' AND ready = -1"
-            " AND number IN (SELECT number FROM edges WHERE on_number = ?)",
+            "UPDATE jobs SET ready = 0 WHERE state = 'pending' AND ready = -1 AND number IN "
+            "(SELECT number FROM edges WHERE on_number = ?)",
             (job.number,),
         )
         self.judge_dependents(job.number)
@@ -450,9 +443,8 @@ class QueueStore(Database):
         ((name,),) = self.rows("SELECT name FROM submissions WHERE number = ?", (number,))
         waiting = self.rows(
             "SELECT DISTINCT number FROM edges WHERE (on_number = ? OR (on_number IS NULL AND name "
-            "= ?)) AND EXISTS"
-            " (SELECT 1 FROM jobs WHERE jobs.number = edges.number AND state = 'pending' AND ready "
-            "= 0)",
+            "= ?)) AND EXISTS (SELECT 1 FROM jobs WHERE jobs.number = edges.number AND state = "
+            "'pending' AND ready = 0)",
             (number, name),
         )
         for one in self.submissions(int(str(dependent)) for (dependent,) in waiting).values():
@@ -488,7 +480,7 @@ class QueueStore(Database):
         )
         return {int(str(call)): (bool(done), str(text)) for call, done, text in rows}
 
-    # -- forgetting
+    # -- removal of ended jobs
 
     def forget_before(self, ended_before: float) -> list[int]:
         """Drop, in a transaction of its own, submissions all of whose jobs ended before a time;

@@ -155,10 +155,12 @@ def _current_folder() -> str:
 def _read_script(file: str | None) -> tuple[bytes, str]:
     try:
         if file is None:
-            script, command = sys.stdin.buffer.read(_MAX_SCRIPT_BYTES + 1), "(stdin)"
+            script = sys.stdin.buffer.read(_MAX_SCRIPT_BYTES + 1)
+            command = "(stdin)"
         else:
             with open(file, "rb") as stream:
-                script, command = stream.read(_MAX_SCRIPT_BYTES + 1), os.path.abspath(file)
+                script = stream.read(_MAX_SCRIPT_BYTES + 1)
+                command = os.path.abspath(file)
     except OSError as error:
         raise UsageError(f"{file or 'stdin'}: {error.strerror}") from error
     if len(script) > _MAX_SCRIPT_BYTES:

@@ -70,7 +70,8 @@ class RunningAttempt:
         """Its keeper is not there any more."""
         if self.pidfd is not None:
             os.close(self.pidfd)
-        self.pidfd, self.is_child = None, False
+        self.pidfd = None
+        self.is_child = False
 
 
 def start_attempt(
@@ -330,7 +331,8 @@ class Supervisor:
                 if not self.store.path.exists():
                     return
                 self.is_unsure = True
-                pause, is_idle = _AGAIN_SECONDS, False
+                pause = _AGAIN_SECONDS
+                is_idle = False
             if is_idle:
                 now = time.monotonic()
                 idle_since = idle_since or now
@@ -378,7 +380,7 @@ class Supervisor:
             pauses.append(min(_LONGEST_PAUSE_SECONDS, begins - now))
         return min(pauses, default=None)
 
-    # -- what an earlier supervisor, or a failure, left
+    # -- recovery
 
     def recover(self) -> bool:
         """Take over the jobs that the store has as running: kept ones, ended ones, and those that
@@ -404,7 +406,7 @@ class Supervisor:
             script_path(self.folder, number).unlink(missing_ok=True)
         return not held
 
-    # -- ends
+    # -- ended jobs
 
     def reap(self) -> None:
         """Take in what ended."""
@@ -528,7 +530,7 @@ def make_shims(folder: Path) -> str:
     for name in _NAMES:
         program = (
             f"import sys; sys.path.insert(0, {str(root)!r}); from hpcdash.embedded.{name} "
-            f"import main; main()"
+            "import main; main()"
         )
         text = f"exec {shlex.quote(sys.executable)} -I -S -c {shlex.quote(program)}"
         atomic_write(shims / name, f'#!/bin/sh\n{text} "$@"\n'.encode(), mode=0o700, sync=False)

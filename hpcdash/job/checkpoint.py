@@ -109,7 +109,7 @@ class Checkpoints:
         if keep is not None and keep < 1:
             raise ValueError(
                 f"keep={keep} would delete the newest checkpoint; use 1 or more, or None to "
-                f"keep all"
+                "keep all"
             )
         # Not before it is needed: it takes a third of the import.
         from pathlib import Path
@@ -176,8 +176,7 @@ class Checkpoints:
         if self._rank and self._barrier is None:
             raise RuntimeError(
                 f"rank {self._rank} would save beside rank 0: save on rank 0 alone, or give "
-                f"barrier=, as"
-                " torch.distributed.barrier, and have all ranks enter"
+                "barrier=, as torch.distributed.barrier, and have all ranks enter"
             )
         # All ranks must know the name where they share it; elsewhere two runs must not.
         own = (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # The port of PyTorch's own launchers, outside of jobs.
 DEFAULT_MASTER_PORT = 29500
-MOST_HOSTS = 100_000
+MAX_HOSTS = 100_000
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,9}))?)?", re.ASCII)
 _COMMA_OUTSIDE = re.compile(r",(?![^\[\]]*\])")
@@ -251,7 +251,7 @@ def expand_hosts(hosts: str) -> tuple[str, ...]:
         total = 1
         for choice in choices:
             total *= len(choice)
-        if not total or total + len(names) > MOST_HOSTS:
+        if not total or total + len(names) > MAX_HOSTS:
             return ()
         for chosen in product(*choices):
             name = "".join(text for pair in zip(pieces[::2], (*chosen, "")) for text in pair)
@@ -270,7 +270,7 @@ def _numbers(body: str) -> list[str]:
         if found is None:
             return []
         low, high, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
-        if high < low or not step or (high - low) // step >= MOST_HOSTS:
+        if high < low or not step or (high - low) // step >= MAX_HOSTS:
             return []
         texts += [str(number).zfill(len(found[1])) for number in range(low, high + 1, step)]
     return texts

@@ -47,7 +47,7 @@ class TrainingGuard:
 
     It stops for the kill switch; SIGUSR1 or SIGTERM; the end of the job, 2 × (iteration + save)
     before and at least 10 s, as measured in this loop (the first save takes `save_seconds`, or what
-    it took the run before this one, as `Checkpoints` has noted); host memory above 95 % and less
+    it took the run before this one, as `Checkpoints` has noted); host memory above 95% and less
     than 2 GiB of free GPU memory. It saves before it stops, for the save switch, every
     `save_every_steps` and `save_every_minutes`. Where the kill switch is there already, the program
     ends here with exit status 0 (`exit_if_killed=False`: at the first step).
@@ -207,7 +207,7 @@ class TrainingGuard:
         elif all_reduce_highest(int(self.rank == 0 and self.switches.sees_kill()), None):
             warn(
                 f"the kill switch {self.switches.kill} is there: ending before the start; delete "
-                f"it to train"
+                "it to train"
             )
             raise SystemExit(0)
 
@@ -261,9 +261,8 @@ class TrainingGuard:
         if self.rank == 0 and processes_in_all() > 1:
             message = (
                 "each decides alone when to stop, and only rank 0 saves for the save switch and "
-                "every so many minutes; "
-                "give TrainingGuard all_reduce_max= if they train together, rank=0 if each trains "
-                "for itself"
+                "every so many minutes; give TrainingGuard all_reduce_max= if they train together, "
+                "rank=0 if each trains for itself"
             )
             self._log.warn(
                 "alone", f"{processes_in_all()} processes without torch.distributed: {message}"
@@ -293,6 +292,6 @@ class TrainingGuard:
         if self._switched_at is not None:
             warn(
                 f"checkpoint saved after step {self._switched_at}, in {seconds:.0f} s, for the "
-                f"save switch"
+                "save switch"
             )
             self._switched_at = None

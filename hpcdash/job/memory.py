@@ -55,7 +55,7 @@ class MemoryGuard:
         host_used: Callable[[], float | None] | None = None,
     ) -> None:
         if host_percent is not None and not 1 < host_percent <= 100:
-            raise ValueError(f"host_percent {host_percent!r} is not between 1 and 100: 95 is 95 %")
+            raise ValueError(f"host_percent {host_percent!r} is not between 1 and 100: 95 is 95%")
         self._host_percent = host_percent
         self._gpu_free_bytes = gpu_free_bytes
         self._gpu_free = gpu_free
@@ -102,7 +102,7 @@ class MemoryGuard:
             return ""
         if used <= self._host_percent:
             return ""
-        return f"{used:.1f} % of host memory used, above {self._host_percent:g} %"
+        return f"{used:.1f}% of host memory used, above {self._host_percent:g}%"
 
     def _gpu_reason(self) -> str:
         if self._gpu_free_bytes is None:

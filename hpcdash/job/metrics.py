@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 METRICS = "HPCDASH_METRICS"
-_MOST_WAITING_LINES = 10_000
+_MAX_WAITING_LINES = 10_000
 # A file that was deleted, or that another has taken the name of, would be written on unseen.
 _LOOK_SECONDS = 5.0
 # Time limit of a write, after which the training continues without it: on a healthy file system it
@@ -51,7 +51,7 @@ class MetricsWriter:
             raise ValueError(f"no metrics file: pass a path to MetricsWriter, or set {METRICS}")
         self.path = os.path.abspath(os.path.expanduser(os.fspath(path)))
         self._rank = Rank(rank)
-        self._waiting: deque[bytes] = deque(maxlen=_MOST_WAITING_LINES)
+        self._waiting: deque[bytes] = deque(maxlen=_MAX_WAITING_LINES)
         self._rest = b""
         self._is_half = False
         self._file: int | None = None
@@ -72,7 +72,7 @@ class MetricsWriter:
         if is_written is None:
             message = (
                 f"{self.path} cannot be written: its file system does not respond; training "
-                f"continues, lines are queued"
+                "continues, lines are queued"
             )
             self._log.warn("unanswered", message)
         return bool(is_written)
@@ -99,7 +99,7 @@ class MetricsWriter:
         except OSError as error:
             message = (
                 f"{self.path} cannot be written ({error.strerror}); training continues, lines "
-                f"are queued"
+                "are queued"
             )
             self._log.warn("unwritten", message)
             self._shut()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 UNMEASURED_SAVE_SECONDS = 60.0
 _GRACE_FACTOR = 2.0
 # The least that is left for the end; no more than a twentieth either.
-_LEAST_GRACE_SECONDS = 10.0
+_MIN_GRACE_SECONDS = 10.0
 # With these workers are ended: they must get them.
 _ENDING = ("SIGTERM", "SIGINT")
 # A file that the batch script reads: the signals for which the training stopped, `SIGTERM 4711` a
@@ -97,7 +97,7 @@ class Preemption:
         self.check_every_steps = 1
         twentieth = float("inf") if self.ends_at is None else max(0.0, self.ends_at - now()) / 20
         self._assumed_save = min(UNMEASURED_SAVE_SECONDS, twentieth)
-        self._least_grace = 0.0 if self.ends_at is None else min(_LEAST_GRACE_SECONDS, twentieth)
+        self._least_grace = 0.0 if self.ends_at is None else min(_MIN_GRACE_SECONDS, twentieth)
         self._save_seconds = None if save_seconds is None else float(save_seconds)
         self._all_reduce_max = all_reduce_max
         self._iterations: deque[float] = deque(maxlen=_RECENT_ITERATIONS)

@@ -25,7 +25,6 @@ from hpcdash.job.callbacks import Callback, named, received, tell
 from hpcdash.job.context import JobContext, current_job_context
 from hpcdash.job.injection import bind_job_context
 from hpcdash.job.on_disk import write_whole
-from hpcdash.job.packaging import VENV_MARK
 from hpcdash.job.pickles import read_packed
 from hpcdash.job.results import FORMATS, PICKLE, write_result
 from hpcdash.job.states import Completed, EmittedBy, Failure, Launch, RunBegin, RunEnd, RunStatus
@@ -42,6 +41,8 @@ _TOLD_VARIABLES = (
     "JOB_DIR",
 )
 _SECRET_VARIABLES = ("SLURM_JWT", "PBS_JOBCOOKIE")
+# A file in a venv that was made for the job.
+_VENV_MARK = "hpcdash-packaged"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -129,7 +130,7 @@ def _leave_working_copy() -> None:
         # It was removed: nothing can be imported from it.
         return
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if here not in named and os.path.exists(os.path.join(sys.prefix, VENV_MARK)):
+    if here not in named and os.path.exists(os.path.join(sys.prefix, _VENV_MARK)):
         sys.path[:] = [path for path in sys.path if path not in ("", here)]
 
 

@@ -158,8 +158,7 @@ def _unsavable(value: object, path: tuple[str, ...]) -> TypeError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return TypeError(
         f"{_path(path)} is a {kind}, which cannot be saved: give tensors, numbers, text, and "
-        f"lists, tuples, dicts and"
-        " sets of them"
+        "lists, tuples, dicts and sets of them"
     )
 
 
@@ -242,8 +241,7 @@ def _own_file(path: str) -> BinaryIO:
         os.close(file)
         raise RuntimeError(
             f"{path} is not loaded: it belongs to another user. If you trust it, resume from a "
-            f"copy of your own:"
-            f" cp -r {os.path.dirname(os.path.dirname(path))} FOLDER"
+            f"copy of your own: cp -r {os.path.dirname(os.path.dirname(path))} FOLDER"
         )
     return os.fdopen(file, "rb")
 

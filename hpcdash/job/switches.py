@@ -86,7 +86,7 @@ class Switches:
             self._log.warn(
                 "exit",
                 f"the kill switch {self.kill} is there: ending before the start; delete it to "
-                f"train",
+                "train",
             )
             raise SystemExit(0)
 
@@ -121,7 +121,7 @@ class Switches:
         if found is None:
             message = (
                 f"the switch {path} cannot be checked: its file system does not respond; "
-                f"training continues"
+                "training continues"
             )
             self._log.warn((path, "unanswered"), f"{message} without it until it does")
         return bool(found)
@@ -143,7 +143,7 @@ class Switches:
         except OSError as error:
             message = (
                 f"the save switch {self.save} cannot be deleted ({error.strerror}): it fires "
-                f"once until touched again"
+                "once until touched again"
             )
             self._log.warn((self.save, "undeleted"), message)
             is_new, self._undeleted = made != self._undeleted, made

@@ -41,8 +41,7 @@ class TrySave:
         if any(type(one).__name__ == "FullyShardedDataParallel" for one in _modules(parts[0])):
             raise RuntimeError(
                 "FullyShardedDataParallel keeps its parts to itself: shard the model with "
-                "fully_shard, or save it by"
-                " torch.distributed.checkpoint"
+                "fully_shard, or save it by torch.distributed.checkpoint"
             )
         self._replicated = replicated
         if replicated is None:
@@ -94,9 +93,9 @@ class TrySave:
         if not reported["replicated"]:
             if reported["ranks"] != ranks:
                 raise RuntimeError(
-                    f"{newest.path} holds the parts of {reported['ranks']} ranks, and this training "
-                    f"has {ranks}: start"
-                    f" {reported['ranks']}; any number can resume a model in DistributedDataParallel"
+                    f"{newest.path} holds the parts of {reported['ranks']} ranks, and this "
+                    f"training has {ranks}: start {reported['ranks']}; any number can resume a "
+                    "model in DistributedDataParallel"
                 )
             reported = shards.read_plain(newest.path, rank)
         tensors = shards.read_tensors(newest.path, reported["files"])

@@ -55,7 +55,8 @@ def _read(path: Path) -> memoryview | None:
         if os.fstat(source.fileno()).st_uid != os.geteuid():
             return None
         written = memoryview(source.read())
-    arrow, digest = written[:-_DIGEST_BYTES], written[-_DIGEST_BYTES:]
+    arrow = written[:-_DIGEST_BYTES]
+    digest = written[-_DIGEST_BYTES:]
     return arrow if _digest(arrow) == digest else None
 
 

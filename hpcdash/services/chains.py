@@ -1,14 +1,10 @@
-"""Job chains: finds the one a job belongs to, submits one, appends to it, and edits what its stubs
-run.
-"""
+"""Job chains: finds the one a job belongs to, appends to it, and edits what its stubs run."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
 from time import monotonic
@@ -19,13 +15,13 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.appending import appended
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable
 from hpcdash.backends.script.stub import stub_target
-from hpcdash.backends.submissions import AS_IT_WAS, MARK_START, Submission
+from hpcdash.backends.submissions import AS_IT_WAS, Submission
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.chains import JobChain, find_chain, given_dependency
 from hpcdash.domain.columns import as_array
@@ -44,122 +40,30 @@ from hpcdash.errors import (
 )
 from hpcdash.services.cluster.store import HISTORY_SECONDS, ClusterStore
 from hpcdash.services.files import whole_file_query
-from hpcdash.services.jobs.actions import Actions, Plan
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
-from hpcdash.services.submit.recovery import CLOCKS_APART, Search, reconcile
+from hpcdash.services.submit.submission import (
+    SubmissionPlan,
+    build_plan,
+    new_mark,
+    plan_submission,
+)
+from hpcdash.shell_files import shell_text
 
-# Each is a call of the scheduler's own submission command.
-MOST_LINKS = 100
 Row = Mapping[str, Any]
 # What each of these waited for is a question to the history by itself; others are joined by their
 # names.
-MOST_ASKED = 12
+MAX_ASKED = 12
 # Fields with a submission's command line: Slurm's, PBS's, Torque's, the embedded queue's.
 _LINES = ("SubmitLine", "Submit_arguments", "submit_args")
 _DEPENDENCIES = ("Dependency", "depend")
 # How often a history is queried again for a job this new, each time after twice as long.
-_MOST_TIMES = 6
+_MAX_TIMES = 6
 _NEW_SECONDS = 120.0
 _SOON_SECONDS = 1.0
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 _LIMIT_SECONDS = 30.0
 _CHANGED, _CUT, _NO_FILE = 76, 75, 66
-# The new file is made beside the old one, with its mode and owner, and put in its place in one
-# step: whoever opens it has all of the one or all of the other. $1 its path, $2 the old one's sum,
-# $3 the new one's.
-_REPLACE = """
-file=$(readlink -f -- "$1") && [ -f "$file" ] || exit 66
-new=$(mktemp "$file.XXXXXX") || exit 73
-trap 'rm -f -- "$new"' EXIT
-trap 'exit 75' HUP INT TERM
-cp -p -- "$file" "$new" && cat > "$new" || exit 73
-sum() { sha256sum < "$1" | cut -d ' ' -f 1; }
-[ "$(sum "$new")" = "$3" ] || exit 75
-[ "$(sum "$file")" = "$2" ] || exit 76
-mv -f -- "$new" "$file" || exit 73
-"""
-
-
-async def submit_chain(
-    plan_link: Callable[[tuple[str, ...]], Awaitable[SubmissionPlan]],
-    actions: Actions,
-    store: ClusterStore,
-    count: int,
-    on_outcome: Callable[[int, Outcome], None] = lambda link, outcome: None,
-    on_message: Callable[[str], None] | None = None,
-) -> tuple[Outcome, ...]:
-    """Submit `count` jobs; `plan_link` plans one that waits for the ids it is given.
-
-    These are () for the first job, then the job before it. Returns an outcome for each attempt,
-    reported as (0-based link, outcome) once it is settled; `on_message` is as in Actions.run. The
-    first job that was not submitted, or for which that is unknown, is the last: `format_chain`
-    describes the result. Raises UsageError for an invalid count, and the errors of planning the
-    first job; a later one that cannot be planned is an outcome.
-    """
-    if not 1 <= count <= MOST_LINKS:
-        raise UsageError(
-            f"a chain has 1 to {MOST_LINKS} jobs, not {count}",
-            "A longer chain is an array: 1-1000%1.",
-        )
-    if count > 1:
-        store.backend.require(Capability.CHAINS)
-    outcomes: list[Outcome] = []
-    after: tuple[str, ...] = ()
-    for link in range(count):
-        try:
-            again = await plan_link(after)
-        except HpcdashError as error:
-            if not outcomes:
-                raise
-            outcome = Outcome(outcomes[-1].job_id, False, f"not submitted: {error.message}")
-        else:
-            outcome = await _submitted(again, actions, store, on_message)
-        outcomes.append(outcome)
-        on_outcome(link, outcome)
-        if not outcome.new_job:
-            break
-        after = (outcome.new_job,)
-    return tuple(outcomes)
-
-
-async def _submitted(
-    again: SubmissionPlan,
-    actions: Actions,
-    store: ClusterStore,
-    on_message: Callable[[str], None] | None,
-) -> Outcome:
-    """Runs a plan of one submission, looks for it where the answer was lost, and says where the
-    journal has it not.
-    """
-    report = await actions.run(again.plan, on_message=on_message)
-    outcome = (await reconcile(store, again, report))[-1]
-    if report.journal_problem:
-        return replace(outcome, words=f"{outcome.words}; {report.journal_problem}")
-    return outcome
-
-
-def format_chain(outcomes: Sequence[Outcome], count: int) -> str:
-    """`job 7`; `4 jobs, one after the other: 7 8 9 10`; of one that broke off, what stands and why
-    no more.
-    """
-    standing = [outcome.new_job for outcome in outcomes if outcome.new_job]
-    jobs = f"{len(standing)} job{'' if len(standing) == 1 else 's'}"
-    if count == 1:
-        return outcomes[0].words if outcomes else "nothing was sent"
-    if len(standing) == count:
-        return f"{jobs}, one after the other: {' '.join(standing)}"
-    rest = count - len(outcomes)
-    last = outcomes[-1] if outcomes else None
-    parts = [
-        f"{jobs} of {count} submitted" + (f", which stay: {' '.join(standing)}" if standing else "")
-    ]
-    if last is not None and not last.new_job:
-        parts.append(f"number {len(outcomes)}: {last.words or 'no reason given'}")
-    if rest:
-        parts.append(f"the {rest} after it {'was' if rest == 1 else 'were'} not sent")
-    return "; ".join(parts)
 
 
 class ChainReader:
@@ -195,7 +99,7 @@ class ChainReader:
         self.store.backend.require(Capability.CHAINS)
         self._queried -= {number for number in self._missed if self._due_in(number) <= 0}
         tables, notes = await self._tables()
-        for attempt in range(MOST_ASKED + 1):
+        for attempt in range(MAX_ASKED + 1):
             chain = await asyncio.to_thread(self._find, tables)
             if not chain.units:
                 raise NoSuchJob(
@@ -210,7 +114,7 @@ class ChainReader:
                     if parse_job_number(job_id) not in self._queried
                 ),
                 key=lambda job_id: parse_job_number(job_id) != parse_job_number(self.job_id),
-            )[: MOST_ASKED - len(self._queried)]
+            )[: MAX_ASKED - len(self._queried)]
             if not requested:
                 break
             self.chain = chain
@@ -220,15 +124,16 @@ class ChainReader:
             if problem:
                 notes = (*notes, problem)
                 break
-        if len(self._queried) >= MOST_ASKED and any(
+        if len(self._queried) >= MAX_ASKED and any(
             parse_job_number(job_id) not in self._queried for job_id in chain.unsure
         ):
             notes = (
                 *notes,
-                f"the chain may be longer: dependencies were looked up for at most {MOST_ASKED} "
-                f"jobs",
+                f"the chain may be longer: dependencies were looked up for at most {MAX_ASKED} "
+                "jobs",
             )
-        self.chain, self.notes = chain, notes
+        self.chain = chain
+        self.notes = notes
         self._changed()
         return chain
 
@@ -240,13 +145,14 @@ class ChainReader:
 
     def _due_in(self, number: str) -> float:
         queried_at, times = self._missed[number]
-        return queried_at + 2.0**times - 2.0 - monotonic() if times <= _MOST_TIMES else inf
+        return queried_at + 2.0**times - 2.0 - monotonic() if times <= _MAX_TIMES else inf
 
     async def _tables(self) -> tuple[list[pa.Table], tuple[str, ...]]:
         """The owner's jobs in the queue and in the past, the freshest first, and why some are
         missing.
         """
-        store, backend = self.store, self.store.backend
+        store = self.store
+        backend = self.store.backend
         row = known_row(store, self.job_id)
         tables: list[pa.Table] = []
         if row is None:
@@ -354,7 +260,7 @@ class ChainReader:
         ]
         newest = max((moment.timestamp() for moment in moments if moment is not None), default=inf)
         is_new = self.store.clock.now() - newest < _NEW_SECONDS
-        self._missed[number] = (monotonic(), times + 1 if is_new or not times else _MOST_TIMES + 1)
+        self._missed[number] = (monotonic(), times + 1 if is_new or not times else _MAX_TIMES + 1)
 
 
 def _find_names(table: pa.Table, number: str) -> set[str]:
@@ -416,12 +322,11 @@ def plan_append(
     )
     if appendix.detail is None:
         return plan_submission(store, requested)
-    mark = f"{MARK_START}{secrets.token_hex(5)}"
     row = appendix.detail.job.to_pylist()[0]
     # Which tasks an array had need not be known where others are named.
     tasks = parse_tasks(array) if array and row["array_id"] else None
     again = store.backend.submit.resubmission(
-        appendix.detail, appendix.past or {}, appendix.script, tasks, mark, AS_IT_WAS
+        appendix.detail, appendix.past or {}, appendix.script, tasks, new_mark(), AS_IT_WAS
     )
     phrased = store.backend.submit.submission(
         Submission(b"#!/bin/sh\n", "x", array=array, after=tuple(after))
@@ -429,16 +334,12 @@ def plan_append(
     waiting = appended(again, phrased)
     if waiting is None:
         return _from_row(store, requested, row)
-    not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
-    job_id = waiting.command.job_ids[0]
-    request = ActionRequest(Verb.SUBMIT, (job_id,))
-    search = Search(waiting.mark, waiting.job_name or None, not_before)
-    notes = tuple(
+    notes = [
         note
         for note in waiting.notes
         if not note.startswith("left out, since they no longer apply")
-    )
-    return SubmissionPlan(Plan(request, (), (waiting.named_command,)), notes, {job_id: search})
+    ]
+    return build_plan(store, waiting, notes=notes)
 
 
 def _from_row(store: ClusterStore, requested: Submission, row: Row) -> SubmissionPlan:
@@ -482,7 +383,7 @@ async def fetch_stubbed(store: ClusterStore, job_id: str) -> StubbedScript:
             "hpcdash submit -",
         )
     try:
-        content = await store.ask(whole_file_query(path, _MOST_BYTES, limit_seconds=_LIMIT_SECONDS))
+        content = await store.ask(whole_file_query(path, _MAX_BYTES, limit_seconds=_LIMIT_SECONDS))
     except UnreadableOutput as error:
         error.message = f"{path}: {error.message}"
         error.next_step = (
@@ -502,7 +403,7 @@ async def replace_stubbed(store: ClusterStore, before: StubbedScript, content: b
         # Sourced or given to an interpreter it would run, but it is no script any more by itself.
         return Outcome(before.path, False, "its first line does not start with #!")
     sums = (hashlib.sha256(text).hexdigest() for text in (before.content, content))
-    argv = ("sh", "-c", _REPLACE, "sh", before.path, *sums)
+    argv = ("sh", "-c", shell_text("services/replace_file.sh"), "sh", before.path, *sums)
     command = ActionCommand(
         argv, (before.path,), partial(_read, path=before.path), content, _LIMIT_SECONDS
     )

@@ -16,6 +16,7 @@ from msgspec.structs import astuple, replace
 
 from hpcdash.backends.queries import Answer, Query
 from hpcdash.errors import UnreadableOutput, excerpt
+from hpcdash.shell_files import shell_text
 
 READ_LIMIT_SECONDS = 60.0
 _WHOLE_LIMIT_SECONDS = 15.0
@@ -36,7 +37,7 @@ class Obstacle(Enum):
     UNREACHED = "unreached"
 
 
-# By the keywords of READ_SCRIPT.
+# By the keywords of read_files.sh.
 _OBSTACLES = {
     "missing": Obstacle.MISSING,
     "no-folder": Obstacle.MISSING,
@@ -166,10 +167,14 @@ def files_query(
         path = "" if path_problem(one.path) else safe_path(one.path)
         begin = "end" if one.begin is None else str(max(one.begin, 0))
         parts += (path, begin, str(max(one.length, 0)), "if-blank" if one.if_blank else when)
-    script = DATED_READ_SCRIPT if with_age else READ_SCRIPT
-    argv = ("sh", "-c", script, "sh", token, str(block), *parts)
+    argv = ("sh", "-c", read_script(with_age=with_age), "sh", token, str(block), *parts)
     parse = partial(_parse, token=token.encode(), block=block, ranges=tuple(ranges))
     return Query(argv, parse, limit_seconds, command)
+
+
+def read_script(*, with_age: bool = False) -> str:
+    """Return the script of `files_query`; with the clock of the machine it runs on for ages."""
+    return shell_text("services/read_files.sh") + ("date +%s\n" if with_age else "")
 
 
 def whole_file_query(
@@ -262,7 +267,8 @@ def _parts(
         end = stdout.find(b"\n", at)
         if end < 0:
             return
-        header, begin = stdout[at + len(token) + 1 : end], end + 1
+        header = stdout[at + len(token) + 1 : end]
+        begin = end + 1
         reported = _READ.fullmatch(header)
         at = begin
         if reported and header.startswith(b"there"):
@@ -333,70 +339,3 @@ def _problem(kind: str, where: bytes, path: str) -> str:
     if kind == "special" and path == "/dev/null":
         return "output goes to /dev/null"
     return texts.get(kind, kind)
-
-
-# $1 token, $2 block size, then for each file: its path, where to begin in bytes or `end`, how many
-# bytes, and when to read it: '' always, `if-blank` where the one before holds nothing but blanks,
-# `IDENTITY SIZE MODIFIED` where it is no longer that. Prints for each `TOKEN there IDENTITY SIZE
-# MODIFIED BEGIN OWNER`, then whole blocks that hold what was asked for; `same` in place of `there`
-# with none; or `TOKEN PROBLEM`, then the folder that is why. The token last.
-# A file is opened once: what is looked at is what is read, whatever is renamed. [ -f ] first:
-# opening a FIFO would wait for its writer. `stat -` is coreutils'; -f without a file BSD's.
-READ_SCRIPT = r"""
-LC_ALL=C; export LC_ALL
-token=$1 block=$2 before= status=0; shift 2
-problem() { printf '%s %s\n%s' "$token" "$1" "$2"; }
-explain() {
-  if [ -d "$path" ]; then problem folder; return; fi
-  if [ -f "$path" ]; then problem closed; return; fi
-  if [ -e "$path" ]; then problem special; return; fi
-  kind= reason= part=$path
-  while case $part in */*) part=${part%/*};; *) part=;; esac; [ "$part" ]; do
-    if [ -d "$part" ]; then [ -x "$part" ] || { kind=closed-folder reason=$part; }
-    elif [ -e "$part" ]; then kind=not-a-folder reason=$part
-    else kind=no-folder reason=$part
-    fi
-  done
-  if [ "$kind" ]; then problem "$kind" "$reason"
-  elif [ -h "$path" ]; then
-    reason=$(readlink "$path")
-    case $reason in /*) part=$reason;; *) part=${path%/*}/$reason;; esac
-    if [ -h "$part" ]; then problem broken "$reason"; else problem dangling "$reason"; fi
-  else problem missing
-  fi
-}
-read_file() {
-  [ -f "$path" ] || { explain; return; }
-  {
-    format='%d:%i %s %Y %U'
-    found=$(stat -L -c "$format" - <&3 2>/dev/null || stat -L -c "$format" "$path" 2>/dev/null ||
-      stat -f '%d:%i %z %m %Su' <&3 2>/dev/null) || { problem no-stat; return; }
-    owner=${found#* * * }
-    found=${found%" $owner"}
-    set -- $found
-    if [ "$begin" = end ]; then
-      begin=$(($2 - length))
-      [ "$begin" -ge 0 ] || begin=0
-    fi
-    if [ "$found" = "$when" ]; then printf '%s same %s %s %s\n' "$token" "$found" "$begin" "$owner"; return; fi
-    printf '%s there %s %s %s\n' "$token" "$found" "$begin" "$owner"
-    if [ "$length" -gt 0 ] && { [ "$2" -gt "$begin" ] || [ "$2" -eq 0 ]; }; then
-      dd bs="$block" skip=$((begin / block)) count=$(((begin % block + length + block - 1) / block)) <&3 || status=$?
-    fi
-    return
-  } 3<"$path"
-  explain
-}
-while [ $# -gt 3 ]; do
-  path=$1 begin=$2 length=$3 when=$4; shift 4
-  if [ "$when" = if-blank ] && [ -f "$before" ] &&
-    tail -c "$length" <"$before" 2>/dev/null | grep -q '[^[:space:]]'; then problem skipped
-  else read_file
-  fi
-  before=$path
-done
-printf '%s' "$token"
-[ "$status" -eq 0 ] || exit "$status"
-"""
-# And the clock there.
-DATED_READ_SCRIPT = f"{READ_SCRIPT}date +%s\n"

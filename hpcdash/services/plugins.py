@@ -26,8 +26,8 @@ from hpcdash.services.logs.lines import shown_line
 if TYPE_CHECKING:
     from hpcdash.transport.base import Transport
 
-MOST_LINES = 5000
-_MOST_BYTES = 4 * 1024 * 1024
+MAX_LINES = 5000
+_MAX_BYTES = 4 * 1024 * 1024
 _LONGEST_LINE_BYTES = 16 * 1024
 _CHUNK_BYTES = 64 * 1024
 # Linux takes 128 KiB for one word or variable.
@@ -99,7 +99,7 @@ def build_command(
             if match.start() == 0 and values[field].startswith("-") and not is_settled:
                 raise UsageError(
                     f"not run: the {field} of {subject} begins with '-' and would be read as an "
-                    f"option",
+                    "option",
                     f'Write "--" before it, or something in the same word, as in "--name={word}".',
                 )
             if match[0] != word and ".." in PurePath(values[field]).parts:
@@ -131,7 +131,7 @@ def _require_safe(field: str, value: str, subject: str, variable: str, *, is_who
     if not is_whole and not _PLAIN.fullmatch(value):
         raise UsageError(
             f"not run: the {field} of {subject} contains blanks or shell syntax, which a shell "
-            f"could run",
+            "could run",
             f"Leave the field out of the command, and read ${variable} in your program.",
         )
 
@@ -189,7 +189,7 @@ async def run_plugin(
         settings = tuple(f"{name}={value}" for name, value in command.variables.items())
         limit = command.plugin.limit_seconds
         result = await transport.run(
-            ("env", *settings, *command.argv), limit_seconds=limit, cap_bytes=_MOST_BYTES
+            ("env", *settings, *command.argv), limit_seconds=limit, cap_bytes=_MAX_BYTES
         )
         take(result.stdout)
         take(result.stderr)
@@ -213,7 +213,7 @@ async def run_plugin(
         except TimeoutError:
             text = (
                 f"{_program(command)} did not end within {command.plugin.limit_seconds:g} s, "
-                f"and was ended"
+                "and was ended"
             )
             raise CommandError(
                 text, "Raise limit_seconds of the plugin to allow more time.", argv=command.argv
@@ -253,7 +253,7 @@ def _program(command: PluginCommand) -> str:
 
 
 class OutputLines:
-    """The last MOST_LINES of what a command writes, safe to show; `left_out` counts those
+    """The last MAX_LINES of what a command writes, safe to show; `left_out` counts those
     before.
     """
 
@@ -276,7 +276,7 @@ class OutputLines:
 
     def _add(self, raw: bytes) -> None:
         self._lines.append(_shown(raw))
-        if len(self._lines) > MOST_LINES:
+        if len(self._lines) > MAX_LINES:
             self._lines.popleft()
             self.left_out += 1
 

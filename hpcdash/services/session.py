@@ -30,9 +30,9 @@ class ClusterSession(Struct, frozen=True):
     store: ClusterStore
     poller: Poller
     actions: Actions
+    launches: Launches
     origin: str = ""
     zone: tzinfo | None = None
-    launches: Launches | None = None
     watching: WatchBoard | None = None
     pools: tuple[PoolSettings, ...] = ()
 

@@ -144,8 +144,12 @@ class Transport(Protocol):
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         on_output: OnOutput | None = None,
+        on_stdout: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command to its end; `on_output` gets each piece of its stderr as it comes.
+
+        `on_stdout` gets the pieces of stdout, of any length in all; the result has only what was
+        not passed to it.
 
         Raises CommandTimedOut after `limit_seconds` (the command and its children are ended there
         too, the connection stays), UnreachableError when the connection fails. A missing command

@@ -36,7 +36,8 @@ class HostKeys:
         self, hop: Hop, known: KnownKeys, key: asyncssh.SSHKey, clock: LoginClock
     ) -> None:
         """Refuse a changed or revoked key, have an unknown one accepted and remember it."""
-        blob, algorithm = key.public_data, key.get_algorithm()
+        blob = key.public_data
+        algorithm = key.get_algorithm()
         shown = fingerprint(blob)
         if revoked := [entry for entry in known.revoked if entry.blob == blob]:
             raise HostKeyRefused(

@@ -151,6 +151,7 @@ class HttpTransport:
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         on_output: OnOutput | None = None,
+        on_stdout: OnOutput | None = None,
     ) -> CommandResult:
         """Send one request a path, in order; see the class for what comes back."""
         parts = without_env(argv)
@@ -169,6 +170,7 @@ class HttpTransport:
                         limit_seconds=limit_seconds,
                         cap_bytes=cap_bytes,
                         on_output=on_output,
+                        on_stdout=on_stdout,
                     )
         except TimeoutError:
             raise CommandTimedOut(

@@ -79,8 +79,10 @@ class _Gatherer:
         cap_bytes: int,
         on_output: OnOutput | None = None,
         marked: tuple[MarkedOutput, MarkedOutput] | None = None,
+        on_stdout: OnOutput | None = None,
     ) -> None:
         self._on_output = on_output
+        self._on_stdout = on_stdout
         self._marked = marked
         # BytesIO returns its whole content without copying it.
         self.written = {1: BytesIO(), 2: BytesIO()}
@@ -104,6 +106,9 @@ class _Gatherer:
                 self._begun.set()
             if marked.is_too_noisy:
                 self._cut()
+        if fd == 1 and self._on_stdout is not None:
+            self._on_stdout(data)
+            return
         if len(data) > self._left_bytes:
             data = data[: self._left_bytes]
             self._cut()
@@ -185,6 +190,7 @@ async def run_process(
     cap_bytes: int = DEFAULT_CAP_BYTES,
     environment: Mapping[str, str] | None = None,
     on_output: OnOutput | None = None,
+    on_stdout: OnOutput | None = None,
     expired: Callable[[bytes, bytes], HpcdashError] | None = None,
 ) -> CommandResult:
     """Run one program here; the process group it leads is ended at the limit, the cap, cancellation
@@ -192,8 +198,9 @@ async def run_process(
 
     `shown_argv` stands for `argv` in the answer and in errors. `marked` cuts the command's own
     output out of stdout and stderr; `stdin` is sent once it has begun, which may take
-    `begin_seconds`. `on_output` gets stderr as it comes. At a limit raises CommandTimedOut, or what
-    `expired` makes of stdout and stderr. A missing program is status 127.
+    `begin_seconds`. `on_output` gets stderr as it comes, `on_stdout` stdout, which is then not
+    kept. At a limit raises CommandTimedOut, or what `expired` makes of stdout and stderr. A missing
+    program is status 127.
     """
     shown = argv if shown_argv is None else shown_argv
     _refuse_unrunnable(argv)
@@ -211,7 +218,7 @@ async def run_process(
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: permission denied", started)
     except OSError as error:
         return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: {error.strerror}", started)
-    gatherer = _Gatherer(cap_bytes, on_output, marked)
+    gatherer = _Gatherer(cap_bytes, on_output, marked, on_stdout)
     with closing(child):
         try:
             async with asyncio.timeout(limit_seconds):
@@ -481,6 +488,7 @@ class LocalTransport:
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         on_output: OnOutput | None = None,
+        on_stdout: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command to its end; raises CommandTimedOut.
 
@@ -494,6 +502,7 @@ class LocalTransport:
             cap_bytes=cap_bytes,
             environment=self._environment,
             on_output=on_output,
+            on_stdout=on_stdout,
         )
         self.health.last_seconds = completed.seconds
         return completed

@@ -27,10 +27,10 @@ _IDLE_SECONDS = 30.0
 _QUIET_SECONDS = 0.3
 _FIRST_BYTES_SECONDS = 5.0
 # No more of a larger log is copied: it would fill the disk of this machine.
-_MOST_BYTES = 4 << 30
+_MAX_BYTES = 4 << 30
 # Unread copies are removed: after so long, or sooner where all of them together are larger.
 _UNREAD_SECONDS = 600.0
-_MOST_BYTES_TOGETHER = 8 << 30
+_MAX_BYTES_TOGETHER = 8 << 30
 # Longer lines are read in pieces.
 _LONGEST_LINE = 1 << 20
 # The last bytes that were read identify the log of a copy.
@@ -90,7 +90,7 @@ class LogSpool:
         for request, copy in sorted(self._copies.items(), key=lambda one: one[1].read_at):
             unread_seconds = now - copy.read_at
             if unread_seconds < _IDLE_SECONDS or (
-                unread_seconds < _UNREAD_SECONDS and size <= _MOST_BYTES_TOGETHER
+                unread_seconds < _UNREAD_SECONDS and size <= _MAX_BYTES_TOGETHER
             ):
                 break
             size -= copy.size_bytes
@@ -134,13 +134,15 @@ class _Part:
                 source = self._whole.open("rb")
             except FileNotFoundError:
                 self.file.unlink(missing_ok=True)
-                self._read_bytes, self._mark = 0, b""
+                self._read_bytes = 0
+                self._mark = b""
                 return
             with source:
                 source.seek(self._read_bytes - len(self._mark))
                 if source.read(len(self._mark)) != self._mark:
                     source.seek(0)
-                    self._read_bytes, self._mark = 0, b""
+                    self._read_bytes = 0
+                    self._mark = b""
                 if self._read_bytes == 0:
                     self._is_inside = self._belongs = False
                     self.file.write_bytes(b"")
@@ -152,7 +154,8 @@ class _Part:
                         self._read_bytes += len(line)
                         self._mark = line[-_MARK_BYTES:]
                         if not self._is_inside and (found := self._pattern.match(line)):
-                            line, self._belongs = line[found.end() :], True
+                            line = line[found.end() :]
+                            self._belongs = True
                         if self._belongs:
                             target.write(line)
                         self._is_inside, self._belongs = (
@@ -231,11 +234,12 @@ class _Copy:
                             if time.monotonic() - self.read_at >= _IDLE_SECONDS:
                                 break
                             continue
-                        piece, arriving = arriving.result(), None
-                        if piece is not None and position + len(piece) > _MOST_BYTES:
+                        piece = arriving.result()
+                        arriving = None
+                        if piece is not None and position + len(piece) > _MAX_BYTES:
                             raise UnreadableOutput(
-                                f"this log is larger than {format_memory(_MOST_BYTES)}: no more of "
-                                f"it is copied",
+                                f"this log is larger than {format_memory(_MAX_BYTES)}: no more of "
+                                "it is copied",
                                 "Read its end where it was written.",
                             )
                         if piece is None:

@@ -8,11 +8,13 @@ import math
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from hpcdash.errors import CommandTimedOut, HpcdashError, excerpt, program_name
+from hpcdash.shell_files import shell_text
 from hpcdash.transport.base import (
     DEFAULT_CAP_BYTES,
     DEFAULT_LIMIT_SECONDS,
@@ -25,6 +27,7 @@ from hpcdash.transport.shell import (
     NOISE_BYTES,
     REMOTE_GRACE_SECONDS,
     STDIN_COMPLETE,
+    MarkedOutput,
     RemoteCommand,
     interactive_command,
     remote_command,
@@ -53,40 +56,7 @@ _OPTIONS = (
     "-oForwardX11=no",
 )
 
-# $1 host, $2 the longest time in seconds, $3 the command as a login shell takes it, then the
-# arguments of ssh. The command ends when its stdin does: ending this group of processes, or this
-# shell alone, ends it over there as well. So stdin is held open by a process here as long as this
-# shell exists ($$), which prints its number first (read takes no more than the line) and then our
-# own stdin. A shell may report that this process was ended: fd 3 is the stderr of the command
-# alone. A node that is this machine needs no ssh: one machine may be login node and node.
-_THROUGH_SCRIPT = r"""
-host=$1 seconds=$2 command=$3; shift 3
-here=$(uname -n)
-exec 3>&2 2>/dev/null
-sh -c '
-  echo $$; cat
-  while [ "$2" -gt 0 ] && kill -0 "$1"; do sleep 1; set -- "$1" $(($2 - 1)); done
-' sh $$ "$seconds" 3>&- | {
-  read -r holder
-  if [ "$host" = "$here" ] || [ "$host" = "${here%%.*}" ] || [ "${host%%.*}" = "$here" ]; then set -- sh -c "$command"
-  else set -- "$@" "$host" "$command"
-  fi
-  "$@" 2>&3 3>&-
-  status=$?
-  kill "$holder"
-  exit $status
-}
-"""
 
-# $1 host, $2 the command as a login shell takes it, then the arguments of ssh, on a person's
-# terminal.
-_INTERACT_SCRIPT = r"""
-host=$1 command=$2; shift 2
-here=$(uname -n)
-if [ "$host" = "$here" ] || [ "$host" = "${here%%.*}" ] || [ "${host%%.*}" = "$here" ]; then exec sh -c "$command"
-else exec "$@" "$host" "$command"
-fi
-"""
 _INTERACT_OPTIONS = (
     "-tt",
     "-enone",
@@ -106,7 +76,7 @@ class NodeUnreached(HpcdashError):
 
     def __init__(self, host: str, text: str) -> None:
         super().__init__(
-            f"ssh {host} from the login node does not work ({text or 'it said nothing'})",
+            f"ssh {host} from the login node does not work ({text or 'no output'})",
             f"Try it by hand, on the login node: ssh {host}",
         )
         self.host = host
@@ -138,18 +108,24 @@ class ThroughNode:
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         on_output: OnOutput | None = None,
+        on_stdout: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command on the node; see Transport.run. Getting there counts to the limit."""
         command = remote_command(
             argv, limit_seconds=limit_seconds, stdin_bytes=None if stdin is None else len(stdin)
         )
+        out = command.stdout()
+        err = command.stderr()
+        own_stdout = None if on_stdout is None else partial(_pass_on, out, on_stdout)
+        own_stderr = None if on_output is None else partial(_pass_on, command.stderr(), on_output)
         try:
             answer = await self._transport.run(
                 self._through(command, limit_seconds),
                 stdin=None if stdin is None else stdin + STDIN_COMPLETE,
                 limit_seconds=limit_seconds,
                 cap_bytes=cap_bytes,
-                on_output=_own_stderr(command, on_output),
+                on_output=own_stderr,
+                on_stdout=own_stdout,
             )
         except CommandTimedOut as error:
             message = (
@@ -157,8 +133,8 @@ class ThroughNode:
                 f"{self.name} and was ended."
             )
             raise CommandTimedOut(message, error.next_step, argv=argv, words=error.words) from error
-        out, err = command.stdout(), command.stderr()
-        stdout, stderr = out.feed(answer.stdout) + out.rest, err.feed(answer.stderr) + err.rest
+        stdout = out.feed(answer.stdout) + out.rest
+        stderr = err.feed(answer.stderr) + err.rest
         if not answer.truncated and (
             not out.seen
             or (answer.status == _SSH_FAILED and out.end is None and _line_broke(answer.stderr))
@@ -191,7 +167,7 @@ class ThroughNode:
         parts = (
             "sh",
             "-c",
-            _INTERACT_SCRIPT,
+            shell_text("transport/interact_on_node.sh"),
             "sh",
             self._host,
             interactive_command(argv),
@@ -212,7 +188,7 @@ class ThroughNode:
         return (
             "sh",
             "-c",
-            _THROUGH_SCRIPT,
+            shell_text("transport/through_node.sh"),
             "sh",
             self._host,
             seconds,
@@ -249,17 +225,10 @@ class _CutStream:
             yield stdout.rest
 
 
-def _own_stderr(command: RemoteCommand, on_output: OnOutput | None) -> OnOutput | None:
-    """Return `on_output` for the command's own stderr, without the output of rc files before it."""
-    if on_output is None:
-        return None
-    marked = command.stderr()
-
-    def receive(chunk: bytes) -> None:
-        if output := marked.feed(chunk):
-            on_output(output)
-
-    return receive
+def _pass_on(marked: MarkedOutput, on_output: OnOutput, chunk: bytes) -> None:
+    """Pass on the command's own output of a chunk, without the output of rc files before it."""
+    if output := marked.feed(chunk):
+        on_output(output)
 
 
 def _own_message(stderr: bytes) -> str:

@@ -95,6 +95,7 @@ class OpenSshTransport:
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         on_output: OnOutput | None = None,
+        on_stdout: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command on the login node; see Transport.run."""
         return await self._run(
@@ -104,6 +105,7 @@ class OpenSshTransport:
             cap_bytes=cap_bytes,
             environment=self.environment,
             on_output=on_output,
+            on_stdout=on_stdout,
         )
 
     async def _run(
@@ -115,6 +117,7 @@ class OpenSshTransport:
         cap_bytes: int,
         environment: dict[str, str],
         on_output: OnOutput | None = None,
+        on_stdout: OnOutput | None = None,
     ) -> CommandResult:
         command = remote_command(
             argv,
@@ -125,7 +128,8 @@ class OpenSshTransport:
         )
         program = program_name(argv)
 
-        out, err = command.stdout(), command.stderr()
+        out = command.stdout()
+        err = command.stderr()
 
         def expired(_stdout: bytes, stderr: bytes) -> HpcdashError:
             if not out.seen:
@@ -146,9 +150,11 @@ class OpenSshTransport:
                 limit_seconds=limit_seconds,
                 cap_bytes=cap_bytes,
                 on_output=on_output,
+                on_stdout=on_stdout,
                 expired=expired,
             )
-        stdout, stderr = answer.stdout + out.rest, answer.stderr + err.rest
+        stdout = answer.stdout + out.rest
+        stderr = answer.stderr + err.rest
         if noise := noise_failure(self.name, program, out, err, is_sent=stdin is None):
             raise noise
         if (
@@ -247,9 +253,7 @@ class OpenSshTransport:
 
     def _failed(self, status: int, text: bytes) -> UnreachableError:
         reported = text.decode("utf-8", "replace")
-        message = (
-            f"ssh to {self.name} failed (status {status}): {excerpt(text) or 'it said nothing'}"
-        )
+        message = f"ssh to {self.name} failed (status {status}): {excerpt(text) or 'no output'}"
         self.health.state, self.health.detail, self.health.connected_at = "failed", message, None
         program, place = ssh_argv(self.name)
         by_hand = shlex.join((program, place))

@@ -82,6 +82,7 @@ class ReplayTransport:
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         on_output: OnOutput | None = None,
+        on_stdout: OnOutput | None = None,
     ) -> CommandResult:
         """The recorded answer; `stdin` takes no part in finding it.
 
@@ -167,9 +168,9 @@ class ReplayTransport:
     def _not_recorded(self, requested: tuple[str, ...]) -> NotRecorded:
         nearest = _nearest(requested, list(self.case.answers))
         return NotRecorded(
-            f"the recording {self.case.directory.name!r} holds no answer to: {_shown(requested)}",
-            "A recording answers what was asked when it was made, and nothing can be changed in it."
-            + (f" The nearest it holds: {_shown(nearest)}" if nearest else ""),
+            f"the recording {self.case.directory.name!r} has no answer to: {_shown(requested)}",
+            "A recording is read-only, and has only the answers recorded then."
+            + (f" Nearest recorded command: {_shown(nearest)}" if nearest else ""),
         )
 
 

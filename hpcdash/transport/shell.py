@@ -20,6 +20,7 @@ from hpcdash.errors import (
     UsageError,
     excerpt,
 )
+from hpcdash.shell_files import shell_text
 
 # sshd hands the string to the login shell as one argument; Linux allows 131 072 bytes for one
 # (MAX_ARG_STRLEN).
@@ -37,43 +38,6 @@ _SIGNALLED = 128
 
 # Inside '…' for csh, fish, bash, zsh and dash, then inside "…" for /bin/sh, then for printf %b.
 _LITERAL = frozenset(range(0x20, 0x7F)) - frozenset(b"'\"!$`\\")
-
-# None of this holds a single quote, exclamation mark, backslash or newline: it stands in '…' under
-# every login shell. `timeout` puts the command into a process group of its own, whose number is its
-# pid.
-# _b notes the command's pid, _w the watcher's: $! has to be written encoded.
-# _m writes a line that ends the command's output, _x does so on both streams and exits; fd 4 is
-# stderr.
-_NOTE_PIDS = b"_b() { p=$!; }; _w() { i=$!; }; "
-_START = (
-    'exec 4>&2; _m() {{ printf %b "\\0036{marker} $1\\0012"; }}; _x() {{ _m end; _m end >&4; exit '
-    "$1; }}; "
-    # If stderr is joined to stdout its line comes first, and is not taken for output.
-    "echo {marker} stderr >&2; echo {marker}; "
-    'eval "$(printf %b "{encoded}")"; '
-    'command -v "$1" >/dev/null || {{ echo "$1: command not found" >&2; _x 127; }}; '
-    'if command -v timeout >/dev/null; then set -- timeout -k 1 {limit} "$@"; '
-    'elif command -v setsid >/dev/null; then set -- setsid "$@"; fi; '
-    "exec 3<&0 </dev/null; p=; "
-    '_e() {{ trap "" TERM; [ "$p" ] || _b; kill -TERM -$p; kill -TERM $p; sleep 1; kill -KILL -$p; '
-    "kill -KILL $p; }}; "
-    'trap "_e 2>/dev/null; _x 143" HUP INT TERM; '
-)
-# The reader of fd 3 sees its end when the channel is closed or sshd is gone, and ends the command.
-_WITHOUT_STDIN = (
-    '"$@" 3<&- 4>&- & _b; '
-    '( while read -r x; do :; done; trap "" PIPE; _m stdin >&4; _e ) <&3 >/dev/null 2>&1 & _w; '
-    "exec 3<&- 2>/dev/null; wait $p; s=$?; kill -KILL -$p; kill -KILL $i; _x $s"
-)
-# The command's stdin is closed only once the line `go` has come after its bytes: half a script is
-# never taken for one.
-_WITH_STDIN = (
-    "( exec 2>/dev/null; head -c {stdin_bytes} <&3 && "
-    '{{ read -r x <&3 && [ "$x" = go ] || {{ trap "" PIPE; _m stdin >&4; exec 4>&-; kill -TERM $$; '
-    "sleep 3; }}; }}; "
-    "exec >/dev/null; ( while read -r x; do :; done; kill -TERM $$ ) <&3 4>&- & ) | "
-    '"$@" 3<&- 4>&- & _b; exec 3<&- 2>/dev/null; wait $p; s=$?; kill -KILL -$p; _x $s'
-)
 
 
 class RemoteCommand(Struct, frozen=True):
@@ -151,17 +115,20 @@ def remote_command(
     sent.
     """
     marker = marker or fresh_marker()
-    script = _START.format(
-        marker=marker,
-        encoded=encoded(
-            _NOTE_PIDS + _exports(environment, path) + b"set -- " + quote_arguments(argv)
-        ),
-        limit=math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS,
+    limit = math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS
+    end = "without_stdin" if stdin_bytes is None else "with_stdin"
+    script = b"".join(
+        (
+            _exports(environment, path),
+            b"set -- " + quote_arguments(argv),
+            f"\nhpcdash_marker={marker} hpcdash_limit={limit} hpcdash_stdin={stdin_bytes}\n".encode(),
+            shell_text("transport/command.sh", f"transport/{end}.sh").encode(),
+        )
     )
-    script += (_WITHOUT_STDIN if stdin_bytes is None else _WITH_STDIN).format(
-        stdin_bytes=stdin_bytes
-    )
-    return RemoteCommand(_check_length(f"/bin/sh -c '{script}'"), marker.encode())
+    # If stderr is joined to stdout its line comes first, and is not taken for output.
+    start = f"exec 4>&2; echo {marker} stderr >&2; echo {marker}"
+    text = f'/bin/sh -c \'{start}; eval "$(printf %b "{encoded(script)}")"\''
+    return RemoteCommand(_check_length(text), marker.encode())
 
 
 def _exports(environment: Mapping[str, str] | None, path: str) -> bytes:
@@ -253,7 +220,7 @@ class MarkedOutput:
         return max(len(self._before), self._bytes_after) > NOISE_BYTES
 
 
-# -- what rc files and an expired password do to a command
+# -- output of rc files, expired passwords
 
 _RC_FILE = "a line of an rc file there (~/.bashrc, ~/.zshenv, ~/.tcshrc, config.fish)"
 _INTERACTIVE_ONLY = "Let such a line act in interactive shells only."
@@ -321,7 +288,7 @@ def shell_failure(
         if _EXPIRED.search(text):
             return AuthenticationFailed(
                 f"Your password on {where} has expired, and nothing is run there until it is "
-                f"changed.",
+                "changed.",
                 f"Change it: {shlex.join(ssh_argv(where))} asks for a new one. Then connect again.",
             )
         if stderr.seen:
@@ -331,7 +298,7 @@ def shell_failure(
             f"The login shell on {where} ended (status {status}) before it ran "
             f"{program}.{_quoted(text)}",
             f"Try it by hand: {by_hand}. {_RC_FILE.capitalize()} may end or replace the shell "
-            f"(exit, exec).",
+            "(exit, exec).",
         )
     if stderr.end == b"stdin" and status:
         return (ConnectionFailed if is_sent else NotSent)(
@@ -344,8 +311,7 @@ def shell_failure(
         if _FORK.search(reported):
             cause = (
                 f"The likely cause is {_RC_FILE} that limits processes (ulimit -u), or too many "
-                f"processes of yours on "
-                "that machine."
+                "processes of yours on that machine."
             )
         return (ConnectionFailed if is_sent else NotSent)(
             f"The shell on {where} could not run {program} (status {status}).{_quoted(reported)}",

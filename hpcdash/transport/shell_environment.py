@@ -10,7 +10,7 @@ from hpcdash.transport.base import CommandResult
 from hpcdash.transport.shell import fresh_marker
 
 LOGIN_ENVIRONMENT_SECONDS = 20.0
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 NAMES = ("PATH", "LD_LIBRARY_PATH", "SLURM_CONF")
 
 # csh and tcsh take -l only when it stands alone, so they get their command on stdin.
@@ -28,7 +28,7 @@ async def fetch_login_environment(run: Callable[..., Awaitable[CommandResult]]) 
     UnreadableOutput where the shell prints more than 1 MiB.
     """
     argv, marker = login_environment_argv()
-    answer = await run(argv, limit_seconds=LOGIN_ENVIRONMENT_SECONDS, cap_bytes=_MOST_BYTES)
+    answer = await run(argv, limit_seconds=LOGIN_ENVIRONMENT_SECONDS, cap_bytes=_MAX_BYTES)
     if answer.truncated:
         raise UnreadableOutput(
             "the login shell printed more than 1 MiB when its environment was read",

@@ -65,7 +65,7 @@ _MORE_PAUSES = (1.6, 3.2, 3.2)
 FIRST_RETRY_SECONDS = 5.0
 LONGEST_RETRY_SECONDS = 120.0
 # A line that is lost again and again is not opened more often by itself.
-MOST_LOGINS = 6
+MAX_LOGINS = 6
 LOGINS_SECONDS = 300.0
 # A stream whose line died unseen ends on the login node after a day at most.
 STREAM_LIMIT_SECONDS = 86_400.0
@@ -130,7 +130,7 @@ class SshTransport:
         self._waiting = 0
         self._failures = 0
         # When logins were begun (monotonic), the newest last.
-        self._logins: deque[float] = deque(maxlen=MOST_LOGINS)
+        self._logins: deque[float] = deque(maxlen=MAX_LOGINS)
         self._last_error: HpcdashError | None = None
         self._channels = asyncio.Semaphore(CHANNELS)
         self._streams = asyncio.Semaphore(STREAMS)
@@ -153,6 +153,7 @@ class SshTransport:
         limit_seconds: float = DEFAULT_LIMIT_SECONDS,
         cap_bytes: int = DEFAULT_CAP_BYTES,
         on_output: OnOutput | None = None,
+        on_stdout: OnOutput | None = None,
     ) -> CommandResult:
         """Run one command on the login node; see Transport.run."""
         return await self._run(
@@ -162,6 +163,7 @@ class SshTransport:
             cap_bytes=cap_bytes,
             environment=self.environment,
             on_output=on_output,
+            on_stdout=on_stdout,
         )
 
     async def _run(
@@ -173,6 +175,7 @@ class SshTransport:
         cap_bytes: int,
         environment: dict[str, str],
         on_output: OnOutput | None = None,
+        on_stdout: OnOutput | None = None,
     ) -> CommandResult:
         from hpcdash.transport.ssh_session import RunSession
 
@@ -184,10 +187,11 @@ class SshTransport:
             stdin_bytes=None if stdin is None else len(stdin),
         )
         line = await self._open_line()
-        program, is_sent = program_name(argv), stdin is None
+        program = program_name(argv)
+        is_sent = stdin is None
         async with self._channels:
             started = time.monotonic()
-            session = RunSession(command, cap_bytes, on_output)
+            session = RunSession(command, cap_bytes, on_output, on_stdout)
             try:
                 async with asyncio.timeout(limit_seconds):
                     await self._start(
@@ -284,7 +288,8 @@ class SshTransport:
         from hpcdash.transport.ssh_session import TerminalSession
 
         line = await self._open_line()
-        session, program = TerminalSession(), program_name(argv)
+        session = TerminalSession()
+        program = program_name(argv)
         text = interactive_command(argv, self.environment, self.path)
         try:
             await self._start(line, text, session, f"running {program}", terminal=terminal)
@@ -316,7 +321,8 @@ class SshTransport:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait({self._opening})
-        line, self._line = self._line, None
+        line = self._line
+        self._line = None
         if line is not None:
             await line.close()
         self.health.state, self.health.detail, self.health.retry_at = "idle", "", None
@@ -354,7 +360,7 @@ class SshTransport:
             self.health.retry_at = time.time() + wait
             # The reason of the last failure is more useful than the number of logins.
             self._last_error = error or NotSent(
-                f"The line to {self.name} was lost too often: {MOST_LOGINS} logins within "
+                f"The line to {self.name} was lost too often: {MAX_LOGINS} logins within "
                 f"{format_age(LOGINS_SECONDS)}.",
                 f"It is opened again in {format_age(wait)}; ctrl+r tries now.",
             )
@@ -363,7 +369,7 @@ class SshTransport:
 
     def _login_wait_seconds(self) -> float:
         """Return the seconds until the connection may be reopened automatically; 0: now."""
-        if len(self._logins) < MOST_LOGINS:
+        if len(self._logins) < MAX_LOGINS:
             return 0.0
         return max(0.0, self._logins[0] + LOGINS_SECONDS - time.monotonic())
 
@@ -413,7 +419,9 @@ class SshTransport:
             raise
         finally:
             self._opening = None
-        self._failures, self._last_error, self._line = 0, None, line
+        self._failures = 0
+        self._last_error = None
+        self._line = line
         health.state, health.detail, health.connected_at = "connected", "", time.time()
         return line
 
@@ -426,7 +434,8 @@ class SshTransport:
         """Note that the connection ended without our closing it, and open it again where no person
         is needed.
         """
-        line, self._line = self._line, None
+        line = self._line
+        self._line = None
         if line is None:
             return
         line.abort()
@@ -435,8 +444,7 @@ class SshTransport:
         if self._is_attended:
             self._last_error = LoginRequired(
                 f"The line to {self.name} was lost: {self.health.detail}. It is not opened again "
-                f"by itself, as that "
-                "would ask you to log in.",
+                "by itself, as that would ask you to log in.",
                 _LOG_IN_AGAIN,
             )
         elif self._opening is None and not self._login_wait_seconds():

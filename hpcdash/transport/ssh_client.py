@@ -116,7 +116,8 @@ class HopClient(asyncssh.SSHClient):
             return []
         self._had_fields = True
         # PAM puts its messages before a prompt into the prompt.
-        messages, fields = [instructions], []
+        messages = [instructions]
+        fields = []
         for label, echo in prompts:
             *before, last = label.strip().splitlines() or [""]
             messages += before
@@ -148,7 +149,8 @@ class HopClient(asyncssh.SSHClient):
         if self.gave_up:
             return None
         self._had_person = True
-        message, self._message = self._message, ""
+        message = self._message
+        self._message = ""
         with self.clock.prompt():
             answers = await self._prompter.answer(
                 Prompt(self.hop.label, title, instructions, fields, message)

@@ -349,7 +349,8 @@ def parse_destination(text: str) -> Destination:
     elif rest.count(":") == 1:
         host, _, port = rest.partition(":")
     else:
-        host, port = rest, ""
+        host = rest
+        port = ""
     if not host or host.startswith("-") or (at and not user) or (port and not port.isdecimal()):
         raise ConfigError(
             f"{text!r} is not a host to connect to.",

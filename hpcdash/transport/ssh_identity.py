@@ -21,7 +21,7 @@ from hpcdash.transport.ssh_config import Hop
 GSSAPI = "gssapi-with-mic"
 _TRIES = 3
 _AGENT_SECONDS = 5.0
-_MOST_AGENT_NAMES = 4
+_MAX_AGENT_NAMES = 4
 _HARDWARE = b"sk-"
 _RENEW = "Get a new certificate the way your site issues them, then connect again."
 
@@ -228,14 +228,15 @@ def _add_file(
     owner: KeyOwner,
     found: Identities,
 ) -> None:
-    name, public = f"key {file.path.name}", file.public
+    name = f"key {file.path.name}"
+    public = file.public
     if public is not None and public.public_data in in_agent:
         return
     if public is not None and public.algorithm.startswith(_HARDWARE):
         found.names.append(f"{name} (a hardware key, which is used only through an agent)")
         found.next_steps.append(
             f'Add it to an agent (ssh-add {file.path}), or set transport = "openssh" for this '
-            f"cluster."
+            "cluster."
         )
     elif not file.is_private:
         if public is not None:
@@ -355,7 +356,7 @@ def _local_time(epoch_seconds: int) -> str:
     )
 
 
-# -- the agent
+# -- agent
 
 
 async def _agent_keys(path: str, found: Identities) -> list[asyncssh.SSHKeyPair]:
@@ -391,7 +392,7 @@ def _name_agent_keys(held: Iterable[asyncssh.SSHKeyPair], found: Identities) -> 
         for key in held
         if not key.key_algorithm.endswith(b"-cert-v01@openssh.com")
     ]
-    if len(names) > _MOST_AGENT_NAMES:
-        more = counted(len(names) - _MOST_AGENT_NAMES + 1, "more key")
-        names = [*names[: _MOST_AGENT_NAMES - 1], f"{more} of the agent"]
+    if len(names) > _MAX_AGENT_NAMES:
+        more = counted(len(names) - _MAX_AGENT_NAMES + 1, "more key")
+        names = [*names[: _MAX_AGENT_NAMES - 1], f"{more} of the agent"]
     found.names += names

@@ -187,7 +187,8 @@ def explain_failure(
     where = hop.label + (f" (by way of {', '.join(line.labels)})" if line.labels else "")
     seconds = client.clock.seconds
     if isinstance(error, asyncssh.PermissionDenied) or _is_too_many(error):
-        tried, steps = [*identities.names, *client.tried], [*dict.fromkeys(identities.next_steps)]
+        tried = [*identities.names, *client.tried]
+        steps = [*dict.fromkeys(identities.next_steps)]
         if identities.gssapi_problem and (not client.offered or GSSAPI in client.offered):
             tried.append(identities.gssapi_problem)
             steps.append(identities.gssapi_step)

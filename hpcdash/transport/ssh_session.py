@@ -82,13 +82,20 @@ class _MarkedSession(_Session):
 
 
 class RunSession(_MarkedSession):
-    """Collects a command's output to its end, or to `cap_bytes` of stdout and stderr together."""
+    """Collects a command's output to its end, or to `cap_bytes` of stdout and stderr together; of
+    stdout nothing where `on_stdout` gets it.
+    """
 
     def __init__(
-        self, command: RemoteCommand, cap_bytes: int, on_output: OnOutput | None = None
+        self,
+        command: RemoteCommand,
+        cap_bytes: int,
+        on_output: OnOutput | None = None,
+        on_stdout: OnOutput | None = None,
     ) -> None:
         super().__init__(command)
         self._on_output = on_output
+        self._on_stdout = on_stdout
         self._left_bytes = cap_bytes
         # BytesIO returns its whole content without copying it.
         self._written: dict[int | None, BytesIO] = {
@@ -131,9 +138,14 @@ class RunSession(_MarkedSession):
             self._begun_at = self._begun_at or self._last_news_at
         if self._marked[datatype].is_too_noisy:
             self._end()
+        if datatype is None and self._on_stdout is not None:
+            if output:
+                self._on_stdout(output)
+            output = b""
         if len(output) > self._left_bytes:
             output = output[: self._left_bytes]
-            self.truncated, self.status = True, STATUS_TERMINATED
+            self.truncated = True
+            self.status = STATUS_TERMINATED
             self.abort()
             self.closed.set()
         self._left_bytes -= len(output)

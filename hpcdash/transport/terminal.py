@@ -63,7 +63,8 @@ class Terminal:
         loop = asyncio.get_running_loop()
         before = termios.tcgetattr(self._descriptor)
         left = asyncio.Event()
-        escape, modes = _Escape(), _Modes()
+        escape = _Escape()
+        modes = _Modes()
 
         def typed() -> None:
             try:

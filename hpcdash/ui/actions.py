@@ -47,6 +47,7 @@ FORM = frozenset({"submit"})
 OUTPUT = frozenset({"output"})
 INSIDE = frozenset({"inside", "stacks", "leftovers", "use"})
 CHART = frozenset({"chart"})
+TIMELINE = frozenset({"timeline"})
 USAGE = frozenset({"usage"})
 SHARE = frozenset({"share"})
 COPIED_FROM = TABLES | {"job", "log", "script", "submit", "output", "inside", "stacks", "leftovers"}
@@ -97,7 +98,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "show_usage",
         "7",
-        "usage: what was used, wasted and waited",
+        "usage: hours used, wasted and queued",
         capability=Capability.HISTORY,
         short="usage",
         opens="usage",
@@ -108,7 +109,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "limits",
         "9",
-        "limits that hold for you, and what is used",
+        "your limits and usage",
         capability=Capability.LIMITS,
         opens="limits",
     ),
@@ -126,6 +127,13 @@ ACTIONS: tuple[Action, ...] = (
         short="pool",
         opens="share",
     ),
+    Action(
+        "timeline",
+        "L",
+        "timeline: when jobs end and start, when nodes are free",
+        short="timeline",
+        opens="timeline",
+    ),
     Action("open", "enter", "open: job, node, queue, array", TABLES, shown=1, short="open"),
     Action("filter", "slash", "filter", TABLES, shown=2),
     Action("bookmark", "B", "bookmark the filter, or remove its bookmark", ROOT_TABLES),
@@ -136,7 +144,7 @@ ACTIONS: tuple[Action, ...] = (
         "mine",
         "m",
         "mine / everyone's",
-        frozenset({"jobs", "history", "shares", "usage"}),
+        frozenset({"jobs", "history", "shares", "usage", "timeline"}),
         Capability.OWNERS,
         shown=3,
         short="mine/all",
@@ -168,9 +176,19 @@ ACTIONS: tuple[Action, ...] = (
         Capability.EXPECTED_START,
         short="sooner",
     ),
-    Action("overview", "v", "overview of the job: show or hide", JOB_TABLES, short="overview"),
     Action(
-        "switch_focus", "ctrl+w", "between the table and the overview", JOB_TABLES, short="overview"
+        "overview",
+        "v",
+        "overview of the job: show or hide",
+        JOB_TABLES | {"job"},
+        short="overview",
+    ),
+    Action(
+        "switch_focus",
+        "ctrl+w",
+        "between the table and the overview",
+        JOB_TABLES | {"job"},
+        short="overview",
     ),
     Action("larger_overview", "plus", "larger overview", JOB_TABLES),
     Action("smaller_overview", "underscore", "smaller overview", JOB_TABLES),
@@ -359,7 +377,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "preview",
         "ctrl+o",
-        "script, changes since the last one, form",
+        "script, all of its lines, changes since the last one, form",
         FORM,
         shown=2,
         short="script",
@@ -523,6 +541,7 @@ ACTIONS: tuple[Action, ...] = (
         short="diff",
     ),
     Action("open_outside", "E", "open in $PAGER", LOG, shown=8, short="$PAGER"),
+    Action("fold", "enter", "open or fold hpcdash's own lines", frozenset({"script"})),
     Action("edit", "E", "open a copy in $EDITOR", frozenset({"script"}), shown=8, short="$EDITOR"),
     Action("metrics", "v", "choose metrics", CHART, shown=1, short="metrics"),
     Action(
@@ -531,8 +550,9 @@ ACTIONS: tuple[Action, ...] = (
     Action("log_scale", "y", "logarithmic y", CHART, shown=2, short="log y"),
     Action("x_axis", "a", "x axis: step, tokens, epoch, time", CHART, shown=5, short="x axis"),
     Action("overlay", "space", "overlay other runs", CHART, shown=2, short="overlay"),
-    Action("zoom_in", "plus", "zoom in", CHART, shown=3, short="zoom"),
-    Action("zoom_out", "minus", "zoom out", CHART),
+    Action("zoom_in", "plus", "zoom in", CHART | TIMELINE, shown=3, short="zoom"),
+    Action("zoom_out", "minus", "zoom out", CHART | TIMELINE),
+    Action("timeline_rows", "v", "rows: jobs or nodes", TIMELINE, shown=2, short="jobs/nodes"),
     Action("outliers", "o", "hide or show outliers", CHART, shown=5, short="outliers"),
     Action("point", "c", "cursor with values, moved by ← →", CHART, shown=4, short="cursor"),
     Action(
@@ -565,11 +585,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("ask_now", "ctrl+r", "refresh now", shown=8, short="refresh", while_typing=True),
     Action("next_cluster", "tab", "next cluster", TABLES | USAGE | {"job", "script"}),
     Action("theme", "T", "next theme"),
+    Action("themes", "f9", "choose a theme"),
     Action("to_shell", "ctrl+z", "suspend to the shell (fg returns)", while_typing=True),
     Action("tour_next", "ctrl+t", "next hint of the tour"),
     Action("tour_end", "ctrl+e", "end the tour"),
     Action("explain", "exclamation_mark", "full error: command, exit status, output"),
-    Action("palette", "ctrl+p", "command palette", shown=9, short="palette"),
+    Action("palette", "ctrl+p", "all keys and commands, as help", shown=9, short="commands"),
+    Action("screenshot", "f12", "save a picture of the screen (SVG)"),
     Action("help", "question_mark", "help for this view", shown=0, short="help"),
     Action("last_view", "minus", "last view", TABLES | USAGE | {"job", "log", "script"}),
     Action("escape", "escape", "clear input or filter, then back", short="back", while_typing=True),
@@ -732,7 +754,10 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
     """A view's actions under their headings: its own first, then one's own, those of its job, those
     of every view.
     """
-    own, job_actions, everywhere, configured_here = [], [], [], []
+    own = []
+    job_actions = []
+    everywhere = []
+    configured_here = []
     for action in actions:
         if action.plugin is not None or action.line:
             configured_here.append(action)

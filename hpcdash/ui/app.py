@@ -9,11 +9,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from textual import events
-from textual.app import SuspendNotSupported, SystemCommand
-from textual.command import Provider
+from textual.app import SuspendNotSupported
 from textual.notifications import Notification, Notify
 from textual.screen import Screen
 
@@ -25,7 +24,6 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.choices import Choices
 from hpcdash.ui.actions import ACTIONS, Action, configured
 from hpcdash.ui.main_screen import MainScreen
-from hpcdash.ui.palette import ActionProvider
 from hpcdash.ui.prompter import UiPrompter
 from hpcdash.ui.screen import DashboardApp
 from hpcdash.ui.table_view import TableView
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from hpcdash.transport.base import Transport
 
 # They are at the right, below the names of the views.
-MOST_TOLD = 2
+MAX_TOLD = 2
 _CONFIG_ERROR_SECONDS = 20.0
 _T = TypeVar("_T")
 _SETTINGS_STAY = "The settings from before stay."
@@ -52,13 +50,12 @@ class HpcdashApp(DashboardApp):
     """Shows some clusters. Everything it shows comes from their stores."""
 
     TITLE = "hpcdash"
-    ENABLE_COMMAND_PALETTE = True
+    ENABLE_COMMAND_PALETTE = False
     # The registry has its key.
     COMMAND_PALETTE_BINDING = ""
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider}
     CSS = """
     MainScreen { background: $background; color: $foreground; }
-    ToastRack { dock: top; align: right top; margin: 1 0 0 0; overflow: hidden; }
+    ToastRack { dock: bottom; align: right bottom; margin: 0 0 2 0; overflow: hidden; }
     Input > .input--placeholder, TextArea .text-area--placeholder { color: $table-dim; }
     Toast { width: auto; max-width: 60; padding: 0 1; margin: 0; }
     """
@@ -147,7 +144,9 @@ class HpcdashApp(DashboardApp):
             aliases=aliases,
             filters=filters,
             withheld=withheld,
-            site_commands=lambda: self._settings.exec if self._settings is not None else (),
+            site_commands=lambda: (
+                self._settings.exec.commands if self._settings is not None else ()
+            ),
             view_arguments=self._view_arguments,
             tour_ended=tour_ended,
             typed=choices.typed,
@@ -164,7 +163,7 @@ class HpcdashApp(DashboardApp):
         if view == "jobs":
             arguments |= self._first_jobs
             self._first_jobs = {}
-        if view in ("chart", "jobs") and self._metric_patterns:
+        if view in ("chart", "jobs", "job") and self._metric_patterns:
             arguments["patterns"] = self._metric_patterns
         return arguments
 
@@ -190,7 +189,7 @@ class HpcdashApp(DashboardApp):
         if complaint:
             self.notify(complaint, severity="warning", markup=False)
 
-    # -- a configuration that changes
+    # -- changes of the configuration
 
     def _check_configuration(self) -> None:
         """Take in what was written into the configuration; what cannot be used changes nothing."""
@@ -219,7 +218,8 @@ class HpcdashApp(DashboardApp):
                 self._unnotify(one)
 
     def _configure(self, settings: Settings) -> None:
-        before, self._settings = self._settings or Settings(), settings
+        before = self._settings or Settings()
+        self._settings = settings
         self.main.configure(configured(settings), settings.aliases, settings.filters)
         columns, sort = (
             _changed(getattr(before.ui, key), getattr(settings.ui, key))
@@ -303,10 +303,10 @@ class HpcdashApp(DashboardApp):
         reported = sorted(
             (one for one in self._notifications if one.severity != "error"), key=_weight
         )
-        for one in reported[: max(0, len(self._notifications) - MOST_TOLD + 1)]:
+        for one in reported[: max(0, len(self._notifications) - MAX_TOLD + 1)]:
             self._unnotify(one, refresh=False)
 
-    # -- a terminal that goes, and a shell that takes it
+    # -- lost and lent terminal
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return super().check_action(action, parameters) and not (
@@ -324,6 +324,7 @@ class HpcdashApp(DashboardApp):
 
     async def on_mount(self) -> None:
         self.heed_signals()
+        self.choose_palettes()
         if self._prompter is not None:
             self._prompter.attach(self)
         # The data of the last run is painted before any query: connecting may import and compute
@@ -334,11 +335,6 @@ class HpcdashApp(DashboardApp):
             self.call_after_refresh(self.main.notice, self._notice)
         if self._tour:
             self.main.begin_tour()
-
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        for command in super().get_system_commands(screen):
-            if command.title in ("Theme", "Quit", "Screenshot"):
-                yield command
 
     def on_app_focus(self, event: events.AppFocus) -> None:
         for session in self.sessions:

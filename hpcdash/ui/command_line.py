@@ -15,6 +15,7 @@ from hpcdash.domain.schema import SCHEMAS
 from hpcdash.domain.tables import JOBS, TABLES
 from hpcdash.domain.text import cell_width, visible
 from hpcdash.errors import QueryError
+from hpcdash.ui.actions import key_sign
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.views import SPECS, ViewSpec
@@ -23,8 +24,9 @@ from hpcdash.ui.widgets.command_bar import CommandBar
 # In a filter: what stands in quotes, and the name of a saved filter, a word of its own.
 _SAVED = re.compile(r'"[^"]*"|(?<!\S)@([a-z][a-z0-9_-]*)(?!\S)')
 _LAST_SAVED = re.compile(r"(?<!\S)@([a-z0-9_-]*)$")
-_MOST_LISTED = 8
-_MOST_RECENT = 3
+_MAX_LISTED = 8
+_MAX_RECENT = 3
+_KEY_CELLS = 8
 # If a view's table has the columns.
 _FILTER_EXAMPLES = (
     ("state:failed", "one state, or several: state:failed,timeout"),
@@ -57,17 +59,21 @@ class CandidateList(Static):
         if at is not None and at.y < len(self._texts):
             self._take(self._texts[at.y])
 
-    def show(self, candidates: Sequence[tuple[str, str]]) -> None:
-        """Texts and what each means; nothing is shown where there are none."""
-        self._texts = [text for text, _ in candidates[:_MOST_LISTED]]
-        lines = [(visible(text), visible(message)) for text, message in candidates[:_MOST_LISTED]]
+    def show(
+        self, candidates: Sequence[tuple[str, str]], keys: Mapping[str, str] | None = None
+    ) -> None:
+        """Show texts and what each means, with the `keys` that do the same; hide it for none."""
+        self._texts = [text for text, _ in candidates[:_MAX_LISTED]]
+        lines = [(visible(text), visible(message)) for text, message in candidates[:_MAX_LISTED]]
         widest = max((cell_width(text) for text, _ in lines), default=0)
         shown = Text(no_wrap=True, overflow="ellipsis")
         for at, (text, message) in enumerate(lines):
-            shown.append("\n" if at else "").append(f"  {text}", "bold" if at == 0 else "")
+            key = "" if keys is None else f"{keys.get(self._texts[at], ''):<{_KEY_CELLS}}"
+            shown.append("\n" if at else "").append(f"  {key}", "bold")
+            shown.append(text, "bold" if at == 0 else "")
             shown.append(" " * (widest - cell_width(text) + 2) + message, "dim")
-        if len(candidates) > _MOST_LISTED:
-            shown.append(f"\n  … {len(candidates) - _MOST_LISTED} more", "dim")
+        if len(candidates) > _MAX_LISTED:
+            shown.append(f"\n  … {len(candidates) - _MAX_LISTED} more", "dim")
         self.update(shown)
         self.display = bool(lines)
 
@@ -94,7 +100,12 @@ class CommandLine:
         is `proposed`.
         """
         self.bar.ask(mode, value, proposed=proposed)
-        self.listed.show(self._candidates(mode, "" if proposed else value))
+        self._list(mode, "" if proposed else value)
+
+    def _list(self, mode: str, value: str) -> None:
+        keys = {action.name: key_sign(action.key) for action in self._screen.actions()}
+        opening = {one.opens: keys[one.name] for one in self._screen.actions() if one.opens}
+        self.listed.show(self._candidates(mode, value), keys | opening if mode == ":" else None)
 
     def configure(self, aliases: Mapping[str, str], filters: Mapping[str, str]) -> None:
         """Have these from now on."""
@@ -126,11 +137,21 @@ class CommandLine:
             return []
         parts = value.split(" ", 1)
         if len(parts) == 1:
-            return [name for name in self._commands() if name.startswith(value) and name != value]
+            return self._matching_commands(value)
         if parts[0] not in self._views():
             return []
         schema = SCHEMAS[TABLES.get(parts[0], JOBS).kind()]
         return [f"{parts[0]} {found}" for found in completions(parts[1], schema)]
+
+    def _matching_commands(self, value: str) -> list[str]:
+        """Return the commands that begin with a word, and those whose meaning has it."""
+        commands = self._commands()
+        begins = [name for name in commands if name.startswith(value) and name != value]
+        return begins + [
+            name
+            for name, meaning in commands.items()
+            if value and name not in begins and value.lower() in f"{name} {meaning}".lower()
+        ]
 
     def _views(self) -> dict[str, ViewSpec]:
         """Return the root views available on this cluster."""
@@ -160,22 +181,28 @@ class CommandLine:
         )
         found = [(text, commands.get(text, "")) for text in self._completions(mode, value)]
         if value or mode not in ("/", ":"):
+            if mode == ":" and " " not in value and not found and value not in commands:
+                return [("", f"Nothing matches{did_you_mean(value, commands)}")]
             return found
         examples: Iterable[tuple[str, str]] = _COMMAND_EXAMPLES
         if isinstance(view, TableView) and mode == "/":
             examples = (
                 (text, message) for text, message in _FILTER_EXAMPLES if _is_view_filter(view, text)
             )
-        recent = islice(dict.fromkeys(reversed(self.bar.mode_history(mode))), _MOST_RECENT)
+        recent = islice(dict.fromkeys(reversed(self.bar.mode_history(mode))), _MAX_RECENT)
         saved = [*commands.items()] if mode == "/" else []
         return [*((text, "recent") for text in recent), *saved, *examples, *found]
 
     def typed(self, event: CommandBar.Typed) -> None:
         """List the completions of the typed text; a filter takes effect while it is typed."""
         view = self._screen.view
-        self.listed.show(self._candidates(event.mode, event.value) if self.bar.is_open else ())
+        if self.bar.is_open:
+            self._list(event.mode, event.value)
+        else:
+            self.listed.show(())
         if self.bar.is_open and event.mode == "/" and isinstance(view, TableView):
-            text, half = event.value, _LAST_SAVED.search(event.value)
+            text = event.value
+            half = _LAST_SAVED.search(event.value)
             if half is not None and half[1] not in self._filters and self._saved_completions(text):
                 text = text[: half.start()]
             error = view.preview_filter(self.expanded(text))

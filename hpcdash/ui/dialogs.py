@@ -202,7 +202,7 @@ class HostKeyDialog(Dialog[bool]):
         yield Static(
             f"Its {visible(requested.algorithm)} key has the fingerprint\n\n  "
             f"{visible(requested.fingerprint)}\n\n"
-            f"Compare it with what your site publishes. Trust it, and remember it in\n"
+            "Compare it with what your site publishes. Trust it, and remember it in\n"
             f"{visible(requested.known_hosts_path)}?",
             classes="words",
             markup=False,
@@ -334,11 +334,14 @@ class ChoiceDialog(Dialog[None]):
         choices: Sequence[Choice],
         take: Callable[[str], None],
         present: str = "",
+        preview: Callable[[str], None] = lambda value: None,
     ) -> None:
+        """`preview` is called with the value under the cursor, and with `present` on leaving."""
         super().__init__(heading)
         self.choices = tuple(choices)
         self.take = take
         self.present = present
+        self.preview = preview
 
     def compose_body(self) -> ComposeResult:
         names = [
@@ -361,6 +364,15 @@ class ChoiceDialog(Dialog[None]):
         values = [choice.value for choice in self.choices]
         listed.highlighted = values.index(self.present) if self.present in values else 0
         listed.focus()
+
+    def action_leave(self) -> None:
+        self.preview(self.present)
+        super().action_leave()
+
+    @on(OptionList.OptionHighlighted)
+    def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        event.stop()
+        self.preview(self.choices[event.option_index].value)
 
     @on(OptionList.OptionSelected)
     def _selected(self, event: OptionList.OptionSelected) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from hpcdash.config.exec import SiteCommand
+from hpcdash.config.plugins import SiteCommand
 from hpcdash.ui.chains.actions import ChainActions
 from hpcdash.ui.cluster.actions import ClusterActions
 from hpcdash.ui.inside.actions import InsideActions

@@ -15,6 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
+from hpcdash.config.problems import did_you_mean
 from hpcdash.ui.actions import Action, key_sign
 from hpcdash.ui.dialogs import Dialog
 from hpcdash.ui.widgets.lines import TextInput
@@ -76,7 +77,8 @@ class HelpDialog(Dialog[None]):
 
         The notes if they match, or without words.
         """
-        listed, parts = self.query_one(OptionList), requested.split()
+        listed = self.query_one(OptionList)
+        parts = requested.split()
         options: list[Option] = []
 
         def add(heading: str, lines: list[Option]) -> None:
@@ -97,11 +99,18 @@ class HelpDialog(Dialog[None]):
                 add(heading, [Option(line, disabled=True) for line in text.split("\n")])
         with self.prevent(OptionList.OptionHighlighted):
             listed.clear_options()
-            listed.add_options(options or [Option("nothing matches", disabled=True)])
+            nothing = f"Nothing matches{did_you_mean(requested, self._known_words())}"
+            listed.add_options(options or [Option(nothing, disabled=True)])
         known = {one.name: one.words.lower() for _, group in self.groups for one in group}
         places = [at for at, option in enumerate(options) if not option.disabled]
         begins = [at for at in places if known[str(options[at].id)].startswith(requested)]
         listed.highlighted = next(iter(begins or places), None)
+
+    def _known_words(self) -> set[str]:
+        """Words of the actions, for what was mistyped."""
+        return {
+            word for _, group in self.groups for one in group for word in _searched(one).split()
+        }
 
     @on(Input.Submitted)
     def _chosen(self, event: Input.Submitted) -> None:

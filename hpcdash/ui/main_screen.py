@@ -17,7 +17,8 @@ from textual.containers import Container
 from textual.widgets import Input
 
 from hpcdash.backends.base import Capability
-from hpcdash.domain.states import ENDED
+from hpcdash.domain.job_ids import parse_array_id
+from hpcdash.domain.states import ACTIVE, ENDED, JobState
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import Changed
@@ -32,7 +33,8 @@ from hpcdash.ui.actions import (
     is_form_widget,
     ranked,
 )
-from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES, ClusterHeader
+from hpcdash.ui.cluster.header import MIN_COLUMNS, MIN_LINES, ClusterHeader
+from hpcdash.ui.cluster.wall import SlotWall
 from hpcdash.ui.command_line import CommandLine
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.status import (
@@ -53,7 +55,7 @@ from hpcdash.ui.widgets.hints import Notice, Tour
 from hpcdash.ui.widgets.lines import ActionLine, Banner, Breadcrumb, Hint, KeyLine, StatusLine
 
 if TYPE_CHECKING:
-    from hpcdash.config.exec import SiteCommand
+    from hpcdash.config.plugins import SiteCommand
     from hpcdash.services.watch.alerts import AlertEvent
     from hpcdash.ui.handlers import Handlers
     from hpcdash.ui.screen import DashboardApp
@@ -61,6 +63,9 @@ if TYPE_CHECKING:
 _NEWS_SECONDS = 3.0
 _BAD_NEWS_SECONDS = 8.0
 _NOTICE_LINES = 3
+# The wall of slots stands over the jobs on a terminal of this size, in so many lines at most.
+_WALL_COLUMNS, _WALL_LINES = 120, 40
+_WALL_OVER_JOBS, _WALL_OVER_NODES = 5, 12
 # A person's settings for these views also apply where they are pushed.
 _CONFIGURED = ("jobs", "history", "chart")
 
@@ -129,7 +134,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         self.command_line.configure(aliases, filters)
         self._around()
 
-    # -- what is where
+    # -- sessions and views
 
     @property
     def session(self) -> ClusterSession:
@@ -151,6 +156,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         yield Breadcrumb()
         yield Banner()
         yield ClusterHeader()
+        yield SlotWall()
         yield Container(id="views")
         yield Notice()
         yield self._tour
@@ -166,8 +172,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             session.store.listen(partial(self._on_store_change, session))
             if self.offered.read_only:
                 continue
-            if session.launches is not None:
-                session.launches.follow(partial(self._session_notified, session))
+            session.launches.follow(partial(self._session_notified, session))
         self.set_interval(1.0, self._tick)
         self.call_after_refresh(self._drawn)
 
@@ -268,14 +273,16 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
 
     def _poll_shown(self) -> None:
         """Make the poller fetch only the shown data."""
-        self.session.poller.show(self.view.kinds | self._header_kinds)
+        in_passing = {Kind.NODES} if self._wall_lines else set()
+        self.session.poller.show(self.view.kinds | self._header_kinds, in_passing)
 
     @property
     def _header_kinds(self) -> set[Kind]:
         """Tables that the header needs; shares only where the probe found accounting."""
         if not self._has_header:
             return set()
-        probe, has = self.session.store.probe, self.session.store.backend.capabilities
+        probe = self.session.store.probe
+        has = self.session.store.backend.capabilities
         has_accounting = probe is not None and bool(probe.has_accounting)
         requested = {
             Kind.QUEUES: Capability.QUEUES in has,
@@ -286,8 +293,20 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     @property
     def _has_header(self) -> bool:
         """Whether the queues' gauges stand over the view."""
-        is_large = self.size.width >= LEAST_COLUMNS and self.size.height >= LEAST_LINES
+        is_large = self.size.width >= MIN_COLUMNS and self.size.height >= MIN_LINES
         return is_large and self.view_name == "jobs"
+
+    @property
+    def _wall_lines(self) -> int:
+        """Most lines of slots over the view; 0 where there is no room, or nothing to poll yet."""
+        store = self.session.store
+        if Capability.NODES not in store.backend.capabilities or Kind.MINE not in store.snapshots:
+            return 0
+        columns, lines = self.size
+        if self.view_name == "nodes":
+            return _WALL_OVER_NODES if lines >= MIN_LINES else 0
+        has_room = columns >= _WALL_COLUMNS and lines >= _WALL_LINES
+        return _WALL_OVER_JOBS if has_room and self.view_name == "jobs" else 0
 
     async def switch(self, position: int) -> None:
         """Switch to another cluster, in its last view.
@@ -308,7 +327,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         if len(self.sessions) > 1:
             await self.switch(self._stacks.next_position)
 
-    # -- what is around the view
+    # -- header, status and notifications
 
     def _on_store_change(self, session: ClusterSession, changed: Changed) -> None:
         """Called by the store's poller: the rest is done in the screen's own turn."""
@@ -319,6 +338,8 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             return
         if session is self.session and self.stack:
             self.view.store_changed(changed)
+        if any({event.before, event.after} & ACTIVE for event in changed.events):
+            session.poller.passing_changed()
         self._announce(session, changed.events)
         self._announcer.judge(session, changed)
         self._around()
@@ -330,6 +351,16 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             cast("DashboardApp", self.app).notify_desktop(
                 "; ".join(text + where for text, _ in ended)
             )
+        # The result of a cancellation from here was reported.
+        own = self.handlers.runner.cancelled if "handlers" in vars(self) else frozenset()
+        events = [
+            event
+            for event in events
+            if event.after != JobState.CANCELLED
+            or own.isdisjoint(
+                {(session.name, event.job_id), (session.name, parse_array_id(event.job_id))}
+            )
+        ]
         for text, is_bad in announcements(events):
             self.notify(
                 text + where,
@@ -341,8 +372,14 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     def _tick(self) -> None:
         if self.stack:
             self.view.tick()
+            self._show_wall()
             self._status()
             self._show_login_message()
+
+    def _show_wall(self) -> None:
+        """Draw the wall; rows get the letters that it gives to jobs."""
+        if self.query_one(SlotWall).show(self.session.store, lines=self._wall_lines):
+            self.view.notes_changed()
 
     def _show_login_message(self) -> None:
         """A host's banner, for a while and once, where the login was too quick to read it."""
@@ -365,7 +402,10 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
             return
         view = self.view
         self._tour.update_hint()
-        self.query_one(ClusterHeader).show(self.session.store, is_requested=self._has_header)
+        self.query_one(ClusterHeader).show(
+            self.session.store, is_requested=self._has_header, has_counts=not view.counts_own_jobs
+        )
+        self._show_wall()
         actions = self.actions()
         views = [action for action in actions if action.name.startswith("show_")]
         self.query_one(Breadcrumb).show(

@@ -89,10 +89,11 @@ def pinned_first(rows: pa.Table, stored: StoredNotes) -> pa.Table:
 
 def toggle_pins(screen: DashboardScreen) -> None:
     """Pin the marked jobs, or the one that is pointed at; where all are pinned let them go."""
-    view, notes = screen.view, session_notes(screen.session)
+    view = screen.view
+    notes = session_notes(screen.session)
     job_ids = view.targets().job_ids if view.marks() else tuple(filter(None, [view.pointed_job()]))
     if not job_ids:
-        screen.notify("no job is pointed at", severity="warning", timeout=3)
+        screen.notify("select a job first", severity="warning", timeout=3)
         return
     is_requested = not notes.kept().pinned.issuperset(job_ids)
     what = f"job {visible(job_ids[0])}" if len(job_ids) == 1 else f"{len(job_ids)} jobs"
@@ -106,9 +107,10 @@ def write_note(screen: DashboardScreen) -> None:
     """Prompt for a note on the selected job."""
     from hpcdash.ui.jobs.action_dialogs import NoteDialog
 
-    job_id, notes = screen.view.pointed_job(), session_notes(screen.session)
+    job_id = screen.view.pointed_job()
+    notes = session_notes(screen.session)
     if job_id is None:
-        screen.notify("no job is pointed at", severity="warning", timeout=3)
+        screen.notify("select a job first", severity="warning", timeout=3)
         return
     now = screen.session.store.clock.now()
 

@@ -97,7 +97,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         """Show a view of the job under the cursor."""
         job_id = self.view.pointed_job()
         if job_id is None:
-            self.notify("no job is pointed at", severity="warning", timeout=3)
+            self.notify("select a job first", severity="warning", timeout=3)
         else:
             await self.push(name, job_id=job_id, **arguments)
 

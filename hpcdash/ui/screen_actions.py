@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class ScreenActions:
-    """Handlers of the registry's actions that no job is pointed at for."""
+    """Handlers of the registry's actions that no job is selected for."""
 
     def __init__(self, screen: DashboardScreen) -> None:
         self.screen = screen
 
-    # -- going elsewhere
+    # -- navigation
 
     async def do_escape(self) -> None:
         self.screen.query_one(Notice).put_away()
@@ -53,7 +53,7 @@ class ScreenActions:
     async def do_next_cluster(self) -> None:
         await self.screen.switch_to_next()
 
-    # -- what is shown, and how
+    # -- filters, columns and themes
 
     def do_filter(self) -> None:
         view = self.screen.view
@@ -111,11 +111,23 @@ class ScreenActions:
         )
         self.screen.notify(f"theme {self.screen.app.theme}", timeout=2, markup=False)
 
+    def do_themes(self) -> None:
+        """Choose a theme; the screen shows the one under the cursor."""
+        app = self.screen.app
+        names = getattr(app, "theme_names", ())
+
+        def preview(name: str) -> None:
+            app.theme = name
+
+        self.screen.app.push_screen(
+            ChoiceDialog("Theme", [*map(Choice, names)], preview, app.theme, preview)
+        )
+
     def do_ask_now(self) -> None:
         store = self.screen.session.store
         if store.connection_error is not None:
             self.screen.notify(f"connecting to {visible(store.title)} …", timeout=3, markup=False)
-        self.screen.session.poller.poll_now()
+        self.screen.session.poller.poll_now(with_passing=True)
 
     # -- prompts and notifications
 
@@ -123,7 +135,10 @@ class ScreenActions:
         self.screen.open_line(":")
 
     def do_palette(self) -> None:
-        self.screen.app.action_command_palette()
+        self.do_help()
+
+    def do_screenshot(self) -> None:
+        self.screen.app.action_screenshot()
 
     def do_explain(self) -> None:
         explained = explanation(self.screen.session, self.screen.view)

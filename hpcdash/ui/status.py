@@ -17,13 +17,13 @@ from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.jobs.tracker import JobEvent
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import View
+from hpcdash.ui.widgets.cells import signs
 from hpcdash.ui.widgets.lines import StatusPart
 
 _LINE_WORDS = {
     "idle": "not connected",
     "connecting": "connecting …",
     "asking": "waiting for you",
-    "connected": "connected",
     "lost": "line lost",
     "failed": "no connection",
 }
@@ -59,15 +59,13 @@ def format_meanwhile(session: ClusterSession, kind: Kind | None, snapshot: Snaps
     poller = session.poller
     parts = []
     if snapshot is not None:
-        parts.append(
-            f"what was known {format_snapshot_age(session, snapshot.taken_at)} ago is shown"
-        )
+        parts.append(f"showing data from {format_snapshot_age(session, snapshot.taken_at)} ago")
     if poller.waiting_for_person is not None:
-        parts.append("ctrl+r tries again")
+        parts.append("ctrl+r retries")
     elif kind is not None and (seconds := poller.unanswered_seconds(kind)) > 0:
-        parts.append(f"it is being asked again, for {seconds:.0f} s")
+        parts.append(f"retrying for {seconds:.0f} s")
     elif kind is not None and (wait := poller.next_in_seconds(kind)) >= 1:
-        parts.append(f"asked again in {wait:.0f} s, or with ctrl+r")
+        parts.append(f"retrying in {wait:.0f} s (ctrl+r: now)")
     return "; ".join(parts)
 
 
@@ -121,20 +119,33 @@ def explanation(session: ClusterSession, view: View) -> tuple[str, str] | None:
     return None
 
 
-def _line_part(session: ClusterSession, error: HpcdashError | None) -> StatusPart:
+def _freshness(session: ClusterSession, view: View) -> StatusPart:
+    """State of the connection and age of the shown data: `● live · 4 s ago`."""
     store = session.store
     state = store.transport.health.state
     if store.connection_error is not None and state not in ("lost", "asking"):
         state = "failed"
-    text = _LINE_WORDS.get(state, state)
+    snapshot = shown_snapshot(session, view)
+    taken_at = view.taken_at()
+    age = "" if taken_at is None else f"{format_snapshot_age(session, taken_at)} ago"
+    if snapshot is not None and snapshot.cached:
+        age = f"from the last run, {age}"
+    seconds = session.poller.unanswered_seconds()
     if state != "connected":
-        return StatusPart(text, "bold")
-    if (seconds := session.poller.unanswered_seconds()) >= _SLOW_ANSWER_SECONDS:
-        return StatusPart(f"no answer for {seconds:.0f} s", "bold")
-    if error is not None:
+        text = _LINE_WORDS.get(state, state)
+        is_well = False
+    elif seconds >= _SLOW_ANSWER_SECONDS:
+        text = f"no answer for {seconds:.0f} s"
+        is_well = False
+    elif shown_error(session, view) is not None:
         # The login node answers, but the query failed.
-        return StatusPart("connected, last answer failed", "bold", "failing")
-    return StatusPart(text, "", "ok")
+        text = "last answer failed"
+        is_well = False
+    else:
+        text = f"{signs().mark} live"
+        is_well = snapshot is None or not snapshot.cached
+    parts = [text, *([age] if age else [])]
+    return StatusPart(" · ".join(parts), "" if is_well else "bold", text)
 
 
 def format_alert_count(session: ClusterSession) -> str:
@@ -149,16 +160,15 @@ def format_alert_count(session: ClusterSession) -> str:
 def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> list[StatusPart]:
     """Return user, cluster, age, counts, connection, commands per minute and last response time."""
     store = session.store
-    budget, poller = store.budget, session.poller
-    snapshot = shown_snapshot(session, view)
-    taken_at = view.taken_at()
-    age = "" if taken_at is None else f"{format_snapshot_age(session, taken_at)} old"
-    cached = snapshot is not None and snapshot.cached
-    answer = "" if budget.last_seconds is None else f"{1000 * budget.last_seconds:.0f} ms"
+    budget = store.budget
+    poller = session.poller
+    answer = (
+        "" if budget.last_seconds is None else f", answered in {1000 * budget.last_seconds:.0f} ms"
+    )
     slower = "" if poller.focused else f", {poller.pace.unfocused_factor:g}× slower without focus"
     if view.main_kind is not None and poller.is_spared(view.main_kind):
         slower = (
-            f", slow answers: asked every {format_age(poller.interval_seconds(view.main_kind))}"
+            f", polling every {format_age(poller.interval_seconds(view.main_kind))} (slow answers)"
         )
     stored = store.probe.ended_kept_seconds if store.probe and store.misses_short_jobs else None
     missed = (
@@ -175,16 +185,10 @@ def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> lis
         ),
         StatusPart("read-only" if read_only else "", "bold"),
         StatusPart(format_alert_count(session), "bold"),
-        StatusPart(age + (", from the last run" if cached else ""), "bold" if cached else "", age),
+        _freshness(session, view),
         StatusPart(long_counts, "", short_counts),
-        _line_part(session, shown_error(session, view)),
         StatusPart(missed, "", "short jobs missed" if missed else ""),
-        StatusPart(
-            f"{budget.per_minute} commands/min{slower}"
-            + (f", answered in {answer}" if answer else ""),
-            "",
-            f"{budget.per_minute}/min{', less often' if slower else ''} {answer}",
-        ),
+        StatusPart(f"{budget.per_minute} commands/min{answer}{slower}", is_aside=True),
     ]
 
 

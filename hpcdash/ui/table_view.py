@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.content import Content
 
 from hpcdash.domain.columns import STATE_ORDER, sort_rows
 from hpcdash.domain.job_text import state_word
@@ -29,9 +30,10 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.cells import CellFunction, instant_cell, signs
 from hpcdash.ui.widgets.filter_tabs import FilterTabs
+from hpcdash.ui.widgets.row_detail import DETAIL_COLUMNS, RowDetail, column_lines
 from hpcdash.ui.widgets.table import RowsTable
 from hpcdash.ui.widgets.table_rows import Column, build_column, fitted
-from hpcdash.ui.workers import start_worker
+from hpcdash.ui.workers import call_after, start_worker
 
 if TYPE_CHECKING:
     from hpcdash.domain import query
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 # Up to here filtering and sorting take less than a frame and are done at once.
 _AT_ONCE_ROWS = 4000
+# After a key, before other tables are searched for what belongs to the row.
+_REST_SECONDS = 0.15
 # A last word without an operator, after a blank or at the beginning.
 _HALF_KEY = re.compile(r"(?:^|(?<=\s))[A-Za-z_]+$")
 
@@ -63,6 +67,7 @@ class TableView(View):
     # The cursor stays at the top until a person moves it.
     NEWEST_FIRST: ClassVar[bool] = False
     DEFAULT_SORT: ClassVar[str] = ""
+    HAS_DETAIL: ClassVar[bool] = True
     everyone: bool = False
 
     def __init__(
@@ -85,6 +90,7 @@ class TableView(View):
         self._arranging: asyncio.Task[None] | None = None
         self._again = False
         self._is_typing = False
+        self._resting: asyncio.TimerHandle | None = None
         if filter_text:
             self.set_filter(filter_text)
 
@@ -93,7 +99,7 @@ class TableView(View):
         columns = filter(None, map(self.spec.column, requested))
         return tuple(dict.fromkeys(column.name for column in columns))
 
-    # -- parts of subclasses
+    # -- to override
 
     def cell_functions(self) -> Mapping[str, CellFunction]:
         """The cells of columns, by name, that are not drawn as their fields' types are."""
@@ -102,7 +108,8 @@ class TableView(View):
     @cached_property
     def catalogue(self) -> Mapping[str, Column]:
         """Every column there is, by name, in the order of the chooser."""
-        drawn, instant = self.cell_functions(), instant_cell(self.now, self.session.zone)
+        drawn = self.cell_functions()
+        instant = instant_cell(self.now, self.session.zone)
         return {
             column.name: build_column(self.spec, column, drawn.get(column.name), instant)
             for column in self.spec.columns
@@ -124,7 +131,7 @@ class TableView(View):
         """
         return table if sort is None else sort_rows(table, *sort)
 
-    # -- the pieces of every table view
+    # -- parts of every table view
 
     @property
     def main_kind(self) -> Kind | None:
@@ -144,6 +151,8 @@ class TableView(View):
         rows = ViewRows()
         rows.follows_top = self.NEWEST_FIRST
         yield rows
+        if self.HAS_DETAIL:
+            yield RowDetail()
 
     @property
     def rows(self) -> RowsTable:
@@ -154,6 +163,36 @@ class TableView(View):
 
     def on_mount(self) -> None:
         self.reload()
+
+    def on_resize(self) -> None:
+        self._show_detail()
+
+    def _show_detail(self, *, has_rested: bool = True) -> None:
+        """Show the row under the cursor in full, where there is room beside the table; what is
+        looked up in other tables once the cursor `has_rested`.
+        """
+        for detail in self.query(RowDetail):
+            row = self.rows.cursor_row
+            detail.display = row is not None and self.app.size.width >= DETAIL_COLUMNS
+            if detail.display and row is not None:
+                title = str(self.rows.cursor_id)
+                room = detail.room
+                hints = [part for part in self.row_hint(row).split("  ·  ") if part != title]
+                lines = [Content(part) for part in hints if part]
+                columns = column_lines(self.catalogue.items(), row, room)
+                looked_up = self.detail_lines(row, room) if has_rested else ()
+                parts = (lines, columns, looked_up)
+                detail.show(
+                    title, Content("\n\n").join(Content("\n").join(part) for part in parts if part)
+                )
+
+    @property
+    def has_hint(self) -> bool:
+        return not any(detail.display for detail in self.query(RowDetail))
+
+    def _rested(self) -> None:
+        if self.is_live:
+            self._show_detail()
 
     def take_focus(self) -> None:
         if self.is_live:
@@ -194,8 +233,8 @@ class TableView(View):
 
     def _format_waiting(self) -> str:
         if self.session.store.connection_error or self.kind in self.session.store.errors:
-            return "Nothing known yet. ! shows the error, ctrl+r asks again"
-        return "asking …"
+            return "No data yet. ! error · ctrl+r retry"
+        return "loading …"
 
     async def _arrange_beside(self) -> None:
         while True:
@@ -264,6 +303,7 @@ class TableView(View):
         )
         rows.set_sort(self.sort_key, self.sort_descending)
         rows.show(table, columns, self.IDENTITY)
+        self._show_detail()
         self.post_message(self.CrumbsChanged())
 
     def counts(self) -> tuple[str, str]:
@@ -285,6 +325,10 @@ class TableView(View):
     def row_hint(self, row: Mapping[str, Any]) -> str:
         return ""
 
+    def detail_lines(self, row: Mapping[str, Any], room: int) -> Sequence[Content]:
+        """Return what the view knows of a row besides its columns, in lines of `room` cells."""
+        return ()
+
     def hint(self) -> str:
         row = self.rows.cursor_row if self.is_live else None
         return self.row_hint(row) if row is not None else ""
@@ -292,6 +336,11 @@ class TableView(View):
     @on(RowsTable.RowHighlighted)
     @on(RowsTable.MarksChanged)
     def _pointed_elsewhere(self) -> None:
+        if self.HAS_DETAIL:
+            self._show_detail(has_rested=False)
+            if self._resting is not None:
+                self._resting.cancel()
+            self._resting = call_after(self, _REST_SECONDS, self._rested)
         self.post_message(self.CrumbsChanged())
 
     @on(RowsTable.RowOpened)

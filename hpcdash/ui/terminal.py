@@ -97,7 +97,7 @@ class TerminalDriver(LinuxDriver):
         except (OSError, termios.error):
             pass
 
-    # -- a terminal that goes away
+    # -- lost terminal
 
     def run_input_thread(self) -> None:
         try:
@@ -113,7 +113,7 @@ class TerminalDriver(LinuxDriver):
         if any(event & select.POLLHUP for _, event in poll.poll()):
             self._app.hung_up()
 
-    # -- ctrl+z, and fg
+    # -- suspension (ctrl+z) and return (fg)
 
     def _sigtstp_application(self, *_: object) -> None:
         """Stop with all of the process group, as ctrl+z does elsewhere: a shell waits for the first

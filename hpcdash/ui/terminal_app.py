@@ -36,13 +36,12 @@ class TerminalApp(App[None]):
 
     def __init__(self, theme_folders: Iterable[Path], *themes: str) -> None:
         """The first of `themes` that is there counts."""
-        palettes = load_themes(theme_folders)
+        self._theme_folders = tuple(theme_folders)
+        palettes = load_themes(self._theme_folders)
         # In a browser there is no terminal.
         super().__init__(driver_class=None if os.environ.get("TEXTUAL_DRIVER") else TerminalDriver)
         self._dim = DimFilter(DIM_FACTOR)
-        system = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}.get(
-            self.console.color_system or ""
-        )
+        system = {"16": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}.get(self._depth)
         self._few_colors = ReadableColors(system) if system else None
         # The loop and the context it runs in, while it runs; the signal that ends it, if one does.
         self._own_loop: tuple[asyncio.AbstractEventLoop, contextvars.Context] | None = None
@@ -52,6 +51,18 @@ class TerminalApp(App[None]):
             self.register_theme(palette)
         self.theme_names = tuple(palettes)
         self.theme = next((name for name in themes if name in self.available_themes), DEFAULT_THEME)
+
+    @property
+    def _depth(self) -> str:
+        """ "256" or "16" where the terminal has so many colours, '' where it has more or none."""
+        return {"standard": "16", "256": "256"}.get(self.console.color_system or "", "")
+
+    def choose_palettes(self) -> None:
+        """Have the themes' colours for the terminal's depth, once its driver is there."""
+        if self._depth and not self.is_headless:
+            for palette in load_themes(self._theme_folders, self._depth).values():
+                self.register_theme(palette)
+            self.refresh_css(animate=False)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's, with dimmed text that stays readable, and colours that do on terminals with

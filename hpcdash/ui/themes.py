@@ -35,7 +35,7 @@ DIM_FACTOR = 0.8
 # ANSI colours that are no grey, from red round the circle of hues; the offset of the bright ones;
 # and the least difference between red, green and blue, of 1, that makes a hue.
 _ANSI_HUES, _BRIGHT = (1, 3, 2, 6, 4, 5), 8
-_LEAST_CHROMA = 0.18
+_MIN_CHROMA = 0.18
 
 REQUIRED_COLORS = (
     "primary",
@@ -48,6 +48,11 @@ REQUIRED_COLORS = (
     "accent",
 )
 OPTIONAL_COLORS = ("secondary", "panel", "boost")
+_COLORS = frozenset(REQUIRED_COLORS + OPTIONAL_COLORS)
+# Backgrounds of lines that are to be noticed.
+_TINTS = ("tint-accent", "tint-warning", "tint-error")
+_DEPTHS = ("256", "16")
+_KEYS = ("name", "dark", "colors", "variables", *(f"colors-{depth}" for depth in _DEPTHS))
 REQUIRED_STATES = (
     JobState.PENDING,
     JobState.HELD,
@@ -106,6 +111,24 @@ STATE_STYLES: tuple[str, ...] = tuple(
 )
 
 
+# Colours of one's own jobs, on dark and on light backgrounds: apart for colour-blind eyes too, and
+# never alone, as each comes with a letter.
+_JOB_COLORS = {
+    True: (
+        *("#56b4e9", "#e69f00", "#2fbf8f", "#f0e442", "#d98cc0", "#ff8f5e", "#8fa8ff", "#b5d45a"),
+        *("#5fd7d7", "#ffb3c1", "#c9a2ff", "#d9b38c", "#7fdc7f", "#ff9de2", "#9fd3ff", "#e0e0a0"),
+    ),
+    False: (
+        *("#0072b2", "#8a5200", "#00694f", "#6a5c00", "#a3397d", "#a83a0d", "#3f51c7", "#4a660d"),
+        *("#00656e", "#b0305a", "#7a3fc0", "#7d5426", "#2b6f2b", "#a8238f", "#1f659e", "#5c5c17"),
+    ),
+}
+_ROW_STYLES = ("cursor", "cursor-blurred", "marked")
+# Part of the way to white or black by which a colour is moved until it can be read.
+_STEP = 0.08
+JOB_STYLES: tuple[str, ...] = tuple(f"job-{number}" for number in range(len(_JOB_COLORS[True])))
+
+
 def shipped_folder() -> Path:
     """The folder of the themes that come with hpcdash: inside the package when installed, beside it
     in a checkout.
@@ -115,23 +138,23 @@ def shipped_folder() -> Path:
     return installed if installed.is_dir() else package.parent / "themes"
 
 
-def load_themes(folders: Iterable[Path] = ()) -> dict[str, Theme]:
+def load_themes(folders: Iterable[Path] = (), depth: str = "") -> dict[str, Theme]:
     """The shipped themes, then those of `folders` in order; a later theme of the same name replaces
-    an earlier one.
+    an earlier one. `depth` is "256" or "16" on terminals with so many colours.
 
     A folder that is not there holds no themes. Raises ConfigError naming file, line and key.
     """
     themes: dict[str, Theme] = {}
     for folder in (shipped_folder(), *folders):
         for file in sorted(folder.glob("*.toml")):
-            theme = load_theme(file)
+            theme = load_theme(file, depth)
             themes[theme.name] = theme
     return themes
 
 
-def load_theme(file: Path) -> Theme:
+def load_theme(file: Path, depth: str = "") -> Theme:
     """One theme file. Raises ConfigError naming file, line and key."""
-    return _Reader(file).theme()
+    return _Reader(file).theme(depth)
 
 
 @lru_cache(maxsize=2)
@@ -159,8 +182,8 @@ def _luminance(color: Color) -> float:
 
 
 class ReadableColors(LineFilter):
-    """For terminals with 16 or 256 colours: text whose nearest colours fall below 3:1 becomes black
-    or white.
+    """For terminals with 16 or 256 colours: text whose nearest colours fall below 3:1 is lifted
+    from its background, with 16 colours to black or white.
     """
 
     def __init__(self, system: ColorSystem) -> None:
@@ -177,7 +200,8 @@ class ReadableColors(LineFilter):
 @lru_cache(maxsize=4096)
 def _readable(style: Style, background: RichColor, system: ColorSystem) -> Style:
     """The style with a foreground that can be read after its colours became those of `system`."""
-    color, behind = style.color, style.bgcolor or background
+    color = style.color
+    behind = style.bgcolor or background
     if color is None or color.is_default or behind.is_default:
         return style
     below = Color.from_rich_color(_as_standard(behind.downgrade(system)))
@@ -191,7 +215,17 @@ def _readable(style: Style, background: RichColor, system: ColorSystem) -> Style
     ):
         return style
     # Many terminals show bold black as grey: white comes first.
-    white, black = Color(255, 255, 255), Color(0, 0, 0)
+    white = Color(255, 255, 255)
+    black = Color(0, 0, 0)
+    if system is ColorSystem.EIGHT_BIT:
+        # What is meant to be dim is lifted only as far as it has to be.
+        far = white if contrast(white, below) >= SHAPE_CONTRAST else black
+        start = Color.from_rich_color(_as_standard(color))
+        for step in range(1, 10):
+            lifted = start.blend(far, step / 10).rich_color
+            shown = Color.from_rich_color(_as_standard(lifted.downgrade(system)))
+            if contrast(shown, below) >= SHAPE_CONTRAST:
+                return style + Style(color=lifted)
     return style + Style(
         color=(white if contrast(white, below) >= SHAPE_CONTRAST else black).rich_color
     )
@@ -204,7 +238,7 @@ def _hue_key(color: RichColor) -> tuple[int, ...]:
     """
     red, green, blue = (part / 255 for part in color.get_truecolor(foreground=True))
     hue, _, _ = rgb_to_hls(red, green, blue)
-    if max(red, green, blue) - min(red, green, blue) < _LEAST_CHROMA:
+    if max(red, green, blue) - min(red, green, blue) < _MIN_CHROMA:
         return ()
     number = _ANSI_HUES[round(hue * len(_ANSI_HUES)) % len(_ANSI_HUES)]
     return number, number + _BRIGHT
@@ -227,18 +261,14 @@ class _Reader:
             line = error.object[: error.start].count(b"\n") + 1
             raise ConfigError("is not UTF-8", file=str(file), line=line) from error
 
-    def theme(self) -> Theme:
+    def theme(self, depth: str) -> Theme:
         try:
             content: dict[str, Any] = parse_document(self.text, str(self.file))
         except ConfigProblems as error:
             raise ConfigError(error.message, file=error.file, line=error.line) from error
         for key in content:
-            if key not in {"name", "dark", "colors", "variables"}:
-                raise self.wrong(
-                    "unknown key",
-                    key,
-                    next_step="A theme has name, dark, [colors] and [variables].",
-                )
+            if key not in _KEYS:
+                raise self.wrong("unknown key", key, next_step=f"A theme has {', '.join(_KEYS)}.")
         name = content.get("name")
         if not isinstance(name, str) or not name or not name.isprintable():
             raise self.wrong("wants the theme's name as text", "name")
@@ -247,6 +277,11 @@ class _Reader:
             raise self.wrong("wants true or false", "dark")
         colors = self.colors(content)
         variables = self.variables(content)
+        for few in _DEPTHS:
+            chosen = self.few_colors(content, few)
+            if few == depth:
+                colors |= {key: color for key, color in chosen.items() if key in _COLORS}
+                variables |= {key: color.hex for key, color in chosen.items() if key not in _COLORS}
         named = {key: color.hex for key, color in colors.items()}
         return Theme(
             name=name,
@@ -262,7 +297,11 @@ class _Reader:
             surface=named["surface"],
             panel=named.get("panel"),
             boost=named.get("boost"),
-            variables=_derived(colors, dark) | _kin_colors(variables) | variables,
+            variables=_with_job_colors(
+                _derived(colors, dark) | _kin_colors(variables) | variables,
+                dark,
+                colors["background"],
+            ),
         )
 
     def colors(self, content: dict[str, Any]) -> dict[str, Color]:
@@ -287,7 +326,7 @@ class _Reader:
                 raise self.wrong(
                     "unknown state", key, "variables", f"The states are {', '.join(STATE_STYLES)}."
                 )
-            if key.startswith(("state-", "table-")):
+            if key.startswith(("state-", "table-", "job-")):
                 variables[key] = self.color(value, key, "variables").hex
             elif isinstance(value, str) and _is_css_value(value):
                 variables[key] = value
@@ -296,6 +335,16 @@ class _Reader:
                     "wants a colour such as #80a0c0, or a text style such as bold", key, "variables"
                 )
         return variables
+
+    def few_colors(self, content: dict[str, Any], depth: str) -> dict[str, Color]:
+        """Return the colours and variables that a terminal with few colours has instead."""
+        name = f"colors-{depth}"
+        section = self.section(content, name) if name in content else {}
+        known = {*_COLORS, *content["variables"], *_TINTS}
+        for key in section:
+            if key not in known:
+                raise self.wrong("no such colour or variable", key, name)
+        return {key: self.color(value, key, name) for key, value in section.items()}
 
     def section(self, content: dict[str, Any], name: str) -> dict[str, Any]:
         section = content.get(name)
@@ -341,9 +390,23 @@ def _kin_colors(variables: dict[str, str]) -> dict[str, str]:
     }
 
 
+def _with_job_colors(variables: dict[str, str], dark: bool, background: Color) -> dict[str, str]:
+    """Add the colours of jobs that a theme does not name, as far from the rows as text has to be."""
+    grounds = [background, *(Color.parse(variables[f"table-{row}"]) for row in _ROW_STYLES)]
+    far = Color(255, 255, 255) if dark else Color(0, 0, 0)
+    found = {}
+    for name, value in zip(JOB_STYLES, _JOB_COLORS[dark], strict=True):
+        color = Color.parse(value)
+        while min(contrast(color, ground) for ground in grounds) < TEXT_CONTRAST:
+            color = color.blend(far, _STEP)
+        found[name] = color.hex
+    return found | variables
+
+
 def _derived(colors: dict[str, Color], dark: bool) -> dict[str, str]:
     """The table's own colours, for a theme that does not name them."""
-    background, foreground = colors["background"], colors["foreground"]
+    background = colors["background"]
+    foreground = colors["foreground"]
     return {
         "table-cursor": background.blend(colors["primary"], 0.25 if dark else 0.18).hex,
         "table-cursor-blurred": background.blend(foreground, 0.08).hex,
@@ -351,4 +414,9 @@ def _derived(colors: dict[str, Color], dark: bool) -> dict[str, str]:
         "table-header": colors.get("panel", colors["surface"]).hex,
         "table-title": foreground.blend(background, 0.2).hex,
         "table-dim": foreground.blend(background, 0.35).hex,
+        "tint-accent": background.blend(colors["accent"], 0.2).hex,
+        "tint-warning": background.blend(colors["warning"], 0.12).hex,
+        "tint-error": background.blend(colors["error"], 0.15).hex,
+        # Others' slots and rules, which are shapes and no text.
+        "quiet": foreground.blend(background, 0.6).hex,
     }

@@ -153,6 +153,11 @@ class View(Widget):
         """Return counts by state of the shown rows, of all: as text, and in signs."""
         return "", ""
 
+    @property
+    def counts_own_jobs(self) -> bool:
+        """Whether `counts` are those of all of one's own jobs."""
+        return False
+
     def pointed_job(self) -> str | None:
         """Return the ID of the selected or opened job, if any.
 

@@ -50,6 +50,7 @@ SPECS: dict[str, ViewSpec] = {
     for spec in (
         ViewSpec("jobs", "jobs.table:JobsView", root=True),
         ViewSpec("nodes", "cluster.nodes:NodesView", root=True),
+        ViewSpec("timeline", "jobs.timeline:TimelineView", root=True),
         ViewSpec("queues", "cluster.queues:QueuesView", root=True),
         ViewSpec("history", "jobs.history:HistoryView", root=True),
         ViewSpec("alerts", "watch.view:AlertsView", root=True),

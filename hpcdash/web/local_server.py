@@ -138,7 +138,8 @@ def refuse_request(request: web.Request, *, needs_origin: bool = False) -> str:
 
     It used another host's name, or came from another site's page.
     """
-    hosts, origins = request.headers.getall("Host", []), request.headers.getall("Origin", [])
+    hosts = request.headers.getall("Host", [])
+    origins = request.headers.getall("Origin", [])
     if len(hosts) != 1 or not HERE.fullmatch(hosts[0]):
         # Another host's name that leads here: DNS rebinding.
         return "hpcdash answers to the names 127.0.0.1 and localhost alone."

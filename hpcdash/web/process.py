@@ -23,10 +23,10 @@ _PRELUDE = b"__GANGLION__\n"
 END_SECONDS = 5.0
 _CHUNK_BYTES = 1 << 16
 # No screen is as large.
-_MOST_PACKET_BYTES = 1 << 24
+_MAX_PACKET_BYTES = 1 << 24
 # Most typed bytes, for an app that reads nothing.
-_MOST_UNREAD_BYTES = 1 << 22
-_MOST_STDERR_BYTES = 4000
+_MAX_UNREAD_BYTES = 1 << 22
+_MAX_STDERR_BYTES = 4000
 _SMALLEST, _LARGEST = (20, 5), (1000, 500)
 
 
@@ -94,7 +94,7 @@ async def _show(dashboard: ChildProcess, browser: web.WebSocketResponse) -> None
                     await stdout.readexactly(1),
                     int.from_bytes(await stdout.readexactly(4), "big"),
                 )
-                if size > _MOST_PACKET_BYTES:
+                if size > _MAX_PACKET_BYTES:
                     break
                 packet = await stdout.readexactly(size)
                 # Other kinds are for downloads, which are not supported here.
@@ -105,7 +105,7 @@ async def _show(dashboard: ChildProcess, browser: web.WebSocketResponse) -> None
         with suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
                 if await dashboard.wait():
-                    await say(browser, excerpt(await complaining, _MOST_STDERR_BYTES))
+                    await say(browser, excerpt(await complaining, _MAX_STDERR_BYTES))
         await browser.close()
     finally:
         complaining.cancel()
@@ -114,7 +114,7 @@ async def _show(dashboard: ChildProcess, browser: web.WebSocketResponse) -> None
 async def _last_bytes(stream: asyncio.StreamReader) -> bytes:
     stored = b""
     while chunk := await stream.read(_CHUNK_BYTES):
-        stored = (stored + chunk)[-_MOST_STDERR_BYTES:]
+        stored = (stored + chunk)[-_MAX_STDERR_BYTES:]
     return stored
 
 
@@ -135,7 +135,7 @@ async def _pass_on(browser: web.WebSocketResponse, stdin: asyncio.WriteTransport
             case _:
                 await browser.close(code=WSCloseCode.POLICY_VIOLATION)
                 return
-        if stdin.is_closing() or stdin.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+        if stdin.is_closing() or stdin.get_write_buffer_size() > _MAX_UNREAD_BYTES:
             return
         stdin.write(packet)
 

@@ -21,10 +21,10 @@ from hpcdash.web.local_server import HERE, LocalServer, refuse_request
 from hpcdash.web.process import run_dashboard, say
 
 LINK_SECONDS = 600
-MOST_DASHBOARDS = 8
-MOST_CONNECTIONS = 64
+MAX_DASHBOARDS = 8
+MAX_CONNECTIONS = 64
 # A large paste.
-MOST_MESSAGE_BYTES = 1 << 20
+MAX_MESSAGE_BYTES = 1 << 20
 # Time limit of a connection that shows no dashboard.
 CONNECTION_SECONDS = 60.0
 # A browser that does not answer for half as long is gone.
@@ -48,8 +48,7 @@ _HEADERS = {
 }
 _NOT_IN = (
     "This page is open only to a browser that came by the link of hpcdash serve. Each link works "
-    "once; "
-    "press enter where hpcdash serve runs for a new one.\n"
+    "once; press enter where hpcdash serve runs for a new one.\n"
 )
 
 
@@ -59,7 +58,8 @@ class DashboardServer:
     def __init__(self, argv: Sequence[str], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._argv = tuple(argv)
         self._clock = clock
-        self._token, self._token_ends = b"", 0.0
+        self._token = b""
+        self._token_ends = 0.0
         self._cookies: list[bytes] = []
         # Browsers send a host's cookies to all of its ports, also other users', but to this path
         # alone.
@@ -75,7 +75,7 @@ class DashboardServer:
         self._server = LocalServer(
             app,
             _protocol_error,
-            most_connections=MOST_CONNECTIONS,
+            most_connections=MAX_CONNECTIONS,
             connection_seconds=CONNECTION_SECONDS,
             shutdown_seconds=_SHUTDOWN_SECONDS,
         )
@@ -138,16 +138,16 @@ class DashboardServer:
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
         browser = web.WebSocketResponse(
-            timeout=_CLOSE_SECONDS, heartbeat=PING_SECONDS, max_msg_size=MOST_MESSAGE_BYTES
+            timeout=_CLOSE_SECONDS, heartbeat=PING_SECONDS, max_msg_size=MAX_MESSAGE_BYTES
         )
         try:
             with self._server.busy(request):
                 await browser.prepare(request)
-                if len(self._browsers) >= MOST_DASHBOARDS:
+                if len(self._browsers) >= MAX_DASHBOARDS:
                     await say(
                         browser,
-                        f"hpcdash serve shows at most {MOST_DASHBOARDS} dashboards at once. Close "
-                        f"another tab.",
+                        f"hpcdash serve shows at most {MAX_DASHBOARDS} dashboards at once. Close "
+                        "another tab.",
                     )
                     await browser.close(code=WSCloseCode.TRY_AGAIN_LATER)
                     return browser
@@ -187,7 +187,8 @@ def _read_files() -> dict[str, tuple[bytes, str]]:
     found = find_spec("textual_serve")
     assert found is not None
     assert found.origin is not None
-    ours, terminal = Path(__file__).parent, Path(found.origin).parent / "static"
+    ours = Path(__file__).parent
+    terminal = Path(found.origin).parent / "static"
     files = {
         "": (ours / "page.html", "text/html; charset=utf-8"),
         "page.css": (ours / "page.css", "text/css; charset=utf-8"),

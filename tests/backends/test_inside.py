@@ -5,7 +5,6 @@ their frames.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -14,8 +13,6 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.inside import (
-    HELD_SCRIPT,
-    NODE_SCRIPT,
     Frames,
     InsideCommand,
     InsideStep,
@@ -26,8 +23,6 @@ from hpcdash.backends.inside import (
 from hpcdash.backends.pbs import inside as pbs
 from hpcdash.backends.slurm import inside as slurm
 from hpcdash.errors import UsageError
-from hpcdash.services.inside import leftovers, stacks
-from hpcdash.services.usage import sample
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -203,30 +198,3 @@ def test_pbs_goes_to_32_nodes_and_to_none_with_an_odd_name() -> None:
 
 def test_a_text_is_found_as_it_is_written() -> None:
     assert exactly("/a+b (c)/[d].e") == r"/a\+b \(c\)/\[d\]\.e"
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(NODE_SCRIPT.replace("$HPCDASH_CAP", "9"), id="node"),
-        pytest.param(HELD_SCRIPT, id="held"),
-        pytest.param(slurm._STEP, id="slurm"),
-        pytest.param(pbs._OVER_SSH, id="ssh"),
-        pytest.param(stacks._SCRIPT, id="stacks"),
-        pytest.param(leftovers.LIST_LEFTOVERS.argv[2], id="leftovers"),
-        pytest.param(sample._SCRIPT, id="sample"),
-    ],
-)
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-def test_shellcheck_has_nothing_to_say(script: str, tmp_path: Path) -> None:
-    file = tmp_path / "script"
-    # Functions that not every script calls, variables it is given, and texts that another shell
-    # expands.
-    file.write_text(
-        f"#!/bin/sh\n# shellcheck "
-        f"disable=SC2016,SC2034,SC2154,SC2317,SC2329,SC3045,SC3067\n{script}"
-    )
-    checked = subprocess.run(
-        ["shellcheck", "-s", "sh", str(file)], capture_output=True, text=True, check=False
-    )
-    assert (checked.stdout, checked.returncode) == ("", 0)

@@ -22,7 +22,7 @@ from hpcdash.services.jobs.triage import array_tasks
 from hpcdash.services.logs.file import LogFile
 from hpcdash.services.logs.locate import LogPlace, locate_logs
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.submit.plan import plan_submission
+from hpcdash.services.submit.submission import plan_submission
 from hpcdash.transport.local import LocalTransport
 from tests.support.waiting import deadline
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
-from hpcdash.cli.build import queue_program
+from hpcdash.services.state.folders import queue_program
 from tests.behaviour.clusters import Cluster, Slurm, opened
 from tests.embedded.queue_lab import QueueLab
 from tests.support.slurm import SlurmLab

@@ -19,9 +19,9 @@ from hpcdash.services.chains import (
     plan_append,
     replace_stubbed,
     same_again,
-    submit_chain,
 )
-from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
+from hpcdash.services.submit.launches import Launches
+from hpcdash.services.submit.submission import SubmissionPlan, plan_submission
 from tests.behaviour.clusters import Cluster, bash
 
 
@@ -33,7 +33,7 @@ async def submit_links(cluster: Cluster, count: int, body: str, *options: str) -
             cluster.store, Submission(bash(body), "link.sh", options, after=after)
         )
 
-    outcomes = await submit_chain(plan, cluster.actions, cluster.store, count)
+    outcomes = await Launches(cluster.store).submit_chain(plan, cluster.actions, count)
     ids = [outcome.new_job for outcome in outcomes]
     assert all(ids), outcomes
     return ids
@@ -141,7 +141,7 @@ async def test_the_same_again_is_appended_to_a_chain_and_to_an_array(cluster: Cl
     async def plan(after: tuple[str, ...]) -> SubmissionPlan:
         return plan_append(cluster.store, appendix, after or (first,))
 
-    outcomes = await submit_chain(plan, cluster.actions, cluster.store, 2)
+    outcomes = await Launches(cluster.store).submit_chain(plan, cluster.actions, 2)
     ids = [first, *(outcome.new_job for outcome in outcomes)]
     array = (await append(cluster, ids[2], "1-2%1"))[0].new_job
     train = await train_when(cluster, first, lambda train: len(train.units) == 4)
@@ -164,7 +164,7 @@ async def append(cluster: Cluster, job_id: str, array: str = "") -> tuple[Outcom
     async def plan(after: tuple[str, ...]) -> SubmissionPlan:
         return plan_append(cluster.store, appendix, (job_id,), array)
 
-    return await submit_chain(plan, cluster.actions, cluster.store, 1)
+    return await Launches(cluster.store).submit_chain(plan, cluster.actions, 1)
 
 
 async def test_what_the_next_task_runs_is_edited_while_the_array_waits(cluster: Cluster) -> None:

@@ -9,13 +9,18 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.queries import Answer
 from hpcdash.backends.script.cron import CronJob
-from hpcdash.cli.build import queue_program
 from hpcdash.domain.states import WAITING
+from hpcdash.errors import CommandTimedOut
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.state.folders import queue_program
 from hpcdash.services.watch.cron import CronStand, install, remove, stands
 from tests.behaviour.clusters import Cluster
 
@@ -176,3 +181,21 @@ async def test_a_job_with_almost_its_name_is_another(
         assert await fetch_rows(cluster, job) == ()
     finally:
         await cluster.do("cancel", other)
+
+
+async def test_where_the_answer_to_its_submission_is_lost_its_job_is_found(
+    cluster: Cluster, job: CronJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = ClusterStore.act
+
+    async def act(store: ClusterStore, command: ActionCommand, *more: Any) -> Answer:
+        answer = await plain(store, command, *more)
+        if command.job_ids:
+            raise CommandTimedOut("no answer", argv=command.argv)
+        return answer
+
+    monkeypatch.setattr(ClusterStore, "act", act)
+    told = await install(cluster.store, cluster.actions, job, await stand_of(cluster, job))
+    monkeypatch.undo()
+    [row] = await fetch_rows(cluster, job)
+    assert told[-1].removeprefix("hpcdash-2s: job ").split()[0].rstrip(",") in str(row["id"])

@@ -19,9 +19,9 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.request import Request, Site, SlotType
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.submit.launches import Launches, LaunchPlan
+from hpcdash.services.submit.launches import Launches
 from hpcdash.services.submit.recovery import reconcile
-from hpcdash.services.submit.staging import LIBRARY_FOLDER
+from hpcdash.services.submit.submission import SubmissionPlan
 from tests.behaviour.clusters import Cluster
 
 
@@ -44,7 +44,7 @@ def wanted(launches: Launches, command: str = "true", **fields: Any) -> Request:
     )
 
 
-async def launched(cluster: Cluster, launches: Launches, planned: LaunchPlan) -> Outcome:
+async def launched(cluster: Cluster, launches: Launches, planned: SubmissionPlan) -> Outcome:
     report = await cluster.actions.run(planned.plan)
     (outcome,) = await reconcile(cluster.store, planned, report)
     assert await launches.conclude(planned, outcome) == ""
@@ -58,7 +58,7 @@ async def submitted(
     planned = await launches.plan(one, **staged)
     outcome = await launched(cluster, launches, planned)
     assert outcome.done, outcome
-    return outcome.words.removeprefix("job ").partition(";")[0], Path(planned.place.folder)
+    return outcome.words.removeprefix("job ").partition(";")[0], Path(planned.folder)
 
 
 def planted(path: str) -> Path:
@@ -73,7 +73,7 @@ def left(launches: Launches) -> list[str]:
     root = Path(launches.settings.site.storage_root)
     # The library of all of them is removed by hand alone.
     names = [folder.name for folder in root.iterdir()] if root.exists() else []
-    return sorted(name for name in names if name != LIBRARY_FOLDER)
+    return sorted(name for name in names if name != ".library")
 
 
 async def test_where_others_could_replace_launches_the_sites_run_from_copies(
@@ -134,7 +134,7 @@ async def test_a_launch_whose_folder_cannot_be_made_is_not_submitted(
     cluster: Cluster, launches: Launches
 ) -> None:
     planned = await launches.plan(wanted(launches))
-    folder = planted(planned.place.folder)
+    folder = planted(planned.folder)
     report = await cluster.actions.run(planned.plan)
     (outcome,) = await reconcile(cluster.store, planned, report)
     assert outcome.done is False
@@ -167,7 +167,7 @@ async def test_of_a_lost_answer_it_is_found_out_whether_it_was_submitted(
     said = await launches.conclude(planned, outcome)
     is_there = lost == "submit" and is_sent
     assert (outcome.done, said) == (is_there, ""), outcome
-    assert left(launches) == ([Path(planned.place.folder).name] if is_there else [])
+    assert left(launches) == ([Path(planned.folder).name] if is_there else [])
     if is_there:
         await cluster.do("cancel", outcome.words.removeprefix("job "))
 
@@ -220,7 +220,7 @@ async def test_a_folder_that_holds_something_else_by_now_is_left_and_that_is_sai
     (words,) = await cluster.until(said, lambda: f"{job} to be looked at")
     assert words == (
         f"job {job} completed, but its files remain in {folder}: its contents are not what was "
-        f"staged"
+        "staged"
     )
     assert folder.is_dir()
     assert await launches.tidy() == ()

@@ -17,8 +17,9 @@ from hpcdash.backends.submissions import Submission
 from hpcdash.domain.states import ENDED_BADLY
 from hpcdash.errors import CommandTimedOut, UsageError
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.submit.plan import SubmissionPlan, plan_again, plan_submission, resubmissions
 from hpcdash.services.submit.recovery import reconcile
+from hpcdash.services.submit.resubmission import plan_again, resubmissions
+from hpcdash.services.submit.submission import SubmissionPlan, plan_submission
 from tests.behaviour.clusters import Cluster, Row, bash
 
 SWEEP = """#SBATCH --time=7
@@ -32,7 +33,7 @@ ARGUMENTS = ("--lr=0.1", "--epochs=3")
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a history that is waited for here."""
     monkeypatch.setattr("hpcdash.services.submit.recovery._LOOK_AGAIN_SECONDS", 0.2)
-    monkeypatch.setattr("hpcdash.services.submit.plan._HISTORY_LAG_SECONDS", 0.0)
+    monkeypatch.setattr("hpcdash.services.submit.resubmission._HISTORY_LAG_SECONDS", 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.cli.build import cluster_queue_pace
+from hpcdash.assembly import cluster_queue_pace
 from hpcdash.cli.doctor import queue_checks
 from hpcdash.config.settings import ClusterSettings, PollSettings
 from hpcdash.domain.tables import Kind

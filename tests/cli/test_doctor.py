@@ -79,14 +79,14 @@ _STALE = "echo 'the cache is stale' >&2; exit 3"
 @for_each(
     ("version", "names", "words"),
     [
-        ("echo slurm 23.11.4", "queues", "sinfo failed; it said: the cache is stale"),
+        ("echo slurm 23.11.4", "queues", "sinfo failed: the cache is stale"),
         (":", "scheduler", "squeue is not Slurm's squeue: for --version it prints nothing"),
         (
             "echo cached",
             "scheduler",
             "squeue is not Slurm's squeue: for --version it prints 'cached'",
         ),
-        (_STALE, "scheduler", "squeue failed; it said: the cache is stale"),
+        (_STALE, "scheduler", "squeue failed: the cache is stale"),
     ],
 )
 def test_a_script_in_the_place_of_slurm_s_commands_is_called_by_its_name(

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpcdash.cli.build import build_session, connection_pool, why_this
+from hpcdash.assembly import build_session, connection_pool, default_cluster_note
 from hpcdash.cli.options import CommonOptions
-from hpcdash.cli.terminal import TerminalPrompter
 from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.transport.prompter import TerminalPrompter
 from tests.support.program import Program, home_with, together
 from tests.support.registered import files_in
 from tests.support.screen import Screen, dashboard
@@ -60,7 +60,7 @@ async def test_this_machine_is_chosen_once_and_the_hints_come_once(nobody: Progr
         await screen.until(lambda text: "added local to" in text)
         # On a login node that has the same home it is that one's scheduler.
         assert nobody.config.read_text() == '[clusters.local]\ntransport = "local"\n'
-        await screen.until(lambda text: "1/6 enter open job" in text and "connected" in text)
+        await screen.until(lambda text: "1/6 enter open job" in text and "● live" in text)
         assert not marker.exists()
         screen.type("\x05")
         await screen.until(lambda text: "/6 " not in text)
@@ -68,7 +68,7 @@ async def test_this_machine_is_chosen_once_and_the_hints_come_once(nobody: Progr
         screen.type("q")
         assert await screen.ended() == 0
     async with dashboard(nobody, columns=80, lines=24) as screen:
-        text = await screen.until(lambda text: "connected" in text)
+        text = await screen.until(lambda text: "● live" in text)
         assert "/6 " not in text
         assert "added local" not in text
         screen.type("q")
@@ -100,7 +100,7 @@ async def test_where_nothing_can_be_kept_it_works_all_the_same(
     async with dashboard(barred) as screen:
         await choose_this_machine(screen)
         await screen.until("was not saved")
-        await screen.until(lambda text: "1/6 " in text and "connected" in text)
+        await screen.until(lambda text: "1/6 " in text and "● live" in text)
         screen.type("\x05")
         await screen.until(lambda text: "/6 " not in text)
         screen.type("q")
@@ -147,11 +147,11 @@ async def test_a_host_is_tried_kept_and_opened_over_the_same_connection(
         screen.type("alice")
         await screen.until(lambda text: "lab-bob" not in text)
         screen.type("\r")
-        text = await screen.until("enter keep it")
+        text = await screen.until("enter save")
         # However long the name is, and wherever it is broken.
         assert f"youare{slurm_lab.alice}" in "".join(text.replace("│", "").split())
         screen.type("\r")
-        await screen.until(lambda text: "added lab-alice to" in text and "connected" in text)
+        await screen.until(lambda text: "added lab-alice to" in text and "● live" in text)
         assert (
             nobody.config.read_text()
             == '[clusters.lab-alice]\nssh = "lab-alice"\nbackend = "slurm"\n'
@@ -178,20 +178,22 @@ def test_what_is_said_follows_what_is_here(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.delenv("SLURM_CONF", raising=False)
     monkeypatch.setenv("PBS_CONF_FILE", "/dev/null")
     monkeypatch.setenv("PATH", put_squeue(tmp_path / "bin"))
-    said = why_this(CommonOptions(), Settings())
+    said = default_cluster_note(CommonOptions(), Settings())
     assert "embedded queue" in said
     assert "no slurm.conf" in said
     assert "--backend slurm" in said
     (tmp_path / "slurm.conf").write_text("SlurmctldHost=ctl1\n")
-    assert "using this machine's Slurm." in why_this(CommonOptions(), Settings())
+    assert "using this machine's Slurm." in default_cluster_note(CommonOptions(), Settings())
     for options in (
         CommonOptions(local=True),
         CommonOptions(ssh="juno"),
         CommonOptions(backend="slurm"),
     ):
-        assert why_this(options, Settings()) == ""
+        assert default_cluster_note(options, Settings()) == ""
     assert (
-        why_this(CommonOptions(), Settings(clusters={"juno": ClusterSettings("juno", "Juno")}))
+        default_cluster_note(
+            CommonOptions(), Settings(clusters={"juno": ClusterSettings("juno", "Juno")})
+        )
         == ""
     )
 
@@ -212,7 +214,8 @@ def test_two_commands_that_find_no_queue_make_one(nobody: Program) -> None:
             replace(nobody, variables={**nobody.variables, "HPCDASH_QUEUE": queue}),
             *[("nodes",), ("jobs",)] * 2,
         )
-        assert [(run.status, run.stderr) for run in calls] == [(0, "")] * 4
+        empty = "You have no jobs. hpcdash submit submits one; --all shows everyone's.\n"
+        assert [(run.status, run.stderr) for run in calls] == [(0, ""), (0, empty)] * 2
 
 
 async def test_a_queue_shows_no_last_jobs_of_another_queue(

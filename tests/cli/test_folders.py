@@ -9,9 +9,9 @@ import pytest
 from platformdirs.macos import MacOS
 from platformdirs.unix import Unix
 
-from hpcdash.cli.build import cache_root, queue_folder, state_root
 from hpcdash.cli.debug_log import log_file
 from hpcdash.config.read import config_path
+from hpcdash.services.state.folders import cache_root, queue_folder, state_root
 
 _VARIABLES = ("HPCDASH_CONFIG", "HPCDASH_STATE", "HPCDASH_CACHE", "HPCDASH_QUEUE")
 _XDG = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from hpcdash.backends.actions import Outcome
 from hpcdash.cli.actions import format_end, format_jobs
-from hpcdash.cli.jobs import _format_nothing
 from hpcdash.cli.tables import write_csv, write_json, write_table
 from hpcdash.domain.schema import arrow_schema
 from hpcdash.domain.tables import TABLES
@@ -409,21 +408,6 @@ def test_hostile_text_is_one_visible_line_a_row_within_the_width(
     ]
     if width is not None:
         assert all(cell_width(line) <= max(width, len("ID  running")) for line in lines)
-
-
-def test_an_empty_table_says_why_it_is_empty() -> None:
-    assert (
-        _format_nothing(TABLES["jobs"], mine=True, all_rows=0)
-        == "no job of yours in the queue; --all shows everyone's"
-    )
-    assert _format_nothing(TABLES["history"], mine=True, all_rows=0).startswith(
-        "no job of yours ended in the last 7 days"
-    )
-    assert (
-        _format_nothing(TABLES["jobs"], mine=False, all_rows=12)
-        == "none of 12 rows matches the filter"
-    )
-    assert _format_nothing(TABLES["nodes"], mine=True, all_rows=0) == "nothing"
 
 
 def row(user: str | None, state: str, tasks: int | None = 1) -> dict[str, Any]:

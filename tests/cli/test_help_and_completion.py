@@ -6,10 +6,12 @@ import re
 import shlex
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from hpcdash import __version__
 from hpcdash.cli.completion import completion_script
@@ -76,6 +78,31 @@ def test_help_is_whole_and_has_common_options_once(program: Program) -> None:
     assert "Topics: filters, keys" in program("help", "nonsense").refused(2)
 
 
+def command_paths(command: click.Command, *path: str) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from command_paths(below, *path, name)
+
+
+# The first lists every command, the second has 16 options.
+_LONGER_THAN_A_SCREEN = {(), ("alloc",)}
+
+
+def test_the_help_of_a_command_is_ascii_and_fits_a_terminal_of_80_by_24() -> None:
+    cli.list_commands(click.Context(cli))
+    helps = {
+        path: CliRunner()
+        .invoke(cli, [*path, "--help"], prog_name="hpcdash", terminal_width=80)
+        .output.splitlines()
+        for path in command_paths(cli)
+    }
+    assert len(helps) > 60
+    assert {path for path, lines in helps.items() if len(lines) > 24} == _LONGER_THAN_A_SCREEN
+    assert {path for path, lines in helps.items() if max(map(len, lines)) > 80} == set()
+    assert {path for path, lines in helps.items() if not "".join(lines).isascii()} == set()
+
+
 def test_the_version_is_one_line_with_the_build_and_the_python(program: Program) -> None:
     build = r"build [0-9a-f]+\+? of \d{4}-\d\d-\d\d|not a released build"
     expected = rf"hpcdash {re.escape(__version__)} \(({build})\), Python 3\.\d+\.\d+\n"
@@ -134,8 +161,8 @@ def test_bash_completes_what_is_behind_a_colon(tmp_path: Path) -> None:
     stub.chmod(0o755)
     script = completion_script(cli, "bash") + (
         f"COMP_WORDS=(hpcdash jobs state : r) COMP_CWORD=4; _hpcdash_completion {stub}; echo "
-        f'"$COMPREPLY"\n'
-        f"COMP_WORDBREAKS=' '; COMP_WORDS=(hpcdash jobs state:r) COMP_CWORD=2; COMPREPLY=()\n"
+        '"$COMPREPLY"\n'
+        "COMP_WORDBREAKS=' '; COMP_WORDS=(hpcdash jobs state:r) COMP_CWORD=2; COMPREPLY=()\n"
         f'_hpcdash_completion {stub}; echo "$COMPREPLY"\n'
     )
     said = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True)

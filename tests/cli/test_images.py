@@ -83,7 +83,7 @@ def node() -> Iterator[LoginNode]:
             f"Host login1\n  HostName 127.0.0.1\n  Port {server.port}\n  User {user}\n  "
             f"IdentityFile {server.key}\n"
             f"  IdentitiesOnly yes\n  UserKnownHostsFile {known_hosts}\n  StrictHostKeyChecking "
-            f"yes\n"
+            "yes\n"
         )
         program_there = Program(home_with(folder / "home", ssh_config))
         program_there.config.parent.mkdir(parents=True)
@@ -104,6 +104,15 @@ def as_at_first(node: LoginNode) -> None:
         (node.folder / name).unlink(missing_ok=True)
     for name in ("images", "launches"):
         shutil.rmtree(node.folder / name, ignore_errors=True)
+
+
+def test_a_store_without_images_is_an_empty_list_and_no_error(node: LoginNode) -> None:
+    for _ in range(2):
+        listed = node.program("images", "list")
+        assert (listed.status, listed.stdout) == (0, b"")
+        said = f"No images in {node.folder}/images. hpcdash images pull fetches one."
+        assert listed.stderr.splitlines()[-1] == said
+        (node.folder / "images").mkdir(mode=0o755, exist_ok=True)
 
 
 def test_an_image_is_fetched_once_where_launches_look_and_anew_by_force(node: LoginNode) -> None:

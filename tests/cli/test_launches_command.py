@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 
 from hpcdash.services.submit.launch_records import LaunchRecords
-from hpcdash.services.submit.staging import LIBRARY_FOLDER
 from tests.support.program import Program, home_with
 from tests.support.waiting import wait_until
 
@@ -136,7 +135,7 @@ def test_an_unknown_job_a_dependent_and_another_cluster_of_the_same_home_keep_a_
     assert program("launches", "prune", "--yes").status == 0
     assert folder.exists()
     assert behind.exists()
-    assert (folder.parent / LIBRARY_FOLDER).is_dir()
+    assert (folder.parent / ".library").is_dir()
     for row in program.rows("jobs"):
         program("cancel", row["id"], "--yes")
 

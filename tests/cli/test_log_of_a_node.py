@@ -77,8 +77,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 async def command(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Command]:
-    for module in ("hpcdash.cli.log", "hpcdash.cli.log"):
-        monkeypatch.setattr(f"{module}.next_check_seconds", lambda quiet_seconds: 0.01)
+    monkeypatch.setattr("hpcdash.services.logs.file.next_check_seconds", lambda quiet_seconds: 0.01)
     monkeypatch.setattr("hpcdash.services.logs.file.UNREACHED_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr("hpcdash.cli.log._QUIET_SECONDS", 0.05)
     monkeypatch.setattr(log_command, "_FIRST_STATE_SECONDS", 0.05)
@@ -109,7 +108,7 @@ async def test_a_node_that_refuses_is_an_error_in_its_own_words(
         await command.show()
     assert raised.value.message == (
         f"stdout of job {RUNNING}: it is on cn01 ({node.log}) until the job ends, and ssh cn01 "
-        f"from the login node "
+        "from the login node "
         "does not work (maya@cn01: Permission denied (publickey,password).)."
     )
 

@@ -36,7 +36,7 @@ class Gathered(io.BytesIO):
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_tail, "next_check_seconds", lambda quiet_seconds: 0.01)
+    monkeypatch.setattr("hpcdash.services.logs.file.next_check_seconds", lambda quiet_seconds: 0.01)
     monkeypatch.setattr(log_tail, "LONGEST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(log_tail, "_QUIET_SECONDS", 0.05)
 
@@ -58,8 +58,8 @@ async def last_lines(path: Path, lines: int) -> bytes:
 async def followed(path: Path, transport: Transport | None = None) -> AsyncIterator[Gathered]:
     out = Gathered()
     tail = LogFollower(LogFile(transport or LocalTransport(), str(path)), RawOutput(out))
-    tail.begin(await tail.file.look())
-    task = asyncio.create_task(tail.follow(0, never))
+    tail.note(await tail.file.look())
+    task = asyncio.create_task(tail.follow(never))
     try:
         yield out
     finally:
@@ -150,23 +150,23 @@ async def test_what_only_a_person_can_mend_ends_it(tmp_path: Path) -> None:
     path.write_bytes(b"one\n")
     transport = ScriptedTransport(behind=LocalTransport())
     tail = LogFollower(LogFile(transport, str(path)), RawOutput(Gathered()))
-    tail.begin(await tail.file.look())
+    tail.note(await tail.file.look())
     transport.fails["*"] = AuthenticationFailed("Who are you?")
     with pytest.raises(AuthenticationFailed):
-        await tail.follow(0, never)
+        await tail.follow(never)
 
 
 async def test_a_quiet_file_of_a_job_that_is_over_ends_it(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"one\n")
     tail = LogFollower(LogFile(LocalTransport(), str(path)), RawOutput(out := Gathered()))
-    tail.begin(await tail.file.look())
+    tail.note(await tail.file.look())
     answers = iter((False, False, True))
 
     async def is_over() -> bool:
         return next(answers)
 
-    await tail.follow(0, is_over)
+    await tail.follow(is_over)
     assert out.getvalue() == b"one\n"
 
 

@@ -307,7 +307,7 @@ def test_tasks_that_ended_are_not_counted_among_those_that_are_cancelled(
     done = program("cancel", "--yes", typed)
     assert (done.status, done.text) == (0, "12[].pbs01  cancelled\n")
     assert (
-        "cancel on local: 3 jobs of alice (3 running)\n  7 of the same ended already\n"
+        "cancel on local: 3 jobs of alice (3 running)\n  7 of the same already finished\n"
         in done.stderr
     )
     assert stand_ins.calls("qdel") == [["qdel", "12[].pbs01"]]
@@ -480,6 +480,7 @@ def test_nothing_is_sent_to_cancel_what_has_ended(program: Program, stand_ins: S
     done = program("cancel", "24", "--yes")
     assert done.status == 1
     assert (
-        "cancel: nothing was sent, as it ended already: 1 job of alice (1 cancelled)" in done.stderr
+        "cancel: nothing was sent, as it already finished: 1 job of alice (1 cancelled)"
+        in done.stderr
     )
     assert stand_ins.calls("qdel") == []

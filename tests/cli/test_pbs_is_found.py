@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from hpcdash.cli.build import cluster_backends, found_here, why_this
+from hpcdash.assembly import cluster_backends, default_cluster_note
 from hpcdash.cli.clusters import cluster_rows
 from hpcdash.cli.options import CommonOptions
 from hpcdash.config.destination import parse_ssh_destination
+from hpcdash.config.local_schedulers import local_schedulers
 from hpcdash.config.settings import ClusterSettings, Settings
 from hpcdash.errors import UsageError
 from tests.support.pbs import StandIns
@@ -70,15 +71,15 @@ def test_a_configuration_that_names_a_server_is_this_machines_scheduler(
     put: Put, tmp_path: Path, file: str, text: str, scheduler: str, server: str
 ) -> None:
     put(qstat="\x7fELF", squeue="")
-    assert found_here() == {}
-    assert f"--backend {'slurm' if scheduler else ''} uses them anyway" in why_this(
+    assert local_schedulers() == {}
+    assert f"--backend {'slurm' if scheduler else ''} uses them anyway" in default_cluster_note(
         CommonOptions(), Settings()
     )
     (tmp_path / file).write_text(text)
-    assert found_here() == {scheduler: server}
+    assert local_schedulers() == {scheduler: server}
     assert tried(_HERE) == [scheduler]
     title = {"pbs": "PBS", "slurm": "Slurm"}[scheduler]
-    assert f"using this machine's {title}." in why_this(CommonOptions(), Settings())
+    assert f"using this machine's {title}." in default_cluster_note(CommonOptions(), Settings())
     assert [row["backend"] for row in cluster_rows(Settings())] == [scheduler, "local"]
 
 
@@ -97,7 +98,7 @@ def test_a_configuration_that_names_no_server_does_not_count(
 ) -> None:
     put(qstat="\x7fELF", squeue="")
     (tmp_path / file).write_text(text)
-    assert found_here() == {}
+    assert local_schedulers() == {}
     assert tried(_HERE) == ["local"]
 
 
@@ -106,7 +107,7 @@ def test_a_slurm_conf_may_name_its_controller_in_a_file_that_it_includes(
 ) -> None:
     (tmp_path / "slurm.conf").write_text("ClusterName=juno\nInclude site.conf\n")
     (tmp_path / "site.conf").write_text("SlurmctldHost=ctl1\n")
-    assert found_here() == {"slurm": "ctl1"}
+    assert local_schedulers() == {"slurm": "ctl1"}
 
 
 @pytest.mark.parametrize("variable", ["PBS_SERVER", "PBS_DEFAULT"])
@@ -114,7 +115,7 @@ def test_the_environment_may_name_the_server(
     put: Put, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "pbs01")
-    assert found_here() == {"pbs": "pbs01"}
+    assert local_schedulers() == {"pbs": "pbs01"}
 
 
 def test_the_environment_may_name_the_file_in_place_of_the_usual_one(
@@ -124,7 +125,7 @@ def test_the_environment_may_name_the_file_in_place_of_the_usual_one(
     (tmp_path / "slurm.conf").write_text(_SLURM_CONF)
     monkeypatch.setenv("PBS_CONF_FILE", "/dev/null")
     monkeypatch.setenv("SLURM_CONF", "/dev/null")
-    assert found_here() == {}
+    assert local_schedulers() == {}
     monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
     assert tried(_HERE) == ["slurm"]
 
@@ -153,7 +154,7 @@ def test_finding_it_starts_no_process(
     put(qstat="#!/bin/sh\n: > called\n")
     (tmp_path / "pbs.conf").write_text(_PBS_CONF)
     monkeypatch.chdir(tmp_path)
-    assert list(found_here()) == ["pbs"]
+    assert list(local_schedulers()) == ["pbs"]
     assert not (tmp_path / "called").exists()
 
 
@@ -330,7 +331,7 @@ def test_nodes_that_cannot_be_had_are_told_at_once_though_the_jobs_beside_them_h
     qstat.rename(stand_ins.path / "answers")
     qstat.write_text(
         f'#!/bin/sh\ncase "$*" in --version|-Bf*) exec {stand_ins.path}/answers "$@" ;; esac\nexec '
-        f"sleep 300\n"
+        "sleep 300\n"
     )
     pbsnodes.write_text(
         "#!/bin/sh\necho 'pbsnodes: cannot connect to server pbs01, error=15010' >&2\nexit 1\n"

@@ -116,7 +116,7 @@ async def test_with_actions_a_job_is_submitted_which_has_nothing_of_the_browser(
     program: Program,
 ) -> None:
     async with serving(program, "--allow-actions") as (_, said), browser(said) as page:
-        await shows(page, b"connected")
+        await shows(page, b" live")
         await page.send_json(["stdin", "n"])
         await shows(page, b"your command goes here")
         # The next field is the command.
@@ -137,7 +137,7 @@ async def test_dashboards_end_with_it_however_it_ends(
     program: Program, number: signal.Signals
 ) -> None:
     async with serving(program) as (running, said), browser(said) as page:
-        await shows(page, b"connected")
+        await shows(page, b" live")
         shown = dashboards(running.pid)
         assert len(shown) == 1
         assert "token" not in " ".join(shown[0].cmdline()) + str(shown[0].environ())
@@ -148,7 +148,7 @@ async def test_dashboards_end_with_it_however_it_ends(
 async def test_a_dashboard_ends_with_its_tab(program: Program) -> None:
     async with serving(program, "--allow-actions") as (running, said):
         async with browser(said) as page:
-            await shows(page, b"connected")
+            await shows(page, b" live")
             shown = dashboards(running.pid)
         await gone(shown)
         assert running.returncode is None
@@ -156,7 +156,7 @@ async def test_a_dashboard_ends_with_its_tab(program: Program) -> None:
 
 async def test_q_ends_a_dashboard_and_its_page_hears_of_it(program: Program) -> None:
     async with serving(program) as (running, said), browser(said) as page:
-        await shows(page, b"connected")
+        await shows(page, b" live")
         await page.send_json(["stdin", "q"])
         async for _ in page:
             pass
@@ -175,7 +175,7 @@ async def test_by_a_socket_it_needs_the_link_too(program: Program, tmp_path: Pat
         ):
             assert answer.status == 403
         async with browser(said, path) as page:
-            await shows(page, b"connected")
+            await shows(page, b" live")
         running.terminate()
         await running.wait()
         assert not path.exists()

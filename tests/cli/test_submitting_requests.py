@@ -13,25 +13,17 @@ from typing import Any, cast
 
 import pytest
 
-from hpcdash.backends.actions import Outcome
-from hpcdash.backends.base import SubmitPart
 from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import Query
 from hpcdash.backends.script.folder import LIBRARY_NAME
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
-from hpcdash.cli.submit import RequestSubmitting
-from hpcdash.config.settings import LaunchSettings
-from hpcdash.domain.request import Request
 from hpcdash.domain.units import format_memory
-from hpcdash.errors import UsageError
 from hpcdash.services.state.database import StateDatabase
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.recents import Recents
 from hpcdash.services.submit.launch_records import LaunchRecords
-from hpcdash.services.submit.launches import LaunchPlan
-from hpcdash.services.submit.plan import after_in_full
-from hpcdash.services.submit.staging import LIBRARY_FOLDER
+from hpcdash.services.submit.submission import after_in_full
 from tests.job.tiny_wheel import tiny_wheel
 from tests.support.job_rows import build_table, job_row
 from tests.support.pbs import StandIns
@@ -83,9 +75,7 @@ def request(program: Program, more: str = 'command = "echo ran"', name: str = "a
 
 def launches(program: Program) -> list[Path]:
     root = program.home / "hpcdash" / "launches"
-    return (
-        sorted(one for one in root.iterdir() if one.name != LIBRARY_FOLDER) if root.exists() else []
-    )
+    return sorted(one for one in root.iterdir() if one.name != ".library") if root.exists() else []
 
 
 def size(folder: Path) -> str:
@@ -126,6 +116,34 @@ def test_a_request_is_staged_submitted_and_found_by_its_job(program: Program) ->
     assert (noted.job_id, noted.folder, noted.keep) == ("1", str(folder), "always")
     actions = program("journal", "--format", "json").json["actions"]
     assert actions[0]["verb"] == "submit"
+
+
+def test_a_plain_request_hands_in_directives_and_the_command_alone(program: Program) -> None:
+    done = program("submit", request(program), "--plain")
+    assert (done.status, done.text) == (0, "1\n"), done
+    assert "plain script: hpcdash.job is not on PYTHONPATH" in done.stderr
+    job = ended(program, "1")
+    (folder,) = launches(program)
+    assert (job["state"], job["stdout_path"]) == ("completed", f"{folder}/1.out")
+    assert program("log", "1").text == "ran\n"
+    script = program("script", "1").text
+    assert script == (folder / "batch.sh").read_text()
+    head, command = script.split("\n\n")
+    assert command == "echo ran\n"
+    assert all(line.startswith("#") for line in head.splitlines())
+    assert not (folder / LIBRARY_NAME).exists()
+    assert "plain = true" in (folder / "request.toml").read_text()
+    rendered = program("render", request(program), "--plain")
+    assert rendered.text.endswith("\n\necho ran\n")
+    assert "plain script: " in rendered.stderr
+    written = request(program, 'plain = true\ncommand = "echo ran"')
+    assert program("render", written).text.split("\n\n")[1] == "echo ran\n"
+
+
+def test_a_batch_script_is_plain_already(program: Program) -> None:
+    (program.home / "a.sh").write_text("#!/bin/sh\n")
+    refused = program("submit", "a.sh", "--plain").refused(2)
+    assert "--plain is for a request" in refused
 
 
 def test_its_commands_are_said_before_they_run(program: Program) -> None:
@@ -276,6 +294,12 @@ def test_a_script_that_is_not_here_is_the_cluster_s_own_and_that_is_said(program
         ('command = "true"', ("--", "--nodes=4"), "--nodes is not for extra_args"),
         ('command = "true"', ("--", "--", "first"), "a request's script takes no arguments"),
         ('command = "true"', ("--array", "5-3"), "--array: "),
+        (
+            'kill_switch = "/K"\ncommand = "a"',
+            ("--plain",),
+            "a.toml:1: kill_switch: cannot be combined with plain",
+        ),
+        ('plain = true\ncommand = "a"\nrank_logs = true', (), "a.toml:3: rank_logs: cannot be"),
         ('command = "true"', ("--read-only",), "read-only"),
     ],
 )
@@ -321,45 +345,6 @@ def test_links_of_a_chain_without_a_name_have_the_same_one(program: Program) -> 
     (name,) = {row["name"] for row in program.rows("jobs")}
     assert name.startswith("hpcdash_exp-")
     program("cancel", "1", "2", "--yes")
-
-
-async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one_before_it() -> (
-    None
-):
-    concluded: list[Any] = []
-
-    class Breaking:
-        """Plans one launch and no other."""
-
-        settings = LaunchSettings()
-        plans = 0
-
-        async def plan(self, *wanted: Any, waiting: object = None) -> LaunchPlan:
-            self.plans += 1
-            if self.plans > 1:
-                raise UsageError("no more")
-            unused = cast("Any", None)
-            script = cast("Any", SimpleNamespace(job_name="one"))
-            return LaunchPlan(unused, (), {}, script, unused, wanted[0], unused, "")
-
-        async def findings(self, planned: Any) -> tuple[()]:
-            return ()
-
-        async def conclude(self, planned: Any, outcome: Outcome) -> str:
-            concluded.append(outcome.done)
-            return ""
-
-    backend = SimpleNamespace(submit=SubmitPart())
-    session = cast(
-        "Any", SimpleNamespace(launches=Breaking(), store=SimpleNamespace(backend=backend))
-    )
-    submitting = RequestSubmitting(Request(command="true"))
-    await submitting.plan(session, ())
-    await submitting.conclude(session, Outcome("one", True, "job 1"))
-    with pytest.raises(UsageError):
-        await submitting.plan(session, ("1",))
-    await submitting.conclude(session, Outcome("one", False, "not submitted: no more"))
-    assert concluded == [True]
 
 
 def test_a_chain_of_a_plain_script_is_told_for_machines(program: Program) -> None:
@@ -429,13 +414,14 @@ def test_what_completed_is_removed_by_whoever_looks_next_where_only_failures_are
     go.touch()
     assert [ended(program, job)["state"] for job in (well, bad)] == ["completed", "failed"]
     StateDatabase(program.home.parent / "state").write(("DELETE FROM cleanups", ()))
-    assert program("jobs", "--read-only").stderr == ""
+    no_jobs = "You have no jobs. hpcdash submit submits one; --all shows everyone's.\n"
+    assert program("jobs", "--read-only").stderr == no_jobs
     assert len(launches(program)) == 2
     said = program("jobs")
     (folder,) = launches(program)
     assert "exit 3" in (folder / "batch.sh").read_text()
     assert f"hpcdash: job {well} completed: removed " in said.stderr
-    assert program("jobs").stderr == ""
+    assert program("jobs").stderr == no_jobs
 
 
 def test_on_pbs_the_script_is_handed_in_as_a_file_and_kept_here(
@@ -443,7 +429,7 @@ def test_on_pbs_the_script_is_handed_in_as_a_file_and_kept_here(
 ) -> None:
     done = on_pbs("submit", request(on_pbs), "--after", "12")
     assert (done.status, done.text) == (0, "35.pbs01\n"), done
-    (folder,) = (one for one in (on_pbs.home / "jobs").iterdir() if one.name != LIBRARY_FOLDER)
+    (folder,) = (one for one in (on_pbs.home / "jobs").iterdir() if one.name != ".library")
     (called,) = stand_ins.calls("qsub")
     assert called[:5] == ["qsub", "-f", "-W", "depend=afterany:12[].pbs01", "-v"]
     assert called[-1] == f"{folder}/batch.sh"

@@ -63,7 +63,7 @@ def test_a_path_is_remembered_only_where_the_drop_was_done(
     assert "its folder does not exist" in program(
         "save-switch", job, "--path", f"{queue.work}/none/SAVE"
     ).refused(1)
-    unknown = "no save switch is set"
+    unknown = "no save switch file is known"
     assert unknown in program("save-switch", job, "--status").refused(2)
     assert program("save-switch", job, "--path", f"{queue.work}/SAVE").status == 0
     assert program("save-switch", job, "--forget").text == f"{job}  forgotten: {queue.work}/SAVE\n"
@@ -80,7 +80,7 @@ def test_of_several_jobs_those_whose_switch_is_known_are_served(
     plain = queue.submit("sleep 300", "--job-name=plain")
     done = program("save-switch", plain, job)
     assert done.status == 1
-    refused = f"{plain}  refused: no save switch is set in the launch or the script of {plain}\n"
+    refused = f"{plain}  refused: no save switch file is known for job {plain}\n"
     assert done.text == f"{refused}{job}  created {queue.work}/SAVE\n"
     # Taken away by a person: the program never looked.
     (queue.work / "SAVE").unlink()
@@ -102,7 +102,7 @@ def test_a_kill_switch_that_is_there_still_is_told_before_a_request_is_submitted
     switch.touch()
     said = (
         f"hpcdash: the kill switch {switch} is still set: the job would stop at once. Clear it "
-        f"first: rm "
+        "first: rm "
     )
     for words in (("--dry-run",), ("--chain", "2")):
         told = program("submit", str(file), *words)

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpcdash.cli.build import build_session, connection_pool
-from hpcdash.cli.terminal import TerminalPrompter
+from hpcdash.assembly import build_session, connection_pool
 from hpcdash.cli.watch import _Watch
 from hpcdash.config.read import load_settings
 from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.watch.state import WatchFiles
+from hpcdash.transport.prompter import TerminalPrompter
 from tests.embedded.queue_lab import QueueLab
 from tests.support.program import Program, home_with
 from tests.support.waiting import wait_until

@@ -145,6 +145,23 @@ def test_a_training_is_charted_and_told_to_end(
     assert queue.nodes()["state"].notna().all()
 
 
+def test_a_followed_log_that_was_truncated_is_read_from_its_start(
+    queue: hpcdash.Cluster, tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
+    job = queue.submit(
+        hpcdash.Request(
+            command=f"echo a long first line; until [ -e {seen} ]; do sleep 0.1; done; "
+            "truncate -s 0 /proc/self/fd/1; echo second",
+            slots=1,
+        )
+    )
+    lines = job.logs(follow=True)
+    assert next(iter(lines)) == "a long first line"
+    seen.touch()
+    assert [line.strip("\0") for line in lines] == ["second"]
+
+
 def test_tasks_that_leave_nothing_are_looked_for_together(
     queue: hpcdash.Cluster, calls: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

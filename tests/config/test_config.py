@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
-import string
 import tempfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
+from hpcdash.config import plugins, settings, watch_settings
 from hpcdash.config.destination import SshDestination, parse_ssh_destination
-from hpcdash.config.document import parse_document
-from hpcdash.config.example import default_config_text
+from hpcdash.config.document import example_text, parse_document
 from hpcdash.config.locate import find_line, key_lines
+from hpcdash.config.metric_patterns import EXAMPLE, EXAMPLE_LINE, compile_patterns
+from hpcdash.config.model import record_keys
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.read import config_path, load_settings, settings_from_text
-from hpcdash.config.settings import EmbeddedSettings, PollSettings, Settings
-from hpcdash.config.write import cluster_block, write_cluster
+from hpcdash.config.request import QUEUE_KEYS, SITE_KEYS
+from hpcdash.config.settings import PollSettings, Settings
+from hpcdash.config.toml_text import format_toml
+from hpcdash.config.write import write_cluster
+from hpcdash.domain.request import SlotType
 from hpcdash.errors import ConfigError
+from hpcdash.ui.actions import ACTION_NAMES, configured, key_problems
 from tests.support.real_files import as_somebody_else
 from tests.support.records import for_each
 
@@ -84,7 +92,7 @@ def only_problem_of(text: str, **known: object) -> tuple[int | None, str, str]:
     return problem
 
 
-# What a file says.
+# Reading
 
 
 def test_every_key_is_read() -> None:
@@ -127,28 +135,56 @@ def test_an_empty_file_gives_the_defaults() -> None:
 
 
 def test_the_example_as_it_is_changes_nothing() -> None:
-    assert settings_from_text(default_config_text(), FILE) == Settings(file=FILE)
+    assert settings_from_text(example_text(), FILE) == Settings(file=FILE)
 
 
-def test_the_example_states_the_true_defaults_and_every_key() -> None:
-    lines = default_config_text().splitlines()
-    opened = "\n".join(
-        line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines
-    )
-    read = settings_from_text(opened, FILE)
+def test_the_example_names_every_key() -> None:
+    records = [
+        record
+        for module in (plugins, settings, watch_settings)
+        for record in vars(module).values()
+        if isinstance(record, type) and issubclass(record, Struct)
+    ]
+    declared = {key for record in records for key in record_keys(record).readers}
+    named = set(re.findall(r"\w+", example_text()))
+    assert {*declared, *SITE_KEYS, *QUEUE_KEYS} <= named
+    assert len(declared) > 80
+
+
+def test_the_example_opened_has_no_problem_and_shows_the_defaults() -> None:
+    read = settings_from_text(EXAMPLE_CONFIG, FILE, action_names=ACTION_NAMES, check=key_problems)
     default = Settings()
-    assert (read.poll, read.theme, read.read_only) == (
-        default.poll,
-        default.theme,
-        default.read_only,
+
+    def has_defaults(found: object, usual: object, names: str) -> bool:
+        return all(getattr(found, name) == getattr(usual, name) for name in names.split())
+
+    assert has_defaults(read, default, "poll theme read_only")
+    assert has_defaults(read.ui, default.ui, "fold_arrays clock notify")
+    assert has_defaults(
+        read.launch.site,
+        default.launch.site,
+        "tres_supported gres_supported job_project_source keep name_prefix",
     )
-    assert (read.ui.fold_arrays, read.ui.clock) == (default.ui.fold_arrays, default.ui.clock)
-    assert tomllib.loads(opened)["poll"].keys() == set(PollSettings.__struct_fields__)
-    assert tomllib.loads(opened)["embedded"].keys() == set(EmbeddedSettings.__struct_fields__)
-    assert read.clusters["juno"].poll.mine_seconds == 30.0
+    assert has_defaults(read.launch, default.launch, "launch_program files_limit")
+    assert has_defaults(
+        read.watch, default.watch, "every_seconds unreachable_rounds never_starts snooze_seconds"
+    )
+    assert has_defaults(read.watch.alerts, default.watch.alerts, "least remind_seconds")
+    usual = plugins.Plugin("x", ("x",))
+    assert has_defaults(read.plugins[0], usual, "output dangerous where limit_seconds")
+    juno = read.clusters["juno"]
+    assert (juno.poll.mine_seconds, juno.launch.site.gres_supported) == (30.0, False)
+    assert juno.launch.queues["cpu"] == {"slot_type": SlotType.CPU}
+    assert {"gpus", "gpu"} <= {action.name for action in configured(read)}
+    (pattern,) = compile_patterns(read.metrics.patterns)
+    assert f"#{EXAMPLE}".replace("\n", "\n#") in example_text()
+    assert pattern.search(EXAMPLE_LINE) == {"step": "12", "loss": "-0.31"}
+    rules = "running hanging losses storage nodes chains saves failures pools terminal"
+    assert all(getattr(read.watch, name) for name in rules.split())
+    assert len(read.watch.notices) == 4
 
 
-# Which file is read.
+# Choice of the file
 
 
 def test_without_a_file_all_is_by_default() -> None:
@@ -236,7 +272,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path: Path) -> Non
     assert (raised.value.line, raised.value.key) == (3, "poll.mine")
 
 
-# Where it is wrong.
+# Problems
 
 
 def test_an_unknown_key_is_named_with_file_line_and_the_likely_one() -> None:
@@ -258,7 +294,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
         'config.toml:1: read_only: expected true or false, not "yes"',
         'config.toml:3: ui.clock: expected "local", "utc", not "gmt"',
         "config.toml:5: poll.mine_seconds: expected 3 to 86400 seconds (schedulers must not be "
-        "asked more often),"
+        "polled more often),"
         " not 1",
     ]
 
@@ -267,8 +303,8 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
     ("text", "line", "words"),
     [
         ("a = 1\nb =\n", 2, "not TOML: Invalid value (column 4)"),
-        ("a = 1\na = 2\n", 2, "this key or table was given before"),
-        ("[poll]\n[poll]\n", 2, "this key or table was given before"),
+        ("a = 1\na = 2\n", 2, "this key or table was set before"),
+        ("[poll]\n[poll]\n", 2, "this key or table was set before"),
         ('a = """\nx\n', 2, "at the end of the file"),
         ("a = [1,", 1, "at the end of the file"),
         ("a = " + "1" * 5000, None, "not TOML"),
@@ -311,7 +347,7 @@ def test_a_syntax_error_has_its_line(text: str, line: int | None, words: str) ->
         ('clusters.a.ssh = "x@-h"', "clusters.a.ssh", "no host name"),
         ('clusters.a.ssh = "h;reboot"', "clusters.a.ssh", "no host name"),
         ('clusters.a.ssh = "h:0"', "clusters.a.ssh", "the port is a number from 1 to 65535"),
-        ('clusters.a = {ssh = "h:22", port = 23}', "clusters.a.port", "stands in ssh"),
+        ('clusters.a = {ssh = "h:22", port = 23}', "clusters.a.port", "has a port too"),
         ("clusters.a.port = 23", "clusters.a.port", "needs a destination"),
         ('clusters.a.transport = "ssh"', "clusters.a", "needs a destination"),
         (
@@ -326,22 +362,22 @@ def test_a_syntax_error_has_its_line(text: str, line: int | None, words: str) ->
         (
             'clusters.a = {ray = "http://h", backend = "slurm"}',
             "clusters.a.backend",
-            "says which scheduler it is",
+            "already sets the scheduler",
         ),
         (
             'clusters.a = {ray = "http://h", transport = "openssh"}',
             "clusters.a.transport",
-            "ssh = ... may lead there",
+            "set ssh = ... to reach it",
         ),
         (
             'clusters.a.token_file = "~/t"',
             "clusters.a.token_file",
-            "only a cluster with a URL has one",
+            "only for a cluster with a URL",
         ),
         ('clusters.a.user = "-u"', "clusters.a.user", "not a user name"),
         ('[clusters."../x"]', 'clusters."../x"', "a cluster's name is"),
         ("clusters.a.mine_seconds = 9", "clusters.a.mine_seconds", "it belongs in [poll]"),
-        ('[poll]\ntheme = "x"', "poll.theme", "it stands at the top of the file"),
+        ('[poll]\ntheme = "x"', "poll.theme", "it belongs at the top of the file"),
         ('default_cluster = "jun"\n[clusters.juno]', "default_cluster", 'did you mean "juno"?'),
         ('default_cluster = "juno"', "default_cluster", "there is no [clusters.juno]"),
         ('keys.cancel = "ctrl+"', "keys.cancel", '"ctrl+" is not a key'),
@@ -353,7 +389,7 @@ def test_a_syntax_error_has_its_line(text: str, line: int | None, words: str) ->
             "ui.columns.jobs",
             '"queu" is not a column; did you mean "queue"?',
         ),
-        ('ui.columns.jobs = ["id", "id"]', "ui.columns.jobs", "stands twice"),
+        ('ui.columns.jobs = ["id", "id"]', "ui.columns.jobs", "listed twice"),
         ("ui.columns.nodes = []", "ui.columns.nodes", "empty"),
         ("ui.columns.jobs = [[1]]", "ui.columns.jobs", "an array is not a column"),
         ('ui.columns.job = ["id"]', "ui.columns.job", 'did you mean "jobs"?'),
@@ -392,7 +428,7 @@ def test_a_hundred_problems_are_not_all_listed() -> None:
     assert len(str(raised.value).splitlines()) < 25
 
 
-# Destinations.
+# Destinations
 
 
 @for_each(
@@ -438,7 +474,7 @@ def test_any_destination_is_read_or_refused_and_what_is_read_is_no_option(text: 
     assert not set(read.host + (read.user or "")) & set("\t\n'\"`$;&<>|(){}")
 
 
-# The line of a key.
+# Lines of keys
 
 TRICKY = '''\
 # theme = "comment"
@@ -610,62 +646,11 @@ def test_the_lines_of_any_text_are_looked_for_without_failing(text: str) -> None
     assert all(1 <= line <= text.count("\n") + 1 for line in key_lines(text).values())
 
 
-# Any text at all.
+# Arbitrary texts
 
+EXAMPLE_CONFIG = re.sub("^#(?! )", "", example_text(), flags=re.MULTILINE)
 WORDS = st.sampled_from(
-    [
-        *string.punctuation,
-        *(
-            "\n",
-            "\r\n",
-            " ",
-            "[poll]\n",
-            "[clusters.a]\n",
-            "[ui]\n",
-            "[keys]\n",
-            "[aliases]\n",
-            "[[clusters]]\n",
-        ),
-        *(
-            "theme",
-            "default_cluster",
-            "mine_seconds",
-            "ssh",
-            "port",
-            "columns.jobs",
-            "sort",
-            "clock",
-            "poll",
-            "keys",
-        ),
-        *(
-            "clusters",
-            "clusters.a.poll",
-            "aliases",
-            "ui",
-            "transport",
-            "title",
-            " = ",
-            "true",
-            "3",
-            "-1.5e9",
-            "nan",
-        ),
-        *(
-            '"x"',
-            "'utc'",
-            '"""',
-            "'''",
-            "1979-05-27",
-            "[1, 2]",
-            "{}",
-            '["id"]',
-            '"a"',
-            "\\u001b",
-            "\x00",
-            "é",
-        ),
-    ]
+    [*re.findall(r"\[.*\]\n|\w+| = |\s|\S", EXAMPLE_CONFIG), "nan", "\\u001b", "\x00"]
 )
 
 
@@ -677,43 +662,14 @@ def test_any_text_gives_settings_or_a_config_error(text: str) -> None:
         assert all(line.isprintable() for line in str(error).splitlines())
 
 
-PLACES = st.sampled_from(
-    [
-        *(
-            "theme",
-            "default_cluster",
-            "read_only",
-            "poll",
-            "keys",
-            "aliases",
-            "clusters",
-            "ui",
-            "zz",
-        ),
-        *(
-            "poll.mine_seconds",
-            "poll.commands_per_minute",
-            "poll.controller_share",
-            "keys.cancel",
-            "aliases.a",
-        ),
-        *(
-            "clusters.a",
-            "clusters.a.ssh",
-            "clusters.a.port",
-            "clusters.a.poll",
-            "clusters.a.poll.mine_seconds",
-        ),
-        *(
-            "clusters.a.transport",
-            "clusters.a.backend",
-            "clusters.a.path",
-            "clusters.a.user",
-            "clusters.a.zz",
-        ),
-        *("ui.columns", "ui.columns.jobs", "ui.sort", "ui.sort.jobs", "ui.fold_arrays", "ui.clock"),
-    ]
-)
+def every_place(table: dict[str, object], above: str = "") -> Iterator[str]:
+    for key, value in table.items():
+        yield f"{above}{basic(key)}"
+        if isinstance(value, dict):
+            yield from every_place(value, f"{above}{basic(key)}.")
+
+
+PLACES = st.sampled_from([*every_place(tomllib.loads(EXAMPLE_CONFIG)), "zz"])
 
 
 @given(st.dictionaries(PLACES, VALUES, max_size=4))
@@ -733,7 +689,7 @@ def test_any_bytes_give_settings_or_a_config_error(
         assert load_settings(file).file == file
 
 
-# Adding a cluster.
+# Adding a cluster
 
 
 def test_a_cluster_is_added_and_every_other_byte_stays(tmp_path: Path) -> None:
@@ -822,7 +778,6 @@ def test_a_folder_that_cannot_be_made_is_said_in_words(tmp_path: Path) -> None:
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20))
-def test_any_text_in_a_block_reads_back_as_it_was(text: str) -> None:
-    assert tomllib.loads(cluster_block(text, {"title": text, text: 1.5})) == {
-        "clusters": {text: {"title": text, text: 1.5} if text != "title" else {"title": 1.5}}
-    }
+def test_any_text_that_is_written_reads_back_as_it_was(text: str) -> None:
+    document = {"clusters": {text: {"title": text, text: 1.5}}, "x": {"y": [text, {text: text}]}}
+    assert tomllib.loads(format_toml(document)) == document

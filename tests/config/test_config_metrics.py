@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.config.example import default_config_text
-from hpcdash.config.metric_patterns import EXAMPLE, EXAMPLE_LINE, compile_patterns
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.read import settings_from_text
 from hpcdash.config.settings import MetricsSettings, Settings
@@ -54,12 +52,3 @@ def test_what_is_no_list_or_no_key_is_said() -> None:
     assert problems("[metrics]\npattern = []\n") == [
         (2, "metrics.pattern", 'unknown key; did you mean "patterns"?')
     ]
-
-
-def test_the_example_of_a_pattern_is_a_good_one() -> None:
-    lines = default_config_text().splitlines()
-    at = lines.index("#[metrics]")
-    text = "\n".join(line.removeprefix("#") for line in lines[at : at + 2])
-    assert text == EXAMPLE
-    (pattern,) = compile_patterns(settings_from_text(text, FILE).metrics.patterns)
-    assert pattern.search(EXAMPLE_LINE) == {"step": "12", "loss": "-0.31"}

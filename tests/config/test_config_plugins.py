@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.config.example import default_config_text
 from hpcdash.config.plugins import Plugin
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.read import load_settings, settings_from_text
@@ -53,23 +52,6 @@ def test_a_plugin_says_what_is_run_where_and_how() -> None:
     )
 
 
-def test_the_example_opened_has_no_clash_and_its_plugin_has_the_defaults() -> None:
-    lines = default_config_text().splitlines()
-    opened = "\n".join(
-        line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines
-    )
-    settings = settings_from_text(opened, FILE, action_names=ACTION_NAMES, check=key_problems)
-    (plugin,) = settings.plugins
-    default = Plugin("x", ("x",))
-    assert (plugin.output, plugin.dangerous, plugin.where) == (
-        default.output,
-        default.dangerous,
-        default.where,
-    )
-    assert plugin.limit_seconds == default.limit_seconds
-    assert {"gpus", "gpu"} <= {action.name for action in configured(settings)}
-
-
 @for_each(
     ("line", "at", "words"),
     [
@@ -103,7 +85,7 @@ def test_the_example_opened_has_no_clash_and_its_plugin_has_the_defaults() -> No
             'rows of "nodes" have no field',
         ),
         ('output = "pan"', "output", 'did you mean "pane"?'),
-        ('output = "terminal"\nwhere = "cluster"', "output", "the login node has no terminal here"),
+        ('output = "terminal"\nwhere = "cluster"', "output", "the login node has no terminal"),
         ('keey = "x"', "keey", 'unknown key; did you mean "key"?'),
         ("limit_seconds = 0", "limit_seconds", "1 to 86400 seconds"),
         ('secrets = ["a b"]', "secrets", "the name of an environment variable"),
@@ -174,7 +156,7 @@ def test_a_saved_filter_that_is_none_is_told_with_its_line() -> None:
     assert "is not a filter" in message
 
 
-# Who may write the file.
+# Permissions of the file
 
 
 @pytest.fixture

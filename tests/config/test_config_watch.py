@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hpcdash.config.example import default_config_text
 from hpcdash.config.problems import ConfigProblems
 from hpcdash.config.read import settings_from_text
 from hpcdash.config.watch_settings import QuietHours, WatchSettings
@@ -117,7 +116,7 @@ def test_a_rule_may_be_one_table_or_several() -> None:
             "watch.storage[0].path",
             "expected a path from the root",
         ),
-        ("[[watch.storage]]\npath = '/a'\nshare = 85", 3, "watch.storage[0].share", "0.85 is 85 %"),
+        ("[[watch.storage]]\npath = '/a'\nshare = 85", 3, "watch.storage[0].share", "0.85 is 85%"),
         (
             "[[watch.storage]]\npath = '/a'\nquota_of = 'group'",
             3,
@@ -154,7 +153,7 @@ def test_a_rule_may_be_one_table_or_several() -> None:
             f"[[watch.webhook]]\nurl = '{SECRET}'\nurl_env = 'U'",
             3,
             "watch.webhook[0].url_env",
-            "says it already",
+            "is set too",
         ),
         (f"[[watch.webhook]]\nurl = ['{SECRET}']", 2, "watch.webhook[0].url", "expected text"),
         (
@@ -179,6 +178,12 @@ def test_of_several_clusters_a_rule_about_a_path_or_a_job_says_which() -> None:
     assert problems(clusters + rule)[0][1] == "watch.running[0]"
     assert watch(f"{clusters}{rule}clusters = ['mira']").running[0].meant.clusters == ("mira",)
     assert problems(f"{clusters}{rule}clusters = ['mars']")[0][2] == "there is no [clusters.mars]"
+
+
+def test_a_rule_on_a_cluster_with_a_wrong_key_is_not_blamed() -> None:
+    text = "[clusters.juno]\nprot = 1\n[clusters.mira]\n[[watch.running]]\nname = 'a'\n"
+    (problem,) = problems(f"{text}clusters = ['juno']")
+    assert problem[1] == "clusters.juno.prot"
 
 
 def test_a_secret_comes_from_a_file_or_a_variable(
@@ -230,37 +235,3 @@ def test_a_secret_that_cannot_be_had_names_the_key_and_not_itself(
     assert words in str(one.error)
     assert one.error.key.startswith("watch.mail[0]")
     assert SECRET not in str(one.error)
-
-
-def test_the_example_opened_is_good_and_states_the_defaults() -> None:
-    lines = default_config_text().splitlines()
-    opened = "\n".join(
-        line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in lines
-    )
-    found, default = watch(opened), WatchSettings()
-    assert (
-        found.every_seconds,
-        found.unreachable_rounds,
-        found.never_starts,
-        found.snooze_seconds,
-    ) == (
-        default.every_seconds,
-        default.unreachable_rounds,
-        default.never_starts,
-        default.snooze_seconds,
-    )
-    assert found.alerts.remind_seconds == default.alerts.remind_seconds
-    for rules in (
-        "running",
-        "hanging",
-        "storage",
-        "nodes",
-        "chains",
-        "saves",
-        "failures",
-        "pools",
-        "notices",
-    ):
-        assert getattr(found, rules), rules
-    assert len(found.notices) == 4
-    assert found.terminal is not None

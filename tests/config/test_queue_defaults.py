@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcdash.config.queue_defaults import (
-    DefaultPools,
-    Pool,
-    default_pools,
-    overridden,
-    with_queue_defaults,
-)
+from hpcdash.config.queue_defaults import Pool, with_queue_defaults
 from hpcdash.domain.request import Request, Site, SlotType
 from tests.support.records import for_each
 
@@ -23,19 +17,20 @@ GPU, GPU_DEFAULT, MORE = (
 
 
 @for_each(
-    ("pools", "compute", "aux"),
+    ("pools", "for_gpus", "for_cpus"),
     [
         pytest.param([MORE, GPU_DEFAULT], "gpu", "gpu", id="the default one has GPUs"),
         pytest.param([CPU_DEFAULT, GPU, MORE], "gpu", "cpu", id="another one has GPUs"),
         pytest.param([CPU_DEFAULT], "cpu", "cpu", id="none has GPUs"),
         pytest.param([CPU, GPU], "gpu", "cpu", id="none is the default"),
-        pytest.param([], None, None, id="there is none"),
+        pytest.param([], "", "", id="there is none"),
     ],
 )
 def test_a_request_without_a_queue_goes_to_one(
-    pools: list[Pool], compute: str | None, aux: str | None
+    pools: list[Pool], for_gpus: str, for_cpus: str
 ) -> None:
-    assert default_pools(pools) == DefaultPools(compute, aux)
+    assert with_queue_defaults(Request(), {}, pools).queue == for_gpus
+    assert with_queue_defaults(Request(slots=0), {}, pools).queue == for_cpus
 
 
 @pytest.mark.parametrize("pools", [[], [CPU_DEFAULT, GPU]], ids=["unknown", "known"])
@@ -50,17 +45,3 @@ def test_the_site_s_default_queues_are_for_gpus_and_for_all_else(pools: list[Poo
     ):
         found = with_queue_defaults(request, queues, pools)
         assert (found.queue, found.account) == (queue, "lab" if queue == "a100" else "")
-
-
-def test_of_a_queue_its_own_values_count_and_its_lists_are_added() -> None:
-    common = {"slot_type": "cuda", "extra_args": ["--nice=3"], "binds": ["/data"]}
-    queue_defaults = {
-        "GPU": {"slot_type": "rocm", "extra_args": ["--constraint=mi250"]},
-        "cpu": {"slot_type": "cpu"},
-    }
-    assert overridden(common, queue_defaults, "gpu") == {
-        "slot_type": "rocm",
-        "extra_args": ["--nice=3", "--constraint=mi250"],
-        "binds": ["/data"],
-    }
-    assert common["extra_args"] == ["--nice=3"]

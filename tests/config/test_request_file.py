@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.config.request import RequestProblems, read_request
+from hpcdash.config.request import RequestProblems, read_request, request_text
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.request import (
     Container,
@@ -226,7 +226,7 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ('time = "soon"', 2, "time", "'soon' is not a duration"),
         ('time = "90"', 2, "time", "no unit"),
         ("time = 90", 2, "time", "no unit"),
-        ('time = "unlimited"', 2, "time", "has an end"),
+        ('time = "unlimited"', 2, "time", "expected a limit"),
         ('time = "0s"', 2, "time", "a second or more"),
         ('memory = "lots"', 2, "memory", "not an amount of memory"),
         ("memory = 64", 2, "memory", "no unit"),
@@ -252,7 +252,7 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ),
         ("after = [-3]", 2, "after", "not a job ID"),
         ('exclude_nodes = ["n[3"]', 2, "exclude_nodes", "item 1"),
-        ('exclude_nodes = ["n1 n2"]', 2, "exclude_nodes", "names no nodes"),
+        ('exclude_nodes = ["n1 n2"]', 2, "exclude_nodes", "is not a list of nodes"),
         ('exclude_nodes = "n1"', 2, "exclude_nodes", "expected an array"),
         ('extra_args = "--nice=3"', 2, "extra_args", "expected an array"),
         ('extra_args = ["--nice=3", 4]', 2, "extra_args", "item 2: expected text in quotes"),
@@ -268,8 +268,8 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ("environment = 3", 2, "environment", "expected a table"),
         ('[[container]]\nimage = "a"', 2, "container", "expected a table"),
         ('slot_type = "gpu"', 2, "slot_type", 'did you mean "cuda"'),
-        ('checkpoints = "c/%j"', 2, "checkpoints", '"%j" stands for nothing'),
-        ('checkpoints = "$SCRATCH/c"', 2, "checkpoints", "no variable is filled in"),
+        ('checkpoints = "c/%j"', 2, "checkpoints", '"%j" has no meaning here'),
+        ('checkpoints = "$SCRATCH/c"', 2, "checkpoints", "variables are not expanded"),
         ('checkpoints = "gs://bucket/c"', 2, "checkpoints", "expected a folder"),
         ('checkpoints = "~/c"', 2, "checkpoints", "write the whole path"),
         ('work_dir = "~/run"', 2, "work_dir", "write the whole path"),
@@ -298,6 +298,69 @@ def test_what_is_wrong_is_told_with_its_line_and_key(
     assert (problem.line, problem.key) == (line, key)
     assert words in problem.message
     assert str(caught.value).startswith(f"my/REQUEST.toml:{line}: {key}")
+
+
+@for_each(
+    ("lines", "line", "key"),
+    [
+        ("requeue = true", 3, "requeue"),
+        ("max_requeues = 3", 3, "max_requeues"),
+        ('checkpoints = "/ck"', 3, "checkpoints"),
+        ('kill_switch = "/KILL"', 3, "kill_switch"),
+        ('save_switch = "/SAVE"', 3, "save_switch"),
+        ('signal = "USR1@60"', 3, "signal"),
+        ('share = "HIGH"', 3, "share"),
+        ('pool = "lab"', 3, "pool"),
+        ('files = ["."]', 3, "files"),
+        ('launcher = "torchrun"', 3, "launcher"),
+        ('rank_variables = "nodes"', 3, "rank_variables"),
+        ("rank_logs = true", 3, "rank_logs"),
+        ("job_library = true", 3, "job_library"),
+        ('startup_hook = "true"', 3, "startup_hook"),
+        ('node_probe = "true"', 3, "node_probe"),
+        ('[site]\nnode_probe = "true"', 4, "site.node_probe"),
+        ('[environment]\nA = "b"\nHF_TOKEN = "x"', 5, "environment.HF_TOKEN"),
+        ('[container]\nimage = "x.sif"', 3, "container"),
+    ],
+)
+def test_a_plain_script_refuses_what_needs_other_lines(lines: str, line: int, key: str) -> None:
+    with pytest.raises(RequestProblems) as caught:
+        read_request(f'command = "a"\nplain = true\n{lines}\n', "my/REQUEST.toml")
+    [problem] = caught.value.problems
+    assert (problem.line, problem.key) == (line, key)
+    assert problem.message.startswith("cannot be combined with plain: ")
+    assert str(caught.value).startswith(f"my/REQUEST.toml:{line}: {key}: cannot be combined")
+    # The same request without plain.
+    assert not read_request(f'command = "a"\n{lines}\n').plain
+
+
+def test_a_plain_script_refuses_a_function() -> None:
+    with pytest.raises(RequestProblems) as caught:
+        read_request('plain = true\n[call]\nfunction = "train:main"\n')
+    assert [(one.line, one.key) for one in caught.value.problems] == [(2, "call")]
+
+
+def test_a_plain_script_takes_defaults_that_are_written_and_what_directives_say() -> None:
+    text = """\
+command = "python train.py"
+plain = true
+requeue = false
+job_library = false
+launcher = "plain"
+rank_variables = "processes"
+array = "1-3"
+after = [7]
+begin = "+2h"
+labels = ["nlp"]
+work_dir = "/work"
+[environment]
+SEED = 1
+[container]
+runtime = "none"
+"""
+    request = read_request(text)
+    assert request.plain
+    assert read_request(request_text(request)) == request
 
 
 def test_a_file_with_nothing_to_run_is_told_so_without_a_line() -> None:

@@ -317,6 +317,7 @@ _FEATURES: dict[str, tuple[str, ...]] = {
     "checkpoints": ('checkpoints = "/work/ada/run-%a"', 'array = "1-3"'),
     "rank-logs": (*_NODES, "rank_logs = true"),
     "no-job-library": ("job_library = false",),
+    "plain": ("plain = true", *_NODES, 'work_dir = "/work/ada"', "[environment]", "SEED = 1"),
     "work-dir": ('work_dir = "/work/ada/a folder"',),
     "exclude-nodes": ('exclude_nodes = ["n01", "n[03-05]"]',),
     "extra-args": ('extra_args = ["--nice=3"]',),
@@ -422,6 +423,7 @@ _REFUSED = {
     "bad-array.toml": 'command = "x"\narray = "10-1"\n',
     "bad-signal.toml": 'command = "x"\nsignal = "USR9@10"\n',
     "bad-bind.toml": 'command = "x"\n[container]\nimage = "a"\nbinds = ["/a:b"]\n',
+    "plain.toml": 'command = "x"\nplain = true\nrequeue = true\n[container]\nimage = "a"\n',
     "bad-call.toml": '[call]\nfunction = "train"\nargs = 3\n',
 }
 

@@ -2,7 +2,7 @@
 structure may alter.
 
 `python -m tests.contract.record` writes the recordings anew; look at their diff and list each
-intended change in the commit. It replaces `cli.jobs.connection_pool` and the clock of `cli.build`.
+intended change in the commit. It replaces `cli.jobs.connection_pool` and the clock of `assembly`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+from hpcdash import assembly
 from hpcdash.backends.tokens import RECORDED_TOKEN
-from hpcdash.cli import build
 from hpcdash.cli.main import main
 from hpcdash.errors import NotRecorded
 from hpcdash.recorded import find_token, load_case, normalised_argv
 from hpcdash.services.cluster.clock import FrozenClock
-from hpcdash.services.logs.file import FILE_READERS
+from hpcdash.services.logs.file import file_readers
 from hpcdash.transport.base import DEFAULT_CAP_BYTES, DEFAULT_LIMIT_SECONDS, CommandResult, OnOutput
 from hpcdash.transport.local import run_process
 from hpcdash.transport.pool import ConnectionPool
@@ -85,7 +85,7 @@ class RecordedCluster(ReplayTransport):
     """
 
     def __init__(self, case: Path) -> None:
-        super().__init__(case, name="recorded", file_readers=FILE_READERS)
+        super().__init__(case, name="recorded", file_readers=file_readers())
         self.changes: list[tuple[tuple[str, ...], bytes | None]] = []
 
     async def run(
@@ -132,7 +132,7 @@ def recorded_cluster(case: str) -> Iterator[RecordedCluster | None]:
 
     with (
         mock.patch("hpcdash.cli.jobs.connection_pool", pool),
-        mock.patch.object(build, "ClusterClock", return_value=RecordedClock(cluster.clock)),
+        mock.patch.object(assembly, "ClusterClock", return_value=RecordedClock(cluster.clock)),
         mock.patch("time.time", return_value=cluster.clock),
     ):
         yield cluster

@@ -26,7 +26,7 @@ def words(usage: Usage, nodes: int = 1) -> dict[str, str]:
 
 def test_cpu_and_memory_are_parts_of_what_was_asked_for() -> None:
     cpu, memory = meters(HOUR)
-    assert (cpu.words, memory.words) == ("12.4 of 64 cores busy (19 %)", "peak 41G of 256G (16 %)")
+    assert (cpu.words, memory.words) == ("12.4/64 cores (19%)", "peak 41G of 256G (16%)")
     assert (cpu.fraction, memory.fraction) == (pytest.approx(0.19375), pytest.approx(41 / 256))
 
 
@@ -42,12 +42,12 @@ def test_what_is_not_known_is_not_nought() -> None:
 
 def test_gpus_are_spoken_of_where_there_are_some() -> None:
     assert "GPU" not in words(replace(HOUR, gpus=0))
-    assert words(replace(HOUR, gpus=4, gpu_percent=87.2))["GPU"] == "87 % busy, of 4"
+    assert words(replace(HOUR, gpus=4, gpu_percent=87.2))["GPU"] == "87% busy (4 GPUs)"
 
 
 def test_hardly_any_is_more_than_none() -> None:
-    assert words(replace(HOUR, cpu_seconds=20.0))["CPU"] == "< 0.1 of 64 cores busy (< 1 %)"
-    assert words(replace(HOUR, cpu_seconds=0.0))["CPU"] == "0 of 64 cores busy (0 %)"
+    assert words(replace(HOUR, cpu_seconds=20.0))["CPU"] == "< 0.1/64 cores (< 1%)"
+    assert words(replace(HOUR, cpu_seconds=0.0))["CPU"] == "0/64 cores (0%)"
 
 
 def test_a_job_that_asked_for_far_more_memory_is_told_so() -> None:

@@ -25,7 +25,7 @@ def test_ended_jobs_are_not_cancelled_and_counted() -> None:
     choice = choose("cancel", ("1", "2", "3", "4"), rows)
     assert choice.job_ids == ("1", "4")
     assert [kept["id"] for kept in choice.rows] == ["1", "4"]
-    assert choice.left_out == ("2 ended already: left out",)
+    assert choice.left_out == ("2 already finished (skipped)",)
 
 
 def test_an_array_with_ended_tasks_is_cancelled_by_its_number() -> None:
@@ -37,14 +37,14 @@ def test_an_array_with_ended_tasks_is_cancelled_by_its_number() -> None:
 @for_each(
     ("verb", "ids", "left_out"),
     [
-        ("signal", ("12_1",), {"1 ended already: left out", "6 not started yet: left out"}),
-        ("suspend", ("12_1",), {"1 ended already: left out", "6 not started yet: left out"}),
+        ("signal", ("12_1",), {"1 already finished (skipped)", "6 not started yet (skipped)"}),
+        ("suspend", ("12_1",), {"1 already finished (skipped)", "6 not started yet (skipped)"}),
         (
             "hold",
             ("12_[3-8%1]",),
-            {"1 ended already: left out", "1 running, which a hold does not stop: left out"},
+            {"1 already finished (skipped)", "1 running, which a hold does not stop (skipped)"},
         ),
-        ("requeue", ("12_1", "12_2"), {"6 waiting already: left out"}),
+        ("requeue", ("12_1", "12_2"), {"6 already pending (skipped)"}),
     ],
 )
 def test_of_an_array_only_the_tasks_a_verb_makes_sense_for_are_named(
@@ -76,7 +76,7 @@ def test_among_held_and_waiting_jobs_the_waiting_are_held() -> None:
     assert (choice.verb, choice.job_ids, choice.left_out) == (
         "hold",
         ("2",),
-        ("1 held already: left out",),
+        ("1 already held (skipped)",),
     )
 
 
@@ -90,7 +90,7 @@ def test_of_an_array_that_partly_runs_the_held_tasks_are_released() -> None:
     assert (choice.verb, choice.job_ids, choice.left_out) == (
         "release",
         ("12_[2-9]",),
-        ("1 running: left out",),
+        ("1 running (skipped)",),
     )
 
 
@@ -109,14 +109,14 @@ def test_a_suspend_of_what_is_suspended_resumes_it() -> None:
     assert (mixed.verb, mixed.job_ids, mixed.left_out) == (
         "suspend",
         ("2",),
-        ("1 suspended already: left out",),
+        ("1 already suspended (skipped)",),
     )
 
 
 def test_a_verb_that_fits_no_job_chooses_none_and_says_why() -> None:
     choice = choose("cancel", ("1",), (row("1", "completed"),), missing=("9",))
     assert choice.job_ids == ()
-    assert choice.left_out == ("1 ended already: left out", "1 in no list any more: left out")
+    assert choice.left_out == ("1 already finished (skipped)", "1 in no list any more (skipped)")
 
 
 def test_a_state_that_nobody_knows_is_left_to_the_scheduler() -> None:
@@ -148,7 +148,7 @@ def test_cancelling_tells_what_is_lost() -> None:
     assert describe_impact("cancel", rows) == (
         "2 running: 14 h 20 min of run time, 115 GPU-hours will be lost unless they save "
         "checkpoints",
-        "10 waiting lose their place in the queue",
+        "10 pending jobs lose their place in the queue",
     )
 
 

@@ -5,8 +5,8 @@ line.
 from __future__ import annotations
 
 from hpcdash.domain.scripts import (
-    MOST_DIFFED_LINES,
-    MOST_LETTERS_A_LINE,
+    MAX_DIFFED_LINES,
+    MAX_LETTERS_A_LINE,
     NOT_READ,
     LineKind,
     difference_lines,
@@ -50,7 +50,7 @@ def test_tabs_are_blanks() -> None:
 
 
 def test_a_very_long_line_is_cut_and_says_so() -> None:
-    assert shown("x" * (MOST_LETTERS_A_LINE + 7)).endswith("x… (7 more)")
+    assert shown("x" * (MAX_LETTERS_A_LINE + 7)).endswith("x… (7 more)")
 
 
 @for_each(
@@ -96,7 +96,7 @@ def test_a_line_that_differs_by_its_end_alone_says_so() -> None:
 
 
 def test_huge_scripts_are_compared_from_both_ends() -> None:
-    body = [f"line {number % 7}" for number in range(MOST_DIFFED_LINES)]
+    body = [f"line {number % 7}" for number in range(MAX_DIFFED_LINES)]
     before, after = (
         "\n".join(["a", *body, "z"]),
         "\n".join(["a", *body[:50], "new", *body[50:], "z"]),

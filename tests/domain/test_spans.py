@@ -43,6 +43,12 @@ def test_a_span_is_from_a_time_to_before_another(
     assert span == Span(*expected)
 
 
+def test_a_span_until_now_holds_the_second_that_has_begun() -> None:
+    for until in ("", "now", "2027-01-01"):
+        span = parse_span("1h", until, now_epoch=NOW + 0.25)
+        assert (span.since, span.until) == (NOW - HOUR, NOW + 1)
+
+
 def test_days_begin_at_midnight_where_one_is_and_may_have_25_hours() -> None:
     span = parse_span("2026-10-25", "2026-10-25", now_epoch=NOW + DAY, zone=BERLIN)
     assert span.since == at(2026, 10, 25, zone=BERLIN) == at(2026, 10, 24, 22)

@@ -5,8 +5,9 @@ ssh.
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,12 @@ from tests.support.process_lists import seen_command_lines
 from tests.support.program import Program, home_with
 from tests.support.screen import Screen, dashboard
 from tests.support.slurm import SlurmLab
-from tests.support.sshd import until_gone
-from tests.support.waiting import until
+from tests.support.sshd import commands_with, until_gone
+from tests.support.waiting import until, wait_until
 
 pytestmark = pytest.mark.slurm_releases
 
+ROOT = Path(__file__).parent.parent.parent
 SECONDS = 60.0
 SECRET = "hunter2"
 # Writes to both streams, with a byte that is no UTF-8, and has no terminal.
@@ -136,6 +138,52 @@ async def test_it_has_the_job_s_variables_and_folder_and_ends_with_its_status(
     assert (run.status, run.stdout, run.stderr) == (3, b"out\xff\n", "err\n")
 
 
+def test_without_a_terminal_a_command_s_output_comes_as_it_is_written(
+    queue: QueueLab, on_queue: Program
+) -> None:
+    job = queue.submit("sleep 600")
+    queue.wait(job, "running")
+    go_on = queue.work / "go-on"
+    waits = f'cat; echo out; echo err >&2; while [ ! -e "{go_on}" ]; do sleep 0.02; done; exit 5'
+
+    @contextmanager
+    def started(command: str) -> Iterator[subprocess.Popen[bytes]]:
+        with subprocess.Popen(
+            on_queue.argv("connect", job, "--", "sh", "-c", command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"PYTHONPATH": str(ROOT), **on_queue.environment},
+            cwd=on_queue.home,
+            bufsize=0,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    with started(waits) as running:
+        assert running.stdin
+        assert running.stdout
+        assert running.stderr
+        # What is typed ahead is not for the job.
+        running.stdin.write(b"typed\n")
+        assert running.stdout.readline() == b"out\n"
+        assert running.stderr.readline() == b"err\n"
+        go_on.touch()
+        assert running.communicate() == (b"", b"")
+        assert running.returncode == 5
+    # It ends where nobody reads on, and nothing of it is left.
+    with started("yes 0.4321") as endless:
+        assert endless.stdout
+        assert endless.stderr
+        assert endless.stdout.readline() == b"0.4321\n"
+        endless.stdout.close()
+        assert endless.stderr.read() == b""
+        assert endless.wait() == 0
+    wait_until("its end", lambda: not commands_with("0.4321"))
+
+
 # As a runtime without a setuid program makes one: namespaces of its own for users and mounts, and
 # another root. The shell that starts it has the namespaces, and the root of the machine.
 MOUNTED = (
@@ -144,13 +192,13 @@ MOUNTED = (
 )
 WHOLE = (
     f"{MOUNTED}mount --rbind /usr usr; rmdir bin; for one in bin lib lib64; do ln -s usr/$one "
-    f"$one; done\n"
+    "$one; done\n"
     'touch mnt/inside; export IN_IMAGE="it\'s in"; chroot . sleep 600.5; true\n'
 )
 # As of an image from scratch: a shell, and what the command needs.
 BARE = (
     f"{MOUNTED}mkdir usr/lib usr/lib64; mount --rbind /usr/lib usr/lib; mount --rbind /usr/lib64 "
-    f"usr/lib64\n"
+    "usr/lib64\n"
     "for one in lib lib64; do ln -s usr/$one $one; done\n"
     "for one in sleep sh; do touch bin/$one; mount --bind /usr/bin/$one bin/$one; done\n"
     "export IN_IMAGE=bare PATH=/bin; /usr/sbin/chroot . sleep 600.25; true\n"

@@ -61,8 +61,8 @@ async def test_it_shows_a_full_screen_and_a_log(tmp_path: Path) -> None:
         for words in (
             "train-7b",
             "10]",
-            "Dependency",
-            "BeginTime",
+            "after ",
+            "not before ",
             "held",
             "2 failed",
             "exit 1",

@@ -47,7 +47,7 @@ async def test_jobs_a_log_and_a_chart_are_drawn_in_chromium(
         assert link is not None
         await tab.open(link[0])
         text = await tab.until(
-            lambda text: "gpt" in text and "▸ running" in text and "connected" in text
+            lambda text: "gpt" in text and "▸ running" in text and "● live" in text
         )
         assert "read-only" in text
         pictures = [await tab.screenshot(tmp_path / "jobs.png")]

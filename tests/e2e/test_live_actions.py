@@ -434,7 +434,7 @@ def test_a_person_at_a_terminal_is_asked(
 ACTING = """
 import asyncio, sys
 from hpcdash.backends.actions import ActionRequest, Verb
-from hpcdash.cli.build import journal
+from hpcdash.services.state.folders import journal
 from hpcdash.services.jobs.actions import Actions
 from tests.e2e.live_store import store_on
 from tests.support.slurm import SlurmLab

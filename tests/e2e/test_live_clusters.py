@@ -18,10 +18,7 @@ SLEEPER = "#!/bin/sh\nsleep 600\n"
 def lab(clean_slurm: SlurmLab) -> Iterator[SlurmLab]:
     clean_slurm.start_other_cluster()
     yield clean_slurm
-    clean_slurm.admin(
-        "scancel", "-M", "lab2", "--full", "--signal=KILL", "--state=RUNNING", check=False
-    )
-    clean_slurm.admin("scancel", "-M", "lab2", "--state=RUNNING", check=False)
+    clean_slurm.end_other_cluster_jobs()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ async def test_a_person_starts_it_finds_a_job_reads_it_and_quits(
     over_ssh: Program, scene: Scene
 ) -> None:
     async with dashboard(over_ssh) as screen:
-        text = await screen.until("JobHeldAdmin")
+        text = await screen.until("held by an ad")
         lines = text.splitlines()
         assert "lab-alice" in lines[0]
         (training,) = [line for line in lines if "train lr=1e-3" in line and "running" in line]
@@ -33,7 +33,7 @@ async def test_a_person_starts_it_finds_a_job_reads_it_and_quits(
         await screen.until(
             lambda text: (
                 f"{scene.lab.alice}@lab-alice" in text
-                and "connected" in text
+                and "● live" in text
                 and "commands/min" in text
             )
         )
@@ -139,7 +139,7 @@ async def test_an_unknown_host_key_is_asked_for_remembered_and_not_asked_again(
         screen.type("q")
         assert await screen.ended() == 0
     async with dashboard(program) as screen:
-        await screen.until(lambda text: "behind the key" in text and "connected" in text)
+        await screen.until(lambda text: "behind the key" in text and "● live" in text)
         assert "Unknown host" not in screen.text
         screen.type("q")
         assert await screen.ended() == 0
@@ -208,7 +208,7 @@ async def two_hops(
     config = (
         f"Host gate\n HostName 127.0.0.1\n Port {gate.port}\n User alice\n"
         f"Host cluster\n HostName 127.0.0.1\n Port {cluster.port}\n User root\n ProxyJump gate\n"
-        f"Host *\n IdentityFile none\n IdentityAgent none\n UserKnownHostsFile "
+        "Host *\n IdentityFile none\n IdentityAgent none\n UserKnownHostsFile "
         f"{folder / 'known_hosts'}\n"
     )
     try:
@@ -250,7 +250,7 @@ async def test_two_factors_at_a_jump_host_and_behind_it_are_typed_into_the_app(
                 screen.type(f"{hop.name} 123456")
                 await screen.until(f"{hop.name} 123456")
                 screen.type("\r")
-            await screen.until(lambda text: "train lr=1e-3" in text and "connected" in text)
+            await screen.until(lambda text: "train lr=1e-3" in text and "● live" in text)
             assert gate.responses == [["gate secret"], ["gate 123456"]]
             assert cluster.responses == [["cluster secret"], ["cluster 123456"]]
             assert b"secret" not in screen.raw
@@ -268,7 +268,7 @@ async def test_who_gives_a_prompt_up_is_told_so_and_may_try_again(
         async with dashboard(program) as screen:
             await screen.until("Password")
             screen.type("\x1b")
-            await screen.until(lambda text: "Password" not in text and "ctrl+r tries again" in text)
+            await screen.until(lambda text: "Password" not in text and "ctrl+r retries" in text)
             assert gate.responses == []
             screen.type("\x12")
             await screen.until("Welcome to gate")

@@ -17,7 +17,6 @@ import pytest
 
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.services.state.database import StateDatabase
-from hpcdash.services.submit.staging import LIBRARY_FOLDER
 from tests.support.api import OTHER, OWN, Api, write_tokens
 from tests.support.program import Program, home_with
 from tests.support.screen import dashboard
@@ -89,7 +88,7 @@ def test_over_ssh_a_job_leads_to_what_was_staged_until_it_is_tidied(
         assert (lines[0], lines[2:]) == (slurm_lab.alice, [f"{folder}/files/run.sh", "é!"])
         assert folder.owner() == slurm_lab.alice
     wait_until("its folder to go", lambda: is_tidied(over_ssh, folder))
-    assert [one.name for one in root.iterdir() if one.name != LIBRARY_FOLDER] == []
+    assert [one.name for one in root.iterdir() if one.name != ".library"] == []
 
 
 def test_each_item_of_a_call_is_a_task_with_its_result_or_its_error(
@@ -308,7 +307,7 @@ def test_a_refusal_that_is_a_bug_of_this_slurm_is_told_as_one(
     assert done.status == 1
     assert "Requested node configuration is not available" in done.stderr
     assert "15857" in done.stderr
-    assert [one.name for one in root.iterdir() if one.name != LIBRARY_FOLDER] == []
+    assert [one.name for one in root.iterdir() if one.name != ".library"] == []
 
 
 def test_a_gpu_type_that_no_node_has_is_said_and_what_sbatch_refused_is_no_job_of_the_history(
@@ -338,12 +337,10 @@ async def test_a_person_types_a_job_sees_when_it_would_start_and_submits_it(
     over_ssh: Program, slurm_lab: SlurmLab
 ) -> None:
     async with dashboard(over_ssh) as screen:
-        await screen.until(
-            lambda text: f"{slurm_lab.alice}@lab-alice" in text and "connected" in text
-        )
+        await screen.until(lambda text: f"{slurm_lab.alice}@lab-alice" in text and "● live" in text)
         screen.type("n")
         await screen.until("▾ Resources")
-        screen.type("typed in a form\thostname\t\t\t\tmain\t1\t\tcpu\t\t\t\t30")
+        screen.type("typed in a form\thostname\t\t\t\t\tmain\t1\t\tcpu\t\t\t\t30")
         await screen.until("has no unit")
         screen.type("m")
         await screen.until("1 CPU for 30 min")

@@ -29,8 +29,14 @@ from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.submitted_scripts import ScriptStore
-from hpcdash.services.submit.array_parts import submit_parts
-from hpcdash.services.submit.plan import plan_again, plan_submission, resubmissions
+from hpcdash.services.submit.launches import Launches
+from hpcdash.services.submit.resubmission import (
+    ResubmissionPlan,
+    plan_again,
+    resubmissions,
+    submit_parts,
+)
+from hpcdash.services.submit.submission import plan_submission
 from hpcdash.transport.ssh import SshTransport
 from tests.backends.pbs.test_pbs_stand_ins import QSUB_REFUSALS
 from tests.support.person import Person
@@ -135,7 +141,7 @@ def test_the_command_has_the_path_and_name_of_a_login_and_the_request_s_variable
     value = 'it\'s $HOME "q" `x` \\ ,;'
     file = pbs.program.home / "request.toml"
     file.write_text(
-        f"command = '''printenv A USER; type -P qstat'''\nslot_type = 'cpu'\ntime = '5m'\n"
+        "command = '''printenv A USER; type -P qstat'''\nslot_type = 'cpu'\ntime = '5m'\n"
         f"[environment]\nA = {json.dumps(value)}\n"
     )
     done = pbs.program("submit", str(file), "--format", "json")
@@ -277,16 +283,18 @@ async def test_scattered_failures_run_again_alone_and_no_more_at_once_than_befor
     pbs.run("touch", f"{folder}/again")
     failed = [row for row in (await fetch_tasks(store, job)).ended if row["state"] in ENDED_BADLY]
     again = await plan_again(store, resubmissions(failed), journal=journal)
+    assert isinstance(again, ResubmissionPlan)
     number, server = job.split("[]")
     assert again.plan.parts == (f"{number}[3-12:3]{server}", f"{number}[4]{server}")
 
     # The program is killed after the first part was sent.
     cut = replace(again, plan=replace(again.plan, commands=again.plan.commands[:1]))
-    (first,) = await submit_parts(cut, actions, is_chained=again.is_chained)
+    (first,) = await submit_parts(cut, Launches(store), actions)
     rest = await plan_again(store, resubmissions(failed), journal=journal)
+    assert isinstance(rest, ResubmissionPlan)
     assert [command.job_ids for command in rest.plan.commands] == [(f"{number}[4]{server}",)]
     assert rest.after == first.new_job
-    (second,) = await submit_parts(rest, actions, is_chained=rest.is_chained, after=rest.after)
+    (second,) = await submit_parts(rest, Launches(store), actions)
 
     jobs = (first.new_job, second.new_job)
     pbs.submitted += jobs

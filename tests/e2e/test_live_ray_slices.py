@@ -29,7 +29,7 @@ pytestmark = [
 ]
 SECONDS = 120.0
 # Of 130 MB each, and some seconds of a core to start.
-MOST_DRIVERS = 8
+MAX_DRIVERS = 8
 
 TRAINER = """
 import os, time
@@ -128,7 +128,7 @@ def test_each_worker_runs_the_command_with_its_rank_in_a_container_while_others_
     job_id = submit(
         program,
         f'echo "$WORLD_SIZE $MASTER_PORT $HPCDASH_ATTEMPT" >{tmp_path}/rank-$RANK\n'
-        f"python3 -c 'import hpcdash.job as job; print(job.current_job_context().rank)' "
+        "python3 -c 'import hpcdash.job as job; print(job.current_job_context().rank)' "
         f">>{tmp_path}/rank-$RANK\n"
         "echo secret is $TOKEN",
         '[environment]\nTOKEN = "hunter2"\n[container]\nimage = "img:1"\nbinds = ["/data:/data"]\n',
@@ -213,7 +213,7 @@ def test_a_real_container_has_the_job_s_folders_and_nothing_of_it_is_left(
         (folder / "work").mkdir()
         job_id = submit_text(
             program,
-            f'name = "pod"\nslice = "v4-16"\nretries_failure = 0\n'
+            'name = "pod"\nslice = "v4-16"\nretries_failure = 0\n'
             f'work_dir = "{folder}/work"\ncheckpoints = "{folder}/saved"\n'
             f'command = "echo $IN_IMAGE >$RANK; >$HPCDASH_CHECKPOINTS/$RANK; exec sleep {marker}"\n'
             f'[container]\nruntime = "podman"\nimage = "docker://{image}"\n'
@@ -289,10 +289,10 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
     slice_b = ray.add_slice("v4-16", "slice-b")
     job_id = submit(
         program,
-        f'echo "$WORLD_SIZE $MASTER_ADDR $PWD $MEGASCALE_SLICE_ID $MEGASCALE_NUM_SLICES" '
+        'echo "$WORLD_SIZE $MASTER_ADDR $PWD $MEGASCALE_SLICE_ID $MEGASCALE_NUM_SLICES" '
         f">{tmp_path}/.$HPCDASH_ATTEMPT-$RANK\n"
         f"mv {tmp_path}/.$HPCDASH_ATTEMPT-$RANK {tmp_path}/$HPCDASH_ATTEMPT-$RANK\n"
-        f"echo step $HPCDASH_ATTEMPT loss $((100 - HPCDASH_ATTEMPT))\n"
+        "echo step $HPCDASH_ATTEMPT loss $((100 - HPCDASH_ATTEMPT))\n"
         f"while [ ! -e {tmp_path}/over ]; do sleep 0.2; done",
         'num_slices = [1, 2]\ngrow_after = "2s"\ngrow_every = "2s"',
     )
@@ -407,7 +407,7 @@ def test_a_node_that_is_lost_outranks_a_worker_that_fails_of_it(
         program,
         f"touch {tmp_path}/$HPCDASH_ATTEMPT-$RANK\n"
         f'[ "$HPCDASH_ATTEMPT" = 1 ] || exit 0\nuntil [ -e {tmp_path}/lost ]; do sleep 0.1; '
-        f"done\nexit 7",
+        "done\nexit 7",
         "retries_failure = 0",
     )
     wait_until(
@@ -453,7 +453,7 @@ def test_thirty_runs_have_one_slice_one_after_the_other_and_leave_nothing(
     shares: list[float] = []
     for number in range(30):
         wait_until(
-            "a driver to end", lambda: sum(not ray.has_ended(job) for job in jobs) < MOST_DRIVERS
+            "a driver to end", lambda: sum(not ray.has_ended(job) for job in jobs) < MAX_DRIVERS
         )
         # The first holds the slice until the others are seen to wait.
         holds = f"until [ -e {tmp_path}/seen ]; do sleep 0.2; done; " if number == 0 else ""
@@ -462,14 +462,14 @@ def test_thirty_runs_have_one_slice_one_after_the_other_and_leave_nothing(
                 program, f"{holds}echo $HPCDASH_JOB_ID >>{tmp_path}/rank-$RANK; sleep 0.{marker}"
             )
         )
-        if number == MOST_DRIVERS - 1:
+        if number == MAX_DRIVERS - 1:
             until_said(
                 ray, jobs[-1], "hpcdash: waiting for 1 slice of v4-16: 0 found so far; 0 of 1 free"
             )
             shares = _cpu_shares("slice_driver", 10.0)
             (tmp_path / "seen").touch()
     # Those that wait do nothing but wait.
-    assert len(shares) >= MOST_DRIVERS - 2
+    assert len(shares) >= MAX_DRIVERS - 2
     assert sorted(shares)[len(shares) // 2] < 0.1, shares
     wait_until("all to end", lambda: all(map(ray.has_ended, jobs)))
     assert {row["state"] for row in program.rows("history") if row["id"] in jobs} == {"completed"}

@@ -20,8 +20,9 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.jobs.triage import Triage, TriageReader
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.submit.plan import SubmissionPlan, plan_again, resubmissions
 from hpcdash.services.submit.recovery import reconcile
+from hpcdash.services.submit.resubmission import plan_again, resubmissions
+from hpcdash.services.submit.submission import SubmissionPlan
 from tests.e2e.live_store import store_on
 from tests.support.program import Program, program_over_ssh
 from tests.support.slurm import SlurmLab
@@ -202,7 +203,7 @@ def test_after_a_lost_answer_the_new_job_is_looked_for_and_not_sent_again(
     slurm_lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sent: bool
 ) -> None:
     monkeypatch.setattr("hpcdash.services.submit.recovery._LOOK_AGAIN_SECONDS", 0.2)
-    monkeypatch.setattr("hpcdash.services.submit.plan._HISTORY_LAG_SECONDS", 0.0)
+    monkeypatch.setattr("hpcdash.services.submit.resubmission._HISTORY_LAG_SECONDS", 0.0)
     old_id = slurm_lab.submit("alice", "-J", f"lost {is_sent}", "--hold")
 
     async def again() -> tuple[bool | None, str]:

@@ -24,7 +24,7 @@ from tests.support.slurm import SlurmLab
 from tests.support.waiting import wait_until
 
 EVERY_STEPS = 10
-MOST_LOOKS = 20
+MAX_LOOKS = 20
 TRAIN = f"""
 import os, time
 from hpcdash.job import Checkpoints, TrainingGuard
@@ -101,7 +101,7 @@ class Night:
         self.program.config.write_text(f'[launch]\nstorage_root = "{self.storage}"\n{watch}')
         file = self.program.home / "night.toml"
         file.write_text(
-            f'name = "night"\nscript = "train.py"\nslots = 0\narray = "1-5%1"\nrequeue = true\n'
+            'name = "night"\nscript = "train.py"\nslots = 0\narray = "1-5%1"\nrequeue = true\n'
             f'work_dir = "{self.run}"\nkill_switch = "{self.run}/KILL"\nsave_switch = '
             f'"{self.run}/SAVE"\n'
             f'checkpoints = "checkpoints"\n{self.fields}'
@@ -160,7 +160,7 @@ class Night:
     async def ends(self) -> dict[str, str]:
         """How each task ended, once the accounting has heard of all."""
         found: dict[str, str] = {}
-        for _ in range(MOST_LOOKS):
+        for _ in range(MAX_LOOKS):
             answer = json.loads((await self.call("history", "--format", "json")).stdout)
             found = {
                 row["id"]: row["state"] for row in answer["jobs"] if row["array_id"] == self.job
@@ -296,7 +296,7 @@ async def a_night(night: Night) -> None:
         "the end of the train", lambda: night.errors().count("ending before the start") == 3
     )
     told = []
-    for _ in range(MOST_LOOKS):
+    for _ in range(MAX_LOOKS):
         told += await night.watches()
         if ("raised", "is-running") in told:
             break

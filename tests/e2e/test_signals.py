@@ -246,7 +246,7 @@ async def gate(program: Program) -> AsyncIterator[TwoFactorServer]:
     await server.start()
     (program.home / ".ssh" / "config").write_text(
         f"Host gate\n HostName 127.0.0.1\n Port {server.port}\n User alice\n IdentityFile none\n "
-        f"IdentityAgent none\n"
+        "IdentityAgent none\n"
     )
     known = f"[127.0.0.1]:{server.port} {server.host_key.with_suffix('.pub').read_text()}"
     (program.home / ".ssh" / "known_hosts").write_text(known)

@@ -23,15 +23,15 @@ from hpcdash.backends.pbs.backend import BACKEND as PBS
 from hpcdash.backends.queries import Answer, JobScope
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
-from hpcdash.cli.build import queue_program
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions, Report
+from hpcdash.services.state.folders import queue_program
 from hpcdash.services.state.journal import Journal, JournalEntry
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import reconcile
+from hpcdash.services.submit.submission import SubmissionPlan, plan_submission
 from hpcdash.transport.openssh import OpenSshTransport
 from hpcdash.transport.ssh import SshTransport
 from tests.embedded.queue_lab import QueueLab

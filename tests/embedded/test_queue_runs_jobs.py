@@ -7,7 +7,7 @@ import re
 import time
 from pathlib import Path
 
-from hpcdash.cli.build import set_slots
+from hpcdash.assembly import set_slots
 from hpcdash.config.settings import EmbeddedSettings
 from tests.embedded.queue_lab import QueueLab, is_alive
 from tests.support.waiting import wait_until

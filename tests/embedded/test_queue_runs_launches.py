@@ -391,7 +391,7 @@ def test_nothing_starts_from_files_that_somebody_replaced(
     written = (folder / f"{number}.out").read_text() + (folder / f"{number}.err").read_text()
     assert (
         f"{folder}/{name} is not what was submitted; others could have replaced it. Nothing was "
-        f"started." in written
+        "started." in written
     )
     assert "somebody else" not in written
     assert "t0ken" not in written

@@ -492,7 +492,7 @@ def test_a_clock_that_is_set_back_makes_no_time_negative(queue: QueueLab) -> Non
     process = supervise(
         queue,
         f"real = time.time\ntime.time = lambda: real() - (7200 if os.path.exists({str(flag)!r}) "
-        f"else 0)",
+        "else 0)",
     )
     queue.wait(number, "running")
     flag.touch()

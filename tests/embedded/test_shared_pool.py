@@ -257,6 +257,8 @@ def test_a_task_that_is_silent_fails_and_one_that_suspends_itself_has_its_turn_a
     shown = lab.program("share", "show", "--filter", 'labels:"7B, run 2"').text
     assert ("gives" in shown, "silent" in shown, "INTERRUPTED" in shown) == (True, False, False)
     assert lab.program("share", "show", "--filter", "label~nlp").refused(2).startswith("hpcdash: ")
+    unmatched = lab.program("share", "show", "--filter", "labels:zz")
+    assert (unmatched.status, unmatched.stderr) == (0, "None of 3 tasks matches the filter.\n")
     lab.enough("gives")
     lab.until(gives="succeeded")
 

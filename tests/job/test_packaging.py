@@ -17,18 +17,13 @@ from typing import Any
 import pytest
 
 import hpcdash.job
+from hpcdash.backends.script.call import venv_text
 from hpcdash.backends.script.containers import container_command
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.domain.request import Container, Runtime, SlotType
-from hpcdash.job.packaging import (
-    Packaged,
-    RunnerCall,
-    wheel_packaging,
-)
 from hpcdash.job.pickles import packed
-from tests.job.runner_scripts import runner_lines, runner_script
+from tests.job.runner_scripts import call_text, runner_lines, runner_script
 from tests.job.tiny_wheel import tiny_wheel
-from tests.support.records import for_each
 
 pytestmark = pytest.mark.system
 ROOT = str(Path(hpcdash.job.__file__).parent.parent.parent)
@@ -95,8 +90,8 @@ class Site:
         """A wheel of the module `tiny`."""
         return tiny_wheel(self.folder, CODE)
 
-    def call(self, function: str = "where", **fields: Any) -> RunnerCall:
-        return RunnerCall("tiny", function, str(self.folder), output_file=str(self.out), **fields)
+    def call(self, function: str = "where", **fields: Any) -> str:
+        return call_text(f"tiny:{function}", str(self.folder), output=str(self.out), **fields)
 
     def start(self, text: str, **env: str) -> subprocess.Popen[str]:
         # bash reads a script as it runs: one that runs is not written again.
@@ -131,30 +126,24 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def packagings() -> dict[str, Packaged]:
-    return {
-        "wheel": wheel_packaging("/jobs/a b/env", wheel="/jobs/x.whl"),
-        "source": wheel_packaging("/jobs/env", source="/src", array_tasks=9),
-        "fetching": wheel_packaging("/jobs/env", source="/my src", isolated=None),
-    }
-
-
-@pytest.mark.parametrize("name", packagings())
+@pytest.mark.parametrize(
+    ("wheel", "source"), [("/jobs/x.whl", ""), ("", "/my src")], ids=["wheel", "source"]
+)
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-def test_shellcheck_has_nothing_to_say(name: str, tmp_path: Path) -> None:
+def test_shellcheck_has_nothing_to_say(wheel: str, source: str, tmp_path: Path) -> None:
     script = tmp_path / "script"
-    call = RunnerCall(
-        "m",
-        "f",
+    call = call_text(
+        "m:f",
         "/jobs/a b",
-        output_file="/jobs/o.pkl",
-        array_items_file="/jobs/i",
+        output="/jobs/o.pkl",
+        items_file="/jobs/i",
+        task="SLURM_ARRAY_TASK_ID",
         sys_path=("/c d",),
     )
-    script.write_text(
-        "#!/bin/bash\n" + runner_script(call, "", ("/c d",), packaging=packagings()[name])
-    )
-    checked = subprocess.run(["shellcheck", str(script)], capture_output=True, text=True)
+    venv = venv_text("/jobs/a b/env", "python3", wheel, source, 9)
+    script.write_text("#!/bin/bash\n" + runner_script(call, "", ("/c d",), venv=venv))
+    words = ["shellcheck", "-e", "SC2317", str(script)]
+    checked = subprocess.run(words, capture_output=True, text=True)
     assert (checked.stdout, checked.returncode) == ("", 0)
 
 
@@ -169,23 +158,31 @@ def test_the_runners_status_is_the_scripts(site: Site) -> None:
 
 
 def test_each_array_task_has_its_item_and_an_output_of_its_own(site: Site) -> None:
+    site.code()
     (site.folder / "items").write_bytes(packed(["a", "b"]))
-    call = site.call(array_items_file=str(site.folder / "items"))
-    text = runner_script(call, site.python, (site.code(), ROOT))
-    assert site.run(text, SLURM_ARRAY_TASK_ID="1")[0] == 0
-    assert site.run(text, PBS_ARRAY_INDEX="0")[0] == 0
+    for variable, task in (("SLURM_ARRAY_TASK_ID", "1"), ("PBS_ARRAY_INDEX", "0")):
+        call = site.call(items_file=str(site.folder / "items"), task=variable)
+        text = runner_script(call, site.python, (str(site.folder / "code"), ROOT))
+        assert site.run(text, **{variable: task})[0] == 0
     assert (site.result("-0")[1], site.result("-1")[1]) == (("a",), ("b",))
 
 
 # -- wheel
 
 
-def packaged_wheel(site: Site, **options: Any) -> str:
-    given = {"wheel": site.wheel(), "array_tasks": 1, **options}
-    folder = str(site.folder / "env")
-    packaging = wheel_packaging(folder, python=site.python, **given)
-    call = site.call(array_items_file=str(site.folder / "items"))
-    return runner_script(call, site.python, (ROOT,), packaging=packaging)
+def packaged_wheel(
+    site: Site, *, source: str = "", array_tasks: int = 1, stale_seconds: int = 180
+) -> str:
+    venv = venv_text(
+        str(site.folder / "env"),
+        site.python,
+        "" if source else site.wheel(),
+        source,
+        array_tasks,
+        stale_seconds=stale_seconds,
+    )
+    call = site.call(items_file=str(site.folder / "items"), task="SLURM_ARRAY_TASK_ID")
+    return runner_script(call, site.python, (ROOT,), venv=venv)
 
 
 def test_four_of_an_array_that_race_share_one_venv_and_the_last_removes_it(site: Site) -> None:
@@ -272,7 +269,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_not_waited_for(site: Site) 
 def test_a_project_is_built_on_the_node_without_a_network(site: Site) -> None:
     (site.folder / "items").write_bytes(packed(["a"]))
     project = _project(site)
-    text = packaged_wheel(site, wheel="", source=str(project))
+    text = packaged_wheel(site, source=str(project))
     status, _, err = site.run(text, SLURM_ARRAY_TASK_ID="0")
     assert (status, err) == (0, "")
     assert Path(site.result("-0")[0]).parent == site.folder / "env"
@@ -282,7 +279,7 @@ def test_a_project_is_built_on_the_node_without_a_network(site: Site) -> None:
 def test_what_a_build_needs_is_fetched_only_where_it_fails_without(site: Site) -> None:
     site.use_quick_venvs()
     site.python = str(site.program("no-back-end", PYTHON.format(before=f"{BUILDS}\n{QUICK}")))
-    text = packaged_wheel(site, wheel="", source="/src", isolated=None)
+    text = packaged_wheel(site, source="/src")
     status, _, err = site.run(text, SLURM_ARRAY_TASK_ID="0", ROOT=ROOT)
     assert (status, "built once more" in err) == (1, True)
     builds = [line for line in site.asked if " pip wheel " in line]
@@ -302,22 +299,6 @@ def _project(site: Site) -> Path:
     return project
 
 
-@for_each(
-    ("options", "said"),
-    [
-        ({}, "give either wheel"),
-        ({"wheel": "/w.whl", "source": "/s"}, "give either wheel"),
-        ({"wheel": "/w.whl", "array_tasks": 0}, "1 or more"),
-        ({"wheel": "/w\0.whl"}, "zero byte"),
-    ],
-)
-def test_a_wheel_that_cannot_be_packaged_is_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        wheel_packaging("/jobs/env", **options)
-    with pytest.raises(ValueError, match="not absolute"):
-        wheel_packaging("env", wheel="/w.whl")
-
-
 # -- container
 
 
@@ -325,7 +306,7 @@ def test_another_runtime_runs_the_same_words(site: Site) -> None:
     site.program(
         "apptainer", '#!/bin/bash\nwhile [ "$1" != /net.sif ]; do shift; done\nshift\nexec "$@"\n'
     )
-    words = [Word(text, is_shell) for text, is_shell in site.call().words()]
+    words = [Word(site.call(), is_shell=True)]
     container = Container(Runtime.APPTAINER, "/net.sif")
     command = container_command(container, words, slot_type=SlotType.CPU, environment={})
     text = "\n".join([*runner_lines(site.python, (site.code(), ROOT)), *command.lines()])

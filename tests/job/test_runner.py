@@ -25,7 +25,7 @@ from tests.support.records import for_each
 
 pytestmark = pytest.mark.system
 ROOT = Path(hpcdash.job.__file__).parent.parent.parent
-OURS = ["runner", "injection", "callbacks", "states", "pickles", "packaging"]
+OURS = ["runner", "injection", "callbacks", "states", "pickles"]
 
 FUNCTIONS = """
 import logging, os, subprocess, sys, threading
@@ -557,7 +557,7 @@ def test_the_standard_library_alone_is_imported(tmp_path: Path) -> None:
     names = ", ".join(f"hpcdash.job.{name}" for name in OURS)
     show = (
         f"import sys; before = set(sys.modules); import {names}; print(*(set(sys.modules) - "
-        f"before))"
+        "before))"
     )
     done = subprocess.run(
         [sys.executable, "-c", show],

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 import hpcdash.job
-from hpcdash.job.packaging import RunnerCall
 from hpcdash.job.pickles import packed
 from tests.embedded.queue_lab import QueueLab
-from tests.job.runner_scripts import runner_script
+from tests.job.runner_scripts import call_text, runner_script
 
 pytestmark = pytest.mark.system
 ROOT = str(Path(hpcdash.job.__file__).parent.parent.parent)
@@ -38,9 +37,8 @@ def queue(tmp_path: Path) -> Iterator[QueueLab]:
 
 
 def script(queue: QueueLab, function: str, *wrap: str, **fields: Any) -> str:
-    call = RunnerCall(
-        "mine", function, str(queue.work), output_file=str(queue.work / "out.pkl"), **fields
-    )
+    output = str(queue.work / "out.pkl")
+    call = call_text(f"mine:{function}", str(queue.work), output=output, **fields)
     return runner_script(call, sys.executable, (ROOT,), wrap=wrap)
 
 
@@ -59,7 +57,8 @@ def test_each_rank_of_a_job_knows_its_own(queue: QueueLab) -> None:
 def test_each_array_task_has_its_item(queue: QueueLab) -> None:
     (queue.work / "items").write_bytes(packed(["a", "b"]))
     number = queue.submit(
-        script(queue, "where", array_items_file=str(queue.work / "items")), "--array=0-1"
+        script(queue, "where", items_file=str(queue.work / "items"), task="SLURM_ARRAY_TASK_ID"),
+        "--array=0-1",
     )
     assert {queue.ended(f"{number}_{task}").state for task in (0, 1)} == {"completed"}
     assert [result(queue, f"out-{task}.pkl")[0] for task in (0, 1)] == ["a", "b"]

@@ -11,11 +11,11 @@ from uuid import uuid4
 
 import pytest
 
+from hpcdash.backends.script.call import venv_text
 from hpcdash.job import job_zip
 from hpcdash.job.callbacks import Callback, RunsOn, shipped
-from hpcdash.job.packaging import Packaged, RunnerCall, wheel_packaging
 from hpcdash.job.pickles import packed
-from tests.job.runner_scripts import runner_script
+from tests.job.runner_scripts import call_text, runner_script
 from tests.job.tiny_wheel import tiny_wheel
 from tests.support.slurm import SlurmLab
 
@@ -61,13 +61,13 @@ def folder(slurm_lab: SlurmLab) -> Path:
 def submit(
     lab: SlurmLab,
     folder: Path,
-    call: RunnerCall,
+    call: str,
     *options: str,
     wrap: tuple[str, ...] = (),
-    packaging: Packaged | None = None,
+    venv: str = "",
 ) -> str:
     path = (str(folder / "job.zip"), str(folder))
-    text = runner_script(call, "/usr/bin/python3", path, wrap=wrap, packaging=packaging)
+    text = runner_script(call, "/usr/bin/python3", path, wrap=wrap, venv=venv)
     script = f"#!/bin/bash\nset -eu\nexport PIP_NO_INDEX=1\n{text}"
     log = "log.%a" if any(option.startswith("--array") for option in options) else "log"
     return lab.submit(USER, "-t1", f"-D{folder}", f"-o{folder}/{log}", *options, script=script)
@@ -82,10 +82,13 @@ def test_two_ranks_on_each_of_two_nodes_know_where_they_are(
 ) -> None:
     (folder / "args").write_bytes(packed(("seen",)))
     (folder / "callbacks").write_bytes(shipped([Told()]))
-    call = RunnerCall(
-        "mine", "where", str(folder), args_file=f"{folder}/args", callbacks_file=f"{folder}/callbacks",
-        output_file=f"{folder}/out.pkl",
-    )  # fmt: skip
+    call = call_text(
+        "mine:where",
+        str(folder),
+        args_file=f"{folder}/args",
+        callbacks_file=f"{folder}/callbacks",
+        output=f"{folder}/out.pkl",
+    )
     job = submit(slurm_lab, folder, call, "-N2", "-n4", "--ntasks-per-node=2", wrap=("srun",))
     slurm_lab.wait_state(job, "COMPLETED", "FAILED")
     assert slurm_lab.job_states(job) == {"COMPLETED"}, log(folder)
@@ -114,12 +117,12 @@ def test_two_ranks_on_each_of_two_nodes_know_where_they_are(
 
 def test_each_array_task_has_its_item(slurm_lab: SlurmLab, folder: Path) -> None:
     (folder / "items").write_bytes(packed(["a", "b", "c"]))
-    call = RunnerCall(
-        "mine",
-        "each",
+    call = call_text(
+        "mine:each",
         str(folder),
-        array_items_file=f"{folder}/items",
-        output_file=f"{folder}/o.pkl",
+        items_file=f"{folder}/items",
+        output=f"{folder}/o.pkl",
+        task="SLURM_ARRAY_TASK_ID",
     )
     job = submit(slurm_lab, folder, call, "--array=0-2")
     slurm_lab.wait_state(job, "COMPLETED", "FAILED")
@@ -137,20 +140,16 @@ def test_array_tasks_on_several_nodes_share_one_venv_and_the_last_removes_it(
 ) -> None:
     (folder / "mine.py").unlink()
     (folder / "items").write_bytes(packed(list("abcd")))
-    packaging = wheel_packaging(
-        f"{folder}/env",
-        wheel=tiny_wheel(folder, CODE),
-        python="/usr/bin/python3",
-        array_tasks=4,
-    )
-    call = RunnerCall(
-        "tiny",
-        "prefix",
+    wheel = tiny_wheel(folder, CODE)
+    venv = venv_text(f"{folder}/env", "/usr/bin/python3", wheel, "", 4)
+    call = call_text(
+        "tiny:prefix",
         str(folder),
-        array_items_file=f"{folder}/items",
-        output_file=f"{folder}/o.pkl",
+        items_file=f"{folder}/items",
+        output=f"{folder}/o.pkl",
+        task="SLURM_ARRAY_TASK_ID",
     )
-    job = submit(slurm_lab, folder, call, "--array=0-3", "-c4", packaging=packaging)
+    job = submit(slurm_lab, folder, call, "--array=0-3", "-c4", venv=venv)
     slurm_lab.wait_state(job, "COMPLETED", "FAILED")
     assert slurm_lab.job_states(job) == {"COMPLETED"}, log(folder)
     seen = [pickle.loads((folder / f"o-{task}.pkl").read_bytes()) for task in range(4)]
@@ -162,7 +161,7 @@ def test_array_tasks_on_several_nodes_share_one_venv_and_the_last_removes_it(
 
 
 def test_a_function_that_raises_fails_the_job(slurm_lab: SlurmLab, folder: Path) -> None:
-    job = submit(slurm_lab, folder, RunnerCall("mine", "fails", str(folder)), wrap=("srun",))
+    job = submit(slurm_lab, folder, call_text("mine:fails", str(folder)), wrap=("srun",))
     slurm_lab.wait_state(job, "COMPLETED", "FAILED")
     assert slurm_lab.job_states(job) == {"FAILED"}
     assert "RuntimeError: nan" in log(folder)

@@ -109,7 +109,7 @@ def test_the_rank_whose_memory_is_full_stops_both(ranks: Ranks) -> None:
     (first, second), log = ends(ranks)
     assert first[-1] == second[-1] == "ended 20"
     assert first[-2] == "saved 20 another rank is almost out of memory"
-    assert "99.0 % of host memory used" in log
+    assert "99.0% of host memory used" in log
 
 
 def test_steps_and_minutes_save_and_the_first_step_does_not(tmp_path: Path) -> None:

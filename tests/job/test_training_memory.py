@@ -120,11 +120,11 @@ def test_a_process_in_a_real_group_is_stopped_before_the_kernel_kills_it() -> No
     mebibytes, _, why = ended.stdout.partition(" ")
     assert 120 < int(mebibytes) < 200
     assert why.startswith("9")
-    assert why.endswith("% of host memory used, above 90 %\n")
+    assert why.endswith("% of host memory used, above 90%\n")
 
 
 def test_a_share_of_1_for_a_percentage_is_refused() -> None:
-    with pytest.raises(ValueError, match="95 is 95 %"):
+    with pytest.raises(ValueError, match="95 is 95%"):
         MemoryGuard(0.95)
 
 
@@ -133,9 +133,9 @@ def test_memory_stops_above_its_limit_and_not_at_it() -> None:
     guard = MemoryGuard(every_seconds=0, host_used=lambda: used[0])
     assert guard.should_stop() == ""
     used[0] = 95.1
-    assert guard.should_stop() == "95.1 % of host memory used, above 95 %"
+    assert guard.should_stop() == "95.1% of host memory used, above 95%"
     used[0] = 10
-    assert guard.should_stop() == "95.1 % of host memory used, above 95 %"
+    assert guard.should_stop() == "95.1% of host memory used, above 95%"
 
 
 def test_a_gpu_is_full_only_when_it_is_after_its_cache_is_emptied() -> None:
@@ -220,5 +220,5 @@ def test_the_worst_rank_decides_for_all() -> None:
 
     full = MemoryGuard(host_used=lambda: 99.0, all_reduce_max=spread)
     idle = MemoryGuard(host_used=lambda: 1.0, all_reduce_max=spread)
-    assert full.should_stop() == "99.0 % of host memory used, above 95 %"
+    assert full.should_stop() == "99.0% of host memory used, above 95%"
     assert idle.should_stop() == "another rank is almost out of memory"

@@ -185,7 +185,7 @@ def test_a_mount_that_hangs_stops_nothing_and_keeps_the_newest_lines(
         while os.write(reader, b"\n" * 4096):
             pass
     monkeypatch.setattr("hpcdash.job.metrics._WAIT_SECONDS", 0.02)
-    monkeypatch.setattr("hpcdash.job.metrics._MOST_WAITING_LINES", 20)
+    monkeypatch.setattr("hpcdash.job.metrics._MAX_WAITING_LINES", 20)
     writer = MetricsWriter(path, rank=0)
     for step in range(1000):
         writer.write(step, loss=1.0)
@@ -204,7 +204,7 @@ def test_a_mount_that_hangs_stops_nothing_and_keeps_the_newest_lines(
 def test_half_a_line_takes_no_place_in_a_full_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcdash.job.metrics._MOST_WAITING_LINES", 3)
+    monkeypatch.setattr("hpcdash.job.metrics._MAX_WAITING_LINES", 3)
     folder = tmp_path / "later"
     (tmp_path / "file").touch()
     folder.symlink_to(tmp_path / "file")

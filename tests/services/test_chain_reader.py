@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcdash.errors import AccountingUnavailable, NoSuchJob
-from hpcdash.services.chains import MOST_ASKED, ChainReader
+from hpcdash.services.chains import MAX_ASKED, ChainReader
 from hpcdash.services.cluster.store import ClusterStore
 from tests.support.scripted_transport import HISTORY, ScriptedTransport
 from tests.support.slurm_text import submit_line_text
@@ -57,8 +57,8 @@ async def test_of_a_long_past_no_more_than_a_few_are_asked(tmp_path: Path) -> No
     ]
     reader = ChainReader(store_on(transport, tmp_path), "139")
     found = await order(reader)
-    assert len(lines_asked(transport)) == MOST_ASKED
-    assert found == [str(100 + n) for n in range(40 - MOST_ASKED - 1, 40)]
+    assert len(lines_asked(transport)) == MAX_ASKED
+    assert found == [str(100 + n) for n in range(40 - MAX_ASKED - 1, 40)]
     assert [note.partition(":")[0] for note in reader.notes] == ["the chain may be longer"]
 
 

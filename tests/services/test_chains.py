@@ -8,21 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from hpcdash.assembly import build_replay
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.job_detail import Script
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.submissions import Submission
-from hpcdash.cli.build import build_replay
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut, ControllerDown, UsageError, without_env
-from hpcdash.services.chains import Appendix, ChainReader, format_chain, plan_append, submit_chain
+from hpcdash.services.chains import Appendix, ChainReader, plan_append
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
+from hpcdash.services.submit.launches import Launches, format_chain
+from hpcdash.services.submit.submission import SubmissionPlan, SubmissionResult, plan_submission
 from tests.support.scripted_transport import RECENT, ScriptedTransport
 
 NOW = 1_795_250_000.0
@@ -38,20 +39,21 @@ class Chain:
             "lab", self.transport, (BACKEND,), clock=FrozenClock(NOW), budget=budget, user="alice"
         )
         self.actions = Actions(self.store, Journal(folder / "journal.jsonl", now=lambda: NOW))
+        self.launches = Launches(self.store)
         self.planned: list[tuple[str, ...]] = []
         self.told: list[tuple[int, Outcome]] = []
+        self.messages: list[str] = []
 
     async def plan(self, after: tuple[str, ...]) -> SubmissionPlan:
         self.planned.append(after)
         return plan_submission(self.store, Submission(b"#!/bin/sh\n", "train.sh", after=after))
 
     async def submit(self, count: int) -> tuple[Outcome, ...]:
-        return await submit_chain(
-            self.plan,
-            self.actions,
-            self.store,
-            count,
-            lambda link, outcome: self.told.append((link, outcome)),
+        async def told(link: int, result: SubmissionResult) -> None:
+            self.told.append((link, result.outcome))
+
+        return await self.launches.submit_chain(
+            self.plan, self.actions, count, told, self.messages.append
         )
 
     @property
@@ -113,6 +115,7 @@ async def test_a_lost_answer_is_looked_for_and_the_chain_goes_on_from_the_job_th
     outcomes = await chain.submit(3)
     assert [outcome.new_job for outcome in outcomes] == ["91", "192", "93"]
     assert chain.waited_for[2] == "--dependency=afterany:192"
+    assert chain.messages[0].startswith("the answer was lost; looking for the job by its mark")
     assert len(chain.transport.submitted) == 3
 
 
@@ -145,14 +148,14 @@ async def test_a_later_one_that_cannot_be_planned_is_an_outcome_and_the_first_is
         return await chain.plan(after)
 
     at = 1
-    outcomes = await submit_chain(refuses, chain.actions, chain.store, 2)
+    outcomes = await chain.launches.submit_chain(refuses, chain.actions, 2)
     assert [(outcome.done, outcome.words) for outcome in outcomes] == [
         (True, "job 91"),
         (False, "not submitted: it cannot be"),
     ]
     at = 0
     with pytest.raises(UsageError, match="it cannot be"):
-        await submit_chain(refuses, chain.actions, chain.store, 2)
+        await chain.launches.submit_chain(refuses, chain.actions, 2)
 
 
 @pytest.mark.parametrize("count", [0, 101])

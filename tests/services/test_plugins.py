@@ -12,7 +12,7 @@ import pytest
 from hpcdash.config.plugins import Plugin
 from hpcdash.errors import CommandError, UsageError
 from hpcdash.services.plugins import (
-    MOST_LINES,
+    MAX_LINES,
     OutputLines,
     PluginCommand,
     build_command,
@@ -197,8 +197,8 @@ async def test_on_the_cluster_words_and_variables_are_the_row_s_too() -> None:
 
 def test_output_is_bounded_in_lines_and_in_their_length() -> None:
     output = OutputLines()
-    for number in range(MOST_LINES + 10):
+    for number in range(MAX_LINES + 10):
         output.feed(b"%d\n" % number)
-    assert (len(output.lines()), output.left_out, output.lines()[0].text) == (MOST_LINES, 10, "10")
+    assert (len(output.lines()), output.left_out, output.lines()[0].text) == (MAX_LINES, 10, "10")
     output.feed(b"x" * 1_000_000)
     assert max(len(line.text) for line in output.lines()) <= 16 * 1024

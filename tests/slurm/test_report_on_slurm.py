@@ -81,7 +81,7 @@ def day(clean_slurm: SlurmLab) -> Iterator[int]:
         sql(lab, f"insert into lab_job_table ({columns}) values {','.join(jobs)}")
         sql(
             lab,
-            f"insert into lab_suspend_table (job_db_inx,id_assoc,time_start,time_end) values "
+            "insert into lab_suspend_table (job_db_inx,id_assoc,time_start,time_end) values "
             f"{','.join(pauses)}",
         )
         # Before a cluster was registered sreport counts nothing.

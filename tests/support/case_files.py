@@ -71,7 +71,7 @@ def training(
             )
             lines.append(
                 f"2026-11-20 06:00:00,000 INFO train: saved /{FOLDER}/{run}/checkpoints/{step}.pt "
-                f"(3.6 GiB, 8.4 s)"
+                "(3.6 GiB, 8.4 s)"
             )
     return "\n".join(lines) + "\n"
 

@@ -34,7 +34,7 @@ STEPS = (
     ("x", ("Command to run",), "x: the command, and what would be lost"),
     ("n", ("timed out",), ""),
     ("/shards\r", ("exit 137",), ""),
-    ("t", ("LAST WORDS", "is not JSON"), "t: the failures of an array by cause"),
+    ("t", ("ERROR", "is not JSON"), "t: the failures of an array by cause"),
     ("q", ("QUEUE", "exit 137"), ""),
     ("?", ("type to search",), "?: everything else, searchable"),
 )
@@ -150,7 +150,7 @@ def draw(cast: str) -> str:
     share = 100 / len(frames)
     style = [
         f"text{{font:{_FONT_SIZE}px ui-monospace,Menlo,Consolas,'DejaVu Sans "
-        f"Mono',monospace;white-space:pre;"
+        "Mono',monospace;white-space:pre;"
         f"fill:#{_FOREGROUND}}}",
         ".t{fill:#8b949e}",
         f".f{{visibility:hidden;animation:a {whole:g}s step-end infinite}}",

@@ -58,8 +58,7 @@ from hpcdash.backends.slurm import options as sbatch
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
 from hpcdash.backends.tokens import RECORDED_TOKEN
-from hpcdash.config.document import decode
-from hpcdash.config.example import default_config_text
+from hpcdash.config.document import decode, example_text
 from hpcdash.config.read import settings_from_text
 from hpcdash.config.request import read_request, request_text
 from hpcdash.config.toml_text import format_toml
@@ -533,7 +532,7 @@ def _filter_rows(kind: pa.Schema, raw: bytes) -> None:
 
 def _of_people() -> Iterator[tuple[str, Callable[[bytes, int], object], Sequence[bytes]]]:
     """Readers of what people write, and what they write."""
-    example = re.sub(r"(?m)^#(?! )", "", default_config_text())
+    example = re.sub(r"(?m)^#(?! )", "", example_text())
     for name, read, texts in (
         ("request", _read_request, _REQUESTS),
         ("config", _read_config, (example,)),
@@ -1083,7 +1082,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 print(fault.words, flush=True)
     print(
         f"seed {asked.seed}: {count} mutants {digest.hexdigest()[:16]}; {broken.total()} broke "
-        f"their readers"
+        "their readers"
     )
     print(
         "the slowest, in µs a byte:",

@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CEILINGS = ROOT / "tests" / "house.toml"
 LINE_LENGTH = 100
 HELPER_LINES = 8
+FUNCTION_LINES = 60
+MAX_POSITIONAL = 5
 _SPEECH = re.compile(
     r"say|says|said|tell|tells|told|teller|hear|heard|ask|asks|asked|asking|words|look|looks|meant|kept|wanted|"
     r"untold|unsaid|heeded|anew|deeds|deed|obeyed|whence|namesakes",
@@ -92,6 +94,14 @@ class House:
                 yield "docstrings"
             if self._is_small_helper(node):
                 yield "small helpers"
+            if not isinstance(node, ast.ClassDef) and _line_count(node) > FUNCTION_LINES:
+                yield "long functions"
+        elif isinstance(node, ast.Assign) and _is_parallel(node):
+            yield "parallel assignments"
+        elif isinstance(node, ast.IfExp) and isinstance(node.orelse, ast.IfExp):
+            yield "nested ternaries"
+        elif isinstance(node, ast.Call) and len(node.args) > MAX_POSITIONAL:
+            yield "positional calls"
         elif _is_assigned(node) and (_is_spoken(name) or _is_genitive(name)):
             yield "dialect"
 
@@ -101,7 +111,7 @@ class House:
             not isinstance(node, ast.ClassDef)
             and name.startswith("_")
             and not name.startswith("__")
-            and (node.end_lineno or node.lineno) - node.lineno < HELPER_LINES
+            and _line_count(node) <= HELPER_LINES
             and self._used[name] == self._called[name] == 1
             and not node.decorator_list
         )
@@ -112,6 +122,18 @@ def _name(node: ast.AST) -> str:
     if isinstance(node, Definition):
         return node.name
     return node.arg if isinstance(node, ast.arg) else _reference(node)
+
+
+def _line_count(node: Definition) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _is_parallel(node: ast.Assign) -> bool:
+    """Whether values are assigned to names one by one in a statement: `a, b = 1, 2`."""
+    target = node.targets[0]
+    if not (isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)):
+        return False
+    return len(target.elts) == len(node.value.elts)
 
 
 def _reference(node: ast.AST) -> str:

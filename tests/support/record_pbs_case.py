@@ -32,7 +32,7 @@ from hpcdash.domain import schema
 from hpcdash.errors import HpcdashError
 from hpcdash.recorded import find_token, normalised_argv
 from hpcdash.services.cluster.job_counts import running_hosts
-from hpcdash.services.cluster.store import MOST_HOSTS
+from hpcdash.services.cluster.store import MAX_HOSTS
 from hpcdash.transport.base import CommandResult
 from tests.support.pbs import SCENES, StandIns
 from tests.support.play_case import HISTORY_SECONDS
@@ -70,7 +70,7 @@ def case_questions(backend: Backend, user: str) -> Iterator[tuple[str, str, Quer
 
 def host_questions(backend: Backend, stem: str, jobs: Any) -> Iterator[tuple[str, str, Query[Any]]]:
     """Which hosts of a table of jobs are down, where any runs and that is asked."""
-    hosts = () if jobs is None else running_hosts(jobs, MOST_HOSTS)
+    hosts = () if jobs is None else running_hosts(jobs, MAX_HOSTS)
     if (query := backend.queue.down_hosts(hosts)) is not None:
         yield f"{stem}-hosts", "hosts.sh", query
 

@@ -143,7 +143,7 @@ def failed_array(
         path = f"{folder}/88_{task:02d}.out"
         return (
             f"JobId={100 + task} ArrayJobId=88 ArrayTaskId={task} JobName=lr-sweep\n   "
-            f"UserId=alice(1001)\n"
+            "UserId=alice(1001)\n"
             f"   BatchFlag=1\n   Command={folder}/train.sh\n   StdErr={path}\n   StdOut={path}\n"
         )
 

@@ -37,7 +37,7 @@ _NUMBER = "HPCDASH_TEST_RUN"
 _PARENT = "HPCDASH_TEST_PARENT"
 # A file in the run's folder, with the worker's pid at its end.
 _WORKER = "worker-"
-_MOST_RUNS = 100
+_MAX_RUNS = 100
 _RULES = Path("/etc/sudoers.d")
 # Where tests make folders, named as accounts are, above which all is root's alone.
 ROOTS_FOLDER = Path("/var/lib")
@@ -141,14 +141,14 @@ def _free_number() -> tuple[int, socket.socket, Path]:
     for stale in sorted(_left_numbers()):
         with suppress(OSError), _lock(stale):
             _end_stale(stale)
-    for number in range(_MOST_RUNS):
+    for number in range(_MAX_RUNS):
         with suppress(OSError):
             lock = _lock(number)
             folder = _folder(number)
             # Somebody else's, where it is there still.
             folder.mkdir(mode=0o755)
             return number, lock, folder
-    raise RuntimeError(f"{_MOST_RUNS} runs of the tests have a folder in {tempfile.gettempdir()}")
+    raise RuntimeError(f"{_MAX_RUNS} runs of the tests have a folder in {tempfile.gettempdir()}")
 
 
 def _lock(number: int) -> socket.socket:

@@ -37,7 +37,7 @@ _IMPORTED = (
     "hpcdash.backends.slurm.lint",
     "hpcdash.backends.slurm.script",
     "hpcdash.cli.actions",
-    "hpcdash.cli.build",
+    "hpcdash.assembly",
     "hpcdash.cli.commands",
     "hpcdash.cli.dashboard",
     "hpcdash.cli.history",

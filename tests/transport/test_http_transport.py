@@ -24,15 +24,15 @@ from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import FileRange, FileStat, files_query
-from hpcdash.services.logs.file import FILE_READERS
+from hpcdash.services.logs.file import file_readers
 from hpcdash.services.watch.facts import (
-    FACTS_SCRIPT,
     DiskQuery,
     FactsRequest,
-    TailQuery,
     facts_log_positions,
     facts_query,
+    facts_script,
 )
+from hpcdash.services.watch.state import LogTail
 from hpcdash.transport.http import HttpTransport
 from hpcdash.transport.local import LocalTransport
 from tests.support.person import Person
@@ -236,7 +236,7 @@ async def read(transport: HttpTransport, path: str = "/logs/a") -> tuple[bytes, 
 
 async def test_a_log_is_read_like_a_file_and_followed_by_one_request() -> None:
     log = GrowingLog(b"first\n")
-    async with asked(log, log_request=log_request, file_readers=FILE_READERS) as transport:
+    async with asked(log, log_request=log_request, file_readers=file_readers()) as transport:
         assert await read(transport) == (b"first\n", "")
         log.grow(b"second\n")
         while (await read(transport))[0] != b"first\nsecond\n":
@@ -246,7 +246,7 @@ async def test_a_log_is_read_like_a_file_and_followed_by_one_request() -> None:
 
 async def test_reading_a_log_again_is_no_command_to_the_cluster() -> None:
     log = GrowingLog(b"first\n")
-    async with asked(log, log_request=log_request, file_readers=FILE_READERS) as transport:
+    async with asked(log, log_request=log_request, file_readers=file_readers()) as transport:
         budget = CommandBudget(2)
         store = ClusterStore(
             "ray", transport, (load_backend("ray"),), clock=SystemClock(), budget=budget
@@ -262,7 +262,7 @@ async def test_reading_a_log_again_is_no_command_to_the_cluster() -> None:
 
 async def test_a_part_of_a_log_has_the_lines_that_begin_so_and_takes_no_request_more() -> None:
     log = GrowingLog(b"1: a\n2: b\n1: c\n1: not yet who")
-    async with asked(log, log_request=log_request, file_readers=FILE_READERS) as transport:
+    async with asked(log, log_request=log_request, file_readers=file_readers()) as transport:
         assert await read(transport, "/logs/a#1") == (b"a\nc\n", "")
         log.grow(b"le\n2: d\n")
         while (await read(transport, "/logs/a#1"))[0] != b"a\nc\nnot yet whole\n":
@@ -274,7 +274,7 @@ async def test_a_part_of_a_log_has_the_lines_that_begin_so_and_takes_no_request_
 async def test_a_path_that_is_no_log_is_no_file_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     async with asked(
-        GrowingLog(b""), log_request=log_request, file_readers=FILE_READERS
+        GrowingLog(b""), log_request=log_request, file_readers=file_readers()
     ) as transport:
         content, problem = await read(transport, str(tmp_path / "secret"))
     assert (content, problem) == (b"", "there is no such file")
@@ -282,7 +282,7 @@ async def test_a_path_that_is_no_log_is_no_file_of_this_machine(tmp_path: Path) 
 
 async def test_a_log_that_the_server_does_not_know_is_missing() -> None:
     async with asked(
-        answering("500 Oops", b"no file"), log_request=log_request, file_readers=FILE_READERS
+        answering("500 Oops", b"no file"), log_request=log_request, file_readers=file_readers()
     ) as transport:
         assert await read(transport) == (b"", "there is no such file")
 
@@ -292,12 +292,12 @@ async def test_what_watchdogs_ask_of_logs_is_answered_and_no_disk_of_this_machin
 ) -> None:
     (tmp_path / "secret").write_text("secret")
     logs = FactsRequest(
-        files=("/logs/a",), tails=(TailQuery("/logs/a"), TailQuery(str(tmp_path / "secret")))
+        files=("/logs/a",), tails={"/logs/a": LogTail(), str(tmp_path / "secret"): LogTail()}
     )
     disk = FactsRequest(files=("/logs/a",), disks=(DiskQuery(str(tmp_path)),))
     streamed, rest = disk.parted(lambda path: bool(log_request(path)))
     assert (streamed.files, rest.files, rest.disks) == (("/logs/a",), (), disk.disks)
-    readers = {FACTS_SCRIPT: facts_log_positions}
+    readers = {facts_script(): facts_log_positions}
     async with asked(
         GrowingLog(b"loss nan\n"), log_request=log_request, file_readers=readers
     ) as transport:
@@ -313,7 +313,7 @@ async def test_what_watchdogs_ask_of_logs_is_answered_and_no_disk_of_this_machin
 
 async def test_when_a_log_grew_is_known_once_it_was_seen_to_grow() -> None:
     log = GrowingLog(b"1: a\n")
-    async with asked(log, log_request=log_request, file_readers=FILE_READERS) as transport:
+    async with asked(log, log_request=log_request, file_readers=file_readers()) as transport:
 
         async def looks() -> list[FileStat]:
             query = files_query(
@@ -333,7 +333,7 @@ async def test_nothing_of_a_log_stays_after_the_end(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     async with asked(
-        GrowingLog(b"first\n"), log_request=log_request, file_readers=FILE_READERS
+        GrowingLog(b"first\n"), log_request=log_request, file_readers=file_readers()
     ) as transport:
         await read(transport)
         assert len(os.listdir(tmp_path)) == 1
@@ -344,10 +344,10 @@ async def test_copies_of_logs_that_nobody_reads_any_more_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcdash.transport.log_spool._IDLE_SECONDS", 0.5)
-    monkeypatch.setattr("hpcdash.transport.log_spool._MOST_BYTES_TOGETHER", 10)
+    monkeypatch.setattr("hpcdash.transport.log_spool._MAX_BYTES_TOGETHER", 10)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     async with asked(
-        GrowingLog(b"first\n"), log_request=str, file_readers=FILE_READERS
+        GrowingLog(b"first\n"), log_request=str, file_readers=file_readers()
     ) as transport:
         for name in "abcb":
             assert (await read(transport, f"/logs/{name}"))[0] == b"first\n"

@@ -83,6 +83,27 @@ async def test_stderr_is_told_while_the_command_runs(tmp_path: Path) -> None:
     assert (await running).stderr == b"".join(pieces) == b"waiting\ndone\n"
 
 
+async def test_stdout_is_passed_on_while_the_command_runs_and_not_kept(tmp_path: Path) -> None:
+    pieces: list[bytes] = []
+    heard = asyncio.Event()
+    go_on = tmp_path / "go-on"
+    wait = f"echo out; while [ ! -e {go_on} ]; do sleep 0.02; done; head -c 99999 /dev/zero; exit 3"
+
+    def said(piece: bytes) -> None:
+        pieces.append(piece)
+        heard.set()
+
+    running = asyncio.ensure_future(
+        LocalTransport().run(("sh", "-c", wait), on_stdout=said, cap_bytes=10)
+    )
+    await heard.wait()
+    assert b"".join(pieces) == b"out\n"
+    go_on.touch()
+    done = await running
+    assert (done.status, done.stdout, done.truncated) == (3, b"", False)
+    assert b"".join(pieces) == b"out\n" + bytes(99999)
+
+
 async def test_a_group_over_its_limit_is_ended_even_if_it_ignores_term() -> None:
     with pytest.raises(CommandTimedOut) as caught:
         await LocalTransport().run(

@@ -58,6 +58,11 @@ async def test_what_a_command_says_is_told_as_it_comes(
         ("sh", "-c", "cat; echo waiting >&2"), stdin=b"in", on_output=pieces.append
     )
     assert (done.stdout, done.stderr, b"".join(pieces)) == (b"in", b"waiting\n", b"waiting\n")
+    pieces.clear()
+    command = ("sh", "-c", "cat; echo waiting >&2; exit 3")
+    done = await transport.run(command, stdin=b"in\x1e", on_stdout=pieces.append, cap_bytes=9)
+    assert (done.status, done.stderr) == (3, b"waiting\n")
+    assert b"".join(pieces) + done.stdout == b"in\x1e"
 
 
 async def test_a_command_over_its_limit_is_ended_there(

@@ -103,7 +103,7 @@ async def test_what_an_rc_file_prints_is_no_output(
         ("exit 3", "ended (status 3) before it ran sh", "may end or replace the shell"),
         (
             "exec 0<&-",
-            "could not run sh (status 2). It said: /bin/sh: 1: 0: Bad file descriptor",
+            "could not run sh (status 2). It said: /bin/sh: 9: eval: 0: Bad file descriptor",
             "likely cause",
         ),
         (

@@ -187,7 +187,7 @@ def test_a_criterion_that_is_unknown_makes_its_block_not_match_and_is_warned_of(
     assert hop.label == "ann@login.site"
     assert hop.warnings == (
         f"{tmp_path}/config line 3: hpcdash cannot evaluate Match {criterion}: the block is "
-        f"ignored; "
+        "ignored; "
         "left out with it: ProxyJump gate",
     )
     (hop,) = hops(tmp_path, config, "hpc")

@@ -67,7 +67,7 @@ async def transport_to(
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {sshd.host_key_line}\n")
     (folder / "config").write_text(
         f"Host *\n ConnectTimeout {NETWORK_SECONDS}\n IdentityFile {key or sshd.key}\n "
-        f"IdentitiesOnly yes\n"
+        "IdentitiesOnly yes\n"
         f" IdentityAgent none\n{config}"
     )
     transport = SshTransport(

@@ -104,6 +104,11 @@ async def test_what_a_command_says_is_told_as_it_comes(
             ("sh", "-c", "cat; echo waiting >&2"), stdin=b"in", on_output=pieces.append
         )
         assert (done.stdout, done.stderr, b"".join(pieces)) == (b"in", b"waiting\n", b"waiting\n")
+        pieces.clear()
+        command = ("sh", "-c", "cat; echo waiting >&2; exit 3")
+        done = await transport.run(command, stdin=b"in\x1e", on_stdout=pieces.append, cap_bytes=9)
+        assert (done.status, done.stderr) == (3, b"waiting\n")
+        assert b"".join(pieces) + done.stdout == b"in\x1e"
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash", "tcsh", "fish", "zsh"])
@@ -510,7 +515,7 @@ async def test_a_host_that_refuses_again_and_again_is_tried_six_times_and_its_ow
     monkeypatch.setattr(ssh, "FIRST_RETRY_SECONDS", 0.0)
     async with transport_to(own_sshd, user, tmp_path) as transport:
         own_sshd.stop()
-        for _ in range(ssh.MOST_LOGINS):
+        for _ in range(ssh.MAX_LOGINS):
             await raised(ConnectionFailed, transport.connect())
             assert transport.health.retry_at is not None
             assert transport.health.retry_at <= time.time()

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from textual.app import App
 from textual.pilot import Pilot
 
+from hpcdash.assembly import build_replay, cluster_pace
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.cli.build import build_replay, cluster_pace, journal
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.poller import Poller
@@ -25,6 +25,8 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.folders import journal
+from hpcdash.services.submit.launches import Launches
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.overview import JobOverview
 from hpcdash.ui.table_view import TableView
@@ -73,7 +75,7 @@ def answering(
     )
     pace = cluster_pace(ClusterSettings(name, name))
     poller = Poller(store, pace) if ages else Poller(store, pace, monotonic=lambda: 0.0)
-    return ClusterSession(store, poller, Actions(store, journal()), "", UTC)
+    return ClusterSession(store, poller, Actions(store, journal()), Launches(store), "", UTC)
 
 
 async def until(pilot: Pilot[Any], holds: Callable[[], object], what: str = "") -> None:
@@ -119,11 +121,14 @@ async def settled(pilot: Pilot[Any]) -> None:
 
 def has_messages(app: App[Any]) -> bool:
     """Whether a widget has messages to process: what one tells another may take several turns to be
-    drawn.
+    drawn. Of the screens below a dialog too, which shine through.
     """
-    pumps = (app, *app.screen.walk_children(with_self=True))
+    pumps = (
+        app,
+        *(widget for screen in app.screen_stack for widget in screen.walk_children(with_self=True)),
+    )
     # Its callbacks are called once the screen is drawn: a log scrolls to its end so.
-    return bool(app.screen._callbacks) or any(
+    return any(screen._callbacks for screen in app.screen_stack) or any(
         pump._next_callbacks or not pump._message_queue.empty() for pump in pumps
     )
 

@@ -56,10 +56,10 @@ async def test_a_controller_that_is_down_is_told_in_its_own_words_with_the_next_
         await settled(pilot)
         words = banner_of(app)
         assert "slurmctld) does not respond" in words
-        assert "it said: slurm_load_jobs error: Unable to contact slurm controller" in words
+        assert "squeue: slurm_load_jobs error: Unable to contact slurm controller" in words
         assert "→ Running jobs continue;" in words
-        assert "with ctrl+r" in words
-        assert "Nothing known yet. ! shows the error" in screen_text(app)
+        assert "(ctrl+r: now)" in words
+        assert "No data yet. ! error" in screen_text(app)
         await press(pilot, "exclamation_mark")
         assert isinstance(app.screen, TextDialog)
         assert "exit status: 1" in screen_text(app)
@@ -83,9 +83,9 @@ async def test_what_the_last_run_knew_is_shown_with_its_age_while_the_controller
         await until(pilot, lambda: banner_of(app))
         await settled(pilot)
         assert "slurmctld) does not respond" in banner_of(app)
-        assert "what was known 2 h ago is shown" in banner_of(app)
+        assert "showing data from 2 h ago" in banner_of(app)
         assert sum(not row_id.endswith("[]") for row_id in ids_of(app)) == known
-        assert "2 h old, from the last run" in screen_text(app)
+        assert "from the last run, 2 h ago" in screen_text(app)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_an_error_goes_away_by_itself_once_there_is_an_answer(
         await until(pilot, lambda: banner_of(app))
         assert error.message in banner_of(app)
         assert f"→ {error.next_step}" in banner_of(app)
-        assert "what was known 0 s ago is shown" in banner_of(app)
+        assert "showing data from 0 s ago" in banner_of(app)
         assert ids_of(app) == shown
         transport.fails.clear()
         await until(pilot, lambda: not banner_of(app))
@@ -140,7 +140,7 @@ async def test_a_question_that_is_asked_again_is_told_as_such(
     session = answering(transport, ages=True)
     app = HpcdashApp([session])
     async with app.run_test(size=USUAL) as pilot:
-        await until(pilot, lambda: "asked again in " in banner_of(app), "when it is tried again")
+        await until(pilot, lambda: "retrying in " in banner_of(app), "when it is tried again")
         assert "It may only be slow: the next try has 120 s." in banner_of(app)
         answers, run = asyncio.Event(), transport.run
 
@@ -153,7 +153,7 @@ async def test_a_question_that_is_asked_again_is_told_as_such(
         session.poller.poll_now()
         await until(
             pilot,
-            lambda: "it is being asked again, for" in banner_of(app),
+            lambda: "retrying for" in banner_of(app),
             "that it is being asked",
         )
         answers.set()
@@ -170,7 +170,7 @@ async def test_no_line_at_first_then_a_line() -> None:
     async with app.run_test(size=USUAL) as pilot:
         await until(pilot, lambda: banner_of(app))
         assert "did not accept who we are" in banner_of(app)
-        assert "ctrl+r tries again" in banner_of(app)
+        assert "ctrl+r retries" in banner_of(app)
         assert "no connection" in screen_text(app)
         await press(pilot, "2")
         assert "did not accept who we are" in banner_of(app)
@@ -212,7 +212,7 @@ async def test_a_login_that_waits_for_its_person_says_so_with_the_hosts_words() 
         assert "maya@gate: Pushed a login ␛[31mrequest" in banner_of(app)
         assert "approval on your phone" in banner_of(app)
         assert "1 min" in banner_of(app)
-        assert "│ waiting for you │" in screen_text(app)
+        assert "│ waiting for you" in screen_text(app)
         approved.set()
         await until(pilot, lambda: shown_rows(app).row_count and not banner_of(app))
         await until(pilot, lambda: "Pushed a login ␛[31mrequest" in screen_text(app))
@@ -238,7 +238,7 @@ async def test_a_line_that_took_a_person_stays_lost_until_they_ask_for_it() -> N
             "The line to gate was lost.", "Log in again: ctrl+r."
         )
         await until(pilot, lambda: "was lost" in banner_of(app))
-        assert "ctrl+r tries again" in banner_of(app)
+        assert "ctrl+r retries" in banner_of(app)
         assert "line lost" in screen_text(app)
         assert ids_of(app) == shown
         asked = len(transport.argvs)
@@ -301,7 +301,7 @@ async def test_a_job_no_list_knows_is_an_error_of_its_own_view() -> None:
         await settled(pilot)
         await app.main.push("job", job_id="999999")
         await settled(pilot)
-        assert "holds no answer to: squeue -a -h -t all -j 999999" in banner_of(app)
+        assert "has no answer to: squeue -a -h -t all -j 999999" in banner_of(app)
         assert "nothing known of this job" in screen_text(app)
         await press(pilot, "escape")
         assert banner_of(app) == ""

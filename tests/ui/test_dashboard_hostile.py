@@ -64,7 +64,7 @@ async def test_details_filter_error_and_help_show_hostile_words_as_words() -> No
         for row_id in [row_id for row_id in ids_of(app) if row_id.isdigit()][3:6]:
             shown_rows(app).move_to(row_id)
             await press(pilot, "d")
-            await until(pilot, lambda: "asking …" not in screen_text(app))
+            await until(pilot, lambda: "loading …" not in screen_text(app))
             assert hidden_letters(screen_text(app)) == []
             await press(pilot, "escape")
         await press(pilot, "slash", "left_square_bracket", "b", "right_square_bracket", "enter")

@@ -182,7 +182,9 @@ async def test_elapsed_and_left_go_on_between_two_answers_of_the_scheduler(tmp_p
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         (line,) = [
-            line for line in screen_text(app).splitlines() if "train-101" in line and "▸" in line
+            line
+            for line in screen_text(app).splitlines()
+            if "train-101" in line and "▸ running" in line
         ]
         assert "7:10:00   9:48:30" in line
         clock.at += 95

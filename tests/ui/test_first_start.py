@@ -129,7 +129,7 @@ async def test_findings_are_shown_as_text_with_their_next_steps() -> None:
     app, _ = first_start(FOUND)
     async with offered(app) as pilot:
         await pilot.press("enter")
-        await until(pilot, lambda: "enter keep it and open the dashboard" in screen_text(app))
+        await until(pilot, lambda: "enter save and open the dashboard" in screen_text(app))
         shown = screen_text(app)
         assert hidden_letters(shown) == []
         for words in (
@@ -167,7 +167,7 @@ async def test_a_host_that_does_not_work_is_tried_again_and_not_kept_before_it_d
         await until(pilot, lambda: "enter try again" in screen_text(app))
         assert "→ Try it by hand: ssh juno" in screen_text(app)
         await pilot.press("enter")
-        await until(pilot, lambda: "enter keep it" in screen_text(app))
+        await until(pilot, lambda: "enter save" in screen_text(app))
         assert "refused" not in screen_text(app)
         assert app.chosen is None
         await pilot.press("enter")
@@ -183,6 +183,6 @@ def test_a_first_start_looks_as_it_did(scene: str, snap_compare: Any) -> None:
     async def ready(pilot: Pilot[Any]) -> None:
         await until(pilot, lambda: isinstance(app.focused, Input))
         await pilot.press(*keys)
-        await until(pilot, lambda: ("enter keep" if keys else "enter connect") in screen_text(app))
+        await until(pilot, lambda: ("enter save" if keys else "enter connect") in screen_text(app))
 
     assert snap_compare(app, terminal_size=(80, 24), run_before=ready)

@@ -30,7 +30,7 @@ async def test_what_is_typed_in_the_help_leaves_what_has_it_and_enter_runs_it() 
         await press(pilot, "question_mark")
         assert isinstance(app.screen, HelpDialog)
         await type_text(pilot, "queue zz")
-        assert "nothing matches" in screen_text(app)
+        assert "Nothing matches" in screen_text(app)
         await press(pilot, *["backspace"] * 3)
         assert "requeue (asks)" in screen_text(app)
         assert "batch script" not in screen_text(app)
@@ -109,7 +109,7 @@ async def test_the_line_of_keys_begins_with_what_matters_for_the_row(size: tuple
         assert "? help" in str(keys.render())
         assert "/ filter" in str(keys.render())
         if size[0] > 200:
-            assert "ctrl+p palette" in str(keys.render())
+            assert "ctrl+p commands" in str(keys.render())
 
 
 async def test_minus_shows_the_last_view() -> None:

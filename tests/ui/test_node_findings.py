@@ -80,11 +80,7 @@ async def test_the_marked_nodes_are_checked_by_a_job_for_each_kind_once_that_is_
         assert notices(app)[-1] == "not checked: gone is not listed any more. u clears all marks"
 
 
-async def test_without_launches_and_read_only_nothing_is_checked(tmp_path: Path) -> None:
-    app = HpcdashApp([replace(replayed(), launches=None)])
-    async with app.run_test(size=SIZE) as pilot:
-        await press(pilot, "2", "C")
-        assert notices(app)[-1] == "nothing is submitted here"
+async def test_read_only_nothing_is_checked(tmp_path: Path) -> None:
     app = recorded_app(tmp_path, read_only=True)
     async with app.run_test(size=SIZE) as pilot:
         await press(pilot, "3", "C")

@@ -20,6 +20,7 @@ from textual.theme import Theme
 from hpcdash.errors import ConfigError
 from hpcdash.ui.themes import (
     DIM_FACTOR,
+    JOB_STYLES,
     SHAPE_CONTRAST,
     STATE_STYLES,
     TEXT_CONTRAST,
@@ -48,7 +49,7 @@ def line_of(text: str, start: str) -> int:
     )
 
 
-def test_the_shipped_themes_are_a_dark_a_light_a_contrast_a_colour_blind_and_two_more() -> None:
+def test_the_shipped_themes_are_a_dark_a_light_a_contrast_a_colour_blind_and_more() -> None:
     assert {"hpcdash-dark", "hpcdash-light", "hpcdash-contrast", "hpcdash-colorblind"} < set(
         SHIPPED
     )
@@ -86,6 +87,7 @@ TEXTS = (
     *itertools.product(
         (*STATES, *SEVERITIES, "foreground", "primary", "accent", "table-dim"), {*ROWS, *SHEETS}
     ),
+    *itertools.product(JOB_STYLES, ROWS),
     *itertools.product(("text-muted", "secondary", f"foreground {DIM_FACTOR:.0%}"), SHEETS),
     *itertools.product(
         ("text-primary", "text-accent", "text-success", "text-warning", "text-error"), SHEETS
@@ -128,6 +130,7 @@ def test_every_text_of_a_shipped_theme_can_be_read(theme: Theme) -> None:
 def test_every_text_of_a_shipped_theme_can_be_read_with_few_colours(
     theme: Theme, system: ColorSystem
 ) -> None:
+    theme = load_themes(depth="256" if system is ColorSystem.EIGHT_BIT else "16")[theme.name]
     ground = Color.parse(theme.background or "")
     poor = {}
     for name, behind in TEXTS:
@@ -309,3 +312,41 @@ def test_states_keep_their_hues_where_there_are_16_colours() -> None:
         assert shown.style.color
         hues[name] = shown.style.color.downgrade(ColorSystem.STANDARD).number
     assert hues == {"running": 2, "pending": 3, "failed": 9, "cancelled": 7}
+
+
+@for_each("name", ["hpcdash-dark", "hpcdash-light"])
+def test_a_default_theme_is_drawn_as_it_was_chosen_with_256_colours(name: str) -> None:
+    theme = load_themes(depth="256")[name]
+    colors = {
+        key: Color.parse(value)
+        for key, value in {**vars(theme), **theme.variables}.items()
+        if isinstance(value, str) and value.startswith("#") and key != "quiet"
+    }
+    assert len(colors) > 50
+
+    def shift(color: Color) -> int:
+        drawn = color.rich_color.downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
+        return max(abs(one - other) for one, other in zip(color.rgb, drawn, strict=True))
+
+    # Light greys of the ramp are drawn as the next one.
+    other = {
+        key: color.hex
+        for key, color in colors.items()
+        if not key.startswith("job-") and shift(color) > 10
+    }
+    assert other == {}
+
+
+@for_each("theme", SHIPPED.values(), ids=lambda theme: theme.name)
+def test_what_is_dim_stays_dimmer_than_text_with_256_colours(theme: Theme) -> None:
+    ground = Color.parse(theme.background or "")
+    filtered = ReadableColors(ColorSystem.EIGHT_BIT)
+    ratios = []
+    for name in ("quiet", "foreground"):
+        style = Style.from_color(color_of(theme, name, ground).rich_color, ground.rich_color)
+        [shown] = filtered.apply([Segment("■", style)], ground)
+        assert shown.style
+        assert shown.style.color
+        drawn = shown.style.color.downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
+        ratios.append(contrast(Color(*drawn), ground))
+    assert SHAPE_CONTRAST * 0.8 <= ratios[0] < ratios[1]

@@ -133,7 +133,7 @@ async def test_the_hint_is_one_for_the_view_one_is_in() -> None:
         )
 
 
-async def test_what_is_told_stands_below_the_names_of_the_views_and_never_much_of_it() -> None:
+async def test_notifications_stand_above_the_status_and_never_many_of_them() -> None:
     app = dashboard(tour=True)
     async with app.run_test(size=(100, 30), notifications=True) as pilot:
         await settled(pilot)
@@ -149,8 +149,8 @@ async def test_what_is_told_stands_below_the_names_of_the_views_and_never_much_o
             "not submitted: no such account",
             "9 train completed",
         ]
-        # Below the line with the names of the views.
-        assert [toast.region.y for toast in toasts] == [1, 2]
+        # Above the status and the keys.
+        assert [toast.region.bottom for toast in toasts] == [27, 28]
         assert [(toast.region.x >= 60, toast.region.right) for toast in toasts] == [(True, 100)] * 2
 
 

@@ -27,9 +27,9 @@ from hpcdash.web import server as serving
 from hpcdash.web.listening import listen_on_loopback
 from hpcdash.web.server import (
     LINK_SECONDS,
-    MOST_CONNECTIONS,
-    MOST_DASHBOARDS,
-    MOST_MESSAGE_BYTES,
+    MAX_CONNECTIONS,
+    MAX_DASHBOARDS,
+    MAX_MESSAGE_BYTES,
     DashboardServer,
 )
 from tests.support.records import for_each
@@ -441,7 +441,7 @@ async def test_a_message_that_is_too_large_ends_the_dashboard() -> None:
     async with served() as it:
         root = await it.enter()
         (page, process), (_, stays) = await it.dashboard(root), await it.dashboard(root)
-        await page.send_json(["stdin", "x" * MOST_MESSAGE_BYTES])
+        await page.send_json(["stdin", "x" * MAX_MESSAGE_BYTES])
         assert (await page.receive()).type is WSMsgType.CLOSE
         assert page.close_code == WSCloseCode.MESSAGE_TOO_BIG
         await gone(process)
@@ -468,7 +468,7 @@ for number in range(1 << 14):
         writer.write(
             f"GET {root}socket HTTP/1.1\r\nHost: 127.0.0.1:{it.port}\r\nOrigin: {it.origin}\r\n"
             f"Cookie: hpcdash={cookie}\r\nConnection: Upgrade\r\nUpgrade: "
-            f"websocket\r\nSec-WebSocket-Version: 13\r\n"
+            "websocket\r\nSec-WebSocket-Version: 13\r\n"
             "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
         )
         assert b"101" in await reader.readline()
@@ -486,9 +486,9 @@ for number in range(1 << 14):
 async def test_there_is_a_limit_on_dashboards_at_once() -> None:
     async with served() as it:
         root = await it.enter()
-        pages = [(await it.dashboard(root))[0] for _ in range(MOST_DASHBOARDS)]
+        pages = [(await it.dashboard(root))[0] for _ in range(MAX_DASHBOARDS)]
         refused = await it.open(root)
-        assert f"at most {MOST_DASHBOARDS} dashboards".encode() in await refused.receive_bytes()
+        assert f"at most {MAX_DASHBOARDS} dashboards".encode() in await refused.receive_bytes()
         assert (await refused.receive()).type is WSMsgType.CLOSE
         await pages[0].close()
 
@@ -504,7 +504,7 @@ async def test_there_is_a_limit_on_dashboards_at_once() -> None:
 async def test_a_connection_too_many_is_closed_at_once() -> None:
     async with served() as it:
         idle = [
-            await asyncio.open_connection("127.0.0.1", it.port) for _ in range(2 * MOST_CONNECTIONS)
+            await asyncio.open_connection("127.0.0.1", it.port) for _ in range(2 * MAX_CONNECTIONS)
         ]
         assert await idle[-1][0].read() == b""
         idle[0][1].write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -519,7 +519,7 @@ async def test_many_connections_leave_room_again(monkeypatch: pytest.MonkeyPatch
         root = await it.enter()
         page, _ = await it.dashboard(root)
         idle = [
-            await asyncio.open_connection("127.0.0.1", it.port) for _ in range(2 * MOST_CONNECTIONS)
+            await asyncio.open_connection("127.0.0.1", it.port) for _ in range(2 * MAX_CONNECTIONS)
         ]
         for reader, writer in idle:
             assert await reader.read() == b""

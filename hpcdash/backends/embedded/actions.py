@@ -42,7 +42,7 @@ def _require(read: Callable[[str], object], text: str) -> None:
 
 
 def read_outcomes(answer: Answer, *, job_ids: tuple[str, ...]) -> tuple[Outcome, ...]:
-    """How each job fared; the same outcome for all if the whole command failed."""
+    """Return the outcome of each job; the same for all if the whole command failed."""
     reported: dict[str, Outcome] = {}
     for line in answer.stdout.splitlines():
         found = decoded(line)

@@ -1,4 +1,4 @@
-"""What the embedded queue's commands print, read into the schema's columns."""
+"""Parsers of the embedded queue's output, into the schema's columns."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def decoded(raw: bytes) -> dict[str, Any]:
 
 
 def read_object(answer: Answer, made: Callable[[dict[str, Any]], T]) -> T:
-    """What is `made` of the one JSON object of an answer; raises UnreadableOutput where it cannot
-    be.
+    """Return `made` of the one JSON object of an answer; raises UnreadableOutput for anything
+    else.
     """
     require_success(answer)
     if found := decoded(answer.stdout):
@@ -92,7 +92,7 @@ def read_object(answer: Answer, made: Callable[[dict[str, Any]], T]) -> T:
 def read_table(
     schema: pa.Schema, finish: Callable[[dict[str, Any]], None] = lambda columns: None
 ) -> Callable[[Answer], ParsedTable]:
-    """How to read an answer into a schema; `finish` adds what the command does not print."""
+    """Return a parser of answers into a schema; `finish` adds what the command does not print."""
 
     def made(found: dict[str, Any]) -> ParsedTable:
         columns: dict[str, Any] = found.get("columns") or {}

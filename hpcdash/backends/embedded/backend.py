@@ -5,6 +5,7 @@ Runs nothing.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from hpcdash.backends.actions import ALTERABLE, ActionCommand, ActionRequest
 from hpcdash.backends.base import (
+    BATCH_CAPABILITIES,
     ActionsPart,
     Backend,
     Capability,
@@ -47,58 +49,35 @@ from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, Submi
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
+from hpcdash.shell_files import shell_text
 
 if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand, InsideStep
-    from hpcdash.backends.script.cron import CronJob, CronParts
+    from hpcdash.backends.script.cron import CronJob
     from hpcdash.backends.shell import ShellCommand, ShellRequest
+    from hpcdash.domain.scripts import ScriptBlock
 
 # The scheduler whose directives its scripts have.
 SCRIPTS_OF = "slurm"
 _HINTS = {
     "Resources": "the next to start, once enough CPU or GPU slots are free",
     "Priority": "jobs submitted earlier go first",
-    "JobHeldUser": "held; h releases it",
-    "Dependency": "waiting for a job it depends on",
+    "JobHeldUser": "held by its owner, until it is released",
+    "Dependency": "waits for a job it depends on",
     "DependencyNeverSatisfied": "its dependency can no longer be met: cancel or resubmit it",
     "BeginTime": "waiting for its start time",
     "JobArrayTaskLimit": "the array's limit on running tasks is reached",
-    "NonZeroExitCode": "its script ended with an error",
+    "NonZeroExitCode": "exited with an error status",
     "TimeLimit": "ran into its time limit",
     "more than this machine has": "requests more than this machine has and will never start",
 }
 
 
-_CAPABILITIES = frozenset(
-    {
-        Capability.JOBS,
-        Capability.OWNERS,
-        Capability.NODES,
-        Capability.QUEUES,
-        Capability.HISTORY,
-        Capability.DETAIL,
-        Capability.CHAINS,
-        Capability.LOGS,
-        Capability.ERROR_LOGS,
-        Capability.SCRIPT,
-        Capability.CANCEL,
-        Capability.HOLD,
-        Capability.REQUEUE,
-        Capability.SUSPEND,
-        Capability.SIGNAL,
-        Capability.ALTER,
-        Capability.SUBMIT,
-        Capability.FORM,
-        Capability.NODE_CHECKS,
-        Capability.CONNECT,
-        Capability.KEEPS_SCRIPTS,
-        Capability.LIVE_LOGS,
-        Capability.OTHER_LOGS,
-        Capability.LIMITS,
-        Capability.INSIDE,
-        Capability.LIVE_USE,
-    }
-)
+_CAPABILITIES = BATCH_CAPABILITIES | {
+    Capability.KEEPS_SCRIPTS,
+    Capability.LIVE_LOGS,
+    Capability.OTHER_LOGS,
+}
 
 
 def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backend:
@@ -221,15 +200,25 @@ class EmbeddedScripts(typed.ProgramPart, ScriptsPart):
 
         return slurm.explain(line) or pbs.explain(line)
 
+    def blocks(self) -> tuple[ScriptBlock, ...]:
+        from hpcdash.backends.pbs import blocks as pbs
+        from hpcdash.backends.slurm import blocks as slurm
+
+        return (*slurm.script_blocks(), *pbs.script_blocks())
+
     def query(self, job_id: str) -> Query[Script]:
         return Query((*self.argv, "script", typed.job_id(job_id)), _read_script)
 
     history_query = query
 
-    def cron_parts(self, job: CronJob) -> CronParts:
-        from hpcdash.backends.embedded.cron import cron_parts
+    def cron_script(self, job: CronJob) -> str:
+        from hpcdash.backends.slurm.script import cron_script
 
-        return cron_parts(job)
+        # `job.program` is the argv before the queue's commands.
+        python = shlex.quote(job.program[0])
+        program = shlex.join(job.program)
+        queue = f'\npython={python}\nqueue() {{ {program} "$@"; }}\n'
+        return cron_script(job, queue + shell_text("backends/embedded/cron.sh"))
 
 
 class EmbeddedPolicy(typed.ProgramPart, PolicyPart):
@@ -240,7 +229,7 @@ class EmbeddedPolicy(typed.ProgramPart, PolicyPart):
 
 
 def _read_slots(answer: Answer) -> ParsedTable:
-    """What the queue gives all of its jobs together: this machine's slots."""
+    """Read this machine's slots, which all jobs of the queue share."""
     nodes = read_table(schema.NODES)(answer).table.to_pylist()
     rows = [
         {
@@ -354,6 +343,11 @@ class EmbeddedReasons(ReasonsPart):
 
     def hint(self, state: str, reason: str | None) -> str:
         return _HINTS.get(reason or "", "")
+
+    def short(self, row: Mapping[str, Any]) -> str:
+        from hpcdash.backends.slurm.reasons import SlurmReasons
+
+        return SlurmReasons().short(row)
 
     def never_starts(self, state: str, reason: str | None) -> str:
         from hpcdash.backends.slurm.reasons import SlurmReasons

@@ -1,5 +1,5 @@
-"""What is wrong with a script for the embedded queue, which reads #PBS lines where there are no
-#SBATCH lines.
+"""Errors in a script for the embedded queue, which reads #PBS lines where there are no #SBATCH
+lines.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["lint_script", "queue_and_time_options", "refusal_hint", "script_dema
 
 
 def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[LintFinding, ...]:
-    """As hpcdash.backends.script.lint.lint; its options on the command line are sbatch's."""
+    """Find errors, as hpcdash.backends.script.lint.lint; command line options are sbatch's."""
     return (
         pbs.lint_script(script, offers)
         if _is_pbs(script)
@@ -28,7 +28,7 @@ def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tupl
 
 
 def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
-    """What a script asks for, with options `over` its own."""
+    """Return the resources that a script requests, with options `over` its own."""
     return pbs.script_demand(script) if _is_pbs(script) else slurm.script_demand(script, over)
 
 

@@ -21,7 +21,8 @@ from hpcdash.errors import UsageError, excerpt
 
 def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
     found = decoded(answer.stdout)
-    number, ignored = found.get("id"), found.get("ignored")
+    number = found.get("id")
+    ignored = found.get("ignored")
     if number is None or not isinstance(ignored, list):
         # timeout(1), KILL and TERM cut the answer off, not what it was of.
         may_be_done = answer.status in (0, 124, 137, 143)

@@ -22,7 +22,7 @@ def job_id(text: str) -> str:
 
 
 def typed(*arguments: str) -> tuple[str, ...]:
-    """What is shown for a command of the queue's own, whose program nobody would type."""
+    """Return the text shown for a command of the queue, whose program nobody would type."""
     return (shlex.join(("hpcdash", *arguments)),)
 
 

@@ -12,9 +12,22 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import (
+    CUT_OFF,
+    ActionCommand,
+    ActionRequest,
+    Job,
+    Outcome,
+    Verb,
+    message_lines,
+    parse_integer,
+    parse_jobs,
+    parse_signal,
+    require_alterable,
+)
 from hpcdash.backends.base import ActionsPart
 from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
+from hpcdash.backends.pbs.errors import is_answer_lost
 from hpcdash.backends.pbs.values import format_walltime
 from hpcdash.backends.queries import Answer
 from hpcdash.domain.array_tasks import ArrayTasks
@@ -34,16 +47,7 @@ _STOPPED_EARLY = re.compile(
 )
 # qmove says so, and ends well.
 _FAILED_ANYWAY = re.compile(r"Queue type not set")
-# The request may have arrived: the line broke, or nobody answered, once it was sent. 15031 is
-# PBSE_PROTOCOL.
-_MAY_BE_DONE = re.compile(
-    r"[Ee]nd of [Ff]ile|Premature end|[Pp]rotocol error|Communication failure|timed out|Connection "
-    r"reset"
-    r"|Server returned error 15031"
-)
 _NOT_FOUND = (126, 127)
-# timeout(1)'s own status, and a shell's of a command that was killed, interrupted or terminated.
-_CUT_OFF = (124, 130, 137, 143)
 # -1: of a command that lost the server, or of a line to the host that broke.
 _NO_STATUS = 255
 
@@ -55,19 +59,19 @@ class Target(Struct, frozen=True):
 
     job_id: str
     argument: str
-    meant: JobId
+    job: JobId
 
 
 class RefusalHint(Struct, frozen=True):
-    """What is added to PBS's words where they match: why, or what to do instead; `{array}` is the
-    job's array.
+    """Advice that is added to PBS's messages of a pattern: why, or what to do instead; `{array}` is
+    the job's array.
 
     `for_tasks`: only where tasks of an array were asked for. `is_noted`: it was done as far as the
     server goes. `can_force`: as an outcome has it.
     """
 
     pattern: re.Pattern[str]
-    words: str
+    advice: str
     for_tasks: bool = False
     is_noted: bool = False
     can_force: bool = False
@@ -87,8 +91,8 @@ def read_answer(
     """
     reported: dict[str, list[tuple[JobId, str]]] = {}
     general: list[str] = []
-    numbers = {target.meant.number for target in targets}
-    for line in _lines(answer):
+    numbers = {target.job.number for target in targets}
+    for line in message_lines(answer):
         own = line.removeprefix(f"{program}: ")
         found = _parse_line(own) if own != line else None
         if found is not None and found[0].number in numbers:
@@ -96,14 +100,23 @@ def read_answer(
         else:
             general.append(own if own != line else line)
     about = {
-        target: _about(target, reported.get(target.meant.number, ()))
+        target: _about(target, reported.get(target.job.number, ()))
         for target in dict.fromkeys(targets)
     }
     unnamed = len({target.argument for target, messages in about.items() if not messages})
-    rest = _Rest(answer.status, general, bool(reported), unnamed, program, one_connection)
+    message = _general_message(answer, general, program)
+    done, ending = _general_outcome(
+        answer.status,
+        general,
+        is_any_reported=bool(reported),
+        unnamed=1 if one_connection else unnamed,
+    )
+    rest = message if answer.status in _NOT_FOUND else _hinted(message, hints) + ending
     each: dict[str, list[Outcome]] = {}
     for target in targets:
-        one = _outcome(target, about[target], hints) or rest.outcome(target.job_id, hints)
+        one = _outcome(target, about[target], hints) or Outcome(
+            target.job_id, done, "" if done else rest
+        )
         each.setdefault(target.job_id, []).append(one)
     return tuple(map(_together, each.values()))
 
@@ -120,9 +133,9 @@ def _together(parts: Sequence[Outcome]) -> Outcome:
 
 
 def _about(target: Target, reported: Sequence[tuple[JobId, str]]) -> tuple[JobId, str] | None:
-    """What was said of the very job, else of a part of it or of what it is a part of."""
+    """Return the message on the very job, else on a part of it or on what it is a part of."""
     exact = (one for one in reported if str(one[0]) == target.argument)
-    near = (one for one in reported if covers(target.meant, one[0]) or covers(one[0], target.meant))
+    near = (one for one in reported if covers(target.job, one[0]) or covers(one[0], target.job))
     return next(exact, None) or next(near, None)
 
 
@@ -132,61 +145,49 @@ def _outcome(
     if messages is None:
         return None
     job, text = messages
-    requested = _read(target.job_id) or target.meant
+    requested = _read(target.job_id) or target.job
     is_part = job.tasks is not None and job.tasks != requested.tasks
-    hint = _hint_for(text, hints, target.meant)
-    done = None if _MAY_BE_DONE.search(text) or (hint is not None and hint.is_noted) else False
-    reported_text = _hinted(f"{job}: {text}" if is_part else text, hints, target.meant)
+    hint = _hint_for(text, hints, target.job)
+    done = None if is_answer_lost(text) or (hint is not None and hint.is_noted) else False
+    reported_text = _hinted(f"{job}: {text}" if is_part else text, hints, target.job)
     return Outcome(
         target.job_id, done, reported_text, can_force=hint is not None and hint.can_force
     )
 
 
-class _Rest(Struct, frozen=True):
-    """How jobs fared of which nothing was said; `unnamed` arguments stand for them."""
+def _general_message(answer: Answer, general: Sequence[str], program: str) -> str:
+    """Return the message that concerns no job in particular, else one on the status."""
+    if answer.status in _NOT_FOUND:
+        return f"{program}: command not found"
+    patterns = (_FAILED_ANYWAY,) if answer.status == 0 else (_NOT_CONNECTED, _STOPPED_EARLY)
+    best = (line for pattern in patterns for line in general if pattern.search(line))
+    if general:
+        return excerpt(next(best, general[-1]).encode(), 300)
+    if answer.status in (*CUT_OFF, _NO_STATUS):
+        return "it was stopped before it answered"
+    return f"{program} exited with status {answer.status}"
 
-    status: int
-    general: Sequence[str]
-    is_any_reported: bool
-    unnamed: int
-    program: str
-    one_connection: bool
 
-    def outcome(self, job_id: str, hints: Sequence[RefusalHint]) -> Outcome:
-        if self.status in _NOT_FOUND:
-            return Outcome(job_id, False, f"{self.program}: command not found")
-        text = _hinted(self._general_message(), hints)
-        if self.status in _CUT_OFF:
-            return Outcome(job_id, None, text)
-        if self.status == 0:
-            failed = next((line for line in self.general if _FAILED_ANYWAY.search(line)), "")
-            return Outcome(job_id, not failed, failed)
-        unconnected = sum(bool(_NOT_CONNECTED.search(line)) for line in self.general)
-        if unconnected:
-            if self.one_connection or unconnected >= self.unnamed:
-                return Outcome(job_id, False, text)
-            return Outcome(
-                job_id,
-                None,
-                f"{text} (for {unconnected} of {self.unnamed} jobs; PBS does not say which)",
-            )
-        if any(_MAY_BE_DONE.search(line) for line in self.general):
-            return Outcome(job_id, None, text)
-        if self.is_any_reported and not any(_STOPPED_EARLY.search(line) for line in self.general):
-            return Outcome(job_id, True)
-        if self.status == _NO_STATUS and not self.general:
-            return Outcome(job_id, None, text)
-        return Outcome(job_id, False, text)
-
-    def _general_message(self) -> str:
-        """What was said of no job in particular, else the status."""
-        best = next((line for line in self.general if _NOT_CONNECTED.search(line)), "")
-        best = best or next((line for line in self.general if _STOPPED_EARLY.search(line)), "")
-        if best or self.general:
-            return excerpt((best or self.general[-1]).encode(), 300)
-        if self.status in _CUT_OFF or self.status == _NO_STATUS:
-            return "it was stopped before it answered"
-        return f"{self.program} exited with status {self.status}"
+def _general_outcome(
+    status: int, general: Sequence[str], *, is_any_reported: bool, unnamed: int
+) -> tuple[bool | None, str]:
+    """(done, ending of the message) for jobs that no line names; `unnamed` is how many arguments
+    stand for them, or connections.
+    """
+    if status == 0:
+        return not any(map(_FAILED_ANYWAY.search, general)), ""
+    if status in _NOT_FOUND:
+        return False, ""
+    unconnected = sum(bool(_NOT_CONNECTED.search(line)) for line in general)
+    if status not in CUT_OFF and unconnected:
+        if unconnected >= unnamed:
+            return False, ""
+        return None, f" (for {unconnected} of {unnamed} jobs; PBS does not say which)"
+    if status in CUT_OFF or any(map(is_answer_lost, general)):
+        return None, ""
+    if is_any_reported and not any(map(_STOPPED_EARLY.search, general)):
+        return True, ""
+    return (None if status == _NO_STATUS and not general else False), ""
 
 
 def _hint_for(
@@ -204,7 +205,7 @@ def _hinted(text: str, hints: Sequence[RefusalHint], selected: JobId | None = No
     if hint is None:
         return text
     array = "" if selected is None else str(dataclasses.replace(selected, tasks=None))
-    return f"{text} ({hint.words.format(array=array)})"
+    return f"{text} ({hint.advice.format(array=array)})"
 
 
 def _parse_line(text: str) -> tuple[JobId, str] | None:
@@ -225,11 +226,6 @@ def _read(text: str) -> JobId | None:
         return None
 
 
-def _lines(answer: Answer) -> list[str]:
-    text = (answer.stdout + b"\n" + answer.stderr).decode("utf-8", "replace")
-    return [line.strip() for line in text.split("\n") if line.strip()]
-
-
 # No QoS. max_run_subjobs came with OpenPBS 20.
 ALTERABLE_OF = {
     Dialect.OPENPBS: ("time", "queue", "nice", "throttle"),
@@ -237,54 +233,10 @@ ALTERABLE_OF = {
     Dialect.TORQUE: ("time", "queue", "nice", "throttle"),
 }
 # -p of qalter(1B) takes these; more starts sooner, where a nice that is higher waits longer.
-_LEAST_PRIORITY, _MOST_PRIORITY = -1024, 1023
+_MIN_PRIORITY, _MAX_PRIORITY = -1024, 1023
 _LONGEST_SECONDS = 2**31 - 1
-_MOST_TASKS = 4_000_001
-_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_MAX_TASKS = 4_000_001
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(@[A-Za-z0-9][A-Za-z0-9_.:-]*)?")
-
-
-class Alteration(Struct, frozen=True):
-    """qalter's options for any job, the queue to move to ('': none), and qalter's options for a
-    whole array.
-    """
-
-    options: tuple[str, ...] = ()
-    queue: str = ""
-    array_options: tuple[str, ...] = ()
-
-
-def alteration(dialect: Dialect, changes: Mapping[str, str]) -> Alteration:
-    """Reads changes by the names of ALTERABLE; raises UsageError naming the field and what it
-    takes.
-    """
-    alterable = ALTERABLE_OF[dialect]
-    if unknown := [name for name in changes if name not in alterable]:
-        raise UsageError(
-            f"{unknown[0]!r} cannot be changed here", f"You can change: {', '.join(alterable)}."
-        )
-    if not changes:
-        raise UsageError("nothing to change", f"You can change: {', '.join(alterable)}.")
-    options: list[str] = []
-    queue = ""
-    array_options: tuple[str, ...] = ()
-    for name, text in changes.items():
-        value = text.strip()
-        match name:
-            case "time":
-                options += ["-l", f"walltime={_time(value)}"]
-            case "nice":
-                options += ["-p", str(_priority(value))]
-            case "queue":
-                queue = _queue(value)
-            case _:
-                tasks = _throttle(value)
-                array_options = (
-                    ("-t", f"%{tasks}")
-                    if dialect is Dialect.TORQUE
-                    else (f"-Wmax_run_subjobs={tasks}",)
-                )
-    return Alteration(tuple(options), queue, array_options)
 
 
 def _time(value: str) -> str:
@@ -306,11 +258,11 @@ def _time(value: str) -> str:
 
 
 def _priority(value: str) -> int:
-    priority = -_integer("nice", value)
-    if not _LEAST_PRIORITY <= priority <= _MOST_PRIORITY:
+    priority = -parse_integer("nice", value)
+    if not _MIN_PRIORITY <= priority <= _MAX_PRIORITY:
         raise UsageError(
             f"nice: {value} is out of range for PBS",
-            f"{-_MOST_PRIORITY} to {-_LEAST_PRIORITY}; nice is the negated PBS priority.",
+            f"{-_MAX_PRIORITY} to {-_MIN_PRIORITY}; nice is the negated PBS priority.",
         )
     return priority
 
@@ -324,19 +276,13 @@ def _queue(value: str) -> str:
 
 
 def _throttle(value: str) -> int:
-    tasks = _integer("throttle", value)
-    if not 0 < tasks <= _MOST_TASKS:
+    tasks = parse_integer("throttle", value)
+    if not 0 < tasks <= _MAX_TASKS:
         raise UsageError(
             f"throttle: {value!r} is not a number of tasks",
             "PBS cannot remove an array's limit; set it to the number of tasks.",
         )
     return tasks
-
-
-def _integer(field: str, value: str) -> int:
-    if not _INTEGER.fullmatch(value):
-        raise UsageError(f"{field}: {value!r} is not a whole number")
-    return int(value)
 
 
 # PBS's commands open a connection a job, from a port below 1024: about 510 of them, each shut for
@@ -354,44 +300,39 @@ _OLD_QDEL_WAITS = (
 _OLD_QDEL_SECONDS = 60.0
 _LIMIT_SECONDS = 60.0
 _SECONDS_A_JOB = 0.5
-_MOST_EXPANDED = 1000
+_MAX_EXPANDED = 1000
 _SIGNALS = (
-    *(
-        "ABRT",
-        "ALRM",
-        "BUS",
-        "CHLD",
-        "CONT",
-        "FPE",
-        "HUP",
-        "ILL",
-        "INT",
-        "IO",
-        "KILL",
-        "PIPE",
-        "PROF",
-        "PWR",
-        "QUIT",
-    ),
-    *(
-        "SEGV",
-        "STOP",
-        "SYS",
-        "TERM",
-        "TRAP",
-        "TSTP",
-        "TTIN",
-        "TTOU",
-        "URG",
-        "USR1",
-        "USR2",
-        "VTALRM",
-        "WINCH",
-        "XCPU",
-    ),
+    "ABRT",
+    "ALRM",
+    "BUS",
+    "CHLD",
+    "CONT",
+    "FPE",
+    "HUP",
+    "ILL",
+    "INT",
+    "IO",
+    "KILL",
+    "PIPE",
+    "PROF",
+    "PWR",
+    "QUIT",
+    "SEGV",
+    "STOP",
+    "SYS",
+    "TERM",
+    "TRAP",
+    "TSTP",
+    "TTIN",
+    "TTOU",
+    "URG",
+    "USR1",
+    "USR2",
+    "VTALRM",
+    "WINCH",
+    "XCPU",
     "XFSZ",
 )
-_LAST_SIGNAL = 64
 _WORDS = {
     Verb.HOLD: ("qhold",),
     Verb.RELEASE: ("qrls",),
@@ -437,64 +378,62 @@ _MOVE_HINTS = (
     RefusalHint(re.compile("Request invalid for state"), "it has started and cannot change queue"),
 )
 
-Job = tuple[str, JobId]
-
 
 class _Step(Struct, frozen=True):
     """The words of a command up to the ids, what it is for, and what is added to its answer."""
 
-    words: tuple[str, ...]
+    command: tuple[str, ...]
     targets: Sequence[Target]
     hints: tuple[RefusalHint, ...] = ()
 
 
-# -- what is asked
+# -- changes
 
 
-def _signal_word(signal: str, recipient: str) -> str:
-    """USR1 of 'USR1', 'SIGUSR1', 'usr1'; a number as it is."""
-    if recipient:
-        raise UsageError(f"{recipient!r}: PBS can only signal all processes of a job")
-    requested = signal.strip().upper().removeprefix("SIG")
-    if requested in _SIGNALS or (
-        requested.isdecimal() and requested.isascii() and 1 <= int(requested[:6]) <= _LAST_SIGNAL
-    ):
-        return requested
-    raise UsageError(
-        f"{signal!r} is not a signal PBS sends",
-        f"A number up to {_LAST_SIGNAL}, or: {' '.join(_SIGNALS)}.",
-    )
-
-
-def _alter(dialect: Dialect, jobs: Sequence[Job], request: ActionRequest) -> Iterator[_Step]:
-    change = alteration(dialect, request.changes)
-    if change.options or change.queue:
+def _alter(dialect: Dialect, jobs: Sequence[Job], changes: Mapping[str, str]) -> Iterator[_Step]:
+    """Steps for changes by the names of ALTERABLE; raises UsageError naming the field and what it
+    takes.
+    """
+    require_alterable(changes, ALTERABLE_OF[dialect])
+    options: list[str] = []
+    queue = ""
+    array_options: tuple[str, ...] = ()
+    for name, text in changes.items():
+        value = text.strip()
+        match name:
+            case "time":
+                options += ["-l", f"walltime={_time(value)}"]
+            case "nice":
+                options += ["-p", str(_priority(value))]
+            case "queue":
+                queue = _queue(value)
+            case _:
+                tasks = _throttle(value)
+                is_torque = dialect is Dialect.TORQUE
+                array_options = (
+                    ("-t", f"%{tasks}") if is_torque else (f"-Wmax_run_subjobs={tasks}",)
+                )
+    if options:
         targets = _targets(dialect, "qalter", jobs)
-        if change.options:
-            yield _Step(("qalter", *change.options), targets, _ALTER_HINTS)
-        if change.queue:
-            yield _Step(("qmove", change.queue), _targets(dialect, "qmove", jobs), _MOVE_HINTS)
-    if change.array_options:
-        yield _Step(("qalter", *change.array_options), _throttled(dialect, jobs), _ALTER_HINTS)
+        yield _Step(("qalter", *options), targets, _ALTER_HINTS)
+    if queue:
+        yield _Step(("qmove", queue), _targets(dialect, "qmove", jobs), _MOVE_HINTS)
+    if array_options:
+        yield _Step(("qalter", *array_options), _throttled(dialect, jobs), _ALTER_HINTS)
 
 
-# -- ids as PBS's commands take them
+# -- IDs for PBS commands
 
 
-def _read_id(text: str) -> JobId:
-    try:
-        job = pbs_job_id(text)
-    except BadJobId as error:
-        raise UsageError(
-            f"{text!r} is not a job ID: {error.why}\n  {text}\n  {' ' * error.position}^"
-        ) from None
+def _parse_id(text: str) -> JobId:
+    job = pbs_job_id(text)
     if job.component is not None:
         raise UsageError(f"{text!r} is not a PBS job ID", "Write 12, 12[3] or 12[3-5].")
     return dataclasses.replace(job, has_brackets=job.has_brackets or job.tasks is not None)
 
 
 def _targets(dialect: Dialect, program: str, jobs: Sequence[Job]) -> list[Target]:
-    """What stands for each job: itself, or an argument a range of its tasks."""
+    """Return the target of each job: itself, or an argument for each range of its tasks."""
     whole = {job.number for _, job in jobs if job.has_brackets and job.tasks is None}
     targets: list[Target] = []
     for job_id, job in jobs:
@@ -541,16 +480,16 @@ def _single_tasks(targets: Iterable[Target]) -> Iterator[Target]:
     OpenPBS 23.06 never answers a qsig of a range in which no task runs.
     """
     for target in targets:
-        tasks = target.meant.tasks
+        tasks = target.job.tasks
         if tasks is None:
             yield target
             continue
-        if tasks.count > _MOST_EXPANDED:
+        if tasks.count > _MAX_EXPANDED:
             raise UsageError(
-                f"{target.job_id} has {tasks.count} tasks", f"At most {_MOST_EXPANDED} at a time."
+                f"{target.job_id} has {tasks.count} tasks", f"At most {_MAX_EXPANDED} at a time."
             )
         for task in tasks:
-            yield _range_target(target.job_id, target.meant, range(task, task + 1))
+            yield _range_target(target.job_id, target.job, range(task, task + 1))
 
 
 # -- commands
@@ -577,7 +516,7 @@ def _commands(dialect: Dialect, steps: Iterable[_Step]) -> Iterator[ActionComman
 
 
 def _has_one_connection(dialect: Dialect, step: _Step) -> bool:
-    return dialect is Dialect.OPENPBS and step.words[0] == "qdel"
+    return dialect is Dialect.OPENPBS and step.command[0] == "qdel"
 
 
 def _connections(dialect: Dialect, step: _Step, targets: Sequence[Target]) -> int:
@@ -597,12 +536,14 @@ def _portions(dialect: Dialect, step: _Step) -> Iterator[tuple[Target, ...]]:
     for (_, tasks), members in by_argument.items():
         if portion and (arguments >= most or tasks is not None):
             yield tuple(portion)
-            portion, arguments = [], 0
+            portion = []
+            arguments = 0
         portion += members
         arguments += 1
         if tasks is not None:
             yield tuple(portion)
-            portion, arguments = [], 0
+            portion = []
+            arguments = 0
     if portion:
         yield tuple(portion)
 
@@ -610,8 +551,8 @@ def _portions(dialect: Dialect, step: _Step) -> Iterator[tuple[Target, ...]]:
 def _tasks_option(target: Target) -> ArrayTasks | None:
     """The tasks that Torque's -t names, where the argument is their array."""
     return (
-        target.meant.tasks
-        if target.meant.tasks is not None and target.argument != str(target.meant)
+        target.job.tasks
+        if target.job.tasks is not None and target.argument != str(target.job)
         else None
     )
 
@@ -624,7 +565,7 @@ def _command(
     pause_seconds: float,
     is_first: bool,
 ) -> ActionCommand:
-    program, *options = step.words
+    program, *options = step.command
     if tasks := _tasks_option(targets[0]):
         options += ["-t", str(tasks)]
     arguments = _arguments(targets)
@@ -664,29 +605,26 @@ class PbsActions(DialectPart, ActionsPart):
         """Build the commands for the jobs as they are named: PBS itself refuses tasks for which it
         has no verb.
         """
-        jobs = [(job_id, _read_id(job_id)) for job_id in dict.fromkeys(request.job_ids)]
-        if not jobs:
-            raise UsageError("no job is named")
+        jobs = parse_jobs(request.job_ids, _parse_id)
         verb = request.verb
         match verb:
             case Verb.CANCEL:
                 hints = () if request.force else (_LOST_NODE,)
                 force = ("-p",) if self.dialect is Dialect.TORQUE else ("-W", "force")
                 options = force if request.force else ()
-                targets = _targets(self.dialect, "qdel", jobs)
-                return tuple(_commands(self.dialect, [_Step(("qdel", *options), targets, hints)]))
+                steps = [_Step(("qdel", *options), _targets(self.dialect, "qdel", jobs), hints)]
             case Verb.SIGNAL:
-                parts = ("qsig", "-s", _signal_word(request.signal, request.recipient))
-                return tuple(
-                    _commands(
-                        self.dialect,
-                        [_Step(parts, _targets(self.dialect, "qsig", jobs), (_NO_NODE,))],
+                if request.recipient:
+                    raise UsageError(
+                        f"{request.recipient!r}: PBS can only signal all processes of a job"
                     )
-                )
+                parts = ("qsig", "-s", parse_signal(request.signal, _SIGNALS, "PBS"))
+                steps = [_Step(parts, _targets(self.dialect, "qsig", jobs), (_NO_NODE,))]
             case Verb.ALTER:
-                return tuple(_commands(self.dialect, _alter(self.dialect, jobs, request)))
+                steps = list(_alter(self.dialect, jobs, request.changes))
             case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
                 targets = _targets(self.dialect, _WORDS[verb][0], jobs)
-                return tuple(_commands(self.dialect, [_Step(_WORDS[verb], targets, _HINTS[verb])]))
+                steps = [_Step(_WORDS[verb], targets, _HINTS[verb])]
             case _:
                 raise UsageError(f"{verb} is not an action on jobs")
+        return tuple(_commands(self.dialect, steps))

@@ -17,7 +17,8 @@ from msgspec import Struct
 
 from hpcdash.backends.pbs.states import ENDED_LETTERS
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
-from hpcdash.domain.columns import MOST, as_array
+from hpcdash.domain.columns import MOST, as_array, with_columns
+from hpcdash.domain.schema import NO_TEXT
 from hpcdash.domain.states import JobState
 
 # The columns that tell what becomes of an array's tasks.
@@ -31,7 +32,7 @@ _RESOURCES = ("nodes", "cpus", "gpus", "memory_bytes")
 
 
 class _Parent(Struct, frozen=True):
-    """What a parent's record says of its tasks; texts as PBS writes them."""
+    """Record of an array's parent on its tasks; texts as PBS writes them."""
 
     at: int
     id: str
@@ -71,7 +72,8 @@ def spread(jobs: pa.Table, places: pa.Array) -> tuple[pa.Table, pa.Array]:
     ]
     where = {parent.id: places[parent.at].as_py() for parent in parents}
     others = pc.invert(pc.match_substring(as_array(jobs["id"]), "[]"))
-    stored, other_places = jobs.filter(others), places.filter(others).to_pylist()
+    stored = jobs.filter(others)
+    other_places = places.filter(others).to_pylist()
     for at, array_id in enumerate(stored["array_id"].to_pylist()):
         if array_id in where:
             other_places[at] = where[array_id]
@@ -93,7 +95,7 @@ def _parents(jobs: pa.Table) -> list[_Parent]:
 
 
 def _listed(jobs: pa.Table) -> dict[str, Counter[str]]:
-    """How many subjobs in which of PBS's states were listed, by array."""
+    """Count the listed subjobs of each array by PBS's states."""
     is_subjob = pc.is_valid(jobs["_task"])
     subjobs = jobs.filter(is_subjob).select(["array_id", "native_state"])
     found: dict[str, Counter[str]] = {}
@@ -118,7 +120,8 @@ def _task_rows(parent: _Parent, listed: Counter[str]) -> Iterator[_Row]:
         return
     counts = {name: int(count) for name, count in _COUNT.findall(parent.counts)}
     waiting = _tasks(parent.remaining)
-    running, exiting = counts.get("Running", 0), counts.get("Exiting", 0)
+    running = counts.get("Running", 0)
+    exiting = counts.get("Exiting", 0)
     queued = waiting.count if waiting else counts.get("Queued", 0)
     alive = sum(count for letter, count in listed.items() if letter in "RESU")
     many = max(0, running + exiting - alive)
@@ -192,9 +195,7 @@ def _made(jobs: pa.Table, rows: list[_Row]) -> pa.Table:
         fits = pc.less_equal(column, share_of_limit)
         together = pc.if_else(fits, pc.multiply(column, tasks), pa.scalar(None, column.type))
         changed[name] = pc.if_else(run, together, column)
-    return pa.table(
-        [changed.get(name, table[name]) for name in table.schema.names], schema=table.schema
-    )
+    return with_columns(table, changed)
 
 
 _SUBJOB = r"^([0-9]+\[)[0-9]+\]"
@@ -206,7 +207,8 @@ def with_subjob_ends(table: pa.Table) -> tuple[pa.Table, pa.Array]:
     """(qstat's text columns, with what such subjobs are known to have come to as their substate and
     without the exit status of their array; which rows they are).
     """
-    ids, comments = as_array(table["id"]), as_array(table["comment"])
+    ids = as_array(table["id"])
+    comments = as_array(table["comment"])
     is_subjob = pc.match_substring_regex(ids, _SUBJOB)
     has_comment = pc.fill_null(pc.match_substring_regex(comments, _COMMENT), False)
     is_copy = pc.and_(pc.and_(is_subjob, has_comment), pc.is_null(table["exec_host"]))
@@ -219,9 +221,7 @@ def with_subjob_ends(table: pa.Table) -> tuple[pa.Table, pa.Array]:
     # Where others that ended have their records, one without was deleted before it began.
     has_records = pc.is_in(arrays, value_set=arrays.filter(as_array(is_record)))
     ended_well = pc.fill_null(pc.equal(table["Exit_status"], "0"), False)
-    finished = pc.if_else(
-        has_records, _TERMINATED, pc.if_else(ended_well, _FINISHED, pa.scalar(None, pa.string()))
-    )
+    finished = pc.if_else(has_records, _TERMINATED, pc.if_else(ended_well, _FINISHED, NO_TEXT))
     text = pc.replace_substring_regex(comments, _COMMENT, r"\1")
     substates = pc.if_else(
         pc.equal(text, "failed"),
@@ -230,7 +230,6 @@ def with_subjob_ends(table: pa.Table) -> tuple[pa.Table, pa.Array]:
     )
     changed = {
         "substate": pc.if_else(is_copy, substates, table["substate"]),
-        "Exit_status": pc.if_else(is_copy, pa.scalar(None, pa.string()), table["Exit_status"]),
+        "Exit_status": pc.if_else(is_copy, NO_TEXT, table["Exit_status"]),
     }
-    columns = [changed.get(name, table[name]) for name in table.column_names]
-    return pa.table(columns, names=table.column_names), is_copy
+    return with_columns(table, changed), is_copy

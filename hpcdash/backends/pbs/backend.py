@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpcdash.backends.base import (
+    BATCH_CAPABILITIES,
     Backend,
     Capability,
     InsidePart,
@@ -32,36 +33,10 @@ from hpcdash.backends.pbs.request_fields import REQUEST_FIELDS
 
 if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand, InsideStep
-    from hpcdash.backends.script.cron import CronJob, CronParts
+    from hpcdash.backends.script.cron import CronJob
+    from hpcdash.domain.scripts import ScriptBlock
 
-_TORQUE = frozenset(
-    {
-        Capability.JOBS,
-        Capability.OWNERS,
-        Capability.NODES,
-        Capability.QUEUES,
-        Capability.HISTORY,
-        Capability.DETAIL,
-        Capability.CHAINS,
-        Capability.EXPECTED_START,
-        Capability.LOGS,
-        Capability.ERROR_LOGS,
-        Capability.SCRIPT,
-        Capability.CANCEL,
-        Capability.HOLD,
-        Capability.REQUEUE,
-        Capability.SUSPEND,
-        Capability.SIGNAL,
-        Capability.ALTER,
-        Capability.SUBMIT,
-        Capability.FORM,
-        Capability.NODE_CHECKS,
-        Capability.CONNECT,
-        Capability.LIMITS,
-        Capability.INSIDE,
-        Capability.LIVE_USE,
-    }
-)
+_TORQUE = BATCH_CAPABILITIES | {Capability.EXPECTED_START}
 _CAPABILITIES = {
     Dialect.TORQUE: _TORQUE,
     Dialect.PBS_TEXT: _TORQUE | {Capability.RESERVATIONS},
@@ -118,16 +93,21 @@ class _Scripts(ScriptsPart):
 
         return lint
 
+    def blocks(self) -> tuple[ScriptBlock, ...]:
+        from hpcdash.backends.pbs.blocks import script_blocks
+
+        return script_blocks()
+
     def explain(self, line: str) -> str:
         return explain.explain(line)
 
     def submitted_file(self, detail: JobDetail) -> str | None:
         return log_files.submitted_file(detail)
 
-    def cron_parts(self, job: CronJob) -> CronParts:
-        from hpcdash.backends.pbs.cron import cron_parts
+    def cron_script(self, job: CronJob) -> str:
+        from hpcdash.backends.pbs.script import cron_script
 
-        return cron_parts(job)
+        return cron_script(job)
 
 
 class _TorqueScripts(_Scripts):

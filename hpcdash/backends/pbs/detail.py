@@ -15,11 +15,12 @@ from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
 from hpcdash.backends.pbs.log_files import last_files, submit_variable
 from hpcdash.backends.pbs.rules import priority_query
 from hpcdash.backends.pbs.values import duration_seconds, size_bytes
-from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
-from hpcdash.domain.columns import digits
+from hpcdash.backends.queries import Answer, Query
+from hpcdash.domain.columns import digits, with_columns
 from hpcdash.domain.job_ids import parse_task_part
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.errors import NoSuchJob
+from hpcdash.shell_files import shell_text
 
 if TYPE_CHECKING:
     from hpcdash.backends.shell import ShellCommand, ShellRequest
@@ -27,10 +28,15 @@ if TYPE_CHECKING:
 RUNNING_NOTE = "as last sampled by PBS, maybe minutes ago"
 SPREAD_NOTE = "memory is the total over all nodes, divided evenly"
 NOTHING_NOTE = "PBS has not measured it"
+_SHELL_NOTES = (
+    "It is an ssh session on the job's node, not part of the job: the job's limits on memory and "
+    "cores do not hold, and what you leave running goes on after the job's end.",
+    "No GPU is shut off: CUDA_VISIBLE_DEVICES is the job's, where it could be read.",
+)
 
 
 def parse_usage(answer: Answer, *, question: Listing, row: Mapping[str, Any]) -> Usage:
-    """What was used so far, or in all; raises NoSuchJob."""
+    """Parse the use so far, or in all; raises NoSuchJob."""
     native = parse_native(answer, question=question)
     used = {
         key.partition(".")[2]: text
@@ -77,7 +83,7 @@ def parse_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
 
 
 def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
-    """What of a job's environment its row tells."""
+    """Return the variables of a job's environment that its row determines."""
     found = {"PBS_O_WORKDIR": row["work_dir"], "PBS_JOBNAME": row["name"]}
     if row["array_id"] is None:
         found["PBS_JOBID"] = row["id"]
@@ -95,28 +101,21 @@ class PbsDetail(DialectPart, DetailPart):
         parse raises NoSuchJob.
         """
         question = listing(self.dialect, Want.WHOLE, job_ids=(job_id,))
-        return Query(
-            question.argv,
-            partial(parse_native, question=question),
-            command=question.command,
-            cap_bytes=TEXT_BYTES,
-        )
+        return question.query(partial(parse_native, question=question))
 
     def join(self, job: pa.Table, native: Mapping[str, str]) -> JobDetail:
         """The row with the files its output is in once it has ended, and the folder it was
         submitted from; where both go into one file, both are that. Of tasks that wait the files
         keep ^array_index^ for the task's number.
         """
-        row = job
-        out, err = last_files(row.to_pylist()[0], native, self.dialect)
-        work_dir = row["work_dir"][0].as_py() or submit_variable(native, "PBS_O_WORKDIR") or None
-        for column, text in (("stdout_path", out), ("stderr_path", err), ("work_dir", work_dir)):
-            if text:
-                position = row.schema.get_field_index(column)
-                row = row.set_column(
-                    position, row.schema.field(position), pa.array([text], pa.string())
-                )
-        return JobDetail(row, native)
+        stdout, stderr = last_files(job.to_pylist()[0], native, self.dialect)
+        texts = {
+            "stdout_path": stdout,
+            "stderr_path": stderr,
+            "work_dir": job["work_dir"][0].as_py() or submit_variable(native, "PBS_O_WORKDIR"),
+        }
+        known = {name: pa.array([text], pa.string()) for name, text in texts.items() if text}
+        return JobDetail(with_columns(job, known), native)
 
     def usage(self, row: Mapping[str, Any]) -> Query[Usage] | None:
         """None for one that did not start, for several tasks, and where nothing is measured."""
@@ -125,12 +124,7 @@ class PbsDetail(DialectPart, DetailPart):
         if row["started_at"] is None or (row["_tasks"] or 1) > 1:
             return None
         question = listing(self.dialect, Want.WHOLE, job_ids=(str(row["id"]),))
-        return Query(
-            question.argv,
-            partial(parse_usage, question=question, row=row),
-            command=question.command,
-            cap_bytes=TEXT_BYTES,
-        )
+        return question.query(partial(parse_usage, question=question, row=row))
 
     def requeue_refusal(self, native: Mapping[str, str]) -> str:
         return "it was submitted with -r n" if native.get("Rerunable") == "False" else ""
@@ -147,6 +141,11 @@ class PbsDetail(DialectPart, DetailPart):
         return priority_query(self.dialect, job_id)
 
     def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand | None:
-        from hpcdash.backends.pbs.shell import shell_command
+        from hpcdash.backends.shell import ShellCommand, in_job
 
-        return shell_command(row, request)
+        if not request.node:
+            return None
+        script = shell_text("backends/adopt.sh", "backends/pbs/shell.sh")
+        inside = in_job(str(row["work_dir"] or ""), request)
+        argv = ("sh", "-c", script, "sh", str(row["id"]), *inside)
+        return ShellCommand(argv, request.node, _SHELL_NOTES)

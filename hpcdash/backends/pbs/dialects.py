@@ -1,6 +1,4 @@
-"""How PBS's commands are called, and the kinds of PBS, told apart by what they say of
-themselves.
-"""
+"""Command lines of PBS, and its dialects, which are detected by the version that each reports."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ _LAST_TORQUE = 7
 
 
 class Dialect(StrEnum):
-    """Which commands and formats a cluster has; a probe finds it out once."""
+    """Commands and formats of a cluster; a probe detects them once."""
 
     # OpenPBS and PBS Professional from 18 on: `qstat -f -F dsv -D DELIMITER`, a line a job.
     OPENPBS = "openpbs"

@@ -8,143 +8,133 @@ from __future__ import annotations
 
 import re
 
-from msgspec import Struct
-
-from hpcdash.backends.queries import Answer
+from hpcdash.backends.queries import FAILED, Answer, Failure, failed, missing, own_message
 from hpcdash.errors import (
     AccountingUnavailable,
     CommandError,
-    CommandMissing,
     CommandTimedOut,
     ControllerDown,
     NoConfiguration,
     NoSuchJob,
     SchedulerRefused,
-    UnreadableOutput,
-    excerpt,
     program_name,
 )
 
-_MISSING_STATUS = 127
 # What timeout(1) exits with when it had to end the command.
 _TIMED_OUT_STATUS = 124
-_SHOWN_BYTES = 400
 _LIST_HEADS = (b"Job Id: ", b"Queue: ", b"Server: ", b"Name=", b"<Data>", b"<?xml")
 _NO_HISTORY_WORDS = b"not configured to maintain job history"
+# The connection broke, or nobody answered, once the request was sent. 15031 is PBSE_PROTOCOL.
+_LOST_ANSWER = re.compile(
+    r"end of file|premature end|protocol error|communication failure|timed out|connection reset|"
+    r"broken pipe|server returned error 15031",
+    re.IGNORECASE,
+)
 
-
-class _Kind(Struct, frozen=True):
-    """A way to fail; `{name}` in its texts is the command's name."""
-
-    error: type[CommandError]
-    message: str
-    next_step: str
-
-
-_NO_HISTORY = _Kind(
+_NO_HISTORY = Failure(
     AccountingUnavailable,
     "this PBS server keeps no history of jobs (job_history_enable is off)",
     "Exits are known only if hpcdash saw them, or from the output. Administrators can turn the "
     "history on.",
 )
-_ENDED = _Kind(
+_ENDED = Failure(
     NoSuchJob, "this job has ended", "Finished jobs: `hpcdash history`, or key 4 in the app."
 )
-_UNKNOWN_JOB = _Kind(
+_UNKNOWN_JOB = Failure(
     NoSuchJob,
     "PBS no longer knows this job",
     "Finished jobs: `hpcdash history`, or key 4 in the app.",
 )
-_DOWN = _Kind(
+_DOWN = Failure(
     ControllerDown,
     "the PBS server does not respond",
     "Running jobs continue; `qstat -B` shows when it is back.",
 )
-_UNAUTHORIZED = _Kind(
+_UNAUTHORIZED = Failure(
     SchedulerRefused,
     "PBS denied permission",
     "It may be another user's job, a restricted queue, or an operator's action (suspend, resume, "
     "requeue).",
 )
-_BAD_STATE = _Kind(
+_BAD_STATE = Failure(
     SchedulerRefused,
     "PBS cannot do this in the job's current state",
     "Check its state: it may have started or ended meanwhile.",
 )
-_NO_QUEUE = _Kind(SchedulerRefused, "no such queue", "`hpcdash queues` lists the queues.")
-_CLOSED_QUEUE = _Kind(
+_NO_QUEUE = Failure(SchedulerRefused, "no such queue", "`hpcdash queues` lists the queues.")
+_CLOSED_QUEUE = Failure(
     SchedulerRefused,
     "this queue is not accepting jobs",
     "`hpcdash queues` shows which do; or wait until it is enabled.",
 )
-_RESOURCE_LIMITS = _Kind(
+_RESOURCE_LIMITS = Failure(
     SchedulerRefused,
     "the request exceeds the limits of the queue or the server",
     "`qstat -Qf QUEUE` shows the limits (resources_max, resources_min): request less, or use "
     "another queue.",
 )
-_COUNT_LIMIT = _Kind(
+_COUNT_LIMIT = Failure(
     SchedulerRefused,
     "you have reached your limit in this queue or on this server",
     "Wait until some of your jobs end; `qstat -Qf QUEUE` shows the limits.",
 )
-_INVALID = _Kind(
+_INVALID = Failure(
     SchedulerRefused,
     "PBS cannot do this for these jobs",
     "Single array tasks cannot be held, released or changed; use the whole array.",
 )
-_AUTHENTICATION = _Kind(
+_AUTHENTICATION = Failure(
     ControllerDown,
     "this login node cannot authenticate you to the PBS server",
     "This is a site problem: send the message to the administrators (pbs_iff, munge or trqauthd).",
 )
-_BAD_HOST = _Kind(
+_BAD_HOST = Failure(
     ControllerDown,
     "the PBS server does not accept commands from this machine",
     "Log in to a submit host, or ask the site's administrators.",
 )
-_BUSY = _Kind(
+_BUSY = Failure(
     ControllerDown,
     "the PBS server has no free connections",
     "hpcdash retries by itself; running jobs continue.",
 )
-_NO_SERVER = _Kind(
+_NO_SERVER = Failure(
     ControllerDown,
     "{name} cannot resolve the configured PBS server",
     "Check PBS_SERVER in /etc/pbs.conf, or the module or profile that sets it. `hpcdash doctor` "
     "shows more.",
 )
-_NO_CONFIGURATION = _Kind(
+_NO_CONFIGURATION = Failure(
     NoConfiguration,
     "{name} found no PBS configuration",
     "Set PBS_CONF_FILE on the login node (often done by a module or a login profile), then try "
     "again.",
 )
-_BAD_OPTION = _Kind(
+_BAD_OPTION = Failure(
     SchedulerRefused,
     "{name} rejected an option or its value",
     "See its message above; `man {name}` explains it.",
 )
-_NO_RESOURCE = _Kind(
+_NO_RESOURCE = Failure(
     SchedulerRefused,
     "no such resource on this PBS",
     "See its message; sites define their own names (gpus, ngpus).",
 )
-_BAD_VALUE = _Kind(
+_BAD_VALUE = Failure(
     SchedulerRefused, "PBS cannot parse a value", "See its message; `man pbs_resources` helps."
 )
-_NO_NODE = _Kind(SchedulerRefused, "no such node", "`hpcdash nodes` lists the nodes.")
-_NO_SIGNAL = _Kind(
+_NO_NODE = Failure(SchedulerRefused, "no such node", "`hpcdash nodes` lists the nodes.")
+_NO_SIGNAL = Failure(
     SchedulerRefused, "no such signal on PBS", "TERM, USR1, … or a number; `kill -l` lists them."
 )
-_WINDOWS_LINES = _Kind(
+_WINDOWS_LINES = Failure(
     SchedulerRefused,
     "the script has Windows line endings (CRLF)",
     "`sed -i 's/\\r$//' SCRIPT` fixes them.",
 )
 # Tried in this order: the first whose words are there tells. One failure often says several of
 # them.
-_BY_WORDS: tuple[tuple[str, _Kind], ...] = (
+_BY_WORDS: tuple[tuple[str, Failure], ...] = (
     (
         r"Unknown (Array )?Job Id|Unknown Array ID|Unknown Job\b|unknown job id|Job not found"
         r"|[Ii]llegally formed job identifier|Job id .* not valid",
@@ -235,81 +225,44 @@ def has_no_history(answer: Answer) -> bool:
 
 
 def no_history(answer: Answer, command: tuple[str, ...]) -> CommandError:
-    """The error of an answer for which says_no_history, whatever else it says."""
-    return _error(_NO_HISTORY, answer, command, excerpt(answer.stderr))
+    """Return the error of an answer for which `has_no_history`, whatever its other messages."""
+    return failed(_NO_HISTORY, answer, command)
 
 
 def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
-    """The error a failed answer stands for; `command` is what a person would call it, where a
-    script ran it.
+    """Return the error of a failed answer; `command` is what failed, where argv is a script around
+    it.
     """
     argv = command or answer.argv
-    text = excerpt(answer.stderr) or excerpt(answer.stdout[:_SHOWN_BYTES])
+    if error := missing(answer, argv, "PBS"):
+        return error
     # A list that was cut is no message: anybody may have written what a job's attributes say.
-    reported = "" if not answer.stderr.strip() and _is_list(answer.stdout) else text
-    name = program_name(argv)
-    if answer.status == _MISSING_STATUS:
-        return CommandMissing(
-            f"{name} is not on the PATH here",
-            'If PBS lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` '
-            "searches for it.",
-            argv=argv,
-            status=answer.status,
-            words=text,
-        )
+    is_list = not answer.stderr.strip() and answer.stdout.lstrip().startswith(_LIST_HEADS)
+    reported = "" if is_list else own_message(answer)
     if answer.status == _TIMED_OUT_STATUS and not reported:
         return CommandTimedOut(
-            f"{name} got no answer from the PBS server",
+            f"{program_name(argv)} got no answer from the PBS server",
             "It may be hung or busy; running jobs continue.",
             argv=argv,
             status=answer.status,
         )
     kind = next(
         (kind for pattern, kind in _BY_WORDS if re.search(pattern, reported)),
-        _BY_STATUS.get(answer.status),
+        _BY_STATUS.get(answer.status, FAILED),
     )
-    if kind is None and answer.status == _NO_CONNECTION_STATUS and not reported:
+    if kind is FAILED and answer.status == _NO_CONNECTION_STATUS and not reported:
         kind = _DOWN
-    if kind is None:
-        kind = _Kind(
-            SchedulerRefused, "{name} failed", "See its message; `man {name}` explains it."
-        )
-    return _error(kind, answer, argv, text)
-
-
-def _error(kind: _Kind, answer: Answer, argv: tuple[str, ...], text: str) -> CommandError:
-    name = program_name(argv)
-    return kind.error(
-        kind.message.replace("{name}", name),
-        kind.next_step.replace("{name}", name),
-        argv=argv,
-        status=answer.status,
-        words=text,
-    )
-
-
-def _is_list(stdout: bytes) -> bool:
-    return stdout.lstrip().startswith(_LIST_HEADS)
+    return failed(kind, answer, argv)
 
 
 def require_success(answer: Answer, command: tuple[str, ...] = ()) -> None:
-    """Raises the error of an answer that ended badly; one that was cut at our output cap has
-    printed what it has.
+    """Raise the error of an answer that ended badly; one that was cut at our output cap has printed
+    what it has.
     """
     if answer.status != 0 and not answer.truncated:
         raise failure(answer, command)
 
 
-def unreadable(answer: Answer, what: str, command: tuple[str, ...] = ()) -> UnreadableOutput:
-    """The error of an answer that ended well but is not in the format asked for; `what`: jobs,
-    nodes …
-    """
-    argv = command or answer.argv
-    name = program_name(argv)
-    return UnreadableOutput(
-        f"{name} printed something that is not a list of {what}",
-        f"Is {name} a wrapper or an alias here? `hpcdash doctor` shows its path and version.",
-        argv=argv,
-        status=answer.status,
-        words=excerpt(answer.stdout[:_SHOWN_BYTES]) or excerpt(answer.stderr),
-    )
+def is_answer_lost(message: str) -> bool:
+    """Whether a command's message leaves open if the server did what was requested."""
+    return _LOST_ANSWER.search(message) is not None

@@ -1,11 +1,9 @@
-"""What #PBS lines ask for, in a few words each: `2 chunks of 4 CPUs; time limit 2 h`."""
+"""Explanations of #PBS lines, in a few words each: `2 chunks of 4 CPUs; time limit 2 h`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 
-from hpcdash.backends.options import Option
 from hpcdash.backends.pbs.options import (
     MAGIC,
     attributes,
@@ -14,18 +12,20 @@ from hpcdash.backends.pbs.options import (
     resources,
     split_list,
 )
-from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.units import format_span, parse_duration
+from hpcdash.backends.script.explain import (
+    DEPENDENCIES,
+    Formatter,
+    array,
+    counted,
+    explain_option,
+    fill,
+    jobs,
+    one_of,
+    span,
+)
 
-Formatter = Callable[[str], str]
-_CLOCK = re.compile(r"[0-9]+(:[0-9]+){0,3}")
+_CLOCK = re.compile(r"(?=.{1,20}$)[0-9]+(:[0-9]+){0,3}")
 _SIZE = re.compile(r"([0-9]+)([kmgtp]?)([bw]?)", re.IGNORECASE)
-_DEPENDENCY_WORDS = {
-    "after": "{} began",
-    "afterok": "{} succeeded",
-    "afternotok": "{} failed",
-    "afterany": "{} ended",
-}
 # What others wait for.
 _AWAITED = {"before": "start", "beforeok": "good end", "beforenotok": "failure", "beforeany": "end"}
 _MAIL_WORDS = {
@@ -71,37 +71,16 @@ _TIMES = {
 
 
 def explain(line: str) -> str:
-    """What one #PBS line asks for; '' for any other line and one that says nothing.
+    """Explain the request of one #PBS line; '' for any other line and an empty request.
 
     The values are hostile still.
     """
     text = line.lstrip(" \t")
     if not text.startswith(MAGIC):
         return ""
-    parts = (_quote(one) for one in read_directive(text[len(MAGIC) :].rstrip("\\\r\n")).given)
+    given = read_directive(text[len(MAGIC) :].rstrip("\\\r\n")).given
+    parts = (explain_option(option, _WORDS, "PBS") for option in given)
     return "; ".join(part for part in parts if part)
-
-
-def _fill(template: str) -> Formatter:
-    return lambda value: template.replace("{}", value)
-
-
-def _one_of(known: Mapping[str, str], template: str) -> Formatter:
-    return lambda value: known.get(value.lower(), template.replace("{}", value))
-
-
-def _counted(amount: str, one: str, many: str) -> str:
-    return f"{amount} {one if amount == '1' else many}"
-
-
-def _duration(value: str) -> str:
-    """`2:00:00` as `2 h`; a bare number counts seconds. What is no time stays as it is."""
-    if not _CLOCK.fullmatch(value) or len(value) > 20:
-        return value
-    try:
-        return format_span(parse_duration(value) or 0, exact=True)
-    except ValueError:
-        return value
 
 
 def _size(value: str) -> str:
@@ -115,7 +94,7 @@ def _size(value: str) -> str:
 
 def _resource(name: str, amount: str) -> str:
     if name in _COUNTED:
-        return _counted(amount, *_COUNTED[name])
+        return counted(*_COUNTED[name])(amount)
     if name in _SIZED:
         return f"{_size(amount)} {_SIZED[name]}"
     return f"{name} {amount}" if amount else name
@@ -126,7 +105,7 @@ def _chunks(value: str, one: str, many: str) -> str:
     spoken = []
     for count, pairs in chunks(value):
         held = ", ".join(_resource(name, amount) for name, amount in pairs)
-        spoken.append(_counted(count or "1", one, many) + (f" of {held}" if held else ""))
+        spoken.append(counted(one, many)(count or "1") + (f" of {held}" if held else ""))
     return " and ".join(spoken)
 
 
@@ -147,7 +126,7 @@ def _requested(name: str, amount: str) -> str:
             for word in amount.split(":")
         )
     if name in _TIMES:
-        return _TIMES[name].replace("{}", _duration(amount))
+        return _TIMES[name].replace("{}", span(amount, _CLOCK))
     return _resource(name, amount)
 
 
@@ -166,17 +145,6 @@ def _mail(value: str) -> str:
     if "n" in value:
         return "no mail"
     return "mail when " + " or ".join(_MAIL_WORDS.get(letter, letter) for letter in value)
-
-
-def _array(value: str) -> str:
-    indices, percent, throttle = value.partition("%")
-    try:
-        text = f"array of {_counted(str(parse_tasks(indices).count), 'task', 'tasks')}"
-    except ValueError:
-        text = f"array {indices}"
-    if not percent or throttle == "0":
-        return text
-    return f"{text}, one at a time" if throttle == "1" else f"{text}, {throttle} at a time"
 
 
 def _attributes(value: str) -> str:
@@ -202,7 +170,7 @@ def _depend(value: str) -> str:
         if kind.removesuffix("array") not in _AWAITED
     ]
     awaited = [
-        f"{_jobs(ids)} {'wait' if ':' in ids else 'waits'} for its "
+        f"{jobs(ids.split(':'))} {'wait' if ':' in ids else 'waits'} for its "
         f"{_AWAITED[kind.removesuffix('array')]}"
         for kind, _, ids in conditions
         if kind.removesuffix("array") in _AWAITED
@@ -214,15 +182,13 @@ def _depend(value: str) -> str:
 
 def _condition(kind: str, ids: str) -> str:
     if kind == "on":
-        return f"after {_counted(ids, 'job', 'jobs')} said so"
-    template = _DEPENDENCY_WORDS.get(kind.removesuffix("array"))
+        return f"after {counted('job', 'jobs')(ids)} said so"
+    template = DEPENDENCIES.get(kind.removesuffix("array"))
     return (
-        f"after {template.replace('{}', _jobs(ids))}" if template and ids else f"after {kind}:{ids}"
+        f"after {template.replace('{}', jobs(ids.split(':')))}"
+        if template and ids
+        else f"after {kind}:{ids}"
     )
-
-
-def _jobs(ids: str) -> str:
-    return f"{'jobs' if ':' in ids else 'job'} {', '.join(ids.split(':'))}"
 
 
 def _variables(value: str) -> str:
@@ -231,71 +197,61 @@ def _variables(value: str) -> str:
 
 
 _ATTRIBUTES: dict[str, Formatter] = {
-    "block": _one_of(
+    "block": one_of(
         {"true": "qsub waits for its end", "false": "qsub does not wait for its end"}, "block {}"
     ),
     "depend": _depend,
-    "group_list": _fill("runs as group {}"),
-    "interactive": _one_of({"true": "runs in your terminal"}, "interactive {}"),
-    "max_run_subjobs": _fill("{} tasks at a time"),
-    "run_count": _fill("counts as run {} times"),
-    "sandbox": _one_of(
+    "group_list": fill("runs as group {}"),
+    "interactive": one_of({"true": "runs in your terminal"}, "interactive {}"),
+    "max_run_subjobs": fill("{} tasks at a time"),
+    "run_count": fill("counts as run {} times"),
+    "sandbox": one_of(
         {"private": "runs in a folder of its own", "home": "runs in the home folder"}, "sandbox {}"
     ),
-    "stagein": _fill("files copied in before it begins: {}"),
-    "stageout": _fill("files copied out when it ended: {}"),
-    "umask": _fill("files made with umask {}"),
+    "stagein": fill("files copied in before it begins: {}"),
+    "stageout": fill("files copied out when it ended: {}"),
+    "umask": fill("files made with umask {}"),
 }
 _WORDS: dict[str, Formatter] = {
-    "a": _fill("starts no earlier than {}"),
-    "A": _fill("charged to account {}"),
-    "b": _fill("qsub tries for {} s"),
-    "c": _fill("checkpoints: {}"),
-    "C": _fill("directives begin with {}"),
-    "d": _fill("runs in {}"),
-    "D": _fill("root folder {}"),
-    "e": _fill("stderr to {}"),
-    "f": _fill("qsub leaves no process behind"),
-    "F": _fill("arguments of the script: {}"),
-    "h": _fill("submitted held"),
-    "I": _fill("runs in your terminal"),
-    "j": _one_of(
+    "a": fill("starts no earlier than {}"),
+    "A": fill("charged to account {}"),
+    "b": fill("qsub tries for {} s"),
+    "c": fill("checkpoints: {}"),
+    "C": fill("directives begin with {}"),
+    "d": fill("runs in {}"),
+    "D": fill("root folder {}"),
+    "e": fill("stderr to {}"),
+    "f": fill("qsub leaves no process behind"),
+    "F": fill("arguments of the script: {}"),
+    "h": fill("submitted held"),
+    "I": fill("runs in your terminal"),
+    "j": one_of(
         {"oe": "stderr goes into stdout's file", "eo": "stdout goes into stderr's file"}, "joins {}"
     ),
-    "J": _array,
+    "J": array,
     "k": _keep,
-    "K": _fill("killed after {} s"),
+    "K": fill("killed after {} s"),
     "l": _resources,
-    "L": _fill("resources {}"),
+    "L": fill("resources {}"),
     "m": _mail,
-    "M": _fill("mail to {}"),
-    "n": _fill("nodes shared with no other job"),
-    "N": _fill("called {}"),
-    "o": _fill("stdout to {}"),
-    "p": _fill("priority {}"),
-    "P": _fill("project {}"),
-    "q": _fill("queue {}"),
-    "r": _one_of({"y": "may be run again", "n": "never run again"}, "run again: {}"),
-    "R": _fill("removes its output if it succeeds: {}"),
-    "S": _fill("run by {}"),
-    "t": _array,
-    "T": _fill("prologue {}"),
-    "u": _fill("runs as user {}"),
+    "M": fill("mail to {}"),
+    "n": fill("nodes shared with no other job"),
+    "N": fill("called {}"),
+    "o": fill("stdout to {}"),
+    "p": fill("priority {}"),
+    "P": fill("project {}"),
+    "q": fill("queue {}"),
+    "r": one_of({"y": "may be run again", "n": "never run again"}, "run again: {}"),
+    "R": fill("removes its output if it succeeds: {}"),
+    "S": fill("run by {}"),
+    "t": array,
+    "T": fill("prologue {}"),
+    "u": fill("runs as user {}"),
     "v": _variables,
-    "V": _fill("passes your environment"),
-    "w": _fill("runs in {}"),
+    "V": fill("passes your environment"),
+    "w": fill("runs in {}"),
     "W": _attributes,
-    "x": _fill("runs a command"),
-    "X": _fill("forwards X11"),
-    "z": _fill("qsub prints no job ID"),
+    "x": fill("runs a command"),
+    "X": fill("forwards X11"),
+    "z": fill("qsub prints no job ID"),
 }
-
-
-def _quote(one: Option) -> str:
-    if one.problem:
-        return (
-            f"unknown to PBS: {one.written}"
-            if one.problem == "unknown"
-            else f"{one.written} is {one.problem}"
-        )
-    return _WORDS[one.name](one.value or "").rstrip()

@@ -1,5 +1,5 @@
-"""What ended: `qstat -x` where the server keeps a history; with Torque what it has not forgotten
-yet.
+"""Ended jobs: `qstat -x` where the server keeps a history; with Torque those that it has not
+forgotten yet.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from hpcdash.backends.base import HistoryPart, HistoryScope
 from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
 from hpcdash.backends.pbs.errors import has_no_history, no_history, require_success
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs, read_runs
-from hpcdash.backends.pbs.listing import Listing, Want, count_commands, listing, read_whole
-from hpcdash.backends.pbs.records import Form, read_attributes
+from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
+from hpcdash.backends.pbs.records import Form, read_attributes, record_form
 from hpcdash.backends.pbs.values import duration_seconds
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
-from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.columns import digits
 from hpcdash.domain.units import DAY
 from hpcdash.errors import NoSuchJob
+from hpcdash.shell_files import shell_text
 
-HISTORY_LIMIT_SECONDS = 60.0
 # Source: SVR_JOBHIST_DEFAULT of OpenPBS.
 _USUAL_HISTORY_SECONDS = 14 * DAY
 _NO_HISTORY = (
@@ -36,18 +35,16 @@ _NO_HISTORY_OF_TORQUE = (
 RUNS_LIMIT_SECONDS = 180.0
 
 
-def parse_history(
-    answer: Answer, *, question: Listing, dialect: Dialect, since_seconds: int
-) -> ParsedTable:
+def parse_history(answer: Answer, *, question: Listing, since_seconds: int) -> ParsedTable:
     """Rows of domain.schema.JOBS, newest end first; those asked for by id whether they ended or
     not.
     """
     _require_history(answer, question)
-    parsed, clock_epoch_seconds = read_jobs(answer, question, dialect)
+    parsed, clock_epoch_seconds = read_jobs(answer, question)
     table = parsed.table
     if not question.job_ids:
         table = table.filter(is_ended(table))
-        if dialect is Dialect.TORQUE:
+        if question.dialect is Dialect.TORQUE:
             # PBS itself was asked for what went into its history since then, which may be later
             # than the end.
             table = table.filter(
@@ -55,14 +52,6 @@ def parse_history(
             )
     order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
     return ParsedTable(table.take(order).combine_chunks(), parsed.rejected)
-
-
-# Each ended task of an array is a job of its own (-T).
-_NEWLY_ENDED = """
-since=$(($(date +%s) - $1)) || exit
-when=$(date -d "@$since" +%Y%m%d%H%M.%S) || exit
-exec qselect -x -T -s FX -u "${2:-$(id -un)}" "-tm.ge.$when"
-"""
 
 
 def parse_newly_ended(answer: Answer) -> tuple[str, ...]:
@@ -73,12 +62,12 @@ def parse_newly_ended(answer: Answer) -> tuple[str, ...]:
     return tuple(answer.stdout.decode("utf-8", "replace").split())
 
 
-def parse_runs(answer: Answer, *, question: Listing, dialect: Dialect) -> ParsedTable:
+def parse_runs(answer: Answer, *, question: Listing) -> ParsedTable:
     """Rows of domain.schema.RUNS that ended; raises AccountingUnavailable where the server keeps
     none.
     """
     _require_history(answer, question)
-    parsed = read_runs(answer, question, dialect)
+    parsed = read_runs(answer, question)
     ended = pc.and_(is_ended(parsed.table), pc.is_valid(parsed.table["ends_at"]))
     return ParsedTable(
         parsed.table.filter(ended).combine_chunks(), parsed.rejected, is_cut=answer.truncated
@@ -111,7 +100,9 @@ def _hides_others(native: Mapping[str, str], user: str) -> bool | None:
 
 
 def _history_seconds(native: Mapping[str, str]) -> int | None:
-    """How long the server keeps ended jobs; None where it does not say that it keeps any."""
+    """Return for how long the server keeps ended jobs; None where it does not report that it keeps
+    any.
+    """
     if native.get("job_history_enable", "").lower() == "true":
         # qstat prints no duration that nobody set.
         return duration_seconds(native.get("job_history_duration", "")) or _USUAL_HISTORY_SECONDS
@@ -136,44 +127,31 @@ class PbsHistory(DialectPart, HistoryPart):
     def jobs(
         self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
     ) -> Query[ParsedTable]:
-        """Of one's own arrays, and those of `job_ids`, each task that ended; of everyone's the
-        array in one row.
+        """Query each ended task of one's own arrays, and of those of `job_ids`; an array of others
+        is one row.
         """
         want = Want.NAMED if job_ids else Want.ENDED
         question = listing(self.dialect, want, user, since_seconds, job_ids)
-        parse = partial(
-            parse_history, question=question, dialect=self.dialect, since_seconds=since_seconds
-        )
-
-        def commands(parsed: ParsedTable) -> int:
-            return count_commands(want, parsed.table, is_everyones=user is None)
-
-        return Query(
-            question.argv,
-            parse,
-            limit_seconds=HISTORY_LIMIT_SECONDS,
-            command=question.command,
-            commands=commands,
+        return question.rows_query(
+            partial(parse_history, question=question, since_seconds=since_seconds)
         )
 
     def runs(self, user: str | None, since: int, until: int, now: int) -> Query[ParsedTable]:
         """To this day, as the server's history can be narrowed at its beginning alone."""
         question = listing(self.dialect, Want.ENDED, user, max(1, now - since), for_hours=True)
-        parse = partial(parse_runs, question=question, dialect=self.dialect)
+        parse = partial(parse_runs, question=question)
         return Query(
             question.argv, parse, limit_seconds=RUNS_LIMIT_SECONDS, command=question.command
         )
 
     def native(self, job_id: str) -> Query[Mapping[str, str]]:
         question = listing(self.dialect, Want.WHOLE, job_ids=(job_id,))
-        parse = partial(parse_history_native, question=question)
-        return Query(question.argv, parse, command=question.command, cap_bytes=TEXT_BYTES)
+        return question.query(partial(parse_history_native, question=question))
 
     def scope(self, user: str) -> Query[HistoryScope]:
         """The server's query_other_jobs, and how long it keeps ended jobs."""
-        token = fresh_token() if self.dialect is Dialect.OPENPBS else ""
-        options = ("-F", "dsv", "-D", token) if token else ()
-        parse = partial(parse_scope, form=Form.DSV if token else Form.TEXT, token=token, user=user)
+        form, token, options = record_form(self.dialect)
+        parse = partial(parse_scope, form=form, token=token, user=user)
         return Query(
             pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES
         )
@@ -182,5 +160,5 @@ class PbsHistory(DialectPart, HistoryPart):
         """None for dialects whose qselect does not know ended jobs."""
         if self.dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
             return None
-        argv = pbs("sh", "-c", _NEWLY_ENDED, "sh", str(seconds), user)
+        argv = pbs("sh", "-c", shell_text("backends/pbs/newly_ended.sh"), "sh", str(seconds), user)
         return Query(argv, parse_newly_ended, command=("qselect", "-x"), cap_bytes=TEXT_BYTES)

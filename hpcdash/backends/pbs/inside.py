@@ -21,8 +21,9 @@ from hpcdash.backends.queries import Answer
 from hpcdash.domain.nodelist import expand
 from hpcdash.domain.text import visible
 from hpcdash.errors import SchedulerRefused, UsageError, excerpt
+from hpcdash.shell_files import shell_text
 
-MOST_NODES = 32
+MAX_NODES = 32
 # A node's name comes from the scheduler: no option, no user@, no shell's letters.
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 # No master is made: it would stay behind. One that is open is used.
@@ -37,51 +38,6 @@ _OPTIONS = (
     "-oForwardAgent=no",
     "-oForwardX11=no",
 )
-# $1 token, $2 the script, $3 how many hosts, the hosts, then ssh with its options. A host's shell
-# reads the script from its stdin, whichever login shell there is; the stdin stays open as long as
-# this shell is there, and a script ends with it. A node that is this machine needs no ssh. What
-# went wrong on the way is the host's frame.
-_OVER_SSH = r"""
-token=$1 script=$2 count=$3
-shift 3
-here=$(uname -n)
-exec 6<&0 9>&1 </dev/null 2>/dev/null
-( while read -r _; do :; done <&6; kill -TERM $$ ) >/dev/null 2>&1 9>&- &
-watcher=$!
-on_host() {
-  host=$1
-  shift
-  said=$(sh -c '
-    echo $$
-    printf "HPCDASH_NODE=%s\n%s\n" "$1" "$2"
-    while kill -0 "$3" 2>/dev/null; do sleep 3 >/dev/null 2>&1; done
-  ' sh "$host" "$script" $$ 9>&- | {
-    read -r feeder
-    if [ "$host" = "$here" ] || [ "$host" = "${here%%.*}" ] || [ "${host%%.*}" = "$here" ]
-    then set -- env HPCDASH_INSIDE=1 sh
-    else set -- "$@" "$host" env HPCDASH_INSIDE=1 sh
-    fi
-    "$@" 2>&1 >&9
-    status=$?
-    kill "$feeder" 2>/dev/null
-    [ $status -eq 0 ] || echo "it ended with $status"
-  })
-  [ -z "$said" ] || printf '%s %s - !%s\n' "$token" "$host" "$(printf '%s' "$said" | tr '\n' ' ' | tail -c 400)" >&9
-}
-left=$count
-hosts=
-while [ "$left" -gt 0 ]; do
-  hosts="$hosts $1" left=$((left - 1))
-  shift
-done
-running=
-for host in $hosts; do
-  on_host "$host" "$@" &
-  running="$running $!"
-done
-for process in $running; do wait "$process"; done
-kill "$watcher"
-"""
 
 
 def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
@@ -119,13 +75,14 @@ def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
             "}",
         )
     )
-    hosts, skipped = tuple(nodes[:MOST_NODES]), tuple(nodes[MOST_NODES:])
+    hosts = tuple(nodes[:MAX_NODES])
+    skipped = tuple(nodes[MAX_NODES:])
     seconds = command.seconds + GRACE_SECONDS
     argv = held(
         seconds,
         "sh",
         "-c",
-        _OVER_SSH,
+        shell_text("backends/pbs/inside.sh"),
         "sh",
         token,
         text,
@@ -139,7 +96,7 @@ def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
 
 
 def _failure(answer: Answer) -> SchedulerRefused:
-    text = excerpt(answer.stderr) or "it said nothing"
+    text = excerpt(answer.stderr) or "no output"
     return SchedulerRefused(
         "no node of the job was reached with ssh from the login node",
         "Try it by hand, on the login node: ssh NODE",

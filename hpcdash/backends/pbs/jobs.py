@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from hpcdash.backends.base import QueuePart
-from hpcdash.backends.pbs import values
 from hpcdash.backends.pbs.arrays import (
     COUNTS,
     REMAINING,
@@ -30,7 +29,6 @@ from hpcdash.backends.pbs.listing import (
     WORK_DIR_VARIABLE,
     Listing,
     Want,
-    count_commands,
     is_asked,
     listing,
     read_listing,
@@ -47,7 +45,7 @@ from hpcdash.backends.pbs.reasons import (
 )
 from hpcdash.backends.pbs.records import Form
 from hpcdash.backends.pbs.states import exit_pair, job_state
-from hpcdash.backends.pbs.values import size_bytes
+from hpcdash.backends.pbs.values import durations, exec_hosts, instants, integers, size_bytes, sizes
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.backends.submissions import MARK_START
 from hpcdash.domain import schema
@@ -59,22 +57,22 @@ from hpcdash.domain.columns import (
     per_distinct,
     row_numbers,
     utc_instants,
+    with_columns,
     words,
 )
 from hpcdash.domain.runs import split_runs
+from hpcdash.domain.schema import NO_NUMBER, NO_TEXT
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob
 
 # What Torque says besides, or in place of these; and where nothing was left out on the login node.
 _MORE = (
-    *(
-        "exit_status",
-        "start_time",
-        "comp_time",
-        "init_work_dir",
-        "job_array_request",
-        "Resource_List.procs",
-    ),
+    "exit_status",
+    "start_time",
+    "comp_time",
+    "init_work_dir",
+    "job_array_request",
+    "Resource_List.procs",
     *("Variable_List", WORK_DIR_VARIABLE, MARK_VARIABLE),
 )
 # What `frame` reads.
@@ -134,8 +132,8 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
     """
     table, is_copy = with_subjob_ends(table)
     raw = _Raw(table, dialect)
-    limit = as_array(values.durations(raw["Resource_List.walltime"]))
-    used = values.durations(raw["resources_used.walltime"])
+    limit = as_array(durations(raw["Resource_List.walltime"]))
+    used = durations(raw["resources_used.walltime"])
     state = _states(raw, used, limit)
     is_waiting, has_ended, runs = (
         pc.is_in(state, value_set=pa.array(sorted(those)))
@@ -145,19 +143,19 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
     # While its node has yet to confirm it, a job that was sent there is R with no start of its own.
     is_sent = pc.and_(pc.equal(raw["substate"], _SENT_TO_NODE), pc.is_valid(raw["exec_host"]))
     sent = pc.if_else(pc.fill_null(is_sent, False), raw["mtime"], raw.nothing)
-    starts = values.instants(pc.coalesce(raw.started, sent))
+    starts = instants(pc.coalesce(raw.started, sent))
     started = pc.if_else(pc.or_(is_waiting, is_copy), no_time, starts)
     ended = _ends(raw)
-    node_list, hosts = values.exec_hosts(raw["exec_host"])
+    node_list, hosts = exec_hosts(raw["exec_host"])
     exit_code, exit_signal = pairs_per_distinct(
-        pc.if_else(has_ended, raw.exit_status, pa.scalar(None, pa.string())), _exit_pair
+        pc.if_else(has_ended, raw.exit_status, NO_TEXT), _exit_pair
     )
     requested = _requested(raw)
-    estimated = values.instants(raw["estimated.start_time"])
+    estimated = instants(raw["estimated.start_time"])
     eligible = pc.if_else(
         pc.fill_null(pc.equal(raw["job_state"], "W"), False),
-        values.instants(raw["Execution_Time"]),
-        values.instants(raw["etime"]),
+        instants(raw["Execution_Time"]),
+        instants(raw["etime"]),
     )
     # A limit that nobody can live to see has no end.
     expected_end = as_array(utc_instants(pc.add(started.cast(pa.int64()), limit)))
@@ -171,23 +169,19 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
         "state": state,
         "native_state": raw["job_state"],
         "reason": raw.nothing,
-        "priority": values.integers(raw["Priority"]),
-        "nodes": pc.coalesce(
-            hosts, values.integers(raw["Resource_List.nodect"]), requested["nodes"]
-        ),
+        "priority": integers(raw["Priority"]),
+        "nodes": pc.coalesce(hosts, integers(raw["Resource_List.nodect"]), requested["nodes"]),
         "cpus": _cpus(raw, requested["cpus"]),
-        "gpus": pc.coalesce(values.integers(raw["Resource_List.ngpus"]), requested["gpus"]),
-        "memory_bytes": pc.coalesce(
-            values.sizes(raw["Resource_List.mem"]), requested["memory_bytes"]
-        ),
+        "gpus": pc.coalesce(integers(raw["Resource_List.ngpus"]), requested["gpus"]),
+        "memory_bytes": pc.coalesce(sizes(raw["Resource_List.mem"]), requested["memory_bytes"]),
         "elapsed_seconds": _elapsed(started, used, runs, is_waiting, clock_epoch_seconds),
         "limit_seconds": limit,
         # qtime is anew whenever a job comes into a queue.
-        "submitted_at": values.instants(raw["ctime"]),
+        "submitted_at": instants(raw["ctime"]),
         "eligible_at": eligible,
         "started_at": started,
         "ends_at": pc.if_else(runs, expected_end, pc.if_else(has_ended, ended, no_time)),
-        "node_list": pc.if_else(is_waiting, pa.scalar(None, pa.string()), node_list),
+        "node_list": pc.if_else(is_waiting, NO_TEXT, node_list),
         "work_dir": pc.coalesce(raw.variable(WORK_DIR_VARIABLE), raw["init_work_dir"]),
         "stdout_path": raw.nothing,
         "stderr_path": raw.nothing,
@@ -255,7 +249,7 @@ def _ends(raw: _Raw) -> pa.Array:
     # A job that was put back keeps the obituary of its last run, but no start.
     obituary = pc.if_else(pc.is_valid(raw.started), raw["obittime"], raw.nothing)
     texts = (obituary, raw["comp_time"], raw["history_timestamp"], raw["mtime"])
-    return pc.coalesce(*(values.instants(text) for text in texts))
+    return pc.coalesce(*(instants(text) for text in texts))
 
 
 def _elapsed(
@@ -265,7 +259,7 @@ def _elapsed(
     is_waiting: pa.Array,
     clock_epoch_seconds: int,
 ) -> pa.Array:
-    null = pa.scalar(None, pa.int64())
+    null = NO_NUMBER
     begun = started.cast(pa.int64())
     since = pc.coalesce(pc.subtract(pa.scalar(clock_epoch_seconds), begun), used)
     elapsed = pc.if_else(is_waiting, null, pc.if_else(runs, since, used))
@@ -288,22 +282,18 @@ def _requested(raw: _Raw) -> dict[str, pa.Array]:
 
 
 def _cpus(raw: _Raw, in_chunks: pa.Array) -> pa.Array:
-    listed, processors = (
-        values.integers(raw[f"Resource_List.{name}"]) for name in ("ncpus", "procs")
-    )
+    listed, processors = (integers(raw[f"Resource_List.{name}"]) for name in ("ncpus", "procs"))
     if not raw.is_torque:
         return pc.coalesce(listed, in_chunks, processors)
     # Torque leaves the queue's default ncpus, and its default nodes, beside a request of others.
     has_processors = pc.match_substring(raw["Resource_List.nodes"], ":ppn=")
-    in_nodes = pc.if_else(
-        pc.fill_null(has_processors, False), in_chunks, pa.scalar(None, pa.int64())
-    )
+    in_nodes = pc.if_else(pc.fill_null(has_processors, False), in_chunks, NO_NUMBER)
     return pc.coalesce(in_nodes, processors, listed, in_chunks)
 
 
 def _array_columns(ids: pa.Array) -> dict[str, pa.Array]:
     """The columns that say what of an array a record is."""
-    no_word = pa.scalar(None, pa.string())
+    no_word = NO_TEXT
     is_array = pc.match_substring(ids, "[")
     inner = pc.replace_substring_regex(ids, r"(?s)^[0-9]*\[([^\]]*)\].*$", r"\1")
     tasks = pc.if_else(pc.and_(is_array, pc.not_equal(inner, "")), inner, no_word)
@@ -313,14 +303,14 @@ def _array_columns(ids: pa.Array) -> dict[str, pa.Array]:
             is_array, pc.replace_substring_regex(ids, r"\[[^\]]*\]", "[]"), no_word
         ),
         "array_task": tasks,
-        "_number": values.integers(pc.replace_substring_regex(ids, r"(?s)[^0-9].*$", "")),
-        "_task": values.integers(tasks),
+        "_number": integers(pc.replace_substring_regex(ids, r"(?s)[^0-9].*$", "")),
+        "_task": integers(tasks),
         "_tasks": pa.repeat(pa.scalar(1, pa.int64()), len(ids)),
     }
 
 
 def _waited_for(depend: str) -> str | None:
-    """Without those that wait for this job, and without the servers, which the ids name as well."""
+    """Return a dependency without the jobs that wait for this one, and without servers."""
     return _AT_SERVER.sub("", _NOT_WAITED_FOR.sub("", depend)).lstrip(",") or None
 
 
@@ -355,8 +345,7 @@ def _reasons(rows: pa.Table, dialect: Dialect) -> pa.Array:
 
 def in_schema(rows: pa.Table, dialect: Dialect) -> pa.Table:
     """The table of the contract, from a frame whose arrays have their rows."""
-    position = rows.schema.get_field_index("reason")
-    rows = rows.set_column(position, "reason", _reasons(rows, dialect))
+    rows = with_columns(rows, {"reason": _reasons(rows, dialect)})
     columns = []
     for field in schema.JOBS:
         column = as_array(rows[field.name])
@@ -366,19 +355,18 @@ def in_schema(rows: pa.Table, dialect: Dialect) -> pa.Table:
 
 # How long ago a job may have ended that a scope with `ended` is to show.
 RECENT_SECONDS = 3600
-QUEUE_LIMIT_SECONDS = 60.0
 _GOOD_ID = r"^[0-9]{1,12}(\[[0-9,:-]*\])?(\.[A-Za-z0-9._:-]*)?$"
 
 
-def parse_jobs(answer: Answer, *, question: Listing, dialect: Dialect, want: Want) -> ParsedTable:
+def parse_jobs(answer: Answer, *, question: Listing) -> ParsedTable:
     """Rows of domain.schema.JOBS; raises what the answer's failure stands for, NoSuchJob where none
     was found by id.
     """
-    parsed, clock_epoch_seconds = read_jobs(answer, question, dialect)
+    parsed, clock_epoch_seconds = read_jobs(answer, question)
     table = parsed.table
-    if want is Want.NOW:
+    if question.want is Want.NOW:
         table = table.filter(pc.invert(is_ended(table)))
-    elif want is Want.RECENT:
+    elif question.want is Want.RECENT:
         # One that moved to another server is neither in this queue nor has it ended.
         has_moved = pc.equal(as_array(table["native_state"]).cast(pa.string()), "M")
         is_old = pc.and_(is_ended(table), ended_before(table, clock_epoch_seconds - RECENT_SECONDS))
@@ -394,40 +382,40 @@ def parse_jobs(answer: Answer, *, question: Listing, dialect: Dialect, want: Wan
 
 
 def is_ended(table: pa.Table) -> pa.Array:
-    """Which rows of domain.schema.JOBS hold a job that ended."""
+    """Return a mask of the rows of domain.schema.JOBS with an ended job."""
     return pc.is_in(
         as_array(table["state"]).cast(pa.string()), value_set=pa.array(sorted(ENDED), pa.string())
     )
 
 
 def ended_before(table: pa.Table, epoch_seconds: int) -> pa.Array:
-    """Which rows have an end before an instant; one whose end is not told has none."""
+    """Return a mask of the rows with an end before an instant; an unknown end is not."""
     return pc.fill_null(pc.less(as_array(table["ends_at"]).cast(pa.int64()), epoch_seconds), False)
 
 
-def read_jobs(answer: Answer, question: Listing, dialect: Dialect) -> tuple[ParsedTable, int]:
+def read_jobs(answer: Answer, question: Listing) -> tuple[ParsedTable, int]:
     """All jobs of an answer that were asked for, living or not; and the login node's clock, in
     epoch seconds.
     """
-    frame, rejected, clock_epoch_seconds = _ordered_frame(answer, question, dialect)
-    table = in_schema(frame, dialect)
+    frame, rejected, clock_epoch_seconds = _ordered_frame(answer, question)
+    table = in_schema(frame, question.dialect)
     if question.job_ids:
         requested = [is_asked(question, row_id) for row_id in table["id"].to_pylist()]
         table = table.filter(pa.array(requested, pa.bool_()))
     return ParsedTable(table, rejected), clock_epoch_seconds
 
 
-def read_runs(answer: Answer, question: Listing, dialect: Dialect) -> ParsedTable:
+def read_runs(answer: Answer, question: Listing) -> ParsedTable:
     """The last run of each job of an answer, living or not, in the columns of
     domain.schema.RUNS.
     """
-    frame, rejected, _ = _ordered_frame(answer, question, dialect)
+    frame, rejected, _ = _ordered_frame(answer, question)
     cput, memory, count = USED
-    cpu_seconds = as_array(values.durations(frame[cput])).cast(pa.float64())
-    peak_bytes = as_array(values.sizes(frame[memory]))
+    cpu_seconds = as_array(durations(frame[cput])).cast(pa.float64())
+    peak_bytes = as_array(sizes(frame[memory]))
     is_known = pc.or_(pc.is_valid(cpu_seconds), pc.is_valid(peak_bytes))
     known = pa.scalar(str(schema.UsageSource.ACCOUNTING))
-    runs = split_runs(in_schema(frame, dialect))
+    runs = split_runs(in_schema(frame, question.dialect))
     begun, ended = (as_array(runs[name]).cast(pa.int64()) for name in ("started_at", "ends_at"))
     # PBS's walltime leaves out what a job was suspended; of a lost node it is the last that was
     # heard.
@@ -438,22 +426,18 @@ def read_runs(answer: Answer, question: Listing, dialect: Dialect) -> ParsedTabl
     )
     is_lost = match_text(runs["state"], lambda text: pc.equal(text, str(JobState.NODE_FAILED)))
     columns = {
-        "suspended_seconds": pc.if_else(is_lost, pa.scalar(None, pa.int64()), suspended),
+        "suspended_seconds": pc.if_else(is_lost, NO_NUMBER, suspended),
         "cpu_seconds_used": cpu_seconds,
         "memory_peak_bytes": peak_bytes,
-        "usage_source": words(pc.if_else(is_known, known, pa.scalar(None, pa.string()))),
-        "run": pc.fill_null(as_array(values.integers(frame[count])), 1),
+        "usage_source": words(pc.if_else(is_known, known, NO_TEXT)),
+        "run": pc.fill_null(as_array(integers(frame[count])), 1),
     }
-    for name, column in columns.items():
-        runs = runs.set_column(runs.schema.get_field_index(name), schema.RUNS.field(name), column)
-    return ParsedTable(runs, rejected)
+    return ParsedTable(with_columns(runs, columns), rejected)
 
 
-def _ordered_frame(
-    answer: Answer, question: Listing, dialect: Dialect
-) -> tuple[pa.Table, tuple[str, ...], int]:
-    """As _read_frame, with the rows of arrays, in the order of the list."""
-    frame, places, rejected, clock_epoch_seconds = _read_frame(answer, question, dialect)
+def _ordered_frame(answer: Answer, question: Listing) -> tuple[pa.Table, tuple[str, ...], int]:
+    """Read a frame with the rows of arrays, in the order of the list; otherwise like _read_frame."""
+    frame, places, rejected, clock_epoch_seconds = _read_frame(answer, question)
     frame, places = spread(frame, places)
     keys = pa.table({"place": places, "task": frame["_task"]})
     order = pc.sort_indices(keys, sort_keys=[("place", "ascending"), ("task", "ascending")])
@@ -461,27 +445,30 @@ def _ordered_frame(
 
 
 def _read_frame(
-    answer: Answer, question: Listing, dialect: Dialect
+    answer: Answer, question: Listing
 ) -> tuple[pa.Table, pa.Array, tuple[str, ...], int]:
     """(a row a record that is shown, the place of each, what was rejected, the clock); the texts
     end with this call.
     """
-    listed = read_listing(answer, question, WANTED)
-    raw, rejected = listed.records.table, []
+    records, clock, owner = read_listing(answer, question, WANTED)
+    raw = records.table
+    rejected = []
     ids = as_array(raw["id"])
     good = pc.fill_null(pc.match_substring_regex(ids, _GOOD_ID), False)
     if not pc.all(good, min_count=0).as_py():
         rejected = [f"no job's id: {text!r}" for text in ids.filter(pc.invert(good)).to_pylist()]
         raw = raw.filter(good)
     raw, places = _one_a_job(raw)
-    if listed.owner and question.form is not Form.DSV:
-        is_own = pc.fill_null(pc.starts_with(as_array(raw["Job_Owner"]), f"{listed.owner}@"), False)
-        raw, places = raw.filter(is_own), places.filter(is_own)
-    frame = job_frame(raw, dialect, listed.clock_epoch_seconds)
+    if owner and question.form is not Form.DSV:
+        is_own = pc.fill_null(pc.starts_with(as_array(raw["Job_Owner"]), f"{owner}@"), False)
+        raw = raw.filter(is_own)
+        places = places.filter(is_own)
+    frame = job_frame(raw, question.dialect, clock)
     waits = _waits_with_its_array(frame)
     if pc.any(waits).as_py():
-        frame, places = frame.filter(pc.invert(waits)), places.filter(pc.invert(waits))
-    return frame, places, (*listed.records.rejected, *rejected), listed.clock_epoch_seconds
+        frame = frame.filter(pc.invert(waits))
+        places = places.filter(pc.invert(waits))
+    return frame, places, (*records.rejected, *rejected), clock
 
 
 def _one_a_job(raw: pa.Table) -> tuple[pa.Table, pa.Array]:
@@ -498,7 +485,7 @@ def _one_a_job(raw: pa.Table) -> tuple[pa.Table, pa.Array]:
 
 
 def _waits_with_its_array(frame: pa.Table) -> pa.Array:
-    """Which subjobs are in the row of their array's waiting tasks."""
+    """Return a mask of the subjobs that the row of their array's waiting tasks contains."""
     ids = as_array(frame["id"])
     is_shown = pc.is_in(
         as_array(frame["array_id"]), value_set=ids.filter(pc.match_substring(ids, "[]"))
@@ -513,7 +500,7 @@ _CPUS = frozenset({"ncpus", "ppn"})
 # naccelerators: of Crays.
 _GPUS = frozenset({"ngpus", "gpus", "ngpu", "gpu", "naccelerators"})
 # More digits than any count of nodes or processors has.
-_MOST_DIGITS = 9
+_MAX_DIGITS = 9
 
 
 class ResourceRequest(Struct, frozen=True):
@@ -554,7 +541,7 @@ def read_resource_request(text: str) -> ResourceRequest | None:
 
 
 def _count(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
 
 
 class PbsQueue(DialectPart, QueuePart):
@@ -569,18 +556,7 @@ class PbsQueue(DialectPart, QueuePart):
         question = listing(
             self.dialect, want, scope.user, since_seconds, scope.job_ids, for_hours=scope.each_task
         )
-        parse = partial(parse_jobs, question=question, dialect=self.dialect, want=want)
-
-        def commands(parsed: ParsedTable) -> int:
-            return count_commands(want, parsed.table, is_everyones=scope.user is None)
-
-        return Query(
-            question.argv,
-            parse,
-            limit_seconds=QUEUE_LIMIT_SECONDS,
-            command=question.command,
-            commands=commands,
-        )
+        return question.rows_query(partial(parse_jobs, question=question))
 
     def nodes(self) -> Query[ParsedTable]:
         return nodes_query(self.dialect)

@@ -14,20 +14,21 @@ import pyarrow as pa
 from msgspec import Struct
 
 from hpcdash.backends.pbs.dialects import Dialect, pbs
-from hpcdash.backends.pbs.errors import require_success, unreadable
+from hpcdash.backends.pbs.errors import require_success
 from hpcdash.backends.pbs.queues import RESERVED_QUEUE
-from hpcdash.backends.pbs.records import Form, read_all
-from hpcdash.backends.pbs.values import duration_seconds, size_bytes
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
-from hpcdash.backends.tokens import fresh_token
+from hpcdash.backends.pbs.records import Form, read_all, record_form
+from hpcdash.backends.pbs.values import duration_seconds, entity_limits, size_bytes
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    ParsedTable,
+    Query,
+    unreadable,
+)
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits
+from hpcdash.shell_files import shell_text
 
-_SCRIPT = r"""
-user=${1:-$(id -un)}; shift
-printf 'User: %s\nGroup: %s\nGroups: %s\n' "$user" "$(id -gn "$user" 2>/dev/null)" "$(id -Gn "$user" 2>/dev/null)"
-qstat -Qf "$@" && qstat -Bf "$@"
-"""
 _COMMAND = ("qstat", "-Qf")
 _HEAD = re.compile(rb"User: ([^\n]*)\nGroup: ([^\n]*)\nGroups: ([^\n]*)\n")
 _SERVER = "server_state"
@@ -75,11 +76,10 @@ class _Person(Struct, frozen=True):
 
 def limits_query(dialect: Dialect, user: str) -> Query[ParsedTable]:
     """A user's limits ('': whoever asks); there is one server."""
-    token = fresh_token() if dialect is Dialect.OPENPBS else ""
-    options = ("-F", "dsv", "-D", token) if token else ()
-    parse = partial(parse_limits, form=Form.DSV if token else Form.TEXT, token=token)
+    form, token, options = record_form(dialect)
+    parse = partial(parse_limits, form=form, token=token)
     return Query(
-        pbs("sh", "-c", _SCRIPT, "sh", user, *options),
+        pbs("sh", "-c", shell_text("backends/pbs/limits.sh"), "sh", user, *options),
         parse,
         command=_COMMAND,
         cap_bytes=TEXT_BYTES,
@@ -176,7 +176,7 @@ def _person_limits(limits: str, person: _Person) -> Iterator[tuple[str, str | No
     """(per, subject, amount) of the entities a person is; one's own entry counts before that for
     everybody.
     """
-    reported = list(_entities(limits))
+    reported = entity_limits(limits)
     mine = {"u": {person.user}, "g": person.groups}
     named = {kind for kind, name, _ in reported if name in mine.get(kind, ())}
     for kind, name, amount in reported:
@@ -189,21 +189,12 @@ def _person_limits(limits: str, person: _Person) -> Iterator[tuple[str, str | No
             yield per, _subject(per, person), amount
 
 
-def _entities(limits: str) -> Iterator[tuple[str, str, str]]:
-    """('u', 'PBS_GENERIC', '3') of `[u:PBS_GENERIC=3],[g:"my group"=10],[o:PBS_ALL=100]`."""
-    for part in limits.split("]"):
-        kind, _, rest = part.strip(" ,[").partition(":")
-        name, is_limit, amount = rest.rpartition("=")
-        if is_limit and kind in _PER:
-            yield kind, name.strip("\"' "), amount.strip()
-
-
 def _subject(per: str, person: _Person) -> str | None:
     return {"user": person.user, "group": person.group or None}.get(per)
 
 
 def _submitted(resource: str) -> str:
-    """What all jobs of a queue ask for, those that wait too."""
+    """Return the resource for what all jobs of a queue request, waiting ones included."""
     return "memory_submitted_bytes" if resource == "memory_bytes" else f"{resource}_submitted"
 
 

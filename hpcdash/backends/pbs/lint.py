@@ -1,4 +1,4 @@
-"""What is wrong with a batch script that is for qsub, and what its options ask for."""
+"""Lint of batch scripts for qsub, and the resources that their options request."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from hpcdash.backends.script.lint import (
     ScriptRules,
     demand_places,
     directive_part,
-    first_line_with,
     lint,
     overridden_demand,
     parse_bytes,
     parse_count,
-    refused,
 )
 from hpcdash.domain.demand import Demand, LintFinding
 from hpcdash.domain.offers import Offers
@@ -34,26 +32,22 @@ _TIME = re.compile(r"[0-9]{1,9}(?::[0-9]{1,9}){0,2}(?:\.[0-9]{1,3})?")
 
 
 def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[LintFinding, ...]:
-    """What is wrong with a script for qsub, as hpcdash.backends.script.lint has it."""
+    """Return the findings of hpcdash.backends.script.lint for a script for qsub."""
     return lint(script, _RULES, offers, over)
 
 
 def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
-    """What a script asks for with its own directives, and what is said over them.
+    """Return the resources that a script requests with its directives, overridden by `over`.
 
     Of a script's resources the first counts, of all else the last.
     """
-    given = [
-        option for option in read_directives(directive_part(script)).given if not option.problem
-    ]
-    messages = [option for option in read_command_line(over).given if not option.problem]
-    demanded = [option for option in messages if option.name == "l"]
-    demand = build_demand(
-        (*demanded, *given, *(option for option in messages if option.name != "l"))
-    )
-    return overridden_demand(
-        demand, set(settings(messages, in_script=False)), queues={"q"}, limit_seconds={"l.walltime"}
-    )
+    on_line = read_command_line(over).options
+    demanded = [option for option in on_line if option.name == "l"]
+    others = [option for option in on_line if option.name != "l"]
+    given = read_directives(directive_part(script)).options
+    demand = build_demand((*demanded, *given, *others))
+    names = set(settings(on_line, in_script=False))
+    return overridden_demand(demand, names, queue="q", limit_seconds="l.walltime")
 
 
 def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, ...]:
@@ -71,7 +65,7 @@ def refusal_hint(
     options: Sequence[str] = (),
     gpu_types: Sequence[str] = (),
 ) -> str:
-    """Nothing: what PBS refuses it says."""
+    """Return '': PBS's own messages on refusals are clear."""
     return ""
 
 
@@ -81,7 +75,7 @@ def _is_time(text: str) -> bool:
 
 
 def build_demand(options: Sequence[Option]) -> Demand:
-    """Of a script's options as qsub reads them: -q, -A, and of -l select (or nodes), walltime,
+    """Build the demand of options read like qsub: -q, -A, and of -l select (or nodes), walltime,
     ncpus, mem.
     """
     last = {option.name: option for option in options}
@@ -99,24 +93,18 @@ def build_demand(options: Sequence[Option]) -> Demand:
     )
     counted = [(parse_count(count or "1") or 1, dict(parts)) for count, parts in select]
 
-    def most(*names: str) -> int | None:
-        found = [
-            amount
-            for _, parts in counted
-            for name in names
-            if (amount := parse_count(parts.get(name, ""))) is not None
-        ]
-        return max(found, default=None)
-
-    def in_all(*names: str) -> int | None:
-        found = [
-            count * amount
+    def amounts(*names: str) -> list[tuple[int, int]]:
+        """(how many chunks, amount in each) of the chunks that name one of these resources."""
+        return [
+            (count, amount)
             for count, parts in counted
             for name in names
             if (amount := parse_count(parts.get(name, ""))) is not None
         ]
-        return sum(found) if found else None
 
+    cpus = amounts("ncpus", "ppn")
+    gpus = amounts("ngpus", "gpus")
+    job_cpus, job_gpus = (parse_count(reported.get(f"l.{name}", "")) for name in ("ncpus", "ngpus"))
     walltime = reported.get("l.walltime", "")
     memories = [parse_bytes(parts.get("mem", ""), 1) for _, parts in counted]
     chunk_place = ("l.select", "l.nodes")
@@ -139,17 +127,13 @@ def build_demand(options: Sequence[Option]) -> Demand:
         account=reported.get("A", ""),
         limit_seconds=parse_duration(walltime) if _is_time(walltime) else None,
         nodes=nodes,
-        cpus=in_all("ncpus", "ppn") or parse_count(reported.get("l.ncpus", "")),
-        cpus_per_node=most("ncpus", "ppn") or parse_count(reported.get("l.ncpus", "")),
-        gpus=in_all("ngpus", "gpus") or parse_count(reported.get("l.ngpus", "")),
-        gpus_per_node=most("ngpus", "gpus") or parse_count(reported.get("l.ngpus", "")),
+        cpus=sum(count * amount for count, amount in cpus) or job_cpus,
+        cpus_per_node=max((amount for _, amount in cpus), default=None) or job_cpus,
+        gpus=sum(count * amount for count, amount in gpus) or job_gpus,
+        gpus_per_node=max((amount for _, amount in gpus), default=None) or job_gpus,
         memory_per_node_bytes=max((amount for amount in memories if amount), default=None),
         where=demand_places(sources, {**last, **lines}),
     )
-
-
-def _unknown(option: Option, place: str) -> LintFinding:
-    return refused(option, place, "qsub")
 
 
 def _value(option: Option, place: str) -> Iterator[LintFinding]:
@@ -162,30 +146,16 @@ def _value(option: Option, place: str) -> Iterator[LintFinding]:
             )
 
 
-def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[LintFinding]:
-    first = first_line_with(lines, "#SBATCH")
-    if not first:
-        return
-    text = "#SBATCH lines are for Slurm; qsub treats them as comments"
-    if has_own:
-        yield LintFinding("warning", f"line {first}", text, "")
-    else:
-        yield LintFinding(
-            "error",
-            f"line {first}",
-            f"{text}, and there is no #PBS line",
-            "Write #PBS lines instead.",
-        )
-
-
+_FOREIGN = "#SBATCH lines are for Slurm; qsub treats them as comments"
 _RULES = ScriptRules(
     "qsub",
     MAGIC,
     read_directives,
     script_demand,
     option_findings=_value,
-    unknown=_unknown,
-    foreign=_foreign,
+    foreign_magic="#SBATCH",
+    foreign=("error", f"{_FOREIGN}, and there is no #PBS line", "Write #PBS lines instead."),
+    foreign_beside=("warning", _FOREIGN, ""),
     not_taken=("warning", "your login shell will run it"),
     crlf="the shell treats the CR as part of each word",
     comments=("#", ":"),

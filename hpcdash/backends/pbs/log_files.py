@@ -1,4 +1,4 @@
-"""Where a job's output is: from Output_Path, Keep_Files, Join_Path and the node it runs on.
+"""Paths of a PBS job's output: from Output_Path, Keep_Files, Join_Path and the node it runs on.
 
 Reads no file.
 
@@ -77,8 +77,8 @@ def _job_log_files(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> 
 def last_files(
     row: Mapping[str, Any], native: Native, dialect: Dialect
 ) -> tuple[str | None, str | None]:
-    """Where stdout and stderr of a row of domain.schema.JOBS are once the job has ended, the same
-    path where they are joined; None where that is not told, or there is no file.
+    """Return the paths of stdout and stderr of a row of domain.schema.JOBS once its job has ended,
+    the same path where they are joined; None where it is unknown, or there is no file.
     """
     ended = {**row, "state": JobState.COMPLETED}
     files = _job_log_files(dialect, native, ended)
@@ -97,7 +97,9 @@ def _files(out: _Place | None, err: _Place | None) -> LogFiles:
 
 
 class _Job:
-    """What the places of both streams come from; `row` is one of domain.schema.JOBS."""
+    """Facts of a job that the places of both streams follow from; `row` is one of
+    domain.schema.JOBS.
+    """
 
     def __init__(self, dialect: Dialect, native: Native, row: Mapping[str, Any]) -> None:
         self._dialect = dialect
@@ -114,7 +116,7 @@ class _Job:
         self._job_dir = native.get("jobdir", "")
 
     def place(self, stream: _Stream) -> _Place | None:
-        """Where this stream is now; None where it is not told."""
+        """Return the present place of a stream; None where it is unknown."""
         stored = self._native.get("Keep_Files", "n")
         is_direct = stream.key in stored and "d" in stored
         if stream.key in stored and not is_direct:
@@ -130,10 +132,10 @@ class _Job:
             return last
         return self._spooled(stream, last)
 
-    # -- the places
+    # -- places
 
     def _last_place(self, stream: _Stream) -> _Place | None:
-        """Where it is once the job has ended."""
+        """Return the place of a stream once the job has ended."""
         path = _native_path(self._native, stream)
         if not path:
             return None
@@ -143,10 +145,8 @@ class _Job:
         elif self._is_array:
             path = path.replace(_ARRAY_INDEX, self._task)
         if self._dialect is Dialect.TORQUE and "$" in path:
-            path, note = (
-                self._filled(path),
-                "a guess: Torque expands the variables in the path itself",
-            )
+            path = self._filled(path)
+            note = "a guess: Torque expands the variables in the path itself"
         if path.endswith("/"):
             path += self._id + stream.suffix
         if not path.startswith("/"):
@@ -170,7 +170,7 @@ class _Job:
         path = f"{home.rstrip('/')}/{self._name}.{stream.key}{parse_job_number(self._id)}{index}"
         note = (
             f"kept in {text} {where} (-k {self._native.get('Keep_Files', '')}), whatever path "
-            f"was asked for"
+            "was asked for"
         )
         return _Place(path, "", "; ".join((note, *filter(None, [self._format_removed(stream)]))))
 
@@ -184,7 +184,7 @@ class _Job:
             is_shared = bool(home) and self._job_dir.startswith(f"{home.rstrip('/')}/")
             note = (
                 f"in the job's own folder{f' on {node}' if node else ''} until it ends "
-                f"(sandbox=PRIVATE)"
+                "(sandbox=PRIVATE)"
             )
             path = f"{self._job_dir.rstrip('/')}/{self._id}{stream.suffix}"
             return self._noted(_Place(path, "" if is_shared else node, note), removed)
@@ -199,7 +199,7 @@ class _Job:
             removed,
         )
 
-    # -- what they are made of
+    # -- parts of a place
 
     @property
     def _keeper(self) -> str:
@@ -232,7 +232,7 @@ class _Job:
         )
 
     def _format_far(self, stream: _Stream) -> str:
-        """Which machine has it, where that is another than the one the job was submitted from."""
+        """Name the machine that has it, if that is not the one the job was submitted from."""
         found = _HOST.match(self._native.get(stream.attribute, ""))
         host = found[1] if found else ""
         submitted = self._native.get("Submit_Host") or submit_variable(self._native, "PBS_O_HOST")

@@ -14,12 +14,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.pbs import values
 from hpcdash.backends.pbs.dialects import Dialect, pbs
-from hpcdash.backends.pbs.errors import require_success, unreadable
-from hpcdash.backends.pbs.records import Form, read_all
-from hpcdash.backends.queries import Answer, ParsedTable, Query
-from hpcdash.backends.tokens import fresh_token
+from hpcdash.backends.pbs.errors import require_success
+from hpcdash.backends.pbs.records import Form, read_all, record_form
+from hpcdash.backends.pbs.values import instants, size_bytes
+from hpcdash.backends.queries import (
+    Answer,
+    ParsedTable,
+    Query,
+    unreadable,
+)
 from hpcdash.domain import schema
 from hpcdash.domain.columns import MOST, digits
 from hpcdash.domain.states import NodeState
@@ -114,12 +118,10 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 def nodes_query(dialect: Dialect) -> Query[ParsedTable]:
     """pbsnodes, with each vnode where PBS has vnodes."""
-    if dialect is Dialect.OPENPBS:
-        token = fresh_token()
-        argv = pbs("pbsnodes", "-av", "-F", "dsv", "-D", token)
-        return Query(argv, partial(parse_nodes, token=token), command=_ALL_VNODES)
-    command = _ALL_VNODES if dialect is Dialect.PBS_TEXT else ("pbsnodes", "-a")
-    return Query(pbs(*command), partial(parse_nodes, dialect=dialect), command=command)
+    _, token, options = record_form(dialect)
+    command = ("pbsnodes", "-a") if dialect is Dialect.TORQUE else _ALL_VNODES
+    parse = partial(parse_nodes, dialect=dialect, token=token)
+    return Query(pbs(*command, *options), parse, command=command)
 
 
 def down_hosts_query(dialect: Dialect, hosts: Sequence[str]) -> Query[frozenset[str]] | None:
@@ -131,19 +133,13 @@ def down_hosts_query(dialect: Dialect, hosts: Sequence[str]) -> Query[frozenset[
     named = [host for host in hosts if _HOST_NAME.fullmatch(host)]
     if not named:
         return None
-    if dialect is Dialect.OPENPBS:
-        token = fresh_token()
-        argv = pbs("pbsnodes", "-F", "dsv", "-D", token, *named)
-    else:
-        token, argv = "", pbs("pbsnodes", *named)
-    form = Form.DSV if dialect is Dialect.OPENPBS else Form.TEXT
-    return Query(
-        argv, partial(parse_down_hosts, form=form, token=token), command=("pbsnodes", *named)
-    )
+    form, token, options = record_form(dialect)
+    parse = partial(parse_down_hosts, form=form, token=token)
+    return Query(pbs("pbsnodes", *options, *named), parse, command=("pbsnodes", *named))
 
 
 def parse_down_hosts(answer: Answer, *, form: Form, token: str = "") -> frozenset[str]:
-    """Those that are told to be down; one that pbsnodes does not know is not."""
+    """Return the hosts that are reported down; one that pbsnodes does not know is not."""
     read = read_all(answer.stdout, form, token=token)
     records = read[0] if read else []
     return frozenset(
@@ -188,7 +184,7 @@ def parse_nodes(
         rows = [row for row in rows if (row["cpus_used"] or 0) <= MOST]
         rejected += tuple(f"a node with more jobs than can be counted: {name}" for name in too_many)
     since = (
-        values.instants(pa.array([row["reason_since"] for row in rows], pa.string()))
+        instants(pa.array([row["reason_since"] for row in rows], pa.string()))
         .cast(pa.int64())
         .to_pylist()
     )
@@ -296,19 +292,18 @@ def _torque_node(name: str, reported: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _status(text: str) -> dict[str, str]:
-    """What a node's daemon says of itself; a message may hold commas, what comes after it is still
-    found.
-    """
+    """Return the report of a node's daemon by key; a message may contain commas."""
     pairs = (part.partition("=") for part in text.split(","))
     return {key: value for key, equals, value in pairs if equals}
 
 
 def _slot_count(slots: str) -> int:
-    """How many slots `0-3,5` are."""
+    """Count the slots of `0-3,5`."""
     count = 0
     for part in slots.strip(",-").split(","):
         low, _, high = part.partition("-")
-        first, last = digits(low), digits(high or low)
+        first = digits(low)
+        last = digits(high or low)
         if first is not None and last is not None and last >= first:
             count += last - first + 1
     return count
@@ -337,7 +332,7 @@ def _listed(text: str | None) -> list[str] | None:
 
 
 def _size(text: str | None) -> int | None:
-    return None if text is None else values.size_bytes(text)
+    return None if text is None else size_bytes(text)
 
 
 def _load(text: str | None) -> float | None:

@@ -9,15 +9,16 @@ value in one and none in the other.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hpcdash.backends.options import (
-    WITHOUT_VALUE,
     Option,
     ParsedCommandLine,
+    Takes,
     quoted_word,
     raise_for,
+    read_letters,
     whole_options,
 )
 from hpcdash.domain.array_tasks import ArrayTasks
@@ -29,10 +30,9 @@ _WITH_VALUE = "aAcCeJjklmMNopPqrRSuvW"
 _ALONE = "fhIVXz"
 _TORQUE_WITH_VALUE = "bdDFKLtTw"
 _TORQUE_ALONE = "nx"
-# Letter → whether it takes a value.
-OPTIONS: Mapping[str, bool] = {
-    **dict.fromkeys(_WITH_VALUE + _TORQUE_WITH_VALUE, True),
-    **dict.fromkeys(_ALONE + _TORQUE_ALONE, False),
+OPTIONS: dict[str, tuple[str, Takes]] = {
+    **{letter: (letter, "value") for letter in _WITH_VALUE + _TORQUE_WITH_VALUE},
+    **{letter: (letter, "nothing") for letter in _ALONE + _TORQUE_ALONE},
 }
 # What the C library's isspace takes for a blank.
 _BLANKS = " \t\n\v\f\r"
@@ -62,29 +62,10 @@ def read_command_line(parts: Sequence[str], line: int = 0) -> ParsedCommandLine:
         if not word.startswith("-") or word == "-":
             others.append(word)
             continue
-        found, takes_next = _letters(word, parts[at] if at < len(parts) else None, line)
+        found = read_letters(word, parts[at] if at < len(parts) else None, line, OPTIONS)
         given += found
-        at += takes_next
+        at += len(found[-1].words) > 1
     return ParsedCommandLine(tuple(given), tuple(others))
-
-
-def _letters(word: str, following: str | None, line: int) -> tuple[list[Option], bool]:
-    """The options behind one dash, and whether the last one's value is the word that follows."""
-    found: list[Option] = []
-    for position, letter in enumerate(word[1:], start=1):
-        written = f"-{letter}"
-        takes_value = OPTIONS.get(letter)
-        if takes_value is None:
-            found.append(Option("", None, written, (written,), line, "unknown"))
-        elif not takes_value:
-            found.append(Option(letter, None, written, (written,), line))
-        elif rest := word[position + 1 :]:
-            return [*found, Option(letter, rest, written, (f"{written}{rest}",), line)], False
-        elif following is not None:
-            return [*found, Option(letter, following, written, (written, following), line)], True
-        else:
-            found.append(Option("", None, written, (written,), line, WITHOUT_VALUE))
-    return found, False
 
 
 def read_directives(script: str, prefix: str = MAGIC) -> ParsedCommandLine:
@@ -98,7 +79,7 @@ def read_directives(script: str, prefix: str = MAGIC) -> ParsedCommandLine:
 
 
 def read_directive(text: str, line: int = 0) -> ParsedCommandLine:
-    """What stands behind the prefix of one directive line."""
+    """Read the text behind the prefix of one directive line."""
     try:
         parts = split_arguments(text)
     except ValueError as error:
@@ -122,7 +103,8 @@ def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str
     lines = script.split("\n")
     at = 0
     while at < len(lines) and prefix:
-        line, number = lines[at], at + 1
+        line = lines[at]
+        number = at + 1
         at += 1
         text = line.lstrip(_BLANKS)
         if text.startswith(prefix):
@@ -267,8 +249,8 @@ def read_placement(text: str) -> Placement:
 
 
 def settings(options: Iterable[Option], *, in_script: bool) -> dict[str, str]:
-    """What options set, the one that counts of each: `N`, `l.walltime`, `W.depend`; '' for one
-    without a value.
+    """Return the values that options set, the one that counts of each: `N`, `l.walltime`,
+    `W.depend`; '' for one without a value.
 
     Where a thing is said twice the last counts, of a script's resources the first: qsub adds one
     from a directive only where it has none. A command line's come before those of directives, each
@@ -313,7 +295,8 @@ def format_task_range(tasks: ArrayTasks) -> str:
             f"Submit these one after the other: {shown}.",
         )
     # A range goes up. One of a single task has its end where the step does not reach it.
-    first, last = whole[0], whole[-1]
+    first = whole[0]
+    last = whole[-1]
     step = whole.step if last > first else 2
     spoken = f"{first}-{max(last, first + 1)}" + (f":{step}" if step > 1 else "")
     return spoken + (f"%{tasks.throttle}" if tasks.throttle else "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -17,64 +17,57 @@ import pyarrow as pa
 from msgspec import Struct
 
 from hpcdash.backends.pbs.dialects import Dialect, pbs
-from hpcdash.backends.pbs.errors import require_success, unreadable
-from hpcdash.backends.pbs.records import Form, read_attributes, read_records
-from hpcdash.backends.pbs.values import duration_seconds
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
-from hpcdash.backends.tokens import fresh_token
+from hpcdash.backends.pbs.errors import require_success
+from hpcdash.backends.pbs.records import Form, read_attributes, read_records, record_form
+from hpcdash.backends.pbs.values import ctime, duration_seconds
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    ParsedTable,
+    Query,
+    unreadable,
+)
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits
 from hpcdash.domain.states import REFUSING, QueueStanding
+from hpcdash.shell_files import shell_text
 
-# The queues without the server's settings are better than nothing; without the queues there is
-# nothing. A reservation's queue has the reservation's name, and when it begins only pbs_rstat
-# tells.
-_SCRIPT = r"""
-printf 'User: %s\n' "$(id -un)"
-printf 'Groups: %s\n' "$(id -Gn)"
-queues=$(qstat -Qf "$@"); status=$?
-case $queues in *Queue:*[RSM][0-9]*)
-    if command -v pbs_rstat >/dev/null 2>&1; then
-        pbs_rstat -f 2>/dev/null | sed -n -e 's/^reserve_start = /Start: /p' -e 's/^queue = /Reservation: /p'
-    fi ;;
-esac
-printf '%s\n' "$queues"
-[ "$status" -eq 0 ] || exit "$status"
-qstat -Bf "$@" 2>/dev/null
-exit 0
-"""
 _COMMAND = ("qstat", "-Qf")
 _SERVER = "server_state"
 _WANTED = (
-    *("enabled", "started", "state_count", "resources_max.walltime"),
-    *("queue_type", "route_destinations", "from_route_only", "acl_user_enable", "acl_users"),
+    "enabled",
+    "started",
+    "state_count",
+    "resources_max.walltime",
+    "queue_type",
+    "route_destinations",
+    "from_route_only",
+    "acl_user_enable",
+    "acl_users",
     *("acl_group_enable", "acl_groups", "default_queue", "scheduling", _SERVER),
 )
 _HEAD = re.compile(rb"(?:(?:User|Groups|Reservation|Start): [^\n]*\n)*")
 RESERVED_QUEUE = re.compile(r"[RSM][0-9]+")
-_RESERVED_TIME = "%a %b %d %H:%M:%S %Y"
 SCHEDULING_OFF = "scheduling is off on this server: no jobs start"
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 _COUNT = re.compile(r"(?<![A-Za-z])([A-Za-z]+):([0-9]{1,12})")
 _TRUE = frozenset({"true", "yes", "t", "y", "1"})
 
 
 def queues_query(dialect: Dialect) -> Query[ParsedTable]:
     """qstat for all queues, and in the same round trip for the server's default queue."""
-    if dialect is Dialect.OPENPBS:
-        token = fresh_token()
-        argv = pbs("sh", "-c", _SCRIPT, "sh", "-F", "dsv", "-D", token)
-        return Query(
-            argv, partial(parse_queues, token=token), command=_COMMAND, commands=_count_commands
-        )
-    argv = pbs("sh", "-c", _SCRIPT)
-    return Query(
-        argv, partial(parse_queues, dialect=dialect), command=_COMMAND, commands=_count_commands
+    _, token, options = record_form(dialect)
+    argv = pbs(
+        "sh", "-c", shell_text("backends/pbs/queues.sh"), *(("sh", *options) if options else ())
     )
+    parse = partial(parse_queues, dialect=dialect, token=token)
+    return Query(argv, parse, command=_COMMAND, commands=_count_commands)
 
 
 def _count_commands(parsed: ParsedTable) -> int:
-    """Of the queues, and of the server; with a reservation's queue of the reservations."""
+    """Count the queries of the queues and of the server; beside a reservation's queue also of the
+    reservations.
+    """
     return 2 + any(
         RESERVED_QUEUE.fullmatch(name) is not None for name in parsed.table["name"].to_pylist()
     )
@@ -117,8 +110,7 @@ def parse_queues(
 
 def pause_query(dialect: Dialect) -> Query[str]:
     """Query whether scheduling is off: jobs wait without a comment then, or with the last one."""
-    form, token = (Form.DSV, fresh_token()) if dialect is Dialect.OPENPBS else (Form.TEXT, "")
-    options = ("-F", "dsv", "-D", token) if token else ()
+    form, token, options = record_form(dialect)
     parse = partial(_parse_pause, form=form, token=token)
     return Query(
         pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES
@@ -151,7 +143,9 @@ def _queue(reported: Mapping[str, str | None], is_default: bool | None) -> dict[
 
 
 class _Person(Struct, frozen=True):
-    """Who asks, and when the reservations that they may see begin, by their queues."""
+    """Person whose access is checked, and the start of each reservation that they may see, by its
+    queue.
+    """
 
     user: str
     groups: frozenset[str]
@@ -165,16 +159,9 @@ def _person(head: bytes) -> _Person:
         key, _, value = line.partition(": ")
         reported[key] = value
         # pbs_rstat tells a reservation's start before its queue.
-        if key == "Reservation" and (start := _moment(reported.pop("Start", ""))) is not None:
+        if key == "Reservation" and (start := ctime(reported.pop("Start", ""))) is not None:
             starts[value] = start
     return _Person(reported.get("User", ""), frozenset(reported.get("Groups", "").split()), starts)
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        return datetime.strptime(text, _RESERVED_TIME).replace(tzinfo=UTC)
-    except ValueError:
-        return None
 
 
 def _standing(
@@ -244,7 +231,7 @@ def _some(listed: str) -> str:
         for one in listed.split(",")
         if one.strip()[:1] not in ("", "-")
     ]
-    return ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
+    return ", ".join(names[:_MAX_NAMED]) + (" …" if len(names) > _MAX_NAMED else "")
 
 
 def _sum(counts: Mapping[str, int], states: tuple[str, ...]) -> int | None:

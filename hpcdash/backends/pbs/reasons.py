@@ -110,8 +110,8 @@ _NEVER = r"(?i)(?:Can )?Never Run\s*[:-]\s*"
 def find_reason(
     state: str, comment: str | None, *, substate: str | None = None, holds: str | None = None
 ) -> str | None:
-    """What of a job's comment is a reason: why it waits, or how it ended; None for `Job run at …`
-    and the like.
+    """Return the part of a job's comment that is a reason: why it waits, or how it ended; None for
+    `Job run at …` and the like.
 
     `substate`, and a held job's Hold_Types (`holds`), tell where the comment does not. A site's own
     text stays.
@@ -192,7 +192,8 @@ def resource_amount(resource: str, text: str) -> str:
 
 
 def _lacks(found: re.Match[str]) -> str:
-    resource, rest = found["resource"], found["rest"].strip()
+    resource = found["resource"]
+    rest = found["rest"].strip()
     text = RESOURCES.get(resource, resource)
     where = {"queue": " in its queue", "server": " on this server"}.get(found["where"] or "", "")
     figures = re.search(_FIGURES, rest)
@@ -214,14 +215,15 @@ def _lacks(found: re.Match[str]) -> str:
 
 
 def _limit(found: re.Match[str]) -> str:
-    """As many run, or as much is used, as is allowed: whose, of what, where, as far as the comment
+    """Explain a limit on running jobs or on resources: whose, of what, where, as far as the comment
     tells.
     """
     groups = found.groupdict()
     who = _WHO_MANY.get(
         (groups.get("who") or groups.get("each") or "").lower(), "all users together"
     )
-    queue, resource = groups.get("queue"), groups.get("resource")
+    queue = groups.get("queue")
+    resource = groups.get("resource")
     where = f"in queue {queue}" if queue else "on this server"
     if not resource:
         return f"{who} reached the limit on running jobs {where}; waiting for one to end"
@@ -322,13 +324,12 @@ _HINTS: tuple[tuple[str, _Hint], ...] = (
     (
         r"too many failed attempts",
         "PBS failed to start it too often: check that its output folder exists and is writable. An "
-        "operator must "
-        "release it, or delete and resubmit it",
+        "operator must release it, or delete and resubmit it",
     ),
     (r"^held by (?:PBS|an operator)", "only they can release it, or PBS when its condition is met"),
     (r"^held by its owner", "release it to let it run"),
     (r"^held by (?P<who>\S+)", lambda found: f"held by {found['who']}; release it to let it run"),
-    (rf"^{_BY_SUBSTATE['22']}", "waiting for a job it depends on"),
+    (rf"^{_BY_SUBSTATE['22']}", "waits for a job it depends on"),
     (rf"^{_BY_SUBSTATE['30']}", "waiting for its requested start time"),
     (
         rf"^{_BY_SUBSTATE['37']}",
@@ -377,7 +378,8 @@ _OUTLIVED = r" and (terminated(?: by \S+)?)\Z"
 def _ended_hint(reason: str) -> str:
     outlived = re.search(_OUTLIVED, reason)
     before = reason[: outlived.start()] if outlived else reason
-    never, waiting = re.match(_NEVER, before), re.match(_NOT_RUNNING, before)
+    never = re.match(_NEVER, before)
+    waiting = re.match(_NOT_RUNNING, before)
     start = never or waiting
     if outlived is None and start is None:
         return _hint(_ENDINGS, reason)
@@ -396,12 +398,12 @@ def _hint(table: tuple[tuple[str, _Hint], ...], reason: str) -> str:
     return ""
 
 
-# -- reasons that are the site's rules
+# -- site rules
 
 _POLICY_RESOURCES = {"ncpus": "cpus", "ngpus": "gpus", "mem": "memory", "nodect": "nodes"}
 
 
-# -- reasons that no waiting ends
+# -- reasons that never end
 
 _LAUNCH = "Find out why it could not be launched (check its output path), then hpcdash release {id}"
 _REQUEST = "The request cannot be met there: change it and resubmit."
@@ -446,7 +448,7 @@ class PbsReasons(ReasonsPart):
                 text = f"the node {absent['name']} does not exist"
             return (
                 f"it will never start: {text or 'the request cannot be met here'}: change the "
-                f"request or delete it"
+                "request or delete it"
             )
         if not text:
             # A job that was put back keeps what its last run ended with.

@@ -60,28 +60,24 @@ _RESOURCE = "Resource_List."
 # Sums over a job's chunks, which the server makes; qsub refuses them beside select.
 _SUMMED = frozenset(
     (
-        *(
-            "ncpus",
-            "nodect",
-            "nodes",
-            "neednodes",
-            "mpiprocs",
-            "ompthreads",
-            "mem",
-            "vmem",
-            "ngpus",
-            "naccelerators",
-        ),
-        *(
-            "accelerator",
-            "accelerator_memory",
-            "accelerator_model",
-            "host",
-            "vnode",
-            "arch",
-            "select",
-            "place",
-        ),
+        "ncpus",
+        "nodect",
+        "nodes",
+        "neednodes",
+        "mpiprocs",
+        "ompthreads",
+        "mem",
+        "vmem",
+        "ngpus",
+        "naccelerators",
+        "accelerator",
+        "accelerator_memory",
+        "accelerator_model",
+        "host",
+        "vnode",
+        "arch",
+        "select",
+        "place",
     )
 )
 _TIMES = frozenset(
@@ -116,12 +112,13 @@ class Recorded(Struct, frozen=True):
 def read_record(
     native: Mapping[str, str], row: Mapping[str, Any], in_script: Mapping[str, str]
 ) -> Recorded:
-    """From a job's attributes, its row of domain.schema.JOBS, and the settings of its script's
+    """Read a job's attributes, its row of domain.schema.JOBS, and the settings of its script's
     directives.
 
     Raises UsageError for a job that has no script, and for one of which nothing is told.
     """
-    job_id, work_dir = row["array_id"] or row["id"], row["work_dir"] or ""
+    job_id = row["array_id"] or row["id"]
+    work_dir = row["work_dir"] or ""
     if native.get("executable"):
         raise UsageError(
             f"job {job_id} runs a command and has no script", "Submit it by hand: qsub -- COMMAND."
@@ -247,8 +244,8 @@ def to_arguments(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
 
 
 def unlike_directives(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
-    """What directives ask for that the job on record has not, and no option takes back: `-a`, `-l
-    ncpus`.
+    """Return the requests of directives that the job on record does not have, and no option takes
+    back: `-a`, `-l ncpus`.
     """
     unlike = []
     for key, value in in_script.items():
@@ -283,8 +280,8 @@ def _same(key: str, recorded: str | None, message: str, work_dir: str) -> bool:
 
 
 def _resources(native: Mapping[str, str]) -> dict[str, str]:
-    """What was asked for by -l: `nodes`, or `select` and `place`, and what is no sum over the
-    chunks.
+    """Return the resources requested by -l: `nodes`, or `select` and `place`, and all that is no
+    sum over the chunks.
     """
     reported = {
         name.removeprefix(_RESOURCE): value
@@ -305,7 +302,8 @@ def _path(reported: str, letter: str, number: str, work_dir: str, host: str) -> 
     """A path as -o and -e take it; '' for the one a job has by default."""
     on_host, colon, path = reported.partition(":")
     if not colon or "/" in on_host:
-        on_host, path = "", reported
+        on_host = ""
+        path = reported
     folder, _, name = path.rpartition("/")
     if folder == work_dir and re.fullmatch(
         rf".*\.{letter}{number}([.-](\^array_index\^|\d+))?", name, re.DOTALL
@@ -331,7 +329,8 @@ def _passed_on(
     """(NAME=VALUE of the user's variables, names of variables that qsub cannot take again); `named`
     None: all of them.
     """
-    passed, lost = [], []
+    passed = []
+    lost = []
     for name, value in variables.items():
         if (
             name.startswith("PBS_O_")

@@ -1,4 +1,4 @@
-"""From the bytes of `qstat -f` and `pbsnodes` to text columns; no value can forge another."""
+"""Conversion of the bytes of `qstat -f` and `pbsnodes` to text columns; no value can forge another."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.text_records import (
     TRUSTED_HEADS,
     Record,
@@ -20,6 +21,7 @@ from hpcdash.backends.pbs.text_records import (
 )
 from hpcdash.backends.pbs.values import as_text, restored, unescaped
 from hpcdash.backends.queries import noise_lines, row_excerpt
+from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.columns import row_numbers, text_column
 
 # In a thread, each call on so many bytes holds the interpreter for a few milliseconds.
@@ -32,7 +34,7 @@ _ONE = pa.scalar(1, pa.int32())
 
 
 class Form(StrEnum):
-    """How the records are written."""
+    """Form of the records."""
 
     # A line a record, NAME=VALUE fields, a random token between them (`-F dsv -D TOKEN`).
     DSV = "dsv"
@@ -40,6 +42,16 @@ class Form(StrEnum):
     TEXT = "text"
     # Torque's <Data><Job>…</Job></Data>.
     XML = "xml"
+
+
+def record_form(dialect: Dialect) -> tuple[Form, str, tuple[str, ...]]:
+    """(form, token, options for it) of a command that prints records of queues, servers or
+    nodes.
+    """
+    if dialect is not Dialect.OPENPBS:
+        return Form.TEXT, "", ()
+    token = fresh_token()
+    return Form.DSV, token, ("-F", "dsv", "-D", token)
 
 
 class Records(Struct, frozen=True):
@@ -248,7 +260,8 @@ def _spread(values: pa.Array, rows: pa.Array, every_row: pa.Array) -> pa.Array:
     if pc.count_distinct(rows).as_py() < len(rows):
         # index_in gives the first place of each.
         backwards = pc.array_sort_indices(row_numbers(len(rows)), order="descending")
-        values, rows = values.take(backwards), rows.take(backwards)
+        values = values.take(backwards)
+        rows = rows.take(backwards)
     return values.take(pc.index_in(every_row, value_set=rows))
 
 

@@ -8,31 +8,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from hpcdash.backends.pbs.dialects import pbs
-from hpcdash.backends.pbs.errors import require_success, unreadable
+from hpcdash.backends.pbs.errors import require_success
 from hpcdash.backends.pbs.queues import is_on_list
-from hpcdash.backends.pbs.values import duration_seconds, parse_hosts
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, row_excerpt
+from hpcdash.backends.pbs.values import ctime, duration_seconds, parse_hosts
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    ParsedTable,
+    Query,
+    row_excerpt,
+    unreadable,
+)
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits
 from hpcdash.domain.nodelist import compress
+from hpcdash.shell_files import shell_text
 
-_SCRIPT = r"""
-token=$1 user=${2:-$(id -un)}
-printf '%s\n%s\n' "$user" "$(id -Gn "$user" 2>/dev/null)"
-printf '%s' "$token"; pbs_rstat -B; printf '%s' "$token"
-pbs_rstat -f
-"""
 _COMMAND = ("pbs_rstat", "-f")
 _HEAD = "Resv ID: "
-_TIME = "%a %b %d %H:%M:%S %Y"
 _STATES = {
     "CONFIRMED": "upcoming",
     "RUNNING": "active",
@@ -45,7 +45,7 @@ _PREFIX = "RESV_"
 def reservations_query(user: str) -> Query[ParsedTable]:
     """All reservations that a user ('': whoever asks) may see."""
     token = fresh_token()
-    argv = pbs("sh", "-c", _SCRIPT, "sh", token, user)
+    argv = pbs("sh", "-c", shell_text("backends/pbs/reservations.sh"), "sh", token, user)
     return Query(
         argv, partial(parse_reservations, token=token), command=_COMMAND, cap_bytes=TEXT_BYTES
     )
@@ -96,15 +96,16 @@ def _row(
     state = reported.get("reserve_state", "").removeprefix(_PREFIX)
     queue = reported.get("queue") or name.partition(".")[0]
     hosts = parse_hosts(reported.get("resv_nodes", ""))
-    users, own_groups = reported.get("Authorized_Users", ""), reported.get("Authorized_Groups", "")
+    users = reported.get("Authorized_Users", "")
+    own_groups = reported.get("Authorized_Groups", "")
     title = reported.get("Reserve_Name", "")
     owner = reported.get("Reserve_Owner", "").partition("@")[0]
     return {
         "name": name,
         "state": _STATES.get(state, state.lower()),
         "allowed": _is_allowed(users, own_groups, owner, user, groups),
-        "starts_at": _instant(reported.get("reserve_start", "")),
-        "ends_at": _instant(reported.get("reserve_end", "")),
+        "starts_at": ctime(reported.get("reserve_start", "")),
+        "ends_at": ctime(reported.get("reserve_end", "")),
         "duration_seconds": duration_seconds(reported.get("reserve_duration", "")),
         "nodes": digits(reported.get("Resource_List.nodect", "")) or (len(hosts) or None),
         "node_list": compress(hosts) if hosts else None,
@@ -123,22 +124,15 @@ def _row(
 
 
 def _names(text: str) -> list[str] | None:
-    """Without their hosts; None where nobody is named."""
+    """Return the listed names without their hosts; None for an empty list."""
     names = (name.strip().lstrip("+").partition("@")[0] for name in text.split(",") if name.strip())
     return list(dict.fromkeys(names)) or None
-
-
-def _instant(text: str) -> datetime | None:
-    try:
-        return datetime.strptime(text.strip(), _TIME).replace(tzinfo=UTC)
-    except ValueError:
-        return None
 
 
 def _is_allowed(
     users: str, groups: str, owner: str, user: str, own_groups: frozenset[str]
 ) -> bool | None:
-    """Where both lists are there, both must let one in."""
+    """Return whether the lists of a reservation admit a user; of two lists, both must."""
     if not users and not groups:
         return None if not owner else owner == user
     return (not users or is_on_list(users, {user})) and (

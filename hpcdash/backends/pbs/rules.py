@@ -1,6 +1,4 @@
-"""What a waiting job's priority is made of, and what its queue allows: qstat -f of a job, qstat
--Qf.
-"""
+"""Parts of a waiting job's priority, and rules of its queue: qstat -f of a job, qstat -Qf."""
 
 from __future__ import annotations
 
@@ -10,12 +8,17 @@ from functools import partial
 
 from hpcdash.backends.base import PolicyPart
 from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
-from hpcdash.backends.pbs.errors import require_success, unreadable
+from hpcdash.backends.pbs.errors import require_success
 from hpcdash.backends.pbs.reasons import resource_amount
-from hpcdash.backends.pbs.records import Form, read_attributes
-from hpcdash.backends.pbs.values import duration_seconds, parse_hosts
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
-from hpcdash.backends.tokens import fresh_token
+from hpcdash.backends.pbs.records import Form, read_attributes, record_form
+from hpcdash.backends.pbs.values import duration_seconds, entity_limits, parse_hosts
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    ParsedTable,
+    Query,
+    unreadable,
+)
 from hpcdash.domain.job_ids import holds_many, parse_array_id
 from hpcdash.domain.offers import QueueLimits
 from hpcdash.domain.units import format_duration
@@ -26,12 +29,10 @@ _ACCRUES = {
     "1": "does not count now: its owner is at a limit, or it cannot start yet",
     "2": "counts",
 }
-_MOST_HOSTS = 4
+_MAX_HOSTS = 4
 # preempt_queue_prio of the scheduler where the site sets none: queues from there on may take
 # others' places.
 _EXPRESS_PRIORITY = 150
-# One entity's limit: [u:PBS_GENERIC=3], [g:"my group"=10], [o:PBS_ALL=100].
-_LIMIT = r"\[?([ugpo]):(\"[^\"]*\"|'[^']*'|[^=\]]*)=([^\],]*)\]?"
 _ENTITIES = {"u": "user", "g": "group", "p": "project"}
 _COUNTS = {
     "max_run": "running jobs",
@@ -97,15 +98,10 @@ def _parse_queue_limits(answer: Answer, *, form: Form, token: str) -> Mapping[st
 def _query(
     dialect: Dialect, command: tuple[str, ...], name: str, what: str, formatter: _Format
 ) -> Query[Mapping[str, str]]:
-    if dialect is Dialect.OPENPBS:
-        token = fresh_token()
-        argv, form = pbs(*command, "-F", "dsv", "-D", token, name), Form.DSV
-    else:
-        token, argv, form = "", pbs(*command, name), Form.TEXT
-    parse = partial(
-        _parse, command=(*command, name), form=form, token=token, what=what, formatter=formatter
-    )
-    return Query(argv, parse, command=(*command, name), cap_bytes=TEXT_BYTES)
+    form, token, options = record_form(dialect)
+    plain = (*command, name)
+    parse = partial(_parse, command=plain, form=form, token=token, what=what, formatter=formatter)
+    return Query(pbs(*command, *options, name), parse, command=plain, cap_bytes=TEXT_BYTES)
 
 
 def _parse(
@@ -142,8 +138,8 @@ def _priority(native: Mapping[str, str]) -> Mapping[str, str]:
         texts["its place"] = "is kept: it is among the first"
     hosts = parse_hosts(native.get("estimated.exec_vnode", ""))
     if hosts:
-        more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
-        texts["may run on"] = ", ".join(hosts[:_MOST_HOSTS]) + more
+        more = f" and {len(hosts) - _MAX_HOSTS} more" if len(hosts) > _MAX_HOSTS else ""
+        texts["may run on"] = ", ".join(hosts[:_MAX_HOSTS]) + more
     runs = _whole(native.get("run_count", ""))
     if runs and runs > 0:
         texts["was started"] = "once already" if runs == 1 else f"already {runs} times"
@@ -184,7 +180,7 @@ def _queue_rules(native: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _resources(native: Mapping[str, str], start: str) -> dict[str, str]:
-    """What is under an attribute: {'ncpus': '4'} of resources_max.ncpus=4."""
+    """Return the resources under an attribute: {'ncpus': '4'} of resources_max.ncpus=4."""
     return {
         name.partition(".")[2]: value
         for name, value in native.items()
@@ -217,8 +213,7 @@ def _by_entity(limits: str) -> list[tuple[str, str]]:
     [o:PBS_ALL=100].
     """
     found = []
-    for kind, name, limit in re.findall(_LIMIT, limits):
-        name = name.strip("\"'")
+    for kind, name, limit in entity_limits(limits):
         what = _ENTITIES.get(kind)
         if what is None:
             who = "all"
@@ -226,7 +221,7 @@ def _by_entity(limits: str) -> list[tuple[str, str]]:
             who = f"a {what}"
         else:
             who = name if kind == "u" else f"{what} {name}"
-        found.append((who, limit.strip()))
+        found.append((who, limit))
     return found
 
 
@@ -242,13 +237,12 @@ class PbsPolicy(DialectPart, PolicyPart):
         return _query(self.dialect, ("qstat", "-Q", "-f"), queue, "queues", _queue_rules)
 
     def queue_limits(self) -> Query[Mapping[str, QueueLimits]] | None:
-        """Of the queues and, under '', of the server, whose limits hold in all of them."""
+        """Query the limits of the queues and, under '', of the server, which apply in all of them."""
         if self.dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
             return None
-        token = fresh_token() if self.dialect is Dialect.OPENPBS else ""
-        options = ("-F", "dsv", "-D", token) if token else ()
+        form, token, options = record_form(self.dialect)
         argv = pbs("sh", "-c", 'qstat -Qf "$@" && qstat -Bf "$@"', "sh", *options)
-        parse = partial(_parse_queue_limits, form=Form.DSV if token else Form.TEXT, token=token)
+        parse = partial(_parse_queue_limits, form=form, token=token)
         return Query(argv, parse, command=("qstat", "-Qf"))
 
     def limits(self, user: str, cluster: str) -> Query[ParsedTable]:

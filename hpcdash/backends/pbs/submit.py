@@ -12,12 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.actions import CUT_OFF, ActionCommand, Outcome
 from hpcdash.backends.base import SubmitPart
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.options import ParsedCommandLine
 from hpcdash.backends.pbs.dialects import Dialect, DialectPart
-from hpcdash.backends.pbs.errors import failure
+from hpcdash.backends.pbs.errors import failure, is_answer_lost
 from hpcdash.backends.pbs.listing import MARK_VARIABLE
 from hpcdash.backends.pbs.options import (
     MAGIC,
@@ -44,19 +44,8 @@ from hpcdash.errors import EXIT_UNREACHABLE, UsageError, excerpt
 _JOB_ID = re.compile(rb"[0-9]+(?:\[\])?\.[A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?")
 # Torque with display_job_server_suffix off.
 _BARE_ID = re.compile(rb"[0-9]+(?:\[\])?")
-# The request may have arrived: the connection broke after it was made.
-_MAY_BE_DONE = (
-    "protocol error",
-    "end of file",
-    "connection reset",
-    "broken pipe",
-    "timed out",
-    "premature end",
-)
 _PREFIX = re.compile(r"^ *qsub: *")
 _NOT_DONE = "cannot connect to server"
-# timeout(1), KILL, TERM.
-_CUT_OFF = (124, 137, 143)
 
 
 def read_answer(answer: Answer, job_id: str, *, has_bare_ids: bool) -> tuple[Outcome, ...]:
@@ -73,7 +62,7 @@ def read_answer(answer: Answer, job_id: str, *, has_bare_ids: bool) -> tuple[Out
         return (Outcome(job_id, True, f"job {found[-1].decode()}"),)
     text = _refusal(answer)
     spoken = text.lower()
-    is_lost = answer.status in _CUT_OFF or any(phrase in spoken for phrase in _MAY_BE_DONE)
+    is_lost = answer.status in CUT_OFF or is_answer_lost(text)
     text = text or f"qsub exited with status {answer.status}"
     if is_lost and _NOT_DONE not in spoken:
         return (Outcome(job_id, None, text),)
@@ -81,7 +70,7 @@ def read_answer(answer: Answer, job_id: str, *, has_bare_ids: bool) -> tuple[Out
 
 
 def _refusal(answer: Answer) -> str:
-    """What qsub, or a hook through it, says of why; without its usage."""
+    """Return the message of qsub, or of a hook, on a refusal; without its usage."""
     reported = re.split(
         rb"^usage: ", answer.stderr or answer.stdout, maxsplit=1, flags=re.MULTILINE
     )[0]
@@ -98,7 +87,7 @@ _NO_DIRECTIVES = "#no-directives"
 # What any PBS takes after -N; releases before 20 want a letter first.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9+._-]+")
 _NAME_LETTERS = {Dialect.TORQUE: 15}
-_MOST_NAME_LETTERS = 230
+_MAX_NAME_LETTERS = 230
 
 _LIMIT_SECONDS = 120.0
 
@@ -106,13 +95,6 @@ _LIMIT_SECONDS = 120.0
 def _qsub(dialect: Dialect) -> tuple[str, ...]:
     # Without -f qsub leaves a process behind that waits for more; Torque's -f is something else.
     return ("qsub", "-f") if dialect is Dialect.OPENPBS else ("qsub",)
-
-
-def _as_account(submission: Submission, command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command itself, or through sudo by its own path."""
-    if not submission.run_as:
-        return command
-    return ("sudo", "-n", "-u", submission.run_as, submission.program or command[0], *command[1:])
 
 
 def _refuse_long(options: Sequence[str]) -> None:
@@ -152,7 +134,7 @@ def _refuse(line: ParsedCommandLine, own: Mapping[str, str], in_script: Mapping[
             if reported.get(f"W.{attribute}", "").lower() == "true":
                 raise UsageError(
                     f"-W {attribute}=true{where} has qsub wait for the job's end, which nothing "
-                    f"here does",
+                    "here does",
                     "Leave it out.",
                 )
 
@@ -230,11 +212,11 @@ def _job_name(dialect: Dialect, file_name: str) -> str:
     name = _NOT_IN_NAMES.sub("_", file_name)
     if not re.match("[A-Za-z]", name):
         name = f"job_{name.lstrip('_.-+')}"
-    return name[: _NAME_LETTERS.get(dialect, _MOST_NAME_LETTERS)]
+    return name[: _NAME_LETTERS.get(dialect, _MAX_NAME_LETTERS)]
 
 
 def _variables(dialect: Dialect, own: Mapping[str, str], in_script: Mapping[str, str]) -> str:
-    """What -v is to say besides our mark: one on the command line takes the place of the
+    """Return the value of -v besides our mark: one on the command line takes the place of the
     script's.
     """
     if dialect is Dialect.TORQUE:
@@ -271,10 +253,6 @@ class PbsSubmit(DialectPart, SubmitPart):
         Raises UsageError for what qsub does not know, what would have it wait or talk, script
         arguments (Torque takes them), and an array or a dependency that PBS has no such thing as.
         """
-        if submission.run_as and not submission.file:
-            raise UsageError(
-                "a script on stdin is not submitted as another account", "Have it staged first."
-            )
         _refuse_long(submission.options)
         line = read_command_line(submission.options)
         own = settings(line.options, in_script=False)
@@ -316,7 +294,8 @@ class PbsSubmit(DialectPart, SubmitPart):
                 notes.append(
                     f"it is called {name}, as PBS takes no other letters in a name, and no more of them"
                 )
-        variables, mark = _variables(self.dialect, own, in_script), submission.mark
+        variables = _variables(self.dialect, own, in_script)
+        mark = submission.mark
         if not is_closed(variables):
             notes.append(
                 "its -v holds a quote that is not closed: it gets no mark of ours, and qsub may "
@@ -332,7 +311,7 @@ class PbsSubmit(DialectPart, SubmitPart):
             ]
         notes += _advice(self.dialect, reported)
         argv = (
-            *_as_account(submission, _qsub(self.dialect)),
+            *submission.as_account(*_qsub(self.dialect)),
             *label,
             *([submission.file] if submission.file else []),
         )
@@ -377,7 +356,8 @@ class PbsSubmit(DialectPart, SubmitPart):
                 raise UsageError(f"which tasks array {job_id} had is not known", "Name the tasks.")
             again = _tasks(record.array) if tasks is None else tasks
             again = ArrayTasks(again.ranges, record.throttle or again.throttle)
-            parts, throttle = [*parts, *_array_arguments(self.dialect, again)], again.throttle
+            parts = [*parts, *_array_arguments(self.dialect, again)]
+            throttle = again.throttle
         parts += ["-v", ",".join((f"{MARK_VARIABLE}={mark}", *record.variables))]
         argv = (*_qsub(self.dialect), *parts)
         if row["work_dir"]:

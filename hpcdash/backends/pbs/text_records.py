@@ -1,5 +1,5 @@
-"""From the wrapped text of `qstat -f` and `pbsnodes -a`, and from Torque's XML, to attributes as
-bytes.
+"""Parser of the wrapped text of `qstat -f` and `pbsnodes -a`, and of Torque's XML, into attributes
+as bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _XML_NAMED = {b"lt": b"<", b"gt": b">", b"amp": b"&", b"quot": b'"', b"apos": b"
 # Whose values nobody but a manager sets.
 _TRUSTED = frozenset({b"Queue", b"Server"})
 TRUSTED_HEADS = (b"Queue: ", b"Server: ")
-_MOST_JOINED_BYTES = 1 << 16
+_MAX_JOINED_BYTES = 1 << 16
 
 
 def join_attribute(fields: dict[bytes, bytes], key: bytes, value: bytes) -> None:
@@ -39,7 +39,7 @@ def join_attribute(fields: dict[bytes, bytes], key: bytes, value: bytes) -> None
     before = fields.get(key)
     if before is None:
         fields[key] = value
-    elif len(before) < _MOST_JOINED_BYTES:
+    elif len(before) < _MAX_JOINED_BYTES:
         fields[key] = before + b"," + value
 
 
@@ -80,8 +80,8 @@ class _TextRecord:
         return (self.name, self.fields), noise_lines(self._undecided)
 
     def _keep(self) -> None:
-        """Of an attribute that comes twice the second was forged, by the variables, which come
-        after most.
+        """Store an attribute; the second of a name was forged, by the variables, which come after
+        most.
         """
         if self._key is None:
             return
@@ -107,7 +107,8 @@ def text_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
     lines = iter(BytesIO(raw))
     after = next(lines, b"")
     while after.endswith(b"\n"):
-        line, after = after[:-1], next(lines, b"")
+        line = after[:-1]
+        after = next(lines, b"")
         may_begin = line and line[:1] not in b" \t"
         begun = heads.begun(line, before, after.removesuffix(b"\n")) if may_begin else None
         if begun is not None:
@@ -162,7 +163,7 @@ class _TextHeads:
 
 
 def xml_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
-    """As text_records, of Torque's <Data><Job>…; what lies within an element becomes
+    """Parse Torque's <Data><Job>… as text_records does; a nested element becomes
     Resource_List.walltime.
 
     No strict reader of XML: Torque writes control bytes and bytes that are no UTF-8 as they are,
@@ -177,7 +178,10 @@ def xml_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
         name, value, ended = part.groups()
         if name in _XML_RECORDS:
             # One that has no end was cut off.
-            kind, begin, fields, path = name, part.start(), {}, []
+            kind = name
+            begin = part.start()
+            fields = {}
+            path = []
         elif not kind:
             continue
         elif value is not None:
@@ -189,7 +193,8 @@ def xml_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
             del path[path.index(ended) :]
         elif ended == kind:
             _reject_outside(raw[outside:begin], rejected)
-            outside, kind = part.end(), b""
+            outside = part.end()
+            kind = b""
             ids = [fields.pop(name) for name in _XML_IDS if name in fields]
             if ids:
                 yield ids[0].strip(), fields

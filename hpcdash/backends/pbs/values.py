@@ -1,4 +1,4 @@
-"""What PBS and Torque write for times, sizes and places, as Arrow columns of numbers and words.
+"""Times, sizes and places of PBS and Torque, as Arrow columns of numbers and words.
 
 Null stays null, and what cannot be read becomes null.
 """
@@ -6,6 +6,7 @@ Null stays null, and what cannot be read becomes null.
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -58,19 +59,6 @@ def as_text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-__all__ = [
-    "duration_seconds",
-    "durations",
-    "exec_hosts",
-    "instants",
-    "integers",
-    "parse_hosts",
-    "size_bytes",
-    "sizes",
-    "unescaped",
-    "words",
-]
-
 # As ctime() writes it: Sat Nov 21 04:01:41 2026
 _CTIME = "%a %b %d %H:%M:%S %Y"
 _SIGNED = re.compile(r"([+-]?)([0-9]{1,19})")
@@ -108,6 +96,14 @@ def instants(column: Column) -> pa.Array:
     if read.null_count > texts.null_count:
         read = pc.coalesce(read.cast(pa.int64()), integers(texts))
     return utc_instants(read.cast(pa.int64()))
+
+
+def ctime(text: str) -> datetime | None:
+    """Return an instant that ctime() wrote, in UTC; None for what is none."""
+    try:
+        return datetime.strptime(text.strip(), _CTIME).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def duration_seconds(text: str) -> int | None:
@@ -153,6 +149,17 @@ def size_bytes(text: str) -> int | None:
 def sizes(column: Column) -> pa.Array:
     """Bytes, as size_bytes."""
     return per_distinct(column, size_bytes, pa.int64())
+
+
+def entity_limits(limits: str) -> list[tuple[str, str, str]]:
+    """('u', 'PBS_GENERIC', '3') of `[u:PBS_GENERIC=3],[g:"my group"=10],[o:PBS_ALL=100]`."""
+    found = []
+    for part in limits.split("]"):
+        kind, _, rest = part.strip(" ,[").partition(":")
+        name, is_limit, amount = rest.rpartition("=")
+        if is_limit and kind in ("u", "g", "p", "o"):
+            found.append((kind, name.strip("\"' "), amount.strip()))
+    return found
 
 
 def parse_hosts(places: str) -> list[str]:

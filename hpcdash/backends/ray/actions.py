@@ -44,7 +44,7 @@ def _read_stop(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
         is_stopped = table(decode(answer, response)).get("stopped") is not False
     except HpcdashError as error:
         return (Outcome(job_id, None, error.message),)
-    return (Outcome(job_id, is_stopped, "" if is_stopped else "it had ended already"),)
+    return (Outcome(job_id, is_stopped, "" if is_stopped else "it had already finished"),)
 
 
 def _read_delete(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:

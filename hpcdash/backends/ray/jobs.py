@@ -28,7 +28,7 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, JobScope, ParsedTable, 
 from hpcdash.backends.ray.nodes import nodes_query, queues_query
 from hpcdash.backends.ray.responses import (
     ACCELERATORS,
-    MOST_ROWS,
+    MAX_ROWS,
     Response,
     amount,
     decode,
@@ -61,7 +61,7 @@ JOBS_PATH = "/api/jobs/"
 # Each submission has an actor that starts its entrypoint and has its resources, which the Jobs API
 # leaves out. Source: ray/dashboard/modules/job/job_manager.py.
 _SUPERVISORS_PATH = (
-    f"/api/v0/actors?detail=1&limit={MOST_ROWS}"
+    f"/api/v0/actors?detail=1&limit={MAX_ROWS}"
     "&filter_keys=class_name&filter_predicates=%3D&filter_values=JobSupervisor"
 )
 _SUPERVISORS_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
@@ -125,7 +125,8 @@ def parse_jobs(
     if not isinstance(listed, list):
         raise unreadable(answer, "this is not a list of Ray jobs")
     held = {name: found for other in others for name, found in _entrypoint_resources(answer, other)}
-    rows, rejected = [], []
+    rows = []
+    rejected = []
     for job in listed:
         row = job_row(job, held) if isinstance(job, dict) else None
         if row is None:
@@ -208,14 +209,13 @@ def job_row(
     driver, metadata, runtime = (
         table(job.get(key)) for key in ("driver_info", "metadata", "runtime_env")
     )
-    job_id, native = (
-        text(job.get("submission_id")) or text(job.get("job_id")),
-        text(job.get("status")),
-    )
+    job_id = text(job.get("submission_id")) or text(job.get("job_id"))
+    native = text(job.get("status"))
     if job_id is None or native is None:
         return None
     state = _STATES.get(native, JobState.UNKNOWN)
-    begun, ends = seconds(job.get("start_time")), seconds(job.get("end_time"))
+    begun = seconds(job.get("start_time"))
+    ends = seconds(job.get("end_time"))
     has_ended = state in ENDED
     is_waiting = state is JobState.PENDING
     code = job.get("driver_exit_code")
@@ -265,10 +265,8 @@ def _parse_native(answer: Answer) -> Mapping[str, str]:
 def _parse_workers(answer: Answer) -> ParsedTable:
     [response] = require_success(answer)
     job = table(decode(answer, response))
-    run, state = (
-        slice_run(table(job.get("metadata"))),
-        _STATES.get(str(job.get("status")), JobState.UNKNOWN),
-    )
+    run = slice_run(table(job.get("metadata")))
+    state = _STATES.get(str(job.get("status")), JobState.UNKNOWN)
     rows = [] if run is None else worker_rows(run, state, response.epoch_seconds)
     plain = pa.schema([(field.name, _arrow(field)) for field in schema.STEPS])
     return ParsedTable(pa.Table.from_pylist(rows, schema=plain).cast(schema.STEPS))
@@ -277,10 +275,8 @@ def _parse_workers(answer: Answer) -> ParsedTable:
 def _parse_ended_workers(answer: Answer, *, row: Mapping[str, Any]) -> ParsedTable:
     [response] = require_success(answer)
     job = table(decode(answer, response))
-    run, state = (
-        slice_run(table(job.get("metadata"))),
-        _STATES.get(str(job.get("status")), JobState.UNKNOWN),
-    )
+    run = slice_run(table(job.get("metadata")))
+    state = _STATES.get(str(job.get("status")), JobState.UNKNOWN)
     whole = job_row(job) or {}
     rows = (
         []

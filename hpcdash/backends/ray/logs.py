@@ -14,7 +14,7 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.jobs import LOGS, DriverLogs, job_path
 from hpcdash.backends.ray.requests import logged_result
 from hpcdash.backends.ray.responses import (
-    MOST_ROWS,
+    MAX_ROWS,
     Response,
     decode,
     number,
@@ -29,10 +29,10 @@ from hpcdash.backends.ray.slices import METADATA_KEY, log_parts, slice_run
 from hpcdash.backends.ray.tasks import format_state, job_tasks_query
 from hpcdash.domain.text import counted
 
-_NODES_PATH = f"/api/v0/nodes?limit={MOST_ROWS}"
-_MOST_TITLES = 3
+_NODES_PATH = f"/api/v0/nodes?limit={MAX_ROWS}"
+_MAX_TITLES = 3
 # Nodes whose raylet's log is listed.
-_MOST_NODES = 100
+_MAX_NODES = 100
 _WORKER_ID = re.compile(r"[0-9a-f]{16,64}")
 _FILE = re.compile(r"[^/]+\.(out|err)")
 _SHORT_ID = 8
@@ -84,7 +84,8 @@ def parse_worker_logs(
     }
     workers: dict[tuple[str, str], _Worker] = {}
     for task in tasks:
-        node, worker_id = text(task.get("node_id")), text(task.get("worker_id"))
+        node = text(task.get("node_id"))
+        worker_id = text(task.get("worker_id"))
         if node is None or worker_id is None or not _WORKER_ID.fullmatch(worker_id):
             continue
         worker = workers.setdefault((node, worker_id), _Worker(node, worker_id, None))
@@ -124,9 +125,9 @@ def _ray_logs(
         if (address := text(node.get("node_ip")))
     ]
     job_tasks_query = [node for node in nodes if node[0] in used or node[1] in used]
-    for node_id, address, _ in job_tasks_query[:_MOST_NODES]:
-        more = f", one of {len(job_tasks_query)}: {_MOST_NODES} are listed" * (
-            len(job_tasks_query) > _MOST_NODES
+    for node_id, address, _ in job_tasks_query[:_MAX_NODES]:
+        more = f", one of {len(job_tasks_query)}: {_MAX_NODES} are listed" * (
+            len(job_tasks_query) > _MAX_NODES
         )
         yield _ray_log(f"raylet@{address}", f"Ray on node {address}{more}", node_id, "raylet")
     for node_id, address, is_head in nodes:
@@ -154,8 +155,8 @@ def _log(worker: _Worker, ray_job: str) -> OtherLog:
     usual = f"worker-{worker.worker}-{ray_job}-{worker.pid or 0}"
     folder = f"{LOGS}{worker.node}/"
     names = list(worker.names)
-    shown = ", ".join(names[:_MOST_TITLES]) + (
-        f" and {len(names) - _MOST_TITLES} more" * (len(names) > _MOST_TITLES)
+    shown = ", ".join(names[:_MAX_TITLES]) + (
+        f" and {len(names) - _MAX_TITLES} more" * (len(names) > _MAX_TITLES)
     )
     states = ", ".join(f"{count} {state}" for state, count in worker.states.items())
     where = (
@@ -210,7 +211,7 @@ class RayLogs(DriverLogs):
                 ("GET", _NODES_PATH),
                 lambda answer: tuple(_ray_logs(answer, require_success(answer), detail.native, ())),
             )
-        path = f"/api/v0/tasks?detail=1&limit={MOST_ROWS}&{job_tasks_query(ray_job)}"
+        path = f"/api/v0/tasks?detail=1&limit={MAX_ROWS}&{job_tasks_query(ray_job)}"
         return Query(
             ("GET", path, _NODES_PATH),
             lambda answer: parse_worker_logs(answer, ray_job, detail.native),

@@ -80,13 +80,15 @@ def _measured(answer: Answer) -> Mapping[str, dict[str, int | float]]:
     responses = read_responses(answer)[2:]
     for summary in (one for response in responses for one in summaries(answer, response)):
         node_id = text(table(summary.get("raylet")).get("nodeId"))
-        memory, loads = summary.get("mem"), summary.get("loadAvg")
+        memory = summary.get("mem")
+        loads = summary.get("loadAvg")
         if node_id is None:
             continue
         columns: dict[str, int | float] = {}
         # [total, available, percent, used]: `used` counts caches, which are available.
         if isinstance(memory, list) and len(memory) > 1:
-            total, available = number(memory[0]), number(memory[1])
+            total = number(memory[0])
+            available = number(memory[1])
             if total and available is not None and available <= total:
                 columns |= {"memory_bytes": total, "memory_used_bytes": total - available}
         # ([over 1, 5, 15 minutes], the same for each CPU)
@@ -104,7 +106,8 @@ def _parse_nodes(answer: Answer) -> ParsedTable:
     """
     nodes, used_by_node = _read(answer)
     measured = _measured(answer)
-    rows, rejected = [], []
+    rows = []
+    rejected = []
     for node in nodes:
         name = text(node.get("node_ip")) or text(node.get("node_name"))
         if name is None:

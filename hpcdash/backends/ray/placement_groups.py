@@ -11,7 +11,7 @@ import pyarrow as pa
 from hpcdash.backends.base import PolicyPart
 from hpcdash.backends.queries import Answer, ParsedTable, Query
 from hpcdash.backends.ray.responses import (
-    MOST_ROWS,
+    MAX_ROWS,
     number,
     read_responses,
     require_success,
@@ -26,10 +26,10 @@ from hpcdash.domain import schema
 
 # Removed groups stay in Ray's list.
 _PATH = (
-    f"/api/v0/placement_groups?detail=1&limit={MOST_ROWS}"
+    f"/api/v0/placement_groups?detail=1&limit={MAX_ROWS}"
     "&filter_keys=state&filter_predicates=%21%3D&filter_values=REMOVED"
 )
-_NODES_PATH = f"/api/v0/nodes?limit={MOST_ROWS}"
+_NODES_PATH = f"/api/v0/nodes?limit={MAX_ROWS}"
 _SHORT_ID = 8
 _CREATED, _INFEASIBLE = "CREATED", "INFEASIBLE"
 _NANOSECOND_DIGITS = 9
@@ -48,7 +48,8 @@ def _parse(answer: Answer) -> ParsedTable:
         if (node_id := text(node.get("node_id"))) and (address := text(node.get("node_ip")))
     }
     names = Counter(text(group.get("name")) for group in listed)
-    rows, rejected = [], []
+    rows = []
+    rejected = []
     for group in listed:
         row = _row(group, addresses, is_unique=names[text(group.get("name"))] == 1)
         if row is None:

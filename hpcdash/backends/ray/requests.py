@@ -26,13 +26,11 @@ from hpcdash.backends.ray.runtime_env import read_runtime_env
 from hpcdash.backends.ray.slices import SliceType, slice_type, types_among
 from hpcdash.backends.script.body import bound_folders
 from hpcdash.backends.script.call import (
-    ARGS_NAME,
-    CALLBACKS_NAME,
-    KWARGS_NAME,
     RESULT_NAMES,
     call_files,
     call_names,
     call_python,
+    runner_command,
 )
 from hpcdash.backends.script.resume import fixed_part, resume_lines
 from hpcdash.backends.submissions import SentFile, SubmittedRequest
@@ -50,8 +48,8 @@ from hpcdash.domain.request import (
 from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_memory, parse_duration
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.job.packaging import RunnerCall
-from hpcdash.job.results import JSON, PICKLE
+from hpcdash.job.results import JSON
+from hpcdash.shell_files import shell_text
 
 _DRIVER = "slice_driver"
 LIBRARY_NAME = "hpcdash-job.zip"
@@ -62,20 +60,14 @@ _PACKAGE = "/HPCDASH_PACKAGE"
 _RUN_NAME = "hpcdash-run.sh"
 # There is no folder to fetch a result from: its line stands at the end of the log.
 _RESULT, _FAILURE = "hpcdash-result: ", "hpcdash-failure: "
-_TELL_RESULT = """
-status=$?
-output={output}
-if [ -f "$output" ]; then printf '\\n{result}'; cat -- "$output"; echo; fi
-if [ -f "$output.error" ]; then printf '\\n{failure}'; cat -- "$output.error"; echo; fi
-exit "$status\""""
 # Limit of the dashboard for one request: DASHBOARD_CLIENT_MAX_SIZE of
 # ray/_private/ray_constants.py.
-_MOST_PACKAGE_BYTES = 100 << 20
-_LEAST_BYTES_A_SECOND = 64 * 1024
+_MAX_PACKAGE_BYTES = 100 << 20
+_MIN_BYTES_A_SECOND = 64 * 1024
 # The earliest time that a zip can store: the same files give the same bytes.
 _WHEN = (1980, 1, 1, 0, 0, 0)
 _RETRIES_PREEMPTION, _RETRIES_FAILURE = 10_000, 10
-_MOST_SLICES = 4096
+_MAX_SLICES = 4096
 _GROW_AFTER_SECONDS, _GROW_EVERY_SECONDS = 12 * 3600, 3 * 3600
 _LONGEST_SECONDS = 366 * 86400
 # Each worker writes its own lines, with its attempt and number. The driver itself reports a missing
@@ -119,7 +111,7 @@ _REFUSED = (
 # A run on slices takes whole machines.
 _NOT_WITH_SLICE = ("slots", "slot_type", "memory_bytes")
 WITHOUT_FIELDS = frozenset(
-    {"time" if name == "limit_seconds" else name for name in _REFUSED} | {"launcher"}
+    {"time" if name == "limit_seconds" else name for name in _REFUSED} | {"launcher", "plain"}
 )
 _USUAL = Request()
 
@@ -132,7 +124,7 @@ def _slice(value: object) -> str:
 
 def _num_slices(value: object) -> tuple[int, ...]:
     sizes = value if isinstance(value, list) else [value]
-    if not sizes or any(type(size) is not int or not 1 <= size <= _MOST_SLICES for size in sizes):
+    if not sizes or any(type(size) is not int or not 1 <= size <= _MAX_SLICES for size in sizes):
         raise ValueError(
             "expected a number of slices, or an array of those that fit, as in [2, 4, 8]"
         )
@@ -178,7 +170,8 @@ def _shown_runtime_env(request: Request) -> object:
 
 def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]:
     kind = slice_type(request.slice)
-    heads, least = offers.queue(kind.head_resource), min(request.num_slices or (1,))
+    heads = offers.queue(kind.head_resource)
+    least = min(request.num_slices or (1,))
     if heads is None:
         step = (
             nearest(kind.name, types_among(queue.name for queue in offers.queues))
@@ -196,7 +189,8 @@ def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]
     if least > heads.nodes:
         there = f"the cluster has {counted(heads.nodes, 'slice')} of {kind.name} now"
         found.append(LintFinding("warning", "num_slices", f"{there}: the job waits for {least}"))
-    tpus, requested = offers.queue("TPU"), _tpus(request, kind)
+    tpus = offers.queue("TPU")
+    requested = _tpus(request, kind)
     most = (tpus.gpus_per_node or 0) if tpus else 0
     if requested > most:
         text = f"no node has {counted(requested, 'TPU')} now, at most {most}: the job waits for one"
@@ -379,28 +373,19 @@ def _call(request: Request, call: Call, mark: str) -> str:
         RESULT_NAMES[call.result_format].rpartition("."),
     )
     output = f"{request.work_dir or _PACKAGE}/{stem}-{uid}{dot}{ending}"
-    runner = RunnerCall(
-        call.module,
-        call.function,
+    message = runner_command(
+        f"{call_python(call)} -m",
+        call,
         request.work_dir or _PACKAGE,
-        args_file=files.get(ARGS_NAME),
-        kwargs_file=files.get(KWARGS_NAME),
-        callbacks_file=files.get(CALLBACKS_NAME),
-        pre_submission_id=mark,
-        output_file=output if request.work_dir or is_json else None,
-        callbacks=call.callbacks,
-        sys_path=(
-            *(path for path in files.values() if path.endswith(".zip")),
-            *call.sys_path,
-            request.work_dir or _PACKAGE,
-        ),
-        main=f"{_PACKAGE}/{call.main}" if call.main else None,
-        result_format=call.result_format if call.result_format != PICKLE else None,
+        files,
+        main=f"{_PACKAGE}/{call.main}" if call.main else "",
+        submission_id=mark,
+        sys_path=(*call.sys_path, request.work_dir or _PACKAGE),
+        output=shlex.quote(output) if request.work_dir or is_json else "",
     )
-    _, *options = (text if is_shell else shlex.quote(text) for text, is_shell in runner.words())
-    message = " \\\n  ".join([call_python(call), *options])
     if is_json and not request.slice:
-        message += _TELL_RESULT.format(output=shlex.quote(output), result=_RESULT, failure=_FAILURE)
+        printed = shell_text("backends/ray/print_result.sh")
+        message += f"\nstatus=$?\noutput={shlex.quote(output)}\n{printed}"
     return message.replace(f"={_PACKAGE}", f'="${_PACKAGE[1:]}"')
 
 
@@ -479,6 +464,8 @@ class RaySubmit(ScriptSubmit):
                     f"{key}: Ray jobs have no such setting",
                     "Leave it out, or submit to another cluster.",
                 )
+        if request.plain:
+            raise UsageError("plain: a Ray job has no batch script", "Leave it out.")
         if NOT_KEPT in json.dumps(request.runtime_env):
             raise UsageError(
                 "runtime_env: secrets of earlier submissions are not kept",
@@ -510,10 +497,10 @@ class RaySubmit(ScriptSubmit):
                 f"files: hpcdash uses the name {taken[0]} itself", "Rename it, or leave it out."
             )
         package = _zip({name: SentFile(one) for name, one in content.items()} | dict(files))
-        if len(package) > _MOST_PACKAGE_BYTES:
+        if len(package) > _MAX_PACKAGE_BYTES:
             raise UsageError(
                 f"files: {format_memory(len(package))} packed; Ray's dashboard takes "
-                f"{format_memory(_MOST_PACKAGE_BYTES)}",
+                f"{format_memory(_MAX_PACKAGE_BYTES)}",
                 "List what the job does not need in .gitignore, or name less.",
             )
         uri = f"_ray_pkg_{hashlib.sha256(package).hexdigest()[:32]}.zip"
@@ -535,7 +522,7 @@ class RaySubmit(ScriptSubmit):
             (name,),
             partial(_read_upload, name=name),
             package,
-            60.0 + len(package) / _LEAST_BYTES_A_SECOND,
+            60.0 + len(package) / _MIN_BYTES_A_SECOND,
             shown=(f"PUT {PACKAGES}{uri} ({size}: {', '.join(names)})",),
         )
         is_there = Query(("GET", f"{PACKAGES}{uri}"), _read_is_there, cap_bytes=TEXT_BYTES)

@@ -30,11 +30,11 @@ _FRAME = re.compile(rb"([0-9]{3}) ([0-9]{1,12}) ([0-9]{1,15}|-)\n")
 _NOT_FOUND = 404
 _TOO_MANY = 429
 # Searched part of a traceback.
-_MOST_WORDS = 64 * 1024
+_MAX_WORDS = 64 * 1024
 # Resources that count as GPUs, as Ray names those that it finds itself.
 ACCELERATORS = ("GPU", "TPU", "NPU", "HPU", "neuron_cores")
 # The most that the State API lists: RAY_MAX_LIMIT_FROM_API_SERVER of ray/util/state/common.py.
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 _LAST_MILLISECOND = 253_402_300_799_999
 
 
@@ -62,7 +62,8 @@ def read_responses(answer: Answer) -> tuple[Response, ...]:
             argv=answer.argv,
             status=answer.status,
         )
-    found, position = [], 0
+    found = []
+    position = 0
     while frame := _FRAME.match(answer.stdout, position):
         end = frame.end() + int(frame[2])
         reported = None if frame[3] == b"-" else float(frame[3])
@@ -117,7 +118,7 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
 
 def refusal(body: bytes) -> str:
     """Return the message of a refusal: of a traceback its last line with text."""
-    text = _message(body) or body[-_MOST_WORDS:].decode("utf-8", "replace")
+    text = _message(body) or body[-_MAX_WORDS:].decode("utf-8", "replace")
     if "Traceback" not in text:
         return excerpt(text.encode())
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -139,7 +140,7 @@ def decode(answer: Answer, response: Response) -> Any:
     """The JSON of a body; raises UnreadableOutput."""
     if answer.truncated:
         raise UnreadableOutput(
-            f"the dashboard's answer is too large: only the first "
+            "the dashboard's answer is too large: only the first "
             f"{format_memory(len(answer.stdout))} were read",
             "Delete ended jobs (hpcdash delete JOB), or look at one job: hpcdash show JOB",
             argv=answer.argv,
@@ -179,9 +180,11 @@ def truncation_note(answer: Answer, response: Response, title: str) -> str:
     if not response.is_success:
         return ""
     found = table(table(table(decode(answer, response)).get("data")).get("result"))
-    total, listed = number(found.get("total")), found.get("result")
+    total = number(found.get("total"))
+    listed = found.get("result")
     count = len(listed) if isinstance(listed, list) else 0
-    shown, filtered = number(found.get("num_after_truncation")), number(found.get("num_filtered"))
+    shown = number(found.get("num_after_truncation"))
+    filtered = number(found.get("num_filtered"))
     if total is not None and shown is not None and shown < total:
         return f"{title}: Ray looked at {shown} of {total}"
     if filtered is None or count >= filtered:

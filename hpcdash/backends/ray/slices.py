@@ -25,7 +25,7 @@ _PARTS = re.compile("(?:tpu)?[^a-z0-9]*([a-z0-9]{2,}?)[^a-z0-9]*([0-9]+)")
 _BY_CHIPS = ("v5litepod", "v6e")
 _CORES_A_WORKER = 8
 _CHIPS_A_WORKER = 4
-_MOST_CHIPS_ALONE = 8
+_MAX_CHIPS_ALONE = 8
 _HEAD = re.compile(r"TPU-(.+)-head")
 
 
@@ -54,16 +54,17 @@ def slice_type(name: str) -> SliceType:
             f"{name!r} is not a slice type such as v4-256"
             + (f"; did you mean {near}?" if near else "")
         )
-    version, size = found[1], int(found[2])
+    version = found[1]
+    size = int(found[2])
     if version not in _BY_CHIPS:
         if size % _CORES_A_WORKER:
             raise ValueError(f"{name}: {version} slices have a multiple of {_CORES_A_WORKER} cores")
         return SliceType(name, size // _CORES_A_WORKER, _CHIPS_A_WORKER)
-    if size <= _MOST_CHIPS_ALONE:
+    if size <= _MAX_CHIPS_ALONE:
         return SliceType(name, 1, size)
     if size % _CHIPS_A_WORKER:
         raise ValueError(
-            f"{name}: {version} slices have up to {_MOST_CHIPS_ALONE} chips or a multiple of 4"
+            f"{name}: {version} slices have up to {_MAX_CHIPS_ALONE} chips or a multiple of 4"
         )
     return SliceType(name, size // _CHIPS_A_WORKER, _CHIPS_A_WORKER)
 
@@ -85,7 +86,7 @@ def types_among(resources: Iterable[str]) -> list[str]:
 
 # The record of a run among its job's metadata, which the driver keeps.
 METADATA_KEY = "hpcdash_run"
-_MOST_WORKERS = 100_000
+_MAX_WORKERS = 100_000
 _LONGEST_TEXT = 400
 # Separator of the path of a driver's log and the requested part.
 PART = "#"
@@ -93,7 +94,7 @@ _PART = re.compile(
     r"(?=.)(?:attempt(?P<attempt>[0-9]{1,9}))?(?:(?:(?<=\d)\.)?worker(?P<worker>[0-9]{1,9}))?",
     re.ASCII,
 )
-_MOST_ATTEMPTS, _WHOLE_ATTEMPTS = 50, 3
+_MAX_ATTEMPTS, _WHOLE_ATTEMPTS = 50, 3
 _RANGES = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?(?:,|$)", re.ASCII)
 _STATES = {
     "succeeded": JobState.COMPLETED,
@@ -177,7 +178,10 @@ class SliceRun(Struct, frozen=True):
         reported = self._record.get("ended")
         for row in reported if isinstance(reported, list) else ():
             if isinstance(row, list) and len(row) == 5 and (number := _count(row[0])) is not None:
-                kind, why, code, node = str(row[1]), str(row[2]), _count(row[3]), str(row[4])
+                kind = str(row[1])
+                why = str(row[2])
+                code = _count(row[3])
+                node = str(row[4])
                 if kind in _STATES:
                     ended[number] = (_STATES[kind], why, code, node)
         return ended
@@ -201,7 +205,7 @@ def slice_run(metadata: Mapping[str, object]) -> SliceRun | None:
     if attempt is None or preempted is None or failed is None or not workers:
         return None
     slices = _texts(found.get("slices"))
-    if len(slices) * workers > _MOST_WORKERS:
+    if len(slices) * workers > _MAX_WORKERS:
         return None
     began = found.get("began")
     waiting = found.get("waiting")
@@ -221,7 +225,7 @@ def slice_run(metadata: Mapping[str, object]) -> SliceRun | None:
 
 
 def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < _MOST_WORKERS * 10 else None
+    return value if type(value) is int and 0 <= value < _MAX_WORKERS * 10 else None
 
 
 def _texts(value: object) -> tuple[str, ...]:
@@ -316,7 +320,8 @@ def part_pattern(part: str) -> str:
     found = _PART.fullmatch(part)
     if found is None:
         return ""
-    attempt, worker = found["attempt"], found["worker"]
+    attempt = found["attempt"]
+    worker = found["worker"]
     if worker is None:
         return rf"(?=\[attempt{attempt}\.|hpcdash: attempt {attempt}\b)"
     return rf"\[attempt{attempt or '[0-9]+'}\.worker{worker}\]: "
@@ -329,7 +334,7 @@ def log_parts(run: SliceRun, path: str) -> list[tuple[str, str, str]]:
     """
     # One that waits for its slices has written nothing.
     last = run.attempt if run.slices else run.attempt - 1
-    attempts = range(max(1, last - _MOST_ATTEMPTS + 1), last + 1)
+    attempts = range(max(1, last - _MAX_ATTEMPTS + 1), last + 1)
     if not attempts:
         return []
     # Between two attempts no slice is held, and there may have been more.

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from hpcdash.backends.job_detail import Activity, ActivityCount
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.ray.responses import (
-    MOST_ROWS,
+    MAX_ROWS,
     decode,
     number,
     read_responses,
@@ -28,10 +28,10 @@ from hpcdash.backends.ray.responses import (
 )
 from hpcdash.domain.states import JobState
 
-_MOST_FAILURES = 5
+_MAX_FAILURES = 5
 _STATE_FILTER = "filter_keys=state&filter_predicates="
 # Actors whose restarts are counted: a program may have very many.
-_MOST_ACTORS = 1000
+_MAX_ACTORS = 1000
 _ADDRESS = re.compile(r"Node IP: ([0-9A-Fa-f.:]{2,64})\b")
 # Source: TaskStatus and ActorTableData of ray/src/ray/protobuf.
 _WORDS = {
@@ -72,13 +72,13 @@ def activity_query(row: Mapping[str, Any], native: Mapping[str, str]) -> Query[A
     if not ray_job:
         return None
     job = job_tasks_query(ray_job)
-    failed = f"/api/v0/tasks?detail=1&limit={_MOST_FAILURES}&{job}&filter_keys=state&filter_predicates=%3D"
+    failed = f"/api/v0/tasks?detail=1&limit={_MAX_FAILURES}&{job}&filter_keys=state&filter_predicates=%3D"
     argv = (
         "GET",
         f"/api/v0/tasks/summarize?{job}",
         f"/api/v0/actors/summarize?{job}",
         f"{failed}&filter_values=FAILED",
-        f"/api/v0/actors?detail=1&limit={_MOST_ACTORS}&{job}",
+        f"/api/v0/actors?detail=1&limit={_MAX_ACTORS}&{job}",
     )
     return Query(argv, parse_activity, cap_bytes=TEXT_BYTES)
 
@@ -91,7 +91,8 @@ def parse_activity(answer: Answer) -> Activity:
     responses = read_responses(answer)
     if not responses[0].is_success:
         require_success(answer)
-    counts, notes = [], []
+    counts = []
+    notes = []
     for kind, name, response in zip(
         ("task", "actor"), ("func_or_class_name", "class_name"), responses, strict=False
     ):
@@ -116,9 +117,9 @@ def node_activity_query(node: str) -> Query[Activity]:
     """The running tasks and living actors of a node, by its name in the list of nodes."""
     argv = (
         "GET",
-        f"/api/v0/nodes?limit={MOST_ROWS}",
-        f"/api/v0/tasks?limit={MOST_ROWS}&{_STATE_FILTER}%3D&filter_values=RUNNING",
-        f"/api/v0/actors?detail=1&limit={MOST_ROWS}&{_STATE_FILTER}%21%3D&filter_values=DEAD",
+        f"/api/v0/nodes?limit={MAX_ROWS}",
+        f"/api/v0/tasks?limit={MAX_ROWS}&{_STATE_FILTER}%3D&filter_values=RUNNING",
+        f"/api/v0/actors?detail=1&limit={MAX_ROWS}&{_STATE_FILTER}%21%3D&filter_values=DEAD",
     )
     return Query(argv, partial(_parse_node_activity, node=node))
 

@@ -57,7 +57,8 @@ def _parse_use(answer: Answer, *, ray_job: str) -> tuple[NodeSample, ...]:
 
 
 def _sample(detail: Mapping[str, Any], ray_job: str) -> NodeSample | None:
-    name, now = text(detail.get("ip")) or text(detail.get("hostname")), amount(detail.get("now"))
+    name = text(detail.get("ip")) or text(detail.get("hostname"))
+    now = amount(detail.get("now"))
     workers = detail.get("workers")
     is_dead = table(detail.get("raylet")).get("state") == _DEAD
     if name is None or now is None or not isinstance(workers, list) or is_dead:
@@ -81,7 +82,8 @@ def _sample(detail: Mapping[str, Any], ray_job: str) -> NodeSample | None:
 
 
 def _process(worker: Mapping[str, Any]) -> ProcessSample | None:
-    pid, rss = number(worker.get("pid")), number(table(worker.get("memoryInfo")).get("rss"))
+    pid = number(worker.get("pid"))
+    rss = number(table(worker.get("memoryInfo")).get("rss"))
     times = table(worker.get("cpuTimes"))
     spent = [
         amount(times.get(name)) for name in ("user", "system", "childrenUser", "childrenSystem")
@@ -107,7 +109,8 @@ def _gpus(listed: object, pids: set[int]) -> list[GpuSample]:
         index = number(gpu.get("index"))
         if index is None or not own & pids:
             continue
-        used, total = number(gpu.get("memoryUsed")), number(gpu.get("memoryTotal"))
+        used = number(gpu.get("memoryUsed"))
+        total = number(gpu.get("memoryTotal"))
         found.append(
             GpuSample(
                 str(index),

@@ -23,7 +23,6 @@ from hpcdash.backends.script.folder import (
     CODE_FOLDER,
     CONTAINER_UP,
     LIBRARY_NAME,
-    PACKAGES_NAME,
     SECRETS_NAME,
 )
 from hpcdash.backends.script.launchers import (
@@ -44,6 +43,7 @@ from hpcdash.backends.script.resume import (
 from hpcdash.domain.request import (
     LONE_LAUNCHERS,
     NODE_LAUNCHERS,
+    NOT_IN_SCRIPTS,
     NOT_KEPT,
     Launcher,
     Request,
@@ -55,7 +55,7 @@ from hpcdash.domain.request import (
 )
 from hpcdash.domain.share import (
     LONGEST_LABEL,
-    MOST_LABELS,
+    MAX_LABELS,
     SUSPEND_NAME,
     Priority,
     TaskMark,
@@ -65,6 +65,7 @@ from hpcdash.errors import ConfigError, UsageError
 from hpcdash.job.preemption import STOPPED_EARLY
 from hpcdash.job.suspend import READY_SUFFIX, SUSPEND, SUSPEND_READY
 from hpcdash.job.switches import KILL_SWITCH, SAVE_SWITCH
+from hpcdash.shell_files import shell_text
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 # Inside the quotes of a directive they would end the value, or the line.
@@ -105,6 +106,16 @@ def accounted_to(source: str, *, project: str, workspace: str, labels: Iterable[
     )
 
 
+def accounting_names(request: Request) -> list[str]:
+    """Return the names that a request's job is accounted by."""
+    return accounted_to(
+        request.site.job_project_source,
+        project=request.project,
+        workspace=request.workspace,
+        labels=request.labels,
+    )
+
+
 END_TIME, END_TIME_OF = "HPCDASH_END_TIME", "HPCDASH_END_TIME_OF"
 # Environment of a node for a container that inherits nothing.
 END_TIME_NAMES = (END_TIME, END_TIME_OF)
@@ -138,10 +149,14 @@ def exports(environment: Mapping[str, str]) -> str:
 
     Raises UsageError for what bash cannot hold.
     """
-    lines = [
+    lines = export_lines(environment)
+    return f"# For the command, on every node:\n{lines}" if lines else ""
+
+
+def export_lines(environment: Mapping[str, str]) -> str:
+    return "".join(
         f"export {name}={shlex.quote(value)}\n" for name, value in checked_environment(environment)
-    ]
-    return "# For the command, on every node:\n" + "".join(lines) if lines else ""
+    )
 
 
 def checked_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -171,66 +186,54 @@ PROBE_LIMIT_SECONDS = 300
 
 # A hook may install packages or copy data.
 HOOK_LIMIT_SECONDS = 3600
-
-_ON_EACH = """\
-# $1 is the node, $2 the text; what it prints is shown with the node's name before it.
-IFS= read -r -d '' on_{name} << 'END_OF_ON_{NAME}'
-{kept}timeout -k 10 {limit} bash -c "$2" 2>&1 < /dev/null | timeout {longest} sed -u "s/^/$1: /" >&2
-status=${{PIPESTATUS[0]}}
-{failed}
-exit "$status"
-END_OF_ON_{NAME}
-"""
-_PROBE_FAILED = """\
-step="{step}"
-[ "$status" -eq 0 ] || echo "hpcdash: node $1 failed the probe (status $status): $step" >&2"""
-_HOOK_FAILED = """\
-[ "$status" -eq 0 ] || echo "hpcdash: the startup hook failed on node $1 (status $status)" >&2"""
+BEFORE_COMMAND = (
+    "On each node before the command starts anywhere; where it fails on any the job ends with 1."
+)
 
 
-def probe_texts(probe: str, step: str, signal: str) -> str:
-    probe = probe_text(probe)
-    return _node_texts(
-        "probe", "probed", probe, PROBE_LIMIT_SECONDS, _PROBE_FAILED.format(step=step), signal
-    )
+def node_steps(request: Request, place: Place, after_probe: str) -> list[str]:
+    """Return bash for each step on all nodes before the command starts anywhere: the site's probe,
+    then the startup hook, with the request's secrets.
 
+    It calls `prepare_nodes TEXT SECONDS SIGNAL REPORT`, which ends the job where a step fails.
+    `after_probe` is what to do about a NODE that failed its probe.
+    """
+    signal = signal_name(request.signal) if request.signal else "''"
 
-def hook_texts(request: Request, place: Place, signal: str) -> str:
-    """Return the bash of the startup hook on each node, with the request's secrets."""
-    hook = request.startup_hook
-    if place.folder and secret_variables(request):
-        digests = {name: digest for name, digest in place.copies.items() if name == SECRETS_NAME}
-        removal = f'rm -rf -- "${COPY}"\n' if digests else ""
-        hook = f"{copy_part(place.folder, digests)}{_secrets_line(place)}\n{removal}{hook}"
-    return _node_texts("hook", "hooked", hook, HOOK_LIMIT_SECONDS, _HOOK_FAILED, signal)
+    def step(name: str, text: str, limit_seconds: int, *report: str) -> str:
+        definition = heredoc(name, text.strip("\n"), BEFORE_COMMAND)
+        call = f'prepare_nodes "${name}" {limit_seconds} {signal}'
+        return definition + " \\\n  ".join((call, *map(shlex.quote, report))) + "\n"
 
-
-def _node_texts(variable: str, name: str, text: str, limit: int, failed: str, signal: str) -> str:
-    text = text.strip("\n")
-    end = f"END_OF_{variable.upper()}"
-    while end in text.split("\n"):
-        end += "_"
-    stored = f"trap '' {signal}\n" if signal else ""
-    each = _ON_EACH.format(
-        name=name, NAME=name.upper(), kept=stored, limit=limit, longest=limit + 20, failed=failed
-    )
-    message = (
-        "# On each node before the command starts anywhere; where it fails on any the job ends "
-        "with 1."
-    )
-    return f"{message}\nIFS= read -r -d '' {variable} << '{end}'\n{text}\n{end}\n{each}"
+    steps = []
+    if request.site.node_probe.strip():
+        probe = probe_text(request.site.node_probe)
+        report = "node NODE failed the probe (status STATUS):"
+        steps.append(step("probe", probe, PROBE_LIMIT_SECONDS, report, after_probe))
+    if (hook := request.startup_hook).strip():
+        if place.folder and secret_variables(request):
+            digests = {
+                name: digest for name, digest in place.copies.items() if name == SECRETS_NAME
+            }
+            removal = f'rm -rf -- "${COPY}"\n' if digests else ""
+            hook = f"{copy_part(place.folder, digests)}{_secrets_line(place)}\n{removal}{hook}"
+        report = "the startup hook failed on node NODE (status STATUS)"
+        steps.append(step("hook", hook, HOOK_LIMIT_SECONDS, report))
+    return steps
 
 
 _UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nexec "$@"'
 # If TERM ends a shell before its command, the scheduler kills the command in the middle of its last
 # save.
-_UNTIL_ITS_END = "# TERM is for the programs: this shell ends after them.\ntrap exit TERM\n"
+UNTIL_ITS_END = "# TERM is for the programs: this shell ends after them.\ntrap exit TERM\n"
 # Set by the fan-out and the launcher on each node.
 _OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES", "NODE_SLOTS", "NUM_SLOTS")
 _NOT_IN_FOLDERS = re.compile(r"[^A-Za-z0-9_./@+-]")
+_COMMAND = Word('"$command"', is_shell=True)
+_IN_CONTAINER = Word('"$in_container"', is_shell=True)
 _INTERPRETERS = {".py": "python3", ".sh": "bash"}
 # NAME_MAX is 255 bytes.
-_MOST_FOLDER_LETTERS = 200
+_MAX_FOLDER_LETTERS = 200
 
 
 class Place(Struct, frozen=True):
@@ -283,7 +286,7 @@ class Body(Struct, frozen=True):
     """
 
     definitions: str
-    words: tuple[Word, ...]
+    words: tuple[str | Word, ...]
     start: Start
     environment: Mapping[str, str]
     notes: tuple[str, ...]
@@ -313,7 +316,16 @@ def effective_name(
 
 def has_library(request: Request, place: Place) -> bool:
     """Whether hpcdash.job is to be in the launch's folder."""
-    return request.job_library and bool(place.folder)
+    return request.job_library and not request.plain and bool(place.folder)
+
+
+def unsupported_fields(request: Request, names: Iterable[str], scheduler: str) -> list[str]:
+    """Return a message for each field of a request that a scheduler has nothing for."""
+    return [
+        f"{name}: {scheduler} has none, it is not asked for"
+        for name in (*names, *NOT_IN_SCRIPTS)
+        if getattr(request, name) not in ("", (), None)
+    ]
 
 
 def named_keys(request: Request) -> tuple[str, ...]:
@@ -363,28 +375,6 @@ def in_code_folder(request: Request, place: Place) -> Request:
     return replace(request, work_dir=f"{place.folder}/{CODE_FOLDER}/{request.work_dir}".rstrip("/"))
 
 
-_PACKAGES = """\
-# What is installed where this starts, for the launch's folder.
-(
-  cd -- FOLDER && [ ! -e NAME ] || exit 0
-  timeout -k 5 30 "$(SETTINGtype -P PYTHON | head -n 1)" -c 'CODE' | head -c 262144 > "NAME.$$"
-  if [ -s "NAME.$$" ]; then mv -- "NAME.$$" NAME; else rm -f -- "NAME.$$"; fi
-) < /dev/null > /dev/null 2>&1
-"""
-# For an installation from a repository the commit, not the address, which may contain a secret.
-_PACKAGES_CODE = """
-import json, os, pathlib, sys
-from importlib import metadata
-found = set()
-for one in metadata.distributions():
-    said = json.loads(one.read_text("direct_url.json") or "{}").get("vcs_info", {}).get("commit_id", "")
-    found.add("%s==%s%s" % (one.metadata["Name"], one.version, said and "  # " + said))
-print("python==%s" % sys.version.split()[0], *sorted(found), sep="\\n")
-for file in sorted(pathlib.Path(os.environ.get("CONDA_PREFIX", "/-"), "conda-meta").glob("*.json")):
-    print("conda " + file.stem)
-"""
-
-
 def packages_part(request: Request, place: Place) -> str:
     """Bash that notes the packages of the Python that a launch with `files` starts with; '' for
     others.
@@ -393,11 +383,9 @@ def packages_part(request: Request, place: Place) -> str:
     # If others could replace the folder, they could redirect it.
     if not request.files or not place.folder or place.copies or has_image:
         return ""
-    python = shlex.quote(request.call.python) if request.call is not None else "python python3"
-    text = _PACKAGES.replace("NAME", PACKAGES_NAME).replace("FOLDER", shlex.quote(place.folder))
-    path = request.environment.get("PATH", "")
-    text = text.replace("SETTING", f"PATH={shlex.quote(path)} " if path else "")
-    return text.replace("PYTHON", python).replace("CODE", _PACKAGES_CODE)
+    pythons = (request.call.python,) if request.call is not None else ("python", "python3")
+    arguments = shlex.join((place.folder, request.environment.get("PATH", ""), *pythons))
+    return f"{shell_text('backends/script/packages.sh')}note_packages {arguments}\n"
 
 
 def with_code_state(script: BatchScript, text: str) -> BatchScript:
@@ -408,7 +396,7 @@ def with_code_state(script: BatchScript, text: str) -> BatchScript:
 
 def folder_name(request: Request, uid: str) -> str:
     """Return the name of a launch's own folder, which ends in its uid and suits file systems."""
-    name = effective_name(request, uid, _MOST_FOLDER_LETTERS)[0]
+    name = effective_name(request, uid, _MAX_FOLDER_LETTERS)[0]
     return name if name.endswith(uid) else f"{name}-{uid}"
 
 
@@ -440,38 +428,30 @@ def script_body(
         python=call_python(request.call) if request.call is not None else "",
         path=path,
     )
-    if (
-        request.launcher is Launcher.PLAIN
-        and slots.nodes > 1
-        and (alone := lone_launcher(request.command))
-    ):
-        warning = (
+    secrets = secret_variables(request)
+    notes = [*start.notes]
+    alone = lone_launcher(request.command) if request.launcher is Launcher.PLAIN else None
+    if alone and slots.nodes > 1:
+        notes.append(
             f'each node starts a {alone} of its own, a training each: launcher = "{alone}" '
-            f"makes them one"
+            "makes them one"
         )
-        start = replace(start, notes=(*start.notes, warning))
-    if not environment.is_inherited and slots.nodes > 1 and (program := lone_mpi_launcher(command)):
-        warning = (
+    program = "" if environment.is_inherited else lone_mpi_launcher(command)
+    if program and slots.nodes > 1:
+        notes.append(
             f'each node starts an {program} of its own: begin with [ "$NODE_RANK" = 0 ] || exit 0'
         )
-        start = replace(start, notes=(*start.notes, warning))
-    if warning := _one_folder(request):
-        start = replace(start, notes=(*start.notes, warning))
-    secrets = {} if not place.folder else secret_variables(request)
-    if not place.folder and (named := ", ".join(secret_variables(request))):
-        seen = (
-            "the script"
-            if environment.is_inherited
-            else "the script, and in the job's node's list of processes"
+    notes += _one_folder(request)
+    if secrets and not place.folder:
+        seen = "" if environment.is_inherited else ", and in the job's node's list of processes"
+        notes.append(
+            f"environment: {', '.join(secrets)} would be in the script{seen}: have the command "
+            "read a file of mode 0600 instead"
         )
-        warning = (
-            f"environment: {named} would be in {seen}: have the command read a file of mode "
-            f"0600 instead"
-        )
-        start = replace(start, notes=(*start.notes, warning))
+        secrets = {}
     plain = {name: value for name, value in request.environment.items() if name not in secrets}
     variables = {**plain, **_switches(request)}
-    ranks = _rank_lines(request, environment)
+    ranks = rank_lines(request, environment)
     message = "What runs on each node:"
     if request.launcher is Launcher.SRUN or request.launcher in LONE_LAUNCHERS:
         message = (
@@ -481,24 +461,26 @@ def script_body(
         )
     read = f"{_secrets_line(place)} || exit\n" if secrets else ""
     container = request.container
-    line = f"{_UNTIL_ITS_END}{_share_lines(request, place)}{ranks}{read}{start.line}"
-    command = _text(
+    line = f"{UNTIL_ITS_END}{_share_lines(request, place)}{ranks}{read}{start.line}"
+    command = heredoc(
         "command", _from_copies(request, place, line) if place.copies else line, message
     )
     if path:
         del plain["PATH"], variables["PATH"]
+    given = {name: value for name, value in variables.items() if value}
+    has_zip = has_library(request, place) and not place.copies
     if container is None or container.runtime is Runtime.NONE:
-        given = {name: value for name, value in variables.items() if value}
-        whole = (Word("bash"), Word("-c"), Word('"$command"', is_shell=True))
         library = ""
-        if has_library(request, place) and not place.copies:
-            library = library_line(
-                place.folder, "" if environment.is_inherited else given.pop("PYTHONPATH", "")
-            )
+        if has_zip:
+            before = "" if environment.is_inherited else given.pop("PYTHONPATH", "")
+            library = library_line(place.folder, before)
         package = call_package(request, place.folder)
         if path and package:
-            package = f'path=$PATH\n{path.rstrip()}:"$PATH"\n{package}\nPATH=$path\n'
-        return Body(command, whole, start, given, start.notes, library, package, path)
+            package = (
+                f'hpcdash_path=$PATH\n{path.rstrip()}:"$PATH"\n{package}\nPATH=$hpcdash_path\n'
+            )
+        start_it = ("bash", "-c", _COMMAND)
+        return Body(command, start_it, start, given, tuple(notes), library, package, path)
     if request.launcher in LONE_LAUNCHERS and slots.nodes > 1:
         raise UsageError(
             f"launcher: in a container {request.launcher} cannot start ranks on other nodes",
@@ -507,11 +489,7 @@ def script_body(
     inherited = (*_OF_THE_NODE, *named_keys(request))
     if environment.is_inherited and watches_preemption(request, place):
         inherited += (STOPPED_EARLY,)
-    up = (
-        f"{library_line(place.folder)}{_UP}"
-        if has_library(request, place) and not place.copies
-        else _UP
-    )
+    up = f"{library_line(place.folder)}{_UP}" if has_zip else _UP
     if request.files and not place.code_folder:
         # A runtime may start it elsewhere.
         up = f"cd -- {shlex.quote(request.work_dir)} || exit\n{up}"
@@ -522,25 +500,16 @@ def script_body(
                 f"container.runtime: pyxis is srun's, not {what}'s",
                 "Write apptainer, podman or enroot.",
             )
-        options, notes = pyxis_options(
+        options, container_notes = pyxis_options(
             container, bound_folders(request, place.folder), plain, request.work_dir
         )
-        given = {name: value for name, value in variables.items() if value}
-        inside = _text("in_container", up, "What starts it in the container:")
-        start_it = (
-            Word("sh"),
-            Word("-c"),
-            Word('"$in_container"', is_shell=True),
-            Word("sh"),
-            Word("bash"),
-        )
-        parts = (*start_it, Word("-c"), Word('"$command"', is_shell=True))
+        inside = heredoc("in_container", up, "What starts it in the container:")
         return Body(
             f"{command}\n{inside}",
-            parts,
+            ("sh", "-c", _IN_CONTAINER, "sh", "bash", "-c", _COMMAND),
             start,
             given,
-            (*start.notes, *notes),
+            (*notes, *container_notes),
             path=path,
             srun_options=options,
         )
@@ -557,20 +526,15 @@ def script_body(
     around = "\n".join(replace(made, environment={}).lines())
     if request.signal:
         around = f"trap : {signal_name(request.signal)}\n{around}"
-    around = f"{_UNTIL_ITS_END}{around}"
-    definitions = f"{command}\n{_text('in_container', around, 'The container it runs in; $1 is the command:')}"
-    entered = (
-        Word("bash"),
-        Word("-c"),
-        Word('"$in_container"', is_shell=True),
-        Word("in_container"),
+    inside = heredoc(
+        "in_container", f"{UNTIL_ITS_END}{around}", "The container it runs in; $1 is the command:"
     )
     return Body(
-        definitions,
-        (*entered, Word('"$command"', is_shell=True)),
+        f"{command}\n{inside}",
+        ("bash", "-c", _IN_CONTAINER, "in_container", _COMMAND),
         start,
         dict(made.environment),
-        (*start.notes, *made.notes),
+        (*notes, *made.notes),
     )
 
 
@@ -591,15 +555,14 @@ def _from_copies(request: Request, place: Place, line: str) -> str:
     if request.launcher in LONE_LAUNCHERS and request_slots(request).nodes > 1:
         raise UsageError(
             f"launcher: {request.launcher} starts ranks on nodes that have no copy of the launch's "
-            f"files, and others "
-            "could replace those in storage_root",
+            "files, and others could replace those in storage_root",
             'Write launcher = "srun", or have storage_root set to a folder that only you and root '
             "can replace.",
         )
     stored = f"trap : {signal_name(request.signal)}\n" if request.signal else ""
     library = f'{_SAID}\nexport PYTHONPATH="${COPY}"/{LIBRARY_NAME}{_REST_OF_PATH}\n'
     return (
-        f"{_UNTIL_ITS_END}{stored}{copy_part(place.folder, place.copies, place.code_folder)}"
+        f"{UNTIL_ITS_END}{stored}{copy_part(place.folder, place.copies, place.code_folder)}"
         # bash runs what comes last in its own place, without its traps.
         f'{library if LIBRARY_NAME in place.copies else ""}(\n{line}\n)\nexit "$?"'
     )
@@ -623,11 +586,11 @@ def share_mark(request: Request, place: Place) -> TaskMark:
         raise UsageError(
             "begin: a task of a shared pool starts when it is its turn", "Leave begin out."
         )
-    if len(request.labels) > MOST_LABELS or any(
+    if len(request.labels) > MAX_LABELS or any(
         len(label) > LONGEST_LABEL for label in request.labels
     ):
         raise UsageError(
-            f"labels: a task has at most {MOST_LABELS}, of {LONGEST_LABEL} characters each"
+            f"labels: a task has at most {MAX_LABELS}, of {LONGEST_LABEL} characters each"
         )
     priority = parse_priority(request.share) if request.share else Priority.AUTO
     return TaskMark(
@@ -652,17 +615,9 @@ def _share_lines(request: Request, place: Place) -> str:
 
 
 _MASTER_PORT = "2222"
-# Debian's hosts files have 127.0.1.1 for a host's own name, which other nodes cannot reach.
-_NODE_RANKS = """\
-# This node's rank, the node count and the first node's address; rank_variables = "processes" leaves them out.
-export RANK="${rank}" WORLD_SIZE="${count}" MASTER_PORT={port} MASTER_IP
-MASTER_IP=$({{ getent ahostsv4 "$MASTER_ADDR"; [ "$RANK" != 0 ] || hostname -I | tr ' ' '\\n'; }} 2> /dev/null |
-  sed -n 's/ .*//; /^127\\.0\\.1\\.1$/d; /./{{p;q;}}')
-MASTER_IP=${{MASTER_IP:-$MASTER_ADDR}}
-"""
 
 
-def _rank_lines(request: Request, environment: JobEnvironment) -> str:
+def rank_lines(request: Request, environment: JobEnvironment) -> str:
     """Return lines that number the nodes, for a program that starts its own processes.
 
     '' where none requests it.
@@ -675,7 +630,13 @@ def _rank_lines(request: Request, environment: JobEnvironment) -> str:
             'Write launcher = "plain", or leave it out.',
         )
     port = shlex.quote(request.environment.get("MASTER_PORT") or _MASTER_PORT)
-    return _NODE_RANKS.format(rank=environment.node_rank, count=environment.node_count, port=port)
+    return (
+        "# This node's rank, the node count and the first node's address; "
+        'rank_variables = "processes" leaves them out.\n'
+        f'export RANK="${environment.node_rank}" WORLD_SIZE="${environment.node_count}" '
+        f"MASTER_PORT={port} MASTER_IP\n"
+        f"{shell_text('backends/script/node_ranks.sh')}"
+    )
 
 
 def secret_variables(request: Request) -> dict[str, str]:
@@ -694,7 +655,7 @@ def secrets_file(request: Request) -> bytes:
     if missing := [name for name, value in secret_variables(request).items() if value == NOT_KEPT]:
         raise UsageError(
             f"environment: the value of {', '.join(missing)} is not known: secrets of earlier "
-            f"submissions are not kept",
+            "submissions are not kept",
             "Write it, or leave the variable out.",
         )
     lines = [
@@ -704,7 +665,7 @@ def secrets_file(request: Request) -> bytes:
     return "".join(lines).encode("utf-8", "surrogateescape")
 
 
-def _text(name: str, text: str, message: str) -> str:
+def heredoc(name: str, text: str, message: str) -> str:
     """Bash that sets a variable to a text as it stands, of several lines too."""
     end = f"END_OF_{name.upper()}"
     while end in text.split("\n"):
@@ -712,12 +673,15 @@ def _text(name: str, text: str, message: str) -> str:
     return f"# {message}\nIFS= read -r -d '' {name} << '{end}'\n{text}\n{end}\n"
 
 
+# Text in single quotes is expanded on the nodes, and traps call functions that seem unused.
+FOR_SHELLCHECK = "# shellcheck disable=SC2016,SC2317"
+
+
 def script_text(requested: str, options: Iterable[str], prefix: str, parts: Iterable[str]) -> str:
     """Return the whole script: a description, directives, then parts separated by blank lines."""
     head = ["#!/bin/bash", f"# {requested}", *(f"{prefix} {option}" for option in options)]
     shown = [part.strip("\n") for part in parts if part.strip("\n")]
-    # Text in single quotes is expanded on the nodes, and traps call functions that seem unused.
-    return "\n\n".join(["\n".join(head), "# shellcheck disable=SC2016,SC2317", *shown]) + "\n"
+    return "\n\n".join(["\n".join(head), FOR_SHELLCHECK, *shown]) + "\n"
 
 
 def format_request(
@@ -769,10 +733,10 @@ def has_interpreter(request: Request) -> bool:
     ) != shlex.quote(path)
 
 
-def _one_folder(request: Request) -> str:
-    """A warning where tasks that run at once go on from each other's checkpoints."""
+def _one_folder(request: Request) -> list[str]:
+    """Return a warning where tasks that run at once go on from each other's checkpoints."""
     if not request.checkpoints:
-        return ""
+        return []
     has_own = is_a_folder_a_task(request.checkpoints)
     if has_own and request.array is None:
         raise UsageError(
@@ -780,11 +744,11 @@ def _one_folder(request: Request) -> str:
             "Write array, or leave %a out.",
         )
     if has_own or request.array is None or request.array.throttle == 1:
-        return ""
-    return (
+        return []
+    return [
         "checkpoints: tasks that run at once save into one folder: write %a in it for the "
         "task, or an array of %1"
-    )
+    ]
 
 
 def _switches(request: Request) -> dict[str, str]:
@@ -830,6 +794,7 @@ def bound_folders(request: Request, launch_folder: str = "") -> tuple[str, ...]:
 
 def is_spread(request: Request, slot_type: SlotType) -> bool:
     """Whether Slurm is to find any nodes that have so many GPUs together."""
-    slots, site = request_slots(request), request.site
+    slots = request_slots(request)
+    site = request.site
     counts_gpus = slot_type is not SlotType.CPU and site.tres_supported and site.gres_supported
     return counts_gpus and slots.slots > 0 and not slots.is_per_node

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Mapping
 
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.request import NODE_LAUNCHERS, Call, Launcher, Request, Runtime
 from hpcdash.errors import UsageError
+from hpcdash.shell_files import shell_text
 
 ARGS_NAME, KWARGS_NAME, ITEMS_NAME = "call-args.b64", "call-kwargs.b64", "call-items.b64"
 CALLBACKS_NAME = "call-callbacks.b64"
@@ -19,11 +21,8 @@ _SAID = """\
 # Calls {function}.
 # What it returns is {how} to the output file, of rank N > 0 to FILE.N; of a failure FILE.error (JSON) tells.
 """
-_PACKAGE = """\
-# {path} in a venv of this job's own, made once, before anything starts on the nodes.
-unset PY_EXEC
-{lines}
-"""
+# Called as a script with a venv ends; one with an EXIT trap of its own calls it there.
+FINISH = "hpcdash_finish"
 # If a process has no rank, each host would write the same file.
 _HOST, _OF_HOST = "host=${NODE_RANK#0}\n", '"${host:+.$host}"'
 
@@ -64,48 +63,86 @@ def call_command(
     files of `call_files()` in it; `uid` identifies the launch. Raises UsageError for conflicting
     fields, by name.
     """
-    from hpcdash.job.packaging import RunnerCall
-
     _refuse(request, call, folder)
     files = {name: f"{folder}/{name}" for name in call_names(call)}
-    runner = RunnerCall(
-        call.module,
-        call.function,
+    name = RESULT_NAMES[call.result_format]
+    output = shlex.quote(f"{folder}/{name}")
+    task = environment.array_task if request.array is not None else ""
+    if task:
+        stem, _, ending = name.rpartition(".")
+        output = f'{shlex.quote(f"{folder}/{stem}-")}"${task}".{ending}'
+    is_for_launcher = request.launcher in NODE_LAUNCHERS
+    is_shared = not is_for_launcher and not environment.is_inherited and node_count > 1
+    if is_for_launcher:
+        start = "--module" if request.launcher is Launcher.DEEPSPEED else "-m"
+    else:
+        start = f"{call_python(call)} -m"
+    log = environment.array_log_name if request.array else environment.log_name
+    # A container may start elsewhere than in the job's folder.
+    has_folder = request.container is not None and request.work_dir.startswith("/")
+    command = runner_command(
+        start,
+        call,
         folder,
-        args_file=files.get(ARGS_NAME),
-        kwargs_file=files.get(KWARGS_NAME),
-        callbacks_file=files.get(CALLBACKS_NAME),
-        array_items_file=files.get(ITEMS_NAME),
-        pre_submission_id=uid,
-        output_file=f"{folder}/{RESULT_NAMES[call.result_format]}",
-        task=environment.array_task if request.array is not None else "",
-        callbacks=call.callbacks,
-        sys_path=(
-            *(path for path in files.values() if path.endswith(".zip")),
-            *call.sys_path,
-            *_work_dir_in_container(request),
-        ),
-        main=call.main or None,
-        result_format=call.result_format if call.result_format != "pickle" else None,
+        files,
+        main=call.main,
+        submission_id=uid,
+        sys_path=(*call.sys_path, *((request.work_dir,) if has_folder else ())),
+        output=output + (_OF_HOST if is_shared else ""),
+        task=task,
+        logs=(f'"{folder}/{log}.out"', f'"{folder}/{log}.err"'),
     )
-    _, *options = (text if is_shell else shlex.quote(text) for text, is_shell in runner.words())
-    if request.launcher in NODE_LAUNCHERS:
-        options[0] = "--module" if request.launcher is Launcher.DEEPSPEED else "-m"
-        return " \\\n  ".join(
-            [" ".join(options[:4]), *options[4:], *_logs(request, folder, environment)]
-        )
-    python = call_python(call)
-    is_shared = not environment.is_inherited and node_count > 1
-    if is_shared:
-        options = [
-            option + _OF_HOST if option.startswith("--output-file=") else option
-            for option in options
-        ]
-    command = " \\\n  ".join(
-        [" ".join([python, *options[:4]]), *options[4:], *_logs(request, folder, environment)]
-    )
+    if is_for_launcher:
+        return command
     how = "pickled" if call.result_format == "pickle" else "written as JSON"
     return _SAID.format(function=call.name, how=how) + (_HOST if is_shared else "") + command
+
+
+def runner_command(
+    start: str,
+    call: Call,
+    folder: str,
+    files: Mapping[str, str],
+    *,
+    main: str,
+    submission_id: str,
+    sys_path: Iterable[str],
+    output: str = "",
+    task: str = "",
+    logs: tuple[str, ...] = (),
+) -> str:
+    """Return bash that starts the runner of a call: `start` is what goes before its module.
+
+    `files` are the paths of `call_names()`, of which archives go on sys.path. `output` and `logs`
+    are bash for the paths of the result, of stdout and of stderr; `task` is the variable with an
+    array's task, which has an item of its own. `main` is the path of the program's own file.
+    """
+    values = {
+        "args-file": files.get(ARGS_NAME),
+        "kwargs-file": files.get(KWARGS_NAME),
+        "callbacks-file": files.get(CALLBACKS_NAME),
+        "job-dir": folder,
+        "pre-submission-id": submission_id,
+        "array-items-file": files.get(ITEMS_NAME),
+        "main": main,
+        "result-format": call.result_format if call.result_format != "pickle" else "",
+    }
+    archives = (path for path in files.values() if path.endswith(".zip"))
+    options = [
+        *((name, shlex.quote(value)) for name, value in values.items() if value),
+        *(("sys-path", shlex.quote(path)) for path in (*archives, *sys_path)),
+        *(("callback", shlex.quote(name)) for name in call.callbacks),
+        *([("array-index", f'"${task}"')] if task and ITEMS_NAME in files else []),
+        *([("output-file", output)] if output else []),
+        *zip(("stdout-path", "stderr-path"), logs, strict=False),
+    ]
+    function = f"--module={shlex.quote(call.module)} --function={shlex.quote(call.function)}"
+    return " \\\n  ".join(
+        (
+            f"{start} hpcdash.job.runner {function}",
+            *(f"--{name}={value}" for name, value in options),
+        )
+    )
 
 
 def call_python(call: Call) -> str:
@@ -120,17 +157,26 @@ def call_package(request: Request, folder: str) -> str:
     call = request.call
     if call is None or not call.package:
         return ""
-    from hpcdash.job.packaging import wheel_packaging
-
-    made = wheel_packaging(
-        f"{folder}/{_VENV_FOLDER}",
-        wheel="" if call.source else call.wheel or f"{folder}/{call.package}",
-        source=call.source,
-        python=call.python,
-        isolated=None,
-        array_tasks=request.array.count if request.array else 1,
+    wheel = "" if call.source else call.wheel or f"{folder}/{call.package}"
+    tasks = request.array.count if request.array else 1
+    return (
+        f"# {call.package} in a venv of this job's own, made once, before anything starts on the nodes.\n"
+        f"{venv_text(f'{folder}/{_VENV_FOLDER}', call.python, wheel, call.source, tasks)}"
     )
-    return _PACKAGE.format(path=call.package, lines="\n".join(made.lines()))
+
+
+def venv_text(
+    folder: str, python: str, wheel: str, source: str, tasks: int, *, stale_seconds: int = 180
+) -> str:
+    """Return bash for the batch script that makes a venv in `folder` with a wheel in it, or with
+    the project in the folder `source`; it sets PY_EXEC, and the last of `tasks` removes the venv.
+    """
+    return (
+        f"PY_EXEC={shlex.quote(python)} hpcdash_root={shlex.quote(folder)}\n"
+        f"hpcdash_wheel={shlex.quote(wheel)} hpcdash_source={shlex.quote(source)}\n"
+        f"hpcdash_tasks={tasks} hpcdash_stale={stale_seconds}\n"
+        f"{shell_text('backends/script/venv.sh')}"
+    )
 
 
 def format_call(call: Call, array: ArrayTasks | None) -> str:
@@ -204,21 +250,3 @@ def _refuse(request: Request, call: Call, folder: str) -> None:
             "Name the folder that holds launches: --storage-root PATH, or storage_root in "
             "[launch].",
         )
-
-
-def _work_dir_in_container(request: Request) -> tuple[str, ...]:
-    """Return the job's folder as a further place of modules, as a container may start elsewhere."""
-    return (
-        (request.work_dir,)
-        if request.container is not None and request.work_dir.startswith("/")
-        else ()
-    )
-
-
-def _logs(request: Request, folder: str, environment: JobEnvironment) -> list[str]:
-    """The options that name the job's logs, as its script's directives do."""
-    name = environment.array_log_name if request.array else environment.log_name
-    return [
-        f'--{stream}-path="{folder}/{name}.{end}"'
-        for stream, end in (("stdout", "out"), ("stderr", "err"))
-    ]

@@ -11,25 +11,10 @@ import shlex
 from collections.abc import Mapping
 
 from hpcdash.backends.script.folder import CODE_ARCHIVE
+from hpcdash.shell_files import shell_text
 
 # The variable that names the copy, on the node and in the container.
 COPY = "HPCDASH_COPY"
-# A sticky folder or one's own: in any other the copy could be replaced too.
-_COPY = """\
-# Others could replace the launch's folder. What is run is a copy of this account's own, checked by its digest.
-hpcdash_tmp=${TMPDIR:-/tmp}
-[ -k "$hpcdash_tmp" ] || [ -O "$hpcdash_tmp" ] || hpcdash_tmp=/tmp
-HPCDASH_COPY=$(mktemp -d "$hpcdash_tmp/hpcdash.XXXXXXXX") || exit
-export HPCDASH_COPY
-trap 'trap "" TERM; rm -rf -- "$HPCDASH_COPY"' EXIT
-hpcdash_folder=FOLDER
-hpcdash_copy() {
-  [ -f "$hpcdash_folder/$2" ] && mkdir -p -- "$HPCDASH_COPY/files" && cat < "$hpcdash_folder/$2" > "$HPCDASH_COPY/$2" &&
-    chmod u+x "$HPCDASH_COPY/$2" && [ "$(sha256sum < "$HPCDASH_COPY/$2")" = "$1  -" ] && return
-  echo "hpcdash: $hpcdash_folder/$2 is not what was submitted; others could have replaced it. Nothing was started." >&2
-  exit 1
-}
-"""
 _UNPACK = """\
 tar -xzomf "$HPCDASH_COPY"/{archive} -C "$HPCDASH_COPY" && rm -f -- "$HPCDASH_COPY"/{archive} || exit
 cd -- "$HPCDASH_COPY"/{folder} || exit
@@ -50,7 +35,8 @@ def copy_part(folder: str, copies: Mapping[str, str], code_folder: str = "") -> 
         if CODE_ARCHIVE in copies
         else ""
     )
-    return _COPY.replace("FOLDER", shlex.quote(folder)) + "".join(lines) + unpack
+    copy = f"hpcdash_folder={shlex.quote(folder)}\n{shell_text('backends/script/copies.sh')}"
+    return copy + "".join(lines) + unpack
 
 
 def staged_path(folder: str, name: str, copies: Mapping[str, str]) -> str:

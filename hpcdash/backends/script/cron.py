@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
 from hpcdash.domain.units import DAY, HOUR, MINUTE
 from hpcdash.errors import UsageError
+from hpcdash.shell_files import shell_text
 
-SCRIPT_SECONDS = 10 * MINUTE
 LIMIT_SECONDS = 30 * MINUTE
-KEEP_DAYS = 7
 _NAMED = {HOUR: "hourly", DAY: "daily", 7 * DAY: "weekly"}
 _INTERVALS = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
 _LABEL = re.compile(r"hourly|daily|weekly|[1-9][0-9]{0,5}[smhd]")
@@ -84,20 +83,13 @@ def label_in(name: str) -> str | None:
     return label if name.startswith("hpcdash-") and _LABEL.fullmatch(label) else None
 
 
-class CronParts(Struct, frozen=True):
-    """Parts of one scheduler in the script: directive lines, and bash that defines these functions.
+def cron_script(job: CronJob, directives: Iterable[str], functions: str) -> str:
+    """Return the script; raises UsageError for what no script can hold.
 
-    `waiting` prints the IDs of the job's pending successors, `submit_again` submits it for `$every`
-    seconds from now, `hand_in FILE` submits a script, `elder` succeeds where the job before still
-    runs.
+    `functions` is shell that defines `waiting`, which prints the IDs of the job's pending
+    successors, `submit_again`, which submits it for `$every` seconds from now, `hand_in FILE`,
+    which submits a script, and `elder`, which succeeds where the job before still runs.
     """
-
-    directives: tuple[str, ...]
-    functions: str
-
-
-def cron_script(job: CronJob, parts: CronParts) -> str:
-    """The script; raises UsageError for what no script can hold."""
     if not job.folder.startswith("/"):
         raise UsageError(
             f"{job.folder!r} is not a path from the root", "A job may start in any folder."
@@ -110,70 +102,21 @@ def cron_script(job: CronJob, parts: CronParts) -> str:
             f"{job.folder!r}: schedulers take no blank, quote, % or \\ in an output's path",
             "Choose another.",
         )
-    head = "\n".join(("#!/bin/sh", *parts.directives))
+    head = "\n".join(("#!/bin/sh", *directives))
     values = {
-        "SELF": job.script_path,
-        "SCRIPTS": job.scripts_folder,
-        "OUTPUTS": job.output_folder,
-        "NAME": job.name,
-        "EVERY": str(job.every_seconds),
-        "SECONDS": str(SCRIPT_SECONDS),
-        "DAYS": str(KEEP_DAYS - 1),
+        "self": job.script_path,
+        "scripts": job.scripts_folder,
+        "outputs": job.output_folder,
+        "name": job.name,
+        "every": str(job.every_seconds),
     }
-    return f"{head}\n{_filled(_BEGINNING, values)}{_filled(parts.functions, values)}{_filled(_REST, values)}"
+    assigned = " ".join(f"{name}={shlex.quote(value)}" for name, value in values.items())
+    return f"{head}\n{_COMMENT}{assigned}\n{functions}{shell_text('backends/script/cron.sh')}"
 
 
-# No `set -e`: after a failure, the rest still runs.
-_BEGINNING = """
+_COMMENT = """
 # Submits itself again, then runs every script of a folder. To end it, move this file away.
-self=@SELF@ scripts=@SCRIPTS@ outputs=@OUTPUTS@ name=@NAME@ every=@EVERY@
-if [ ! -f "$self" ]; then
-  echo "$self is not there any more: this is the end"
-  exit 0
-fi
 """
-_REST = """
-again() {
-  [ -f "$self" ] || { echo "$self is not there any more: this is the last time"; return 0; }
-  others=$(waiting) && [ "$others" ] && { echo "one waits already:" $others; return 0; }
-  submit_again
-}
-is_submitted=
-for pause in 0 5 20 60; do
-  sleep "$pause"
-  if again; then is_submitted=1; break; fi
-done
-
-if elder; then
-  echo "the one before still runs: it has the scripts"
-else
-  cd "$scripts" || exit
-  for script in "$scripts"/*; do
-    case $script in
-      *~ | *.bak | *.off) continue ;;
-      *.sbatch | *.slurm | *.pbs) echo "submits $script"; hand_in "$script"; continue ;;
-    esac
-    [ -f "$script" ] || continue
-    if [ ! -x "$script" ]; then echo "$script is not executable: left out"; continue; fi
-    echo "$(date '+%Y-%m-%d %H:%M:%S') $script"
-    timeout -k 10 @SECONDS@ "$script" </dev/null
-    echo "exit status $?: $script"
-  done
-fi
-
-find "$outputs" -type f -mtime +@DAYS@ -exec rm -f {} +
-if [ ! "$is_submitted" ]; then
-  sleep 60
-  again || { echo "it could not be submitted again, and comes no more: hpcdash cron --install"; exit 1; }
-fi
-exit 0
-"""
-
-
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    for name, value in values.items():
-        text = text.replace(f"@{name}@", shlex.quote(value))
-    return text
 
 
 def watch_script(argv: tuple[str, ...], variables: Mapping[str, str]) -> str:

@@ -11,19 +11,10 @@ from msgspec import Struct
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.domain.request import LONE_LAUNCHERS, EarlySignal, Launcher
 from hpcdash.errors import UsageError
+from hpcdash.shell_files import shell_text
 
 # Signals that a program can act on; TERM is the end itself on PBS.
 SIGNALS = ("USR1", "USR2", "HUP", "INT", "QUIT", "TERM", "CONT")
-
-PASS_ON_TRAP = """\
-# {name} comes {seconds} s before the time limit{to}.
-# It is passed on to the command on all nodes.
-pass_on() {{
-  interrupted=1
-  signal_nodes {name}
-}}
-trap pass_on {name}
-"""
 
 
 def signal_name(signal: EarlySignal) -> str:
@@ -40,6 +31,16 @@ def signal_name(signal: EarlySignal) -> str:
     return name
 
 
+def pass_on_trap(signal: EarlySignal, recipient: str = "") -> str:
+    """Return bash that passes the batch shell's early signal on to all nodes."""
+    name = signal_name(signal)
+    return (
+        f"# {name} comes {signal.seconds_before} s before the time limit{recipient}.\n"
+        "# It is passed on to the command on all nodes.\n"
+        f"{shell_text('backends/script/pass_on.sh')}trap 'pass_on {name}' {name}\n"
+    )
+
+
 # torch's elastic agent takes these as the end.
 _ENDS_LAUNCHERS = ("TERM", "INT", "HUP", "QUIT")
 # Places where a command of bash starts Python, or a launcher of its own: at its begin, on a line of
@@ -53,6 +54,10 @@ _PROGRAM = re.compile(
 # The first word of a command that is no program of Python's: `bash`, `./run.sh`, not `train.py` or
 # `-m`.
 _NO_PYTHON = re.compile(r"(?![^\s]*\.py\b)[A-Za-z0-9_./][^\s]*")
+
+# What a shell does at the early signal where programs act on it, and where a launcher would end.
+GOES_ON = "# {0} is for the programs: this shell goes on.\ntrap : {0}\n"
+IGNORED = "# {launcher} would end at {0}; the ranks set handlers of their own.\ntrap '' {0}\n"
 
 _MPI = re.compile(
     r"(?:^|[;&|(])[ \t]*(?:exec[ \t]+)?(?P<program>mpirun|mpiexec(?:\.hydra)?)\b", re.MULTILINE
@@ -96,8 +101,7 @@ def start_commands(
     if not command.strip():
         raise UsageError("command: there is nothing to run", "Write command or script.")
     if launcher in (Launcher.PLAIN, Launcher.SRUN) or launcher in LONE_LAUNCHERS:
-        stored = "# {0} is for the programs: this shell goes on.\ntrap : {0}\n"
-        line = stored.format(signal_name(signal)) if signal else ""
+        line = GOES_ON.format(signal_name(signal)) if signal else ""
         if launcher in LONE_LAUNCHERS:
             return _lone_start(launcher, line, command, per_node, ranks, environment, path)
         line += path + command
@@ -107,25 +111,28 @@ def start_commands(
         notes.append(
             f"{launcher} needs as many GPUs on each node, which only slots_per_node asks for"
         )
-    before, setup = "", ""
+    before = ""
+    setup = ""
     if not python:
         before, command, messages = _split_program(launcher, command)
         notes += messages
     if signal and signal_name(signal) in _ENDS_LAUNCHERS:
         notes.append(
             f"signal: {signal_name(signal)} ends {launcher} and with it the training; USR1 and "
-            f"USR2 do not"
+            "USR2 do not"
         )
-    nodes, rank = f'"${environment.node_count}"', f'"${environment.node_rank}"'
+    nodes = f'"${environment.node_count}"'
+    rank = f'"${environment.node_rank}"'
+    slots = f'"${environment.node_slots}"' if environment.node_slots else ""
     if launcher is Launcher.TORCHRUN:
-        each = f'"${environment.node_slots}"' if environment.node_slots else per_node or "gpu"
+        each = slots or per_node or "gpu"
         program = (
             f"{f'{python} -m torch.distributed.run' if python else 'torchrun'} \\\n"
             f"  --nnodes={nodes} --nproc-per-node={each} --node-rank={rank} \\\n"
             '  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \\\n'
         )
     elif launcher is Launcher.DEEPSPEED:
-        each = f'"${environment.node_slots}"' if environment.node_slots else str(per_node or ranks)
+        each = slots or str(per_node or ranks)
         setup = _WORLD.format(nodes=nodes, each=each)
         program = (
             f"{python or 'python'} -m deepspeed.launcher.launch \\\n"
@@ -144,12 +151,8 @@ def start_commands(
             f"  --num_machines={nodes} --num_processes={count} --machine_rank={rank} \\\n"
             '  --main_process_ip="$MASTER_ADDR" --main_process_port="$MASTER_PORT" \\\n'
         )
-    ignored = (
-        f"# {launcher} would end at {{0}}; the ranks set handlers of their own.\ntrap '' {{0}}\n"
-    )
-    line = (
-        ignored.format(signal_name(signal)) if signal else ""
-    ) + f"{setup}{path}{before}{program}  {command}"
+    ignored = IGNORED.format(signal_name(signal), launcher=launcher) if signal else ""
+    line = ignored + f"{setup}{path}{before}{program}  {command}"
     return Start(line, 1, tuple(notes))
 
 
@@ -186,7 +189,8 @@ def _lone_start(
     if launcher is Launcher.HOROVODRUN:
         hosts = environment.hosts.replace("@EACH", str(per_node or 1))
         if path:
-            before, hosts = f'{before}hosts="{hosts}"\n', "$hosts"
+            before = f'{before}hosts="{hosts}"\n'
+            hosts = "$hosts"
         hosts = f' -H "{hosts}"'
     # Slurm's own mpirun knows no -np, horovodrun no -n.
     count = "-np" if launcher is Launcher.HOROVODRUN else "-n"
@@ -200,7 +204,8 @@ def _split_program(launcher: Launcher, command: str) -> tuple[str, str, list[str
     first = _NO_PYTHON.match(command)
     found = list(_PROGRAM.finditer(command))
     if found and (found[0].start("program") == 0 or (first and len(found) == 1)):
-        program, before = found[0]["program"], command[: found[0].start("program")]
+        program = found[0]["program"]
+        before = command[: found[0].start("program")]
         is_python = program.startswith("python")
         why = (
             f"{launcher} starts Python itself"

@@ -19,15 +19,16 @@ from hpcdash.domain.units import parse_memory
 _DIRECTIVES = ("#SBATCH", "#PBS")
 _BOMS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 # Most lines of a long script that are named.
-_MOST_LINES_NAMED = 5
+_MAX_LINES_NAMED = 5
 # Directives are searched only this far, like in their explanation.
-_MOST_LINES_READ = 2000
-_MOST_FINDINGS = 50
+_MAX_LINES_READ = 2000
+_MAX_FINDINGS = 50
 # A word that begins with a dash of another kind, or stands in quotes of print.
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _QUOTES = "\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb"
 _BLANKS = "\u00a0\u2007\u202f\u200b\ufeff"
 _ODD = re.compile(f"[{_DASHES}{_QUOTES}{_BLANKS}]")
+_Severity = Literal["error", "warning"]
 _ODD_OPTION = re.compile(rf"(?:^|\s)([{_DASHES}]+[A-Za-z])")
 
 
@@ -35,10 +36,11 @@ class ScriptRules(Struct, frozen=True):
     """Rules of one scheduler for scripts.
 
     `option_findings` are for a directive's option that it takes, `unknown` for one that it does not
-    know, `foreign` for the lines of a script, with whether it has directives of its own.
-    `not_taken` is the message on a script without #!, `crlf` on one with line ends of Windows,
-    `empty` on an empty one. Directives may follow lines that begin with `comments`; with
-    `begins_line` a directive has to begin its own.
+    know (None: it refuses the script). `foreign_magic` begins the directives of another scheduler,
+    on which `foreign` and, beside directives of its own, `foreign_beside` are the finding:
+    severity, text and step. `not_taken` is the message on a script without #!, `crlf` on one with
+    line ends of Windows, `empty` on an empty one. Directives may follow lines that begin with
+    `comments`; with `begins_line` a directive has to begin its own.
     """
 
     program: str
@@ -46,10 +48,12 @@ class ScriptRules(Struct, frozen=True):
     read_directives: Callable[[str], ParsedCommandLine]
     demand: Callable[[bytes, Sequence[str]], Demand]
     option_findings: Callable[[Option, str], Iterator[LintFinding]]
-    unknown: Callable[[Option, str], LintFinding]
-    foreign: Callable[[Sequence[str], bool], Iterator[LintFinding]]
-    not_taken: tuple[Literal["error", "warning"], str]
+    foreign_magic: str
+    foreign: tuple[_Severity, str, str]
+    foreign_beside: tuple[_Severity, str, str]
+    not_taken: tuple[_Severity, str]
     crlf: str
+    unknown: Callable[[Option, str], LintFinding] | None = None
     empty: str = ""
     comments: tuple[str, ...] = ("#",)
     begins_line: bool = True
@@ -73,16 +77,18 @@ def lint(
     reported = {one.field for one in found}
     given = rules.read_directives("\n".join(lines)).given
     odd = (one for option in given for one in _option(option, rules) if one.field not in reported)
-    found += islice(odd, _MOST_FINDINGS)
+    found += islice(odd, _MAX_FINDINGS)
     found += _not_read(lines, rules)
-    found += rules.foreign(lines, bool(given))
+    if number := first_line_with(lines, rules.foreign_magic):
+        severity, text, step = rules.foreign_beside if given else rules.foreign
+        found.append(LintFinding(severity, f"line {number}", text, step))
     found += unmet(rules.demand(script, over), offers)
-    return tuple(sorted(found, key=lambda one: one.severity != "error")[:_MOST_FINDINGS])
+    return tuple(sorted(found, key=lambda one: one.severity != "error")[:_MAX_FINDINGS])
 
 
 def directive_part(script: bytes) -> str:
     """Return the lines of a script that may have directives."""
-    return "\n".join(script.decode("utf-8", "surrogateescape").split("\n")[:_MOST_LINES_READ])
+    return "\n".join(script.decode("utf-8", "surrogateescape").split("\n")[:_MAX_LINES_READ])
 
 
 def _form(script: bytes, rules: ScriptRules) -> Iterator[LintFinding]:
@@ -129,7 +135,7 @@ def _typographic(lines: Sequence[str], magic: str) -> Iterator[LintFinding]:
         if odd is None:
             continue
         named += 1
-        if named > _MOST_LINES_NAMED:
+        if named > _MAX_LINES_NAMED:
             return
         letter = odd[odd.lastindex or 0][0]
         kind, selected = _kind(letter)
@@ -150,29 +156,24 @@ def _kind(letter: str) -> tuple[str, str]:
 
 def _option(option: Option, rules: ScriptRules) -> Iterator[LintFinding]:
     place = f"line {option.line}"
-    if option.problem == "unknown":
-        yield rules.unknown(option, place)
-    elif option.problem:
-        yield refused(option, place, rules.program)
-    else:
+    if not option.problem:
         yield from rules.option_findings(option, place)
-
-
-def refused(option: Option, place: str, program: str) -> LintFinding:
-    """A directive's option that makes the scheduler refuse the script."""
-    return LintFinding(
-        "error", place, f"{option.written}: {option.problem}", f"{program} refuses the script."
-    )
+    elif option.problem == "unknown" and rules.unknown is not None:
+        yield rules.unknown(option, place)
+    else:
+        text = f"{option.written}: {option.problem}"
+        yield LintFinding("error", place, text, f"{rules.program} refuses the script.")
 
 
 def _not_read(lines: Sequence[str], rules: ScriptRules) -> Iterator[LintFinding]:
     """Directives behind the first command, and those that are written so that they do not count."""
-    magic, first = rules.magic, _first_command(lines, rules)
+    magic = rules.magic
+    first = _first_command(lines, rules)
     named = 0
     for number, line in enumerate(lines, start=1):
         text = line.lstrip()
         place = f"line {number}"
-        if named >= _MOST_LINES_NAMED:
+        if named >= _MAX_LINES_NAMED:
             return
         if text.startswith(magic) and first and number > first:
             named += 1
@@ -227,7 +228,7 @@ def unread_directives(script: bytes) -> str:
     number, magic = min(found)
     return (
         f"script: its {magic} lines, from line {number} on, are not read: the keys of the "
-        f"request take their place"
+        "request take their place"
     )
 
 
@@ -266,16 +267,14 @@ def parse_bytes(text: str, bare_unit_bytes: int) -> int | None:
         return None
 
 
-def overridden_demand(
-    demand: Demand, names: Set[str], *, queues: Set[str], limit_seconds: Set[str]
-) -> Demand:
+def overridden_demand(demand: Demand, names: Set[str], *, queue: str, limit_seconds: str) -> Demand:
     """Return a demand with the places of options `names` given over a script.
 
-    `queues` and `limit_seconds` are the options for its queues, and for its time.
+    `queue` and `limit_seconds` are the options for its queues, and for its time.
     """
     if not names:
         return demand
-    places = {"queues": "queue"} if names & queues else {}
-    places |= {"limit_seconds": "time"} if names & limit_seconds else {}
+    places = {"queues": "queue"} if queue in names else {}
+    places |= {"limit_seconds": "time"} if limit_seconds in names else {}
     others = dict.fromkeys(name for name in Demand.__struct_fields__ if name not in demand.where)
     return replace(demand, where={**dict.fromkeys(others, "extra_args"), **demand.where, **places})

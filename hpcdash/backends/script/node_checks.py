@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from hpcdash.shell_files import shell_text
+
 # The driver and each GPU that is visible: memory is written on it and read back.
 _CUDA = """\
 import ctypes, struct, sys
@@ -75,84 +77,29 @@ for link in links:
     nccl.ncclCommDestroy(ctypes.c_void_p(link))
 print("%d GPUs reach each other" % count.value)
 """
-# Leftovers of others on the GPUs, and errors of their memory.
-_GPU_MEMORY = """\
-type -P nvidia-smi > /dev/null || { echo 'nvidia-smi is not there'; exit 77; }
-asked=uuid,memory.used,memory.total,ecc.errors.uncorrected.volatile.total
-said=$(nvidia-smi --query-gpu="$asked" --format=csv,noheader,nounits 2>&1) || { echo "${said##*$'\\n'}"; exit 1; }
-printf '%s\\n' "$said" | awk -F ', *' '
-  $2 + 0 > 1024 { print $1 ": " $2 " of " $3 " MiB are in use before the job"; bad = 1; exit }
-  $4 + 0 > 0 { print $1 ": " $4 " uncorrected memory errors"; bad = 1; exit }
-  END { if (!bad) print NR " with their memory free"; exit bad }'
-"""
-_DISK = """\
-for folder in "${TMPDIR:-/tmp}" /dev/shm; do
-  if [ ! -d "$folder" ]; then
-    [ "$folder" != /dev/shm ] || continue
-    echo "$folder is not there"
-    exit 1
-  fi
-  free=$(df -Pk -- "$folder" | awk 'NR == 2 { print $4 }')
-  [ "${free:-0}" -ge 65536 ] || { echo "$folder has $((${free:-0} / 1024)) MiB left"; exit 1; }
-  file=$(mktemp "$folder/.hpcdash-check.XXXXXX") || { echo "nothing can be written to $folder"; exit 1; }
-  written=$(head -c 16777216 /dev/urandom | tee -- "$file" | cksum)
-  read=$(cksum < "$file")
-  rm -f -- "$file"
-  [ "$read" = "$written" ] || { echo "$folder gives back other bytes than were written"; exit 1; }
-done
-echo "${TMPDIR:-/tmp} and /dev/shm"
-"""
-# A file server dates what is written; on a disk of the node's own this finds nothing.
-_CLOCK = """\
-file=$(mktemp ./.hpcdash-check.XXXXXX 2> /dev/null || mktemp "$HOME/.hpcdash-check.XXXXXX") || exit 77
-apart=$(($(date +%s) - $(stat -c %Y -- "$file")))
-rm -f -- "$file"
-[ "${apart#-}" -le 5 ] || { echo "it is $apart s off that of the file system of $PWD"; exit 1; }
-case $(timedatectl show -p NTPSynchronized --value 2> /dev/null) in
-  no) echo 'not kept by NTP' ;;
-  *) echo "within ${apart#-} s of the file system's" ;;
-esac
-"""
 
 
 class NodeCheck(Struct, frozen=True):
-    """Node check: its description, time limit, and bash, which prints a finding in its last line.
+    """Node check: its description, time limit, and program, which prints a finding in its last
+    line.
 
-    It exits with 77 where there is nothing to check. `is_python`: it is Python 3.8, of the standard
-    library.
+    It exits with 77 where there is nothing to check. `python` is a program in Python 3.8, of the
+    standard library; '' for the bash in `check_NAME.sh`.
     """
 
     words: str
     limit_seconds: int
-    text: str
-    is_python: bool = False
+    python: str = ""
     needs_gpus: bool = True
 
 
 CHECKS = {
-    "cuda": NodeCheck("the driver, and memory of each GPU", 60, _CUDA, is_python=True),
-    "nccl": NodeCheck("whether the GPUs of a node reach each other", 90, _NCCL, is_python=True),
-    "gpu-memory": NodeCheck("what others left on the GPUs, and memory errors", 30, _GPU_MEMORY),
-    "disk": NodeCheck("writing to the temporary folder and /dev/shm", 60, _DISK, needs_gpus=False),
-    "clock": NodeCheck("the clock against that of the file system", 20, _CLOCK, needs_gpus=False),
+    "cuda": NodeCheck("the driver, and memory of each GPU", 60, _CUDA),
+    "nccl": NodeCheck("whether the GPUs of a node reach each other", 90, _NCCL),
+    "gpu-memory": NodeCheck("what others left on the GPUs, and memory errors", 30),
+    "disk": NodeCheck("writing to the temporary folder and /dev/shm", 60, needs_gpus=False),
+    "clock": NodeCheck("the clock against that of the file system", 20, needs_gpus=False),
 }
-_AROUND = """\
-failed=
-check() {
-  local said status
-  said=$(timeout -k 5 "$2" bash -c "$3" 2>&1 < /dev/null)
-  status=$?
-  said=$(printf '%s' "$said" | tail -n 1 | tr -d '\\000-\\037\\177' | cut -c 1-300)
-  case $status in
-    0) echo "check $1: ok${said:+: $said}" ;;
-    77) echo "check $1: skipped${said:+: $said}" ;;
-    124 | 137) failed=1; echo "hpcdash: the $1 check failed: no answer within $2 s" ;;
-    *) failed=1; echo "hpcdash: the $1 check failed: ${said:-status $status}" ;;
-  esac
-}
-type -P nvidia-smi > /dev/null && timeout -k 5 30 nvidia-smi -L < /dev/null 2> /dev/null |
-  sed -n 's/.*(UUID: \\(GPU-[0-9a-f-]*\\)).*/\\1/p' | paste -s -d ' ' - | sed 's/^/gpus: /'
-"""
 _NO_PYTHON = "type -P python3 > /dev/null || { echo 'python3 is not there'; exit 77; }\n"
 _SAID = re.compile(
     r"(?P<node>[A-Za-z0-9][A-Za-z0-9._-]{0,254}): (?:check (?P<name>[a-z-]+): "
@@ -195,14 +142,13 @@ def checks_text(names: Iterable[str]) -> str:
     """Bash that runs ready checks on a node, prints a line for each, and ends with 1 where one
     failed.
     """
-    lines = [_AROUND]
+    lines = [shell_text("backends/script/node_checks.sh")]
     for name in dict.fromkeys(names):
         check = CHECKS[name]
-        text = (
-            f"{_NO_PYTHON}exec python3 -c {shlex.quote(check.text)}"
-            if check.is_python
-            else check.text
-        )
+        if check.python:
+            text = f"{_NO_PYTHON}exec python3 -c {shlex.quote(check.python)}"
+        else:
+            text = shell_text(f"backends/script/check_{name.replace('-', '_')}.sh")
         lines.append(f"check {name} {check.limit_seconds} {shlex.quote(text)}\n")
     return "".join((*lines, '[ -z "$failed" ]\n'))
 

@@ -9,17 +9,12 @@ from __future__ import annotations
 import re
 import shlex
 
-from hpcdash.job.checkpoint import CHECKPOINTS, MARKER
+from hpcdash.job.checkpoint import CHECKPOINTS
+from hpcdash.shell_files import shell_text
 
 RESUME_FROM = "HPCDASH_RESUME_FROM"
 RESUME_NAMES = (CHECKPOINTS, RESUME_FROM)
 _FILLED_IN = re.compile(r"(%[a%])")
-# A whole checkpoint has it, written after all else: hpcdash.job, Hugging Face's Trainer,
-# torch.distributed.checkpoint.
-_LAST_WRITTEN = (f"*/{MARKER}", "checkpoint-*/trainer_state.json", "*/.metadata")
-# hpcdash.job.lightning gives its file this name once it is whole.
-_RENAMED = "guard.ckpt"
-
 HINT = f"""\
 # Each start is from the beginning, unless the command itself looks for what it saved. With checkpoints = "FOLDER" in
 # the request it is told which checkpoint to go on from: ${{{RESUME_FROM}:+--resume "${RESUME_FROM}"}}
@@ -28,19 +23,6 @@ _RESUME = """\
 # Where this start goes on: the whole checkpoint that was saved last in this folder, '' where there is none.
 # A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 export HPCDASH_CHECKPOINTS=@FOLDER@ HPCDASH_RESUME_FROM
-newest_checkpoint() {
-  cd -- "$HPCDASH_CHECKPOINTS" && find -L . -mindepth 1 -maxdepth 2 ! -path './.*' \\
-    \\( @NAMES@ \\
-    -o -path ./@RENAMED@ \\) \\
-    -printf '%T@ %P\\n' | sort -rn | head -n 1
-}
-first_checkpoint=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] && newest_checkpoint) || {
-  echo "hpcdash: no checkpoint can be saved in $HPCDASH_CHECKPOINTS: the job ends" >&2
-  exit 1
-}
-HPCDASH_RESUME_FROM=${first_checkpoint#* }
-HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM:+$HPCDASH_CHECKPOINTS/${HPCDASH_RESUME_FROM%/*}}
-echo "hpcdash: goes on from ${HPCDASH_RESUME_FROM:-the beginning: no whole checkpoint is in $HPCDASH_CHECKPOINTS}" >&2
 """
 
 
@@ -53,10 +35,7 @@ def resume_lines(checkpoints: str, task: str) -> str:
     """
     path = "".join(_part(part, task) for part in _FILLED_IN.split(checkpoints) if part)
     folder = path if checkpoints.startswith("/") else f'"$PWD"/{path}'
-    names = " -o ".join(f"-path './{name}'" for name in _LAST_WRITTEN)
-    return (
-        _RESUME.replace("@FOLDER@", folder).replace("@NAMES@", names).replace("@RENAMED@", _RENAMED)
-    )
+    return _RESUME.replace("@FOLDER@", folder) + shell_text("backends/script/resume.sh")
 
 
 def task_folder(checkpoints: str, task: str) -> str:

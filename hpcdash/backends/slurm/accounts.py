@@ -6,12 +6,18 @@ another number of fields is rejected.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedOffers, Query
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    ParsedOffers,
+    Query,
+    unreadable,
+)
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import require_success, unreadable
-from hpcdash.backends.slurm.values import duration_seconds
+from hpcdash.backends.slurm.errors import require_success
+from hpcdash.backends.slurm.values import duration_seconds, piped_rows
 from hpcdash.domain.columns import digits
 from hpcdash.domain.offers import AccountOffer, QosOffer
 
@@ -27,8 +33,6 @@ _OF_A_QOS = (
     "grpjobs",
     "preempt",
 )
-# Name of a rejected row.
-_SHOWN_LETTERS = 200
 # A database may hold thousands of associations, and be busy.
 _LIMIT_SECONDS = 20.0
 
@@ -125,17 +129,7 @@ def _rows(
 ) -> tuple[list[dict[str, str]], tuple[str, ...]]:
     """The rows by field, and those rejected; raises where there are lines and none is a row."""
     require_success(answer)
-    lines = list(_lines(answer.stdout.decode("utf-8", "replace")))
-    rows = [line.split("|") for line in lines]
-    good = [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
-    if lines and not good:
+    rows, rejected = piped_rows(answer.stdout.decode("utf-8", "replace"), fields)
+    if rejected and not rows:
         raise unreadable(answer, what)
-    return good, tuple(
-        line[:_SHOWN_LETTERS]
-        for line, row in zip(lines, rows, strict=True)
-        if len(row) != len(fields)
-    )
-
-
-def _lines(text: str) -> Iterator[str]:
-    return (line for line in text.split("\n") if line.strip())
+    return rows, rejected

@@ -12,17 +12,25 @@ from msgspec.structs import replace
 from hpcdash.backends.actions import (
     ALTERABLE,
     COMMENT,
+    CUT_OFF,
     NODES,
     ActionCommand,
     ActionRequest,
+    Job,
     Outcome,
     Verb,
+    message_lines,
+    parse_integer,
+    parse_jobs,
+    parse_signal,
+    require_alterable,
 )
 from hpcdash.backends.base import ActionsPart
 from hpcdash.backends.queries import Answer
 from hpcdash.backends.slurm.clusters import ClusterPart, on_cluster
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.detail import format_no_requeue
+from hpcdash.backends.slurm.errors import is_answer_lost
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
 from hpcdash.domain.job_ids import (
     BadJobId,
@@ -49,24 +57,15 @@ _NOISE = re.compile(r"scancel: (?:[a-z_]+/[a-z_]+: |Job is in transitional)")
 _OF_A_JOB = (_KILL_ERROR, _TERMINATING, _SIGNALLED, _NOISE)
 # 26.05 leaves out the space after the colon.
 _SUMMARY = re.compile(r"slurm_\w+ error:")
-# The request may have arrived, or not: scontrol prints "Unexpected message" for a controller that
-# is down or hangs.
-_MAY_BE_DONE = (
-    "Socket timed out on send/recv",
-    "Zero Bytes were transmitted or received",
-    "Unexpected message received",
-    "send failure",
-    "receive failure",
-    "Communication connection failure",
-)
 _NO_ERROR = "No error"
 _DISABLED = "Requested operation is presently disabled"
 _WAITING_TASKS = "Job is in transitional state (as tasks of the array still wait)"
 _INVALID = "Invalid job id specified"
 _NOT_FOUND_STATUS = 127
-# timeout(1)'s own status, and a shell's of a command that was killed or terminated. scancel's own
-# are Slurm's error numbers modulo 256.
-_CUT_OFF = (124, 137, 143)
+
+
+# Whether a target was done, and Slurm's message on it.
+Result = tuple[bool | None, str]
 
 
 class Target(Struct, frozen=True):
@@ -85,7 +84,7 @@ def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
 
     It succeeds for unknown IDs.
     """
-    lines = _lines(answer)
+    lines = message_lines(answer)
     errors: dict[str, str] = {}
     begun: set[str] = set()
     for line in lines:
@@ -95,22 +94,21 @@ def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
             begun.add(found[1])
     general = _general_message(answer, lines)
 
-    def outcome(target: Target) -> Outcome:
+    def outcome(target: Target) -> Result:
         text = errors.get(target.argument)
         if text is not None:
             if "[" in target.argument and _INVALID in text:
                 # It reports a missing task, and ends the others.
-                return Outcome(
-                    target.job_id,
+                return (
                     None,
                     f"{text} (for one of several tasks; the others may be cancelled)",
                 )
-            return Outcome(target.job_id, _done(text), text)
-        if answer.status in _CUT_OFF and not errors:
-            return Outcome(target.job_id, None, general)
+            return (_done(text), text)
+        if answer.status in CUT_OFF and not errors:
+            return (None, general)
         if target.argument in begun or answer.status == 0:
-            return Outcome(target.job_id, True)
-        return Outcome(target.job_id, _done(general), general)
+            return (True, "")
+        return (_done(general), general)
 
     return _each(targets, outcome)
 
@@ -123,14 +121,14 @@ def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> 
     pending tasks. For a job that is no array it means that the signal was not sent yet. It reports
     how many jobs are in transition, not which.
     """
-    lines = _lines(answer)
+    lines = message_lines(answer)
     errors = [(found[1], found[2]) for line in lines if (found := _KILL_ERROR.fullmatch(line))]
     sent = [found[1] for line in lines if (found := _SIGNALLED.fullmatch(line))]
     in_transition = sum(_TRANSITION in line for line in lines)
     has_all_arrays = in_transition <= sum("_" in known for known in sent)
     general = _general_message(answer, lines)
 
-    def outcome(target: Target) -> Outcome:
+    def outcome(target: Target) -> Result:
         is_only = is_step and len(targets) == 1
         text = next(
             (
@@ -141,24 +139,24 @@ def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> 
             None,
         )
         if text is not None:
-            return Outcome(target.job_id, _done(text), text)
+            return (_done(text), text)
         its_own = (
             sent if is_only else [known for known in sent if _is_same_job(target.job_id, known)]
         )
         if not its_own:
-            if answer.status in _CUT_OFF and not sent:
-                return Outcome(target.job_id, False, "not sent: the controller timed out")
+            if answer.status in CUT_OFF and not sent:
+                return (False, "not sent: the controller timed out")
             if answer.status and not errors and not sent:
-                return Outcome(target.job_id, _done(general), general)
-            return Outcome(target.job_id, False, "not sent: the job is not running")
-        if answer.status not in _CUT_OFF:
-            return Outcome(target.job_id, True)
+                return (_done(general), general)
+            return (False, "not sent: the job is not running")
+        if answer.status not in CUT_OFF:
+            return (True, "")
         if not in_transition:
-            return Outcome(target.job_id, None, general)
+            return (None, general)
         if not has_all_arrays:
-            return Outcome(target.job_id, None, "Job is in transitional state")
+            return (None, "Job is in transitional state")
         is_array = any("_" in known for known in its_own)
-        return Outcome(target.job_id, True, _WAITING_TASKS if is_array else "")
+        return (True, _WAITING_TASKS if is_array else "")
 
     return _each(targets, outcome)
 
@@ -170,8 +168,8 @@ def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, .
     some tasks failed.
     """
     if answer.status == 0:
-        return _each(targets, lambda target: Outcome(target.job_id, True))
-    lines = _lines(answer)
+        return _each(targets, lambda target: (True, ""))
+    lines = message_lines(answer)
     reported: dict[str, list[tuple[JobId, str]]] = {}
     unclear: list[str] = []
     for line in lines:
@@ -183,7 +181,7 @@ def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, .
             unclear.append(line)
     general = _general_message(answer, lines)
 
-    def outcome(target: Target) -> Outcome:
+    def outcome(target: Target) -> Result:
         requested = parse_job_id(target.job_id if target.is_shared else target.argument)
         named = reported.get(requested.number, ())
         about = [
@@ -197,9 +195,9 @@ def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, .
             else:
                 text = "; ".join(f"{job}: {text}" for job, text in failed)
                 text += f" (done: {', '.join(others)})" if others else ""
-            return Outcome(target.job_id, _done(text), text)
+            return (_done(text), text)
         if about:
-            return Outcome(target.job_id, True)
+            return (True, "")
         # Slurm cuts a long list of tasks short: this task may be in the rest of any.
         rest = list(
             dict.fromkeys(
@@ -207,15 +205,15 @@ def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, .
             )
         )
         if rest == [_NO_ERROR]:
-            return Outcome(target.job_id, True)
+            return (True, "")
         if rest:
             done = _done(rest[0]) if len(rest) == 1 else None
-            return Outcome(target.job_id, done, " or ".join(rest))
-        if answer.status in _CUT_OFF:
-            return Outcome(target.job_id, None, general)
+            return (done, " or ".join(rest))
+        if answer.status in CUT_OFF:
+            return (None, general)
         if reported and not unclear:
-            return Outcome(target.job_id, True)
-        return Outcome(target.job_id, _done(general), general)
+            return (True, "")
+        return (_done(general), general)
 
     return _each(targets, outcome)
 
@@ -261,12 +259,7 @@ def _parse_array_tasks(number: str, tasks: str) -> JobId | None:
 
 def _done(text: str) -> bool | None:
     """False where it was certainly not done, None where it may have been."""
-    return None if any(phrase in text for phrase in _MAY_BE_DONE) else False
-
-
-def _lines(answer: Answer) -> list[str]:
-    text = (answer.stderr + b"\n" + answer.stdout).decode("utf-8", "replace")
-    return [line.strip() for line in text.split("\n") if line.strip()]
+    return None if is_answer_lost(text) else False
 
 
 def _own_message(line: str) -> str:
@@ -283,81 +276,26 @@ def _general_message(answer: Answer, lines: Sequence[str]) -> str:
     ]
     if parts:
         return excerpt(parts[-1].encode(), 300)
-    if answer.status in _CUT_OFF:
+    if answer.status in CUT_OFF:
         return "it was stopped before it answered"
     return f"{program_name(answer.argv)} exited with status {answer.status}"
 
 
-def _each(targets: Sequence[Target], outcome: Callable[[Target], Outcome]) -> tuple[Outcome, ...]:
+def _each(targets: Sequence[Target], outcome: Callable[[Target], Result]) -> tuple[Outcome, ...]:
     """One outcome a job: done when all that stands for it was; else how the first of these that was
     not fared.
     """
-    result: dict[str, Outcome] = {}
+    found: dict[str, Result] = {}
     for target in targets:
-        one = outcome(target)
-        before = result.get(target.job_id)
-        if before is None or before.done is True:
-            result[target.job_id] = one
-    return tuple(result.values())
+        if found.get(target.job_id, (True, ""))[0] is True:
+            found[target.job_id] = outcome(target)
+    return tuple(Outcome(job_id, done, text) for job_id, (done, text) in found.items())
 
 
 # Limits of Slurm's own counters.
 _LONGEST_SECONDS = 2**31 * MINUTE
-_MOST_TASKS = 4_000_001
-_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_MAX_TASKS = 4_000_001
 _NAME = re.compile(r"[^\s,=\x00-\x1f\x7f]+")
-
-
-class Alteration(Struct, frozen=True):
-    """`NAME=VALUE` arguments of `scontrol update`: for any jobs, single jobs, whole arrays."""
-
-    fields: tuple[str, ...] = ()
-    one_job_fields: tuple[str, ...] = ()
-    array_fields: tuple[str, ...] = ()
-
-
-def alteration(changes: Mapping[str, str]) -> Alteration:
-    """Reads changes by the names of ALTERABLE; raises UsageError naming the field and what it
-    takes.
-    """
-    unknown = [name for name in changes if name not in (*ALTERABLE, COMMENT, NODES)]
-    if unknown:
-        raise UsageError(
-            f"{unknown[0]!r} cannot be changed", f"You can change: {', '.join(ALTERABLE)}."
-        )
-    if not changes:
-        raise UsageError("nothing to change", f"You can change: {', '.join(ALTERABLE)}.")
-    fields: list[str] = []
-    one_job: list[str] = []
-    array: list[str] = []
-    for name, text in changes.items():
-        value = text.strip()
-        match name:
-            case "time":
-                (one_job if value[:1] in ("+", "-") else fields).append(f"timelimit={_time(value)}")
-            case "queue":
-                # Several, joined with commas, let the job start in whichever is first.
-                names = value.split(",")
-                fields.append("partition=" + ",".join(_name("queue", one) for one in names))
-            case "qos":
-                fields.append(f"qos={_name('qos', value)}")
-            case "nice":
-                fields.append(f"nice={_integer('nice', value)}")
-            case "comment":
-                fields.append(f"comment={value}")
-            case "nodes":
-                fields.append(
-                    "reqnodelist=" + ",".join(_name("nodes", one) for one in value.split(","))
-                )
-            case _:
-                throttle = _integer("throttle", value)
-                if not 0 <= throttle <= _MOST_TASKS:
-                    raise UsageError(
-                        f"throttle: {value!r} is not a number of tasks",
-                        "0 lets all of them run at once.",
-                    )
-                array.append(f"arraytaskthrottle={throttle}")
-    return Alteration(tuple(fields), tuple(one_job), tuple(array))
 
 
 def _time(value: str) -> str:
@@ -383,16 +321,14 @@ def _time(value: str) -> str:
     return sign + format_clock(seconds)
 
 
+def _names(field: str, value: str) -> str:
+    return ",".join(_name(field, name) for name in value.split(","))
+
+
 def _name(field: str, value: str) -> str:
     if not _NAME.fullmatch(value):
         raise UsageError(f"{field}: {value!r} is not a name")
     return value
-
-
-def _integer(field: str, value: str) -> int:
-    if not _INTEGER.fullmatch(value):
-        raise UsageError(f"{field}: {value!r} is not a whole number")
-    return int(value)
 
 
 # Variables of scancel(1) that would select other jobs, prompt, or signal another recipient.
@@ -414,9 +350,9 @@ _SCANCEL_ENVIRONMENT = (
 )
 _WITHOUT_SCANCEL_ENVIRONMENT = tuple(word for name in _SCANCEL_ENVIRONMENT for word in ("-u", name))
 # A login node takes 120 000 bytes in one command, and brackets grow on their way.
-_MOST_BYTES = 60_000
+_MAX_BYTES = 60_000
 # Slurm's controller takes the jobs of one command one after the other.
-_MOST_JOBS = 1000
+_MAX_JOBS = 1000
 _LIMIT_SECONDS = 60.0
 _SECONDS_A_JOB = 0.1
 _LONGEST_ARGUMENT = 8000
@@ -425,10 +361,23 @@ _LONGEST_ARGUMENT = 8000
 _JOINED_FROM_TASKS = 50
 # Names scancel knows; any other signal has a number.
 _SIGNALS = (
-    *("ABRT", "ALRM", "CONT", "HUP", "INT", "KILL", "QUIT", "STOP"),
-    *("TERM", "TSTP", "TTIN", "TTOU", "URG", "USR1", "USR2", "XCPU"),
+    "ABRT",
+    "ALRM",
+    "CONT",
+    "HUP",
+    "INT",
+    "KILL",
+    "QUIT",
+    "STOP",
+    "TERM",
+    "TSTP",
+    "TTIN",
+    "TTOU",
+    "URG",
+    "USR1",
+    "USR2",
+    "XCPU",
 )
-_LAST_SIGNAL = 64
 # scancel sends the signal again after 5 s, then 6, 7, …, to a job that "can not be altered now":
 # one that waits, and any task of an array of which others wait, though it gets the signal each
 # time.
@@ -444,18 +393,22 @@ _SCONTROL_WORDS = {
 
 def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
     """Return the commands for a request; raises UsageError that names an unsupported part."""
-    jobs = [(job_id, _read_id(job_id)) for job_id in dict.fromkeys(request.job_ids)]
-    if not jobs:
-        raise UsageError("no job is named")
+    jobs = parse_jobs(request.job_ids, slurm_job_id)
     if request.force:
         raise UsageError("force: Slurm cancels jobs on unresponsive nodes without it")
     match request.verb:
         case Verb.CANCEL:
             return tuple(_cancel(jobs))
         case Verb.SIGNAL:
-            return tuple(_signal(jobs, _signal_word(request.signal), _recipient(request.recipient)))
+            return tuple(
+                _signal(
+                    jobs,
+                    parse_signal(request.signal, _SIGNALS, "Slurm"),
+                    _recipient(request.recipient),
+                )
+            )
         case Verb.ALTER:
-            return tuple(_alter(jobs, alteration(request.changes)))
+            return tuple(_alter(jobs, request.changes))
         case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
             # Finished jobs are not requeued then.
             parts = (
@@ -468,18 +421,6 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
             return (*before, *_scontrol(targets, lambda ids: ("scontrol", *parts, ids), read))
         case _:
             raise UsageError(f"{request.verb} is not an action on jobs")
-
-
-Job = tuple[str, JobId]
-
-
-def _read_id(text: str) -> JobId:
-    try:
-        return slurm_job_id(text)
-    except BadJobId as error:
-        raise UsageError(
-            f"{text!r} is not a job ID: {error.why}\n  {text}\n  {' ' * error.position}^"
-        ) from None
 
 
 # -- cancel
@@ -517,19 +458,6 @@ def _signal(jobs: Sequence[Job], signal: str, recipient: str) -> Iterator[Action
             yield _command(argv, targets, partial(read_signal, targets=targets, is_step=bool(step)))
 
 
-def _signal_word(text: str) -> str:
-    """USR1 of 'USR1', 'SIGUSR1', 'usr1'; a number as it is."""
-    requested = text.strip().upper().removeprefix("SIG")
-    if requested in _SIGNALS or (
-        requested.isdecimal() and requested.isascii() and 1 <= int(requested[:6]) <= _LAST_SIGNAL
-    ):
-        return requested
-    raise UsageError(
-        f"{text!r} is not a signal Slurm sends",
-        f"A number up to {_LAST_SIGNAL}, or: {' '.join(_SIGNALS)}.",
-    )
-
-
 def _recipient(text: str) -> str:
     if text in ("", "batch", "full") or re.fullmatch(r"[0-9]{1,9}", text):
         return text
@@ -557,24 +485,54 @@ def _scontrol_targets(jobs: Sequence[Job]) -> list[Target]:
     return _targets(jobs, joined_from=2)
 
 
-def _alter(jobs: Sequence[Job], change: Alteration) -> Iterator[ActionCommand]:
-    if change.fields:
-        yield from _update(_scontrol_targets(jobs), change.fields)
-    for field in change.one_job_fields:
+def _alter(jobs: Sequence[Job], changes: Mapping[str, str]) -> Iterator[ActionCommand]:
+    """Commands for changes by the names of ALTERABLE, COMMENT and NODES; raises UsageError naming
+    the field and what it takes.
+    """
+    require_alterable(changes, ALTERABLE, (COMMENT, NODES))
+    fields: list[str] = []
+    one_job_fields: list[str] = []
+    throttles: list[str] = []
+    for name, text in changes.items():
+        value = text.strip()
+        match name:
+            case "time":
+                limit = f"timelimit={_time(value)}"
+                (one_job_fields if value[:1] in ("+", "-") else fields).append(limit)
+            case "queue":
+                # Several, joined with commas, let the job start in whichever is first.
+                fields.append(f"partition={_names('queue', value)}")
+            case "qos":
+                fields.append(f"qos={_name('qos', value)}")
+            case "nice":
+                fields.append(f"nice={parse_integer('nice', value)}")
+            case "comment":
+                fields.append(f"comment={value}")
+            case "nodes":
+                fields.append(f"reqnodelist={_names('nodes', value)}")
+            case _:
+                throttle = parse_integer("throttle", value)
+                if not 0 <= throttle <= _MAX_TASKS:
+                    raise UsageError(
+                        f"throttle: {value!r} is not a number of tasks",
+                        "0 lets all of them run at once.",
+                    )
+                throttles.append(f"arraytaskthrottle={throttle}")
+    if fields:
+        yield from _update(_scontrol_targets(jobs), fields)
+    for field in one_job_fields:
         # "+30" is added to the limit of one job or one task.
         for target in _single_tasks(jobs):
             yield from _update([target], (field,))
-    if change.array_fields:
+    if throttles:
         # Slurm would change it for the whole array.
         for job_id, job in jobs:
             if job.tasks is not None and job.tasks.count == 1:
                 raise UsageError(f"throttle: {job_id} is a task", f"Name its array: {job.number}")
-        yield from _update(
-            [Target(job_id, job.number) for job_id, job in jobs], change.array_fields
-        )
+        yield from _update([Target(job_id, job.number) for job_id, job in jobs], throttles)
 
 
-def _update(targets: Sequence[Target], fields: tuple[str, ...]) -> Iterator[ActionCommand]:
+def _update(targets: Sequence[Target], fields: Sequence[str]) -> Iterator[ActionCommand]:
     return _scontrol(targets, lambda ids: ("scontrol", "update", f"jobid={ids}", *fields))
 
 
@@ -583,7 +541,7 @@ def _single_tasks(jobs: Iterable[Job]) -> Iterator[Target]:
         if job.tasks is None or job.tasks.count == 1:
             yield Target(job_id, str(job))
             continue
-        if job.tasks.count > _MOST_JOBS:
+        if job.tasks.count > _MAX_JOBS:
             raise UsageError(
                 f"{job_id} has {job.tasks.count} tasks", "Relative changes work task by task only."
             )
@@ -591,7 +549,7 @@ def _single_tasks(jobs: Iterable[Job]) -> Iterator[Target]:
             yield Target(job_id, f"{job.number}_{task}")
 
 
-# -- ids as Slurm's commands take them
+# -- IDs for Slurm commands
 
 
 def _targets(jobs: Sequence[Job], *, joined_from: int, after: str = "") -> list[Target]:
@@ -664,9 +622,11 @@ def _portions(targets: Sequence[Target]) -> Iterator[tuple[Target, ...]]:
     for argument, members in by_argument.items():
         # Each bracket is quoted on its way, and each quote takes five bytes.
         grown = len(argument) + (30 if "[" in argument else 1)
-        if portion and (size + grown > _MOST_BYTES or arguments >= _MOST_JOBS):
+        if portion and (size + grown > _MAX_BYTES or arguments >= _MAX_JOBS):
             yield tuple(portion)
-            portion, size, arguments = [], 0, 0
+            portion = []
+            size = 0
+            arguments = 0
         portion += members
         size += grown
         arguments += 1

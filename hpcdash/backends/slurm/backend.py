@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from hpcdash.backends.base import (
+    BATCH_CAPABILITIES,
     Backend,
     Capability,
     InsidePart,
@@ -76,39 +77,14 @@ class _Inside(ClusterPart, InsidePart):
         return replace(step, argv=on_cluster(step.argv, cluster))
 
 
-_CAPABILITIES = frozenset(
-    {
-        Capability.JOBS,
-        Capability.OWNERS,
-        Capability.NODES,
-        Capability.QUEUES,
-        Capability.HISTORY,
-        Capability.DETAIL,
-        Capability.CHAINS,
-        Capability.EXPECTED_START,
-        Capability.LOGS,
-        Capability.ERROR_LOGS,
-        Capability.SCRIPT,
-        Capability.CANCEL,
-        Capability.HOLD,
-        Capability.REQUEUE,
-        Capability.SUSPEND,
-        Capability.SIGNAL,
-        Capability.ALTER,
-        Capability.SUBMIT,
-        Capability.FORM,
-        Capability.NODE_CHECKS,
-        Capability.CONNECT,
-        Capability.KEEPS_SCRIPTS,
-        Capability.LIVE_LOGS,
-        Capability.OTHER_LOGS,
-        Capability.SHARES,
-        Capability.LIMITS,
-        Capability.RESERVATIONS,
-        Capability.INSIDE,
-        Capability.LIVE_USE,
-    }
-)
+_CAPABILITIES = BATCH_CAPABILITIES | {
+    Capability.EXPECTED_START,
+    Capability.KEEPS_SCRIPTS,
+    Capability.LIVE_LOGS,
+    Capability.OTHER_LOGS,
+    Capability.SHARES,
+    Capability.RESERVATIONS,
+}
 
 
 def slurm_backend(found: Probe | None = None) -> Backend:

@@ -12,9 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.job_detail import JobDetail
-from hpcdash.backends.queries import Answer, ParsedTable, Query
+from hpcdash.backends.queries import Answer, AnswerPart, ParsedTable, Query
 from hpcdash.backends.slurm.commands import LAST_SETTING
 from hpcdash.backends.slurm.rows import Columns
+from hpcdash.domain.columns import with_columns
 from hpcdash.domain.job_ids import plain_id
 from hpcdash.errors import UsageError
 
@@ -85,6 +86,22 @@ class Clusters(Struct, frozen=True):
             return plain, ""
         return plain, cluster or self.default
 
+    def select(self, job_ids: Sequence[str]) -> tuple[tuple[str, ...], str, bool]:
+        """(the IDs there, the clusters to query as -M takes them, whether these are several).
+
+        Raises UsageError for IDs of several clusters where the own cluster's name is unknown.
+        """
+        if not job_ids and self.several:
+            return (), self.several, True
+        named = [self.split_cluster(job_id) for job_id in job_ids]
+        plain_ids = tuple(dict.fromkeys(plain for plain, _ in named))
+        requested = dict.fromkeys(cluster for _, cluster in named)
+        if len(requested) <= 1:
+            return plain_ids, next(iter(requested), self.default), False
+        if "" in requested and not self.own:
+            raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
+        return plain_ids, ",".join(cluster or self.own for cluster in requested), True
+
     def plain_row(self, row: Row) -> tuple[Row, str]:
         """Return a job's row with its id there, and its cluster or ''."""
         plain, cluster = self.split_cluster(str(row["id"]))
@@ -114,9 +131,9 @@ def on_cluster(argv: Sequence[str], cluster: str) -> tuple[str, ...]:
     """A command of Slurm's, or a script that runs some, for a cluster; as it is for ''."""
     if not cluster:
         return tuple(argv)
-    # Arguments after the environment that every command of ours has; a person's own arguments
+    # Arguments after the environment that most commands of ours have; a person's own arguments
     # follow.
-    start = argv.index(LAST_SETTING) + 1
+    start = argv.index(LAST_SETTING) + 1 if LAST_SETTING in argv else 0
     if argv[start] == "sh":
         script = _CALL.sub(rf"\1 -M {cluster}", argv[start + 2])
         return (*argv[: start + 2], script, *argv[start + 3 :])
@@ -133,21 +150,22 @@ def with_clusters(parsed: ParsedTable, cluster: str | pa.Array) -> ParsedTable:
     if isinstance(cluster, str) and not cluster:
         return parsed
     table = parsed.table
-    for name in ("id", "array_id"):
-        if name in table.column_names:
-            ids = pc.binary_join_element_wise(table[name].combine_chunks(), cluster, "@")
-            table = table.set_column(table.column_names.index(name), name, ids)
-    return replace(parsed, table=table.combine_chunks())
+    changed = {
+        name: pc.binary_join_element_wise(table[name].combine_chunks(), cluster, "@")
+        for name in ("id", "array_id")
+        if name in table.column_names
+    }
+    return replace(parsed, table=with_columns(table, changed).combine_chunks())
 
 
 def named_on_clusters(columns: Columns, *names: str) -> Columns:
     """Rows of several clusters, each with its cluster's name behind those columns."""
     table = columns.table
+    changed = {}
     for name in names:
         text = pc.replace_substring_regex(table[name].combine_chunks(), r"\*$", "")
-        reported = pc.binary_join_element_wise(text, table["cluster"].combine_chunks(), "@")
-        table = table.set_column(table.column_names.index(name), name, reported)
-    return Columns(table, columns.rejected)
+        changed[name] = pc.binary_join_element_wise(text, table["cluster"].combine_chunks(), "@")
+    return Columns(with_columns(table, changed), columns.rejected)
 
 
 def named_rows(query: Query[ParsedTable], cluster: str) -> Query[ParsedTable]:
@@ -160,21 +178,11 @@ def named_rows(query: Query[ParsedTable], cluster: str) -> Query[ParsedTable]:
     )
 
 
-class _Partly(Struct, frozen=True):
-    """An answer of which some clusters know nothing: what the others printed counts."""
-
-    argv: tuple[str, ...]
-    stdout: bytes
-    stderr: bytes
-    truncated: bool
-    status: int = 0
-    answer_seconds: float | None = None
-
-
 def known_in_part(answer: Answer) -> Answer:
+    """Return an answer of which some clusters know nothing without their failure."""
     if answer.status == 0 or not answer.stdout:
         return answer
-    return _Partly(answer.argv, answer.stdout, answer.stderr, answer.truncated)
+    return AnswerPart(answer.argv, answer.stdout, answer.stderr, answer.truncated)
 
 
 def plain_detail(clusters: Clusters, detail: JobDetail) -> JobDetail:
@@ -182,8 +190,5 @@ def plain_detail(clusters: Clusters, detail: JobDetail) -> JobDetail:
     row = detail.job.to_pylist()[0]
     plain, _ = clusters.split_cluster(str(row["id"]))
     array_id = None if row["array_id"] is None else plain_id(str(row["array_id"]))[0]
-    job = detail.job
-    for name, text in (("id", plain), ("array_id", array_id)):
-        at = job.schema.get_field_index(name)
-        job = job.set_column(at, job.schema.field(at), pa.array([text], pa.string()))
-    return replace(detail, job=job)
+    ids = {"id": pa.array([plain], pa.string()), "array_id": pa.array([array_id], pa.string())}
+    return replace(detail, job=with_columns(detail.job, ids))

@@ -13,26 +13,35 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-from msgspec.structs import replace
 
 from hpcdash.backends.base import DetailPart, ScriptReader, ScriptsPart, ScriptWriter
 from hpcdash.backends.job_detail import JobDetail, Script, Usage
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    ParsedTable,
+    Query,
+    unreadable,
+)
 from hpcdash.backends.slurm.clusters import ClusterPart, on_cluster, plain_detail, query_on
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import failure, require_success, unreadable
+from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.history import sacct_id
+from hpcdash.backends.slurm.jobs import queue_id
 from hpcdash.backends.slurm.log_files import find_last_value, shown_files, submitted_file
 from hpcdash.backends.slurm.policy import priority_query
 from hpcdash.backends.slurm.usage import usage_query
 from hpcdash.backends.slurm.values import readable_instant
+from hpcdash.domain.columns import with_columns
 from hpcdash.domain.job_ids import parse_task_part
 from hpcdash.domain.states import ENDED
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused, excerpt
+from hpcdash.shell_files import shell_text
 
 if TYPE_CHECKING:
-    from hpcdash.backends.script.cron import CronJob, CronParts
+    from hpcdash.backends.script.cron import CronJob
     from hpcdash.backends.shell import ShellCommand, ShellRequest
+    from hpcdash.domain.scripts import ScriptBlock
 
 T = TypeVar("T")
 # A key starts a line (after its indent) or follows a space; values may hold spaces.
@@ -172,7 +181,8 @@ def _without_forgeries(row: pa.Table, native: Mapping[str, str]) -> dict[str, st
     keys = [name for name, _ in pairs]
     if "SubmitLine" in keys:
         # Slurm's next line is the folder, which the row knows.
-        at, folder = keys.index("SubmitLine"), ("WorkDir", row["work_dir"][0].as_py())
+        at = keys.index("SubmitLine")
+        folder = ("WorkDir", row["work_dir"][0].as_py())
         end = max((number for number, pair in enumerate(pairs) if pair == folder), default=0)
         if end > at:
             pairs[at + 1 : end] = []
@@ -198,7 +208,7 @@ _HISTORY_LIMIT_SECONDS = 60.0
 def parse_script(answer: Answer) -> Script:
     """Parse the script; scontrol of 22.05 exits with 0 without one, and reports why on stderr."""
     if answer.status == 0 and answer.stdout:
-        return Script(_text(answer.stdout), "Slurm's own copy")
+        return Script(_text(answer.stdout), "as stored by Slurm")
     text = excerpt(answer.stderr)
     for phrases, message, next_step in (
         (
@@ -285,17 +295,11 @@ class SlurmDetail(ClusterPart, DetailPart):
         """
         row = plain_detail(self.clusters, JobDetail(job, native)).job
         native = _without_forgeries(row, native)
-        for column, path in zip(
+        paths = zip(
             ("stdout_path", "stderr_path"), shown_files(row.to_pylist()[0], native), strict=True
-        ):
-            if path:
-                position = row.schema.get_field_index(column)
-                row = row.set_column(position, row.schema.field(position), pa.array([path]))
-        for name in ("id", "array_id"):
-            row = row.set_column(
-                row.schema.get_field_index(name), job.schema.field(name), job[name]
-            )
-        return JobDetail(row, native)
+        )
+        files = {column: pa.array([path]) for column, path in paths if path}
+        return JobDetail(with_columns(job, files), native)
 
     def submit_line(self, native: Mapping[str, str]) -> str:
         """The command line of sbatch: sacct has it, and scontrol of later releases."""
@@ -343,11 +347,19 @@ class SlurmDetail(ClusterPart, DetailPart):
         return None if query is None else query_on(query, cluster)
 
     def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
-        from hpcdash.backends.slurm.shell import shell_command
+        from hpcdash.backends.shell import ShellCommand, in_job
 
         plain, cluster = self.clusters.plain_row(row)
-        command = shell_command(plain, request)
-        return replace(command, argv=on_cluster(command.argv, cluster))
+        script = shell_text("backends/slurm/gpus_by_node.sh", "backends/slurm/shell.sh")
+        argv = (
+            *("sh", "-c", script, "sh"),
+            queue_id(str(plain["id"])),
+            request.node,
+            "" if row["gpus"] == 0 else "gpus",
+            "--pty" if request.has_terminal else "",
+            *in_job(str(row["work_dir"] or ""), request),
+        )
+        return ShellCommand(on_cluster(argv, cluster))
 
     def priority(self, job_id: str) -> Query[Mapping[str, str]]:
         plain, cluster = self.clusters.split_cluster(job_id)
@@ -387,12 +399,17 @@ class SlurmScripts(ClusterPart, ScriptsPart):
 
         return lint
 
+    def blocks(self) -> tuple[ScriptBlock, ...]:
+        from hpcdash.backends.slurm.blocks import script_blocks
+
+        return script_blocks()
+
     def explain(self, line: str) -> str:
         from hpcdash.backends.slurm.explain import explain
 
         return explain(line)
 
-    def cron_parts(self, job: CronJob) -> CronParts:
-        from hpcdash.backends.slurm.cron import cron_parts
+    def cron_script(self, job: CronJob) -> str:
+        from hpcdash.backends.slurm.script import cron_script
 
-        return cron_parts(job)
+        return cron_script(job, shell_text("backends/slurm/cron.sh"))

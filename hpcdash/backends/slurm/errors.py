@@ -4,115 +4,109 @@ from __future__ import annotations
 
 import re
 
-from hpcdash.backends.queries import Answer
+from hpcdash.backends.queries import FAILED, Answer, Failure, failed, missing, own_message
 from hpcdash.errors import (
     AccountingUnavailable,
     CommandError,
-    CommandMissing,
     ControllerDown,
     NoConfiguration,
     NoSuchJob,
-    SchedulerRefused,
-    UnreadableOutput,
-    excerpt,
     program_name,
 )
 
-_MISSING_STATUS = 127
-# Output of Slurm 22.05 with its controller stopped, hung, or its configuration absent; see
-# fixtures/slurm.
+_NO_ACCOUNTING = Failure(
+    AccountingUnavailable,
+    "this cluster keeps no history (no accounting storage)",
+    "Ended jobs stay visible for a few minutes only; how older ones ended is unknown.",
+)
+_ACCOUNTING_DOWN = Failure(
+    AccountingUnavailable,
+    "the Slurm accounting database does not respond",
+    "Only the history is affected; jobs and nodes are not.",
+)
+_DOWN = Failure(
+    ControllerDown,
+    "the Slurm controller (slurmctld) does not respond",
+    "Running jobs continue; `scontrol ping` shows its state.",
+)
 _CONTROLLER_WORDS = (
-    "Unable to contact slurm controller",
+    "Unable to contact slurm controller|Socket timed out on send/recv|Connection refused"
+    "|Zero Bytes were transmitted or received|Unable to establish controller machine"
+    "|Transport endpoint is not connected"
+)
+# The request may have reached the controller. scontrol prints "Unexpected message" for one that is
+# down, too.
+_LOST_ANSWERS = (
     "Socket timed out on send/recv",
-    "Connection refused",
     "Zero Bytes were transmitted or received",
-    "Unable to establish controller machine",
-    "Transport endpoint is not connected",
+    "Unexpected message received",
+    "send failure",
+    "receive failure",
+    "Communication connection failure",
 )
-_CONFIGURATION_WORDS = (
-    "Unable to process configuration file",
-    "cannot stat file",
-    "Could not establish a configuration source",
-    "DNS SRV lookup failed",
+_NO_SUCH_JOB = (
+    # scontrol's message on a task that ended a while ago, of an array with remaining tasks.
+    r"Invalid job id|Bad job/step specified|Invalid job array|(?m:^Job [0-9]+_[0-9]+ not found$)",
+    Failure(
+        NoSuchJob,
+        "Slurm no longer knows this job",
+        "Finished jobs: `hpcdash history`, or key 4 in the app.",
+    ),
 )
-_AUTHENTICATION_WORDS = (
-    "Munge encode failed",
-    "munge",
-    "Protocol authentication error",
-    "auth plugin",
+# Tried in this order. Output of Slurm 22.05 with its controller stopped, hung, or its configuration
+# absent; see fixtures/slurm.
+_FAILURES = (
+    _NO_SUCH_JOB,
+    (
+        "Unable to process configuration file|cannot stat file"
+        "|Could not establish a configuration source|DNS SRV lookup failed",
+        Failure(
+            NoConfiguration,
+            "{name} found no Slurm configuration",
+            "Set SLURM_CONF on the login node (often done by a module or a login profile), then "
+            "try again.",
+        ),
+    ),
+    (_CONTROLLER_WORDS, _DOWN),
+    (
+        "Munge encode failed|munge|Protocol authentication error|auth plugin",
+        Failure(
+            ControllerDown,
+            "Slurm authentication (munge) fails on this login node",
+            "This is a site problem: tell the administrators.",
+        ),
+    ),
 )
-_NO_SUCH_JOB_WORDS = ("Invalid job id", "Bad job/step specified", "Invalid job array")
-# Message of scontrol on a task that ended a while ago, of an array with remaining tasks.
-_NO_SUCH_TASK = re.compile(r"^Job [0-9]+_[0-9]+ not found$", re.MULTILINE)
-_ACCOUNTING_WORDS = (
-    "Slurm accounting storage is disabled",
-    "Problem talking to the database",
-    "slurm_persist_conn_open",
-    "Only 'accounting_storage/slurmdbd' is supported",
-    "accounting_storage/none",
-    "Unable to connect to database",
+# Those of sacct and sacctmgr.
+_ACCOUNTING_FAILURES = (
+    _NO_SUCH_JOB,
+    (
+        "Slurm accounting storage is disabled|accounting_storage/none"
+        "|Only 'accounting_storage/slurmdbd' is supported",
+        _NO_ACCOUNTING,
+    ),
+    (
+        "Problem talking to the database|slurm_persist_conn_open|Unable to connect to database"
+        f"|{_CONTROLLER_WORDS}",
+        _ACCOUNTING_DOWN,
+    ),
+    *_FAILURES,
 )
 
 
 def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
-    """The error a failed answer stands for; `command` is what failed, where argv is a script around
+    """Return the error of a failed answer; `command` is what failed, where argv is a script around
     it.
     """
-    text = excerpt(answer.stderr) or excerpt(answer.stdout)
     argv = command or answer.argv
-    name = program_name(argv)
-
-    def error(kind: type[CommandError], message: str, next_step: str) -> CommandError:
-        return kind(message, next_step, argv=argv, status=answer.status, words=text)
-
-    def has(phrases: tuple[str, ...]) -> bool:
-        return any(phrase in text for phrase in phrases)
-
-    if answer.status == _MISSING_STATUS:
-        return error(
-            CommandMissing,
-            f"{name} is not on the PATH here",
-            'If Slurm lives elsewhere, set path = "/…/bin" in the configuration; `hpcdash doctor` '
-            "searches for it.",
-        )
-    if has(_NO_SUCH_JOB_WORDS) or _NO_SUCH_TASK.search(text):
-        return error(
-            NoSuchJob,
-            "Slurm no longer knows this job",
-            "Finished jobs: `hpcdash history`, or key 4 in the app.",
-        )
-    if name in {"sacct", "sacctmgr"} and has((*_ACCOUNTING_WORDS, *_CONTROLLER_WORDS)):
-        if "disabled" in text or "accounting_storage/none" in text or "is supported" in text:
-            return error(
-                AccountingUnavailable,
-                "this cluster keeps no history (no accounting storage)",
-                "Ended jobs stay visible for a few minutes only; how older ones ended is unknown.",
-            )
-        return error(
-            AccountingUnavailable,
-            "the Slurm accounting database does not respond",
-            "Only the history is affected; jobs and nodes are not.",
-        )
-    if has(_CONFIGURATION_WORDS):
-        return error(
-            NoConfiguration,
-            f"{name} found no Slurm configuration",
-            "Set SLURM_CONF on the login node (often done by a module or a login profile), then "
-            "try again.",
-        )
-    if has(_CONTROLLER_WORDS):
-        return error(
-            ControllerDown,
-            "the Slurm controller (slurmctld) does not respond",
-            "Running jobs continue; `scontrol ping` shows its state.",
-        )
-    if has(_AUTHENTICATION_WORDS):
-        return error(
-            ControllerDown,
-            "Slurm authentication (munge) fails on this login node",
-            "This is a site problem: tell the administrators.",
-        )
-    return error(SchedulerRefused, f"{name} failed", f"See its message; `man {name}` explains it.")
+    if error := missing(answer, argv, "Slurm"):
+        return error
+    is_accounting = program_name(argv) in ("sacct", "sacctmgr")
+    text = own_message(answer)
+    known = _ACCOUNTING_FAILURES if is_accounting else _FAILURES
+    return failed(
+        next((kind for pattern, kind in known if re.search(pattern, text)), FAILED), answer, argv
+    )
 
 
 def accounting_unavailable(
@@ -122,16 +116,14 @@ def accounting_unavailable(
     "partitions allow.",
     *,
     command: tuple[str, ...] = (),
-) -> AccountingUnavailable:
+) -> CommandError:
     """Return the error of an answer that reports no accounting; `command` as in `failure`."""
-    text = excerpt(answer.stderr) or excerpt(answer.stdout)
-    return AccountingUnavailable(
-        message, next_step, argv=command or answer.argv, status=answer.status, words=text
-    )
+    kind = Failure(AccountingUnavailable, message, next_step)
+    return failed(kind, answer, command or answer.argv)
 
 
 def require_success(answer: Answer) -> None:
-    """Raises the error of an answer that ended badly.
+    """Raise the error of an answer that ended badly.
 
     squeue and sinfo exit 1 on failure. A command cut at our output cap has printed what it has
     printed.
@@ -140,17 +132,6 @@ def require_success(answer: Answer) -> None:
         raise failure(answer)
 
 
-def unreadable(answer: Answer, what: str, command: tuple[str, ...] = ()) -> UnreadableOutput:
-    """Return the error of a successful answer in an unexpected format.
-
-    `command` as in `failure`.
-    """
-    argv = command or answer.argv
-    name = program_name(argv)
-    return UnreadableOutput(
-        f"{name} printed something that is not a list of {what}",
-        f"Is {name} a wrapper or an alias here? `hpcdash doctor` shows its path and version.",
-        argv=argv,
-        status=answer.status,
-        words=excerpt(answer.stdout[:400]) or excerpt(answer.stderr),
-    )
+def is_answer_lost(message: str) -> bool:
+    """Whether a command's message leaves open if the controller did what was requested."""
+    return any(phrase in message for phrase in _LOST_ANSWERS)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 
-from hpcdash.backends.options import Option
+from hpcdash.backends.script.explain import (
+    DEPENDENCIES,
+    Formatter,
+    array,
+    counted,
+    explain_option,
+    fill,
+    jobs,
+    one_of,
+    span,
+)
 from hpcdash.backends.slurm.options import MAGIC, read_command_line, split_arguments
-from hpcdash.domain.array_tasks import parse_tasks
-from hpcdash.domain.units import MINUTE, format_span, parse_duration
+from hpcdash.domain.units import MINUTE
 
-Formatter = Callable[[str | None], str]
 _CLOCK = re.compile(r"[0-9][0-9:-]*")
 _UNLIMITED = frozenset({"0", "-1", "infinite", "unlimited"})
 _ZERO = re.compile(r"0+[KMGT]?", re.IGNORECASE)
@@ -28,11 +35,8 @@ _SIGNAL = re.compile(r"(?:([RrBb]{1,2}):)?(?:SIG)?([A-Za-z0-9]+)(?:@([0-9]+))?",
 # sbatch(1): where no time is given.
 _SIGNAL_SECONDS = "60"
 _DEPENDENCY_WORDS = {
-    "after": "{} began",
-    "afterany": "{} ended",
+    **DEPENDENCIES,
     "afterburstbuffer": "{} and its burst buffer ended",
-    "afternotok": "{} failed",
-    "afterok": "{} succeeded",
 }
 _MAIL_WORDS = {
     "begin": "it begins",
@@ -42,32 +46,20 @@ _MAIL_WORDS = {
     "invalid_depend": "its dependency can never be met",
     "stage_out": "its files are staged out",
     "time_limit": "its time limit is reached",
-    "time_limit_90": "90 % of its time is used",
-    "time_limit_80": "80 % of its time is used",
+    "time_limit_90": "90% of its time is used",
+    "time_limit_80": "80% of its time is used",
     "time_limit_50": "half of its time is used",
     "array_tasks": "for each task of the array",
 }
 
 
-def duration(value: str | None) -> str:
+def duration(value: str) -> str:
     """`2:00:00` as `2 h`; '' for no limit; what cannot be read as it is.
 
     A bare number counts minutes.
     """
-    text = (value or "").strip()
-    if text.lower() in _UNLIMITED:
-        return ""
-    if not _CLOCK.fullmatch(text):
-        return text
-    try:
-        return format_span(parse_duration(text, bare_unit_seconds=MINUTE) or 0, exact=True)
-    except ValueError:
-        return text
-
-
-def count_phrase(one: str, many: str) -> Formatter:
-    """`4 tasks per node`; `1 task per node`."""
-    return lambda value: f"{value} {one if value == '1' else many}"
+    text = value.strip()
+    return "" if text.lower() in _UNLIMITED else span(text, _CLOCK, MINUTE)
 
 
 def memory(each: str, *, all_of_it: str) -> Formatter:
@@ -76,8 +68,8 @@ def memory(each: str, *, all_of_it: str) -> Formatter:
     A bare number counts MB, and `all_of_it` is the text for 0.
     """
 
-    def formatter(value: str | None) -> str:
-        text = (value or "").strip()
+    def formatter(value: str) -> str:
+        text = value.strip()
         if _ZERO.fullmatch(text):
             return all_of_it
         amount = f"{text}M" if text.isdigit() else text
@@ -86,39 +78,19 @@ def memory(each: str, *, all_of_it: str) -> Formatter:
     return formatter
 
 
-def nodes(value: str | None) -> str:
+def nodes(value: str) -> str:
     """`4 nodes`, `2 to 4 nodes`."""
-    text = value or ""
+    text = value
     low, dash, high = text.partition("-")
     if dash and low.isdigit() and high.isdigit() and low != high:
         return f"{low} to {high} nodes"
     return f"{low if low == high else text} {'node' if text in ('1', '1-1') else 'nodes'}"
 
 
-def tasks(value: str | None) -> str:
-    """`array of 10 tasks, one at a time`."""
-    text = value or ""
-    indices, percent, throttle = text.partition("%")
-    try:
-        held = parse_tasks(indices)
-        many = held.count if held is not None else None
-    except ValueError:
-        many = None
-    message = (
-        f"array {indices}"
-        if many is None
-        else f"array of {many} {'task' if many == 1 else 'tasks'}"
-    )
-    if percent and throttle != "0":
-        message += ", one at a time" if throttle == "1" else f", {throttle} at a time"
-    return message
-
-
-def dependencies(value: str | None) -> str:
+def dependencies(value: str) -> str:
     """`starts after job 41 ended well and job 42 ended`."""
-    text = value or ""
-    joined = " or " if "?" in text else " and "
-    conditions = [one for one in re.split(r"[,?]", text) if one]
+    joined = " or " if "?" in value else " and "
+    conditions = [one for one in re.split(r"[,?]", value) if one]
     return (
         "starts " + joined.join(_condition(one) for one in conditions)
         if conditions
@@ -130,27 +102,23 @@ def _condition(condition: str) -> str:
     kind, _, ids = condition.partition(":")
     if kind.lower() == "singleton":
         return "after your earlier jobs of this name end"
-    jobs = ids.split(":")
+    job_ids = ids.split(":")
     if kind.lower() == "aftercorr":
-        return f"each task after the same task of {_jobs(jobs)} ended well"
+        return f"each task after the same task of {jobs(job_ids)} ended well"
     template = _DEPENDENCY_WORDS.get(kind.lower())
     if template is None or not ids:
         return f"after {condition}"
     if kind.lower() == "after" and "+" in ids:
         return " and ".join(
             f"{minutes} min after job {job} began" if plus else f"after job {job} began"
-            for job, plus, minutes in (one.partition("+") for one in jobs)
+            for job, plus, minutes in (one.partition("+") for one in job_ids)
         )
-    return "after " + template.format(_jobs(jobs))
+    return "after " + template.format(jobs(job_ids))
 
 
-def _jobs(ids: list[str]) -> str:
-    return f"{'job' if len(ids) == 1 else 'jobs'} {', '.join(ids)}"
-
-
-def signal(value: str | None) -> str:
+def signal(value: str) -> str:
     """`sends USR1 to the batch shell 600 s before the limit`."""
-    found = _SIGNAL.fullmatch(value or "")
+    found = _SIGNAL.fullmatch(value)
     if found is None:
         return f"sends signal {value}"
     flags, name, seconds = found.groups()
@@ -167,8 +135,8 @@ def gres(kind: str, each: str) -> Formatter:
     not name it.
     """
 
-    def formatter(value: str | None) -> str:
-        parts = [_resource(one, kind) for one in (value or "").split(",") if one]
+    def formatter(value: str) -> str:
+        parts = [_resource(one, kind) for one in value.split(",") if one]
         if parts == ["none"]:
             return "no GRES"
         return " and ".join(f"{part}{each}" for part in parts)
@@ -189,9 +157,9 @@ def _resource(text: str, kind: str) -> str:
     return f"{count} {kind}{plural}{typed}"
 
 
-def mail_events(value: str | None) -> str:
+def mail_events(value: str) -> str:
     """`mail when it begins or fails`."""
-    names = [name.lower() for name in (value or "").split(",") if name]
+    names = [name.lower() for name in value.split(",") if name]
     if "none" in names:
         return "no mail"
     if "all" in names:
@@ -199,9 +167,9 @@ def mail_events(value: str | None) -> str:
     return "mail when " + " or ".join(_MAIL_WORDS.get(name, name.upper()) for name in names)
 
 
-def export(value: str | None) -> str:
+def export(value: str) -> str:
     """Explain which environment variables --export passes."""
-    names = [name for name in (value or "").split(",") if name]
+    names = [name for name in value.split(",") if name]
     kinds = {name.upper() for name in names}
     rest = ", ".join(name for name in names if name.upper() not in ("ALL", "NONE", "NIL"))
     if kinds & {"NONE", "NIL"}:
@@ -211,92 +179,77 @@ def export(value: str | None) -> str:
     return f"passes only {rest} of your environment"
 
 
-def cpu_frequency(value: str | None) -> str:
+def cpu_frequency(value: str) -> str:
     """Explain `CPU frequency 2400000 to 3000000 kHz`; names such as high and low are unchanged."""
-    text = value or ""
+    text = value
     low, dash, high = text.partition("-")
     if dash and low.isdigit():
         return f"CPU frequency {low} to {high}"
     return f"CPU frequency {text}"
 
 
-def switches(value: str | None) -> str:
+def switches(value: str) -> str:
     """`under at most 1 switch, waits 1 h for that`."""
-    count, at, wait = (value or "").partition("@")
+    count, at, wait = value.partition("@")
     text = f"under at most {count} {'switch' if count == '1' else 'switches'}"
     return f"{text}, waits {duration(wait)} for that" if at else text
 
 
-# Explanation of an option's value; None for an option without its optional value.
 _HETEROGENEOUS = frozenset({"hetjob", "packjob"})
-
-
-def _fill(template: str) -> Formatter:
-    """The value, as it is, where {} stands."""
-    return lambda value: template.replace("{}", value or "")
-
-
-def _or(without: str, template: str) -> Formatter:
-    """An option that may come without a value."""
-    return lambda value: without if value is None else template.replace("{}", value)
-
-
-def _one_of(known: Mapping[str, str], template: str) -> Formatter:
-    return lambda value: known.get((value or "").lower(), template.replace("{}", value or ""))
-
-
 _FILES = {"none": "discarded", "/dev/null": "discarded"}
 
 _WORDS: dict[str, Formatter] = {
-    "account": _fill("charged to account {}"),
-    "acctg-freq": _fill("usage is sampled every {}"),
-    "array": tasks,
-    "batch": _fill("the script runs on a node with {}"),
-    "bb": _fill("burst buffer {}"),
-    "bbf": _fill("burst buffer as file {} says"),
-    "begin": _fill("starts no earlier than {}"),
-    "chdir": _fill("runs in {}"),
-    "cluster-constraint": _fill("only clusters with {}"),
-    "clusters": _fill("on cluster {}"),
-    "comment": _fill("comment: {}"),
-    "constraint": _fill("only nodes with {}"),
-    "container": _fill("in container {}"),
-    "container-id": _fill("container is called {}"),
-    "context": _fill("SELinux context {}"),
-    "contiguous": _fill("nodes side by side"),
-    "core-spec": count_phrase("core per node for the system", "cores per node for the system"),
-    "cores-per-socket": count_phrase("core per socket or more", "cores per socket or more"),
+    "account": fill("charged to account {}"),
+    "acctg-freq": fill("usage is sampled every {}"),
+    "array": array,
+    "batch": fill("the script runs on a node with {}"),
+    "bb": fill("burst buffer {}"),
+    "bbf": fill("burst buffer as file {} says"),
+    "begin": fill("starts no earlier than {}"),
+    "chdir": fill("runs in {}"),
+    "cluster-constraint": fill("only clusters with {}"),
+    "clusters": fill("on cluster {}"),
+    "comment": fill("comment: {}"),
+    "constraint": fill("only nodes with {}"),
+    "container": fill("in container {}"),
+    "container-id": fill("container is called {}"),
+    "context": fill("SELinux context {}"),
+    "contiguous": fill("nodes side by side"),
+    "core-spec": counted("core per node for the system", "cores per node for the system"),
+    "cores-per-socket": counted("core per socket or more", "cores per socket or more"),
     "cpu-freq": cpu_frequency,
-    "cpus-per-gpu": count_phrase("CPU per GPU", "CPUs per GPU"),
-    "cpus-per-task": count_phrase("CPU per task", "CPUs per task"),
-    "deadline": _fill("removed if it cannot end by {}"),
+    "cpus-per-gpu": counted("CPU per GPU", "CPUs per GPU"),
+    "cpus-per-task": counted("CPU per task", "CPUs per task"),
+    "deadline": fill("removed if it cannot end by {}"),
     "delay-boot": lambda value: (
         f"waits {duration(value)} before nodes are rebooted for its features"
     ),
     "dependency": dependencies,
-    "distribution": _fill("tasks spread as {}"),
-    "error": _one_of({key: f"stderr {word}" for key, word in _FILES.items()}, "stderr to {}"),
-    "exclude": _fill("never on {}"),
-    "exclusive": _one_of(
+    "distribution": fill("tasks spread as {}"),
+    "error": one_of({key: f"stderr {word}" for key, word in _FILES.items()}, "stderr to {}"),
+    "exclude": fill("never on {}"),
+    "exclusive": one_of(
         {"": "nodes shared with no other job", "user": "nodes shared only with your own jobs"},
         "nodes shared within the same {} only",
     ),
     "export": export,
-    "export-file": _fill("environment read from {}"),
-    "extra": _fill("extra: {}"),
-    "extra-node-info": _fill("sockets:cores:threads {} per node"),
-    "get-user-env": _or("environment of a login shell", "environment of a login shell ({})"),
-    "gid": _fill("runs as group {}"),
-    "gpu-bind": _fill("GPUs bound to tasks: {}"),
-    "gpu-freq": _fill("GPU frequency {}"),
+    "export-file": fill("environment read from {}"),
+    "extra": fill("extra: {}"),
+    "extra-node-info": fill("sockets:cores:threads {} per node"),
+    "get-user-env": one_of(
+        {"": "environment of a login shell"}, "environment of a login shell ({})"
+    ),
+    "gid": fill("runs as group {}"),
+    "gpu-bind": fill("GPUs bound to tasks: {}"),
+    "gpu-freq": fill("GPU frequency {}"),
     "gpus": gres("GPU", ""),
     "gpus-per-node": gres("GPU", " per node"),
     "gpus-per-socket": gres("GPU", " per socket"),
     "gpus-per-task": gres("GPU", " per task"),
     "gres": gres("", " per node"),
-    "gres-flags": _fill("GRES flags {}"),
-    "help": _fill("prints sbatch's help: nothing is submitted"),
-    "hint": _one_of(
+    "gres-flags": fill("GRES flags {}"),
+    "help": fill("prints sbatch's help: nothing is submitted"),
+    "hint": one_of(
         {
             "compute_bound": "made for computing: all cores, one thread each",
             "memory_bound": "made for memory: one core per socket",
@@ -305,44 +258,44 @@ _WORDS: dict[str, Formatter] = {
         },
         "hint {}",
     ),
-    "hold": _fill("submitted held"),
-    "ignore-pbs": _fill("#PBS and #BSUB lines are not read"),
-    "input": _fill("stdin from {}"),
-    "job-name": _fill("called {}"),
-    "kill-on-invalid-dep": _one_of(
+    "hold": fill("submitted held"),
+    "ignore-pbs": fill("#PBS and #BSUB lines are not read"),
+    "input": fill("stdin from {}"),
+    "job-name": fill("called {}"),
+    "kill-on-invalid-dep": one_of(
         {
             "yes": "removed if its dependency can never be met",
             "no": "stays waiting even if its dependency can never be met",
         },
         "if its dependency can never be met: {}",
     ),
-    "licenses": _fill("needs licenses {}"),
+    "licenses": fill("needs licenses {}"),
     "mail-type": mail_events,
-    "mail-user": _fill("mail to {}"),
-    "mcs-label": _fill("MCS label {}"),
+    "mail-user": fill("mail to {}"),
+    "mcs-label": fill("MCS label {}"),
     "mem": memory("per node", all_of_it="all the memory of its nodes"),
-    "mem-bind": _fill("memory bound: {}"),
+    "mem-bind": fill("memory bound: {}"),
     "mem-per-cpu": memory("per CPU", all_of_it="all the memory of its nodes"),
     "mem-per-gpu": memory("per GPU", all_of_it="all the memory of its nodes"),
-    "mincpus": count_phrase("CPU per node or more", "CPUs per node or more"),
-    "network": _fill("network {}"),
-    "nice": _or("priority lowered by 100", "priority lowered by {}"),
-    "no-kill": _one_of({"off": "ends if a node fails"}, "continues if a node fails"),
-    "no-requeue": _fill("never requeued"),
-    "nodefile": _fill("on the nodes that {} lists"),
-    "nodelist": _fill("on {}"),
+    "mincpus": counted("CPU per node or more", "CPUs per node or more"),
+    "network": fill("network {}"),
+    "nice": one_of({"": "priority lowered by 100"}, "priority lowered by {}"),
+    "no-kill": one_of({"off": "ends if a node fails"}, "continues if a node fails"),
+    "no-requeue": fill("never requeued"),
+    "nodefile": fill("on the nodes that {} lists"),
+    "nodelist": fill("on {}"),
     "nodes": nodes,
-    "ntasks": count_phrase("task", "tasks"),
-    "ntasks-per-core": count_phrase("task per core at most", "tasks per core at most"),
-    "ntasks-per-gpu": count_phrase("task per GPU", "tasks per GPU"),
-    "ntasks-per-node": count_phrase("task per node", "tasks per node"),
-    "ntasks-per-socket": count_phrase("task per socket at most", "tasks per socket at most"),
-    "ntasks-per-tres": count_phrase("task per GPU", "tasks per GPU"),
-    "oom-kill-step": _one_of(
+    "ntasks": counted("task", "tasks"),
+    "ntasks-per-core": counted("task per core at most", "tasks per core at most"),
+    "ntasks-per-gpu": counted("task per GPU", "tasks per GPU"),
+    "ntasks-per-node": counted("task per node", "tasks per node"),
+    "ntasks-per-socket": counted("task per socket at most", "tasks per socket at most"),
+    "ntasks-per-tres": counted("task per GPU", "tasks per GPU"),
+    "oom-kill-step": one_of(
         {"0": "a process that runs out of memory is killed alone"},
         "a step that runs out of memory is killed as a whole",
     ),
-    "open-mode": _one_of(
+    "open-mode": one_of(
         {
             "append": "output is appended to its files",
             "a": "output is appended to its files",
@@ -351,52 +304,50 @@ _WORDS: dict[str, Formatter] = {
         },
         "opens output files as {}",
     ),
-    "output": _one_of({key: f"stdout {word}" for key, word in _FILES.items()}, "stdout to {}"),
-    "overcommit": _fill("more than one task per CPU"),
-    "oversubscribe": _fill("shares its CPUs with other jobs"),
-    "parsable": _fill("sbatch prints only the job ID"),
+    "output": one_of({key: f"stdout {word}" for key, word in _FILES.items()}, "stdout to {}"),
+    "overcommit": fill("more than one task per CPU"),
+    "oversubscribe": fill("shares its CPUs with other jobs"),
+    "parsable": fill("sbatch prints only the job ID"),
     "partition": lambda value: f"{'partitions' if ',' in (value or '') else 'partition'} {value}",
-    "power": _fill("power {}"),
-    "prefer": _fill("prefers nodes with {}"),
-    "priority": _fill("priority {}"),
-    "profile": _fill("profiles {}"),
-    "propagate": _or("passes all your resource limits", "passes your resource limits: {}"),
-    "qos": _fill("QoS {}"),
-    "quiet": _fill("no sbatch messages"),
-    "reboot": _fill("nodes are rebooted first"),
-    "requeue": _fill("may be requeued"),
-    "reservation": _fill("in reservation {}"),
-    "resv-ports": _or("reserves ports", "reserves {} ports"),
-    "segment": _fill("nodes in segments of {}"),
+    "power": fill("power {}"),
+    "prefer": fill("prefers nodes with {}"),
+    "priority": fill("priority {}"),
+    "profile": fill("profiles {}"),
+    "propagate": one_of({"": "passes all your resource limits"}, "passes your resource limits: {}"),
+    "qos": fill("QoS {}"),
+    "quiet": fill("no sbatch messages"),
+    "reboot": fill("nodes are rebooted first"),
+    "requeue": fill("may be requeued"),
+    "reservation": fill("in reservation {}"),
+    "resv-ports": one_of({"": "reserves ports"}, "reserves {} ports"),
+    "segment": fill("nodes in segments of {}"),
     "signal": signal,
-    "sockets-per-node": count_phrase("socket per node or more", "sockets per node or more"),
-    "spread-job": _fill("spread over as many nodes as possible"),
-    "stepmgr": _fill("its first node manages the steps"),
+    "sockets-per-node": counted("socket per node or more", "sockets per node or more"),
+    "spread-job": fill("spread over as many nodes as possible"),
+    "stepmgr": fill("its first node manages the steps"),
     "switches": switches,
-    "test-only": _fill("test only: nothing is submitted"),
-    "thread-spec": count_phrase(
-        "thread per node for the system", "threads per node for the system"
-    ),
-    "threads-per-core": count_phrase("thread per core", "threads per core"),
+    "test-only": fill("test only: nothing is submitted"),
+    "thread-spec": counted("thread per node for the system", "threads per node for the system"),
+    "threads-per-core": counted("thread per core", "threads per core"),
     "time": lambda value: (
         "no time limit" if duration(value) == "" else f"time limit {duration(value)}"
     ),
     "time-min": lambda value: f"accepts a limit down to {duration(value)}",
     "tmp": memory("of local disk per node", all_of_it="no local disk"),
-    "tres-bind": _fill("bound: {}"),
+    "tres-bind": fill("bound: {}"),
     "tres-per-task": gres("", " per task"),
-    "uid": _fill("runs as user {}"),
-    "usage": _fill("prints sbatch's usage: nothing is submitted"),
-    "use-min-nodes": _fill("takes the fewest nodes of its range"),
-    "verbose": _fill("verbose sbatch messages"),
-    "version": _fill("prints sbatch's version: nothing is submitted"),
-    "wait": _fill("sbatch waits for its end"),
-    "wait-all-nodes": _one_of(
+    "uid": fill("runs as user {}"),
+    "usage": fill("prints sbatch's usage: nothing is submitted"),
+    "use-min-nodes": fill("takes the fewest nodes of its range"),
+    "verbose": fill("verbose sbatch messages"),
+    "version": fill("prints sbatch's version: nothing is submitted"),
+    "wait": fill("sbatch waits for its end"),
+    "wait-all-nodes": one_of(
         {"1": "starts when all nodes are ready", "0": "starts when its first node is ready"},
         "waits for its nodes: {}",
     ),
-    "wckey": _fill("workload key {}"),
-    "wrap": _fill("runs: {}"),
+    "wckey": fill("workload key {}"),
+    "wrap": fill("runs: {}"),
 }
 
 
@@ -412,7 +363,7 @@ def explain(line: str) -> str:
     while rest:
         read = read_command_line(rest)
         rest = list(read.script)
-        parts.extend(_quote(one) for one in read.given)
+        parts.extend(explain_option(option, _WORDS, "Slurm") for option in read.given)
         if rest:
             word, *rest = rest
             if word.lower() in _HETEROGENEOUS:
@@ -420,16 +371,3 @@ def explain(line: str) -> str:
             else:
                 parts.append(f"not an option: {word}")
     return "; ".join(parts)
-
-
-def _quote(one: Option) -> str:
-    if not one.name:
-        return (
-            f"unknown to Slurm: {one.written}"
-            if one.problem == "unknown"
-            else f"{one.written} is {one.problem}"
-        )
-    if one.value is not None:
-        # Blanks around a value do not show.
-        return _WORDS[one.name](one.value).rstrip()
-    return _WORDS[one.name](None)

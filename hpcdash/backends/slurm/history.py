@@ -15,11 +15,17 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from hpcdash.backends.base import HistoryPart, HistoryScope
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, noise_lines
-from hpcdash.backends.slurm import values
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    ParsedTable,
+    Query,
+    noise_lines,
+    unreadable,
+)
 from hpcdash.backends.slurm.clusters import ClusterPart, named_rows, query_on
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import failure, require_success, unreadable
+from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.jobs import (
     accounted_exit_columns,
     array_columns,
@@ -28,11 +34,26 @@ from hpcdash.backends.slurm.jobs import (
     with_ids,
 )
 from hpcdash.backends.slurm.rows import NOTHING, Columns
+from hpcdash.backends.slurm.values import (
+    instants,
+    integers,
+    readable_instant,
+    tres_columns,
+    tres_cpus,
+)
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
-from hpcdash.domain.columns import as_array, text_column
+from hpcdash.domain.columns import (
+    as_array,
+    digits,
+    per_distinct,
+    text_column,
+    with_columns,
+    words,
+)
+from hpcdash.domain.schema import NO_TEXT
 from hpcdash.domain.states import ENDED, WAITING
-from hpcdash.errors import NoSuchJob, UsageError
+from hpcdash.errors import NoSuchJob
 
 FIELDS = (
     "jobid",
@@ -70,7 +91,7 @@ exec sacctmgr -n -P show user "name=$1" withcoord format=adminlevel,coord
 _SEES_ALL = ("Operator", "Administrator")
 _SECONDS_A_MINUTE = 60
 # A thousand years: more is no limit but a mistake.
-_MOST_MINUTES = 525_960_000
+_MAX_MINUTES = 525_960_000
 _HISTORY_LIMIT_SECONDS = 60.0
 
 
@@ -100,9 +121,13 @@ def parse_history(
     if "cluster" in columns.table.column_names:
         endings = pc.replace_substring_regex(columns.table["cluster"].combine_chunks(), "^", "@")
         endings = pc.if_else(pc.equal(endings, f"@{own}"), "", endings)
-        for name in ("id", "array_id"):
-            ids = pc.binary_join_element_wise(table[name].combine_chunks(), endings, "")
-            table = table.set_column(table.column_names.index(name), name, ids)
+        table = with_columns(
+            table,
+            {
+                name: pc.binary_join_element_wise(table[name].combine_chunks(), endings, "")
+                for name in ("id", "array_id")
+            },
+        )
     if ended_only:
         table = table.filter(is_any(table["state"].combine_chunks(), frozenset(ENDED)))
     order = pc.sort_indices(table, sort_keys=[("ends_at", "descending"), ("_number", "descending")])
@@ -169,95 +194,87 @@ def none_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Replace Slurm's text for an absent value by null."""
     return pc.if_else(
         pc.is_in(column, pa.array([*NOTHING, "None assigned"])),
-        pa.scalar(None, pa.string()),
+        NO_TEXT,
         column,
     )
 
 
 def text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+    return pc.if_else(pc.equal(column, ""), NO_TEXT, column)
 
 
-def recorded_gpus(reported: pa.Array, counts_gpus: bool) -> pa.Array:
-    """GPUs that an ended job's TRES name; null where they name none and GPUs are not counted
-    there.
-    """
-    return pc.fill_null(reported, 0) if counts_gpus else reported
+def sacct_columns(raw: pa.Table, reason: pa.Array, counts_gpus: bool) -> dict[str, pa.Array]:
+    """Return the columns of sacct's rows that domain.schema.JOBS and RUNS have in common."""
+    ids = raw["jobid"]
+    native = words(raw["state"])
+    state = states(native, reason)
+    tres = pc.coalesce(none_to_null(raw["alloctres"]), none_to_null(raw["reqtres"]))
+    gpus, memory_bytes = tres_columns(tres)
+    # Since 23.02 a job that never had any has none, whatever it requested.
+    cpus = integers(none_to_null(raw["ncpus"]))
+    requested_cpus = per_distinct(tres, tres_cpus, pa.int64())
+    # '11_2' or '11_[3-9%1]'
+    tasks = pc.if_else(
+        pc.match_substring(ids, "_"),
+        pc.replace_substring_regex(ids, r"^[^_]*_\[?([^\]]*)\]?$", r"\1"),
+        NO_TEXT,
+    )
+    exit_code, exit_signal = accounted_exit_columns(
+        none_to_null(raw["exitcode"]), is_any(state, frozenset(ENDED))
+    )
+    return {
+        "id": ids,
+        **array_columns(ids, pc.replace_substring_regex(ids, r"_.*$", ""), tasks),
+        "name": raw["jobname"],
+        **{name: words(none_to_null(raw[name])) for name in ("user", "account", "qos")},
+        "queue": words(none_to_null(raw["partition"])),
+        "state": state,
+        "native_state": native,
+        "nodes": integers(none_to_null(raw["nnodes"])),
+        "cpus": pc.if_else(pc.equal(cpus, 0), requested_cpus, cpus),
+        # Where GPUs are counted, TRES that name none have none.
+        "gpus": pc.fill_null(gpus, 0) if counts_gpus else gpus,
+        "memory_bytes": memory_bytes,
+        "elapsed_seconds": integers(none_to_null(raw["elapsedraw"])),
+        "limit_seconds": per_distinct(
+            none_to_null(raw["timelimitraw"]), _limit_seconds, pa.int64()
+        ),
+        "submitted_at": instants(none_to_null(raw["submit"])),
+        "eligible_at": instants(none_to_null(raw["eligible"])),
+        "started_at": instants(none_to_null(raw["start"])),
+        "ends_at": instants(none_to_null(raw["end"])),
+        "node_list": none_to_null(raw["nodelist"]),
+        "work_dir": text_or_null(raw["workdir"]),
+        "exit_code": exit_code,
+        "exit_signal": exit_signal,
+    }
 
 
 def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
     null_time = pa.scalar(None, schema.TIME)
-    ids = raw["jobid"]
-    native = values.words(raw["state"])
-    reason = values.words(none_to_null(raw["reason"]))
-    state = states(native, reason)
-    ended = is_any(state, frozenset(ENDED))
-    waiting = is_any(state, frozenset(WAITING))
-    not_begun = pc.or_(waiting, pc.and_(ended, pc.is_null(none_to_null(raw["nodelist"]))))
-    starts = values.instants(none_to_null(raw["start"]))
-    exit_code, exit_signal = accounted_exit_columns(none_to_null(raw["exitcode"]), ended)
-    tres = none_to_null(raw["alloctres"])
-    tres = pc.if_else(pc.is_valid(tres), tres, none_to_null(raw["reqtres"]))
-    gpus, memory_bytes = values.tres_columns(tres)
-    # Since 23.02 a job that never had any has none, whatever it requested.
-    cpus = values.integers(none_to_null(raw["ncpus"]))
-    cpus = pc.if_else(
-        pc.equal(cpus, 0), values.per_distinct(tres, values.tres_cpus, pa.int64()), cpus
-    )
     no_text = pa.nulls(raw.num_rows, pa.string())
-    empty_to_null = pa.scalar(None, pa.string())
-    # '11_2' or '11_[3-9%1]'
-    array_ids = pc.replace_substring_regex(ids, r"_.*$", "")
-    tasks = pc.if_else(
-        pc.match_substring(ids, "_"),
-        pc.replace_substring_regex(ids, r"^[^_]*_\[?([^\]]*)\]?$", r"\1"),
-        empty_to_null,
-    )
-    columns = {
-        "id": ids,
-        **array_columns(ids, array_ids, tasks),
-        "name": raw["jobname"],
-        "user": values.words(none_to_null(raw["user"])),
-        "account": values.words(none_to_null(raw["account"])),
-        "queue": values.words(none_to_null(raw["partition"])),
-        "qos": values.words(none_to_null(raw["qos"])),
-        "state": state,
-        "native_state": native,
+    reason = words(none_to_null(raw["reason"]))
+    columns = sacct_columns(raw, reason, counts_gpus)
+    ended = is_any(columns["state"], frozenset(ENDED))
+    waiting = is_any(columns["state"], frozenset(WAITING))
+    not_begun = pc.or_(waiting, pc.and_(ended, pc.is_null(columns["node_list"])))
+    columns |= {
         # sacct keeps the last reason a job waited for.
-        "reason": values.words(
-            pc.if_else(waiting, reason.dictionary_decode(), pa.scalar(None, pa.string()))
-        ),
-        "priority": values.integers(none_to_null(raw["priority"])),
-        "nodes": values.integers(none_to_null(raw["nnodes"])),
-        "cpus": cpus,
-        "gpus": recorded_gpus(gpus, counts_gpus),
-        "memory_bytes": memory_bytes,
-        "elapsed_seconds": values.integers(none_to_null(raw["elapsedraw"])),
-        "limit_seconds": values.per_distinct(
-            none_to_null(raw["timelimitraw"]), limit_seconds, pa.int64()
-        ),
-        "submitted_at": values.instants(none_to_null(raw["submit"])),
-        "eligible_at": values.instants(none_to_null(raw["eligible"])),
-        "started_at": pc.if_else(not_begun, null_time, starts),
-        "_expected_start_at": pa.nulls(raw.num_rows, schema.TIME),
-        "_other_id": no_text,
-        "ends_at": pc.if_else(ended, values.instants(none_to_null(raw["end"])), null_time),
-        "node_list": none_to_null(raw["nodelist"]),
-        "work_dir": text_or_null(raw["workdir"]),
-        "stdout_path": no_text,
-        "stderr_path": no_text,
-        "dependency": no_text,
+        "reason": words(pc.if_else(waiting, reason.dictionary_decode(), NO_TEXT)),
+        "priority": integers(none_to_null(raw["priority"])),
+        "started_at": pc.if_else(not_begun, null_time, columns["started_at"]),
+        "ends_at": pc.if_else(ended, columns["ends_at"], null_time),
         "comment": text_or_null(raw["comment"]),
-        "exit_code": exit_code,
-        "exit_signal": exit_signal,
+        "_expected_start_at": pa.nulls(raw.num_rows, schema.TIME),
+        **dict.fromkeys(("_other_id", "stdout_path", "stderr_path", "dependency"), no_text),
     }
     return pa.table([columns[name] for name in schema.JOBS.names], schema=schema.JOBS)
 
 
-def limit_seconds(minutes_text: str) -> int | None:
+def _limit_seconds(minutes_text: str) -> int | None:
     """Return the seconds of TimelimitRaw, which counts minutes; None for no limit."""
-    minutes = values.digits(minutes_text)
-    return minutes * _SECONDS_A_MINUTE if minutes is not None and minutes < _MOST_MINUTES else None
+    minutes = digits(minutes_text)
+    return minutes * _SECONDS_A_MINUTE if minutes is not None and minutes < _MAX_MINUTES else None
 
 
 def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
@@ -275,9 +292,7 @@ def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
         pieces[-1] = pieces[-1].rpartition(b"\n")[0]
     texts = (piece.decode("utf-8", "replace") for piece in pieces)
     return {
-        name: values.readable_instant(name, text)
-        for name, text in zip(names, texts, strict=False)
-        if text
+        name: readable_instant(name, text) for name, text in zip(names, texts, strict=False) if text
     }
 
 
@@ -323,20 +338,10 @@ class SlurmHistory(ClusterPart, HistoryPart):
         self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
     ) -> Query[ParsedTable]:
         token = fresh_token()
-        named = [self.clusters.split_cluster(job_id) for job_id in job_ids]
-        requested = list(dict.fromkeys(cluster for _, cluster in named)) or [
-            self.clusters.several or self.clusters.default
-        ]
-        job_ids = tuple(dict.fromkeys(plain for plain, _ in named))
-        is_each = len(requested) > 1 or bool(self.clusters.several and not named)
-        if is_each and "" in requested and not self.clusters.own:
-            raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
-        cluster = (
-            ",".join(one or self.clusters.own for one in requested) if is_each else requested[0]
-        )
-        fields = FIELDS_OF_EACH if is_each else FIELDS
+        plain_ids, cluster, is_several = self.clusters.select(job_ids)
+        fields = FIELDS_OF_EACH if is_several else FIELDS
         if job_ids:
-            selection: tuple[str, ...] = ("-j", ",".join(sacct_id(job_id) for job_id in job_ids))
+            selection: tuple[str, ...] = ("-j", ",".join(map(sacct_id, plain_ids)))
         else:
             # Without -u or -a sacct lists the caller's own jobs (everyone's for root).
             whose: tuple[str, ...] = ("-a",) if user is None else ("-u", user) if user else ()
@@ -354,7 +359,7 @@ class SlurmHistory(ClusterPart, HistoryPart):
             own=own,
         )
         query = Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
-        return query_on(query, cluster) if is_each else named_rows(query, cluster)
+        return query_on(query, cluster) if is_several else named_rows(query, cluster)
 
     def native(self, job_id: str) -> Query[Mapping[str, str]]:
         """Every field sacct has of one job, in its order."""

@@ -13,8 +13,13 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from hpcdash.backends.base import QueuePart
-from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
-from hpcdash.backends.slurm import values
+from hpcdash.backends.queries import (
+    Answer,
+    JobScope,
+    ParsedTable,
+    Query,
+    unreadable,
+)
 from hpcdash.backends.slurm.clusters import (
     ClusterPart,
     known_in_part,
@@ -23,15 +28,31 @@ from hpcdash.backends.slurm.clusters import (
     with_clusters,
 )
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import failure, require_success, unreadable
+from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.nodes import nodes_query
 from hpcdash.backends.slurm.queues import queues_query
 from hpcdash.backends.slurm.rows import Columns, Layout, read_rows
 from hpcdash.backends.slurm.states import is_held, job_state, only_waits
+from hpcdash.backends.slurm.values import (
+    durations,
+    instants,
+    integers,
+    requested_gpus,
+    tres_columns,
+    wait_status,
+)
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import parse_tasks
+from hpcdash.domain.columns import (
+    digits,
+    pairs_per_distinct,
+    per_distinct,
+    with_columns,
+    words,
+)
 from hpcdash.domain.job_ids import covers, parse_job_id, with_cluster
+from hpcdash.domain.schema import NO_NUMBER, NO_TEXT
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob, UsageError
 
@@ -73,8 +94,6 @@ LAYOUT = Layout(
     ),
     hostile=("reason", "name", "comment", "workdir"),
 )
-# With several clusters each row names its own.
-LAYOUT_OF_EACH = Layout((*LAYOUT.plain, "cluster"), LAYOUT.hostile)
 _NO_REASON = pa.array(["None", "(null)", ""])
 # Slurm writes NO_VAL-2 for the task of an array's record that holds many; it is no task number.
 _MANY_TASKS = "4294967294"
@@ -103,9 +122,11 @@ def _parse_each(
     ]
     table = parsed.table.filter(pa.array(rows, pa.bool_()))
     if own:
-        for name in ("id", "array_id"):
-            ids = pc.replace_substring_regex(table[name], rf"@{re.escape(own)}$", "")
-            table = table.set_column(table.column_names.index(name), name, ids)
+        ending = rf"@{re.escape(own)}$"
+        ids = {
+            name: pc.replace_substring_regex(table[name], ending, "") for name in ("id", "array_id")
+        }
+        table = with_columns(table, ids)
     return replace(parsed, table=table.combine_chunks())
 
 
@@ -218,15 +239,11 @@ def _where(column: pa.DictionaryArray, holds: Callable[[str], bool]) -> pa.Array
 
 
 def _text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.if_else(
-        pc.is_in(column, pa.array(["(null)", ""])), pa.scalar(None, pa.string()), column
-    )
+    return pc.if_else(pc.is_in(column, pa.array(["(null)", ""])), NO_TEXT, column)
 
 
 def _reasons(column: pa.ChunkedArray) -> pa.Array:
-    return values.words(
-        pc.if_else(pc.is_in(column, _NO_REASON), pa.scalar(None, pa.string()), column)
-    )
+    return words(pc.if_else(pc.is_in(column, _NO_REASON), NO_TEXT, column))
 
 
 def states(native: pa.Array, reason: pa.Array) -> pa.Array:
@@ -260,10 +277,8 @@ def _held_tasks(text: str) -> tuple[int | None, int]:
 
 def exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
     """(exit codes, signals) of the jobs that ended; null for the others."""
-    null = pa.scalar(None, pa.int64())
-    codes, signals = values.pairs_per_distinct(
-        texts, lambda text: values.wait_status(text) or (None, None)
-    )
+    null = NO_NUMBER
+    codes, signals = pairs_per_distinct(texts, lambda text: wait_status(text) or (None, None))
     return pc.if_else(ended, codes, null), pc.if_else(ended, signals, null)
 
 
@@ -283,14 +298,14 @@ def array_columns(
     ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.ChunkedArray
 ) -> dict[str, pa.Array]:
     """Return the columns of a row's array: array_id, array_task, _number, _task, _tasks."""
-    null = pa.scalar(None, pa.string())
+    null = NO_TEXT
     tasks = pc.if_else(pc.equal(tasks, _MANY_TASKS), null, tasks)
     is_array = pc.is_valid(tasks)
-    first, count = values.pairs_per_distinct(tasks, _held_tasks)
+    first, count = pairs_per_distinct(tasks, _held_tasks)
     return {
         "array_id": pc.if_else(is_array, array_ids, null),
         "array_task": tasks,
-        "_number": values.integers(pc.replace_substring_regex(ids, r"(?s)[^0-9].*$", "")),
+        "_number": integers(pc.replace_substring_regex(ids, r"(?s)[^0-9].*$", "")),
         "_task": first,
         "_tasks": pc.fill_null(count, 1),
     }
@@ -304,13 +319,11 @@ def _job_gpus(
     Null where only a whole node was requested, and its GPUs, which the job has, are not in its
     TRES.
     """
-    nodes = values.integers(raw["numnodes"])
-    tasks = values.integers(raw.pop("numtasks"))
-    sockets = values.per_distinct(
-        raw.pop("sct"), lambda text: values.digits(text.partition(":")[0]), pa.int64()
-    )
+    nodes = integers(raw["numnodes"])
+    tasks = integers(raw.pop("numtasks"))
+    sockets = per_distinct(raw.pop("sct"), lambda text: digits(text.partition(":")[0]), pa.int64())
     job, node, task, socket = (
-        values.per_distinct(raw.pop(f"tres-per-{unit}"), values.requested_gpus, pa.int64())
+        per_distinct(raw.pop(f"tres-per-{unit}"), requested_gpus, pa.int64())
         for unit in ("job", "node", "task", "socket")
     )
     requested = pc.coalesce(
@@ -326,7 +339,7 @@ def _job_gpus(
         if counts_gpus
         else pc.or_(pc.is_valid(socket), pc.and_(is_whole_node, active))
     )
-    null = pa.scalar(None, pa.int64())
+    null = NO_NUMBER
     return pc.coalesce(reported, requested, pc.if_else(is_unknown, null, pa.scalar(0, pa.int64())))
 
 
@@ -335,45 +348,45 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
     ids = raw.pop("jobarrayid")
     nodes_at = raw.pop("nodelist")
     null_time = pa.scalar(None, schema.TIME)
-    native = values.words(raw.pop("state"))
+    native = words(raw.pop("state"))
     reason = _reasons(raw.pop("reason"))
     state = states(native, reason)
     ended = is_any(state, frozenset(ENDED))
     waiting = is_any(state, frozenset(WAITING))
     not_begun = pc.or_(waiting, pc.and_(ended, pc.is_null(nodes_at.combine_chunks())))
     stale = pc.and_(ended, _where(reason, only_waits))
-    starts = values.instants(raw.pop("starttime"))
+    starts = instants(raw.pop("starttime"))
     exit_code, exit_signal = exit_columns(raw.pop("exit_code"), ended)
-    gpus, memory_bytes = values.tres_columns(raw.pop("tres-alloc"))
+    gpus, memory_bytes = tres_columns(raw.pop("tres-alloc"))
     gpus = _job_gpus(raw, gpus, counts_gpus, pc.invert(waiting))
     nothing = pa.nulls(len(ids), pa.string())
-    no_word = pa.scalar(None, pa.string())
+    no_word = NO_TEXT
     columns = {
         "id": ids,
         **array_columns(ids, raw.pop("arrayjobid"), raw.pop("arraytaskid")),
         "name": raw.pop("name"),
-        "user": values.words(raw.pop("username")),
-        "account": values.words(raw.pop("account")),
-        "queue": values.words(raw.pop("partition")),
-        "qos": values.words(raw.pop("qos")),
+        "user": words(raw.pop("username")),
+        "account": words(raw.pop("account")),
+        "queue": words(raw.pop("partition")),
+        "qos": words(raw.pop("qos")),
         "state": state,
         "native_state": native,
-        "reason": values.words(pc.if_else(stale, no_word, reason.dictionary_decode())),
-        "priority": values.integers(raw.pop("prioritylong")),
-        "nodes": values.integers(raw.pop("numnodes")),
-        "cpus": values.integers(raw.pop("numcpus")),
+        "reason": words(pc.if_else(stale, no_word, reason.dictionary_decode())),
+        "priority": integers(raw.pop("prioritylong")),
+        "nodes": integers(raw.pop("numnodes")),
+        "cpus": integers(raw.pop("numcpus")),
         "gpus": gpus,
         "memory_bytes": memory_bytes,
-        "elapsed_seconds": values.durations(raw.pop("timeused")),
-        "limit_seconds": values.durations(raw.pop("timelimit")),
-        "submitted_at": values.instants(raw.pop("submittime")),
-        "eligible_at": values.instants(raw.pop("eligibletime")),
+        "elapsed_seconds": durations(raw.pop("timeused")),
+        "limit_seconds": durations(raw.pop("timelimit")),
+        "submitted_at": instants(raw.pop("submittime")),
+        "eligible_at": instants(raw.pop("eligibletime")),
         # Slurm gives a job that was cancelled before it began the time of its end as a start, and
         # no nodes.
         "started_at": pc.if_else(not_begun, null_time, starts),
         "_expected_start_at": pc.if_else(waiting, starts, null_time),
         "_other_id": nothing,
-        "ends_at": pc.if_else(waiting, null_time, values.instants(raw.pop("endtime"))),
+        "ends_at": pc.if_else(waiting, null_time, instants(raw.pop("endtime"))),
         "node_list": nodes_at,
         "work_dir": _text_or_null(raw.pop("workdir")),
         "stdout_path": nothing,
@@ -398,30 +411,24 @@ class SlurmQueue(ClusterPart, QueuePart):
 
         Raises UsageError for IDs of several clusters where the own cluster's name is unknown.
         """
-        named = [self.clusters.split_cluster(job_id) for job_id in scope.job_ids]
-        requested = dict.fromkeys(cluster for _, cluster in named)
-        scope = replace(scope, job_ids=tuple(dict.fromkeys(plain for plain, _ in named)))
-        if len(requested) <= 1 and not (self.clusters.several and not named):
-            layout = _with_exclusive(LAYOUT) if self.clusters.has_exclusive else LAYOUT
-            query = jobs_on_cluster(scope, counts_gpus=self.clusters.counts_gpus, layout=layout)
-            return named_rows(query, next(iter(requested), self.clusters.default))
-        if "" in requested and not self.clusters.own:
-            raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
-        layout = _with_exclusive(LAYOUT_OF_EACH) if self.clusters.has_exclusive else LAYOUT_OF_EACH
-        query = jobs_on_cluster(scope, counts_gpus=self.clusters.counts_gpus, layout=layout)
-        queried = (
-            ",".join(cluster or self.clusters.own for cluster in requested) or self.clusters.several
+        clusters = self.clusters
+        plain_ids, cluster, is_several = clusters.select(scope.job_ids)
+        layout = _with_exclusive(LAYOUT) if clusters.has_exclusive else LAYOUT
+        query = jobs_on_cluster(
+            replace(scope, job_ids=plain_ids),
+            counts_gpus=clusters.counts_gpus,
+            layout=layout.with_cluster if is_several else layout,
         )
-        ids = frozenset(
-            with_cluster(plain, cluster or self.clusters.own) for plain, cluster in named
-        )
+        if not is_several:
+            return named_rows(query, cluster)
+        named = map(clusters.split_cluster, scope.job_ids)
         parse = partial(
             _parse_each,
             parse=query.parse,
-            own="" if self.clusters.named else self.clusters.own,
-            requested=ids,
+            own="" if clusters.named else clusters.own,
+            requested=frozenset(with_cluster(plain, name or clusters.own) for plain, name in named),
         )
-        return replace(query_on(query, queried), parse=parse)
+        return replace(query_on(query, cluster), parse=parse)
 
     def nodes(self) -> Query[ParsedTable]:
         return nodes_query(self.clusters)

@@ -14,26 +14,22 @@ from typing import Any
 import pyarrow as pa
 from msgspec import Struct
 
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, row_excerpt
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    ParsedTable,
+    Query,
+    unreadable,
+)
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import accounting_unavailable, failure, unreadable
-from hpcdash.backends.slurm.values import duration_seconds, pairs
+from hpcdash.backends.slurm.errors import accounting_unavailable, failure
+from hpcdash.backends.slurm.values import account_parents, duration_seconds, pairs, piped_rows
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import MOST, digits
 from hpcdash.domain.units import parse_memory
+from hpcdash.shell_files import shell_text
 
-# Each part ends with the poll's token, its own status and a newline. One argument is the user, ''
-# for the caller; the second the cluster, '' for any.
-_SCRIPT = r"""
-token=$1 user=${2:-$(id -un)} cluster=$3 associations=$4 qos=$5
-part() { "$@"; printf '%s%s\n' "$token" "$?"; }
-part printf '%s\n' "$user" "$(id -u "$user")"
-part scontrol -o show assoc_mgr users="$user" flags=assoc,qos
-part sacctmgr -n -P -r show assoc where user="$user" ${cluster:+cluster="$cluster"} format="$associations"
-part sacctmgr -n -P -r show qos format="$qos"
-part scontrol -a -o show partition
-"""
 _COMMAND = ("sacctmgr", "show", "assoc")
 _PARTS = 5
 # A database may be busy.
@@ -124,7 +120,7 @@ def limits_query(user: str, cluster: str = "") -> Query[ParsedTable]:
     argv = slurm(
         "sh",
         "-c",
-        _SCRIPT,
+        shell_text("backends/slurm/limits.sh"),
         "sh",
         token,
         user,
@@ -155,19 +151,20 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
     ) = parts
     user, _, number = who.strip().partition("\n")
     controller = _read_controller(manager)
-    rejected: list[str] = []
-    own = list(_rows(associations, _ASSOCIATION_FIELDS, rejected)) if has_associations else []
-    all_qos = {row["name"]: row for row in _rows(qos, _QOS_FIELDS, rejected)} if has_qos else {}
+    own, rejected = piped_rows(associations if has_associations else "", _ASSOCIATION_FIELDS)
+    qos_rows, rejected_qos = piped_rows(qos if has_qos else "", _QOS_FIELDS)
+    all_qos = {row["name"]: row for row in qos_rows}
+    rejected += rejected_qos
     if not own and not controller.associations and not has_associations:
         if "supported accounting" in answer.stderr.decode("utf-8", "replace"):
             raise accounting_unavailable(answer, command=_COMMAND)
         raise failure(answer, _COMMAND)
     if not has_associations or not has_qos:
-        rejected.append("slurmdbd does not answer: limits of QoS that nobody uses now are missing")
+        rejected += ("slurmdbd does not answer: limits of QoS that nobody uses now are missing",)
     if not own:
         own = _user_associations(controller, user)
     rows = [row for one in own for row in _association_rows(one, user, controller)]
-    accounts = _with_parents([one["account"] for one in own], controller.parents)
+    accounts = account_parents([one["account"] for one in own], controller.parents)
     rows += [row for account in accounts for row in _account_rows(account, controller)]
     by_partition = _partition_qos(partitions)
     chosen = dict.fromkeys(name for one in own for name in one["qos"].split(",") if name)
@@ -178,12 +175,13 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
             name for name, use in controller.qos.items() if number.strip() in use.users
         )
     for name in dict.fromkeys((*chosen, *by_partition)):
-        reported, use = all_qos.get(name, {"name": name}), controller.qos.get(name)
+        reported = all_qos.get(name, {"name": name})
+        use = controller.qos.get(name)
         own_accounts = tuple(dict.fromkeys(one["account"] for one in own))
         rows += _qos_rows(
             reported, use, (user, number.strip()), own_accounts, by_partition.get(name)
         )
-    return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS), tuple(rejected))
+    return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS), rejected)
 
 
 def _parts(answer: Answer, token: str) -> list[tuple[str, bool]]:
@@ -198,16 +196,7 @@ def _parts(answer: Answer, token: str) -> list[tuple[str, bool]]:
     return parts
 
 
-def _rows(text: str, fields: Sequence[str], rejected: list[str]) -> Iterator[dict[str, str]]:
-    for line in filter(str.strip, text.split("\n")):
-        values = line.split("|")
-        if len(values) == len(fields):
-            yield dict(zip(fields, values, strict=True))
-        else:
-            rejected.append(row_excerpt(line.encode()))
-
-
-# -- the association manager
+# -- association manager
 
 
 def _read_controller(text: str) -> _Controller:
@@ -263,16 +252,6 @@ def _user_associations(controller: _Controller, user: str) -> list[dict[str, str
     ]
 
 
-def _with_parents(accounts: Sequence[str], parents: Mapping[str, str]) -> list[str]:
-    """The accounts and all above them, the nearest first, each once."""
-    found: dict[str, None] = {}
-    for account in accounts:
-        while account and account not in found:
-            found[account] = None
-            account = parents.get(account, "")
-    return list(found)
-
-
 def _partition_qos(text: str) -> dict[str, list[str]]:
     """QoS → the partitions that apply it to all of their jobs."""
     by_qos: dict[str, list[str]] = {}
@@ -289,7 +268,8 @@ def _partition_qos(text: str) -> dict[str, list[str]]:
 def _association_rows(
     reported: Mapping[str, str], user: str, controller: _Controller
 ) -> Iterator[dict[str, Any]]:
-    account, partition = reported["account"], reported["partition"]
+    account = reported["account"]
+    partition = reported["partition"]
     name = "/".join(part for part in (account, user, partition) if part)
     used = controller.associations.get((account, user, partition))
     jobs = {"_of_user": user, "_of_account": account, "_of_queue": partition or None}
@@ -380,8 +360,11 @@ def _limit_rows(
 
     `used` None: the controller reports nothing, and the jobs are counted.
     """
-    message, now = reported.get(limit.field, ""), (used or {}).get(limit.key, "")
-    most = _reported_amounts(message, limit) or _controller_amounts(now, limit, which=0)
+    message = reported.get(limit.field, "")
+    now = (used or {}).get(limit.key, "")
+    most = dict(_amounts(message, limit, _database_amount)) or _controller_amounts(
+        now, limit, which=0
+    )
     uses = _controller_amounts(now, limit, which=1)
     for resource, maximum in most.items():
         # The controller prints nothing for resources that are not in use yet.
@@ -401,11 +384,6 @@ def _limit_rows(
             **dict.fromkeys(("_of_user", "_of_queue", "_of_qos", "_of_account")),
             **({} if per == "job" else jobs),
         }
-
-
-def _reported_amounts(text: str, limit: _Limit) -> dict[str, int]:
-    """Parse the database's `cpu=6,mem=64G`, `5` or `1-00:00:00`."""
-    return dict(_amounts(text, limit, _database_amount))
 
 
 def _controller_amounts(text: str, limit: _Limit, *, which: int) -> dict[str, int]:

@@ -11,7 +11,6 @@ from hpcdash.backends.script.lint import (
     ScriptRules,
     demand_places,
     directive_part,
-    first_line_with,
     lint,
     overridden_demand,
     parse_bytes,
@@ -36,12 +35,10 @@ def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tupl
 
 def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
     """Return the resources that a script requests with its directives, overridden by `over`."""
-    given = [
-        option for option in read_directives(directive_part(script)).given if not option.problem
-    ]
-    messages = [option for option in read_command_line(over).given if not option.problem]
-    demand, names = build_demand((*given, *messages)), {option.name for option in messages}
-    return overridden_demand(demand, names, queues={"partition"}, limit_seconds={"time"})
+    on_line = read_command_line(over).options
+    demand = build_demand((*read_directives(directive_part(script)).options, *on_line))
+    names = {option.name for option in on_line}
+    return overridden_demand(demand, names, queue="partition", limit_seconds="time")
 
 
 def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, ...]:
@@ -62,7 +59,8 @@ def build_demand(options: Sequence[Option]) -> Demand:
     def value(name: str) -> str:
         return (last[name].value or "") if name in last else ""
 
-    nodes, tasks = parse_count(value("nodes").partition("-")[0]), parse_count(value("ntasks"))
+    nodes = parse_count(value("nodes").partition("-")[0])
+    tasks = parse_count(value("ntasks"))
     per_node = parse_count(value("ntasks-per-node"))
     if tasks is None and nodes is not None and per_node is not None:
         tasks = nodes * per_node
@@ -122,7 +120,8 @@ def _gpus(*texts: str) -> tuple[int | None, str]:
         amount = parse_count(count)
         if amount is None:
             # A type alone is one of it.
-            kind, amount = item, 1
+            kind = item
+            amount = 1
         total = (total or 0) + amount
         types.add(kind)
     return total, types.pop() if len(types) == 1 else ""
@@ -151,16 +150,8 @@ def _value(option: Option, place: str) -> Iterator[LintFinding]:
         )
 
 
-def _foreign(lines: Sequence[str], has_own: bool) -> Iterator[LintFinding]:
-    if first := first_line_with(lines, "#PBS"):
-        # Seen on 22.05: beside #SBATCH lines too.
-        text = "#PBS lines are for PBS: sbatch obeys some of them and ignores the rest"
-        step = (
-            "Write #SBATCH lines instead." if not has_own else "Remove them, or use --ignore-pbs."
-        )
-        yield LintFinding("warning", f"line {first}", text, step)
-
-
+# Seen on 22.05: beside #SBATCH lines too.
+_FOREIGN = "#PBS lines are for PBS: sbatch obeys some of them and ignores the rest"
 _RULES = ScriptRules(
     "sbatch",
     MAGIC,
@@ -168,7 +159,9 @@ _RULES = ScriptRules(
     script_demand,
     option_findings=_value,
     unknown=_unknown,
-    foreign=_foreign,
+    foreign_magic="#PBS",
+    foreign=("warning", _FOREIGN, "Write #SBATCH lines instead."),
+    foreign_beside=("warning", _FOREIGN, "Remove them, or use --ignore-pbs."),
     not_taken=("error", "sbatch refuses it"),
     crlf="sbatch refuses it",
     empty="sbatch refuses it.",
@@ -176,18 +169,10 @@ _RULES = ScriptRules(
 
 
 _NOT_AVAILABLE = "Requested node configuration is not available"
-
-
 _NODE_RANGE = re.compile(r"--nodes=1-[0-9]+")
-
-
 _GPU_TYPE = re.compile(r"--(?:gpus|gpus-per-(?:node|task)|gres)=(?:gpu:)?([^:=,0-9][^:=,]*):[0-9]+")
-
-
 _VERSION = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)")
-
-
-# Slurm's bug 15857, mended in 22.05.9.
+# Slurm's bug 15857, fixed in 22.05.9.
 _FIRST_BAD, _LAST_BAD = (22, 5, 5), (22, 5, 8)
 
 
@@ -207,8 +192,8 @@ def _bug_hint(text: str, version: str, options: Iterable[str]) -> str:
         return ""
     return (
         f"Slurm {found[0]} refuses some requests of GPUs over a range of nodes that it could "
-        f"fulfil (its bug 15857, "
-        "mended in 22.05.9): say slots_per_node, with tres_supported = false under [site]"
+        "fulfil (its bug 15857, mended in 22.05.9): say slots_per_node, with tres_supported = "
+        "false under [site]"
     )
 
 

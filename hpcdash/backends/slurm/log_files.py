@@ -53,7 +53,8 @@ def path_facts(row: Row, native: Native) -> PathFacts:
 
     The row is one of domain.schema.JOBS, the record an answer of scontrol or sacct.
     """
-    array_id, task = row["array_id"], str(row["array_task"] or "")
+    array_id = row["array_id"]
+    task = str(row["array_task"] or "")
     is_array = array_id is not None
     task = task if task.isdigit() else ""
     # The batch script, and with it the log, is the leader's of a heterogeneous job.

@@ -10,10 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.queries import Answer, ParsedTable, Query
+from hpcdash.backends.queries import (
+    Answer,
+    ParsedTable,
+    Query,
+    unreadable,
+)
 from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, named_on_clusters, query_on
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import require_success, unreadable
+from hpcdash.backends.slurm.errors import require_success
 from hpcdash.backends.slurm.rows import Layout, read_rows
 from hpcdash.backends.slurm.states import node_state
 from hpcdash.backends.tokens import fresh_token
@@ -37,9 +42,8 @@ LAYOUT = Layout(
     ),
     hostile=("reason",),
 )
-LAYOUT_OF_EACH = Layout((*LAYOUT.plain, "cluster"), LAYOUT.hostile)
 _MIB = 1 << 20
-_MOST_MIB = (1 << 62) // _MIB
+_MAX_MIB = (1 << 62) // _MIB
 # 'gpu:a100:4(S:0-1)', 'gpu:4', 'gpu:a100:2(IDX:0,3)'
 _GPU = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:([0-9]{1,9})(?=$|[,(])")
 # Parts of GPUs in use: 'shard:a100:2(IDX:0-1)' names GPUs, 'shard:a100:6(3/4,3/4,0/4)' has parts,
@@ -52,7 +56,7 @@ _INDEX_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 def nodes_query(clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
     """sinfo -N; costs the controller what a plain sinfo does."""
     token = fresh_token()
-    layout = LAYOUT_OF_EACH if clusters.several else LAYOUT
+    layout = LAYOUT.with_cluster if clusters.several else LAYOUT
     argv = slurm("sinfo", "-a", "-h", "-N", "-O", layout.option(token))
     return query_on(
         Query(argv, partial(parse_nodes, token=token, layout=layout)),
@@ -124,7 +128,7 @@ def cpu_counts(text: str | None) -> tuple[int | None, int | None]:
 
 
 def _bytes(mebibytes: int | None) -> int | None:
-    return None if mebibytes is None or mebibytes > _MOST_MIB else mebibytes * _MIB
+    return None if mebibytes is None or mebibytes > _MAX_MIB else mebibytes * _MIB
 
 
 def _node(row: dict[str, str | None], queues: list[str]) -> dict[str, Any]:

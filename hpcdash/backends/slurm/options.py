@@ -12,22 +12,23 @@ import os.path
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hpcdash.backends.options import (
     WITHOUT_VALUE,
     Option,
     ParsedCommandLine,
+    Takes,
     last_value,
     quoted_word,
     raise_for,
+    read_letters,
     whole_options,
 )
 
 if TYPE_CHECKING:
     from hpcdash.backends.job_detail import Script
 
-Takes = Literal["nothing", "value", "maybe"]
 # One option a word: NAME, NAME/S with its short form; '=' after it takes a value, '?' one behind
 # '=' only.
 _OPTIONS = """
@@ -51,28 +52,18 @@ MAGIC = "#SBATCH"
 _WORD_PART = re.compile(r'\\["\'\\]|"(?:\\"|[^"])*"|\'[^\']*\'|[^\s"\'#\\]+|\\', re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class OptionKind:
-    """One option sbatch has: its long name, its letter ('' where it has none), and whether it takes
-    a value.
-    """
-
-    name: str
-    letter: str
-    takes: Takes
-
-
-def _kinds() -> Iterator[OptionKind]:
+def _kinds() -> Iterator[tuple[str, str, Takes]]:
+    """(long name, letter or '', what it takes) of each option that sbatch has."""
     for word in _OPTIONS.split():
         takes: Takes = (
             "value" if word.endswith("=") else "maybe" if word.endswith("?") else "nothing"
         )
         name, _, letter = word.rstrip("=?").partition("/")
-        yield OptionKind(name, letter, takes)
+        yield name, letter, takes
 
 
-OPTIONS: dict[str, OptionKind] = {kind.name: kind for kind in _kinds()}
-_BY_LETTER = {kind.letter: kind for kind in OPTIONS.values() if kind.letter}
+OPTIONS = {name: takes for name, _, takes in _kinds()}
+_BY_LETTER = {letter: (name, takes) for name, letter, takes in _kinds() if letter}
 
 
 def read_command_line(parts: Sequence[str], line: int = 0) -> ParsedCommandLine:
@@ -87,7 +78,8 @@ def read_command_line(parts: Sequence[str], line: int = 0) -> ParsedCommandLine:
         if word.startswith("--"):
             found = [_long(parts, at, line)]
         elif word.startswith("-") and len(word) > 1:
-            found = _letters(parts, at, line)
+            following = parts[at + 1] if at + 1 < len(parts) else None
+            found = read_letters(word, following, line, _BY_LETTER)
         else:
             break
         given += found
@@ -104,47 +96,21 @@ def _long(parts: Sequence[str], at: int, line: int) -> Option:
         return Option("", None, f"--{written}", (word,), line, problem)
 
     matching = (
-        [OPTIONS[written]]
-        if written in OPTIONS
-        else [one for one in OPTIONS.values() if one.name.startswith(written)]
+        [written] if written in OPTIONS else [name for name in OPTIONS if name.startswith(written)]
     )
-    selected = {_SAME.get(kind.name, kind.name) for kind in matching}
+    selected = {_SAME.get(name, name) for name in matching}
     if not selected:
         return bad("unknown")
     if len(selected) > 1:
         return bad("ambiguous: " + ", ".join(f"--{name}" for name in sorted(selected)))
-    kind = OPTIONS[selected.pop()]
-    if equals and kind.takes == "nothing":
+    name = selected.pop()
+    if equals and OPTIONS[name] == "nothing":
         return bad("given a value it cannot take")
-    if equals or kind.takes != "value":
-        return Option(kind.name, value if equals else None, f"--{written}", (word,), line)
+    if equals or OPTIONS[name] != "value":
+        return Option(name, value if equals else None, f"--{written}", (word,), line)
     if at + 1 >= len(parts):
         return bad(WITHOUT_VALUE)
-    return Option(kind.name, parts[at + 1], f"--{written}", (word, parts[at + 1]), line)
-
-
-def _letters(parts: Sequence[str], at: int, line: int) -> list[Option]:
-    """The options behind one dash: those without a value may stand together."""
-    found: list[Option] = []
-    letters = parts[at][1:]
-    for position, letter in enumerate(letters):
-        kind = _BY_LETTER.get(letter)
-        rest = letters[position + 1 :]
-        written = f"-{letter}"
-        if kind is None:
-            found.append(Option("", None, written, (written,), line, "unknown"))
-        elif kind.takes == "nothing" or (kind.takes == "maybe" and not rest):
-            found.append(Option(kind.name, None, written, (written,), line))
-        elif rest:
-            return [*found, Option(kind.name, rest, written, (f"{written}{rest}",), line)]
-        elif at + 1 < len(parts):
-            return [
-                *found,
-                Option(kind.name, parts[at + 1], written, (written, parts[at + 1]), line),
-            ]
-        else:
-            found.append(Option("", None, written, (written,), line, WITHOUT_VALUE))
-    return found
+    return Option(name, parts[at + 1], f"--{written}", (word, parts[at + 1]), line)
 
 
 def read_directives(script: str, prefix: str = MAGIC) -> ParsedCommandLine:
@@ -382,7 +348,8 @@ def read_submit_line(
         is_sure = not read.script or _is_path(read.script[0], row["name"])
         begin = usual if is_sure else _named_script(parts, usual, row["name"], read.options)
     if begin is None:
-        begin, is_certain = usual, False
+        begin = usual
+        is_certain = False
     options = tuple(map(_whole_option, _options(parts[:begin])))
     return SubmitLine(options, tuple(map(_whole, parts[begin:])), is_certain)
 

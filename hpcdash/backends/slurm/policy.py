@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
 
 from hpcdash.backends.base import PolicyPart
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedOffers, ParsedTable, Query
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    ParsedOffers,
+    ParsedTable,
+    Query,
+    unreadable,
+)
 from hpcdash.backends.slurm.accounts import associations_query, qos_offers_query
 from hpcdash.backends.slurm.clusters import ClusterPart, query_on
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import require_success, unreadable
+from hpcdash.backends.slurm.errors import require_success
 from hpcdash.backends.slurm.jobs import queue_id
-from hpcdash.backends.slurm.values import duration_seconds
+from hpcdash.backends.slurm.values import duration_seconds, pairs, piped_rows
 from hpcdash.domain.columns import digits
 from hpcdash.domain.offers import AccountOffer, QosOffer
 from hpcdash.domain.units import format_duration
@@ -90,21 +97,21 @@ def _number(text: str) -> float:
 
 def _percent(part: str) -> str:
     percent = 100 * _number(part)
-    return f"{percent:.0f} %" if percent >= 1 or not percent else "< 1 %"
+    return f"{percent:.0f}%" if percent >= 1 or not percent else "< 1%"
 
 
 _FIELDS = (
-    *(
-        "name",
-        "preempt",
-        "preemptmode",
-        "gracetime",
-        "maxwall",
-        "maxtrespu",
-        "maxjobspu",
-        "maxsubmitpu",
-    ),
-    *("grptres", "grpjobs", "maxtres"),
+    "name",
+    "preempt",
+    "preemptmode",
+    "gracetime",
+    "maxwall",
+    "maxtrespu",
+    "maxjobspu",
+    "maxsubmitpu",
+    "grptres",
+    "grpjobs",
+    "maxtres",
 )
 _LIMITS = (
     ("longest time", "maxwall"),
@@ -135,14 +142,10 @@ exec scontrol -a show partition
 def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
     """Parse the facts of one QoS; {} for a QoS that does not exist."""
     require_success(answer)
-    lines = [
-        line.split("|")
-        for line in answer.stdout.decode("utf-8", "replace").splitlines()
-        if line.strip()
-    ]
-    if any(len(line) != len(_FIELDS) for line in lines):
+    rows, rejected = piped_rows(answer.stdout.decode("utf-8", "replace"), _FIELDS)
+    if rejected:
         raise unreadable(answer, "QoS")
-    by_name = {line[0]: dict(zip(_FIELDS, line, strict=True)) for line in lines}
+    by_name = {row["name"]: row for row in rows}
     own = by_name.get(qos)
     if own is None:
         return {}
@@ -163,12 +166,8 @@ def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
 def parse_queue_rules(answer: Answer) -> Mapping[str, str]:
     """Parse the rules of preemption in a partition; {} where it has none."""
     require_success(answer)
-    pairs = dict(
-        word.split("=", 1)
-        for word in answer.stdout.decode("utf-8", "replace").split()
-        if "=" in word
-    )
-    return _making_way(pairs.get("PreemptMode", ""), pairs.get("GraceTime", ""))
+    rules = pairs(answer.stdout.decode("utf-8", "replace"))
+    return _making_way(rules.get("PreemptMode", ""), rules.get("GraceTime", ""))
 
 
 def parse_preemption(answer: Answer, *, queue: str) -> Mapping[str, str]:
@@ -177,11 +176,7 @@ def parse_preemption(answer: Answer, *, queue: str) -> Mapping[str, str]:
     """
     require_success(answer)
     head, *blocks = answer.stdout.decode("utf-8", "replace").split("PartitionName=")
-    partitions = {
-        block.split(None, 1)[0]: dict(word.split("=", 1) for word in block.split() if "=" in word)
-        for block in blocks
-        if block.strip()
-    }
+    partitions = {block.split(None, 1)[0]: pairs(block) for block in blocks if block.strip()}
     own = partitions.get(queue)
     if own is None:
         return {}
@@ -197,7 +192,7 @@ def _tier(partition: Mapping[str, str]) -> int:
 
 
 def _making_way(mode: str, grace: str) -> dict[str, str]:
-    modes: Sequence[str] = [_MODES[word] for word in mode.lower().split(",") if word in _MODES]
+    modes = [_MODES[word] for word in mode.lower().split(",") if word in _MODES]
     if not modes:
         # 'cluster' and 'OFF': nothing of its own.
         return {}

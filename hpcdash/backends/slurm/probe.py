@@ -4,55 +4,15 @@ from __future__ import annotations
 
 import re
 
-from hpcdash.backends.base import LocalConfiguration, Probe, ProbePart, ServerFiles
-from hpcdash.backends.queries import PROBE_BYTES, Answer, Query, require_whole
+from hpcdash.backends.base import LocalConfiguration, Probe, ProbePart, ServerFiles, probe_values
+from hpcdash.backends.queries import PROBE_BYTES, Answer, Query
 from hpcdash.backends.slurm.commands import with_clusters_variable
 from hpcdash.backends.slurm.errors import failure
 from hpcdash.domain.columns import digits, epoch_seconds
 from hpcdash.errors import CommandElsewhere, CommandMissing, CommandTimedOut, excerpt
+from hpcdash.shell_files import shell_text
 
 COMMANDS = ("squeue", "sinfo", "sacct", "scontrol", "sbatch", "scancel")
-# Constant: nothing from outside ever becomes part of it. Without a slurm.conf every command of
-# Slurm tries for a minute; a controller that is down takes 10 s.
-_SCRIPT = """
-clusters=$SLURM_CLUSTERS
-unset SLURM_CLUSTERS
-if [ "$clusters" = all ]; then
-  every=$(sacctmgr -n -P show cluster format=cluster 2>/dev/null | tr '\\n' ' ')
-  clusters=${every:-all}
-fi
-echo "clusters=$clusters"
-on=
-case $clusters in '' | all | *" "*| *[!A-Za-z0-9_.-]*) ;; *) on="-M $clusters" ;; esac
-echo "user=$(id -un)"
-echo "clock=$(date +%s)"
-for command in squeue sinfo sacct scontrol sbatch scancel; do
-  echo "command=$command=$(command -v "$command")"
-done
-if ! command -v squeue >/dev/null 2>&1; then
-  for folder in /opt/slurm/bin /usr/local/slurm/bin /opt/slurm/current/bin /opt/slurm/default/bin /usr/slurm/bin \\
-    /cm/shared/apps/slurm/current/bin /usr/local/bin; do
-    if [ -x "$folder/squeue" ]; then echo "folder=$folder"; exit 127; fi
-  done
-  for file in "$SLURM_CONF" /etc/slurm/slurm.conf /etc/slurm-llnl/slurm.conf /usr/local/etc/slurm.conf; do
-    server=$(grep -iE '^[[:blank:]]*(SlurmctldHost|ControlMachine)[[:blank:]]*=' "$file" 2>/dev/null | head -n 1)
-    if [ -n "$server" ]; then echo "configured=$file names the controller ${server#*=}"; break; fi
-  done
-  exit 127
-fi
-soon=
-if command -v timeout >/dev/null 2>&1; then soon="timeout 10"; fi
-version=$($soon squeue --version) || [ $? -ne 124 ] || echo "slow=squeue --version"
-echo "version=$version"
-ping=$($soon scontrol $on ping 2>&1 | head -n 2 | tr '\\n' ' ')
-echo "ping=$ping"
-case $ping in
-  *" UP"*) $soon scontrol $on show config | sed -n -e 's/^ClusterName *= */ClusterName=/p' \\
-    -e 's/^AccountingStorageType *= */AccountingStorageType=/p' \\
-    -e 's/^AccountingStorageTRES *= */AccountingStorageTRES=/p' -e 's/^GresTypes *= */GresTypes=/p' \\
-    -e 's/^MinJobAge *= *\\([0-9]*\\).*/MinJobAge=\\1/p' ;;
-esac
-"""
 _PROBE_LIMIT_SECONDS = 45.0
 # GRES that are GPUs, or parts of them.
 _GPU_KINDS = frozenset({"gpu", "shard", "mps"})
@@ -62,22 +22,13 @@ _ELSEWHERE = 'If Slurm lives elsewhere, set path = "/…/bin" for this cluster i
 
 def parse_probe(answer: Answer) -> Probe:
     """Parse the result of a probe; raises CommandMissing where squeue is missing or not Slurm's."""
-    require_whole(answer)
-    found: dict[str, str] = {}
-    commands: dict[str, str] = {}
-    for line in answer.stdout.decode("utf-8", "replace").splitlines():
-        key, _, value = line.partition("=")
-        if key == "command":
-            name, _, path = value.partition("=")
-            commands[name] = path
-        else:
-            found.setdefault(key, value.strip())
+    found, commands = probe_values(answer)
     version = found.get("version", "")
     if folder := found.get("folder"):
         raise CommandElsewhere("squeue is not on the PATH", folder, argv=_COMMAND)
     if configured := found.get("configured"):
         raise CommandMissing(
-            f"Slurm is configured here, but squeue is not on the PATH: "
+            "Slurm is configured here, but squeue is not on the PATH: "
             f"{' '.join(configured.split())}",
             f"{_ELSEWHERE} --backend local runs jobs on this machine without a scheduler.",
             argv=_COMMAND,
@@ -94,7 +45,8 @@ def parse_probe(answer: Answer) -> Probe:
     if not commands.get("squeue") or "slurm" not in version.lower():
         if commands.get("squeue") and answer.stderr.strip():
             raise failure(answer, _COMMAND)
-        message, step = "no Slurm here: squeue is not on the PATH", _ELSEWHERE
+        message = "no Slurm here: squeue is not on the PATH"
+        step = _ELSEWHERE
         if squeue := commands.get("squeue"):
             shown = repr(version) if version else "nothing"
             message = f"{squeue} is not Slurm's squeue: for --version it prints {shown}"
@@ -196,7 +148,7 @@ class SlurmProbe(ProbePart):
     def query(self) -> Query[Probe]:
         """Return the query of one remote shell; it requests the controller's configuration once."""
         return Query(
-            with_clusters_variable("sh", "-c", _SCRIPT),
+            with_clusters_variable("sh", "-c", shell_text("backends/slurm/probe.sh")),
             parse_probe,
             limit_seconds=_PROBE_LIMIT_SECONDS,
             cap_bytes=PROBE_BYTES,

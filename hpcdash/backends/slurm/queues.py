@@ -12,10 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.queries import Answer, ParsedTable, Query
+from hpcdash.backends.queries import (
+    Answer,
+    ParsedTable,
+    Query,
+    unreadable,
+)
 from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, query_on
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import require_success, unreadable
+from hpcdash.backends.slurm.errors import require_success
 from hpcdash.backends.slurm.nodes import gpu_gres, gpus_in_use
 from hpcdash.backends.slurm.rows import SEPARATOR, Layout, read_rows
 from hpcdash.backends.slurm.values import duration_seconds
@@ -23,6 +28,7 @@ from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import MOST
 from hpcdash.domain.states import QueueStanding
+from hpcdash.shell_files import shell_text
 
 LAYOUT = Layout(
     plain=(
@@ -38,12 +44,6 @@ LAYOUT = Layout(
     ),
     hostile=(),
 )
-LAYOUT_OF_EACH = Layout((*LAYOUT.plain, "cluster"), LAYOUT.hostile)
-_SCRIPT = """
-sinfo -h -o %R || exit
-printf '%s\\n' "$1"
-exec sinfo -a -h -O "$2"
-"""
 # Digits of an int64; MOST rejects what is beyond it.
 _COUNT = re.compile(r"[0-9]{1,19}")
 # Name of a rejected row.
@@ -53,8 +53,10 @@ _SHOWN_LETTERS = 200
 def queues_query(clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
     """sinfo, aggregated by Slurm into groups of like nodes."""
     token = fresh_token()
-    layout = LAYOUT_OF_EACH if clusters.several else LAYOUT
-    argv = slurm("sh", "-c", _SCRIPT, "sh", token, layout.option(token))
+    layout = LAYOUT.with_cluster if clusters.several else LAYOUT
+    argv = slurm(
+        "sh", "-c", shell_text("backends/slurm/queues.sh"), "sh", token, layout.option(token)
+    )
     query = Query(argv, partial(parse_queues, token=token, layout=layout), command=("sinfo",))
     return query_on(query, clusters.several or clusters.default)
 

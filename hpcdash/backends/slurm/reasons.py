@@ -6,14 +6,18 @@ Source: squeue(1) JOB REASON CODES, slurm.conf(5), and the names in the sources 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from hpcdash.backends.base import PolicyReason, ReasonsPart
+from hpcdash.domain.job_text import format_requested
+from hpcdash.domain.limits import format_resource
 from hpcdash.domain.states import WAITING
 
 _EXACT = {
     "Priority": "queued behind jobs with higher priority",
     "Resources": "next in line: waits for enough free nodes, CPUs, memory or GPUs",
-    "Dependency": "waiting for a job it depends on",
+    "Dependency": "waits for a job it depends on",
     "DependencyNeverSatisfied": (
         "will never start: its dependency can no longer be met; cancel it or change the dependency"
     ),
@@ -53,7 +57,7 @@ _EXACT = {
     "InactiveLimit": "reached the inactivity limit",
     "launch failed requeued held": "could not be launched and was held; release it to try again",
     "user env retrieval failed requeued held": "its owner's environment could not be read; held",
-    "NonZeroExitCode": "its script ended with an error",
+    "NonZeroExitCode": "exited with an error status",
     "TimeLimit": "ran into its time limit",
     "OutOfMemory": "used more memory than it requested",
     "JobLaunchFailure": "could not be launched; is its output path writable?",
@@ -161,13 +165,32 @@ def _limit_hint(reason: str) -> str:
         verb = "are in the queue" if "Submit" in reason else "run"
         return (
             f"as many jobs{per} {verb} as {owner.replace('may use', 'may have')}; it waits for "
-            f"one to end"
+            "one to end"
         )
     used = f"much {what}{per} is" if what in _NOT_COUNTED else f"many {what}{per} are"
     return f"as {used} in use as {owner}; it waits for some to be free"
 
 
-# -- reasons that are the site's rules
+_SHORT = {
+    "Priority": "other jobs go first",
+    "JobHeldUser": "held by its owner",
+    "JobHeldAdmin": "held by an administrator",
+    "job requeued in held state": "requeued and held",
+    "launch failed requeued held": "launch failed; held",
+    "DependencyNeverSatisfied": "never: its dependency failed",
+    "JobArrayTaskLimit": "its array's own limit",
+    "Licenses": "waits for a licence",
+    "PartitionDown": "the queue starts no jobs",
+    "PartitionInactive": "the queue takes no jobs",
+    "PartitionTimeLimit": "never: time above the queue's limit",
+    "PartitionNodeLimit": "never: nodes beyond the queue's",
+    "BadConstraints": "never: no node has these features",
+    "Constraints": "no node with its features is free",
+    "Reservation": "waits for its reservation",
+}
+
+
+# -- site rules
 
 # The subject as it stands in a reason, its resource, and how that begins where it is counted by the
 # minute.
@@ -196,7 +219,7 @@ _OF_RESERVATIONS = frozenset(
 )
 
 
-# -- reasons that no waiting ends
+# -- reasons that never end
 
 _DEPENDENCY = "hpcdash cancel {id}, or resubmit it: its dependency can no longer be met."
 _LIMIT = "The request exceeds its limits: hpcdash alter {id}, or resubmit it with less."
@@ -253,6 +276,23 @@ class SlurmReasons(ReasonsPart):
         if reason.startswith(("QOS", "Assoc")) or _OF_SOMEBODY.fullmatch(reason):
             return _limit_hint(reason)
         return ""
+
+    def short(self, row: Mapping[str, Any]) -> str:
+        reason = str(row["reason"] or "")
+        head = re.split(r"[,(:]", reason, maxsplit=1)[0].strip()
+        if head == "Resources":
+            return f"next in line for {format_requested(row)}"
+        if head == "ReqNodeNotAvail":
+            return (
+                "maintenance of its nodes is near"
+                if "maintenance" in reason
+                else "its nodes are down or reserved"
+            )
+        policy = self.policy(str(row["state"]), reason)
+        if policy is not None and policy.view == "limits":
+            owner = "QoS" if policy.scope == "qos" else "account"
+            return f"{owner} limit: {format_resource(policy.resource)}".removesuffix(": ")
+        return _SHORT.get(head, "")
 
     def never_starts(self, state: str, reason: str | None) -> str:
         if state not in WAITING or not reason:

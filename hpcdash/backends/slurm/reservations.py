@@ -13,24 +13,12 @@ from msgspec import Struct
 from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, row_excerpt
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure
-from hpcdash.backends.slurm.values import duration_seconds, pairs
+from hpcdash.backends.slurm.values import account_parents, duration_seconds, pairs
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits, epoch_seconds
+from hpcdash.shell_files import shell_text
 
-# The accounts are queried only if a reservation names some.
-_SCRIPT = r"""
-token=$1 user=${2:-$(id -un)}
-reservations=$(scontrol -o show reservation 2>&1); status=$?
-printf '%s\n%s\n%s' "$user" "$(id -Gn "$user" 2>/dev/null)" "$token"
-case $reservations in *" Accounts="[!\(]*)
-    sacctmgr -n -P -r show assoc where user="$user" format=account,parentname 2>/dev/null && printf '%s\n' "$token" &&
-    sacctmgr -n -P -r show assoc where user= format=account,parentname 2>/dev/null ;;
-esac
-printf '\n%s%s\n' "$token" "$token"
-if [ "$status" -ne 0 ]; then printf '%s\n' "$reservations" >&2; exit "$status"; fi
-printf '%s\n' "$reservations"
-"""
 _COMMAND = ("scontrol", "show", "reservation")
 _NONE = ("(null)", "")
 _NOTHING_HERE = "No reservations in the system"
@@ -69,7 +57,7 @@ def reservations_query(user: str) -> Query[ParsedTable]:
     """
     token = fresh_token()
     return Query(
-        slurm("sh", "-c", _SCRIPT, "sh", token, user),
+        slurm("sh", "-c", shell_text("backends/slurm/reservations.sh"), "sh", token, user),
         partial(parse_reservations, token=token),
         command=_COMMAND,
         cap_bytes=TEXT_BYTES,
@@ -84,7 +72,8 @@ def parse_reservations(answer: Answer, *, token: str) -> ParsedTable:
         raise failure(answer, _COMMAND)
     head, _, listed = answer.stdout.decode("utf-8", "replace").partition(token + token)
     person = _person(head, token)
-    rows, rejected = [], []
+    rows = []
+    rejected = []
     for line in filter(str.strip, listed.split("\n")):
         if line.startswith("ReservationName="):
             rows.append(_row(line, person))
@@ -104,12 +93,7 @@ def _person(head: str, token: str) -> _Person:
             for part in (reported[0], reported[1])
         )
         parents = {account: parent for account, parent in tree if account != parent}
-        found: set[str] = set()
-        for account, _ in own:
-            while account and account not in found:
-                found.add(account)
-                account = parents.get(account, "")
-        accounts = frozenset(found)
+        accounts = frozenset(account_parents((account for account, _ in own), parents))
     return _Person(user, frozenset(groups.split()), accounts)
 
 

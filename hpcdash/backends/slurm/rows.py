@@ -8,7 +8,7 @@ a row a line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -29,6 +29,11 @@ class Layout(Struct, frozen=True):
 
     plain: tuple[str, ...]
     hostile: tuple[str, ...]
+
+    @property
+    def with_cluster(self) -> Layout:
+        """The layout of rows of several clusters, each of which names its own."""
+        return Layout((*self.plain, "cluster"), self.hostile)
 
     def option(self, token: str) -> str:
         """The argument of `-O` that prints such rows: untruncated fields, each with its own
@@ -74,13 +79,18 @@ def _valid_utf8(raw: bytes) -> bytes:
     return raw.decode("utf-8", "replace").encode()
 
 
-def _read_plain(lines: bytes, names: tuple[str, ...]) -> tuple[pa.Table, bool]:
-    """The CSV part of one chunk, and whether every line had the right number of fields."""
-    clean = True
+def read_csv(
+    lines: bytes, names: Sequence[str], delimiter: str, nulls: Sequence[str] = ()
+) -> tuple[pa.Table, bool]:
+    """Return lines of valid UTF-8 as text columns, and whether each had the right number of fields.
+
+    A text among `nulls` is null.
+    """
+    is_whole = True
 
     def refuse(_row: pa_csv.InvalidRow) -> str:
-        nonlocal clean
-        clean = False
+        nonlocal is_whole
+        is_whole = False
         return "skip"
 
     table = pa_csv.read_csv(
@@ -92,18 +102,19 @@ def _read_plain(lines: bytes, names: tuple[str, ...]) -> tuple[pa.Table, bool]:
             encoding="utf8",
         ),
         parse_options=pa_csv.ParseOptions(
-            delimiter=SEPARATOR,
+            delimiter=delimiter,
             quote_char=False,
             ignore_empty_lines=False,
             invalid_row_handler=refuse,
         ),
         convert_options=pa_csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()),
-            null_values=NOTHING,
-            strings_can_be_null=True,
+            null_values=list(nulls),
+            strings_can_be_null=bool(nulls),
+            check_utf8=False,
         ),
     )
-    return table, clean
+    return table, is_whole
 
 
 def _good_lines(
@@ -135,12 +146,13 @@ def _chunk(parts: list[bytes], layout: Layout) -> tuple[pa.Table | None, list[st
     lines = _valid_utf8(b"".join(firsts)).lstrip(b"\n")
     # One row whose plain part is empty is no CSV to Arrow.
     if lines and lines.count(b"\n") == len(firsts) - 1 and b"\r" not in lines:
-        plain, clean = _read_plain(lines, layout.plain)
+        plain, clean = read_csv(lines, layout.plain, SEPARATOR, NOTHING)
     if not clean or plain.num_rows != len(firsts):
         remaining, good, refused = _good_lines(firsts, len(layout.plain) - 1)
         if not remaining:
             return None, refused
-        plain, _ = _read_plain(_valid_utf8(b"\n".join(good)), layout.plain)
+        rows = _valid_utf8(b"\n".join(good))
+        plain, _ = read_csv(rows, layout.plain, SEPARATOR, NOTHING)
         hostile = [[pieces[index] for index in remaining] for pieces in hostile]
     for name, pieces in zip(layout.hostile, hostile, strict=True):
         plain = plain.append_column(name, text_column(pieces))

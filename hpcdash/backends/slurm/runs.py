@@ -14,48 +14,58 @@ from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 
-from hpcdash.backends.queries import Answer, ParsedTable, Query, noise_lines
-from hpcdash.backends.slurm import values
+from hpcdash.backends.queries import (
+    Answer,
+    ParsedTable,
+    Query,
+    noise_lines,
+    unreadable,
+)
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import require_success, unreadable
+from hpcdash.backends.slurm.errors import require_success
 from hpcdash.backends.slurm.history import (
-    limit_seconds,
     none_to_null,
-    recorded_gpus,
     refused_submissions,
+    sacct_columns,
     text_or_null,
 )
-from hpcdash.backends.slurm.jobs import (
-    ID_PATTERN,
-    accounted_exit_columns,
-    array_columns,
-    is_any,
-    states,
-)
+from hpcdash.backends.slurm.jobs import ID_PATTERN, is_any
+from hpcdash.backends.slurm.rows import read_csv
 from hpcdash.backends.slurm.usage import clock_seconds, size_bytes
+from hpcdash.backends.slurm.values import durations
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
-from hpcdash.domain.columns import as_array, per_distinct, row_numbers
-from hpcdash.domain.schema import UsageSource
-from hpcdash.domain.states import ACTIVE, ENDED
+from hpcdash.domain.columns import as_array, per_distinct, row_numbers, words
+from hpcdash.domain.schema import NO_TEXT, UsageSource
+from hpcdash.domain.states import ACTIVE
 
 FIELDS = (
-    *(
-        "jobid",
-        "user",
-        "account",
-        "partition",
-        "qos",
-        "state",
-        "nnodes",
-        "ncpus",
-        "alloctres",
-        "reqtres",
-    ),
-    *("elapsedraw", "timelimitraw", "submit", "eligible", "start", "end", "suspended", "totalcpu"),
-    *("maxrss", "tresusageintot", "nodelist", "jobname", "comment", "admincomment", "workdir"),
+    "jobid",
+    "user",
+    "account",
+    "partition",
+    "qos",
+    "state",
+    "nnodes",
+    "ncpus",
+    "alloctres",
+    "reqtres",
+    "elapsedraw",
+    "timelimitraw",
+    "submit",
+    "eligible",
+    "start",
+    "end",
+    "suspended",
+    "totalcpu",
+    "maxrss",
+    "tresusageintot",
+    "nodelist",
+    "jobname",
+    "comment",
+    "admincomment",
+    "workdir",
     "exitcode",
 )
 # With states and times sacct lists what came into one of the states within the times, that which
@@ -117,7 +127,8 @@ def parse_runs(answer: Answer, *, token: str, counts_gpus: bool = True) -> Parse
     lines.read(answer.stdout)
     if not lines.count and answer.stdout.strip() and lines.delimiter not in answer.stdout:
         raise unreadable(answer, "ended jobs")
-    raw, steps = lines.runs(), lines.steps()
+    raw = lines.runs()
+    steps = lines.steps()
     has_id = pc.match_substring_regex(as_array(raw["jobid"]), ID_PATTERN)
     table = _in_schema(raw, _used(raw, steps), counts_gpus)
     ended = pc.and_(
@@ -165,7 +176,8 @@ class _Lines:
             end = raw.find(b"\n", position + _CHUNK_BYTES) + 1 or len(raw)
             chunk = rest + raw[position:end]
             rest = b""
-            delimiters, lines = chunk.count(self.delimiter), _count_lines(chunk)
+            delimiters = chunk.count(self.delimiter)
+            lines = _count_lines(chunk)
             is_clean = (
                 delimiters == lines * (len(FIELDS) - 1)
                 and b"\r" not in chunk
@@ -189,12 +201,14 @@ class _Lines:
 
         A row that a person's text breaks into lines ends where it has all its delimiters.
         """
-        between, start = len(FIELDS) - 1, self.delimiter[:1]
+        between = len(FIELDS) - 1
+        start = self.delimiter[:1]
         # Mostly it is newlines alone that break some lines; then each of these bytes begins a
         # delimiter.
         is_odd = b"\r" in chunk or chunk.count(start) != delimiters
         rows: list[bytes] = []
-        row, found = b"", 0
+        row = b""
+        found = 0
         for piece in _pieces(chunk):
             if not row and not is_odd and piece.count(start) == _count_lines(piece) * between:
                 rows.append(piece)
@@ -212,7 +226,8 @@ class _Lines:
                     rows.append(row)
                 else:
                     rows.append(self._as_line(row))
-                row, found = b"", 0
+                row = b""
+                found = 0
         return b"".join(rows), row
 
     def _as_line(self, row: bytes) -> bytes:
@@ -238,35 +253,10 @@ class _Lines:
             return True
         if not chunk.isascii():
             chunk = chunk.decode("utf-8", "replace").encode()
-        is_whole = True
-
-        def refuse(_row: pa_csv.InvalidRow) -> str:
-            nonlocal is_whole
-            is_whole = False
-            return "skip"
-
         # Split at the first byte of the delimiter: each field begins with the rest of it, which
         # costs less to cut off of those that are needed than to replace everywhere. Where a line
         # has more of that byte it has more fields.
-        table = pa_csv.read_csv(
-            pa.py_buffer(chunk),
-            read_options=pa_csv.ReadOptions(
-                column_names=FIELDS, use_threads=False, block_size=len(chunk) + 1, encoding="utf8"
-            ),
-            parse_options=pa_csv.ParseOptions(
-                delimiter=self.delimiter[:1].decode(),
-                quote_char=False,
-                ignore_empty_lines=False,
-                invalid_row_handler=refuse,
-            ),
-            convert_options=pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(FIELDS, pa.string()),
-                null_values=[],
-                strings_can_be_null=False,
-                # It is by now.
-                check_utf8=False,
-            ),
-        )
+        table, is_whole = read_csv(chunk, FIELDS, self.delimiter[:1].decode())
         if not is_whole or table.num_rows != lines:
             return False
         self._add(table)
@@ -279,7 +269,8 @@ class _Lines:
         numbers = pc.add(
             pc.cumulative_sum(pc.cast(is_run, pa.int64())), pa.scalar(self.count - 1, pa.int64())
         )
-        runs, steps = table.filter(is_run), table.select(_STEP_FIELDS).filter(is_step)
+        runs = table.filter(is_run)
+        steps = table.select(_STEP_FIELDS).filter(is_step)
         columns = [
             runs["jobid"],
             *(self._restored(runs[name], name in _WRITTEN) for name in FIELDS[1:]),
@@ -329,78 +320,35 @@ def _lines(chunk: bytes) -> list[bytes]:
 
 
 def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> pa.Table:
-    null_time = pa.scalar(None, schema.TIME)
-    ids = raw["jobid"]
-    native = values.words(raw["state"])
-    state = states(native, values.words(pa.nulls(raw.num_rows, pa.string())))
-    ended = is_any(state, frozenset(ENDED))
-    nodes_at = none_to_null(raw["nodelist"])
-    alloc = none_to_null(raw["alloctres"])
-    tres = pc.if_else(pc.is_valid(alloc), alloc, none_to_null(raw["reqtres"]))
-    gpus, memory_bytes = values.tres_columns(tres)
-    gpus = recorded_gpus(gpus, counts_gpus)
-    cpus = values.integers(none_to_null(raw["ncpus"]))
-    cpus = pc.if_else(
-        pc.equal(cpus, 0), values.per_distinct(tres, values.tres_cpus, pa.int64()), cpus
-    )
-    # Slurm gives a job that was cancelled before it began the time of its end as a start, and no
-    # nodes.
-    started = pc.if_else(
-        pc.is_null(nodes_at), null_time, values.instants(none_to_null(raw["start"]))
-    )
-    exit_code, exit_signal = accounted_exit_columns(none_to_null(raw["exitcode"]), ended)
-    # '11_2'
-    tasks = pc.if_else(
-        pc.match_substring(ids, "_"),
-        pc.replace_substring_regex(ids, r"^[^_]*_\[?([^\]]*)\]?$", r"\1"),
-        pa.scalar(None, pa.string()),
-    )
+    no_word = words(pa.nulls(raw.num_rows, pa.string()))
+    columns = sacct_columns(raw, no_word, counts_gpus)
     is_known = pc.or_(pc.is_valid(used["cpu"]), pc.is_valid(used["memory"]))
-    source = pc.if_else(
-        is_known, pa.scalar(str(UsageSource.ACCOUNTING)), pa.scalar(None, pa.string())
-    )
-    columns = {
-        "id": ids,
-        **array_columns(ids, pc.replace_substring_regex(ids, r"_.*$", ""), tasks),
-        "name": raw["jobname"],
-        **{name: values.words(none_to_null(raw[name])) for name in ("user", "account", "qos")},
-        "queue": values.words(none_to_null(raw["partition"])),
-        "state": state,
-        "native_state": native,
-        "nodes": values.integers(none_to_null(raw["nnodes"])),
-        "cpus": cpus,
-        "gpus": gpus,
-        "memory_bytes": memory_bytes,
-        "elapsed_seconds": values.integers(none_to_null(raw["elapsedraw"])),
-        "limit_seconds": values.per_distinct(
-            none_to_null(raw["timelimitraw"]), limit_seconds, pa.int64()
-        ),
+    source = pc.if_else(is_known, pa.scalar(str(UsageSource.ACCOUNTING)), NO_TEXT)
+    columns |= {
         # Not requested: it adds little to a finished run.
         "priority": pa.nulls(raw.num_rows, pa.int64()),
-        "submitted_at": values.instants(none_to_null(raw["submit"])),
-        "eligible_at": values.instants(none_to_null(raw["eligible"])),
-        "started_at": started,
-        "ends_at": values.instants(none_to_null(raw["end"])),
-        "suspended_seconds": values.durations(none_to_null(raw["suspended"])),
-        "node_list": nodes_at,
-        "work_dir": text_or_null(raw["workdir"]),
-        "exit_code": exit_code,
-        "exit_signal": exit_signal,
+        # Slurm gives a job that was cancelled before it began the time of its end as a start, and
+        # no nodes.
+        "started_at": pc.if_else(
+            pc.is_null(columns["node_list"]), pa.scalar(None, schema.TIME), columns["started_at"]
+        ),
+        "suspended_seconds": durations(none_to_null(raw["suspended"])),
         "cpu_seconds_used": used["cpu"],
         "memory_peak_bytes": used["memory"],
         "gpu_use": pc.min_element_wise(
             pc.divide(
-                used["gpu"].cast(pa.float64()), pc.multiply(100.0, pc.max_element_wise(gpus, 1))
+                used["gpu"].cast(pa.float64()),
+                pc.multiply(100.0, pc.max_element_wise(columns["gpus"], 1)),
             ),
             pa.scalar(1.0),
             skip_nulls=False,
         ),
         "gpu_memory_peak_bytes": used["gpu_memory"],
-        "usage_source": values.words(source),
+        "usage_source": words(source),
         "run": pa.repeat(pa.scalar(1, pa.int64()), raw.num_rows),
         "_task_memory_peak_bytes": used["task_memory"],
         "_admin_comment": text_or_null(raw["admincomment"]),
-        "_reason": values.words(pa.nulls(raw.num_rows, pa.string())),
+        "_reason": no_word,
         "_comment": text_or_null(raw["comment"]),
     }
     return pa.table([columns[name] for name in schema.RUNS.names], schema=schema.RUNS)
@@ -443,7 +391,7 @@ def amounts(tres: pa.Array, name: str) -> pa.Array:
 
 def sizes(texts: pa.Array) -> pa.Array:
     """'367864K', '1.50G', '31936' in bytes; null for '' and what is none."""
-    reported = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    reported = pc.if_else(pc.equal(texts, ""), NO_TEXT, texts)
     try:
         numbers = pc.cast(pc.utf8_rtrim(reported, "K"), pa.int64())
         return pc.multiply_checked(numbers, pc.if_else(pc.ends_with(reported, "K"), 1024, 1))
@@ -470,7 +418,7 @@ def cpu_seconds(texts: pa.Array) -> pa.Array:
     seconds = pc.add(
         whole.cast(pa.float64()), pc.divide(part("f").cast(pa.float64()), float(_MILLISECONDS))
     )
-    others = pc.if_else(pc.is_valid(seconds), pa.scalar(None, pa.string()), texts)
+    others = pc.if_else(pc.is_valid(seconds), NO_TEXT, texts)
     if others.null_count == len(others):
         return seconds
     return pc.coalesce(seconds, as_array(per_distinct(others, clock_seconds, pa.float64())))

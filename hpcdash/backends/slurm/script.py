@@ -11,42 +11,44 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from hpcdash.backends.options import Directives, refuse_repeated
-from hpcdash.backends.script.allocation import BESIDE, NVIDIA, Waiting, waiting_part
+from hpcdash.backends.script import cron
+from hpcdash.backends.script.allocation import waiting_part
 from hpcdash.backends.script.body import (
     NOT_IN_DIRECTIVES,
     START,
     BatchScript,
     Place,
-    accounted_to,
+    accounting_names,
+    command_line,
     effective_name,
+    export_lines,
     exports,
     format_request,
-    from_now,
-    hook_texts,
     in_code_folder,
     is_spread,
+    node_steps,
     packages_part,
     path_line,
-    probe_texts,
     quote_arguments,
     resume_part,
     script_body,
     script_text,
     share_mark,
+    unsupported_fields,
     watches_preemption,
 )
 from hpcdash.backends.script.containers.words import Word
+from hpcdash.backends.script.cron import CronJob
 from hpcdash.backends.script.environment import JobEnvironment
-from hpcdash.backends.script.launchers import PASS_ON_TRAP, signal_name
+from hpcdash.backends.script.launchers import pass_on_trap, signal_name
+from hpcdash.backends.script.plain import plain_request, plain_text
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.backends.slurm.options import directive_word, extra_options
-from hpcdash.backends.slurm.requeue import watch_lines
 from hpcdash.domain.dependencies import format_after
 from hpcdash.domain.offers import CpuShare
 from hpcdash.domain.request import (
     INTERACTIVE_KINDS,
     LONE_LAUNCHERS,
-    NOT_IN_SCRIPTS,
     EarlySignal,
     Launcher,
     Request,
@@ -58,7 +60,9 @@ from hpcdash.domain.request import (
 )
 from hpcdash.domain.units import format_clock, parse_duration
 from hpcdash.errors import UsageError
+from hpcdash.job.preemption import STOPPED_EARLY
 from hpcdash.job.switches import KILL_SWITCH
+from hpcdash.shell_files import shell_text
 
 # Field of a request that an option in extra_args duplicates.
 _FIELDS = {
@@ -83,6 +87,7 @@ _BETTER_AS_FIELDS = {
 # Fields of a request that only qsub has.
 _PBS_FIELDS = ("place", "attributes", "keep_files")
 _LONGEST_NAME = 200
+_MAX_REQUEUES = 20
 # A task is a rank.
 _OF_RANKS = LONE_LAUNCHERS | {Launcher.SRUN}
 ENVIRONMENT = JobEnvironment(
@@ -116,25 +121,29 @@ def batch_script(
     (DefCpuPerGPU).
     """
     request = in_code_folder(request, place)
+    plain_notes: tuple[str, ...] = ()
+    if request.plain:
+        request, plain_notes = plain_request(request, place)
     slot_type = request_slot_type(request, queue_has_gpus=queue_has_gpus)
     name, warnings = effective_name(request, place.uid, _LONGEST_NAME)
     resources = resource_directives(request, slot_type)
     early = signal_option(request.signal) if request.signal else None
+
+    def option(name: str, field: str = "") -> list[str]:
+        value = getattr(request, field or name)
+        return [f"--{name}={directive_word(field or name, value)}"] if value else []
+
     generated = [
         f"--job-name={name}",
         *_files(request, place),
-        *([f"--partition={directive_word('queue', request.queue)}"] if request.queue else []),
+        *option("partition", "queue"),
         *resources.options,
         *_amounts(request),
-        *([f"--account={directive_word('account', request.account)}"] if request.account else []),
-        *([f"--qos={directive_word('qos', request.qos)}"] if request.qos else []),
-        *(
-            [f"--reservation={directive_word('reservation', request.reservation)}"]
-            if request.reservation
-            else []
-        ),
-        *project_options(_accounted(request)),
-        *([f"--chdir={directive_word('work_dir', request.work_dir)}"] if request.work_dir else []),
+        *option("account"),
+        *option("qos"),
+        *option("reservation"),
+        *project_options(accounting_names(request)),
+        *option("chdir", "work_dir"),
         *([f"--array={request.array}"] if request.array else []),
         *([f"--dependency={format_after(request.after)}"] if request.after else []),
         *(["--hold"] if request.hold or request.is_task else []),
@@ -153,6 +162,12 @@ def batch_script(
     generated, extra = _one_gres(generated, extra)
     warnings += _refuse_repeated(generated, extra, request)
     excluded = extra_options((), request.exclude_nodes)
+    unsupported = unsupported_fields(request, _PBS_FIELDS, "Slurm")
+    if request.plain:
+        options = (*generated, *extra, *excluded)
+        lines = (export_lines(request.environment), command_line(request, place))
+        messages = (*plain_notes, *warnings, *unsupported, *resources.warnings)
+        return BatchScript(plain_text(options, "#SBATCH", lines), name, messages)
     body = script_body(request, place, slot_type, ENVIRONMENT)
     # Slurm is given a range of nodes for a number of GPUs; where each has its own number, there is
     # but one that fits.
@@ -163,7 +178,8 @@ def batch_script(
     is_lone = request.launcher in LONE_LAUNCHERS
     # Slurm reads no directive of a run in an allocation.
     folder = request.work_dir if place.is_run else ""
-    watch = _preemption_watch(request, place)
+    watch = preemption_watch(request, place)
+    requeue = requeue_line(request)
     parts = [
         f"cd -- {shlex.quote(folder)} || exit 1" if folder else "",
         exports(body.environment),
@@ -177,15 +193,12 @@ def batch_script(
         body.package,
     ]
     early_name = signal_name(request.signal) if request.signal else ""
-    before = [
-        step
-        for step in (
-            probe_step(request.site.node_probe, early_name),
-            hook_step(request, place, early_name),
-        )
-        if step
-    ]
-    parts += before
+    # A PATH of the request is for its hook too.
+    hook = f"{path_line(request)}{request.startup_hook}" if request.startup_hook.strip() else ""
+    steps = node_steps(replace(request, startup_hook=hook), place, _AFTER_PROBE)
+    if steps:
+        prepare = shell_text("backends/script/node_step.sh", "backends/slurm/prepare_nodes.sh")
+        parts += [prepare, *steps]
     arguments = body.words
     is_alone = request_slots(request).nodes == 1 and tasks == 1
     log = _rank_log(request, place)
@@ -199,13 +212,13 @@ def batch_script(
             fanout(
                 arguments,
                 {},
-                step=len(before),
+                step=len(steps),
                 tasks_per_node=tasks,
                 srun_options=options,
                 is_lone=is_lone,
             ),
             signal_trap(request.signal),
-            START.replace("exit", f"trap {no_trap} {early_name}\nrequeue_preempted\nexit")
+            START.replace("exit", f"trap {no_trap} {early_name}\n{requeue}\nexit")
             if watch
             else START,
         ]
@@ -214,21 +227,23 @@ def batch_script(
             srun_line(arguments, tasks_per_node=tasks, srun_options=options, is_lone=is_lone)
         )
         if watch:
-            parts[-1] += 'status=$?\nrequeue_preempted\nexit "$status"\n'
+            parts[-1] += f'status=$?\n{requeue}\nexit "$status"\n'
     if place.waiting is not None:
         parts = [
             exports(body.environment),
             body.path,
-            _waiting(request, place, place.waiting, slot_type),
+            waiting_part(
+                request,
+                place.folder,
+                place.waiting,
+                slot_type,
+                job="$SLURM_JOB_ID",
+                in_use=shell_text("backends/script/beside.sh", "backends/slurm/in_use.sh"),
+            ),
         ]
-    others = [
-        name
-        for name in (*_PBS_FIELDS, *NOT_IN_SCRIPTS)
-        if getattr(request, name) not in ("", (), None)
-    ]
     messages = (
         *warnings,
-        *(f"{name}: Slurm has none, it is not asked for" for name in others),
+        *unsupported,
         *(
             ["max_requeues: it counts with requeue and checkpoints alone"]
             if request.max_requeues and not watch
@@ -241,35 +256,6 @@ def batch_script(
     requested = format_request(request, slot_type, ENVIRONMENT, waits=place.waiting is not None)
     return BatchScript(
         script_text(requested, (*generated, *extra, *excluded), "#SBATCH", parts), name, messages
-    )
-
-
-# On the embedded queue, which has srun and no list of steps, what runs beside a job has its mark.
-_IN_USE = """\
-in_use() {
-  if [ -n "${HPCDASH_ATTEMPT:-}" ]; then beside "HPCDASH_ATTEMPT=$HPCDASH_ATTEMPT"; return; fi
-  steps=$(squeue -a -h -s -j "$SLURM_JOB_ID" -o %i) || return 2
-  printf '%s\\n' "$steps" | grep -Eq '\\.([0-9]+|interactive)$'
-}
-"""
-_GPU_USE = f"""\
-gpu_use() {{
-  srun --overlap --immediate=30 --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\
-    --mem=0 --mpi=none --input=none {NVIDIA}
-}}
-"""
-
-
-def _waiting(request: Request, place: Place, waiting: Waiting, slot_type: SlotType) -> str:
-    counts_gpus = slot_type is not SlotType.CPU and request_slots(request).slots > 0
-    return waiting_part(
-        place.folder,
-        waiting,
-        name="$SLURM_JOB_ID",
-        work_dir=request.work_dir,
-        in_use=f"{BESIDE}{_IN_USE}",
-        gpu_use=_GPU_USE,
-        counts_gpus=counts_gpus,
     )
 
 
@@ -304,15 +290,6 @@ def _memory(amount_bytes: int) -> str:
     )
 
 
-def _accounted(request: Request) -> list[str]:
-    return accounted_to(
-        request.site.job_project_source,
-        project=request.project,
-        workspace=request.workspace,
-        labels=request.labels,
-    )
-
-
 def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
     """Merge a person's `--gres=tmp:10` with the slots' own: sbatch takes only the last.
 
@@ -321,7 +298,8 @@ def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], 
     ours = next((option for option in generated if option.startswith("--gres=")), None)
     if ours is None:
         return generated, extra
-    joined, remaining = [ours], []
+    joined = [ours]
+    remaining = []
     for text in extra:
         read = sbatch.read_command_line(sbatch.split_arguments(text)).given
         if [option.name for option in read] == ["gres"]:
@@ -412,7 +390,7 @@ def _slots(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
     if site.tres_supported:
         refused = (
             f"Slurm takes no {slots.slots} GPUs in tasks of {slots.per_node}: whole nodes "
-            f"are asked for"
+            "are asked for"
         )
         warnings = (refused, *warnings)
     return Directives((*_tasks(slots), f"--gres=gpu:{_typed(request)}{slots.per_node}"), warnings)
@@ -432,7 +410,8 @@ def _by_tres(request: Request, slots: Slots) -> tuple[str, ...]:
 
 def _task_a_rank(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
     """Return directives where srun starts each rank: a task is a slot and sees its node's GPUs."""
-    site, kind = request.site, _typed(request)
+    site = request.site
+    kind = _typed(request)
     if (
         slot_type is not SlotType.CPU
         and not slots.is_per_node
@@ -447,7 +426,8 @@ def _task_a_rank(request: Request, slots: Slots, slot_type: SlotType) -> Directi
             f"--ntasks={slots.slots}",
         )
         return Directives((*requested, f"--gpus-per-task={kind}1"))
-    nodes, each = slots.nodes, slots.per_node
+    nodes = slots.nodes
+    each = slots.per_node
     tasks = (f"--nodes={nodes}", f"--ntasks={nodes * each}", f"--ntasks-per-node={each}")
     if slot_type is SlotType.CPU:
         return Directives(tasks, _spare(slots, slot_type))
@@ -481,15 +461,6 @@ def _spare(slots: Slots, slot_type: SlotType) -> tuple[str, ...]:
     )
 
 
-_SRUN_SETTINGS = """\
-# What fails on one node ends all.
-export SLURM_KILL_BAD_EXIT=1
-export SLURM_MPI_TYPE="${SLURM_MPI_TYPE:-pmi2}"
-# srun takes no CPUs a task from the job by itself, since 22.05.
-[ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
-"""
-
-
 # Each task would see the one GPU that its place was found by, and srun's tasks of a node find
 # theirs by SLURM_LOCALID.
 _ALL_GPUS = """\
@@ -515,29 +486,6 @@ _STATUS_AFTER = '[ "$status" -ne 143 ] || status=1\n'
 _RANK_LOGS_SAID = (
     "# Each rank's output is also copied to its own log, except what runs before the command.\n"
 )
-# Signals reach every process of the step; tee must outlive them.
-_RANK_LOGS_BEFORE = """\
-log=@LOG.rank-$SLURM_PROCID
-copies=()
-trap '' HUP INT QUIT TERM USR1 USR2 CONT
-if (umask 077 && : >> "$log.out" && : >> "$log.err" && type -P tee > /dev/null); then
-  exec > >(exec tee -a -- "$log.out")
-  copies+=("$!")
-  exec 2> >(exec tee -a -- "$log.err" >&2)
-  copies+=("$!")
-else
-  echo "hpcdash: rank $SLURM_PROCID has no log of its own: $log.out cannot be written" >&2
-fi
-trap - HUP INT QUIT TERM USR1 USR2 CONT
-"""
-# Processes that the command left behind may keep them open.
-_RANK_LOGS_AFTER = """\
-exec > /dev/null 2>&1
-for _ in {1..50}; do
-  kill -0 "${copies[@]}" || break
-  sleep 0.1
-done
-"""
 
 
 _FANOUT = """\
@@ -546,50 +494,24 @@ start_nodes() {{
   {srun} &
 }}
 
-# All processes of the step, on every node; by srun itself where the controller does not answer.
-signal_nodes() {{
-  scancel --signal="$1" "$SLURM_JOB_ID.{step}" || kill -s "$1" "$!"
-}}
-
-# A signal cuts wait short while the command still runs.
-wait_nodes() {{
-  while :; do
-    interrupted=
-    status=0
-    wait "$!" || status=$?
-    [ -n "$interrupted" ] || break
-  done
-}}
-"""
-
-
-_SIGNAL_LONE = """\
-# What starts the ranks passes it on to them. It may be about to start.
-signal_nodes() {
-  pkill --signal "$1" --parent "$!" && return
-  sleep 1
-  pkill --signal "$1" --parent "$!" || kill -s "$1" "$!"
-}
 """
 
 
 def keep_status(
-    parts: Sequence[Word], signal: str = "", *, log: str = "", is_alone: bool = False
-) -> tuple[str, tuple[Word, ...]]:
+    parts: Sequence[str | Word], signal: str = "", *, log: str = "", is_alone: bool = False
+) -> tuple[str, tuple[str | Word, ...]]:
     """Return bash and arguments for the tasks of an srun with the status of the failed task.
 
     `signal` is for the processes of the arguments: the shell around them continues. With `log`,
     bash for a path without its ending, each task's output is in `LOG.rank-N.out` and `.err` too.
     `is_alone`: there is only one task.
     """
-    around = (Word("bash"), Word("-c"), Word('"$on_node"', is_shell=True), Word("on_node"))
+    around = ("bash", "-c", Word('"$on_node"', is_shell=True), "on_node")
     message, before, after = ("", "", "") if is_alone else (_STATUS_SAID, "", _STATUS_AFTER)
     if log:
-        message, before, after = (
-            f"{_RANK_LOGS_SAID}{message}",
-            _RANK_LOGS_BEFORE.replace("@LOG", log),
-            _RANK_LOGS_AFTER + after,
-        )
+        message = f"{_RANK_LOGS_SAID}{message}"
+        before = f"log={log}.rank-$SLURM_PROCID\n" + shell_text("backends/slurm/rank_logs.sh")
+        after = shell_text("backends/slurm/rank_logs_end.sh") + after
     text = _ON_NODE.replace("@BEFORE", before).replace("@AFTER", after)
     return message + text.replace("@SIGNALS", f"TERM {signal}".strip()), (*around, *parts)
 
@@ -622,17 +544,26 @@ def _log_name(request: Request, place: Place) -> str:
     return f"{shlex.quote(place.folder)}/{ENVIRONMENT.array_log_name if request.array else ENVIRONMENT.log_name}"
 
 
-def _preemption_watch(request: Request, place: Place) -> str:
-    """Return bash with which the script requeues its preempted job.
+def preemption_watch(request: Request, place: Place) -> str:
+    """Return bash that defines `requeue_preempted`; '' where a start would start over, or the
+    request has no requeue.
 
-    '' where that would start over, or was not requested.
+    Slurm warns a preempted job with TERM and later requeues it. A training that saves and ends
+    within the GraceTime is COMPLETED.
     """
     if not watches_preemption(request, place):
         return ""
-    kill_switch = request.environment.get(KILL_SWITCH, request.kill_switch)
-    return watch_lines(
-        f"{_log_name(request, place)}.stopped", request.max_requeues, kill_switch=kill_switch
+    return (
+        f"export {STOPPED_EARLY}={_log_name(request, place)}.stopped\n"
+        f"{shell_text('backends/slurm/requeue.sh')}"
     )
+
+
+def requeue_line(request: Request) -> str:
+    """Return the call of `requeue_preempted`, for the end of the command."""
+    most = _MAX_REQUEUES if request.max_requeues is None else request.max_requeues
+    kill_switch = request.environment.get(KILL_SWITCH, request.kill_switch)
+    return f"requeue_preempted {most} {shlex.quote(kill_switch)}"
 
 
 def srun_line(
@@ -669,15 +600,18 @@ def fanout(
     """
     srun = quote_arguments(parts) if is_lone else _srun(parts, tasks_per_node, srun_options, "  ")
     settings = _settings(None if is_lone else tasks_per_node)
-    text = _FANOUT.format(srun=srun, step=int(step))
     if is_lone:
-        before, _, rest = text.partition("# All processes of the step")
-        text = before + _SIGNAL_LONE + rest.partition("\n}\n")[2]
-    return f"{exports(environment)}{settings}\n{text}"
+        signals = shell_text("backends/slurm/signal_lone.sh")
+    else:
+        signals = f"hpcdash_step={step}\n{shell_text('backends/slurm/signal_step.sh')}"
+    wait = shell_text("backends/slurm/wait_nodes.sh")
+    return f"{exports(environment)}{settings}\n{_FANOUT.format(srun=srun)}{signals}{wait}"
 
 
 def _settings(tasks_per_node: int | None) -> str:
-    return _SRUN_SETTINGS + (_ALL_GPUS if tasks_per_node is None else "")
+    return shell_text("backends/slurm/srun_settings.sh") + (
+        _ALL_GPUS if tasks_per_node is None else ""
+    )
 
 
 def _srun(
@@ -700,7 +634,7 @@ def _srun(
 
 
 # sbatch: an integer between 0 and 65535.
-_MOST_SIGNAL_SECONDS = 65535
+_MAX_SIGNAL_SECONDS = 65535
 
 
 def signal_option(signal: EarlySignal) -> Directives:
@@ -710,10 +644,10 @@ def signal_option(signal: EarlySignal) -> Directives:
     Raises UsageError for a signal that is none, or a time that sbatch refuses.
     """
     name = signal_name(signal)
-    if signal.seconds_before > _MOST_SIGNAL_SECONDS:
+    if signal.seconds_before > _MAX_SIGNAL_SECONDS:
         raise UsageError(
             f"signal: {signal.seconds_before} s before the limit is more than Slurm takes",
-            f"At most {_MOST_SIGNAL_SECONDS}.",
+            f"At most {_MAX_SIGNAL_SECONDS}.",
         )
     return Directives(
         (f"--signal={'B:' if signal.batch_only else ''}{name}@{signal.seconds_before}",)
@@ -721,17 +655,11 @@ def signal_option(signal: EarlySignal) -> Directives:
 
 
 def signal_trap(signal: EarlySignal) -> str:
-    """Bash that passes the batch shell's signal on to all nodes; '' where Slurm signals the steps
-    itself.
+    """Return bash that passes the batch shell's signal on to all nodes; '' where Slurm signals the
+    steps itself.
     """
-    name = signal_name(signal)
-    if not signal.batch_only:
-        return ""
-    return PASS_ON_TRAP.format(
-        name=name,
-        seconds=signal.seconds_before,
-        to=" (Slurm: up to 60 s earlier), to this shell alone",
-    )
+    recipient = " (Slurm: up to 60 s earlier), to this shell alone"
+    return pass_on_trap(signal, recipient) if signal.batch_only else ""
 
 
 # One rank's end ends the others: 60 s after the first that ended well, at once after one that did
@@ -739,80 +667,20 @@ def signal_trap(signal: EarlySignal) -> str:
 SRUN_OPTIONS = ("--wait=60", "--kill-on-bad-exit=1")
 
 
-_ADDRESS = """\
-# Where the ranks meet: the first node, on a port of this job's own.
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
-export MASTER_ADDR MASTER_PORT
-"""
-
-
-_COUNT = """\
-if [ "$SLURM_JOB_NUM_NODES" -ne {nodes} ]; then
-  echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: {nodes}. Not started." >&2
-  exit 1
-fi
-"""
-
-
 def preamble(launcher: Launcher, nodes: int | None, *, has_ranks: bool = False) -> str:
     """Return bash before the fan-out: it ends a job without `nodes` nodes (None: any number).
 
     `has_ranks`: the command gets the address of the first node, though no launcher starts it.
     """
-    count = "" if nodes is None else _COUNT.format(nodes=int(nodes))
-    address = "" if launcher is Launcher.PLAIN and not has_ranks else _ADDRESS
-    return "\n".join(part for part in (count, address) if part)
+    parts = []
+    if nodes is not None:
+        parts.append(f"{shell_text('backends/slurm/require_nodes.sh')}require_nodes {nodes}\n")
+    if has_ranks or launcher is not Launcher.PLAIN:
+        parts.append(shell_text("backends/slurm/address.sh"))
+    return "".join(parts)
 
 
-_AFTER_PROBE = 'submit with exclude_nodes = [\\"$1\\"], or --exclude=$1'
-
-
-_PROBE = """\
-# A step of its own, with all of the job's GPUs. On all nodes, whichever fails first.
-env -u SLURM_GPUS_PER_TASK -u SLURM_TRES_PER_TASK srun \\
-  --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none \\
-  --kill-on-bad-exit=0 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \\
-  bash -c 'exec bash -c "$0" @NAME "${SLURMD_NODENAME:-$HOSTNAME}" "$1"' "$@NAME" "$@TEXT" || exit 1
-"""
-
-
-def probe_step(probe: str, signal: str = "") -> str:
-    """Bash for before the fan-out of sbatch's script, which is then its second step; '' without a
-    probe.
-
-    `signal` is the early signal, which neither ends a probe nor is taken for its failure.
-    """
-    if not probe.strip():
-        return ""
-    return _node_step(probe_texts(probe, _AFTER_PROBE, signal), "on_probed", "probe", signal)
-
-
-def hook_step(request: Request, place: Place, signal: str = "") -> str:
-    """Return the step of the startup hook on each node; '' without a hook."""
-    if not request.startup_hook.strip():
-        return ""
-    request = replace(request, startup_hook=f"{path_line(request)}{request.startup_hook}")
-    return _node_step(hook_texts(request, place, signal), "on_hooked", "hook", signal)
-
-
-def _node_step(text: str, name: str, variable: str, signal: str) -> str:
-    step = _PROBE.replace("@NAME", name).replace("@TEXT", variable)
-    if not signal:
-        return text + step
-    stored = f"# {signal} is for the command, which has not started.\ntrap '' {signal}\n"
-    return f"{text}{stored}{step}trap - {signal}\n"
-
-
-_END_TIME = """\
-# When this job's time is over, for hpcdash.job: Slurm is asked once where it does not say so itself.
-HPCDASH_END_TIME=${{SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \\
-  --jobs="${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}" 2> /dev/null)}}
-case $HPCDASH_END_TIME in
-  '' | *[!0-9]*) HPCDASH_END_TIME={else_at} ;;
-esac
-export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
-"""
+_AFTER_PROBE = 'submit with exclude_nodes = ["NODE"], or --exclude=NODE'
 
 
 def end_time(limit_seconds: int | None) -> str:
@@ -821,10 +689,27 @@ def end_time(limit_seconds: int | None) -> str:
     If Slurm does not respond it is the start plus the limit; without a limit it is empty, which
     means unknown.
     """
-    return _END_TIME.format(else_at=from_now(limit_seconds) or "")
+    call = "set_end_time" if limit_seconds is None else f"set_end_time {limit_seconds}"
+    return f"{shell_text('backends/slurm/end_time.sh')}{call}\n"
 
 
 def project_options(parts: Iterable[str]) -> tuple[str, ...]:
     """`--wckey="a,b"`, or nothing."""
     joined = NOT_IN_DIRECTIVES.sub("_", ",".join(parts))
     return (f'--wckey="{joined}"',) if joined else ()
+
+
+def cron_script(job: CronJob, functions: str) -> str:
+    """Return the script of a job that is submitted again at its start; `singleton` lets no two run
+    at once.
+    """
+    directives = (
+        f"--job-name={job.name}",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--time={format_clock(cron.LIMIT_SECONDS)}",
+        f"--output={job.output_folder}/%j.out",
+        "--dependency=singleton",
+        *job.options,
+    )
+    return cron.cron_script(job, (f"#SBATCH {option}" for option in directives), functions)

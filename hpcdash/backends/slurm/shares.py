@@ -12,24 +12,29 @@ from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, row_excerpt
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    ParsedTable,
+    Query,
+    unreadable,
+)
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import accounting_unavailable, require_success, unreadable
+from hpcdash.backends.slurm.errors import accounting_unavailable, require_success
+from hpcdash.backends.slurm.values import piped_rows
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits
 
 _FIELDS = (
-    *(
-        "Account",
-        "User",
-        "Partition",
-        "RawShares",
-        "NormShares",
-        "RawUsage",
-        "NormUsage",
-        "EffectvUsage",
-        "FairShare",
-    ),
+    "Account",
+    "User",
+    "Partition",
+    "RawShares",
+    "NormShares",
+    "RawUsage",
+    "NormUsage",
+    "EffectvUsage",
+    "FairShare",
     "LevelFS",
 )
 # Message of sshare, with exit status 0 or 1, where jobs are not ranked by several factors.
@@ -57,25 +62,20 @@ def parse_shares(answer: Answer, *, user: str = "") -> ParsedTable:
             answer, "this cluster ranks no jobs by fair share", _NO_SHARES_STEP
         )
     require_success(answer)
-    rows: list[dict[str, Any]] = []
-    rejected: list[str] = []
-    for line in answer.stdout.split(b"\n"):
-        values = line.decode("utf-8", "replace").split("|")
-        if len(values) == len(_FIELDS) and values[0].strip():
-            rows.append(_row(dict(zip(_FIELDS, values, strict=True)), user))
-        elif line.strip():
-            rejected.append(row_excerpt(line))
+    reported, rejected = piped_rows(answer.stdout.decode("utf-8", "replace"), _FIELDS)
+    rows = [_row(row, user) for row in reported if row["Account"].strip()]
     if rejected and not rows:
         raise unreadable(answer, "shares")
     if not rows:
         # Without accounting sshare prints nothing, and succeeds.
         raise accounting_unavailable(answer)
     _mark_own_paths(rows)
-    return ParsedTable(pa.Table.from_pylist(rows, schema.SHARES), tuple(rejected))
+    return ParsedTable(pa.Table.from_pylist(rows, schema.SHARES), rejected)
 
 
 def _row(reported: Mapping[str, str], user: str) -> dict[str, Any]:
-    account, name = reported["Account"].strip(), reported["User"] or None
+    account = reported["Account"].strip()
+    name = reported["User"] or None
     partition = reported["Partition"] or None
     depth = len(reported["Account"]) - len(reported["Account"].lstrip(" "))
     return {

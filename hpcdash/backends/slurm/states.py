@@ -8,43 +8,34 @@ from __future__ import annotations
 
 from hpcdash.domain.states import JobState, NodeState
 
-_JOB_STATES = {
-    "PENDING": JobState.PENDING,
-    "SPECIAL_EXIT": JobState.HELD,
-    # Its reservation was deleted.
-    "RESV_DEL_HOLD": JobState.HELD,
-    "RUNNING": JobState.RUNNING,
-    "CONFIGURING": JobState.RUNNING,
-    "SIGNALING": JobState.RUNNING,
-    "STAGE_OUT": JobState.RUNNING,
-    "SUSPENDED": JobState.SUSPENDED,
-    "STOPPED": JobState.SUSPENDED,
-    "RESIZING": JobState.SUSPENDED,
-    "COMPLETING": JobState.COMPLETING,
-    "REQUEUED": JobState.REQUEUED,
-    "REQUEUE_FED": JobState.REQUEUED,
-    "REQUEUE_HOLD": JobState.REQUEUED,
-    # Since 25.11: requeued, and the first to start again.
-    "EXPEDITING": JobState.REQUEUED,
-    "COMPLETED": JobState.COMPLETED,
-    "FAILED": JobState.FAILED,
-    "BOOT_FAIL": JobState.FAILED,
-    "LAUNCH_FAILED": JobState.FAILED,
-    "RECONFIG_FAIL": JobState.FAILED,
-    "TIMEOUT": JobState.TIMEOUT,
-    "DEADLINE": JobState.TIMEOUT,
-    "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY,
-    "CANCELLED": JobState.CANCELLED,
-    "REVOKED": JobState.CANCELLED,
-    "PREEMPTED": JobState.PREEMPTED,
-    "NODE_FAIL": JobState.NODE_FAILED,
+_NATIVE_JOB_STATES = {
+    JobState.PENDING: ("PENDING",),
+    # RESV_DEL_HOLD: its reservation was deleted.
+    JobState.HELD: ("SPECIAL_EXIT", "RESV_DEL_HOLD"),
+    JobState.RUNNING: ("RUNNING", "CONFIGURING", "SIGNALING", "STAGE_OUT"),
+    JobState.SUSPENDED: ("SUSPENDED", "STOPPED", "RESIZING"),
+    JobState.COMPLETING: ("COMPLETING",),
+    # EXPEDITING, since 25.11: requeued, and the first to start again.
+    JobState.REQUEUED: ("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "EXPEDITING"),
+    JobState.COMPLETED: ("COMPLETED",),
+    JobState.FAILED: ("FAILED", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"),
+    JobState.TIMEOUT: ("TIMEOUT", "DEADLINE"),
+    JobState.OUT_OF_MEMORY: ("OUT_OF_MEMORY",),
+    JobState.CANCELLED: ("CANCELLED", "REVOKED"),
+    JobState.PREEMPTED: ("PREEMPTED",),
+    JobState.NODE_FAILED: ("NODE_FAIL",),
 }
+_JOB_STATES = {name: state for state, names in _NATIVE_JOB_STATES.items() for name in names}
 # Jobs with priority 0: none starts before it is released. `job requeued …` is that of `scontrol
 # requeuehold`.
 HELD_REASONS = frozenset(
     {
-        *("JobHeldUser", "JobHeldAdmin", "JobHoldMaxRequeue", "job requeued in held state"),
-        *("launch failed requeued held", "user env retrieval failed requeued held"),
+        "JobHeldUser",
+        "JobHeldAdmin",
+        "JobHoldMaxRequeue",
+        "job requeued in held state",
+        "launch failed requeued held",
+        "user env retrieval failed requeued held",
     }
 )
 
@@ -69,25 +60,18 @@ _WAITING_REASONS = HELD_REASONS | {
 # Other texts with this start are limits, or lists of nodes.
 _WAITING_BEGINNINGS = ("QOS", "Assoc", "Max", "Nodes required for job")
 
-_NODE_STATES = {
-    "IDLE": NodeState.IDLE,
-    "MIXED": NodeState.MIXED,
-    "ALLOCATED": NodeState.ALLOCATED,
-    "COMPLETING": NodeState.MIXED,
-    "DRAINING": NodeState.DRAINING,
-    "DRAINED": NodeState.DRAINED,
-    "DOWN": NodeState.DOWN,
-    "FAIL": NodeState.DOWN,
-    "FAILING": NodeState.DRAINING,
-    "ERROR": NodeState.DOWN,
-    "INVAL": NodeState.DOWN,
-    "INVALID_REG": NodeState.DOWN,
-    "NO_RESPOND": NodeState.DOWN,
-    "RESERVED": NodeState.RESERVED,
-    "MAINT": NodeState.RESERVED,
-    "PLANNED": NodeState.PLANNED,
-    "UNKNOWN": NodeState.UNKNOWN,
+_NATIVE_NODE_STATES = {
+    NodeState.IDLE: ("IDLE",),
+    NodeState.MIXED: ("MIXED", "COMPLETING"),
+    NodeState.ALLOCATED: ("ALLOCATED",),
+    NodeState.DRAINING: ("DRAINING", "FAILING"),
+    NodeState.DRAINED: ("DRAINED",),
+    NodeState.DOWN: ("DOWN", "FAIL", "ERROR", "INVAL", "INVALID_REG", "NO_RESPOND"),
+    NodeState.RESERVED: ("RESERVED", "MAINT"),
+    NodeState.PLANNED: ("PLANNED",),
+    NodeState.UNKNOWN: ("UNKNOWN",),
 }
+_NODE_STATES = {name: state for state, names in _NATIVE_NODE_STATES.items() for name in names}
 _BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _FLAG_NAMES = {
     "not_responding": "not_responding",

@@ -10,45 +10,37 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
-from hpcdash.backends.slurm import values
+from hpcdash.backends.queries import TEXT_BYTES, Answer, AnswerPart, ParsedTable, Query
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success
 from hpcdash.backends.slurm.history import none_to_null, read_columns, sacct_id
 from hpcdash.backends.slurm.jobs import accounted_exit_columns, is_any, states
 from hpcdash.backends.slurm.runs import amounts, cpu_seconds
+from hpcdash.backends.slurm.values import instants, integers
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
-from hpcdash.domain.columns import as_array
+from hpcdash.domain.columns import as_array, words
 from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.shell_files import shell_text
 
 FIELDS = (
-    *(
-        "jobid",
-        "jobidraw",
-        "state",
-        "nnodes",
-        "ncpus",
-        "ntasks",
-        "elapsedraw",
-        "start",
-        "end",
-        "totalcpu",
-    ),
-    *("tresusageintot", "nodelist", "jobname", "exitcode"),
+    "jobid",
+    "jobidraw",
+    "state",
+    "nnodes",
+    "ncpus",
+    "ntasks",
+    "elapsedraw",
+    "start",
+    "end",
+    "totalcpu",
+    "tresusageintot",
+    "nodelist",
+    "jobname",
+    "exitcode",
 )
 _SSTAT_FIELDS = "jobid,tresusageintot"
-# sstat does not accept '6_1': sacct reports the number that each task has of its own, but not for
-# another user's job.
-_SCRIPT = """sacct -n -P "--delimiter=$1" -j "$2" -o "$3" || exit
-printf '%s\\n' "$1"
-[ -n "$4" ] || exit 0
-number=$(sacct -n -X -P -j "$2" -o jobidraw) || exit
-sstat -a -n -P -j "${number%%[!0-9]*}" -o "$4" 2>/dev/null
-exit 0
-"""
 
 
 def steps_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
@@ -58,32 +50,21 @@ def steps_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
     running = "" if row["state"] in ENDED else _SSTAT_FIELDS
     parts = (token, sacct_id(str(row["id"])), ",".join(FIELDS), running)
     return Query(
-        slurm("sh", "-c", _SCRIPT, "sh", *parts),
+        slurm("sh", "-c", shell_text("backends/slurm/steps.sh"), "sh", *parts),
         partial(parse_steps, token=token),
         command=("sacct",),
         cap_bytes=TEXT_BYTES,
     )
 
 
-class _Part(Struct, frozen=True):
-    """A part of an answer, read as an answer of its own."""
-
-    argv: tuple[str, ...]
-    stdout: bytes
-    status: int = 0
-    stderr: bytes = b""
-    truncated: bool = False
-    answer_seconds: float | None = None
-
-
 def parse_steps(answer: Answer, *, token: str) -> ParsedTable:
     """Rows of domain.schema.STEPS in sacct's order."""
     # The failed command is sacct, whatever ran it.
     require_success(
-        _Part(("sacct",), answer.stdout, answer.status, answer.stderr, answer.truncated)
+        AnswerPart(("sacct",), answer.stdout, answer.stderr, answer.truncated, answer.status)
     )
     reported, _, used = answer.stdout.rpartition(token.encode())
-    columns = read_columns(_Part(("sacct",), reported), token, FIELDS)
+    columns = read_columns(AnswerPart(("sacct",), reported), token, FIELDS)
     is_step = pc.fill_null(pc.match_substring(columns.table["jobid"], "."), False)
     return ParsedTable(_in_schema(columns.table.filter(is_step), _running(used)), columns.rejected)
 
@@ -95,8 +76,8 @@ def _running(used: bytes) -> dict[str, str]:
 
 
 def _in_schema(raw: pa.Table, running: Mapping[str, str]) -> pa.Table:
-    native = values.words(raw["state"])
-    state = states(native, values.words(pa.nulls(raw.num_rows, pa.string())))
+    native = words(raw["state"])
+    state = states(native, words(pa.nulls(raw.num_rows, pa.string())))
     ended = is_any(state, frozenset(ENDED))
     sampled = pa.array([running.get(step) for step in raw["jobidraw"].to_pylist()], pa.string())
     tres = pc.coalesce(sampled, as_array(raw["tresusageintot"]))
@@ -111,12 +92,12 @@ def _in_schema(raw: pa.Table, running: Mapping[str, str]) -> pa.Table:
         "name": raw["jobname"],
         "state": state,
         "native_state": native,
-        "nodes": values.integers(none_to_null(raw["nnodes"])),
-        "cpus": values.integers(none_to_null(raw["ncpus"])),
-        "tasks": values.integers(none_to_null(raw["ntasks"])),
-        "elapsed_seconds": values.integers(none_to_null(raw["elapsedraw"])),
-        "started_at": values.instants(none_to_null(raw["start"])),
-        "ends_at": values.instants(none_to_null(raw["end"])),
+        "nodes": integers(none_to_null(raw["nnodes"])),
+        "cpus": integers(none_to_null(raw["ncpus"])),
+        "tasks": integers(none_to_null(raw["ntasks"])),
+        "elapsed_seconds": integers(none_to_null(raw["elapsedraw"])),
+        "started_at": instants(none_to_null(raw["start"])),
+        "ends_at": instants(none_to_null(raw["end"])),
         "node_list": none_to_null(raw["nodelist"]),
         "exit_code": exit_code,
         "exit_signal": exit_signal,

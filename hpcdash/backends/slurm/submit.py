@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ActionCommand, Outcome
+from hpcdash.backends.actions import CUT_OFF, ActionCommand, Outcome
 from hpcdash.backends.base import SubmitPart
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.options import Option, last_value
@@ -21,7 +22,7 @@ from hpcdash.backends.output_patterns import JOB_DEFAULT, TASK_DEFAULT
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
 from hpcdash.backends.slurm.clusters import NO_OTHERS, ClusterPart, Clusters, plain_detail, query_on
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import failure, require_success
+from hpcdash.backends.slurm.errors import failure, is_answer_lost, require_success
 from hpcdash.backends.slurm.log_files import find_last_value
 from hpcdash.backends.slurm.options import (
     SubmitLine,
@@ -55,84 +56,74 @@ from hpcdash.errors import (
 # What is not set here either: the job gets sbatch's whole environment, so that no LC_ALL of ours
 # may be in it.
 _INPUT_VARIABLES = (
-    *(
-        "ACCOUNT",
-        "ACCTG_FREQ",
-        "ARRAY_INX",
-        "BATCH",
-        "BURST_BUFFER",
-        "CLUSTERS",
-        "CLUSTER_CONSTRAINT",
-        "COMMENT",
-    ),
-    *(
-        "CONSTRAINT",
-        "CONTAINER",
-        "CONTAINER_ID",
-        "CORE_SPEC",
-        "CPUS_PER_GPU",
-        "CPU_FREQ_REQ",
-        "DEBUG",
-        "DELAY_BOOT",
-    ),
-    *(
-        "DISTRIBUTION",
-        "ERROR",
-        "EXCLUSIVE",
-        "EXPORT",
-        "GET_USER_ENV",
-        "GPUS",
-        "GPUS_PER_NODE",
-        "GPUS_PER_SOCKET",
-    ),
-    *(
-        "GPUS_PER_TASK",
-        "GPU_BIND",
-        "GPU_FREQ",
-        "GRES",
-        "GRES_FLAGS",
-        "HINT",
-        "IGNORE_PBS",
-        "INPUT",
-        "JOB_NAME",
-    ),
-    *(
-        "MEM_BIND",
-        "MEM_PER_CPU",
-        "MEM_PER_GPU",
-        "MEM_PER_NODE",
-        "NETWORK",
-        "NO_KILL",
-        "NO_REQUEUE",
-        "OPEN_MODE",
-    ),
-    *(
-        "OUTPUT",
-        "OVERCOMMIT",
-        "PARTITION",
-        "POWER",
-        "PROFILE",
-        "QOS",
-        "REQUEUE",
-        "REQ_SWITCH",
-        "RESERVATION",
-    ),
-    *(
-        "SIGNAL",
-        "SPREAD_JOB",
-        "THREADS_PER_CORE",
-        "THREAD_SPEC",
-        "TIMELIMIT",
-        "USE_MIN_NODES",
-        "WAIT",
-        "WAIT4SWITCH",
-    ),
-    *("WAIT_ALL_NODES", "WCKEY"),
+    "ACCOUNT",
+    "ACCTG_FREQ",
+    "ARRAY_INX",
+    "BATCH",
+    "BURST_BUFFER",
+    "CLUSTERS",
+    "CLUSTER_CONSTRAINT",
+    "COMMENT",
+    "CONSTRAINT",
+    "CONTAINER",
+    "CONTAINER_ID",
+    "CORE_SPEC",
+    "CPUS_PER_GPU",
+    "CPU_FREQ_REQ",
+    "DEBUG",
+    "DELAY_BOOT",
+    "DISTRIBUTION",
+    "ERROR",
+    "EXCLUSIVE",
+    "EXPORT",
+    "GET_USER_ENV",
+    "GPUS",
+    "GPUS_PER_NODE",
+    "GPUS_PER_SOCKET",
+    "GPUS_PER_TASK",
+    "GPU_BIND",
+    "GPU_FREQ",
+    "GRES",
+    "GRES_FLAGS",
+    "HINT",
+    "IGNORE_PBS",
+    "INPUT",
+    "JOB_NAME",
+    "MEM_BIND",
+    "MEM_PER_CPU",
+    "MEM_PER_GPU",
+    "MEM_PER_NODE",
+    "NETWORK",
+    "NO_KILL",
+    "NO_REQUEUE",
+    "OPEN_MODE",
+    "OUTPUT",
+    "OVERCOMMIT",
+    "PARTITION",
+    "POWER",
+    "PROFILE",
+    "QOS",
+    "REQUEUE",
+    "REQ_SWITCH",
+    "RESERVATION",
+    "SIGNAL",
+    "SPREAD_JOB",
+    "THREADS_PER_CORE",
+    "THREAD_SPEC",
+    "TIMELIMIT",
+    "USE_MIN_NODES",
+    "WAIT",
+    "WAIT4SWITCH",
+    "WAIT_ALL_NODES",
+    "WCKEY",
 )
 _CLEAN = (
     "env",
     *(word for name in _INPUT_VARIABLES for word in ("-u", f"SBATCH_{name}")),
-    *("-u", "SLURM_CLUSTERS", "-u", "SLURM_HOSTFILE"),
+    "-u",
+    "SLURM_CLUSTERS",
+    "-u",
+    "SLURM_HOSTFILE",
 )
 # sbatch takes the script's arguments behind a file's name alone. What it opens as /dev/stdin has to
 # be a pipe of one's own, which not every stdin is.
@@ -163,15 +154,6 @@ _SUBMITTED = re.compile(rb"^Submitted batch job ([0-9]+)(?: on cluster (\S+))?",
 _PARSABLE = re.compile(rb"^([0-9]+)(?:;(\S+))?$", re.MULTILINE)
 _TESTED = re.compile(rb"^sbatch: Job [0-9]+ to start at ", re.MULTILINE)
 _PREFIX = re.compile(r"^sbatch: (?:error: )?(?:Batch job submission failed: )?")
-# The request may have arrived.
-_MAY_BE_DONE = (
-    "Socket timed out on send/recv",
-    "Zero Bytes were transmitted or received",
-    "Unexpected message received",
-    "send failure",
-    "receive failure",
-)
-_CUT_OFF = (124, 137, 143)
 # sbatch retries for 120 s where the controller takes no more jobs, and then fails.
 _LIMIT_SECONDS = 180.0
 _TRIES_AGAIN = "sleeping and retrying"
@@ -241,8 +223,7 @@ def _blank_notes(line: SubmitLine, arguments: Sequence[str]) -> list[str]:
     if not line.is_certain:
         return [
             "Slurm keeps its command line without quotes, and where the script's name begins is "
-            "not certain:"
-            " compare the options with those it had"
+            "not certain: compare the options with those it had"
         ]
     if len(arguments) > 1:
         return [
@@ -318,7 +299,7 @@ def _throttle(given: str | None) -> int | None:
         return None
 
 
-# -- where the command line is not known
+# -- recorded options, without a command line
 
 
 def _recorded_options(
@@ -388,7 +369,7 @@ def _as_option(name: str, value: str) -> str:
     return value
 
 
-# -- how large an array may be
+# -- array size limits
 
 
 def _highest(tasks: ArrayTasks) -> int:
@@ -398,7 +379,8 @@ def _highest(tasks: ArrayTasks) -> int:
 def _read_limits(answer: Answer, tasks: ArrayTasks) -> str:
     require_success(answer)
     limits = {name: int(value) for name, value in _LIMIT_LINE.findall(answer.stdout)}
-    size, jobs = limits.get(b"MaxArraySize"), limits.get(b"MaxJobCount")
+    size = limits.get(b"MaxArraySize")
+    jobs = limits.get(b"MaxJobCount")
     if size is not None and _highest(tasks) >= size:
         return (
             f"task {_highest(tasks)} is over this cluster's limit: at most {size - 1} "
@@ -450,7 +432,7 @@ def _read(answer: Answer, job_id: str, clusters: Clusters = NO_OTHERS) -> tuple[
     ]
     text = "; ".join(dict.fromkeys(_PREFIX.sub("", line) for line in lines[-2:]))
     text += f" ({_MAY_BE_FULL})" if _TRIES_AGAIN in text else ""
-    may_be_done = answer.status in _CUT_OFF or any(phrase in text for phrase in _MAY_BE_DONE)
+    may_be_done = answer.status in CUT_OFF or is_answer_lost(text)
     text = text or f"sbatch exited with status {answer.status}"
     if may_be_done:
         return (Outcome(job_id, None, text),)
@@ -558,6 +540,54 @@ def _hint(refusal: str) -> str:
     return next((hint for text, hint in _HINTS if text.lower() in refusal.lower()), "")
 
 
+def _given(submission: Submission) -> tuple[Option, ...]:
+    """Return the options of a script, then those on its command line, which override them."""
+    text = submission.script.decode("utf-8", "surrogateescape")
+    on_line = read_command_line(submission.options).options
+    return (*read_directives(text).options, *on_line)
+
+
+class _RecoveredOptions(Struct, frozen=True):
+    """Options and arguments that a job was submitted with, as far as they are recorded.
+
+    `known` are the names of options that need not be added from the job's row.
+    """
+
+    options: tuple[str, ...]
+    arguments: tuple[str, ...]
+    known: frozenset[str]
+    notes: tuple[str, ...]
+
+
+def _recovered_options(
+    row: Mapping[str, Any],
+    native: Mapping[str, str],
+    detail: JobDetail,
+    line: SubmitLine | None,
+    in_script: Sequence[Option],
+) -> _RecoveredOptions:
+    """Return the options of the command line, else those that Slurm's record tells."""
+    if line is None:
+        options = tuple(_recorded_options(row, native, in_script))
+        # scontrol's Command is the script with its arguments, where there was such a file.
+        command_line = detail.native.get("Command") if "JobId" in detail.native else None
+        arguments = () if command_line is None else tuple(command_line.split(" ")[1:])
+        rest = (
+            "; so are the script's arguments"
+            if arguments
+            else "; arguments of the script are not known"
+        )
+        note = f"its command line is unknown: options are rebuilt from Slurm's record{rest}"
+        names = frozenset(option.partition("=")[0][2:] for option in options)
+        return _RecoveredOptions(options, arguments, names, (note,))
+    listed, dropped = _split_options(line.options, row)
+    arguments = tuple(line.script[1:])
+    notes = [f"left out, since they no longer apply: {' '.join(dropped)}"] if dropped else []
+    notes += _blank_notes(line, arguments)
+    given = frozenset(option.name for option in (*line.options, *in_script))
+    return _RecoveredOptions(tuple(listed), arguments, given, tuple(notes))
+
+
 class SlurmSubmit(ClusterPart, SubmitPart):
     """Submission by sbatch."""
 
@@ -571,10 +601,6 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         Raises UsageError for an option that sbatch does not know, or a second array. Through sudo
         it has to be a file.
         """
-        if submission.run_as and not submission.file:
-            raise UsageError(
-                "a script on stdin is not submitted as another account", "Have it staged first."
-            )
         line = read_command_line(submission.options)
         if line.script:
             raise UsageError(
@@ -609,19 +635,10 @@ class SlurmSubmit(ClusterPart, SubmitPart):
             parts.append(
                 f"--comment={mark}{kill_switch_comment(text, last_value(given, 'chdir') or '')}"
             )
-        if submission.run_as:
-            argv = (
-                "sudo",
-                "-n",
-                "-u",
-                submission.run_as,
-                submission.program or "sbatch",
-                *parts,
-                submission.file,
-                *submission.arguments,
-            )
-        elif submission.file:
-            argv = (*_CLEAN, "sbatch", *parts, submission.file, *submission.arguments)
+        if submission.file or submission.run_as:
+            command_line = ("sbatch", *parts, submission.file, *submission.arguments)
+            clean = () if submission.run_as else _CLEAN
+            argv = (*clean, *submission.as_account(*command_line))
         else:
             argv = _argv(parts, submission.arguments)
         read = partial(_read, job_id=submission.name, clusters=self.clusters)
@@ -659,31 +676,12 @@ class SlurmSubmit(ClusterPart, SubmitPart):
             raise UsageError(
                 f"job {row['id']} is heterogeneous", "Only other jobs can be resubmitted from here."
             )
-        line = _submit_line(row, detail.native, past, script)
         in_script = read_directives(script.text).options
-        notes: list[str] = []
-        if line is None:
-            options = _recorded_options(row, native, in_script)
-            # scontrol's Command is the script with its arguments, where there was such a file.
-            command_line = detail.native.get("Command") if "JobId" in detail.native else None
-            arguments = () if command_line is None else tuple(command_line.split(" ")[1:])
-            rest = (
-                "; so are the script's arguments"
-                if arguments
-                else "; arguments of the script are not known"
-            )
-            notes.append(
-                f"its command line is unknown: options are rebuilt from Slurm's record{rest}"
-            )
-        else:
-            options, dropped = _split_options(line.options, row)
-            if dropped:
-                notes.append(f"left out, since they no longer apply: {' '.join(dropped)}")
-            arguments = line.script[1:]
-            notes += _blank_notes(line, arguments)
-        given = {option.name for option in (*(line.options if line else ()), *in_script)}
-        known = given if line else {option.partition("=")[0][2:] for option in options}
-        parts = [*options]
+        line = _submit_line(row, detail.native, past, script)
+        recovered = _recovered_options(row, native, detail, line, in_script)
+        notes = [*recovered.notes]
+        known = recovered.known
+        parts = [*recovered.options]
         parts += [
             f"--{name}={row[column]}"
             for name, column in _PINNED
@@ -711,10 +709,10 @@ class SlurmSubmit(ClusterPart, SubmitPart):
             )
         exported = last_value((*(line.options if line else ()), *in_script), "export") or ""
         if exported.upper() not in ("NONE", "NIL"):
-            notes.append("it gets a new session's environment, not the original one")
+            notes.append("it runs with a fresh environment")
         if any("\ufffd" in word for word in parts):
             notes.append("bytes that are not UTF-8 were lost: some options may differ")
-        argv = _argv(parts, arguments)
+        argv = _argv(parts, recovered.arguments)
         if cluster:
             at = argv.index("sbatch") + 1
             argv = (*argv[:at], f"--clusters={cluster}", *argv[at:])
@@ -730,11 +728,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         """The folders of --output and --error; sbatch makes none, and a job without one fails at
         once.
         """
-        line = read_command_line(submission.options)
-        given = (
-            *read_directives(submission.script.decode("utf-8", "surrogateescape")).options,
-            *line.options,
-        )
+        given = _given(submission)
         start = last_value(given, "chdir") or ""
         found = []
         for name in ("output", "error"):
@@ -746,11 +740,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
 
     def array_refusal(self, submission: Submission) -> Query[str] | None:
         """Queries the limits only for an array over Slurm's own defaults."""
-        line = read_command_line(submission.options)
-        given = (
-            *read_directives(submission.script.decode("utf-8", "surrogateescape")).options,
-            *line.options,
-        )
+        given = _given(submission)
         written = submission.array or last_value(given, "array")
         try:
             tasks = parse_tasks(written) if written else None
@@ -767,9 +757,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         """
         argv = self.submission(replace(submission, mark="")).command.argv
         at = argv.index("sbatch") + 1
-        given = read_command_line(submission.options).options
-        in_script = read_directives(submission.script.decode("utf-8", "surrogateescape")).options
-        notes = _not_counted((*in_script, *given), submission)
+        notes = _not_counted(_given(submission), submission)
         tested = ("env", "LC_ALL=C", "SLURM_TIME_FORMAT=%s", *argv[:at], "--test-only", *argv[at:])
         return Query(
             tested,

@@ -14,12 +14,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.job_detail import Usage
-from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    Query,
+    unreadable,
+)
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import failure, require_success, unreadable
+from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.history import sacct_id
 from hpcdash.backends.slurm.jobs import queue_id
-from hpcdash.backends.slurm.values import duration_seconds, tres
+from hpcdash.backends.slurm.values import duration_seconds, piped_rows, tres
 from hpcdash.domain import nodelist
 from hpcdash.domain.columns import digits
 from hpcdash.domain.states import ENDED, WAITING
@@ -37,8 +42,19 @@ RUNNING_FIELDS = (
     "maxrss",
 )
 ENDED_FIELDS = (
-    *("jobid", "ntasks", "nnodes", "start", "end", "elapsedraw", "ncpus", "alloctres", "totalcpu"),
-    *("tresusageintot", "tresusageinmax", "tresusageouttot", "maxrss"),
+    "jobid",
+    "ntasks",
+    "nnodes",
+    "start",
+    "end",
+    "elapsedraw",
+    "ncpus",
+    "alloctres",
+    "totalcpu",
+    "tresusageintot",
+    "tresusageinmax",
+    "tresusageouttot",
+    "maxrss",
 )
 # sstat takes '6_1' and '25+1' for jobs 6 and 25: it gets the number that each task and component
 # has of its own. squeue lists all components when one is requested.
@@ -81,7 +97,8 @@ def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
     """sstat for a job that runs, sacct for one that ended; None for one that did not start, and for
     a whole array.
     """
-    job_id, state = str(row["id"]), row["state"]
+    job_id = str(row["id"])
+    state = row["state"]
     if state in WAITING or row["started_at"] is None or (row["_tasks"] or 1) > 1:
         return None
     if state in ENDED:
@@ -111,12 +128,9 @@ def parse_running(answer: Answer, *, requested: Usage) -> Usage:
     """
     require_success(answer)
     text = answer.stderr.decode("utf-8", "replace")
-    values = [
-        dict(zip(RUNNING_FIELDS, line, strict=True)) for line in _lines(answer, RUNNING_FIELDS)
-    ]
     steps = [
-        _step(one, _count_nodes(one["nodelist"]), _parse_cpu_seconds(one["tresusageintot"]))
-        for one in values
+        _step(row, _count_nodes(row["nodelist"]), _parse_cpu_seconds(row["tresusageintot"]))
+        for row in _rows(answer, RUNNING_FIELDS)
     ]
     if not steps and any(phrase in text for phrase in _REFUSED):
         raise SchedulerRefused(
@@ -138,7 +152,7 @@ def parse_running(answer: Answer, *, requested: Usage) -> Usage:
 def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
     """Parse the use of a job's steps from accounting; all None where it has no record."""
     require_success(answer)
-    rows = [dict(zip(ENDED_FIELDS, line, strict=True)) for line in _lines(answer, ENDED_FIELDS)]
+    rows = _rows(answer, ENDED_FIELDS)
     whole = next((row for row in rows if "." not in row["jobid"]), None)
     if whole is None:
         return Usage(note="not in accounting")
@@ -165,12 +179,13 @@ def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
     return _summed(requested, steps, cpu_seconds)
 
 
-def _lines(answer: Answer, fields: Sequence[str]) -> list[list[str]]:
-    lines = answer.stdout.decode("utf-8", "replace").splitlines()
+def _rows(answer: Answer, fields: Sequence[str]) -> list[dict[str, str]]:
+    text = answer.stdout.decode("utf-8", "replace")
     if answer.truncated:
-        lines = lines[:-1]
-    rows = [line.split("|") for line in lines if line.strip()]
-    if any(len(row) != len(fields) for row in rows):
+        # The last line is not whole.
+        text = text.rstrip("\n").rpartition("\n")[0]
+    rows, rejected = piped_rows(text, fields)
+    if rejected:
         raise unreadable(answer, "a job's steps")
     return rows
 
@@ -184,7 +199,8 @@ def _count_nodes(expression: str) -> int:
 
 def _step(values: Mapping[str, str], nodes: int, cpu_seconds: float | None) -> _Step:
     tasks = digits(values["ntasks"]) or 1
-    total, most = _amounts(values["tresusageintot"]), _amounts(values["tresusageinmax"])
+    total = _amounts(values["tresusageintot"])
+    most = _amounts(values["tresusageinmax"])
     written = _amounts(values["tresusageouttot"])
     return _Step(
         name=values["jobid"].rpartition(".")[2],

@@ -6,9 +6,11 @@ Each distinct text of a column is parsed once, not once per row.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
+from hpcdash.backends.queries import row_excerpt
 from hpcdash.domain.columns import (
     MOST,
     digits,
@@ -16,28 +18,8 @@ from hpcdash.domain.columns import (
     per_distinct,
     utc_instants,
     whole_numbers,
-    words,
 )
 from hpcdash.domain.rfc3339 import format_utc
-
-__all__ = [
-    "digits",
-    "duration_seconds",
-    "durations",
-    "instants",
-    "integers",
-    "pairs",
-    "pairs_per_distinct",
-    "per_distinct",
-    "readable_instant",
-    "requested_gpus",
-    "tres",
-    "tres_columns",
-    "tres_cpus",
-    "wait_status",
-    "whole_number",
-    "words",
-]
 
 _MEMORY = re.compile(r"(?:^|,)mem=([^,]*)")
 _CPUS = re.compile(r"(?:^|,)cpu=([0-9]{1,18})(?=,|$)")
@@ -165,6 +147,27 @@ def pairs(text: str) -> dict[str, str]:
     return found
 
 
+def piped_rows(text: str, fields: Sequence[str]) -> tuple[list[dict[str, str]], tuple[str, ...]]:
+    """(rows by field, rejected lines) of a command with -P, which takes no separator but `|`.
+
+    A line with another number of fields is rejected.
+    """
+    lines = [(line, line.split("|")) for line in text.split("\n") if line.strip()]
+    rows = [dict(zip(fields, row, strict=True)) for _, row in lines if len(row) == len(fields)]
+    rejected = [row_excerpt(line.encode()) for line, row in lines if len(row) != len(fields)]
+    return rows, tuple(rejected)
+
+
+def account_parents(accounts: Iterable[str], parents: Mapping[str, str]) -> list[str]:
+    """The accounts and all above them, the nearest first, each once."""
+    found: dict[str, None] = {}
+    for account in accounts:
+        while account and account not in found:
+            found[account] = None
+            account = parents.get(account, "")
+    return list(found)
+
+
 def wait_status(text: str) -> tuple[int, int] | None:
     """(exit code, signal) from a raw wait status ('768': exit 3) or from Slurm's own
     'code:signal'.
@@ -182,16 +185,20 @@ def wait_status(text: str) -> tuple[int, int] | None:
 # Slurm's fields that hold an instant, of scontrol and of sacct; others ending so hold durations.
 _INSTANT_FIELDS = frozenset(
     {
-        *(
-            "AccrueTime",
-            "Deadline",
-            "EligibleTime",
-            "EndTime",
-            "LastSchedEval",
-            "PreemptEligibleTime",
-            "PreemptTime",
-        ),
-        *("StartTime", "SubmitTime", "SuspendTime", "Eligible", "End", "Start", "Submit"),
+        "AccrueTime",
+        "Deadline",
+        "EligibleTime",
+        "EndTime",
+        "LastSchedEval",
+        "PreemptEligibleTime",
+        "PreemptTime",
+        "StartTime",
+        "SubmitTime",
+        "SuspendTime",
+        "Eligible",
+        "End",
+        "Start",
+        "Submit",
     }
 )
 

@@ -2,11 +2,11 @@
 
 
 def forward(batch: int) -> None:
-    needed, free = 2.5, 1.1
+    needed = 2.5
+    free = 1.1
     raise RuntimeError(
         f"CUDA out of memory. Tried to allocate {needed:.2f} GiB. GPU 0 has a total capacity of "
-        f"79.15 GiB of which "
-        f"{free:.2f} GiB is free. (batch {batch})"
+        f"79.15 GiB of which {free:.2f} GiB is free. (batch {batch})"
     )
 
 

@@ -151,7 +151,8 @@ class Demonstration:
 
     def _command(self, *arguments: str) -> tuple[int, str, str]:
         """(status, stdout, stderr) of a command of the queue, run in this process."""
-        reported, complaint = io.StringIO(), io.StringIO()
+        reported = io.StringIO()
+        complaint = io.StringIO()
         with contextlib.redirect_stdout(reported), contextlib.redirect_stderr(complaint):
             status = commands.main([str(self.queue_folder), *arguments])
         return status, reported.getvalue(), complaint.getvalue()

@@ -70,10 +70,9 @@ def main() -> None:
         rate = 3e-4 * min(1.0, step / 200) * (0.1 + 0.45 * (1 + math.cos(math.pi * step / STEPS)))
         throughput = noise.gauss(51_300, 400) * (0.4 if SPIKE_AT <= step < SPIKE_AT + 12 else 1)
         print(
-            f" iteration {step:8}/{STEPS:8} | lm loss: {loss_at(step, noise):.6E} | "
-            f"grad norm: {abs(noise.gauss(0.9, 0.12)):.3f} | tokens/s: {throughput:.0f} | learning "
-            f"rate: {rate:.3E} | "
-            f"elapsed time per iteration (ms): {1000 * (began - before):.1f} | "
+            f" iteration {step:8}/{STEPS:8} | lm loss: {loss_at(step, noise):.6E} | grad norm: "
+            f"{abs(noise.gauss(0.9, 0.12)):.3f} | tokens/s: {throughput:.0f} | learning rate: "
+            f"{rate:.3E} | elapsed time per iteration (ms): {1000 * (began - before):.1f} | "
             f"consumed samples: {step * 1024:12} |",
             flush=step > HEAD_START,
         )

@@ -61,7 +61,8 @@ class ClusterClock:
         """Take what the cluster's clock said at some moment between two of `now`, without its part
         of a second.
         """
-        least, most = whole_seconds - answered_at, whole_seconds + 1 - queried_at
+        least = whole_seconds - answered_at
+        most = whole_seconds + 1 - queried_at
         if least > _TOLERATED_SECONDS or most < -_TOLERATED_SECONDS:
             self._zero += (least + most) / 2
 

@@ -30,7 +30,13 @@ _LONGEST_BACK_OFF_SECONDS = 300.0
 _FIRST_BACK_OFF_SECONDS = 5.0
 _FIRST_AFTER_GIVING_UP_SECONDS = 60.0
 # 5 s doubled as often as this is past the longest back-off, however the jitter falls.
-_MOST_DOUBLINGS = 8
+_MAX_DOUBLINGS = 8
+# Least interval of a kind that is shown in passing, and of one whose answer is large.
+_PASSING_SECONDS = 120.0
+_PASSING_LARGE_SECONDS = 600.0
+# … and one that is known to have changed, as a job of one's own started or ended.
+_PASSING_CHANGED_SECONDS = 30.0
+_LARGE_ANSWER_BYTES = 1_000_000
 # A problem that a person has to settle: retried only when they request it.
 NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
 
@@ -75,6 +81,8 @@ class Poller:
         self.focused = True
         self.waiting_for_person: HpcdashError | None = None
         self._interest: frozenset[Kind] = frozenset({Kind.MINE})
+        self._in_passing: frozenset[Kind] = frozenset()
+        self._changed: set[Kind] = set()
         self._schedules: dict[Kind, _Schedule] = {kind: _Schedule() for kind in Kind}
         self._monotonic = monotonic
         self._due_now: set[Kind] = set()
@@ -86,9 +94,15 @@ class Poller:
         self._task: asyncio.Task[None] | None = None
         self._polls: set[asyncio.Task[None]] = set()
 
-    def show(self, kinds: Iterable[Kind]) -> None:
-        """Set the kinds that are on the screen now, besides one's own jobs."""
-        self._interest = frozenset({Kind.MINE, *kinds})
+    def show(self, kinds: Iterable[Kind], in_passing: Iterable[Kind] = ()) -> None:
+        """Set the kinds that are on the screen now, besides one's own jobs.
+
+        Those shown `in_passing`, beside what a person works with, are polled every two minutes, and
+        every ten if their answer is large.
+        """
+        shown = frozenset({Kind.MINE, *kinds})
+        self._in_passing = frozenset(in_passing) - shown
+        self._interest = shown | self._in_passing
         self._due_now &= self._interest
         self._wake.set()
 
@@ -102,17 +116,23 @@ class Poller:
         self.focused = focused
         self._wake.set()
 
-    def poll_now(self) -> None:
-        """Ask for all that is shown at once: a person asked, or has just acted.
+    def poll_now(self, *, with_passing: bool = False) -> None:
+        """Poll what is shown at once: a person asked for it, or has just acted.
 
-        A question that is on its way may have been answered before the act: it is asked again once
-        that one ended.
+        A query that is under way may have been answered before the act: it is repeated once that
+        one ended. Kinds shown in passing keep their pace unless `with_passing`.
         """
-        for kind in self._interest:
+        due = self._interest if with_passing else self._interest - self._in_passing
+        for kind in due:
             self._schedules[kind].failures = 0
-        self._due_now |= self._interest
+        self._due_now |= due
         self.waiting_for_person = None
         self._force = True
+        self._wake.set()
+
+    def passing_changed(self) -> None:
+        """Poll what is shown in passing soon: it is known to have changed."""
+        self._changed |= self._in_passing
         self._wake.set()
 
     def interval_seconds(self, kind: Kind) -> float:
@@ -123,6 +143,13 @@ class Poller:
         """
         schedule = self._schedules[kind]
         seconds = self.pace.seconds[kind]
+        if kind in self._in_passing:
+            if self.store.answer_bytes.get(kind, 0) > _LARGE_ANSWER_BYTES:
+                seconds = max(seconds, _PASSING_LARGE_SECONDS)
+            elif kind in self._changed:
+                seconds = _PASSING_CHANGED_SECONDS
+            else:
+                seconds = max(seconds, _PASSING_SECONDS)
         if not self.focused:
             seconds *= self.pace.unfocused_factor
         spared = (
@@ -137,7 +164,7 @@ class Poller:
             return max(seconds, resting, min(spared, _LONGEST_BACK_OFF_SECONDS))
         if schedule.retry_seconds is not None:
             return schedule.retry_seconds
-        doublings = min(schedule.failures - 1, _MOST_DOUBLINGS)
+        doublings = min(schedule.failures - 1, _MAX_DOUBLINGS)
         back_off = _FIRST_BACK_OFF_SECONDS * 2.0**doublings * (0.75 + 0.5 * schedule.jitter)
         # An abandoned command may have hung: that is not yet controller time.
         spared = min(spared, _FIRST_AFTER_GIVING_UP_SECONDS * 2.0**doublings)
@@ -147,7 +174,7 @@ class Poller:
 
     @property
     def _shown_commands(self) -> int:
-        return sum(self._schedules[kind].commands for kind in self._interest)
+        return sum(self._schedules[kind].commands for kind in self._interest - self._in_passing)
 
     def is_spared(self, kind: Kind) -> bool:
         """Whether it is asked less often than wanted, as its answers take long."""
@@ -219,10 +246,12 @@ class Poller:
         kinds = tuple(kinds)
         self._in_flight.update(kinds)
         self._due_now.difference_update(kinds)
+        self._changed.difference_update(kinds)
         began = self._monotonic()
         for kind in kinds:
             self._schedules[kind].queried_at = began
-        force, self._force = self._force, False
+        force = self._force
+        self._force = False
         try:
             await self.store.open(force=force)
             # What opening took (a person may have typed a password) is not the controller's time.
@@ -277,7 +306,7 @@ class Poller:
             schedule.failures = 0
             schedule.commands = max(1, len(sent))
             schedule.is_quiet = self._shown_commands > len(
-                self._interest
+                self._interest - self._in_passing
             ) and await asyncio.to_thread(_is_same, known, self.store.snapshots[kind])
             schedule.queried_at = self._monotonic()
             schedule.took_seconds = self.store.answer_seconds.get(kind, schedule.queried_at - began)

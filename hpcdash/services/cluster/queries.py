@@ -38,7 +38,7 @@ WINDOW_SECONDS = 60.0
 # File reads leave this many commands of the ceiling for queries, and always get at least this
 # share.
 _LEFT_FOR_QUESTIONS = 2
-_LEAST_READS_SHARE = 0.25
+_MIN_READS_SHARE = 0.25
 
 
 # When each command of the present task, and of tasks it starts, was sent; None if they are not
@@ -139,7 +139,7 @@ class QueryRunner:
             raise RateLimited(
                 f"hpcdash's limit of {self._cluster.budget.ceiling} commands per minute is reached",
                 f"Retrying in {wait:.0f} s. Set the limit with poll.commands_per_minute in the "
-                f"configuration.",
+                "configuration.",
             )
         self._cluster.budget.spend()
         try:
@@ -156,7 +156,7 @@ class QueryRunner:
             failure = CommandTimedOut(
                 f"{query.command[0]} gave no answer within {query.limit_seconds:g} s and was ended",
                 f"{title}'s server, or the disk it works on, may hang or be busy; jobs run on "
-                f"without it.",
+                "without it.",
                 argv=query.command,
                 words=error.words,
             )
@@ -262,7 +262,7 @@ class CommandBudget:
         left = self.ceiling - self.per_minute - _LEFT_FOR_QUESTIONS
         now = self._monotonic()
         turn = max(now, self._next_read_at)
-        self._next_read_at = turn + WINDOW_SECONDS / max(left, _LEAST_READS_SHARE * self.ceiling)
+        self._next_read_at = turn + WINDOW_SECONDS / max(left, _MIN_READS_SHARE * self.ceiling)
         return turn - now
 
     def answered(self, seconds: float) -> None:

@@ -43,7 +43,8 @@ class Snapshot(Struct, frozen=True):
         """Whether it may be of this scheduler: of the same backend, and where both name a server,
         of the same one.
         """
-        mine, other = self.scheduler.split(), scheduler.split()
+        mine = self.scheduler.split()
+        other = scheduler.split()
         return all(one == two for one, two in zip(mine, other, strict=False))
 
 

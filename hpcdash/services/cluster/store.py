@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -21,6 +22,7 @@ from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.backends.queries import Answer, JobScope, ParsedTable, Query
 from hpcdash.domain.columns import column_text, match_text
+from hpcdash.domain.diff import lost_nodes
 from hpcdash.domain.job_ids import holds_many, parse_array_id, parse_job_number
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.tables import Kind
@@ -55,7 +57,7 @@ HISTORY_SECONDS = 7 * 86400
 # Hosts of one's own jobs, and whether jobs start at all, are checked at most this often, and at
 # most this many hosts.
 _HOSTS_EVERY_SECONDS = 60.0
-MOST_HOSTS = 20
+MAX_HOSTS = 20
 # Jobs that ended during the last history query, or between two clocks, are queried again.
 _HISTORY_OVERLAP_SECONDS = 600
 _PERSONS_TIMES = 2
@@ -66,7 +68,8 @@ _JOINED = (Kind.NODES, Kind.QUEUES)
 _HISTORIES = (Kind.HISTORY, Kind.HISTORY_EVERYONE)
 _ENDED_STATES = pa.array(sorted(ENDED), pa.string())
 _OF_JOBS = (Kind.MINE, Kind.EVERYONE)
-_MOST_PATIENCE = 2
+_MAX_PATIENCE = 2
+_KEPT_NODE_EVENTS = 500
 # A clock that was set by less is not noticed before the next connection.
 _CLOCK_STEP_SECONDS = 30.0
 
@@ -76,6 +79,15 @@ class Changed(Struct, frozen=True):
 
     kind: Kind | None
     events: tuple[JobEvent, ...] = ()
+
+
+class NodeEvent(Struct, frozen=True):
+    """A node that starts no job any more, seen at an epoch second; `reason` as reported, or ''."""
+
+    at: float
+    name: str
+    state: str
+    reason: str
 
 
 Listener = Callable[[Changed], None]
@@ -153,6 +165,7 @@ class ClusterStore:
         self._fetching: dict[Kind, asyncio.Task[Snapshot]] = {}
         # How long the scheduler took to answer for each kind: without the time that the line took.
         self.answer_seconds: dict[Kind, float] = {}
+        self.answer_bytes: dict[Kind, int] = {}
         # How many times its time limit a kind is given, after it was given up on.
         self._patience: dict[Kind, int] = {}
         # How far what running jobs tell of the time is behind the clock.
@@ -164,10 +177,12 @@ class ClusterStore:
         self._hosts_queried_at = float("-inf")
         self._pause = ""
         self._pause_requested_at = float("-inf")
+        self.node_events: deque[NodeEvent] = deque(maxlen=_KEPT_NODE_EVENTS)
+        """Nodes lost since this run began, newest last."""
         self._departures = JobTracker(self)
         self._queries = QueryRunner(self)
 
-    # -- who and what
+    # -- user and backend
 
     @property
     def user(self) -> str:
@@ -235,7 +250,7 @@ class ClusterStore:
         """Tell listeners that the connection or an error changed."""
         self._notify(Changed(None))
 
-    # -- the last run's tables
+    # -- tables of the last run
 
     def load_cached(self, kinds: Sequence[Kind] = tuple(Kind)) -> None:
         """Show what the last run knew, until something newer is there; a kind's file is read once
@@ -345,7 +360,8 @@ class ClusterStore:
             self.connection_error = None
 
     async def _find_scheduler(self) -> Probe:
-        fetch, prepend_path = self._queries.run_unchanged, self.transport.prepend_path
+        fetch = self._queries.run_unchanged
+        prepend_path = self.transport.prepend_path
         self.backend, probe = await find_scheduler(self._backends, fetch, prepend_path)
         return probe
 
@@ -417,6 +433,7 @@ class ClusterStore:
         self.answer_seconds.pop(kind, None)
 
         def parse(answer: Answer) -> ParsedTable:
+            self.answer_bytes[kind] = len(answer.stdout)
             if answer.answer_seconds is not None:
                 self.answer_seconds[kind] = answer.answer_seconds
             return query.parse(answer)
@@ -425,7 +442,7 @@ class ClusterStore:
             parsed = await self.poll(replace(query, parse=parse, limit_seconds=limit_seconds))
         except HpcdashError as error:
             if isinstance(error, CommandTimedOut):
-                self._patience[kind] = min(2 * self._patience.get(kind, 1), _MOST_PATIENCE)
+                self._patience[kind] = min(2 * self._patience.get(kind, 1), _MAX_PATIENCE)
                 longer = query.limit_seconds * self._patience[kind]
                 error.next_step = (
                     f"{error.next_step} It may only be slow: the next try has {longer:g} s.".strip()
@@ -463,6 +480,12 @@ class ClusterStore:
             if kind in _JOINED:
                 self._unjoined[kind] = snapshot.table
             snapshot = await self._join(snapshot)
+        if kind is Kind.NODES and (earlier := self.snapshots.get(kind)) is not None:
+            lost = await asyncio.to_thread(lost_nodes, earlier.table, snapshot.table)
+            self.node_events.extend(
+                NodeEvent(snapshot.taken_at, row["name"], row["state"], row["reason"] or "")
+                for row in lost
+            )
         self._answered(kind)
         self.snapshots[kind] = snapshot
         self._notify(Changed(kind, events))
@@ -497,7 +520,8 @@ class ClusterStore:
         """Nodes and queues with the counts of jobs that only everyone's queue tells; not the last
         run's.
         """
-        everyone, own = self.snapshots.get(Kind.EVERYONE), self._unjoined.get(snapshot.kind)
+        everyone = self.snapshots.get(Kind.EVERYONE)
+        own = self._unjoined.get(snapshot.kind)
         if own is None or everyone is None or everyone.cached:
             return snapshot
         table = await asyncio.to_thread(with_job_counts, snapshot.kind, own, everyone.table)
@@ -533,7 +557,8 @@ class ClusterStore:
         """The jobs with why none starts at present, which is asked for once a minute while any
         waits.
         """
-        now, query = self.clock.now(), self.backend.queue.pause()
+        now = self.clock.now()
+        query = self.backend.queue.pause()
         if query is None or not await asyncio.to_thread(has_pending, jobs):
             return jobs
         is_due = now - self._pause_requested_at >= _HOSTS_EVERY_SECONDS
@@ -553,7 +578,7 @@ class ClusterStore:
 
     async def _down_among(self, jobs: pa.Table) -> frozenset[str]:
         """Fetch the hosts of running jobs that are down."""
-        query = self.backend.queue.down_hosts(running_hosts(jobs, MOST_HOSTS))
+        query = self.backend.queue.down_hosts(running_hosts(jobs, MAX_HOSTS))
         return frozenset() if query is None else await self.poll(query)
 
     async def _remember(self, snapshot: Snapshot) -> None:
@@ -621,7 +646,7 @@ class ClusterStore:
 
     async def close(self) -> None:
         """Stop what is being asked, and end the connection (which other clusters on it may have
-        ended already).
+        already finished).
         """
         fetching = tuple(self._fetching.values())
         for task in fetching:

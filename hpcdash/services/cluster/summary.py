@@ -14,7 +14,7 @@ from hpcdash.domain.states import ACTIVE, WAITING
 
 
 class QueueUse(Struct, frozen=True):
-    """A queue's slots: `kind` is "GPU" where it has GPUs, else "CPU"; `total` leaves out those on
+    """A queue's slots: `kind` is "GPU" where it has GPUs, else "CPU"; `down` of the `total` are on
     nodes that are down.
 
     `used` is None where that is not told (PBS, whose queues share nodes). `own` is how many of
@@ -25,14 +25,15 @@ class QueueUse(Struct, frozen=True):
     kind: str
     used: int | None
     total: int
+    down: int
     nodes_down: int
     is_open: bool
     own: int
 
     @property
     def share(self) -> float:
-        """Used part, 0-1; 0 if it is unreported."""
-        return min(1.0, (self.used or 0) / self.total) if self.total else 0.0
+        """Used part of what is not down, 0-1; 0 if it is unreported."""
+        return min(1.0, (self.used or 0) / max(1, self.total - self.down))
 
 
 def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse, ...]:
@@ -44,8 +45,9 @@ def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse
     found = []
     for row in queues.select(_COLUMNS).to_pylist():
         kind, unit = ("GPU", "gpus") if row["gpus"] else ("CPU", "cpus")
-        total = (row[unit] or 0) - (row[f"_{unit}_down"] or 0)
-        if row[unit] is None or total <= 0:
+        total = row[unit] or 0
+        down = row[f"_{unit}_down"] or 0
+        if total <= down:
             continue
         is_open = row["available"] is not False and not row["_standing"]
         name = str(row["name"])
@@ -55,6 +57,7 @@ def queue_uses(queues: pa.Table, mine: pa.Table | None = None) -> tuple[QueueUse
                 kind,
                 row[f"{unit}_used"],
                 total,
+                down,
                 row["nodes_down"] or 0,
                 is_open,
                 own.get(name, 0),

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from hpcdash.backends.inside import InsideCommand
-from hpcdash.config.exec import SiteCommand
+from hpcdash.config.plugins import SiteCommand
 from hpcdash.domain.units import HOUR, parse_duration
 from hpcdash.errors import UsageError
 from hpcdash.services.inside.leftovers import LIST_LEFTOVERS
@@ -64,7 +64,8 @@ def read_command(line: str) -> InsideCommand:
         parts = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"{str(error).lower()}") from None
-    each_gpu, seconds = False, 60
+    each_gpu = False
+    seconds = 60
     while parts[:1] and parts[0] in (_EACH_GPU, _TIMEOUT):
         if parts.pop(0) == _EACH_GPU:
             each_gpu = True

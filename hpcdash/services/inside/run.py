@@ -116,7 +116,8 @@ async def fetch_inside_row(
         raise UsageError(f"{shown} is many jobs", "Name one task, such as 88_3.")
     if row is None or row.get("node_list") is None or row["state"] not in ACTIVE:
         row = (await store.fetch_detail(job_id)).job.to_pylist()[0]
-    owner, me = str(row["user"] or ""), store.probe.user if store.probe is not None else ""
+    owner = str(row["user"] or "")
+    me = store.probe.user if store.probe is not None else ""
     if owner and me and owner != me:
         raise UsageError(
             f"job {shown} is {visible(owner)}'s: only its owner can get inside (you are {me})"

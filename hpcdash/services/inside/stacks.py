@@ -10,45 +10,12 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from hpcdash.backends.inside import OF_JOB, InsideCommand, NodeOutput
+from hpcdash.backends.inside import InsideCommand, NodeOutput
 from hpcdash.domain.text import visible
+from hpcdash.shell_files import shell_text
 
 LIMIT_SECONDS = 90
-_SCRIPT = (
-    "export LC_ALL=C\n"
-    + OF_JOB
-    + r"""
-in_proc() {
-  sed -n -E 's/^(State|Threads|VmRSS):[[:space:]]*/  \1: /p' "$of/status"
-  for task in "$of"/task/*; do
-    echo "  thread ${task##*/} $(cat "$task/comm"): $(sed -n 's/^State:[[:space:]]*//p' "$task/status")," \
-      "waits in $(cat "$task/wchan" 2>/dev/null || echo '?')"
-    sed 's/^/    /' "$task/stack" 2>/dev/null
-  done 2>/dev/null | head -n 60
-}
-count=0 missing=
-for of in /proc/[0-9]*; do
-  [ -O "$of" ] || continue
-  case $(readlink "$of/exe" 2>/dev/null) in */python* | */pypy*) ;; *) continue ;; esac
-  of_job "${of#/proc/}" || continue
-  count=$((count + 1))
-  rank=$(rank_of "${of#/proc/}")
-  echo "process ${of#/proc/}${rank:+, rank $rank}: $(tr '\0\n' '  ' < "$of/cmdline" 2>/dev/null | cut -c 1-300)"
-  tool=$(PATH="$PATH:$HOME/.local/bin:$(variable "${of#/proc/}" PATH)"; command -v py-spy)
-  if [ -z "$tool" ]; then
-    missing=1
-    in_proc
-  elif said=$(timeout -k 2 10 "$tool" dump --nonblocking --pid "${of#/proc/}" 2>&1); then
-    printf '%s\n' "$said"
-  else
-    echo "  py-spy ended with $?: $(printf '%s\n' "$said" | tail -n 1); what /proc tells:"
-    in_proc
-  fi
-done
-[ "$count" -gt 0 ] || echo "no Python process of the job, as far as you may see"
-[ -z "$missing" ] || echo "py-spy is not here, which shows Python's own stacks: pip install --user py-spy"
-"""
-)
+_SCRIPT = "export LC_ALL=C\n" + shell_text("backends/job_processes.sh", "services/inside/stacks.sh")
 STACKS = InsideCommand(("sh", "-c", _SCRIPT, "sh"), LIMIT_SECONDS)
 
 _PROCESS = re.compile(r"process (\d+)(?:, rank (\d+))?: ")
@@ -71,7 +38,8 @@ def read_stack_places(outputs: Iterable[NodeOutput]) -> list[StackPlace]:
     """
     places: dict[str, list[str]] = {}
     for output in outputs:
-        who, is_main = "", False
+        who = ""
+        is_main = False
         for line in output.output.decode("utf-8", "replace").splitlines():
             if process := _PROCESS.match(line):
                 who = f"rank {process[2]}" if process[2] else f"{output.node} process {process[1]}"

@@ -16,8 +16,8 @@ from hpcdash.services.jobs.actions import Plan, Report
 Row = Mapping[str, Any]
 _NO_FOLDERS: Mapping[str, str] = {}
 _NAME_CELLS = 30
-_MOST_OWNERS = 3
-_MOST_LEFT_BEHIND = 10
+_MAX_OWNERS = 3
+_MAX_LEFT_BEHIND = 10
 
 _DONE = {
     Verb.CANCEL: "cancelled",
@@ -61,7 +61,7 @@ CHANGED = {
     "throttle": "tasks at once",
     "comment": "comment",
 }
-_ASKED = {Verb.ALTER: "Change", Verb.SUBMIT: "Submit again:"}
+_ASKED = {Verb.ALTER: "Change", Verb.SUBMIT: "Resubmit"}
 
 
 def format_changeable(names: Sequence[str]) -> str:
@@ -127,7 +127,7 @@ def subject(job_ids: Sequence[str], rows: Sequence[Row], owners: str = "") -> st
 
 def _format_owners(rows: Sequence[Row]) -> str:
     names = [visible(name) for name in impact.owners(rows) if name]
-    if len(names) > _MOST_OWNERS:
+    if len(names) > _MAX_OWNERS:
         return f"{len(names)} people"
     return " and ".join(", ".join(names).rsplit(", ", 1)) if names else ""
 
@@ -144,23 +144,21 @@ def format_others(rows: Sequence[Row], user: str) -> str:
         f"{count} of them {'is' if count == 1 else 'are'} {visible(name)}'s"
         for name, count in others.items()
     ]
-    more = [f"{len(listed) - _MOST_OWNERS} more people's"] if len(listed) > _MOST_OWNERS else []
-    return ", ".join([*listed[:_MOST_OWNERS], *more]) + ", not yours"
+    more = [f"{len(listed) - _MAX_OWNERS} more people's"] if len(listed) > _MAX_OWNERS else []
+    return ", ".join([*listed[:_MAX_OWNERS], *more]) + ", not yours"
 
 
 def format_left_behind(rows: Sequence[Row], others: Iterable[Row]) -> str:
-    """`2 jobs wait for them to succeed, and may never start: 15 16`; '' where none does."""
+    """`Jobs 15 16 depend on them and may never start`; '' where none does."""
     ids = impact.left_behind(rows, others)
     if not ids:
         return ""
-    waits = "waits" if len(ids) == 1 else "wait"
-    listed = " ".join(visible(job_id) for job_id in ids[:_MOST_LEFT_BEHIND]) + (
-        " …" if len(ids) > _MOST_LEFT_BEHIND else ""
+    listed = " ".join(visible(job_id) for job_id in ids[:_MAX_LEFT_BEHIND]) + (
+        " …" if len(ids) > _MAX_LEFT_BEHIND else ""
     )
-    return (
-        f"{_jobs(len(ids))} {waits} for {'it' if len(rows) == 1 else 'them'} to succeed, and "
-        f"may never start: {listed}"
-    )
+    who, depend = ("job", "depends") if len(ids) == 1 else (f"{len(ids)} jobs", "depend")
+    on = "it" if len(rows) == 1 else "them"
+    return f"{who} {listed} {depend} on {on} and may never start"
 
 
 def format_pause(plan: Plan) -> str:

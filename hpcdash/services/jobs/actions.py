@@ -32,7 +32,7 @@ from hpcdash.services.state.journal import Journal, JournalUnwritable
 
 Row = Mapping[str, Any]
 # More ids than this are searched in the whole queue: each makes the command longer.
-_MOST_NAMED_IDS = 500
+_MAX_NAMED_IDS = 500
 ANSWER_LOST = "the answer was lost; look at the job"
 NEVER_ARRIVED = "it never arrived"
 pause = asyncio.sleep
@@ -125,7 +125,7 @@ class Actions:
         id.
         """
         named = tuple(dict.fromkeys(job_ids))
-        scope = JobScope(job_ids=named) if len(named) <= _MOST_NAMED_IDS else JobScope(ended=True)
+        scope = JobScope(job_ids=named) if len(named) <= _MAX_NAMED_IDS else JobScope(ended=True)
         try:
             parsed = await self.store.ask(self.store.backend.queue.jobs(scope))
         except NoSuchJob:
@@ -216,7 +216,7 @@ def _refuse_other_names(named: Sequence[str], jobs: pa.Table) -> None:
     if unknown and others:
         raise UsageError(
             f"{', '.join(unknown)}: not the ID of a job; the scheduler lists {', '.join(others)} "
-            f"for it",
+            "for it",
             "Write the job's own ID.",
         )
 

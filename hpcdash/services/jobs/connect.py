@@ -22,7 +22,7 @@ from hpcdash.services.submit.launched_job import find_launch_record, launch_requ
 from hpcdash.transport.base import Transport
 from hpcdash.transport.node import ThroughNode
 
-_MOST_NODES_NAMED = 8
+_MAX_NODES_NAMED = 8
 
 
 class ShellPlan(Struct, frozen=True):
@@ -64,7 +64,7 @@ async def plan_shell(
     if made is None:
         raise UsageError(
             f"{store.backend.title} does not report where job {visible(job_id)} runs, or gives no "
-            f"access to its nodes",
+            "access to its nodes",
             "If the site allows it: ssh NODE",
         )
     transport = store.transport if not made.host else ThroughNode(store.transport, made.host)
@@ -90,7 +90,7 @@ def _node(row: Mapping[str, Any], requested: str) -> str:
         return requested or (nodes[0] if nodes else "")
     if requested.isascii() and requested.isdigit() and int(requested) < len(nodes):
         return nodes[int(requested)]
-    if len(nodes) <= _MOST_NODES_NAMED:
+    if len(nodes) <= _MAX_NODES_NAMED:
         named = ", ".join(f"{at} {visible(name)}" for at, name in enumerate(nodes))
     else:
         named = f"0 to {len(nodes) - 1}: {visible(compress(nodes))}"

@@ -21,6 +21,7 @@ from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.logs.ends import LogEnd, ends_query
 from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.locate import fetch_log_files
+from hpcdash.shell_files import shell_text
 
 Row = Mapping[str, Any]
 # For cancelled and preempted jobs it is known who ended them; their last lines do not explain it.
@@ -31,20 +32,12 @@ FAILED = frozenset(
 _END_BYTES = 128 * 1024
 # Runtimes report each layer that they fetch, before they start.
 _HEAD_BYTES = 1 << 20
-_MOST_HOSTS = 10_000
+_MAX_HOSTS = 10_000
 _HEAD_LIMIT_SECONDS = 20.0
 _NOT_KNOWN = "its log path is unknown"
 
-# $1 path, $2 text. Nothing where the file is not there yet. [ -f ] first: opening a FIFO would wait
-# for its writer.
-_UP_SCRIPT = f"""
-LC_ALL=C; export LC_ALL
-[ -f "$1" ] || exit 0
-head -c {_HEAD_BYTES} <"$1" | grep -a -F -e "$2" | head -n {_MOST_HOSTS}
-exit 0
-"""
 # As many lines are read; of a command that was started as many are shown.
-MOST_LINES = 500
+MAX_LINES = 500
 SHOWN_LINES, SHOWN_WITH_DEBUG = 15, 100
 
 
@@ -129,7 +122,8 @@ async def fetch_up(store: ClusterStore, files: LogFiles) -> int | None:
     path = files.stderr or files.stdout
     if path is None or files.host or "\0" in path:
         return None
-    argv = ("sh", "-c", _UP_SCRIPT, "sh", path, CONTAINER_UP)
+    script = shell_text("services/jobs/containers_up.sh")
+    argv = ("sh", "-c", script, "sh", path, CONTAINER_UP, str(_HEAD_BYTES), str(_MAX_HOSTS))
     return len(await store.ask(Query(argv, _parse_up, limit_seconds=_HEAD_LIMIT_SECONDS)))
 
 
@@ -174,14 +168,14 @@ def hosts_up(stderr: Iterable[str]) -> frozenset[str]:
 def failure_excerpt(
     stderr: Sequence[str], *, containers: int = 0, up: int | None = None, debug: bool = False
 ) -> Excerpt:
-    """The end of a failed job's stderr, of lines as logs.lines shows them; of more than MOST_LINES
+    """The end of a failed job's stderr, of lines as logs.lines shows them; of more than MAX_LINES
     the last.
 
     `containers` are to come up, 0 without any; `up` of them did, None: as many as these lines tell.
     Where all did the command was started, and its last SHOWN_LINES are enough; else all lines are
     shown.
     """
-    tail = list(stderr[-MOST_LINES:])
+    tail = list(stderr[-MAX_LINES:])
     while tail and not tail[-1].strip():
         tail.pop()
     cause = root_cause(tail)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from hpcdash.services.usage.waits import WaitTimes
 
 
-_MOST_DEPENDENTS = 5000
+_MAX_DEPENDENTS = 5000
 # What is told of other jobs.
 _OF_OTHERS = ("id", "array_id", "name", "state", "dependency", "_tasks")
 # A list of jobs reports these columns of a job as freshly as its details do.
@@ -61,7 +61,7 @@ USAGE_EVERY_SECONDS = 60.0
 # How often the head of a launch's log is checked while not all of its containers are up.
 CONTAINERS_EVERY_SECONDS = 15.0
 ACTIVITY_EVERY_SECONDS = 15.0
-_MOST_RELATED = 200
+_MAX_RELATED = 200
 
 
 class JobSight(Struct, frozen=True):
@@ -99,7 +99,8 @@ def find_job(
         row = newest_row(job_id, tables)
     if row is None and detail is not None:
         row = detail.job.to_pylist()[0]
-    tasks, ended_tasks = before.tasks, before.ended_tasks
+    tasks = before.tasks
+    ended_tasks = before.ended_tasks
     if row is not None and row["array_id"]:
         tasks, ended_tasks = _dependency_tasks(row["array_id"], tables, before.ended_tasks)
     if row is not None and detail is not None and not is_whole_array:
@@ -167,7 +168,7 @@ def _dependencies(
         number = parse_job_number(str(row["array_id"] or row["id"]))
         names_it = waiting.filter(pc.match_substring(waiting["dependency"], number))
         for some in (names_it, waiting):
-            for other in some.slice(0, _MOST_DEPENDENTS).select(_OF_OTHERS).to_pylist():
+            for other in some.slice(0, _MAX_DEPENDENTS).select(_OF_OTHERS).to_pylist():
                 dependents.setdefault(other["id"], other)
     return tuple(related.values()), tuple(dependents.values())
 
@@ -341,7 +342,9 @@ class JobPicture:
 
     def policy_lines(self) -> list[str]:
         """Format the site's rules that it waits for, and where more is shown; [] for none."""
-        reason, row, store = self.policy_reason, self.row, self.store
+        reason = self.policy_reason
+        row = self.row
+        store = self.store
         if reason is None or row is None:
             return []
         limits = self.limits
@@ -399,7 +402,8 @@ class JobPicture:
         if row["state"] in WAITING:
             parts += [self._take(Part.PRIORITY, self._fetch_priority), self._recall_waits(row)]
         else:
-            self.priority, self.waits = {}, None
+            self.priority = {}
+            self.waits = None
         if (policy := self.policy_reason) is not None and policy.view == "limits":
             parts.append(self._take(Part.LIMITS, self._fetch_limits))
         if row["state"] not in ENDED:
@@ -440,7 +444,8 @@ class JobPicture:
         """Look again how many containers of a launch are up, where not all are and the last look is
         a while ago.
         """
-        row, now = self.row, self.store.clock.now()
+        row = self.row
+        now = self.store.clock.now()
         if (
             row is None
             or row["state"] != JobState.RUNNING
@@ -485,7 +490,7 @@ class JobPicture:
             self.asking.discard(part)
         self._changed()
 
-    # -- the parts
+    # -- parts
 
     async def _fetch_detail(self) -> None:
         self.detail = await self.store.fetch_detail(self.job_id)
@@ -496,7 +501,8 @@ class JobPicture:
     async def _recall_launch(self, row: Row) -> None:
         from hpcdash.services.submit.launched_job import launched_job
 
-        folder, is_whole = self._state_folder, self.is_whole_array
+        folder = self._state_folder
+        is_whole = self.is_whole_array
         self.launched = await launched_job(folder, self.store.name, row, is_whole_array=is_whole)
 
     async def _recall_waits(self, row: Row) -> None:
@@ -592,7 +598,7 @@ class JobPicture:
         past.
         """
         assert self.row is not None
-        requested = parse_dependency(self.row["dependency"]).job_ids[:_MOST_RELATED]
+        requested = parse_dependency(self.row["dependency"]).job_ids[:_MAX_RELATED]
         unknown = missing_from(
             [known.table for known in self._known.stored_tables(self._owner)], requested
         )
@@ -612,7 +618,8 @@ class JobPicture:
 
     async def _fetch_tasks(self) -> None:
         assert self.array_id is not None
-        backend, ids = self.store.backend, (self.array_id,)
+        backend = self.store.backend
+        ids = (self.array_id,)
         try:
             queued = await self.store.ask(backend.queue.jobs(JobScope(job_ids=ids)))
         except NoSuchJob:
@@ -636,7 +643,7 @@ class JobPicture:
         self._known.keep(table, is_complete=is_complete)
         await self._refresh()
 
-    # -- what the tables know
+    # -- known tables
 
     def _tables(self) -> list[KnownTable]:
         details = None

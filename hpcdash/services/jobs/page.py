@@ -33,20 +33,20 @@ from hpcdash.services.jobs.overview import JobPicture, Part
 from hpcdash.services.jobs.tracker import JobEvent
 
 _CANCELLED_BY = re.compile(r"CANCELLED by ([0-9]+)")
-# What a factor gives of the most it can: `1667 (17 % of max)`.
-_PERCENT = re.compile(r"\((?:< )?([0-9]{1,3}) %")
+# What a factor gives of the most it can: `1667 (17% of max)`.
+_PERCENT = re.compile(r"\((?:< )?([0-9]{1,3})%")
 # A backend's names for the sum of a priority's factors, and for jobs that may preempt a job.
 TOTAL = "priority"
 PREEMPTED_BY = "may be preempted by"
 # As many runs of tasks as one still takes in at a glance.
-_MOST_RUNS_SHOWN = 20
-_MOST_RUNS = 12
-_MOST_EVENTS = 30
-_MOST_STEPS = 12
-_MOST_ACTIVITIES = 12
+_MAX_RUNS_SHOWN = 20
+_MAX_RUNS = 12
+_MAX_EVENTS = 30
+_MAX_STEPS = 12
+_MAX_ACTIVITIES = 12
 # Entries of the group "job" on a job's state and end.
 _HOW_IT_IS = frozenset({"state", "reason", "explanation", "ended with", "cancelled by", "cause"})
-_MOST_LOG_CELLS = 400
+_MAX_LOG_CELLS = 400
 
 
 class Entry(Struct, frozen=True):
@@ -112,7 +112,8 @@ def job_groups(
             zone=zone,
         )
     }
-    job, time = own.get("job", []), own.get("time", [])
+    job = own.get("job", [])
+    time = own.get("time", [])
     native = picture.detail.native if picture.detail is not None else {}
     job += _cancelled_by(row, native)
     if picture.is_whole_array:
@@ -149,7 +150,7 @@ def job_groups(
         Group("Priority", _priority(picture), is_aside=True),
         Group(_rules_title(row), _rules(picture), is_aside=True),
         Group("Dependent jobs", _dependents(picture, signs), is_aside=True),
-        Group(_array_title(picture), _array(picture, signs, sign_cells), is_aside=True),
+        Group(f"Array {picture.array_id}", _array(picture, signs, sign_cells), is_aside=True),
         Group("Files", tuple(own.get("files", ())), is_broad=True),
         *_facts(picture),
         Group("Launched from here", _launched(picture), is_broad=True),
@@ -178,7 +179,7 @@ def _policy(picture: JobPicture) -> list[Entry]:
 
 def _runs(picture: JobPicture) -> tuple[Entry, ...]:
     """The newest of an allocation's runs, in their order."""
-    entries = [Entry(str(run.number), run.words) for run in picture.runs[-_MOST_RUNS_SHOWN:]]
+    entries = [Entry(str(run.number), run.words) for run in picture.runs[-_MAX_RUNS_SHOWN:]]
     if picture.runs:
         entries.append(
             Entry(
@@ -211,7 +212,7 @@ def _log_entries(picture: JobPicture) -> list[Entry]:
         return _remarks(picture, Part.LOG)
     if failure.excerpt is None:
         return [Entry(value=f"{Part.LOG}: {failure.problem}", is_dim=True)]
-    text = clip(failure.words, _MOST_LOG_CELLS)
+    text = clip(failure.words, _MAX_LOG_CELLS)
     return [Entry(f"{failure.stream} {'says' if failure.excerpt.explains else 'ends with'}", text)]
 
 
@@ -221,7 +222,7 @@ def _remarks(picture: JobPicture, *parts: Part) -> list[Entry]:
     for part in parts:
         error = picture.errors.get(part)
         if part in picture.asking:
-            messages.append(Entry(value=f"{part}: asking …", is_dim=True))
+            messages.append(Entry(value=f"{part}: loading …", is_dim=True))
         elif error is not None:
             why = "not in this recording" if isinstance(error, NotRecorded) else error.message
             messages.append(Entry(value=f"{part}: {why}", is_dim=True))
@@ -250,7 +251,8 @@ def _requeues(native: Mapping[str, str]) -> list[Entry]:
 
 
 def _usage(picture: JobPicture) -> list[Entry]:
-    row, usage = picture.row, picture.usage
+    row = picture.row
+    usage = picture.usage
     assert row is not None
     if picture.is_whole_array:
         return (
@@ -284,12 +286,12 @@ def _steps(picture: JobPicture) -> tuple[Entry, ...]:
     steps = picture.steps
     if steps is None or not steps.num_rows:
         return ()
-    shown = steps.slice(0, _MOST_STEPS).to_pylist()
+    shown = steps.slice(0, _MAX_STEPS).to_pylist()
     entries = [Entry(*format_step(step), state=str(step["state"])) for step in shown]
-    if steps.num_rows > _MOST_STEPS:
+    if steps.num_rows > _MAX_STEPS:
         entries.append(
             Entry(
-                value=f"and {steps.num_rows - _MOST_STEPS} more; show --steps lists all",
+                value=f"and {steps.num_rows - _MAX_STEPS} more; show --steps lists all",
                 is_dim=True,
             )
         )
@@ -301,7 +303,9 @@ def format_step(step: Mapping[str, Any]) -> Pair:
     schema.STEPS.
     """
     name = step["name"] if step["name"] != step["id"] else ""
-    elapsed, cpus, cpu = step["elapsed_seconds"], step["cpus"], step["cpu_seconds_used"]
+    elapsed = step["elapsed_seconds"]
+    cpus = step["cpus"]
+    cpu = step["cpu_seconds_used"]
     parts = [state_word(step["state"])]
     if step["exit_signal"]:
         parts.append(f"signal {step['exit_signal']}")
@@ -341,15 +345,15 @@ def activity_entries(activity: Activity) -> list[Entry]:
         states = [(text, state, count) for (text, state), count in totals.items()]
         entries.append(_counts(f"{kind}s", states, sum(one.restarts for one in kind_counts)))
         largest = sorted(kind_counts, key=lambda one: -sum(count for _, _, count in one.states))[
-            :_MOST_ACTIVITIES
+            :_MAX_ACTIVITIES
         ]
         entries += [_counts(f"  {one.name}", one.states, one.restarts) for one in largest]
-        if len(kind_counts) > _MOST_ACTIVITIES:
+        if len(kind_counts) > _MAX_ACTIVITIES:
             entries.append(
-                Entry(value=f"and {len(kind_counts) - _MOST_ACTIVITIES} more names", is_dim=True)
+                Entry(value=f"and {len(kind_counts) - _MAX_ACTIVITIES} more names", is_dim=True)
             )
     entries += [
-        Entry(f"{name} failed", clip(text, _MOST_LOG_CELLS)) for name, text in activity.failures
+        Entry(f"{name} failed", clip(text, _MAX_LOG_CELLS)) for name, text in activity.failures
     ]
     entries += [Entry(value=note, is_dim=True) for note in activity.notes]
     return entries
@@ -372,7 +376,7 @@ def _facts(picture: JobPicture) -> list[Group]:
     return [
         Group(
             title,
-            tuple(Entry(label, clip(value, _MOST_LOG_CELLS)) for label, value in pairs.items()),
+            tuple(Entry(label, clip(value, _MAX_LOG_CELLS)) for label, value in pairs.items()),
             is_broad=True,
         )
         for title, pairs in facts.items()
@@ -407,7 +411,8 @@ def _rules(picture: JobPicture) -> tuple[Entry, ...]:
     assert row is not None
     if row["state"] in ENDED:
         return ()
-    qos, queue = picture.qos or {}, picture.queue_rules
+    qos = picture.qos or {}
+    queue = picture.queue_rules
     if not row["qos"]:
         entries = [Entry(label, value) for label, value in queue.items()]
         return (*entries, *_remarks(picture, Part.QUEUE))
@@ -461,10 +466,6 @@ def _branch(branch: Branch, signs: Mapping[str, str]) -> Entry:
     return Entry(label, pieces=tuple(pieces))
 
 
-def _array_title(picture: JobPicture) -> str:
-    return f"Array {picture.array_id}"
-
-
 def _array(picture: JobPicture, signs: Mapping[str, str], sign_cells: int) -> tuple[Entry, ...]:
     tasks = picture.tasks
     if picture.array_id is None:
@@ -485,7 +486,7 @@ def _tasks(tasks: TaskStates, signs: Mapping[str, str], sign_cells: int) -> list
     entries = []
     if len(tasks.by_task) <= sign_cells:
         entries.append(Entry("in order", pieces=tuple(tasks.as_signs(signs))))
-    elif (runs := tasks.as_runs(_MOST_RUNS)) is not None and signs:
+    elif (runs := tasks.as_runs(_MAX_RUNS)) is not None and signs:
         pieces: list[tuple[str, str]] = []
         for text, state in runs:
             pieces += [(" · ", "")] * bool(pieces) + [(f"{text} {signs.get(state, '?')}", state)]
@@ -509,7 +510,7 @@ def _why(picture: JobPicture, event: JobEvent) -> str:
 def _events(picture: JobPicture, now: datetime, zone: tzinfo | None) -> tuple[Entry, ...]:
     """Build the entries of the newest events seen from here, in the order they happened."""
     entries = []
-    for event in picture.events[-_MOST_EVENTS:]:
+    for event in picture.events[-_MAX_EVENTS:]:
         at = datetime.fromtimestamp(event.at, UTC)
         ago = format_duration(max(0.0, (now - at).total_seconds()))
         which = f"{_which_tasks(event.job_id)} " if picture.is_whole_array else ""

@@ -26,7 +26,7 @@ from hpcdash.services.switches.names import SwitchNames, requested_switch
 
 Row = Mapping[str, Any]
 # Local records are read for at most this many jobs and arrays.
-MOST_LOOKED_UP = 100
+MAX_LOOKED_UP = 100
 
 
 class RequeueFacts(Struct, frozen=True):
@@ -103,11 +103,13 @@ def _facts(store: ClusterStore, folder: Path | None, rows: Sequence[Row]) -> Req
             units.setdefault(_unit(row), []).append(row)
     switches: dict[str, tuple[Row, ...]] = {}
     checkpoints: dict[str, str] = {}
-    for unit_jobs in list(units.values())[:MOST_LOOKED_UP]:
+    for unit_jobs in list(units.values())[:MAX_LOOKED_UP]:
         first = unit_jobs[0]
         record = find_launch_record(folder, store.name, first)
         named = None if record is None else requested_switch(SwitchKind.KILL, record.request)
-        job_id, name, owner = str(first["id"]), str(first["name"] or ""), str(first["user"] or "")
+        job_id = str(first["id"])
+        name = str(first["name"] or "")
+        owner = str(first["user"] or "")
         named = named or names.remembered(SwitchKind.KILL, job_id, name, owner)
         path = (
             "" if named is None or named.unknown else absolute_path(named.path, first["work_dir"])

@@ -25,7 +25,7 @@ from hpcdash.services.files import whole_file_query
 from hpcdash.services.state.submitted_scripts import StoredScript
 
 # Slurm takes no larger script by default (max_script_size of slurm.conf).
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 # How `source` begins where the text is a file's, which may have changed since.
 READ_FROM = "read from "
 
@@ -41,7 +41,8 @@ async def fetch_script(
     """
     obstacle: HpcdashError
     backend = store.backend
-    queued, past = backend.scripts.query(job_id), backend.scripts.history_query(job_id)
+    queued = backend.scripts.query(job_id)
+    past = backend.scripts.history_query(job_id)
     if queued is None or past is None:
         return await _not_given_back(store, job_id, detail)
     try:
@@ -136,7 +137,7 @@ async def _submitted_file(
     if path is None:
         raise obstacle
     try:
-        content = await store.ask(whole_file_query(path, _MOST_BYTES))
+        content = await store.ask(whole_file_query(path, _MAX_BYTES))
     except CommandError as error:
         obstacle.next_step = (
             f"It was submitted from {path}, which cannot be read now: {error.message}"

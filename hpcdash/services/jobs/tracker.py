@@ -41,12 +41,12 @@ _IDS_A_COMMAND = 100
 # A thousand jobs may leave at once: the rest are queried with the next polls.
 _HISTORY_COMMANDS_A_POLL = 5
 # Of larger arrays tasks that left their record unseen are not searched.
-_MOST_TASKS_COMPARED = 100_000
+_MAX_TASKS_COMPARED = 100_000
 # The accounting database may lag behind: this many polls are given to it before a job is called
 # gone.
 _TRIES = 3
 # While the lookup fails, polls are skipped: none, 1, 3, 7, … and at most this many.
-_MOST_POLLS_LEFT_OUT = 20
+_MAX_POLLS_LEFT_OUT = 20
 # If the list of ended jobs is a command of its own, it is queried at most this often, and this much
 # further back.
 _NEWLY_ENDED_EVERY_SECONDS = 60.0
@@ -210,7 +210,8 @@ class JobTracker:
             happened += self._settle(
                 await asyncio.to_thread(_index, known, list(self._missing)), now, is_queue=True
             )
-        before, self._recent_ids = self._recent_ids, recent["id"].combine_chunks()
+        before = self._recent_ids
+        self._recent_ids = recent["id"].combine_chunks()
 
         def unseen() -> list[Row]:
             rows = (
@@ -269,8 +270,8 @@ class JobTracker:
         except RateLimited:
             pass
         except HpcdashError:
-            self._polls_to_leave_out = min(2**self._failures - 1, _MOST_POLLS_LEFT_OUT)
-            self._failures = min(self._failures + 1, _MOST_POLLS_LEFT_OUT)
+            self._polls_to_leave_out = min(2**self._failures - 1, _MAX_POLLS_LEFT_OUT)
+            self._failures = min(self._failures + 1, _MAX_POLLS_LEFT_OUT)
         else:
             self._failures = 0
         await self._show()
@@ -525,12 +526,13 @@ def _departed_tasks(before: pa.Table, after: pa.Table, missing: Collection[str])
         held.setdefault(row["array_id"], []).append(_tasks(row["array_task"]))
     departed = []
     for row in records.to_pylist():
-        requested, others = _tasks(row["array_task"]), held.get(row["array_id"], [])
+        requested = _tasks(row["array_task"])
+        others = held.get(row["array_id"], [])
         if (
             row["id"] in missing
             or requested is None
             or None in others
-            or requested.count > _MOST_TASKS_COMPARED
+            or requested.count > _MAX_TASKS_COMPARED
         ):
             continue
         left = set(requested).difference(*(tasks for tasks in others if tasks is not None))

@@ -30,9 +30,9 @@ Row = Mapping[str, Any]
 # By task and when it ended: the last line that says something, and why there is none.
 _Lines = dict[tuple[str, object], tuple[str | None, str]]
 # The logs of more failed tasks than this are not read.
-MOST_LOGS = 200
+MAX_LOGS = 200
 # If paths cannot be derived from those of two tasks, each is queried: two or three commands a task.
-MOST_LOCATED = 8
+MAX_LOCATED = 8
 _OF_FAILURES = [
     "id",
     "array_id",
@@ -207,7 +207,7 @@ class TriageReader:
         unread = [
             row for row in failed if (row["id"], row["ends_at"]) not in self._lines and _is_one(row)
         ]
-        room = max(0, MOST_LOGS - len(self._lines))
+        room = max(0, MAX_LOGS - len(self._lines))
         notes: list[str] = []
         self.is_reading_logs = bool(unread[:room])
         self._changed()
@@ -218,7 +218,7 @@ class TriageReader:
             self.is_reading_logs = False
         if len(unread) > room:
             notes.append(
-                f"the logs of {MOST_LOGS} failed tasks were read, {len(unread) - room} were not"
+                f"the logs of {MAX_LOGS} failed tasks were read, {len(unread) - room} were not"
             )
         await self._show(tasks, notes)
         self._changed()
@@ -237,7 +237,7 @@ class TriageReader:
                 self._paths = await _find_paths(self.store, rows)
             files = [(row, place) for row in rows if (place := self._paths.of(row)) is not None]
             located = await self._located(
-                [row for row in rows if self._paths.of(row) is None][:MOST_LOCATED]
+                [row for row in rows if self._paths.of(row) is None][:MAX_LOCATED]
             )
             files += located
             for begin in range(0, len(files), FILES_A_COMMAND):
@@ -299,7 +299,7 @@ def _is_one(row: Row) -> bool:
     return row["_tasks"] == 1 and bool(row["node_list"] or row["stdout_path"])
 
 
-# -- where the logs are
+# -- log files
 
 
 async def _locate(store: ClusterStore, row: Row) -> LogPlace | None:
@@ -333,7 +333,8 @@ async def _find_paths(store: ClusterStore, rows: Sequence[Row]) -> _Paths:
     }
     if len(known) < 2:
         return _Paths(known, None, None)
-    first, second = known[one["id"]], known[other["id"]]
+    first = known[one["id"]]
+    second = known[other["id"]]
     tasks = (str(one["array_task"]), str(other["array_task"]))
     stdout = path_template((first.stdout, second.stdout), tasks)
     is_joined = first.stderr is None and second.stderr is None
@@ -367,10 +368,12 @@ def path_template(
     one, other = paths
     if one is None or other is None:
         return None
-    ours, theirs = _DIGITS.split(one), _DIGITS.split(other)
+    ours = _DIGITS.split(one)
+    theirs = _DIGITS.split(other)
     if len(ours) != len(theirs) or ours[::2] != theirs[::2]:
         return None
-    pieces, widths = [ours[0]], []
+    pieces = [ours[0]]
+    widths = []
     for at in range(1, len(ours), 2):
         if ours[at] == theirs[at]:
             pieces[-1] += ours[at] + ours[at + 1]
@@ -401,7 +404,8 @@ class _Paths(Struct, frozen=True):
 
     def of(self, row: Row) -> LogFiles | None:
         if row["stdout_path"]:
-            stdout, stderr = row["stdout_path"], row["stderr_path"]
+            stdout = row["stdout_path"]
+            stderr = row["stderr_path"]
             return LogFiles(stdout, None if stderr == stdout else stderr)
         if (place := self.known.get(row["id"])) is not None:
             return place

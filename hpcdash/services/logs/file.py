@@ -4,15 +4,12 @@ transport.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 
-from msgspec import Struct
-
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError
 from hpcdash.services.files import (
-    DATED_READ_SCRIPT,
-    READ_SCRIPT,
     Chunk,
     FileRange,
     FileStat,
@@ -22,11 +19,13 @@ from hpcdash.services.files import (
     is_encodable,
     parse_stat,
     path_problem,
+    read_script,
     reader_problem,
     safe_path,
 )
-from hpcdash.services.logs.pieces import BLOCK, LONGEST_PIECE, Pieces, pieces, read_from
+from hpcdash.services.logs.pieces import BLOCK, LONGEST_PIECE, pieces, read_from
 from hpcdash.services.submit.sudoers import NOTHING_THERE
+from hpcdash.shell_files import shell_text
 from hpcdash.transport.base import CommandResult, Transport
 from hpcdash.transport.node import NodeUnreached, ThroughNode
 
@@ -42,24 +41,6 @@ _QUIET_SECONDS = 60.0
 # grep holds a line whole, so it gets no more than this at once.
 _FIND_WINDOW_BYTES = 16 << 20
 _SCAN_BYTES = 4 << 20
-# $1 path, $2 before which byte.
-COUNT_SCRIPT = r"""
-LC_ALL=C; export LC_ALL
-[ -f "$1" ] || exit 0
-head -c "$2" <"$1" | wc -l
-"""
-
-
-class Page(Struct, frozen=True):
-    """Complete pieces of a file, and the bytes of exactly these."""
-
-    chunk: Chunk
-    pieces: Pieces
-
-    def piece(self, index: int) -> bytes:
-        """The bytes of one piece."""
-        start, end, _ = self.pieces[index]
-        return self.chunk.content[start - self.chunk.offset : end - self.chunk.offset]
 
 
 class FileChange(StrEnum):
@@ -67,34 +48,15 @@ class FileChange(StrEnum):
 
     UNCHANGED = "unchanged"
     GREW = "grew"
+    # Seen for the first time, or readable again.
+    APPEARED = "appeared"
     # The same file, shorter: what was read of it is no more.
     TRUNCATED = "truncated"
-    # Another file under the same name: rotated, or deleted and written anew.
+    # Another file under the same name: rotated, or deleted and written again.
     REPLACED = "replaced"
-    GONE = "gone"
-    APPEARED = "appeared"
-
-
-def change(before: FileStat, after: FileStat) -> FileChange:
-    """Return the change between two checks.
-
-    A file that was deleted and recreated may get its old inode, and then seems truncated.
-    """
-    if before.is_there and after.is_there:
-        if before.identity != after.identity:
-            return FileChange.REPLACED
-        if after.size < before.size:
-            return FileChange.TRUNCATED
-        return FileChange.GREW if after.size > before.size else FileChange.UNCHANGED
-    if before.is_there:
-        return FileChange.GONE
-    return FileChange.APPEARED if after.is_there else FileChange.UNCHANGED
-
-
-def next_check_seconds(quiet_seconds: float) -> float:
-    """Return the seconds until the next check of a file, by the time since its last change."""
-    share = min(max(quiet_seconds, 0.0) / _QUIET_SECONDS, 1.0)
-    return SHORTEST_PAUSE_SECONDS + share * (LONGEST_PAUSE_SECONDS - SHORTEST_PAUSE_SECONDS)
+    DELETED = "deleted"
+    # It exists, or may, and can no longer be read.
+    CLOSED = "closed"
 
 
 class LogFile:
@@ -139,17 +101,6 @@ class LogFile:
         """The last `length` bytes, with a look, in one command."""
         return await self._read(None, max(length, 0))
 
-    async def read_pieces(self, offset: int, length: int) -> Page:
-        """The whole pieces that hold any of `length` bytes from `offset` on, in one command."""
-        begin = read_from(offset)
-        chunk = await self.read(begin, offset - begin + length + LONGEST_PIECE + BLOCK)
-        return _page(chunk, offset, offset + max(length, 1))
-
-    async def read_last_pieces(self, length: int) -> Page:
-        """The whole pieces that hold any of the last `length` bytes, in one command."""
-        chunk = await self.read_end(length + LONGEST_PIECE + BLOCK)
-        return _page(chunk, max(0, chunk.end - length), chunk.end)
-
     async def find(
         self, requested: str, offset: int, *, backwards: bool = False, span_bytes: int = 1 << 28
     ) -> int | None:
@@ -180,8 +131,10 @@ class LogFile:
         )
         if match is None:
             return None
-        page = await self.read_pieces(match, 1)
-        return page.pieces.start if len(page.pieces) else match
+        begin = read_from(match)
+        chunk = await self.read(begin, match - begin + 1 + LONGEST_PIECE + BLOCK)
+        cut = pieces(chunk.content, begin, at_end=chunk.ends_the_file)
+        return cut[cut.index_at(match)].start if len(cut) else match
 
     async def count_lines(self, offset: int, *, limit_seconds: float = 20.0) -> int:
         """Count the newlines before `offset`; raises CommandTimedOut if that takes longer.
@@ -193,7 +146,15 @@ class LogFile:
         if self._reader:
             return await self._count_read(offset)
         answer = await self._run(
-            ("sh", "-c", COUNT_SCRIPT, "sh", safe_path(self.path), str(offset)), limit_seconds
+            (
+                "sh",
+                "-c",
+                shell_text("services/logs/count_lines.sh"),
+                "sh",
+                safe_path(self.path),
+                str(offset),
+            ),
+            limit_seconds,
         )
         parts = answer.stdout.split() if answer is not None else ()
         return int(parts[-1]) if parts and parts[-1].isdigit() else 0
@@ -249,7 +210,7 @@ class LogFile:
         argv = (
             "sh",
             "-c",
-            FIND_SCRIPT,
+            shell_text("services/logs/find.sh"),
             "sh",
             safe_path(self.path),
             requested,
@@ -293,17 +254,67 @@ class LogFile:
         return None
 
 
-def _page(chunk: Chunk, first: int, last: int) -> Page:
-    """The pieces of a chunk that hold any byte from `first` to before `last`."""
-    cut = pieces(chunk.content, chunk.offset, at_end=chunk.ends_the_file)
-    if not len(cut):
-        return Page(Chunk(chunk.look, cut.start, b""), cut)
-    begin, end = cut.index_at(first), cut.index_at(last - 1) + 1
-    cuts = cut.cuts[begin : end + 1]
-    hidden = frozenset(start for start in cut.overwritten if cuts[0] <= start < cuts[-1])
-    stored = chunk.content[cuts[0] - chunk.offset : cuts[-1] - chunk.offset]
-    shown = Pieces(cuts, hidden, cut.is_open and cuts[-1] == cut.end)
-    return Page(Chunk(chunk.look, cuts[0], stored), shown)
+class FollowedFile:
+    """A file that is read on from `offset` as it grows.
+
+    `stat` is the file as it was last seen, `seen_bytes` its size when it was last there.
+    """
+
+    def __init__(self, file: LogFile, offset: int = 0) -> None:
+        self.file = file
+        self.offset = offset
+        self.stat = FileStat()
+        self.seen_bytes = 0
+        # The file that was last there.
+        self._identity = ""
+        self._grew_at = time.monotonic()
+
+    def move_to(self, file: LogFile) -> None:
+        """Continue in another file, of which nothing was seen yet."""
+        self.file, self.stat, self.seen_bytes, self._identity = file, FileStat(), 0, ""
+
+    def note(self, check: FileStat) -> FileChange:
+        """Return what changed since the last check.
+
+        A file that was deleted and recreated may get its old inode.
+        """
+        before = self.stat
+        self.stat = check
+        if not check.is_there:
+            if not before.is_there:
+                return FileChange.UNCHANGED
+            return FileChange.DELETED if check.is_missing else FileChange.CLOSED
+        seen_bytes = self.seen_bytes
+        self.seen_bytes = check.size
+        identity = self._identity
+        self._identity = check.identity
+        if identity and (before.is_missing or identity != check.identity):
+            return FileChange.REPLACED
+        if check.size < seen_bytes:
+            return FileChange.TRUNCATED
+        if not before.is_there:
+            return FileChange.APPEARED
+        return FileChange.GREW if check.size > seen_bytes else FileChange.UNCHANGED
+
+    def read_to(self, offset: int) -> None:
+        """Record that the file was read up to an offset, or is to be read from there."""
+        self.offset, self._grew_at = offset, time.monotonic()
+
+    @property
+    def quiet_seconds(self) -> float:
+        """Time since something new was read."""
+        return time.monotonic() - self._grew_at
+
+    @property
+    def pause_seconds(self) -> float:
+        """Time to wait before the next check."""
+        return max(self.file.pause_seconds, next_check_seconds(self.quiet_seconds))
+
+
+def next_check_seconds(quiet_seconds: float) -> float:
+    """Return the seconds until the next check of a file, by the time since its last change."""
+    share = min(max(quiet_seconds, 0.0) / _QUIET_SECONDS, 1.0)
+    return SHORTEST_PAUSE_SECONDS + share * (LONGEST_PAUSE_SECONDS - SHORTEST_PAUSE_SECONDS)
 
 
 def _chunk_read(answer: CommandResult, begin: int | None, length: int) -> Chunk:
@@ -321,53 +332,18 @@ def _chunk_read(answer: CommandResult, begin: int | None, length: int) -> Chunk:
     return cut_blocks(check, start, length, 1, content, reader_problem(answer))
 
 
-# $1 path, $2 text, $3 and $4 between which bytes, $5 window, $6 forwards or backwards, $7 -i or
-# nothing.
-# Prints the offset of the first (backwards: last) match, nothing where there is none, `cannot`
-# where grep tells no offsets. Windows share what a match may be long. -o: a line may be as long as
-# the file.
-FIND_SCRIPT = r"""
-LC_ALL=C; export LC_ALL
-path=$1 text=$2 low=$3 high=$4 window=$5 way=$6 fold=$7 block=65536
-[ "$(printf 'xA\n' | grep -abo -F -i -e a 2>/dev/null)" = 1:A ] || { echo cannot; exit; }
-[ -f "$path" ] || exit 0
-matches() {
-  skip=$(($1 % block)) bytes=$(($2 - $1))
-  dd bs=$block skip=$(($1 / block)) count=$(((skip + bytes + block - 1) / block)) <&3 2>/dev/null |
-    { if [ $skip -gt 0 ]; then tail -c +$((skip + 1)); else cat; fi; } | head -c $bytes |
-    if [ $way = forwards ]; then grep -abo -m 1 -F $fold -e "$text" | head -n 1
-    else grep -abo -F $fold -e "$text" | tail -n 1
-    fi
-}
-look_in() {
-  found=$(matches "$1" "$2" 3<"$path")
-  case $found in *:*) echo $(($1 + ${found%%:*})); exit 0;; esac
-}
-size=$(wc -c <"$path") || exit 0
-[ "$high" -le "$size" ] || high=$((size))
-shared=$((${#text} - 1))
-if [ $way = forwards ]; then
-  while [ "$low" -lt "$high" ]; do
-    end=$((low + window + shared))
-    [ "$end" -le "$high" ] || end=$high
-    look_in "$low" "$end"
-    low=$((low + window))
-  done
-else
-  while [ "$high" -gt "$low" ]; do
-    begin=$((high - window - shared))
-    [ "$begin" -ge "$low" ] || begin=$low
-    look_in "$begin" "$high"
-    [ "$begin" -gt "$low" ] || break
-    high=$((begin + shared))
-  done
-fi
-"""
+def file_readers() -> Mapping[str, Callable[[Sequence[str]], Sequence[int]]]:
+    """Return the scripts that only read files, and which of their arguments are paths."""
 
-# The scripts that only read files, and which of their arguments are paths.
-FILE_READERS: Mapping[str, Callable[[Sequence[str]], Sequence[int]]] = {
-    READ_SCRIPT: lambda arguments: range(2, len(arguments), 4),
-    DATED_READ_SCRIPT: lambda arguments: range(2, len(arguments), 4),
-    COUNT_SCRIPT: lambda arguments: range(1),
-    FIND_SCRIPT: lambda arguments: range(1),
-}
+    def every_fourth(arguments: Sequence[str]) -> Sequence[int]:
+        return range(2, len(arguments), 4)
+
+    def first(arguments: Sequence[str]) -> Sequence[int]:
+        return range(1)
+
+    return {
+        read_script(): every_fourth,
+        read_script(with_age=True): every_fourth,
+        shell_text("services/logs/count_lines.sh"): first,
+        shell_text("services/logs/find.sh"): first,
+    }

@@ -248,7 +248,9 @@ def _changed(pen: _Pen, parameters: str) -> _Pen:
     """The pen after one `ESC [ parameters m`, as ECMA-48 and ITU T.416 have it; an unknown number
     changes nothing.
     """
-    attributes, colour, background = set(pen.attributes), pen.colour, pen.background
+    attributes = set(pen.attributes)
+    colour = pen.colour
+    background = pen.background
     groups = [[int(word or 0) for word in group.split(":")] for group in parameters.split(";")]
     position = 0
     while position < len(groups):
@@ -256,7 +258,9 @@ def _changed(pen: _Pen, parameters: str) -> _Pen:
         code = group[0]
         position += 1
         if code == 0:
-            attributes, colour, background = set(), "", ""
+            attributes = set()
+            colour = ""
+            background = ""
         elif code == 4 and group[1:2] == [0]:
             attributes -= {"underline", "underline2"}
         elif code in _ATTRIBUTES:

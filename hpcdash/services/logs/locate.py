@@ -19,7 +19,7 @@ from hpcdash.errors import HpcdashError, UnreachableError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
 
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 _HOW_LISTED = "hpcdash log JOB --logs lists them."
 
 
@@ -71,10 +71,10 @@ def find_other_log(logs: Sequence[OtherLog], requested: str) -> OtherLog:
         return named[0]
     if not logs:
         raise UsageError("this job has no logs besides its stdout and stderr")
-    some = ", ".join(visible(log.name) for log in (named or logs)[:_MOST_NAMED])
+    some = ", ".join(visible(log.name) for log in (named or logs)[:_MAX_NAMED])
     why = f"{len(named)} logs match" if named else "this job has no other log named"
     raise UsageError(
-        f"{why} {visible(requested)}: {some}{' …' if len(named or logs) > _MOST_NAMED else ''}",
+        f"{why} {visible(requested)}: {some}{' …' if len(named or logs) > _MAX_NAMED else ''}",
         _HOW_LISTED,
     )
 
@@ -98,7 +98,8 @@ def _task_detail(detail: JobDetail, job_id: str) -> JobDetail:
     too.
     """
     row = detail.job
-    array_id, held = row["array_id"][0].as_py(), row["array_task"][0].as_py()
+    array_id = row["array_id"][0].as_py()
+    held = row["array_task"][0].as_py()
     job_id = in_full(job_id, row["id"][0].as_py(), array_id)
     task = parse_task_part(job_id)
     if not task.isdigit() or held == task or parse_array_id(job_id) != array_id:

@@ -124,7 +124,8 @@ class _TimeSearch:
     async def find(self, typed: str) -> TimeFound:
         last = await self._last()
         requested = parse_target_time(typed, last, self._now_epoch, self._zone)
-        before, after = 0, self._size
+        before = 0
+        after = self._size
         while after - before > _PROBE_BYTES:
             middle = (before + after) // 2
             found = await self._first_from(middle, after, last)

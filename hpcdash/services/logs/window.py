@@ -10,15 +10,13 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hpcdash.services.files import Chunk, FileStat
-from hpcdash.services.logs.file import LogFile
+from hpcdash.services.logs.file import FileChange, FollowedFile, LogFile
 from hpcdash.services.logs.pieces import BLOCK, pieces, read_from
 
 # What is read at once; a screen of 60 lines of 200 letters is 12 KiB.
@@ -32,20 +30,10 @@ HELD_ROWS = 20_000
 _RATE_SECONDS = 10.0
 
 
-class Event(StrEnum):
-    """Change of a file since it was opened."""
-
-    DELETED = "deleted"
-    # It exists, or may, and can no longer be read; `look.problem` is the reason.
-    CLOSED = "closed"
-    TRUNCATED = "truncated"
-    REPLACED = "replaced"
-
-
 class Happened(Struct, frozen=True):
-    """An event, when it was noticed (epoch seconds), and the size of the file then."""
+    """A change of the file, when it was noticed (epoch seconds), and the size of the file then."""
 
-    event: Event
+    change: FileChange
     at: float
     size: int
 
@@ -113,31 +101,31 @@ class LogWindow:
 
     def __init__(self, file: LogFile, now: Callable[[], float]) -> None:
         self.file = file
+        self.followed = FollowedFile(file)
         self.rows: Sequence[LogRow] = ()
         self.start = 0
         self.end = 0
-        self.look = FileStat()
         self.looked_at: float | None = None
         self.happened: Happened | None = None
         self.growth = FileGrowth()
         self._now = now
-        # The file that the rows are of, and whether it is gone.
-        self._identity = ""
+        # Whether anything was read, be it the nothing of an empty file; and whether it is gone.
+        self.is_open = False
         self._is_gone = False
-        # Its size when it was last seen.
-        self._seen_bytes = 0
+        # Grows with each other file that is held.
+        self._generation = 0
         # What comes after the last place where rows were cut for good.
         self._tail = b""
         # A check that was requested earlier and arrived later would make a file that grew seem
         # truncated.
         self._turn = asyncio.Lock()
 
-    # -- what is held
+    # -- held rows
 
     @property
-    def is_open(self) -> bool:
-        """Whether anything was read, be it the nothing of an empty file."""
-        return bool(self._identity)
+    def look(self) -> FileStat:
+        """The file as it was last seen."""
+        return self.followed.stat
 
     @property
     def begins_the_file(self) -> bool:
@@ -226,7 +214,7 @@ class LogWindow:
         What came meanwhile is added where it is little; else it is skipped.
         """
         async with self._turn:
-            before = (self._identity, self._is_gone, self.end)
+            before = (self.is_open, self._generation, self._is_gone, self.end)
             expected = self.growth.bytes_per_second * seconds
             is_little = max(expected, self.look.size - self.end) <= FOLLOWED_BYTES
             adds = self.is_open and not self._is_gone and is_little
@@ -241,7 +229,7 @@ class LogWindow:
                     await self._append(chunk, chunk.end)
             else:
                 await self._hold(chunk, chunk.end)
-            return before != (self._identity, self._is_gone, self.end)
+            return before != (self.is_open, self._generation, self._is_gone, self.end)
 
     async def glance(self) -> bool:
         """See what became of the file without reading it; whether what is held is of another file
@@ -268,7 +256,7 @@ class LogWindow:
             return
         is_end = chunk.end >= self.look.size
         cut = await asyncio.to_thread(_cut, chunk.content, chunk.offset, around, at_end=is_end)
-        self._identity = chunk.look.identity
+        self.is_open = True
         self.rows, self._tail = cut.rows, cut.tail
         self.start, self.end = cut.start, cut.end
         self._trim(around)
@@ -291,57 +279,46 @@ class LogWindow:
         """Let go of what is far from an offset, where too much is held."""
         rows = self.rows
         here = self.index_of(around)
-        first, last = max(0, here - HELD_ROWS // 2), min(len(rows), here + HELD_ROWS // 2)
-        low, high = around - HELD_BYTES // 2, around + HELD_BYTES // 2
+        first = max(0, here - HELD_ROWS // 2)
+        last = min(len(rows), here + HELD_ROWS // 2)
+        low = around - HELD_BYTES // 2
+        high = around + HELD_BYTES // 2
         if self.start < low:
             first = max(first, self.index_of(low))
         if self.end > high:
             last = min(last, self.index_of(high) + 1)
         if last < len(rows):
-            self.end, self._tail = rows[last].offset, b""
+            self.end = rows[last].offset
+            self._tail = b""
         if first > 0:
             self.start = rows[first].offset
         if first > 0 or last < len(rows):
             self.rows = rows[first:last]
 
-    # -- what became of the file
+    # -- changes of the file
 
     def _saw(self, chunk: Chunk) -> bool:
-        """Take a look in; whether what is held is of another file, or of what this one was."""
-        now = self._now()
-        # It may have grown between the check and the reading.
-        check = (
-            replace(chunk.look, size=max(chunk.look.size, chunk.end))
-            if chunk.content
-            else chunk.look
-        )
-        before, self.look, self.looked_at = self.look, check, now
-        if not check.is_there:
-            if before.is_there:
-                self._seen_bytes = before.size
-                self.happened = Happened(
-                    Event.DELETED if check.is_missing else Event.CLOSED, now, before.size
-                )
-                self._is_gone = self.is_open
+        """Note what a file is now; whether what is held is of another file, or of what it was."""
+        before_bytes = self.look.size
+        change = self.followed.note(chunk.look)
+        self.looked_at = now = self._now()
+        if change is FileChange.DELETED or change is FileChange.CLOSED:
+            self.happened = Happened(change, now, before_bytes)
+            self._is_gone = self.is_open
+        if not chunk.look.is_there:
             return False
-        known = self._seen_bytes if self._is_gone else before.size
-        was_deleted = (
-            self.happened is not None and self.happened.event is Event.DELETED and self._is_gone
-        )
-        if self.is_open and (was_deleted or check.identity != self._identity):
-            event = Event.REPLACED
-        elif self.is_open and check.size < known:
-            event = Event.TRUNCATED
-        else:
-            if self._is_gone:
-                self._is_gone, self.happened = False, None
-            self.growth.saw(now, check)
-            return False
-        self.happened = Happened(event, now, check.size)
-        self._identity = ""
-        self._is_gone = False
-        self.growth = FileGrowth()
-        return True
+        is_other = change is FileChange.REPLACED or change is FileChange.TRUNCATED
+        if self.is_open and is_other:
+            self.happened = Happened(change, now, chunk.look.size)
+            self.is_open = self._is_gone = False
+            self._generation += 1
+            self.growth = FileGrowth()
+            return True
+        if change is FileChange.APPEARED or is_other:
+            self._is_gone = False
+            self.happened = None
+        self.growth.saw(now, chunk.look)
+        return False
 
 
 def _cut(
@@ -358,17 +335,20 @@ def _cut(
     """
     found = pieces(content, offset, at_start=at_start, at_end=at_end)
     pairs = found.rows()
-    end, tail_bytes = found.end, 0
+    end = found.end
+    tail_bytes = 0
     if until is not None:
         del pairs[bisect_left(pairs, (until,)) :]
         end = until
     elif found.is_open:
         tail_bytes = found.end - found[-1].start
     here = bisect_right(pairs, (around,))
-    first, last = max(0, here - HELD_ROWS), here + HELD_ROWS
+    first = max(0, here - HELD_ROWS)
+    last = here + HELD_ROWS
     start = pairs[first][0] if first else found.start
     if last < len(pairs):
-        end, tail_bytes = pairs[last][0], 0
+        end = pairs[last][0]
+        tail_bytes = 0
     rows = [
         LogRow(begin, content[begin - offset : stop - offset]) for begin, stop in pairs[first:last]
     ]

@@ -5,24 +5,25 @@ several logs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from math import floor, inf, isfinite, nan
+from math import floor, inf, isfinite, isnan, nan
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from hpcdash.services.metrics.batch import Floats, MetricBatch
+from hpcdash.services.metrics.batch import MetricBatch
 
 MAX_ATTEMPTS = 1000
-MOST_JUMPS = 8
+MAX_JUMPS = 8
 # Ranks that write the same steps overtake each other by a step or two; a restart takes its time.
 OVERTAKING_STRIDES, RESTART_SECONDS = 2.0, 60.0
 Flags = NDArray[np.bool_]
+# A value of each of AXES, nan where it is not known.
+Axes = tuple[float, ...]
 # Each is compared with each.
-MOST_ORDERED = 200
+MAX_ORDERED = 200
 # What begins where another ended may be so large a part of a gap, or of the other, away from that.
 _PART_OF_GAP, _PART_REPEATED, _PART_AHEAD = 1 / 8, 1 / 2, 1 / 8
 _STEP, _TIME = 0, 3
@@ -34,8 +35,8 @@ class Attempt(Struct, frozen=True):
     """
 
     offset: int
-    first: tuple[float, float, float, float]
-    last: tuple[float, float, float, float]
+    first: Axes
+    last: Axes
     stride: float = inf
 
 
@@ -46,8 +47,8 @@ class Jump(Struct, frozen=True):
     """
 
     offset: int
-    before: tuple[float, float, float, float]
-    after: tuple[float, float, float, float]
+    before: Axes
+    after: Axes
 
     @property
     def steps(self) -> float:
@@ -58,7 +59,7 @@ def largest_jumps(jumps: list[Jump]) -> tuple[Jump, ...]:
     """The few largest, in the order of the log; of the same size the oldest."""
     return tuple(
         sorted(
-            sorted(jumps, key=lambda one: (-one.steps, one.offset))[:MOST_JUMPS],
+            sorted(jumps, key=lambda one: (-one.steps, one.offset))[:MAX_JUMPS],
             key=lambda one: one.offset,
         )
     )
@@ -68,23 +69,12 @@ def jumps_in(batch: MetricBatch) -> list[Jump]:
     """The largest of a batch."""
     known = np.flatnonzero(~np.isnan(batch.steps))
     ups = np.diff(batch.steps[known])
-    if ups.size > MOST_JUMPS:
-        least = np.partition(ups, ups.size - MOST_JUMPS)[ups.size - MOST_JUMPS]
-        larger = np.flatnonzero(ups > least)
-        at = np.concatenate((larger, np.flatnonzero(ups == least)[: MOST_JUMPS - larger.size]))
-    else:
-        at = np.arange(ups.size)
-    columns = (batch.steps, batch.epochs, batch.tokens, batch.times)
-
-    def axes_at(sample: int) -> tuple[float, float, float, float]:
-        steps, epochs, tokens, times = (float(column[sample]) for column in columns)
-        return steps, epochs, tokens, times
-
-    return [
-        Jump(int(batch.offsets[known[i + 1]]), axes_at(known[i]), axes_at(known[i + 1]))
-        for i in at.tolist()
-        if ups[i] > 0
-    ]
+    largest = np.argsort(-ups, kind="stable")[:MAX_JUMPS]
+    found = []
+    for at in largest[ups[largest] > 0].tolist():
+        before, after = batch.axes[:, known[at : at + 2]].T.tolist()
+        found.append(Jump(int(batch.offsets[known[at + 1]]), tuple(before), tuple(after)))
+    return found
 
 
 def stretches_in(batch: MetricBatch, row: int) -> list[Attempt]:
@@ -95,32 +85,23 @@ def stretches_in(batch: MetricBatch, row: int) -> list[Attempt]:
     Samples before the first one with a step (or epoch) are a stretch of their own: they belong to
     what is before them.
     """
-    leading = (batch.steps, batch.epochs)[row]
+    leading = batch.axes[row]
     known = np.flatnonzero(~np.isnan(leading))
     back = known[1:][leading[known[1:]] < leading[known[:-1]]]
-    if (
-        back.size > MAX_ATTEMPTS
-    ):  # as many as make them one; where exactly they begin is not asked any more
+    if back.size > MAX_ATTEMPTS:
+        # So many are joined to one, whose parts' places no longer matter.
         back = np.concatenate((back[:MAX_ATTEMPTS], back[-1:]))
     starts = np.concatenate(([0], known[:1][known[:1] > 0], back))
     ends = np.concatenate((starts[1:], [batch.offsets.size]))
-    columns = (batch.steps, batch.epochs, batch.tokens, batch.times)
     found = []
     for begin, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        values = [column[begin:end] for column in columns]
-        values = [
-            column[~np.isnan(column)] if np.isnan(column).any() else column for column in values
-        ]
-        firsts = [float(column[0]) if column.size else np.nan for column in values]
-        lasts = [float(column[-1]) if column.size else np.nan for column in values]
-        found.append(
-            Attempt(
-                int(batch.offsets[begin]),
-                (firsts[0], firsts[1], firsts[2], firsts[3]),
-                (lasts[0], lasts[1], lasts[2], lasts[3]),
-                _least_stride(values[0]),
-            )
-        )
+        values = [column[~np.isnan(column)] for column in batch.axes[:, begin:end]]
+        firsts = tuple(float(column[0]) if column.size else nan for column in values)
+        lasts = tuple(float(column[-1]) if column.size else nan for column in values)
+        strides = np.diff(values[0])
+        strides = strides[strides > 0]
+        stride = float(strides.min()) if strides.size else inf
+        found.append(Attempt(int(batch.offsets[begin]), firsts, lasts, stride))
     return found
 
 
@@ -129,7 +110,8 @@ def put_together(older: list[Attempt], newer: list[Attempt], row: int) -> list[A
     if not older or not newer:
         return older + newer
     if np.isnan(newer[0].last[row]):
-        older, newer = [*older[:-1], join_attempt([older[-1], newer[0]])], newer[1:]
+        older = [*older[:-1], join_attempt([older[-1], newer[0]])]
+        newer = newer[1:]
     if not newer or np.isnan(older[-1].last[row]) or newer[0].first[row] < older[-1].last[row]:
         return older + newer
     return [*older[:-1], join_attempt([older[-1], newer[0]]), *newer[1:]]
@@ -203,32 +185,23 @@ def _moved(one: Attempt, steps: float) -> Attempt:
     )
 
 
-def _least_stride(steps: Floats) -> float:
-    strides = np.diff(steps)
-    strides = strides[strides > 0]
-    return float(strides.min()) if strides.size else inf
-
-
 def join_attempt(parts: list[Attempt]) -> Attempt:
     """The parts, in the order of the log, as one."""
 
-    def axis_value(values: list[float]) -> float:
-        return next((value for value in values if not np.isnan(value)), np.nan)
-
-    firsts = [axis_value([part.first[i] for part in parts]) for i in range(4)]
-    lasts = [axis_value([part.last[i] for part in reversed(parts)]) for i in range(4)]
-    stride = parts[0].stride
-    last_step = parts[0].last[0]
+    whole = parts[0]
     for part in parts[1:]:
-        between = part.first[0] - last_step
-        stride = min(stride, part.stride, between if between > 0 else inf)
-        last_step = last_step if np.isnan(part.last[0]) else part.last[0]
-    return Attempt(
-        parts[0].offset,
-        (firsts[0], firsts[1], firsts[2], firsts[3]),
-        (lasts[0], lasts[1], lasts[2], lasts[3]),
-        stride,
-    )
+        between = part.first[0] - whole.last[0]
+        whole = Attempt(
+            whole.offset,
+            tuple(map(_known, whole.first, part.first)),
+            tuple(map(_known, part.last, whole.last)),
+            min(whole.stride, part.stride, between if between > 0 else inf),
+        )
+    return whole
+
+
+def _known(value: float, otherwise: float) -> float:
+    return otherwise if isnan(value) else value
 
 
 def without_overtaking(attempts: list[Attempt]) -> list[Attempt]:
@@ -251,13 +224,13 @@ def without_overtaking(attempts: list[Attempt]) -> list[Attempt]:
 
 
 class LogPiece(Struct, frozen=True):
-    """An attempt, or a part of one: of log number `log`, from offset `begin` up to `until`, None
+    """An attempt, or a part of one: of log number `log`, from offset `begin` up to `until`, inf
     for its end.
     """
 
     log: int
     begin: int
-    until: int | None
+    until: float
     attempt: Attempt
 
     @property
@@ -267,6 +240,9 @@ class LogPiece(Struct, frozen=True):
     @property
     def last_step(self) -> float:
         return self.attempt.last[_STEP]
+
+    def holds(self, offset: int) -> bool:
+        return self.begin <= offset < self.until
 
 
 def in_order(
@@ -279,14 +255,18 @@ def in_order(
     requeued appends to its log. Logs that begin at the same step and have no such jump are of
     independent runs.
     """
-    logs = [_attempt_pieces(number, log_attempts) for number, log_attempts in enumerate(attempts)]
-    if len(logs) < 2 or not 0 < sum(map(len, logs)) <= MOST_ORDERED:
+    logs = []
+    for number, log_attempts in enumerate(attempts):
+        begins = [0, *(attempt.offset for attempt in log_attempts[1:])]
+        spans = zip(begins, [*begins[1:], inf], log_attempts, strict=False)
+        logs.append([LogPiece(number, *span) for span in spans])
+    if len(logs) < 2 or not 0 < sum(map(len, logs)) <= MAX_ORDERED:
         return [piece for log in logs for piece in log]
     logs, fills = _split(logs, jumps)
     pieces = [piece for log in logs for piece in log]
-    if len(pieces) > MOST_ORDERED:
+    if len(pieces) > MAX_ORDERED:
         return pieces
-    begins = [log[0].first_step if log else nan for log in logs]
+    first_steps = [log[0].first_step if log else nan for log in logs]
     before: list[set[int]] = [set() for _ in pieces]
     numbers: dict[tuple[int, int], int] = {}
     for number, piece in enumerate(pieces):
@@ -296,35 +276,20 @@ def in_order(
     for filler, (log, begin) in fills:
         behind = numbers[log, begin]
         # What fills a gap may be a part of an attempt that was not split there.
-        between = next(
-            (
-                n
-                for n, one in enumerate(pieces)
-                if one.log == filler.log and _holds(one, filler.begin)
-            ),
-            None,
-        )
-        if between is not None:
-            before[behind].add(between)
-            before[between].add(behind - 1)
+        for between, one in enumerate(pieces):
+            if one.log == filler.log and one.holds(filler.begin):
+                before[behind].add(between)
+                before[between].add(behind - 1)
+                break
     related = {frozenset((filler.log, log)) for filler, (log, _) in fills}
-    spans = _Spans(pieces)
+    every = _Spans(pieces)
     for number, piece in enumerate(pieces):
-        for older in np.flatnonzero(spans.are_before(piece) & (spans.logs != piece.log)).tolist():
+        for older in np.flatnonzero(every.are_before(piece) & (every.logs != piece.log)).tolist():
             log = pieces[older].log
-            if abs(begins[log] - begins[piece.log]) > 0 or frozenset((log, piece.log)) in related:
+            is_apart = abs(first_steps[log] - first_steps[piece.log]) > 0
+            if is_apart or frozenset((log, piece.log)) in related:
                 before[number].add(older)
     return [pieces[number] for number in _sorted(before)]
-
-
-def _attempt_pieces(number: int, attempts: Sequence[Attempt]) -> list[LogPiece]:
-    begins = [0, *(attempt.offset for attempt in attempts[1:])]
-    ends = [*begins[1:], None]
-    return [LogPiece(number, *one) for one in zip(begins, ends, attempts, strict=False)]
-
-
-def _holds(piece: LogPiece, offset: int) -> bool:
-    return piece.begin <= offset and (piece.until is None or offset < piece.until)
 
 
 def _split(
@@ -343,7 +308,7 @@ def _split(
         filled = []
         for jump in jumps[number]:
             piece = next(
-                (one for one in log if one.begin < jump.offset and _holds(one, jump.offset)), None
+                (one for one in log if one.begin < jump.offset and one.holds(jump.offset)), None
             )
             if piece is None or (fillers := _fillers(jump, jumps[number], piece, spans)) is None:
                 continue
@@ -355,7 +320,7 @@ def _split(
 
 def _cut(piece: LogPiece, jumps: Sequence[Jump]) -> Iterator[LogPiece]:
     for jump in jumps:
-        if piece.begin < jump.offset and _holds(piece, jump.offset):
+        if piece.begin < jump.offset and piece.holds(jump.offset):
             older = replace(piece.attempt, last=jump.before)
             newer = replace(piece.attempt, offset=jump.offset, first=jump.after)
             yield replace(piece, until=jump.offset, attempt=older)
@@ -384,7 +349,8 @@ class _Spans:
 
         Without times, whether `newer` began about where it had ended, by their steps.
         """
-        begin, end = newer.attempt.first[_TIME], newer.attempt.last[_TIME]
+        begin = newer.attempt.first[_TIME]
+        end = newer.attempt.last[_TIME]
         is_timed = ~np.isnan(self.first_time + self.last_time + begin + end)
         by_time = (self.last_time <= begin) & (self.first_time < begin)
         span = self.last - self.first
@@ -411,7 +377,8 @@ def _fillers(jump: Jump, jumps: Sequence[Jump], piece: LogPiece, spans: _Spans) 
     if any((is_inside & spans.overlap(one)).any() for one in alike):
         return None
     inside: list[int] = np.flatnonzero(is_inside).tolist()
-    begin, end = jump.before[_STEP], jump.after[_STEP]
+    begin = jump.before[_STEP]
+    end = jump.after[_STEP]
     nearly = (end - begin) * _PART_OF_GAP
     reached = begin
     for one in sorted(inside, key=lambda number: float(spans.first[number])):
@@ -425,21 +392,8 @@ def _sorted(before: Sequence[set[int]]) -> Iterator[int]:
     """The numbers, each behind those `before` it, else ascending; where these contradict each other
     the lowest goes first.
     """
-    left = [len(one) for one in before]
-    behind: list[list[int]] = [[] for _ in before]
-    for number, ones in enumerate(before):
-        for one in ones:
-            behind[one].append(number)
-    ready = [number for number, count in enumerate(left) if not count]
-    heapify(ready)
     waiting = set(range(len(before)))
     while waiting:
-        number = heappop(ready) if ready else min(waiting)
-        if number not in waiting:
-            continue
+        number = min(waiting, key=lambda number: (not before[number].isdisjoint(waiting), number))
         waiting.remove(number)
         yield number
-        for one in behind[number]:
-            left[one] -= 1
-            if not left[one]:
-                heappush(ready, one)

@@ -10,8 +10,6 @@ import numpy as np
 
 from hpcdash.services.metrics.batch import Floats, Integers
 
-AXES = ("step", "epoch", "tokens", "time")
-
 # Rows of a table of cells; a cell is a column of it. First and last stand once for each of AXES.
 OFFSET, FIRST, LAST, LOW, HIGH, NEWEST = 0, 1, 5, 9, 10, 11
 TOTAL, COUNT, NANS, PLUS_INFS, MINUS_INFS = 12, 13, 14, 15, 16
@@ -21,8 +19,8 @@ CELL_ROWS = 17
 class Table:
     """Columns of float64, shape (rows, columns), that grow at both ends.
 
-    What `whole` gave out is not written over by `append`; `replace_*` and a `prepend` after
-    `drop_first` do write over it.
+    What `whole` gave out is not written over by columns that are added behind; `replace`, and
+    columns that are added before after `drop_first`, do write over it.
     """
 
     def __init__(self, rows: int) -> None:
@@ -41,19 +39,20 @@ class Table:
     def whole(self) -> Floats:
         return self._room[:, self._begin : self._end]
 
-    def append(self, columns: Floats) -> None:
+    def add(self, columns: Floats, *, behind: bool) -> None:
+        """Add columns behind all others, or before them."""
         count = columns.shape[1]
-        if self._end + count > self._room.shape[1]:
-            self._move(before=0, after=count + max(256, len(self) // 4))
-        self._room[:, self._end : self._end + count] = columns
-        self._end += count
-
-    def prepend(self, columns: Floats) -> None:
-        count = columns.shape[1]
-        if self._begin < count:
-            self._move(before=count + max(256, len(self) // 4), after=0)
-        self._room[:, self._begin - count : self._begin] = columns
-        self._begin -= count
+        room = count + max(256, len(self) // 4)
+        if behind and self._end + count > self._room.shape[1]:
+            self._move(before=0, after=room)
+        elif not behind and self._begin < count:
+            self._move(before=room, after=0)
+        if behind:
+            begin = self._end
+            self._end = self._end + count
+        else:
+            begin = self._begin = self._begin - count
+        self._room[:, begin : begin + count] = columns
 
     def drop_first(self, count: int) -> None:
         self._begin += count
@@ -137,17 +136,16 @@ class Cells:
         stored.table = copy(self.table)
         return stored
 
-    def append(self, cells: Floats, attempts: Integers) -> None:
-        if len(self.table):
+    def add(self, cells: Floats, attempts: Integers, *, behind: bool) -> None:
+        """Add cells behind all others, or before them; the cell at the border may take some in."""
+        if len(self.table) and behind:
             cells = np.concatenate((self.table.whole[:, -1:], cells), axis=1)
             self.table.drop_last(1)
-        self.table.append(fold(cells, group_starts(cells[OFFSET], self.level, attempts)))
-
-    def prepend(self, cells: Floats, attempts: Integers) -> None:
-        if len(self.table):
+        elif len(self.table):
             cells = np.concatenate((cells, self.table.whole[:, :1]), axis=1)
             self.table.drop_first(1)
-        self.table.prepend(fold(cells, group_starts(cells[OFFSET], self.level, attempts)))
+        starts = group_starts(cells[OFFSET], self.level, attempts)
+        self.table.add(fold(cells, starts), behind=behind)
 
     def refold(self, attempts: Integers) -> None:
         whole = self.table.whole

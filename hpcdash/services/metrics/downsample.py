@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from hpcdash.errors import HpcdashError
 from hpcdash.services.metrics.batch import Floats, Integers
 from hpcdash.services.metrics.joined import Series
-from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF
 
 # What an average forgets: a point counts no more once its weight is this.
 _FORGOTTEN = 1e-9
@@ -21,19 +20,16 @@ _FORGOTTEN = 1e-9
 class ViewPoints(Struct, frozen=True):
     """A screen of a series; every array is as long as there are columns.
 
-    `x` are the columns' middles. `low`, `high` and `last` are of the finite values in a column (of
-    the positive ones on a log scale), nan where it has none; `points` counts its places. `nan`,
-    `inf` and `hidden` say that a nan, an inf, or a value that the log scale cannot show stands in
-    it.
+    `low`, `high` and `last` are of the finite values in a column (of the positive ones on a log
+    scale), nan where it has none; `points` counts its places. `odd` marks nan and inf in it, and
+    `hidden` values that the log scale cannot show.
     """
 
-    x: Floats
     low: Floats
     high: Floats
     last: Floats
     points: Integers
-    nan: NDArray[np.bool_]
-    inf: NDArray[np.bool_]
+    odd: NDArray[np.bool_]
     hidden: NDArray[np.bool_]
 
 
@@ -60,30 +56,19 @@ def downsample_view(
     x_from: float,
     x_to: float,
     columns: int,
-    log_x: bool = False,
     log_y: bool = False,
 ) -> ViewPoints:
-    """Reduce a series from `x_from` to `x_to` (inclusive) to columns of equal width.
-
-    The scale is logarithmic if requested. With `log_x` a range that begins at 0 or below begins at
-    the first positive x.
-    """
-    middles, begin, starts, filled, counts = _columns(series, x_from, x_to, columns, log_x)
-    end = begin + int(counts.sum())
-    places = slice(begin, end)
-    low, high, last, odd = (
-        series.low[places],
-        series.high[places],
-        series.newest[places],
-        series.odd[places],
-    )
-    found = [np.full(columns, nan) for _ in range(3)]
-    flags = np.zeros(columns, dtype=np.int64)
-    hidden = np.zeros(columns, dtype=bool)
+    """Reduce a series from `x_from` to `x_to` (inclusive) to columns of equal width."""
+    begin, starts, filled, counts = _columns(series, x_from, x_to, columns)
+    places = slice(begin, begin + int(counts.sum()))
+    low = series.low[places]
+    high = series.high[places]
+    last = series.newest[places]
+    found = np.full((3, columns), nan)
+    odd, hidden = np.zeros((2, columns), dtype=bool)
     if starts.size:
         if log_y:
-            lowest = np.fmin.reduceat(low, starts)
-            hidden[filled] = lowest <= 0
+            hidden[filled] = np.fmin.reduceat(low, starts) <= 0
             if hidden.any():
                 if series.exact:
                     low = high = last = np.where(low > 0, low, nan)
@@ -94,30 +79,24 @@ def downsample_view(
                     # Of a cell that reaches below zero the lowest positive value is not known: its
                     # last stands for it.
                     low = np.where(np.isnan(low), np.fmin(last, high), low)
-        found[0][filled] = np.fmin.reduceat(low, starts)
-        found[1][filled] = np.fmax.reduceat(high, starts)
-        found[2][filled] = _last_known(last, starts)
-        flags[filled] = np.bitwise_or.reduceat(odd, starts)
-    is_nan, is_inf = flags & NAN > 0, flags & (PLUS_INF | MINUS_INF) > 0
-    return ViewPoints(middles, found[0], found[1], found[2], counts, is_nan, is_inf, hidden)
+        found[0, filled] = np.fmin.reduceat(low, starts)
+        found[1, filled] = np.fmax.reduceat(high, starts)
+        found[2, filled] = _last_known(last, starts)
+        odd[filled] = np.bitwise_or.reduceat(series.odd[places], starts) > 0
+    return ViewPoints(found[0], found[1], found[2], counts, odd, hidden)
 
 
 def smoothed(
-    series: Series,
-    x_from: float,
-    x_to: float,
-    columns: int,
-    smoothing: Smoothing,
-    log_x: bool = False,
+    series: Series, x_from: float, x_to: float, columns: int, smoothing: Smoothing
 ) -> Floats:
-    """The smoothed curve at the last point of each column of `downsample_view`, nan where a column has no
-    finite value.
+    """The smoothed curve at the last point of each column of `downsample_view`; nan in a column
+    without a finite value.
 
     An average by weight begins at the first point of the series and is corrected for it, so that
     zooming does not change a curve. Of a cell its mean counts as often as it has points. nan and
     inf take no part.
     """
-    _, begin, starts, filled, counts = _columns(series, x_from, x_to, columns, log_x)
+    begin, starts, filled, counts = _columns(series, x_from, x_to, columns)
     curve = np.full(columns, nan)
     if not starts.size:
         return curve
@@ -128,34 +107,27 @@ def smoothed(
 
 
 def _columns(
-    series: Series, x_from: float, x_to: float, columns: int, log_x: bool
-) -> tuple[Floats, int, Integers, Integers, Integers]:
-    """Middles of the columns; the first place shown; where each filled column starts from there;
-    which are filled; counts.
+    series: Series, x_from: float, x_to: float, columns: int
+) -> tuple[int, Integers, Integers, Integers]:
+    """The first place shown; where each filled column starts from there; which are filled; the
+    number of places in each.
     """
     x = series.x
-    if log_x and x_from <= 0:
-        positive = int(np.searchsorted(x, 0.0, side="right"))
-        x_from = float(x[positive]) if positive < x.size else 1.0
     if not (isfinite(x_from) and isfinite(x_to) and x_to >= x_from and columns > 0):
         raise HpcdashError(
             f"there is no view from {x_from:g} to {x_to:g} in {columns} columns",
             next_step="Give a range that begins before it ends, and at least one column.",
         )
-    edges = (
-        np.geomspace(x_from, x_to, columns + 1) if log_x else np.linspace(x_from, x_to, columns + 1)
-    )
-    middles = (
-        np.sqrt(edges[1:] * edges[:-1]) if log_x else edges[:-1] + (edges[1:] - edges[:-1]) / 2
-    )
+    edges = np.linspace(x_from, x_to, columns + 1)
     begin = int(np.searchsorted(x, x_from))
     end = int(np.searchsorted(x, x_to, side="right"))
     if end < x.size and series.x_first[end] <= x_to:
-        end += 1  # a cell that begins within the range and ends behind it
+        # A cell that begins within the range and ends behind it.
+        end += 1
     cuts = np.concatenate(([begin], np.clip(np.searchsorted(x, edges[1:-1]), begin, end), [end]))
     counts = np.diff(cuts)
     filled = np.flatnonzero(counts)
-    return middles, begin, cuts[:-1][filled] - begin, filled, counts
+    return begin, cuts[:-1][filled] - begin, filled, counts
 
 
 def _last_known(last: Floats, starts: Integers) -> Floats:
@@ -189,7 +161,8 @@ def _average_at(
     starts = starts - first
     ends = ends - first
     if reach:
-        starts, ends = np.concatenate(([0], starts)), np.concatenate(([reach], ends))
+        starts = np.concatenate(([0], starts))
+        ends = np.concatenate(([reach], ends))
     behind = past[ends - 1]
     own = -np.expm1(points * decay) if not series.exact else (1.0 - smoothing.weight) * points
     own *= values
@@ -199,7 +172,8 @@ def _average_at(
     before = np.concatenate(([0.0], behind[:-1]))
     factors = np.exp(behind - before)
     curve = np.empty(sums.size)
-    value, weight = 0.0, 0.0
+    value = 0.0
+    weight = 0.0
     for k, (factor, total) in enumerate(zip(factors.tolist(), sums.tolist(), strict=True)):
         value = value * factor + total
         weight = weight * factor + (1.0 - factor)
@@ -216,15 +190,17 @@ def _window_at(
     curve = np.full(ends.size, nan)
     for k, end in enumerate(ends.tolist()):
         first = max(end - smoothing.window, 0)
-        values, points = series.mean[first:end], series.points[first:end]
+        values = series.mean[first:end]
+        points = series.points[first:end]
         if not series.exact:
-            behind = np.cumsum(points[::-1])[
-                ::-1
-            ]  # a place takes part while those behind it do not fill the window
+            # A place takes part while those behind it do not fill the window.
+            behind = np.cumsum(points[::-1])[::-1]
             taken = behind - points < smoothing.window
-            values, points = values[taken], points[taken]
+            values = values[taken]
+            points = points[taken]
         known = points > 0
-        values, points = values[known], points[known]
+        values = values[known]
+        points = points[known]
         if not values.size:
             continue
         if smoothing.kind == "mean":

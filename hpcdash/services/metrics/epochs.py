@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.services.metrics.batch import Floats, MetricBatch
 from hpcdash.services.metrics.vocabulary import Position, parse_last_step
@@ -75,6 +76,11 @@ class EpochCount(Struct):
         self.goes_back |= any(one < 0 for one in grown)
         self.goes_on |= any(one > 0 for one in grown) or bool((written > position.steps).any())
 
+    def corrected(self, batch: MetricBatch) -> MetricBatch:
+        """Return the batch with its steps counted over all epochs."""
+        steps = batch.steps + self.correction(batch.epochs)
+        return replace(batch, axes=np.concatenate((steps[None], batch.axes[1:])))
+
     def correction(self, epochs: Floats) -> Floats:
         """Return the number of steps to add to the reader's steps at `epochs` (n)."""
         if self.position is None or self.is_mixed or self.least_epoch is None:
@@ -114,17 +120,13 @@ class EpochCount(Struct):
         """Whether the step counts on over the epochs, as far as is known."""
         if self.position is None or not self.position.may_be_overall or self.goes_back:
             return False
-        return self.goes_on or (self._is_later and self._may_be_overall())
-
-    @property
-    def _is_later(self) -> bool:
-        return self.least_epoch is not None and self.least_epoch >= 2
-
-    def _may_be_overall(self) -> bool:
-        """Whether a step of one epoch would stand there too if it were one of all."""
-        position, last = self.position, self.last
-        if position is None or position.epochs is None or last is None:
+        if self.goes_on or self.least_epoch is None or self.least_epoch < 2:
+            return self.goes_on
+        position = self.position
+        last = self.last
+        if position.epochs is None or last is None:
             return True
+        # A step of one epoch would stand there too if it were one of all.
         return last[0] - 2 <= last[1] / position.steps * position.epochs <= last[0] + 1
 
     @property
@@ -134,7 +136,8 @@ class EpochCount(Struct):
         if position is None or self.is_mixed:
             return None
         if self.is_overall:
-            return position.steps if self.goes_on and not self._is_beyond else None
+            is_beyond = self.last is not None and self.last[1] > position.steps
+            return position.steps if self.goes_on and not is_beyond else None
         if position.epochs is None:
             return None
         # Where the last of 0 … 9 is called 9 of 9.
@@ -142,14 +145,6 @@ class EpochCount(Struct):
             position.is_index or self.greatest_epoch == position.epochs
         )
         return parse_last_step(str((position.epochs + is_index) * position.steps))
-
-    @property
-    def _is_beyond(self) -> bool:
-        return (
-            self.position is not None
-            and self.last is not None
-            and self.last[1] > self.position.steps
-        )
 
     @property
     def doubt(self) -> str:

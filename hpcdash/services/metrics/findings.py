@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from hpcdash.domain.units import format_amount, format_span
 from hpcdash.services.metrics.batch import Floats
@@ -16,8 +17,8 @@ FindingKind = Literal["spike", "divergence", "nan", "inf", "plateau", "stall"]
 PLATEAU_POINTS = 1000
 # What part of a run must be flat, and how little of its level is no progress.
 PLATEAU_PART = 0.3
-LEAST_PROGRESS = 0.001
-LEAST_SILENCE_SECONDS = 60.0
+MIN_PROGRESS = 0.001
+USUAL_GAPS, MIN_SILENCE_SECONDS = 10.0, 60.0
 # So many records without the loss, and so many zeros, are no accident.
 VANISHED_RECORDS = 5
 ZEROS = 3
@@ -28,19 +29,21 @@ class MetricFinding(Struct, frozen=True):
     """Finding in a metric from `step_from` to `step_to` (None: it has not ended).
 
     Steps are values of the axis that the series was given with. `value` is the highest value of it
-    (of a plateau its level, of a stall the seconds since the last sample); `z` is nan if none is
-    measured. Of a spike `peak_at` is where, else nan. `over_after` counts the points until the
-    metric was back, None if it is not.
+    (of a plateau its level, of a stall the seconds since the last sample). Of a spike `peak_at` is
+    where, else nan.
     """
 
     kind: FindingKind
     step_from: float
     step_to: float | None
     value: float
-    z: float = nan
-    over_after: int | None = None
-    words: str = ""
+    words: str
     peak_at: float = nan
+
+    @property
+    def place(self) -> float:
+        """The peak, or the beginning of a finding without one."""
+        return self.peak_at if isfinite(self.peak_at) else self.step_from
 
 
 def format_number(value: float) -> str:
@@ -61,13 +64,16 @@ def find_not_finite(x: Floats, values: Floats) -> tuple[MetricFinding, ...]:
     finite = np.isfinite(values)
     if finite.all():
         return ()
-    for kind, places in (
-        ("nan", np.flatnonzero(np.isnan(values))),
-        ("inf", np.flatnonzero(np.isinf(values))),
-    ):
+    kinds: tuple[tuple[FindingKind, NDArray[np.bool_]], ...] = (
+        ("nan", np.isnan(values)),
+        ("inf", np.isinf(values)),
+    )
+    for kind, odd in kinds:
+        places = np.flatnonzero(odd)
         if not places.size:
             continue
-        first, last = int(places[0]), int(places[-1])
+        first = int(places[0])
+        last = int(places[-1])
         again = np.flatnonzero(finite[last + 1 :])
         until = float(x[last + 1 + int(again[0])]) if again.size else None
         times = (
@@ -78,15 +84,7 @@ def find_not_finite(x: Floats, values: Floats) -> tuple[MetricFinding, ...]:
         end = "a number again since" if until is not None else "no number since"
         text = f"{kind} first at {format_step(float(x[first]))} ({times}); {end}"
         text += f" {format_step(until)}" if until is not None else ""
-        findings.append(
-            MetricFinding(
-                "nan" if kind == "nan" else "inf",
-                float(x[first]),
-                until,
-                float(values[first]),
-                words=text,
-            )
-        )
+        findings.append(MetricFinding(kind, float(x[first]), until, float(values[first]), text))
     return tuple(findings)
 
 
@@ -104,7 +102,8 @@ def find_zero(x: Floats, values: Floats) -> MetricFinding | None:
     A loss that came down to 0 in steps of its own size was rounded, and is none.
     """
     finite = np.isfinite(values)
-    x, values = x[finite], values[finite]
+    x = x[finite]
+    values = values[finite]
     others = np.flatnonzero(values)
     since = int(others[-1]) + 1 if others.size else 0
     if values.size - since < ZEROS:
@@ -116,7 +115,7 @@ def find_zero(x: Floats, values: Floats) -> MetricFinding | None:
     ):
         return None
     text = f"exactly 0 since {format_step(float(x[since]))} ({values.size - since} points)"
-    return MetricFinding("nan", float(x[since]), None, 0.0, words=text)
+    return MetricFinding("nan", float(x[since]), None, 0.0, text)
 
 
 def find_vanished(x: Floats, beside: Iterable[Floats]) -> MetricFinding | None:
@@ -127,24 +126,27 @@ def find_vanished(x: Floats, beside: Iterable[Floats]) -> MetricFinding | None:
     loss. Megatron leaves out a loss that is nan.
     """
     x = _newest_attempt(x)
-    records, since = 0, nan
+    records = 0
+    since = nan
     for other in map(_newest_attempt, beside):
         if not x.size or not other.size:
             continue
-        before, after = other[other <= x[-1]][-_NEWEST_RECORDS:], other[other > x[-1]]
+        before = other[other <= x[-1]][-_NEWEST_RECORDS:]
+        after = other[other > x[-1]]
         shared = np.flatnonzero(np.isin(before, x))
         if shared.size < 2 or after.size <= max(
             records, VANISHED_RECORDS - 1, 2 * int(np.diff(shared).max())
         ):
             continue
-        records, since = int(after.size), float(after[0])
+        records = int(after.size)
+        since = float(after[0])
     if not records:
         return None
     text = (
         f"not logged since {format_step(since)}, in {records} records: some trainers leave "
-        f"out a loss that is nan"
+        "out a loss that is nan"
     )
-    return MetricFinding("nan", since, None, nan, words=text)
+    return MetricFinding("nan", since, None, nan, text)
 
 
 def _newest_attempt(x: Floats) -> Floats:
@@ -178,35 +180,36 @@ def find_plateau(x: Floats, values: Floats) -> MetricFinding | None:
     # The error of a median of n points is 1.25 sigma / sqrt(n); of a difference of two of them 1.41
     # times that.
     error = 1.77 * noise / (count / 3) ** 0.5
-    least = LEAST_PROGRESS * abs(levels[0])
+    least = MIN_PROGRESS * abs(levels[0])
     falls = [levels[0] - levels[1], levels[1] - levels[2], (levels[0] - levels[2]) / 2]
     if 2 * error > least or any(abs(fall) > least + error for fall in falls):
         return None
     since = float(x[-count])
     text = f"flat at {format_number(levels[2])} since {format_step(since)} ({count} points)"
-    return MetricFinding("plateau", since, None, levels[2], words=text)
+    return MetricFinding("plateau", since, None, levels[2], text)
+
+
+def sample_gaps(times: Floats) -> tuple[float, float] | None:
+    """Return the usual and the longest time from one sample to the next, in seconds.
+
+    None where fewer than three of the `times` (n, epoch seconds) are known and differ.
+    """
+    gaps = np.diff(times[np.isfinite(times)])
+    gaps = gaps[gaps > 0]
+    return (float(np.median(gaps)), float(gaps.max())) if gaps.size > 1 else None
 
 
 def find_stall(
-    times: Floats, now: float, last_step: float, usual_gaps: float = 10.0
+    silence: float, usual: float, longest: float, last_step: float
 ) -> MetricFinding | None:
-    """A log without a new sample for longer than `usual_gaps` times its usual gap, twice its
-    longest recent one, and a minute.
+    """Find a log without a sample for longer than ten usual gaps, two of its longest, and a minute.
 
-    `times` (n) and `now` are in epoch seconds; `last_step` is where it stands. None where fewer
-    than three times are known.
+    All but `last_step`, where it stands, are in seconds.
     """
-    known = times[np.isfinite(times)][-500:]
-    gaps = np.diff(known)
-    gaps = gaps[gaps > 0]
-    if gaps.size < 2 or not isfinite(now):
-        return None
-    silence = now - float(known[-1])
-    usual = float(np.median(gaps))
-    if silence <= max(usual_gaps * usual, 2 * float(gaps.max()), LEAST_SILENCE_SECONDS):
+    if silence <= max(USUAL_GAPS * usual, 2 * longest, MIN_SILENCE_SECONDS):
         return None
     text = (
         f"no sample for {format_span(silence)} after {format_step(last_step)}; usual is every "
         f"{format_span(usual)}"
     )
-    return MetricFinding("stall", last_step, None, silence, silence / usual, words=text)
+    return MetricFinding("stall", last_step, None, silence, text)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from math import nan
 from typing import NamedTuple
@@ -183,9 +183,9 @@ _JUDGED_LINE = re.compile(
     re.IGNORECASE,
 )
 _LETTERS = re.compile(r"[^\W\d_]")
-_MOST_OTHER_LETTERS = 24
+_MAX_OTHER_LETTERS = 24
 _DENSE_NAMES = 2
-_MOST_PAIRS = 128
+_MAX_PAIRS = 128
 
 
 def read_pairs(text: str) -> Reading | None:
@@ -203,12 +203,12 @@ def read_pairs(text: str) -> Reading | None:
     text, texts = _with_digits(text)
     matches = [
         found
-        for found in islice(_SIGNED.finditer(text), _MOST_PAIRS)
+        for found in islice(_SIGNED.finditer(text), _MAX_PAIRS)
         if not _is_source_line(text, found)
     ]
     signed = len(matches)
     for pattern in (_SPACED, _LOOSE):
-        for found in islice(pattern.finditer(text), _MOST_PAIRS):
+        for found in islice(pattern.finditer(text), _MAX_PAIRS):
             name = tidy_name(found["name"])
             is_fit = (
                 " " not in name or is_known(name.rsplit(" ", 1)[-1]) or step_rank(name) is not None
@@ -222,7 +222,7 @@ def read_pairs(text: str) -> Reading | None:
         return None
     if any(map(is_known, reading.values)):
         return reading
-    is_sample = reading.step == reading.step and _is_dense(text, matches[:signed], reading)
+    is_sample = reading.has_step and _is_dense(text, matches[:signed], reading)
     return reading if is_sample else None
 
 
@@ -255,8 +255,7 @@ def _with_digits(text: str) -> tuple[str, dict[int, str]]:
 
 
 class _Place(NamedTuple):
-    """The part of a line from `begin` to `end` that says where it stands, and what it says; None
-    for what it does not.
+    """The part of a line from `begin` to `end` that has its step and epoch; None for what it lacks.
 
     `base` and the rest are as those of Position. `rank` is how good a step `n` is, as of step_rank.
     """
@@ -284,15 +283,16 @@ def _find_place(text: str) -> _Place | None:
         return _Place(*found.span(), int(found["n"]), int(found["of"]), rank=BATCH_RANK)
     if found := _COUNTED_PLACE.search(text):
         if found["mode"]:
-            n, epoch, is_judged = (
-                int(found["batch"]),
-                int(found["epoch_before"]),
-                found["mode"] == "CV",
-            )
+            n = int(found["batch"])
+            epoch = int(found["epoch_before"])
+            is_judged = found["mode"] == "CV"
         elif found["within"]:
-            n, epoch, is_judged = int(found["within"]), int(found["epoch_first"]), False
+            n = int(found["within"])
+            epoch = int(found["epoch_first"])
+            is_judged = False
         else:
-            n, epoch = int(found["updates"] or found["n"]), int(found["epoch"])
+            n = int(found["updates"] or found["n"])
+            epoch = int(found["epoch"])
             is_judged = found["word"] == "valid"
         return _Place(*found.span(), n, epoch=epoch, is_judged=is_judged)
     if found := _LOGGED_BAR.search(text):
@@ -312,18 +312,19 @@ def _place_in_epoch(found: re.Match[str]) -> _Place:
     ImageNet example and what was made of it, whose first is 0, as timm's `Train: 0 [50/1000 (5%)]`.
     """
     reported = found.groupdict()
-    word, mode, epochs = (
-        (reported.get("word") or "").lower(),
-        reported.get("mode") or "",
-        reported["epochs"],
-    )
+    word = (reported.get("word") or "").lower()
+    mode = reported.get("mode") or ""
+    epochs = reported["epochs"]
     kind = (reported.get("kind") or "").lower()
-    base, is_usual = 1, False
+    base = 1
+    is_usual = False
     if word and epochs is None and not kind:
         if word == "epoch" and (reported["open"] or mode):
-            base, is_usual = (0 if reported["colon"] else 1), True
+            base = 0 if reported["colon"] else 1
+            is_usual = True
         elif word == "train" and reported["colon"] and not reported["open"]:
-            base, is_usual = 0, True
+            base = 0
+            is_usual = True
     return _Place(
         *found.span(),
         int(reported["n"]),
@@ -346,7 +347,8 @@ def _reading(text: str, matches: list[re.Match[str]], texts: Mapping[int, str]) 
         name = tidy_name(found["name"])
         if not name or (place and place.begin <= found.start("name") < place.end):
             continue
-        rank, of = step_rank(name), found["of"]
+        rank = step_rank(name)
+        of = found["of"]
         if name == "ep" and text[found.start() - 1 : found.start()] == "[":
             name = "epoch"
         counts_epochs = is_epoch(name)
@@ -360,14 +362,15 @@ def _reading(text: str, matches: list[re.Match[str]], texts: Mapping[int, str]) 
             continue
         pairs.append((name, value))
     reading = sort_pairs("pairs", pairs, parse_line_seconds(text))
-    if reading.epoch != reading.epoch and (counted := _EPOCH_OF.search(text)):
-        reading, epochs = reading._replace(epoch=float(counted["epoch"])), counted["of"]
+    if not reading.has_epoch and (counted := _EPOCH_OF.search(text)):
+        reading = reading._replace(epoch=float(counted["epoch"]))
+        epochs = counted["of"]
     if place is None and best is None and (bracketed := _BRACKETED_STEP.search(text)):
         best = (step_rank(bracketed["word"]) or BATCH_RANK, float(bracketed["n"]), None)
     if place is None and best is not None:
         place = _Place(0, 0, best[1], parse_last_step(best[2]) if best[2] else None, rank=best[0])
     if place is None:
-        return reading if reading.epoch == reading.epoch else None
+        return reading if reading.has_epoch else None
     if place.of is not None and _JUDGED_LINE.match(text):
         place = place._replace(is_judged=True)
     if place.epoch is None and is_step(reading.epoch):
@@ -387,8 +390,9 @@ def _placed(reading: Reading, place: _Place, rank: int | None) -> Reading | None
     if place.epoch is not None:
         reading = reading._replace(epoch=float(place.epoch))
     if place.is_judged or place.n is None:
-        return reading._replace(step=nan) if reading.epoch == reading.epoch else None
-    of, epoch = place.of, place.epoch
+        return reading._replace(step=nan) if reading.has_epoch else None
+    of = place.of
+    epoch = place.epoch
     if rank is not None and (rank < 2 or of is None):
         # `Acc_iter 50` beside `Train: 1/3 [49/323]` counts on.
         if of is None or place.epochs is None:
@@ -416,7 +420,7 @@ def _is_dense(text: str, signed: list[re.Match[str]], reading: Reading) -> bool:
     if len(names) < _DENSE_NAMES or len(names) < len(reading.values):
         return False
     covered = sum(len(_LETTERS.findall(found[0])) for found in signed)
-    return len(_LETTERS.findall(text)) - covered <= _MOST_OTHER_LETTERS
+    return len(_LETTERS.findall(text)) - covered <= _MAX_OTHER_LETTERS
 
 
 def _is_source_line(text: str, found: re.Match[str]) -> bool:
@@ -435,8 +439,8 @@ _CUT_RECORD = re.compile(
 
 
 def read_record(text: str) -> tuple[str, str] | None:
-    """The beginning of a record that goes on in the lines below: the sign that these begin with,
-    and what it says; None where it ends with its line. TFLearn writes two lines a step.
+    """Read the beginning of a record that continues in the lines below: the sign that these begin
+    with, and its text; None if it ends with its line. TFLearn writes two lines a step.
     """
     if ".py:" in text[-11:] and (found := _CUT_RECORD.fullmatch(text)):
         return " ", found["said"]
@@ -448,7 +452,7 @@ def read_record(text: str) -> tuple[str, str] | None:
 
 # What comes before a record: ranks, times, levels.
 _LONGEST_PREFIX = 200
-_MOST_COLUMNS = 256
+_MAX_COLUMNS = 256
 _ITEM = re.compile(
     rf"'(?P<name>[^'{{}}]{{1,80}})': "
     rf"?(?:np\.float(?:32|64)\()?'?(?P<number>{NUMBER})\)?'?(?=[,}} ])"
@@ -467,23 +471,24 @@ def read_dict(text: str) -> tuple[Reading, str] | None:
     start = text.find("{'")
     if start < 0 or start > _LONGEST_PREFIX or "}" not in text:
         return None
-    pairs = [
-        (name, parse_number(f["number"]))
-        for f in _ITEM.finditer(text, start)
-        if (name := tidy_name(f["name"]))
-    ]
+    pairs = _named_numbers(_ITEM.finditer(text, start))
     # `step 10: {'loss': 2.5}`.
-    pairs += [
-        (name, parse_number(found["number"]))
-        for found in _LOOSE.finditer(text, 0, start)
-        if _is_place(name := tidy_name(found["name"]))
-    ]
+    before = _named_numbers(_LOOSE.finditer(text, 0, start))
+    pairs += [(name, value) for name, value in before if _is_place(name)]
     reading = sort_pairs("dict", pairs, parse_line_seconds(text))
-    has_place = reading.step == reading.step or reading.epoch == reading.epoch
     is_metric = any(map(is_known, reading.values)) or any(
         name.startswith(("train_", "eval_")) for name in reading.values
     )
-    return (reading, text[:start]) if has_place and is_metric else None
+    return (reading, text[:start]) if reading.has_place and is_metric else None
+
+
+def _named_numbers(matches: Iterable[re.Match[str]], unit: str = "") -> list[tuple[str, float]]:
+    """The names and numbers of matches, scaled by the group `unit` ('': none)."""
+    pairs = []
+    for found in matches:
+        if name := tidy_name(found["name"]):
+            pairs.append((name, parse_number(found["number"], found[unit] if unit else None)))
+    return pairs
 
 
 def read_json(text: str) -> Reading | None:
@@ -507,8 +512,7 @@ def read_json(text: str) -> Reading | None:
     reading = sort_pairs("json", pairs, time)
     if not any(map(is_known, reading.values)):
         return None
-    has_place = reading.step == reading.step or reading.epoch == reading.epoch
-    return reading if has_place or any(is_loss(name) for name in reading.values) else None
+    return reading if reading.has_place or any(map(is_loss, reading.values)) else None
 
 
 def _with_nan(text: str) -> dict[str, object] | None:
@@ -546,7 +550,7 @@ def read_header(text: str) -> tuple[str, ...] | None:
     """The names of a CSV's columns, where a line is such a header: one is a step or an epoch, and
     one a metric.
     """
-    if text.count(",") >= _MOST_COLUMNS:
+    if text.count(",") >= _MAX_COLUMNS:
         return None
     has_commas = "," in text
     names = tuple(field.strip(' "') for field in (text.split(",") if has_commas else text.split()))
@@ -665,9 +669,9 @@ _ROW = re.compile(
 
 
 class Bar(NamedTuple):
-    """A progress bar: how far it is, and what it says beside.
+    """A progress bar: its progress, and the values beside it.
 
-    `is_training` tells the bar of a trainer's steps.
+    `is_training`: it counts a trainer's steps.
     """
 
     key: tuple[float, int, int]
@@ -689,21 +693,19 @@ def read_bar(text: str) -> Bar | None:
     found = _BAR.match(text)
     if found is None:
         return None
-    n, of = int(found["n"]), int(found["of"])
+    n = int(found["n"])
+    of = int(found["of"])
     # Of 450/1000 the bar must say 45 %: other programs draw bars too.
     if not of or n > of or abs(100 * n / of - int(found["percent"])) > 1.5:
         return None
-    before, inside = found["before"], found["inside"]
+    before = found["before"]
+    inside = found["inside"]
     after = found["after"].strip(UP + " ")
-    pairs = [
-        (name, parse_number(item["number"], item["unit"]))
-        for item in _POSTFIX.finditer(inside)
-        if (name := tidy_name(item["name"]))
-    ]
+    pairs = _named_numbers(_POSTFIX.finditer(inside), "unit")
     # Some print it before the bar, some after it.
     pairs += [*_known_pairs(before), *(_known_pairs(after) if not after.startswith("{") else ())]
     is_training = (
-        not _is_nested(text)
+        not text.rstrip().endswith(UP)
         and bool(_PER_STEP.search(inside))
         and bool(_RANKS_ONLY.fullmatch(before))
     )
@@ -724,12 +726,12 @@ def read_bar(text: str) -> Bar | None:
     if epoch is None:
         word = _LAST_WORD.search(before)
         is_all = word is not None and step_rank(word[1]) is not None
-        step = reading.step if reading.step == reading.step else tick_step(n)
+        step = reading.step if reading.has_step else tick_step(n)
         reading = reading._replace(step=step, last_step=of if is_all else reading.last_step)
         return Bar((-1.0, n, of), reading, is_training, after, before)
-    if reading.step != reading.step:
+    if not reading.has_step:
         epochs = parse_last_step(counted["of"]) if counted and counted["of"] else None
-        reading = _epoch_of_bar_step(reading, (epoch, n, of), epochs, is_usual="v_num=" in inside)
+        reading = _with_bar_epoch(reading, (epoch, n, of), epochs, is_usual="v_num=" in inside)
     return Bar(
         key,
         reading if reading.epoch == epoch else reading._replace(epoch=float(epoch)),
@@ -739,7 +741,7 @@ def read_bar(text: str) -> Bar | None:
     )
 
 
-def _epoch_of_bar_step(
+def _with_bar_epoch(
     reading: Reading,
     place: tuple[int, int, int],
     epochs: int | None,
@@ -780,9 +782,7 @@ def parse_bar_row(bar: Bar, header: tuple[str, ...]) -> Bar | None:
         return None
     place = int(part["n"]), *bar.key[1:]
     # YOLOv5 calls the last of 300 299 of 299, YOLOv8 300 of 300.
-    reading = _epoch_of_bar_step(
-        reading._replace(format="bar"), place, int(part["of"]), is_index=True
-    )
+    reading = _with_bar_epoch(reading._replace(format="bar"), place, int(part["of"]), is_index=True)
     return bar._replace(key=(float(place[0]), *bar.key[1:]), reading=reading)
 
 
@@ -790,24 +790,12 @@ def _known_pairs(text: str) -> list[tuple[str, float]]:
     """Names that trainings use and their numbers, around a bar."""
     if ": " not in text and "=" not in text and "oss " not in text:
         return []
-    pairs = [
-        (tidy_name(found["name"]), parse_number(found["number"], found["unit"]))
-        for found in _SIGNED.finditer(text)
-    ]
-    known = [
-        (name, value) for name, value in pairs if is_known(name) or step_rank(name) is not None
-    ]
+    pairs = _named_numbers(_SIGNED.finditer(text), "unit")
+    known = [pair for pair in pairs if is_known(pair[0]) or step_rank(pair[0]) is not None]
     if known:
         return known
-    loose = [
-        (tidy_name(found["name"]), parse_number(found["number"], found["unit"]))
-        for found in _LOOSE.finditer(text)
-    ]
-    return [(name, value) for name, value in loose if is_known(name)]
-
-
-def _is_nested(text: str) -> bool:
-    return text.rstrip().endswith(UP)
+    pairs = _named_numbers(_LOOSE.finditer(text), "unit")
+    return [pair for pair in pairs if is_known(pair[0])]
 
 
 def read_keras_epoch(text: str) -> int | None:
@@ -823,12 +811,8 @@ def read_keras(text: str) -> tuple[int, int | None, Reading] | None:
     found = _KERAS.fullmatch(text) if ": " in text and "/" in text else None
     if found is None:
         return None
-    items = _KERAS_ITEM.finditer(found["rest"])
-    pairs = [
-        (name, parse_number(item["number"]))
-        for item in items
-        if (name := tidy_name(item["name"])) and name != "ETA"
-    ]
+    pairs = _named_numbers(_KERAS_ITEM.finditer(found["rest"]))
+    pairs = [pair for pair in pairs if pair[0] != "ETA"]
     reading = sort_pairs("keras", pairs)
     if not reading.values:
         return None
@@ -852,7 +836,8 @@ def read_block_head(text: str) -> Reading | None:
     found = _COMPOSER_HEAD.fullmatch(text) or _OLMO_HEAD.fullmatch(text)
     if found is None:
         return None
-    of, epoch = found["of"], found["epoch"]
+    of = found["of"]
+    epoch = found["epoch"]
     return Reading(
         "block",
         {},

@@ -1,24 +1,24 @@
 """Joins the attempts of a run, from one log or several, into one series a metric.
 
-The newest attempt wins: what an older one says at and behind the newer one's first step is what was
-repeated. It stays as series of its own. Streams that are written at the same time (stdout, stderr,
+The newest attempt wins: points of an older one at and behind the newer one's first step were
+repeated. They stay as series of their own. Streams that are written at the same time (stdout, stderr,
 a metrics file) are seen as one run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import inf, isnan, nan, nextafter
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.services.metrics.attempts import Attempt, LogPiece, in_order
-from hpcdash.services.metrics.batch import Floats, Integers
-from hpcdash.services.metrics.cells import AXES
+from hpcdash.services.metrics.batch import AXES, Floats, Integers
 from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF, MetricLog, Strip
 
 # Consumed samples are a metric of its own in a log: each step's are where it stands along this
@@ -60,15 +60,41 @@ class Series(Struct, frozen=True):
         return self.x.size
 
     @property
+    def arrays(self) -> tuple[Floats | Integers, ...]:
+        """The arrays, in the order of the fields."""
+        return (
+            self.x_first,
+            self.x,
+            self.low,
+            self.high,
+            self.newest,
+            self.mean,
+            self.points,
+            self.odd,
+        )
+
+    def at(self, places: Integers) -> Series:
+        """The series of these places alone."""
+        return _series(
+            self.name,
+            self.axis,
+            [array[places] for array in self.arrays],
+            self.exact or not places.size,
+        )
+
+    @property
     def values(self) -> Floats:
-        """The value of each place as its log said it: the mean of a cell; nan and inf where they
-        stood.
-        """
+        """The value of each place as it was logged: the mean of a cell, nan, or inf."""
         if not self.odd.any():
             return self.mean
         values = np.where(self.odd & NAN, nan, self.mean)
         values = np.where(self.odd & MINUS_INF, -inf, values)
         return np.where(self.odd & PLUS_INF, inf, values)
+
+
+def _series(name: str, axis: str, arrays: Iterable[Any], exact: bool) -> Series:
+    fields = (name, axis, *arrays, exact)
+    return Series(*fields)
 
 
 class LostTime(Struct, frozen=True):
@@ -82,166 +108,137 @@ class LostTime(Struct, frozen=True):
     repeated_seconds: float
     gap_seconds: float
 
-    @property
-    def seconds(self) -> float:
-        """All that is known of it; nan where nothing is."""
-        known = [part for part in (self.repeated_seconds, self.gap_seconds) if not isnan(part)]
-        return sum(known) if known else nan
-
 
 class _Part(Struct, frozen=True):
+    """An attempt, or a part of one, of a log whose times are some seconds behind."""
+
     log: MetricLog
     piece: LogPiece
+    behind_seconds: float
 
     @property
     def attempt(self) -> Attempt:
-        return self.piece.attempt
+        attempt = self.piece.attempt
+        if not self.behind_seconds:
+            return attempt
+        *first, began = attempt.first
+        *last, ended = attempt.last
+        behind = self.behind_seconds
+        return replace(attempt, first=(*first, began + behind), last=(*last, ended + behind))
 
     def strip(self, name: str) -> Strip:
-        return self.log.strip(name, self.piece.begin, self.piece.until)
+        strip = self.log.strip(name, self.piece.begin, self.piece.until)
+        if not self.behind_seconds:
+            return strip
+        moved = np.array([[0.0], [0.0], [0.0], [self.behind_seconds]])
+        return replace(strip, x_first=strip.x_first + moved, x_last=strip.x_last + moved)
 
 
-class JoinedRun:
-    """The attempts of several logs, oldest first, even if those of one lie between those of
-    another. Reads the logs when asked, and holds only that order.
+class MetricStream:
+    """The logs of one stream of a run: ordered by their first times where every log has one, else
+    as given.
+
+    `behind_seconds` is what is added to their times, which bear no zone. Reads the logs when asked,
+    and holds only the order of their attempts.
     """
 
-    def __init__(self, logs: Sequence[MetricLog]) -> None:
-        self._logs = tuple(logs)
+    def __init__(self, logs: Sequence[MetricLog], behind_seconds: float = 0.0) -> None:
+        begun = [log for log in logs if log.attempts]
+        # A task that went on in a later epoch counts from where the first began.
+        shown = next((log.first_epoch for log in begun if log.first_epoch is not None), None)
+        if shown is not None:
+            begun = [log.beginning_with(shown) for log in begun]
+        if not any(isnan(log.attempts[0].first[3]) for log in begun):
+            begun.sort(key=lambda log: log.attempts[0].first[3])
+        self.logs = tuple(begun)
+        self._behind_seconds = behind_seconds
         self._ordered: tuple[tuple[int, ...], list[_Part]] = (), []
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(sorted({name for log in self._logs for name in log.names}))
+    def names(self) -> set[str]:
+        return {name for log in self.logs for name in log.names}
+
+    def places(self, name: str) -> int:
+        """Return the number of stored points and cells of a metric."""
+        return sum(log.places(name) for log in self.logs)
 
     @property
-    def attempts(self) -> tuple[Attempt, ...]:
-        return tuple(part.attempt for part in self._parts())
+    def parts(self) -> list[_Part]:
+        """The attempts of the logs, oldest first, even if those of one lie between another's."""
+        versions = tuple(log.version for log in self.logs)
+        if self._ordered[0] != versions:
+            pieces = in_order([log.attempts for log in self.logs], [log.jumps for log in self.logs])
+            parts = [_Part(self.logs[one.log], one, self._behind_seconds) for one in pieces]
+            self._ordered = versions, parts
+        return self._ordered[1]
 
     @property
-    def last_step(self) -> int | None:
-        """The final step that the newest log names."""
+    def samples_name(self) -> str | None:
+        """The metric that counts consumed samples."""
         return next(
-            (log.last_step for log in reversed(self._logs) if log.last_step is not None), None
+            (
+                name
+                for name in sorted(self.names)
+                if name.lower().replace("_", " ") in _SAMPLES_NAMES
+            ),
+            None,
         )
 
     @property
-    def doubt(self) -> str:
-        """Text on what the logs leave open about the steps; '' for nothing."""
-        return next((log.doubt for log in reversed(self._logs) if log.doubt), "")
+    def axes(self) -> set[str]:
+        return self._with_samples({axis for log in self.logs for axis in log.axes()})
 
-    def axes(self, name: str | None = None) -> tuple[str, ...]:
-        """The x axes that some log has, or the metric `name`, of ALL_AXES; `point`, the how
-        manieth, always is.
-        """
-        if name is not None:
-            metric_streams, _ = self.written(name)
-            has = {axis for row, axis in enumerate(AXES) if not np.isnan(metric_streams[row]).all()}
-        else:
-            has = {axis for log in self._logs for axis in log.axes()}
-        if "step" in has and self._samples_name() is not None:
-            has.add(SAMPLES)
-        return tuple(axis for axis in ALL_AXES if axis in has or axis == "point")
+    def metric_axes(self, name: str) -> set[str]:
+        metric_axes, _ = self.written(name)
+        known = [not np.isnan(column).all() for column in metric_axes]
+        return self._with_samples(
+            {axis for axis, is_known in zip(AXES, known, strict=True) if is_known}
+        )
 
-    def series(self, name: str, axis: str = "step") -> Series:
-        """Return the points that count: the newest attempt's at each step.
-
-        Along time and point, all points.
-        """
-        if axis == SAMPLES:
-            return self._along_samples(self.series(name))
-        pieces = [piece for piece, _ in self._pieces(name, axis)]
-        return _one_series(name, axis, pieces)
-
-    def steps_along(self, name: str, axis: str) -> Floats:
-        """The step of each place of the metric's series; nan where it is not known."""
-        if axis in ("step", SAMPLES):
-            steps = self.series(name).x
-            return steps if axis == "step" else steps[~np.isnan(self.samples_at(steps))]
-        pieces = [piece for piece, _ in self._pieces(name, axis, is_steps=True)]
-        return _one_series(name, axis, pieces).mean
+    def _with_samples(self, axes: set[str]) -> set[str]:
+        has_samples = "step" in axes and self.samples_name is not None
+        return axes | {SAMPLES} if has_samples else axes
 
     def samples_at(self, steps: Floats) -> Floats:
-        """Return the samples consumed at `steps` (n); nan outside the steps in the log."""
-        name = self._samples_name()
-        known = self.series(name) if name is not None else None
+        name = self.samples_name
+        known = None if name is None else self.series(name, "step")
         if known is None or not len(known):
             return np.full(steps.size, nan)
         found: Floats = np.interp(steps, known.x, known.newest, left=nan, right=nan)
         return found
 
-    def overlap(self, name: str, axis: str = "step") -> tuple[Series, ...]:
-        """Return the repeated points, a series for each attempt that has any, oldest first."""
+    def series(self, name: str, axis: str, *, is_steps: bool = False) -> Series:
+        """The points that count; with `is_steps` the means are steps."""
         if axis == SAMPLES:
-            return tuple(self._along_samples(one) for one in self.overlap(name))
+            return self._along_samples(self.series(name, "step"))
+        pieces = [piece for piece, _ in self._pieces(name, axis, is_steps=is_steps)]
+        return _one_series(name, axis, pieces)
+
+    def overlap(self, name: str, axis: str) -> tuple[Series, ...]:
+        if axis == SAMPLES:
+            return tuple(self._along_samples(one) for one in self.overlap(name, "step"))
         repeated = [piece for _, piece in self._pieces(name, axis)]
-        return tuple(_one_series(name, axis, [piece]) for piece in repeated if piece.x.size)
+        return tuple(_one_series(name, axis, [piece]) for piece in repeated if len(piece))
 
     def written(self, name: str) -> tuple[Floats, Floats]:
-        """Every sample of the metric in the order it was written, repeated ones too: (4, n) in the
-        order of AXES, and values (n), with nan and inf; of a cell its end and its mean.
-        """
-        parts = [part for part in self._parts() if name in part.log.names]
-        strips = [part.strip(name) for part in parts]
+        strips = [part.strip(name) for part in self.parts if name in part.log.names]
         if not strips:
-            return np.empty((4, 0)), np.empty(0)
+            return np.empty((len(AXES), 0)), np.empty(0)
         values = [_along(name, "point", strip, 0.0).values for strip in strips]
         return np.concatenate([strip.x_last for strip in strips], axis=1), np.concatenate(values)
 
-    def lost_time(self) -> LostTime:
-        parts = [part.attempt for part in self._parts()]
-        steps = seconds = gaps = 0.0
-        paced = timed = False
-        for older, newer in pairwise(parts):
-            # A step that is written again was done again.
-            done_again = older.last[0] - newer.first[0] + 1.0
-            if done_again > 0:
-                pace = (older.last[3] - older.first[3]) / max(older.last[0] - older.first[0], 1.0)
-                steps += done_again
-                if not isnan(pace) and pace >= 0:
-                    seconds += done_again * pace
-                    paced = True
-            gap = newer.first[3] - older.last[3]
-            if gap >= 0:
-                gaps += gap
-                timed = True
-        again = steps == 0 or paced
-        return LostTime(
-            max(len(parts) - 1, 0), steps, seconds if again else nan, gaps if timed else nan
-        )
-
-    def _parts(self) -> list[_Part]:
-        versions = tuple(log.version for log in self._logs)
-        if self._ordered[0] != versions:
-            pieces = in_order(
-                [log.attempts for log in self._logs], [log.jumps for log in self._logs]
-            )
-            self._ordered = versions, [_Part(self._logs[piece.log], piece) for piece in pieces]
-        return self._ordered[1]
-
-    def _samples_name(self) -> str | None:
-        return next(
-            (name for name in self.names if name.lower().replace("_", " ") in _SAMPLES_NAMES), None
-        )
-
     def _along_samples(self, series: Series) -> Series:
-        x_first, x = self.samples_at(series.x_first), self.samples_at(series.x)
-        moved = _build_series(
-            series.name,
-            SAMPLES,
-            [np.where(np.isnan(x_first), x, x_first), x, *_arrays(series)[2:]],
-            series.exact,
-        )
-        return _at(moved, np.flatnonzero(~np.isnan(x)))
+        x_first = self.samples_at(series.x_first)
+        x = self.samples_at(series.x)
+        x_first = np.where(np.isnan(x_first), x, x_first)
+        moved = replace(series, axis=SAMPLES, x_first=x_first, x=x)
+        return moved.at(np.flatnonzero(~np.isnan(x)))
 
     def _pieces(
         self, name: str, axis: str, *, is_steps: bool = False
     ) -> list[tuple[Series, Series]]:
-        """Return the counting and the repeated points of each attempt, oldest first.
-
-        With `is_steps` the means are steps.
-        """
-        parts = self._parts()
+        """Return the counting and the repeated points of each attempt, oldest first."""
+        parts = self.parts
         cuts = _cuts([part.attempt for part in parts], axis)
         pieces = []
         samples = 0.0
@@ -249,31 +246,144 @@ class JoinedRun:
             if name not in part.log.names:
                 continue
             strip = part.strip(name)
-            piece = _along(
-                name, axis, replace(strip, mean=strip.x_last[0]) if is_steps else strip, samples
-            )
-            samples += (
-                piece.points.size if piece.exact else float(np.maximum(piece.points, 1).sum())
-            )
+            if is_steps:
+                strip = replace(strip, mean=strip.x_last[0])
+            piece = _along(name, axis, strip, samples)
+            samples += len(piece) if piece.exact else float(np.maximum(piece.points, 1).sum())
             pieces.append(_split(piece, cut))
         return pieces
 
 
-def joined(logs: Sequence[MetricLog], by_time: bool = True) -> JoinedRun:
-    """One run of several logs: ordered by their first times where every log has one, else as
-    given.
+class JoinedRun:
+    """One run of several streams. A metric of several is taken from the one with most of it, of
+    those with as much from the first: attempts of one stream are no restarts of the other.
     """
-    begun = [log for log in logs if log.attempts]
-    # A task that went on in a later epoch counts from where the first began.
-    shown = next((log.first_epoch for log in begun if log.first_epoch is not None), None)
-    if shown is not None:
-        begun = [log.beginning_with(shown) for log in begun]
-    firsts = [log.attempts[0].first[3] for log in begun]
-    if by_time and not any(isnan(first) for first in firsts):
-        begun = [
-            log for _, log in sorted(zip(firsts, begun, strict=True), key=lambda pair: pair[0])
-        ]
-    return JoinedRun(begun)
+
+    def __init__(self, streams: Sequence[MetricStream]) -> None:
+        self._streams = tuple(streams) or (MetricStream(()),)
+
+    def _stream(self, name: str) -> MetricStream:
+        return max(self._streams, key=lambda stream: stream.places(name))
+
+    def _by_size(self) -> list[MetricStream]:
+        if len(self._streams) == 1:
+            return list(self._streams)
+        return sorted(self._streams, key=lambda stream: -sum(map(stream.places, stream.names)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted({name for stream in self._streams for name in stream.names}))
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        return tuple(part.attempt for part in self._by_size()[0].parts)
+
+    @property
+    def last_step(self) -> int | None:
+        """The final step that the newest log names."""
+        logs = (log for stream in self._by_size() for log in reversed(stream.logs))
+        return next((log.last_step for log in logs if log.last_step is not None), None)
+
+    @property
+    def doubt(self) -> str:
+        """Text on what the logs leave open about the steps; '' for nothing."""
+        logs = (log for stream in self._by_size() for log in reversed(stream.logs))
+        return next((log.doubt for log in logs if log.doubt), "")
+
+    def axes(self, name: str | None = None) -> tuple[str, ...]:
+        """The x axes that some log has, or the metric `name`, of ALL_AXES; `point`, the number of
+        the sample, always is.
+        """
+        if name is not None:
+            has = self._stream(name).metric_axes(name)
+        else:
+            has = {axis for stream in self._streams for axis in stream.axes}
+        return tuple(axis for axis in ALL_AXES if axis in has or axis == "point")
+
+    def series(self, name: str, axis: str = "step") -> Series:
+        """Return the points that count: the newest attempt's at each step.
+
+        Along time and point, all points.
+        """
+        return self._stream(name).series(name, axis)
+
+    def steps_along(self, name: str, axis: str) -> Floats:
+        """The step of each place of the metric's series; nan where it is not known."""
+        stream = self._stream(name)
+        if axis not in ("step", SAMPLES):
+            return stream.series(name, axis, is_steps=True).mean
+        steps = stream.series(name, "step").x
+        return steps if axis == "step" else steps[~np.isnan(stream.samples_at(steps))]
+
+    def samples_at(self, steps: Floats) -> Floats:
+        """Return the samples consumed at `steps` (n); nan outside the steps in the log."""
+        streams = self._by_size()
+        counting = next((stream for stream in streams if SAMPLES in stream.axes), streams[0])
+        return counting.samples_at(steps)
+
+    def overlap(self, name: str, axis: str = "step") -> tuple[Series, ...]:
+        """Return the repeated points, a series for each attempt that has any, oldest first."""
+        return self._stream(name).overlap(name, axis)
+
+    def written(self, name: str) -> tuple[Floats, Floats]:
+        """Every sample of the metric in the order it was written, repeated ones too: (4, n) in the
+        order of AXES, and values (n), with nan and inf; of a cell its end and its mean.
+        """
+        return self._stream(name).written(name)
+
+    def lost_time(self) -> LostTime:
+        """Compute the cost of the restarts."""
+        attempts = self.attempts
+        steps = seconds = gaps = 0.0
+        is_paced = is_timed = False
+        for older, newer in pairwise(attempts):
+            # A step that is written again was done again.
+            done_again = older.last[0] - newer.first[0] + 1.0
+            if done_again > 0:
+                pace = (older.last[3] - older.first[3]) / max(older.last[0] - older.first[0], 1.0)
+                steps += done_again
+                if pace >= 0:
+                    seconds += done_again * pace
+                    is_paced = True
+            gap = newer.first[3] - older.last[3]
+            if gap >= 0:
+                gaps += gap
+                is_timed = True
+        if steps and not is_paced:
+            seconds = nan
+        return LostTime(max(len(attempts) - 1, 0), steps, seconds, gaps if is_timed else nan)
+
+    def table(self, names: Sequence[str]) -> pa.Table:
+        """Return a row a step, ascending: the axis first, then a column a metric, null where it has
+        no value.
+        """
+        axis = self.axes()[0]
+        found = [self.series(name, axis) for name in names]
+        places = np.unique(np.concatenate([series.x for series in found])) if found else np.empty(0)
+        columns = {axis: pa.array(whole_numbers(places))}
+        for series in found:
+            values = np.zeros(places.size)
+            is_missing = np.ones(places.size, dtype=bool)
+            at = np.searchsorted(places, series.x)
+            values[at], is_missing[at] = series.values, False
+            # A metric may bear the axis' name.
+            name = series.name if series.name not in columns else f"{series.name} (metric)"
+            columns[name] = pa.array(values, mask=is_missing, from_pandas=False)
+        return pa.table(columns)
+
+
+def whole_numbers(x: Any) -> Any:
+    """Return steps as whole numbers, other x as they are."""
+    return (
+        x.astype(np.int64)
+        if x.size and (np.abs(x) < 2**53).all() and (x == np.floor(x)).all()
+        else x
+    )
+
+
+def joined(logs: Sequence[MetricLog]) -> JoinedRun:
+    """One run of the logs of one stream."""
+    return JoinedRun((MetricStream(logs),))
 
 
 def _cuts(attempts: Sequence[Attempt], axis: str) -> list[float]:
@@ -283,10 +393,10 @@ def _cuts(attempts: Sequence[Attempt], axis: str) -> list[float]:
         return cuts
     row = AXES.index(axis)
     lowest = inf
-    for k in range(len(attempts) - 1, -1, -1):
-        cuts[k] = lowest
-        if attempts[k].first[row] < lowest:
-            lowest = attempts[k].first[row]
+    for number in reversed(range(len(attempts))):
+        cuts[number] = lowest
+        if attempts[number].first[row] < lowest:
+            lowest = attempts[number].first[row]
     return cuts
 
 
@@ -298,7 +408,8 @@ def _along(name: str, axis: str, strip: Strip, samples_before: float) -> Series:
         x_first = x - counts + 1.0
     else:
         row = AXES.index(axis)
-        x_first, x = strip.x_first[row], strip.x_last[row]
+        x_first = strip.x_first[row]
+        x = strip.x_last[row]
     series = Series(
         name,
         axis,
@@ -313,33 +424,30 @@ def _along(name: str, axis: str, strip: Strip, samples_before: float) -> Series:
         exact,
     )
     missing = np.isnan(x)
-    return _at(series, np.flatnonzero(~missing)) if missing.any() else series
+    return series.at(np.flatnonzero(~missing)) if missing.any() else series
 
 
 def _split(piece: Series, cut: float) -> tuple[Series, Series]:
-    if not piece.x.size or piece.x.max() < cut:
-        return piece, _at(piece, np.empty(0, dtype=np.int64))
-    counts = piece.x_first < cut
-    stored = _at(piece, np.flatnonzero(counts))
+    if not len(piece) or piece.x.max() < cut:
+        return piece, piece.at(np.empty(0, dtype=np.int64))
+    stored = piece.at(np.flatnonzero(piece.x_first < cut))
     # A cell with points on both sides of the cut is shown on both.
-    stored = _with_x(stored, np.minimum(stored.x, nextafter(cut, -inf)))
-    return stored, _at(piece, np.flatnonzero(piece.x >= cut))
+    stored = replace(stored, x=np.minimum(stored.x, nextafter(cut, -inf)))
+    return stored, piece.at(np.flatnonzero(piece.x >= cut))
 
 
 def _one_series(name: str, axis: str, pieces: Sequence[Series]) -> Series:
-    pieces = [piece for piece in pieces if piece.x.size]
-    if len(pieces) == 1:
-        whole = pieces[0]
-    elif pieces:
-        fields = zip(*(_arrays(piece) for piece in pieces), strict=True)
-        whole = _build_series(
-            name, axis, [np.concatenate(field) for field in fields], all(p.exact for p in pieces)
-        )
-    else:
-        return _build_series(name, axis, [np.empty(0)] * 7 + [np.empty(0, dtype=np.int64)], True)
+    pieces = [piece for piece in pieces if len(piece)]
+    if not pieces:
+        return _series(name, axis, [np.empty(0)] * 7 + [np.empty(0, dtype=np.int64)], True)
+    whole = pieces[0]
+    if len(pieces) > 1:
+        parts = zip(*(piece.arrays for piece in pieces), strict=True)
+        is_exact = all(piece.exact for piece in pieces)
+        whole = _series(name, axis, map(np.concatenate, parts), is_exact)
     apart = np.diff(whole.x)
     if (apart < 0).any():
-        whole = _at(whole, np.argsort(whole.x, kind="stable"))
+        whole = whole.at(np.argsort(whole.x, kind="stable"))
         apart = np.diff(whole.x)
     if axis == "step" and (apart == 0).any():
         whole = _one_a_place(whole, np.concatenate(([0], np.flatnonzero(apart) + 1)))
@@ -358,180 +466,16 @@ def _one_a_place(series: Series, starts: Integers) -> Series:
         means = totals / points
     low = np.fmin.reduceat(series.low, starts)
     high = np.fmax.reduceat(series.high, starts)
-    arrays = [
-        np.fmin.reduceat(series.x_first, starts),
-        series.x[starts],
-        low,
-        high,
-        np.where(newest < 0, nan, series.newest[newest]),
-        np.clip(means, low, high),
-        points,
-        np.bitwise_or.reduceat(series.odd, starts),
-    ]
-    return _build_series(series.name, series.axis, arrays, False)
-
-
-def _arrays(series: Series) -> list[Floats]:
-    s = series
-    return [s.x_first, s.x, s.low, s.high, s.newest, s.mean, s.points, s.odd]  # type: ignore[list-item]
-
-
-def _build_series(name: str, axis: str, arrays: Sequence[Floats], exact: bool) -> Series:
-    x_first, x, low, high, newest, mean, points, odd = arrays
     return Series(
-        name,
-        axis,
-        x_first,
-        x,
-        low,
-        high,
-        newest,
-        mean,
-        points,
-        odd.astype(np.int64, copy=False),
-        exact,
+        series.name,
+        series.axis,
+        x_first=np.fmin.reduceat(series.x_first, starts),
+        x=series.x[starts],
+        low=low,
+        high=high,
+        newest=np.where(newest < 0, nan, series.newest[newest]),
+        mean=np.clip(means, low, high),
+        points=points,
+        odd=np.bitwise_or.reduceat(series.odd, starts),
+        exact=False,
     )
-
-
-def _with_x(series: Series, x: Floats) -> Series:
-    return _build_series(
-        series.name, series.axis, [series.x_first, x, *_arrays(series)[2:]], series.exact
-    )
-
-
-def _at(series: Series, places: Integers) -> Series:
-    exact = series.exact or not places.size
-    return _build_series(
-        series.name, series.axis, [array[places] for array in _arrays(series)], exact
-    )
-
-
-class MetricStream(Struct, frozen=True):
-    """One stream's logs, oldest first; `behind_seconds` is what is added to their times, which bear
-    no zone.
-    """
-
-    logs: Sequence[MetricLog]
-    behind_seconds: float = 0.0
-
-
-def join_streams(*streams: MetricStream) -> JoinedRun:
-    """One run of several streams; a metric of several is taken from the one with most of it, of
-    those with as much from the first.
-    """
-    runs = [_Counted.of(stream) for stream in streams if stream.logs]
-    return reduce(_both, runs).run if runs else joined(())
-
-
-class _Counted(Struct, frozen=True):
-    """A run, and how many places it has of each metric."""
-
-    run: JoinedRun
-    counts: Mapping[str, int]
-
-    @classmethod
-    def of(cls, stream: MetricStream) -> _Counted:
-        names = {name for log in stream.logs for name in log.names}
-        counts = {name: sum(log.places(name) for log in stream.logs) for name in names}
-        behind = stream.behind_seconds
-        run = joined(stream.logs)
-        return cls(_Moved(run, behind) if behind else run, counts)
-
-
-def _both(first: _Counted, second: _Counted) -> _Counted:
-    counts = {
-        name: max(one.counts.get(name, 0) for one in (first, second))
-        for name in {*first.counts, *second.counts}
-    }
-    return _Counted(_BothStreams(first, second), counts)
-
-
-class _Moved(JoinedRun):
-    """A run whose times are some seconds behind."""
-
-    def __init__(self, run: JoinedRun, seconds: float) -> None:
-        super().__init__(run._logs)
-        self._seconds = seconds
-
-    @property
-    def attempts(self) -> tuple[Attempt, ...]:
-        by = self._seconds
-        return tuple(
-            replace(
-                one,
-                first=(*one.first[:3], one.first[3] + by),
-                last=(*one.last[:3], one.last[3] + by),
-            )
-            for one in super().attempts
-        )
-
-    def series(self, name: str, axis: str = "step") -> Series:
-        return self._moved(super().series(name, axis))
-
-    def overlap(self, name: str, axis: str = "step") -> tuple[Series, ...]:
-        return tuple(self._moved(one) for one in super().overlap(name, axis))
-
-    def written(self, name: str) -> tuple[Floats, Floats]:
-        axes, values = super().written(name)
-        axes = axes.copy()
-        axes[AXES.index("time")] += self._seconds
-        return axes, values
-
-    def _moved(self, series: Series) -> Series:
-        if series.axis != "time":
-            return series
-        return replace(series, x_first=series.x_first + self._seconds, x=series.x + self._seconds)
-
-
-class _BothStreams(JoinedRun):
-    """Each metric from one stream: attempts of one are no restarts of the other."""
-
-    def __init__(self, first: _Counted, second: _Counted) -> None:
-        super().__init__(())
-        self._by_name: dict[str, JoinedRun] = {}
-        for name in {**first.counts, **second.counts}:
-            is_second = second.counts.get(name, 0) > first.counts.get(name, 0)
-            self._by_name[name] = second.run if is_second else first.run
-        totals = [sum(one.counts.values()) for one in (first, second)]
-        mains = (second, first) if totals[1] > totals[0] else (first, second)
-        self._main, self._other = mains[0].run, mains[1].run
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(sorted(self._by_name))
-
-    @property
-    def attempts(self) -> tuple[Attempt, ...]:
-        return self._main.attempts
-
-    @property
-    def last_step(self) -> int | None:
-        return self._main.last_step if self._main.last_step is not None else self._other.last_step
-
-    @property
-    def doubt(self) -> str:
-        return self._main.doubt or self._other.doubt
-
-    def axes(self, name: str | None = None) -> tuple[str, ...]:
-        if name is not None:
-            return self._by_name.get(name, self._main).axes(name)
-        has = {*self._main.axes(), *self._other.axes()}
-        return tuple(axis for axis in ALL_AXES if axis in has)
-
-    def series(self, name: str, axis: str = "step") -> Series:
-        return self._by_name.get(name, self._main).series(name, axis)
-
-    def steps_along(self, name: str, axis: str) -> Floats:
-        return self._by_name.get(name, self._main).steps_along(name, axis)
-
-    def samples_at(self, steps: Floats) -> Floats:
-        return (self._main if "samples" in self._main.axes() else self._other).samples_at(steps)
-
-    def overlap(self, name: str, axis: str = "step") -> tuple[Series, ...]:
-        return self._by_name.get(name, self._main).overlap(name, axis)
-
-    def written(self, name: str) -> tuple[Floats, Floats]:
-        return self._by_name.get(name, self._main).written(name)
-
-    def lost_time(self) -> LostTime:
-        return self._main.lost_time()

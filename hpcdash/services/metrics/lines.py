@@ -1,6 +1,4 @@
-"""Reads a log line after line, carefully: which format a line has, and what several lines together
-say.
-"""
+"""Reads a log line by line, carefully: the format of each line, and samples of several lines."""
 
 from __future__ import annotations
 
@@ -38,10 +36,10 @@ from hpcdash.services.metrics.vocabulary import (
 # block.
 LOOK_BACK_BYTES = 8 << 20
 LONGEST_BLOCK_BYTES = 64 << 10
-_MOST_BLOCK_LINES = 512
+_MAX_BLOCK_LINES = 512
 _LONGEST_RECORD = 4096
 # A table whose columns change more often is none.
-MOST_HEADERS = 16
+MAX_HEADERS = 16
 # A bar or a dict, which other lines may belong to.
 _OTHER_SIGNS = re.compile(r"%\||/\?|\{'| • ")
 _EXACT_NUMBER = re.compile(NUMBER)
@@ -69,7 +67,7 @@ class LineReader:
         self.csv_header = csv_header
         self.whole_from: int | None = None if is_cut else start
         self.header_at: int | None = None
-        self.headers_left = MOST_HEADERS
+        self.headers_left = MAX_HEADERS
         self._patterns = patterns
         self._start = start
         self._block: tuple[int, Reading] | None = None
@@ -96,9 +94,11 @@ class LineReader:
     @property
     def is_idle(self) -> bool:
         """Whether a line without a metric changes nothing."""
-        return self.whole_from is not None and not (
-            self._block or self._bar or self._dict or self._record
-        )
+        return self.whole_from is not None and not self._is_open
+
+    @property
+    def _is_open(self) -> bool:
+        return bool(self._block or self._bar or self._dict or self._record)
 
     def parse_sample_line(self, text: str) -> Reading | None:
         """The reading of a line that is a sample whatever the lines around it, None of any
@@ -108,7 +108,8 @@ class LineReader:
             if (reading := read_pattern(pattern, text)) is not None:
                 return reading
         text = without_worker(text)
-        record, other = text.find('{"'), _OTHER_SIGNS.search(text)
+        record = text.find('{"')
+        other = _OTHER_SIGNS.search(text)
         if record >= 0 and (other is None or record < other.start()):
             return read_json(text)
         if other is not None:
@@ -127,8 +128,9 @@ class LineReader:
         return read_pairs(text)
 
     def read_line(self, text: str, offset: int) -> Reading | None:
-        """Take in a line; its reading where `parse_sample_line` would say the same."""
-        whole, text = text, without_worker(text)
+        """Take in a line; return its reading if `parse_sample_line` gives the same."""
+        whole = text
+        text = without_worker(text)
         if self._record is not None:
             at, sign, begun = self._record
             if text.startswith(sign) and len(begun) < _LONGEST_RECORD and read_record(text) is None:
@@ -149,7 +151,7 @@ class LineReader:
             if (
                 pair[0]
                 and self._block is not None
-                and len(self._block[1].values) < _MOST_BLOCK_LINES
+                and len(self._block[1].values) < _MAX_BLOCK_LINES
             ):
                 self._block[1].values[pair[0]] = pair[1]
         elif (head := read_block_head(text)) is not None:
@@ -164,31 +166,25 @@ class LineReader:
             return None
         elif (epoch := read_keras_epoch(text)) is not None:
             self.read_prose(offset)
-            self._epoch, self._is_epoch_unknown = (offset, epoch), False
+            self._epoch = (offset, epoch)
+            self._is_epoch_unknown = False
         elif self.is_in_keras and (keras := read_keras(text)) is not None:
             self._take_keras(*keras, offset)
         else:
-            if not self._may_go_on(text, offset):
+            # Near the start it may be the rest of a record that began before it.
+            is_near = self.whole_from is None and offset - self._start <= _LONGEST_RECORD
+            if self._is_open or not is_near or not text.startswith((" ", "|")):
                 self.read_prose(offset)
-            if self.headers_left > 0 and (header := read_header(text)) is not None:
-                self._take_header(header, offset)
+            header = read_header(text) if self.headers_left > 0 else None
+            if header is not None and header != self.csv_header:
+                self.headers_left -= 1
+                # Rows under a forgotten header have no meaning.
+                self.csv_header = header if self.headers_left else None
+                self.header_at = offset
         return None
 
-    def _may_go_on(self, text: str, offset: int) -> bool:
-        """Whether a line near the start may be the rest of a record that began before it."""
-        is_open = self._block or self._bar or self._dict or self._record
-        is_near = offset - self._start <= _LONGEST_RECORD
-        return self.whole_from is None and not is_open and is_near and text.startswith((" ", "|"))
-
-    def _take_header(self, header: tuple[str, ...], offset: int) -> None:
-        if header == self.csv_header:
-            return
-        self.headers_left -= 1
-        # Rows under a forgotten header have no meaning.
-        self.csv_header, self.header_at = (header if self.headers_left else None), offset
-
     def read_prose(self, offset: int) -> None:
-        """Take in a line that says nothing."""
+        """Take in a line without a metric."""
         if not self.is_idle:
             self.flush()
             self._settle(offset)
@@ -196,14 +192,15 @@ class LineReader:
     def begin_samples(self, offset: int) -> None:
         """Take in that samples follow which `parse_sample_line` reads."""
         self.read_prose(offset)
-        self._epoch, self._is_epoch_unknown = None, False
+        self._epoch = None
+        self._is_epoch_unknown = False
 
     def flush(self) -> None:
         """Complete open readings: nothing more follows."""
         if self._block is not None:
             at, head = self._block
             messages = sort_pairs("block", head.values.items())
-            step = head.step if head.step == head.step else messages.step
+            step = head.step if head.has_step else messages.step
             self._add(at, head._replace(values=messages.values, tokens=messages.tokens, step=step))
         if self._bar is not None and self._bar[1].reading is not None:
             self._add(self._bar[0], self._bar[1].reading)
@@ -239,7 +236,8 @@ class LineReader:
             self._first_bar = self._first_bar or bar
         if bar.reading is not None:
             self._repaint(bar, offset)
-            self._epoch, self._is_epoch_unknown = None, False
+            self._epoch = None
+            self._is_epoch_unknown = False
         elif bar.is_training and self._bar is not None:
             self.flush()
         if (messages := read_dict(bar.after) if bar.after else None) is not None:
@@ -253,7 +251,9 @@ class LineReader:
             self.columns.add(offset, reading)
 
     def _repaint(self, bar: Bar, offset: int) -> None:
-        """A bar's sample begins where the bar first stood at its step; what it said last counts."""
+        """Store a bar: its sample begins where it was first drawn at its step, and its last values
+        count.
+        """
         if self._bar is not None and self._bar[1].key == bar.key and self._dict is None:
             self._bar = (self._bar[0], bar)
             return
@@ -299,8 +299,8 @@ class LineReader:
 
 
 def _with_step(reading: Reading, bar: Bar) -> Reading:
-    """A dict that says no step has that of the bar beside it."""
-    if reading.step == reading.step:
+    """Give a dict without a step that of the bar beside it."""
+    if reading.has_step:
         return reading
     return reading._replace(step=float(bar.key[1]), last_step=bar.key[2])
 

@@ -25,18 +25,18 @@ TAIL_BYTES = 64 << 10
 # This many values of a tail are stored, and this many jobs are read at once.
 KEPT_VALUES = 400
 KEPT_LINES = 60
-MOST_JOBS = 50
+MAX_JOBS = 50
 # The path of a log takes one to three commands per job: this many jobs at a time, below half of the
 # ceiling.
 _LOCATED_AT_ONCE = 3
 _COMMANDS_EACH = 3
 _LIMIT_SECONDS = 20.0
-_MOST_REMEMBERED = 500
+_MAX_REMEMBERED = 500
 
 
 class LossTail(Struct, frozen=True):
-    """The last values of the metric `name`, oldest first, nan and inf where the log says so; ''
-    where it has none.
+    """The last values of the metric `name`, oldest first, nan and inf included; '' if the log has
+    none.
 
     `lines` are the last ones of the log, safe to show.
     """
@@ -47,7 +47,7 @@ class LossTail(Struct, frozen=True):
 
 
 class LossTails:
-    """`chosen` picks, of the metrics in a log, the one that is wanted; None where it has none.
+    """The losses of a cluster's jobs; `chosen` selects one of the metrics in a log, None for none.
 
     `patterns` are regular expressions of the user, as compile_patterns takes them.
     """
@@ -87,7 +87,7 @@ class LossTails:
         return self._files.get(job_id, ())
 
     def is_located(self, job_id: str) -> bool:
-        """Whether it is known where a job writes; what is not is asked for before its log is
+        """Whether the paths of a job's logs are known; others are queried before its log is
         read.
         """
         return job_id in self._files
@@ -107,14 +107,14 @@ class LossTails:
             await self._locate([row])
 
     async def refresh(self, rows: Sequence[Mapping[str, Any]]) -> bool:
-        """Read the logs of these running jobs, rows of domain.schema.JOBS; whether anything is new.
+        """Read the logs of running jobs, rows of domain.schema.JOBS; return whether anything is new.
 
-        Nothing is asked where the ceiling on commands leaves no room; raises nothing: the next
-        round tries again.
+        Queries nothing if the ceiling on commands leaves no room. Raises nothing: the next round
+        tries again.
         """
         self.failures.clear()
         self.looked_at.clear()
-        rows = rows[:MOST_JOBS]
+        rows = rows[:MAX_JOBS]
         try:
             await self._locate(rows)
             requested = [
@@ -137,10 +137,9 @@ class LossTails:
         return bool(read)
 
     async def _locate(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Find out where jobs write: from the list where it tells, else by asking for a few of
-        them.
-        """
-        budget, requested = self._store.budget, 0
+        """Find the logs of jobs: in their rows, else by querying a few of them."""
+        budget = self._store.budget
+        requested = 0
         for row in rows:
             job_id = str(row["id"])
             if job_id in self._files:
@@ -168,9 +167,9 @@ class LossTails:
     def _query(
         self, requested: Sequence[tuple[str, str]]
     ) -> Query[list[tuple[str, str, FileStat, LossTail]]]:
-        """Job, file, its look and its tail, of each file that is another now.
+        """Build the query of (job, path, state, tail) of each file that changed.
 
-        Parse runs in a thread.
+        It is parsed in a thread.
         """
         known = [self._stats.get(one) for one in requested]
         ranges = [
@@ -199,30 +198,27 @@ class LossTails:
         return pattern_problems(self._patterns)
 
     def _parse_tail(self, job_id: str, chunk: Chunk) -> LossTail:
-        """One that is empty of a log that went wrong: it keeps nobody from the others."""
-        try:
-            return self._read_tail(chunk)
-        except Exception as error:
-            self.failures[job_id] = error
-            return LossTail()
-
-    def _read_tail(self, chunk: Chunk) -> LossTail:
+        """Parse the end of a log; empty if that fails, so that the others are read."""
         from hpcdash.services.metrics.joined import joined
         from hpcdash.services.metrics.reader import MetricReader
         from hpcdash.services.metrics.series import MetricLog
 
         log = MetricLog()
-        log.append(MetricReader(self._patterns, at=chunk.offset).feed(chunk.content))
-        lines = last_lines(chunk, KEPT_LINES)
-        name = self._chosen(log.names)
-        if name is None:
-            return LossTail(lines=lines)
-        _, values = joined([log.snapshot()]).written(name)
+        try:
+            log.append(MetricReader(self._patterns, at=chunk.offset).feed(chunk.content))
+            lines = last_lines(chunk, KEPT_LINES)
+            name = self._chosen(log.names)
+            if name is None:
+                return LossTail(lines=lines)
+            _, values = joined([log]).written(name)
+        except Exception as error:
+            self.failures[job_id] = error
+            return LossTail()
         return LossTail(name, tuple(values[-KEPT_VALUES:].tolist()), lines)
 
     def _forget(self, shown: set[str]) -> None:
         """Remove the oldest entries above the limit, except those of jobs that are shown."""
-        excess = max(0, len(self._files) - _MOST_REMEMBERED)
+        excess = max(0, len(self._files) - _MAX_REMEMBERED)
         for job_id in [one for one in self._files if one not in shown][:excess]:
             for path in self._files.pop(job_id):
                 self._stats.pop((job_id, path), None)
@@ -231,7 +227,7 @@ class LossTails:
 
 
 def _paths(files: LogFiles) -> tuple[str, ...]:
-    """The files to read; none on a node's own disk, each look at which would be a login there."""
+    """The files to read; none on a node's own disk, where each check would be a login."""
     if files.host:
         return ()
     paths = dict.fromkeys((files.stdout, files.stderr))

@@ -35,23 +35,21 @@ from hpcdash.services.switches.scripts import values_query
 
 Row = Mapping[str, Any]
 # Of an array with more tasks the logs of the newest are read.
-MOST_TASKS = 50
+MAX_TASKS = 50
 # If paths cannot be derived from those of two tasks, each is queried: two or three commands a task.
-MOST_LOCATED = 8
+MAX_LOCATED = 8
 METRICS = "HPCDASH_METRICS"
 
 
 class MetricPlace(Struct, frozen=True):
     """Files that one job or task writes.
 
-    `is_over` once it has ended; `has_begun` if it may have written. `own` is the metrics file that
-    it names, '' for none.
+    `is_over` once it has ended. `own` is the metrics file that it names, '' for none.
     """
 
     job_id: str
     files: LogFiles
     is_over: bool
-    has_begun: bool = True
     own: str = ""
 
 
@@ -72,82 +70,66 @@ class MetricPlaces(Struct, frozen=True):
 
 
 async def locate_metrics(
-    store: ClusterStore,
-    job_id: str,
-    *,
-    file: str = "",
-    task: str = "",
-    named: NamedMetricsFiles | None = None,
+    store: ClusterStore, job_id: str, *, file: str, named: NamedMetricsFiles
 ) -> MetricPlaces:
     """Locate the files to read; raises NoSuchJob and the errors of an unreachable cluster.
 
     `file` is a path of a metrics file, from the job's working folder unless it is absolute: it is
-    read instead of all else, and needs no job (`job_id` ''). `task` is the number of an array's
-    task. `named` searches for metrics files that jobs name themselves.
+    read instead of all else, and needs no job (`job_id` '', where nobody knows whether it still
+    grows); '' for none. `named` searches for metrics files that jobs name themselves.
     """
     if not job_id:
-        return _file_place(file)
-    if task:
-        job_id = await _task_id(store, job_id, task)
+        unknown_row = dict.fromkeys(JOBS.names) | {"id": "", "name": file, "state": "unknown"}
+        files = LogFiles(file.removeprefix("~/"), None)
+        return MetricPlaces("", unknown_row, (MetricPlace("", files, False),))
     place = await locate_logs(store, job_id)
     row = place.row
     is_over = row["state"] in ENDED
     array_id = row["array_id"]
     if file:
-        own = MetricPlace(str(row["id"]), LogFiles(_from_work_dir(file, row), None), is_over)
+        # A path from the home folder stays one: it is relative to where commands begin.
+        path = file.removeprefix("~/")
+        if path == file:
+            path = absolute_path(file, row["work_dir"])
+        own = MetricPlace(str(row["id"]), LogFiles(path, None), is_over)
         return MetricPlaces(str(row["id"]), row, (own,), is_over=is_over)
     is_whole = not parse_task_part(job_id) and in_full(job_id, row["id"], array_id) == array_id
     if array_id is not None and (is_whole or holds_many(job_id)):
         return await _task_places(store, await fetch_tasks(store, array_id), row, named)
-    paths, unknown = await named.find((row,), place.detail) if named is not None else ({}, "")
+    paths, unknown = await named.find((row,), place.detail)
     path = paths.get(str(row["id"]), "")
-    one = MetricPlace(str(row["id"]), place.files, is_over, row["state"] not in WAITING, path)
-    problem = ("" if path else _without_path(place.files)) or unknown
+    one = MetricPlace(str(row["id"]), place.files, is_over, path)
+    files = place.files
+    is_known = bool(path) or files.stdout is not None or files.stderr is not None
+    problem = unknown if is_known else files.note or "its log path is unknown"
     return MetricPlaces(str(row["id"]), row, (one,), is_over=is_over, problem=problem)
 
 
-def _file_place(file: str) -> MetricPlaces:
-    """A file of no job: nobody knows whether it still grows."""
-    row = dict.fromkeys(JOBS.names) | {"id": "", "name": file, "state": "unknown"}
-    path = file[2:] if file.startswith("~/") else file
-    return MetricPlaces("", row, (MetricPlace("", LogFiles(path, None), False),))
-
-
-async def _task_id(store: ClusterStore, array_id: str, task: str) -> str:
-    tasks = await fetch_tasks(store, array_id)
-    found = [
-        row["id"]
-        for row in (*tasks.living, *tasks.ended)
-        if row["array_task"] == task and row["_tasks"] == 1
-    ]
-    if not found:
-        raise NoSuchJob(
-            f"no task {task} of array {tasks.array_id} has begun", "It may still be pending."
-        )
-    return str(found[0])
-
-
 async def _task_places(
-    store: ClusterStore, tasks: Tasks, row: Row, named: NamedMetricsFiles | None
+    store: ClusterStore, tasks: Tasks, row: Row, named: NamedMetricsFiles
 ) -> MetricPlaces:
     begun = [one for one in tasks.living if one["_tasks"] == 1 and one["state"] not in WAITING]
-    begun += [one for one in tasks.ended if one["_tasks"] == 1 and _has_run(one)]
+    begun += [
+        one
+        for one in tasks.ended
+        if one["_tasks"] == 1 and (one["started_at"] or one["node_list"] or one["stdout_path"])
+    ]
     # In task order; requeued tasks by their last start, if all starts are known.
     begun.sort(key=lambda one: int(one["_task"] or 0))
     if all(one["started_at"] for one in begun):
         begun.sort(key=lambda one: one["started_at"])
     problem = tasks.problem
-    if len(begun) > MOST_TASKS:
-        problem = f"the newest {MOST_TASKS} of {len(begun)} tasks are read"
-        begun = begun[-MOST_TASKS:]
+    if len(begun) > MAX_TASKS:
+        problem = f"the newest {MAX_TASKS} of {len(begun)} tasks are read"
+        begun = begun[-MAX_TASKS:]
     found = await _fetch_task_files(store, begun)
     if len(found) < len(begun):
         problem = (
             f"{len(begun) - len(found)} tasks' logs were not read: hpcdash would have to "
-            f"query each path"
+            "query each path"
         )
     read = [one for one in begun if one["id"] in found]
-    own, unknown = await named.find(read) if named is not None else ({}, "")
+    own, unknown = await named.find(read)
     problem = problem or unknown
     places = [
         MetricPlace(
@@ -169,7 +151,8 @@ async def _fetch_task_files(store: ClusterStore, rows: Sequence[Row]) -> dict[st
     found: dict[str, LogFiles] = {}
     for row in rows:
         if row["stdout_path"]:
-            stdout, stderr = row["stdout_path"], row["stderr_path"]
+            stdout = row["stdout_path"]
+            stderr = row["stderr_path"]
             found[row["id"]] = LogFiles(stdout, None if stderr == stdout else stderr)
     unknown = [row for row in rows if row["id"] not in found]
     requested = unknown if len(unknown) <= 2 else [unknown[-1], unknown[0]]
@@ -178,7 +161,8 @@ async def _fetch_task_files(store: ClusterStore, rows: Sequence[Row]) -> dict[st
     unknown = [row for row in unknown if row["id"] not in found]
     if unknown and len(requested) == 2 and all(row["id"] in found for row in requested):
         one, other = requested
-        first, second = found[one["id"]], found[other["id"]]
+        first = found[one["id"]]
+        second = found[other["id"]]
         numbers = (str(one["array_task"]), str(other["array_task"]))
         stdout = path_template((first.stdout, second.stdout), numbers)
         stderr = path_template((first.stderr, second.stderr), numbers)
@@ -194,7 +178,7 @@ async def _fetch_task_files(store: ClusterStore, rows: Sequence[Row]) -> dict[st
                     stdout.path(task), stderr.path(task) if stderr is not None else None
                 )
             return found
-    for row in unknown[::-1][:MOST_LOCATED]:
+    for row in unknown[::-1][:MAX_LOCATED]:
         await _locate(store, row, found)
     return found
 
@@ -204,23 +188,6 @@ async def _locate(store: ClusterStore, row: Row, found: dict[str, LogFiles]) -> 
         found[row["id"]] = (await locate_logs(store, str(row["id"]))).files
     except NoSuchJob:
         return
-
-
-def _has_run(row: Row) -> bool:
-    return bool(row["started_at"] or row["node_list"] or row["stdout_path"])
-
-
-def _from_work_dir(file: str, row: Row) -> str:
-    """A path from the home folder there stays one: it is relative to where commands begin."""
-    if file.startswith("~/"):
-        return file[2:]
-    folder = row["work_dir"]
-    return file if file.startswith("/") or not folder else f"{folder.rstrip('/')}/{file}"
-
-
-def _without_path(files: LogFiles) -> str:
-    is_known = files.stdout is not None or files.stderr is not None
-    return "" if is_known else files.note or "its log path is unknown"
 
 
 class NamedMetricsFiles:
@@ -288,8 +255,10 @@ class NamedMetricsFiles:
             return "its request", path
         try:
             detail = detail or await self._store.fetch_detail(job_id)
-            if path := _path_in_environment(detail):
-                return "the environment the scheduler reports", path
+            for field in TOLD_OF_ENVIRONMENT:
+                named = variables_in_list(detail.native.get(field, ""), (METRICS,))
+                if path := named.get(METRICS, ""):
+                    return "the environment the scheduler reports", path
             script = await fetch_script(self._store, job_id, detail=detail)
         except (UnreachableError, CommandTimedOut):
             raise
@@ -307,13 +276,6 @@ class NamedMetricsFiles:
         except StateUnusable:
             return ""
         return "" if record is None else _requested(record.request)
-
-
-def _path_in_environment(detail: JobDetail) -> str:
-    for field in TOLD_OF_ENVIRONMENT:
-        if path := variables_in_list(detail.native.get(field, ""), (METRICS,)).get(METRICS, ""):
-            return path
-    return ""
 
 
 def _requested(text: str) -> str:

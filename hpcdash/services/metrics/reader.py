@@ -1,7 +1,6 @@
 """Reads metrics from the bytes of a log, as it grows or stretch by stretch.
 
-Lines of a shape that was seen before are read many at once, all others carefully one by one; both
-say the same.
+Lines of a known shape are read many at once, all others carefully one by one, with the same result.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from hpcdash.config.metric_patterns import compile_patterns
-from hpcdash.services.metrics.batch import Block, Integers, MetricBatch, SampleColumns
+from hpcdash.services.metrics.batch import Integers, MetricBatch, SampleColumns
 from hpcdash.services.metrics.formats import HINTS, PLACES, read_header
 from hpcdash.services.metrics.lines import LineReader
 from hpcdash.services.metrics.shapes import Shape, learn_shape, skeleton
@@ -21,16 +20,17 @@ _PIECE_BYTES = 256 << 10
 _KERAS_HINT = re.compile(rb"\d/(?:\d|u)")
 # A line that could not be learnt is tried again when it was seen so much more often.
 _SEEN_BEFORE_LEARNING, _SEEN_AGAIN = 3, 8
-_MOST_SHAPES = 16
-_MOST_SKELETONS = 256
+_MAX_SHAPES = 16
+_MAX_SKELETONS = 256
 # How many lines are tried for a shape at first; later one more for each piece of _PIECE_BYTES.
-_MOST_TRIALS = 48
+_MAX_TRIALS = 48
 # A longer line, up to its newline or carriage return, holds no metric.
 LONGEST_LINE_BYTES = 8192
 UP = b"\x1f"
 # What a line that is too long becomes.
 OVERLONG = b"\x1e"
 _TABLE_WORDS = (b"epoch", b" epoch", b"step", b" step", b"iter", b" iter")
+_LINE_END = re.compile(rb"[\r\n]")
 _BLANK = frozenset((b"", b" ", UP, b" " + UP))
 _TABLE = bytes(
     0x0A if code == 0x0D else 0x20 if code in (0x09, 0x0B, 0x0C) else code for code in range(256)
@@ -80,7 +80,7 @@ class MetricReader:
         # Grows whenever lines that follow may be read in another way.
         self._lessons = 0
         self._skeletons: dict[str, int] = {}
-        self._trials = _MOST_TRIALS
+        self._trials = _MAX_TRIALS
         self._bytes_to_trial = _PIECE_BYTES
 
     @property
@@ -110,7 +110,7 @@ class MetricReader:
             self._bytes_to_trial -= min(_PIECE_BYTES, len(content) - start)
             if self._bytes_to_trial <= 0:
                 self._bytes_to_trial = _PIECE_BYTES
-                self._trials = min(self._trials + 1, _MOST_TRIALS)
+                self._trials = min(self._trials + 1, _MAX_TRIALS)
         if is_end:
             if self._tail and not self._is_skipping:
                 self._read(self._tail + b"\n", self._position - len(self._tail))
@@ -120,7 +120,8 @@ class MetricReader:
 
     def _take(self, piece: bytes) -> None:
         if self._is_skipping:
-            end = first_line_end(piece)
+            ended = _LINE_END.search(piece)
+            end = 0 if ended is None else ended.end()
             if self._start == self._position:
                 self._start += len(piece) - len(piece.lstrip(b"\0"))
             self._position += end or len(piece)
@@ -135,14 +136,15 @@ class MetricReader:
         content = self._tail + piece
         begin = self._position - len(self._tail)
         self._position += len(piece)
-        end = last_line_end(content)
+        end = max(content.rfind(b"\n"), content.rfind(b"\r")) + 1
         # A hole in a sparse file is read as NULs, of any number: they are no part of the line.
         self._tail = content[end:].lstrip(b"\0")
         if end:
             self._read(content[:end], begin)
         if len(self._tail) > LONGEST_LINE_BYTES:
             self._lines.read_prose(begin + end)
-            self._tail, self._is_skipping = b"", True
+            self._tail = b""
+            self._is_skipping = True
 
     def _read(self, content: bytes, begin: int) -> None:
         """Take in complete lines, the first of which begins at `begin`."""
@@ -159,14 +161,16 @@ class MetricReader:
                 else self._hinted([lines[index] for index in rest])
             )
             taken = self._read_some(lines, offsets, rest, blocks, hinted)
-            lines, offsets, is_hinted = lines[taken:], offsets[taken:], is_hinted[taken:]
+            lines = lines[taken:]
+            offsets = offsets[taken:]
+            is_hinted = is_hinted[taken:]
 
     def _read_some(
         self,
         lines: list[bytes],
         offsets: Integers,
         rest: Sequence[int],
-        blocks: list[Block],
+        blocks: list[MetricBatch],
         hinted: list[bool],
     ) -> int:
         """Take in lines up to the end, or to the one that taught something about those that follow:
@@ -195,12 +199,14 @@ class MetricReader:
         if following < len(lines):
             self._lines.begin_samples(int(offsets[following]))
         for block in blocks:
-            self._columns.add_block(block)
+            self._columns.add_batch(block)
         return len(lines)
 
-    def _fitting(self, lines: list[bytes], offsets: Integers) -> tuple[Sequence[int], list[Block]]:
+    def _fitting(
+        self, lines: list[bytes], offsets: Integers
+    ) -> tuple[Sequence[int], list[MetricBatch]]:
         """The samples of lines of known shapes, and which lines have none."""
-        blocks: list[Block] = []
+        blocks: list[MetricBatch] = []
         rest: Sequence[int] = range(len(lines))
         for shape in self._shapes:
             some = lines if len(rest) == len(lines) else [lines[index] for index in rest]
@@ -260,7 +266,8 @@ class MetricReader:
         header = self._lines.csv_header
         reading = self._lines.read_line(text, offset)
         if self._lines.csv_header != header:
-            self._shapes, self._skeletons = [], {}
+            self._shapes = []
+            self._skeletons = {}
             self._lessons += 1
         elif reading is not None and not self._has_patterns:
             self._learn(line.decode("ascii", "replace"))
@@ -268,7 +275,7 @@ class MetricReader:
     def _learn(self, line: str) -> None:
         """Make a shape of a line whose like came a few times."""
         what = skeleton(line)
-        if what not in self._skeletons and len(self._skeletons) >= _MOST_SKELETONS:
+        if what not in self._skeletons and len(self._skeletons) >= _MAX_SKELETONS:
             self._skeletons.clear()
         seen = self._skeletons[what] = self._skeletons.get(what, 0) + 1
         while seen > _SEEN_BEFORE_LEARNING and seen % _SEEN_AGAIN == 0:
@@ -278,21 +285,8 @@ class MetricReader:
         self._trials -= 1
         shape = learn_shape(line, lambda text: self._lines.parse_sample_line(text.rstrip(" ")))
         if shape is not None:
-            self._shapes = [shape, *self._shapes[: _MOST_SHAPES - 1]]
+            self._shapes = [shape, *self._shapes[: _MAX_SHAPES - 1]]
             self._lessons += 1
-
-
-def last_line_end(content: bytes) -> int:
-    """Return where the last complete line ends, with its newline or carriage return; 0 for none."""
-    return max(content.rfind(b"\n"), content.rfind(b"\r")) + 1
-
-
-def first_line_end(content: bytes) -> int:
-    """Return where the first line ends, its end included; 0 for none."""
-    newline, carriage_return = content.find(b"\n"), content.find(b"\r")
-    if newline < 0 or carriage_return < 0:
-        return max(newline, carriage_return) + 1
-    return min(newline, carriage_return) + 1
 
 
 def plain_lines(content: bytes) -> tuple[list[bytes], Integers]:

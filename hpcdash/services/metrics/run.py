@@ -6,37 +6,39 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcdash.config.metric_patterns import compile_patterns, pattern_problems
+from hpcdash.domain.states import ACTIVE
 from hpcdash.errors import CommandTimedOut, HpcdashError, NoSuchJob, UnreachableError
-from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.logs.file import LONGEST_PAUSE_SECONDS, next_check_seconds
-from hpcdash.services.metrics.joined import JoinedRun, MetricStream, join_streams
+from hpcdash.services.metrics.joined import JoinedRun, MetricStream
+from hpcdash.services.metrics.pace import JobFacts
 from hpcdash.services.metrics.places import MetricPlaces, NamedMetricsFiles, Row, locate_metrics
 from hpcdash.services.metrics.series import CELLS, EXACT_POINTS, MetricLog
-from hpcdash.services.metrics.source import MetricSource, StampedFile
+from hpcdash.services.metrics.source import MetricSource
 
 READS_AT_ONCE = 2
 # Between two reported changes; longer while the past is read.
 TOLD_SECONDS = 0.25
 TOLD_FILLING_SECONDS = 0.5
 # Of many places the newest are read before anything is shown, until one exists.
-_MOST_OPENED = 4
+_MAX_OPENED = 4
 # If a quiet log may mean that its job has ended, the scheduler is queried at these intervals: at
 # first and at the slowest.
 _FIRST_STATE_SECONDS, _LONGEST_STATE_SECONDS = 3.0, 30.0
 # Interval of the checks whether that is due.
 _STATE_TICK_SECONDS = 0.5
 # Of many logs each may keep no less than this.
-_LEAST_POINTS, _LEAST_CELLS = 20_000, 8_192
-# A log that waits for the line to come back, or is of a job that ended, is looked at so seldom; the
-# latter the more seldom the longer it is missing.
-SELDOM_SECONDS, MOST_SELDOM_SECONDS = 30.0, 600.0
+_MIN_POINTS, _MIN_CELLS = 20_000, 8_192
+# How seldom a log is checked while its cluster is unreachable, or after its job has ended; the latter
+# the more seldom the longer it is missing.
+SELDOM_SECONDS, MAX_SELDOM_SECONDS = 30.0, 600.0
 QUIET_SECONDS = 2.0
 # Its end and its beginning.
 COMMANDS_TO_OPEN = 2
@@ -56,8 +58,8 @@ class WatchedRun:
 
     `patterns` are regular expressions of the user, as compile_patterns takes them. `file` is a
     metrics file that is read in place of all these (JSON lines, CSV), '' for none; with it `job_id`
-    may be ''. `task` is the number of one task of the array. `exact_points` are kept as they were
-    written, older ones folded. Raises ConfigError naming a bad pattern.
+    may be ''. `exact_points` are kept as they were written, older ones folded. Raises ConfigError
+    naming a bad pattern.
     """
 
     def __init__(
@@ -67,7 +69,6 @@ class WatchedRun:
         *,
         patterns: Sequence[str] = (),
         file: str = "",
-        task: str = "",
         exact_points: int = EXACT_POINTS,
     ) -> None:
         compile_patterns(patterns)
@@ -75,19 +76,18 @@ class WatchedRun:
         self.job_id = job_id
         self._patterns = tuple(patterns)
         self._file = file
-        self._task = task
         self._exact_points = exact_points
         self._named = NamedMetricsFiles(store)
         self._located: MetricPlaces | None = None
-        self._places: dict[str, MetricFile] = {}
-        self._run = join_streams()
+        self._places: dict[str, _JobSources] = {}
+        self._run = JoinedRun(())
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
         self._line_problem = ""
         self._dirty = asyncio.Event()
         self._is_filling = False
         self._following: set[asyncio.Task[None]] = set()
 
-    # -- what is known
+    # -- state
 
     @property
     def title(self) -> str:
@@ -107,6 +107,26 @@ class WatchedRun:
         `open`.
         """
         return None if self._located is None else self._located.row
+
+    def job_facts(self) -> JobFacts:
+        """Return the scheduler's facts about the job, by the newest row that is known of it."""
+        now = self.store.clock.now()
+        row = self.row
+        if row is not None:
+            row = known_row(self.store, str(row["id"])) or row
+        if row is None or str(row["state"]) not in ACTIVE or self.is_over:
+            return JobFacts(now)
+        ends_at = row["ends_at"]
+        limit = row["limit_seconds"]
+        started_at = row["started_at"] if self.progress.is_whole else None
+        return JobFacts(
+            now,
+            True,
+            None if ends_at is None else ends_at.timestamp() - now,
+            None if limit is None else float(limit),
+            self.is_array or row["array_id"] is not None,
+            None if started_at is None else now - started_at.timestamp(),
+        )
 
     @property
     def is_over(self) -> bool:
@@ -166,7 +186,7 @@ class WatchedRun:
         from answering.
         """
         await self._locate()
-        for place in list(reversed(self._places.values()))[:_MOST_OPENED]:
+        for place in list(reversed(self._places.values()))[:_MAX_OPENED]:
             await asyncio.gather(*(source.open() for source in place.sources))
             if any(source.is_open for source in place.sources):
                 break
@@ -213,69 +233,52 @@ class WatchedRun:
         """Stop reading."""
         await _end(self._following)
 
-    # -- where it is
+    # -- files
 
     async def _locate(self) -> None:
         """Find what there is to read; what is read already is kept, in a file that was moved
         too.
         """
-        located = await locate_metrics(
-            self.store, self.job_id, file=self._file, task=self._task, named=self._named
-        )
-        count = max(
-            1,
-            sum(1 + (place.files.stderr is not None) + bool(place.own) for place in located.places),
-        )
-        found: dict[str, MetricFile] = {}
+        located = await locate_metrics(self.store, self.job_id, file=self._file, named=self._named)
+        count = 0
         for place in located.places:
-            files = place.files
-            paths = [
-                path for path in dict.fromkeys((files.stdout, files.stderr)) if path is not None
-            ]
-            before = self._places.get(place.job_id)
-            own = before.own if before is not None else None
-            if own is None and place.own:
-                own = self._source(self._file_at(place.own), count)
-            if before is None:
-                sources = tuple(
-                    self._source(self._file_at(path, files.host), count) for path in paths
-                )
-                found[place.job_id] = MetricFile(place.job_id, place.is_over, sources, own)
-                continue
-            before.own = own
-            for source, path in zip(before.streams, paths, strict=False):
+            count += 1 + (place.files.stderr is not None) + bool(place.own)
+        points = max(self._exact_points // max(count, 1), _MIN_POINTS)
+        cells = max(CELLS // max(count, 1), _MIN_CELLS)
+
+        def new_source(path: str, host: str = "") -> MetricSource:
+            file = self.store.log_file(path, host)
+            return MetricSource(file, self._turns, self._patterns, exact_points=points, cells=cells)
+
+        # Tasks that are gone stay before those that were found.
+        places = dict(self._places)
+        for place in located.places:
+            places.pop(place.job_id, None)
+        for place in located.places:
+            sources = self._places.get(place.job_id) or _JobSources()
+            places[place.job_id] = sources
+            sources.is_over = place.is_over
+            if sources.own is None and place.own:
+                sources.own = new_source(place.own)
+            host = place.files.host
+            paths = dict.fromkeys((place.files.stdout, place.files.stderr))
+            for number, path in enumerate(path for path in paths if path is not None):
+                if number == len(sources.streams):
+                    sources.streams.append(new_source(path, host))
+                source = sources.streams[number]
                 # If a job is known from the history its paths may be guesses: the existing files
                 # are used.
-                if (source.file.path, source.file.host) != (path, files.host) and source.problem:
-                    source.file = self._file_at(path, files.host)
-                    before.read_state(source).missed = 0
-            if len(before.streams) < len(paths):
-                missing = paths[len(before.streams) :]
-                more = [self._source(self._file_at(path, files.host), count) for path in missing]
-                before.streams = (*before.streams, *more)
-            before.is_over = place.is_over
-            found[place.job_id] = before
-        gone = {job_id: place for job_id, place in self._places.items() if job_id not in found}
-        self._places = {**gone, **found}
+                if (source.file.path, source.file.host) != (path, host) and source.problem:
+                    source.file = self.store.log_file(path, host)
+                    source.missed = 0
+        self._places = places
         self._located = located
-
-    def _file_at(self, path: str, host: str = "") -> StampedFile:
-        return StampedFile(
-            self.store.transport, path, host, () if host else self.store.reader_command(path)
-        )
-
-    def _source(self, file: StampedFile, count: int) -> MetricSource:
-        points, cells = (
-            max(self._exact_points // count, _LEAST_POINTS),
-            max(CELLS // count, _LEAST_CELLS),
-        )
-        return MetricSource(file, self._turns, self._patterns, exact_points=points, cells=cells)
 
     # -- following
 
     async def _publish(self) -> None:
         places = list(self._places.values())
-        self._run = await asyncio.to_thread(join_places, places)
+        self._run = await asyncio.to_thread(_joined, places)
 
     async def _notify(self, changed: Callable[[], None]) -> None:
         while True:
@@ -299,18 +302,18 @@ class WatchedRun:
         try:
             for place in reversed(list(self._places.values())):
                 for source in place.sources:
-                    looked = place.read_state(source)
                     while not (
                         source.is_whole
                         or _is_past(over)
-                        or (is_patient and looked.is_awaited(place, source))
+                        or (is_patient and place.is_awaited(source))
                     ):
                         if is_patient:
                             await self._turn(1 if source.is_open else COMMANDS_TO_OPEN)
                         began = time.monotonic()
                         try:
                             await source.open()
-                            looked.tried(source)
+                            source.missed = source.missed + 1 if source.problem else 0
+                            source.tried_at = time.monotonic()
                             if source.is_whole or not await source.read_before():
                                 break
                         except (UnreachableError, CommandTimedOut) as error:
@@ -340,58 +343,107 @@ class WatchedRun:
             await asyncio.sleep(LONGEST_PAUSE_SECONDS)
 
     async def _read_on(self) -> None:
-        """Look at what may grow, the sooner the sooner it grew."""
+        """Check what may grow, the sooner the sooner it grew."""
         while True:
-            seconds, _, _ = next_look(self._places.values())
+            seconds, _ = self._next_check()
             if seconds <= 0:
                 # Where reads are few they go to what grows; meanwhile another may have become the
                 # first.
                 await self._turn()
-                seconds, place, source = next_look(self._places.values())
-                if place is not None and source is not None:
-                    await self._read_place(place, source)
-                    seconds, _, _ = next_look(self._places.values())
+                _, found = self._next_check()
+                if found is not None:
+                    await self._read_new(*found)
+                seconds, _ = self._next_check()
             await asyncio.sleep(max(seconds, 0.0))
+
+    def _next_check(self) -> tuple[float, tuple[_JobSources, MetricSource] | None]:
+        """Return in how many seconds the next source is to be checked, and that.
+
+        It is the one that has waited longest in proportion to its pause.
+        """
+        now = time.monotonic()
+        living = [place for place in self._places.values() if place.may_grow]
+        # Many logs share the checks that one would have.
+        share = max(1.0, len(living) / 4)
+        longest = float("-inf")
+        seconds = LONGEST_PAUSE_SECONDS
+        found = None
+        for place in reversed(living):
+            for source in place.sources:
+                if source.is_finished:
+                    continue
+                commands = COMMANDS_TO_OPEN if source.problem and not source.is_open else 1
+                pause = commands * next_check_seconds(now - source.moved_at)
+                pause = share * max(pause, source.file.pause_seconds)
+                waited = now - source.checked_at
+                if waited / pause > longest:
+                    longest = waited / pause
+                    seconds = pause - waited
+                    found = (place, source)
+        return seconds, found
+
+    async def _read_new(self, place: _JobSources, source: MetricSource) -> None:
+        """Read what is new; a source that could not be read is not checked for a while."""
+        # Before the check: for a job that was known to have ended, it reads the last lines.
+        was_over = place.is_over
+        problem = source.problem
+        has_moved = False
+        try:
+            if not source.is_open:
+                for _ in range(COMMANDS_TO_OPEN - 1):
+                    self.store.budget.reserve_read_seconds()
+            while await source.read_new():
+                has_moved = True
+                self._dirty.set()
+                if not source.has_more:
+                    break
+                # It is read on at once, and what is followed besides later.
+                self.store.budget.reserve_read_seconds()
+            if source.problem != problem:
+                self._dirty.set()
+            source.checked_at = time.monotonic()
+            quiet_seconds = source.checked_at - source.moved_at
+            if has_moved:
+                source.moved_at = source.checked_at
+            elif quiet_seconds >= QUIET_SECONDS:
+                if await source.finish(is_over=was_over):
+                    self._dirty.set()
+                # A file that is copied from its node may come a little later.
+                source.is_finished = was_over and quiet_seconds >= SELDOM_SECONDS / 2
+        except (UnreachableError, CommandTimedOut) as error:
+            source.checked_at = time.monotonic() + LONGEST_PAUSE_SECONDS
+            self._report(error.message)
+        else:
+            self._report("")
 
     async def _keep_polling(self) -> None:
         """Ask for the job's state where it is quiet.
 
         No read is waited for: where these are few a turn is long.
         """
-        queried_at, state_pause = time.monotonic(), _FIRST_STATE_SECONDS
+        queried_at = time.monotonic()
+        state_pause = _FIRST_STATE_SECONDS
         while True:
             await asyncio.sleep(_STATE_TICK_SECONDS)
             now = time.monotonic()
-            living = [place for place in self._places.values() if may_grow(place)]
-            checks = [place.read_state(source) for place in living for source in place.sources]
-            # At the last looks: where these are seldom, what grows is not quiet in between.
-            quiet = min((looked.looked_at - looked.moved_at for looked in checks), default=now)
+            living = [place for place in self._places.values() if place.may_grow]
+            sources = [source for place in living for source in place.sources]
+            # At the last checks: where these are seldom, what grows is not quiet in between.
+            quiet = min((source.checked_at - source.moved_at for source in sources), default=now)
             is_elsewhere = any(source.problem for place in living for source in place.streams)
             if (
                 (not self.is_over or is_elsewhere)
                 and now - queried_at >= state_pause
                 and (quiet >= QUIET_SECONDS or self.is_array)
             ):
-                queried_at, state_pause = (
-                    time.monotonic(),
-                    min(2 * state_pause, _LONGEST_STATE_SECONDS),
-                )
+                queried_at = time.monotonic()
+                state_pause = min(2 * state_pause, _LONGEST_STATE_SECONDS)
                 await self._refresh()
 
     @property
     def is_array(self) -> bool:
         """Whether it is an array's tasks, joined."""
         return self._located is not None and self._located.is_array
-
-    async def _read_place(self, place: MetricFile, source: MetricSource) -> None:
-        try:
-            is_new = await look_at(place, source, self._dirty.set, self.store.budget)
-        except (UnreachableError, CommandTimedOut) as error:
-            self._report(error.message)
-            return
-        if is_new:
-            self._dirty.set()
-        self._report("")
 
     async def _refresh(self) -> None:
         try:
@@ -430,153 +482,50 @@ def _is_past(moment: float | None) -> bool:
     return moment is not None and time.monotonic() >= moment
 
 
-class Looked(Struct):
-    """Times of a source's last check and last news; `is_finished` once nothing more is expected.
-
-    `missed` counts how often it was unavailable after its job's end.
-    """
-
-    moved_at: float = field(default_factory=time.monotonic)
-    looked_at: float = 0.0
-    is_finished: bool = False
-    missed: int = 0
-    tried_at: float = 0.0
-
-    def pause_seconds(self, source: MetricSource, now: float) -> float:
-        commands = COMMANDS_TO_OPEN if source.problem and not source.is_open else 1
-        return max(commands * next_check_seconds(now - self.moved_at), source.file.pause_seconds)
-
-    def tried(self, source: MetricSource) -> None:
-        """Record that the source was requested, and whether it was available."""
-        self.missed = self.missed + 1 if source.problem else 0
-        self.tried_at = time.monotonic()
-
-    def is_awaited(self, place: MetricFile, source: MetricSource) -> bool:
-        """Whether it is not to be had, and its next look comes later: while its job lives at the
-        pace of what grows.
-        """
-        if not source.problem:
-            return False
-        pause = max(
-            min(SELDOM_SECONDS * 2**self.missed / 2, MOST_SELDOM_SECONDS), source.file.pause_seconds
-        )
-        return may_grow(place) or (self.missed > 0 and time.monotonic() < self.tried_at + pause)
-
-
-class MetricFile(Struct):
+class _JobSources(Struct):
     """A job's or task's sources: its stdout, its stderr where that is apart, and the metrics file
     that it names.
     """
 
-    job_id: str
-    is_over: bool
-    streams: tuple[MetricSource, ...]
+    is_over: bool = False
+    streams: list[MetricSource] = field(default_factory=list)
     own: MetricSource | None = None
-    looked: dict[MetricSource, Looked] = field(default_factory=dict)
 
     @property
-    def sources(self) -> tuple[MetricSource, ...]:
-        return self.streams if self.own is None else (*self.streams, self.own)
+    def sources(self) -> list[MetricSource]:
+        return self.streams if self.own is None else [*self.streams, self.own]
 
-    def read_state(self, source: MetricSource) -> Looked:
-        return self.looked.setdefault(source, Looked())
+    @property
+    def may_grow(self) -> bool:
+        """Whether to check it again: not what ended long ago, which is read backwards in turn."""
+        if all(source.is_finished for source in self.sources):
+            return False
+        return not self.is_over or any(source.is_open for source in self.sources)
 
-
-def may_grow(place: MetricFile) -> bool:
-    """Whether to look at it again: not what ended long ago, which is read backwards in its turn."""
-    is_finished = all(place.read_state(source).is_finished for source in place.sources)
-    return not is_finished and (
-        not place.is_over or any(source.is_open for source in place.sources)
-    )
-
-
-def next_look(places: Iterable[MetricFile]) -> tuple[float, MetricFile | None, MetricSource | None]:
-    """Return the source that is to be checked next, and in how many seconds.
-
-    It is the one that has waited longest in proportion to its pause.
-    """
-    now = time.monotonic()
-    living = [place for place in places if may_grow(place)]
-    # Many logs share the checks that one would have.
-    share = max(1.0, len(living) / 4)
-    longest = float("-inf")
-    found: tuple[float, MetricFile | None, MetricSource | None] = (
-        LONGEST_PAUSE_SECONDS,
-        None,
-        None,
-    )
-    for place in reversed(living):
-        for source in place.sources:
-            looked = place.read_state(source)
-            if looked.is_finished:
-                continue
-            pause = share * looked.pause_seconds(source, now)
-            if (now - looked.looked_at) / pause > longest:
-                longest = (now - looked.looked_at) / pause
-                found = (looked.looked_at + pause - now, place, source)
-    return found
+    def is_awaited(self, source: MetricSource) -> bool:
+        """Whether a source cannot be read, and is tried again later: while its job lives at the
+        pace of what grows.
+        """
+        if not source.problem or self.may_grow:
+            return bool(source.problem)
+        pause = min(SELDOM_SECONDS * 2**source.missed / 2, MAX_SELDOM_SECONDS)
+        pause = max(pause, source.file.pause_seconds)
+        return source.missed > 0 and time.monotonic() < source.tried_at + pause
 
 
-async def look_at(
-    place: MetricFile, source: MetricSource, moved: Callable[[], None], budget: CommandBudget
-) -> bool:
-    """Read what is new, telling of each piece by `moved`; whether anything else of it is another
-    now.
-
-    Raises UnreachableError and CommandTimedOut, and is then not looked at for a while.
-    """
-    # Before the check: for a job that was known to have ended, it reads the last lines.
-    was_over, looked = place.is_over, place.read_state(source)
-    has_moved = False
-    problem = source.problem
-    try:
-        if not source.is_open:
-            for _ in range(COMMANDS_TO_OPEN - 1):
-                budget.reserve_read_seconds()
-        while await source.read_new():
-            has_moved = True
-            moved()
-            if not source.has_more:
-                break
-            # It is read on at once, and what is followed besides later.
-            budget.reserve_read_seconds()
-    except (UnreachableError, CommandTimedOut):
-        looked.looked_at = time.monotonic() + LONGEST_PAUSE_SECONDS
-        raise
-    is_another = source.problem != problem
-    looked.looked_at = time.monotonic()
-    if has_moved:
-        looked.moved_at = looked.looked_at
-    elif looked.looked_at - looked.moved_at >= QUIET_SECONDS:
-        is_another = await source.finish(is_over=was_over) or is_another
-        # A file that is copied from its node may come a little later.
-        looked.is_finished = was_over and looked.looked_at - looked.moved_at >= SELDOM_SECONDS / 2
-    return is_another
-
-
-def join_places(places: Sequence[MetricFile]) -> JoinedRun:
+def _joined(places: Sequence[_JobSources]) -> JoinedRun:
     """Join the known data of all places now.
 
     The times of each stream are shifted as its newest file reports how far they are behind.
     """
-    own: list[MetricLog] = []
-    logs: tuple[list[MetricLog], list[MetricLog]] = ([], [])
+    # The metrics files, stdout and stderr.
+    logs: list[list[MetricLog]] = [[], [], []]
     behind = [0.0, 0.0, 0.0]
     for place in places:
-        for number, source in enumerate(place.streams[:2]):
-            logs[number].extend(source.snapshot())
-            behind[number + 1] = _behind(source, behind[number + 1])
-        if place.own is not None:
-            own += place.own.snapshot()
-            behind[0] = _behind(place.own, behind[0])
-    return join_streams(
-        *(MetricStream(one, by) for one, by in zip((own, *logs), behind, strict=True))
-    )
-
-
-def _behind(source: MetricSource, before: float) -> float:
-    return (
-        source.file.behind_seconds
-        if source.is_open and isinstance(source.file, StampedFile)
-        else before
-    )
+        for number, source in enumerate((place.own, *place.streams[:2])):
+            if source is not None:
+                logs[number] += source.snapshot()
+                if source.is_open:
+                    behind[number] = source.behind_seconds
+    streams = zip(logs, behind, strict=True)
+    return JoinedRun([MetricStream(some, seconds) for some, seconds in streams if some])

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from hpcdash.services.metrics.attempts import (
     MAX_ATTEMPTS,
     Attempt,
+    Axes,
     Jump,
     join_attempt,
     jumps_in,
@@ -28,9 +29,8 @@ from hpcdash.services.metrics.attempts import (
     steps_before,
     stretches_in,
 )
-from hpcdash.services.metrics.batch import Floats, Integers, MetricBatch, Points, has_room
+from hpcdash.services.metrics.batch import AXES, Floats, Integers, MetricBatch, Points, has_room
 from hpcdash.services.metrics.cells import (
-    AXES,
     CELL_ROWS,
     COUNT,
     FIRST,
@@ -49,21 +49,14 @@ from hpcdash.services.metrics.cells import (
 from hpcdash.services.metrics.epochs import EpochCount
 
 EXACT_POINTS = 600_000
+# Of an export; beyond, the oldest are folded.
+EXPORTED_POINTS = 5_000_000
 CELLS = 262_144
 NAN, PLUS_INF, MINUS_INF = 1, 2, 4
 _OFFSET, _POINTS = 0, 5  # rows of the table of samples; 1 to 4 are AXES
 _AT_ONCE = 65_536
 # A jump of the steps is larger than so many of the log's least strides.
 _JUMP_STRIDES = 8
-
-
-class SeriesMemory(Struct, frozen=True):
-    """Memory of a log: points read, exact points, cells of older points, bytes of memory."""
-
-    points: int
-    exact_points: int
-    cells: int
-    bytes: int
 
 
 class Strip(Struct, frozen=True):
@@ -104,7 +97,6 @@ class MetricLog:
         self._points: dict[str, Table] = {}
         self._cells: dict[str, Cells] = {}
         self._exact = 0
-        self._read = 0
         # Stretches whose steps ascend, of a log without steps their epochs.
         self._stretches: list[Attempt] = []
         self._jumps: tuple[Jump, ...] = ()
@@ -186,14 +178,10 @@ class MetricLog:
         return stored
 
     @property
-    def memory(self) -> SeriesMemory:
-        tables = [
-            self._samples,
-            *self._points.values(),
-            *(cells.table for cells in self._cells.values()),
-        ]
-        cells = sum(len(stored.table) for stored in self._cells.values())
-        return SeriesMemory(self._read, self._exact, cells, sum(table.nbytes for table in tables))
+    def nbytes(self) -> int:
+        """Bytes of memory that the samples take."""
+        cells = (cells.table for cells in self._cells.values())
+        return sum(table.nbytes for table in (self._samples, *self._points.values(), *cells))
 
     def axes(self) -> tuple[str, ...]:
         """The x axes that this log has, of step, epoch, tokens, time; `point`, the how manieth, is
@@ -242,17 +230,18 @@ class MetricLog:
         stored._epochs = copy(self._epochs)
         return stored
 
-    def strip(self, name: str, first: int, until: int | None) -> Strip:
-        """Metric `name` from the offset `first` up to `until`, None for the end; KeyError where the
+    def strip(self, name: str, first: int, until: float) -> Strip:
+        """Metric `name` from the offset `first` up to `until`, inf for the end; KeyError where the
         log has no such metric.
         """
         cells = self._cells[name].table.whole
-        cells = cells[:, slice(*_within(cells[0], first, until))]
+        cells = cells[:, slice(*np.searchsorted(cells[0], (first, until)))]
         samples = self._samples.whole
-        begin, end = _within(samples[_OFFSET], first, until)
+        begin, end = np.searchsorted(samples[_OFFSET], (first, until))
         ids, values = self._points[name].whole
         a, b = np.searchsorted(ids, (begin + self._first_sample, end + self._first_sample))
-        ids, values = ids[a:b], values[a:b]
+        ids = ids[a:b]
+        values = values[a:b]
         if ids.size and ids[-1] - ids[0] == ids.size - 1:
             at = int(ids[0]) - self._first_sample
             axes = samples[1:_POINTS, at : at + ids.size]
@@ -280,7 +269,8 @@ class MetricLog:
         batch = self._counted_over_epochs(self._bounded(batch), behind)
         self.version += 1
         self._note_attempts(batch, behind)
-        first, last = float(batch.offsets[0]), float(batch.offsets[-1])
+        first = float(batch.offsets[0])
+        last = float(batch.offsets[-1])
         ends = self._ends or (first, last)
         self._ends = (min(ends[0], first), max(ends[1], last))
         for name in batch.metrics:
@@ -303,7 +293,7 @@ class MetricLog:
         if self._epochs.position is None:
             return batch
         self._correct(before)
-        return replace(batch, steps=batch.steps + self._epochs.correction(batch.epochs))
+        return self._epochs.corrected(batch)
 
     def _correct(self, before: EpochCount) -> None:
         """Count the steps anew that were counted as it was known before."""
@@ -317,15 +307,14 @@ class MetricLog:
     def _move_steps(self, moved: Callable[[Floats, Floats], Floats]) -> None:
         samples = self._samples.whole.copy()
         samples[1] = moved(samples[1], samples[2])
-        self._samples = Table(6)
-        self._samples.append(samples)
+        self._samples.replace(samples)
         for cells in self._cells.values():
             table = cells.table.whole.copy()
             for row in (FIRST, LAST):
                 table[row] = moved(table[row], table[row + 1])
             cells.table.replace(table)
 
-        def at(place: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+        def at(place: Axes) -> Axes:
             return float(moved(np.array(place[:1]), np.array(place[1:2]))[0]), *place[1:]
 
         stretches = [
@@ -351,21 +340,21 @@ class MetricLog:
         )
 
     def _add_samples(self, batch: MetricBatch, behind: bool) -> None:
-        self._read += sum(points.values.size for points in batch.metrics.values())
         if not behind and self._exact_offset:
             cut = int(np.searchsorted(batch.offsets, self._exact_offset))
             self._fold(_part(batch, 0, cut), behind)
             batch = _part(batch, cut, batch.offsets.size)
         count = batch.offsets.size
         samples = np.zeros((6, count))
-        samples[:_POINTS] = (batch.offsets, batch.steps, batch.epochs, batch.tokens, batch.times)
+        samples[_OFFSET] = batch.offsets
+        samples[1:_POINTS] = batch.axes
         origin = self._first_sample + len(self._samples) if behind else self._first_sample - count
         for name, points in batch.metrics.items():
             samples[_POINTS, points.samples] += 1
             block = np.stack((points.samples + float(origin), points.values))
-            self._points[name].append(block) if behind else self._points[name].prepend(block)
+            self._points[name].add(block, behind=behind)
             self._exact += points.values.size
-        self._samples.append(samples) if behind else self._samples.prepend(samples)
+        self._samples.add(samples, behind=behind)
         if not behind:
             self._first_sample = origin
         if self._exact > self._most_exact:
@@ -385,30 +374,29 @@ class MetricLog:
             metrics[name] = Points(ids[:end].astype(np.int64) - self._first_sample, values[:end])
             table.drop_first(end)
             self._exact -= end
-        oldest = samples[:_POINTS, :count]
         self._samples.drop_first(count)
         self._first_sample += count
-        offsets = oldest[0].astype(np.int64)
-        self._fold(
-            MetricBatch(offsets, oldest[1], oldest[2], oldest[3], oldest[4], metrics), behind=True
-        )
+        offsets = samples[_OFFSET, :count].astype(np.int64)
+        self._fold(MetricBatch(offsets, samples[1:_POINTS, :count], metrics), behind=True)
 
     def _fold(self, batch: MetricBatch, behind: bool) -> None:
         starts = self._attempt_offsets()
-        axes = np.stack((batch.steps, batch.epochs, batch.tokens, batch.times))
         for name, points in batch.metrics.items():
             stored = self._cells[name]
             for begin in _chunk_begins(points.values.size, behind):
                 of = points.samples[begin : begin + _AT_ONCE]
                 values = points.values[begin : begin + _AT_ONCE]
-                cells = cells_from_points(batch.offsets[of].astype(float), axes[:, of], values)
-                stored.append(cells, starts) if behind else stored.prepend(cells, starts)
+                cells = cells_from_points(
+                    batch.offsets[of].astype(float), batch.axes[:, of], values
+                )
+                stored.add(cells, starts, behind=behind)
                 stored.keep_within(self._most_cells_each, starts)
 
     def _note_attempts(self, batch: MetricBatch, behind: bool) -> None:
         if self._leading and not bool(np.isnan(batch.steps).all()):
             # Where there are steps epochs begin no attempt.
-            self._leading, self._one_attempt = 0, False
+            self._leading = 0
+            self._one_attempt = False
             if self._stretches:
                 self._stretches = [join_attempt(self._stretches)]
                 self._refold()
@@ -420,13 +408,11 @@ class MetricLog:
         self._stretches = put_together(older, newer, self._leading)
         if not begins.issubset(stretch.offset for stretch in self._stretches):
             self._refold()
-        if len(self._stretches) > MAX_ATTEMPTS:
-            if not self._one_attempt:
-                self._one_attempt = True
-                self._refold()
+        if len(self._stretches) > MAX_ATTEMPTS and not self._one_attempt:
+            self._one_attempt = True
+            self._refold()
+        if self._one_attempt and len(self._stretches) > 2:
             # The first and the last are enough to go on, however many there are.
-            self._stretches = [join_attempt(self._stretches[:-1]), self._stretches[-1]]
-        elif self._one_attempt and len(self._stretches) > 2:
             self._stretches = [join_attempt(self._stretches[:-1]), self._stretches[-1]]
 
     def _note_jumps(self, batch: MetricBatch, behind: bool) -> None:
@@ -434,8 +420,7 @@ class MetricLog:
         known = np.flatnonzero(~np.isnan(batch.steps))
         if self._stretches and known.size:
             at = int(known[0] if behind else known[-1])
-            end = (batch.steps[at], batch.epochs[at], batch.tokens[at], batch.times[at])
-            axes = (float(end[0]), float(end[1]), float(end[2]), float(end[3]))
+            axes = tuple(batch.axes[:, at].tolist())
             if behind:
                 between = Jump(int(batch.offsets[at]), self._stretches[-1].last, axes)
             else:
@@ -468,11 +453,6 @@ def _chunk_begins(count: int, behind: bool) -> range | list[int]:
     return begins if behind else list(reversed(begins))
 
 
-def _within(offsets: Floats, first: int, until: int | None) -> tuple[int, int]:
-    begin = int(np.searchsorted(offsets, first))
-    return begin, offsets.size if until is None else int(np.searchsorted(offsets, until))
-
-
 def _part(batch: MetricBatch, begin: int, end: int) -> MetricBatch:
     if begin == 0 and end >= batch.offsets.size:
         return batch
@@ -481,15 +461,7 @@ def _part(batch: MetricBatch, begin: int, end: int) -> MetricBatch:
         a, b = np.searchsorted(points.samples, (begin, end))
         metrics[name] = Points(points.samples[a:b] - begin, points.values[a:b])
     of = slice(begin, end)
-    return replace(
-        batch,
-        offsets=batch.offsets[of],
-        steps=batch.steps[of],
-        epochs=batch.epochs[of],
-        tokens=batch.tokens[of],
-        times=batch.times[of],
-        metrics=metrics,
-    )
+    return replace(batch, offsets=batch.offsets[of], axes=batch.axes[:, of], metrics=metrics)
 
 
 def _strip(cells: Floats, axes: Floats, values: Floats) -> Strip:

@@ -1,25 +1,25 @@
 """Reads many lines of one shape at once: the text between the numbers stays, the numbers change.
 
-What a number means is learnt from the careful reader: each is changed in turn, and what changes in
-what it says is looked at. A shape is kept only if it says the same as the careful reader of lines
-in which all numbers are others.
+The meaning of a number is learnt from the careful reader: each is changed in turn, and the result is
+compared. A shape is used only if it agrees with the careful reader on lines with other numbers.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
 
-from hpcdash.services.metrics.batch import Block, Floats, Integers
+from hpcdash.services.metrics.batch import AXES, Floats, Integers, MetricBatch, Points
 from hpcdash.services.metrics.vocabulary import (
     NUMBER,
     STAMP,
     STAMP_LETTERS,
+    YEAR_2000,
+    YEAR_2100,
     Reading,
     is_step,
     parse_number,
@@ -36,12 +36,13 @@ _NUMERIC = b"0123456789.+-eEnaNif"
 _OTHER_LETTERS = bytes(
     code for code in b" abcdefghijklmnopqrstuvwxyz" + bytes(range(65, 91)) if code not in _NUMERIC
 )
-_MOST_FIELDS = 64
-_MOST_LITERALS = 120
+_MAX_FIELDS = 64
+_MAX_LITERALS = 120
 _FIRST_CODE = 0x80
 _PLACES = ("step", "epoch", "tokens", "last_step")
 _TO_COMMAS = bytes(0x2C if code >= _FIRST_CODE else code for code in range(256))
-_DAYS = np.array([31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
+# `2026-11-21 16:00:00`, with any separators.
+_MOMENT_LETTERS = 19
 
 
 class _Field(NamedTuple):
@@ -57,11 +58,8 @@ class _Field(NamedTuple):
     first_epoch: int = 0
 
 
-class _Columns(NamedTuple):
-    """The numbers of lines that fit, lines × fields, and their times."""
-
-    numbers: Floats
-    times: Floats | None
+# The numbers of lines that fit, lines × fields, and their times.
+_Columns = tuple[Floats, Floats | None]
 
 
 def _parsed(text: bytes) -> Floats | None:
@@ -99,7 +97,7 @@ class Shape:
 
     def __init__(
         self,
-        literals: tuple[str, ...],
+        literals: Sequence[str],
         fields: tuple[_Field, ...],
         stamp: tuple[int, str] | None,
         base: Reading,
@@ -110,7 +108,8 @@ class Shape:
         self._base = base
         self._has_commas = commas
         raw = [literal.encode("ascii") for literal in literals]
-        self._first, self._last = raw[0], raw[-1]
+        self._first = raw[0]
+        self._last = raw[-1]
         joints = [*raw[1:-1], raw[-1] + b"\n" + raw[0]]
         distinct = sorted(set(joints), key=len, reverse=True)
         codes = {literal: bytes([_FIRST_CODE + number]) for number, literal in enumerate(distinct)}
@@ -143,14 +142,16 @@ class Shape:
 
     def read(
         self, lines: Sequence[bytes], offsets: Integers
-    ) -> tuple[Block | None, list[int] | None]:
+    ) -> tuple[MetricBatch | None, list[int] | None]:
         """The samples of those lines that fit, and which do not (None: all fit); lines are ASCII or
         do not fit.
         """
         columns = self._columns(lines)
         if columns is not None:
-            return self._block(columns, offsets), None
-        begin, middle, last = self._begin, self._middle, self._last
+            return self._batch(columns, offsets), None
+        begin = self._begin
+        middle = self._middle
+        last = self._last
         near = [
             i
             for i, line in enumerate(lines)
@@ -166,7 +167,7 @@ class Shape:
         if columns is None:
             return None, list(range(len(lines)))
         fit = set(near)
-        return self._block(columns, offsets[near]), [i for i in range(len(lines)) if i not in fit]
+        return self._batch(columns, offsets[near]), [i for i in range(len(lines)) if i not in fit]
 
     def _columns(self, lines: Sequence[bytes]) -> _Columns | None:
         """The numbers of lines that all fit, None where one does not."""
@@ -184,7 +185,10 @@ class Shape:
         numbers = self._parse_alike(text, lines)
         if numbers is None:
             numbers = self._numbers(text, len(lines))
-        return None if numbers is None else self._checked(numbers, len(lines), times)
+        if numbers is None or len(numbers) != len(lines) * len(self._fields):
+            return None
+        table = numbers.reshape(len(lines), len(self._fields))
+        return (table, times) if self._is_possible(table) else None
 
     def _parse_alike(self, text: bytes, lines: Sequence[bytes]) -> Floats | None:
         """All numbers in turn, where no line differs from the first in more than digits, points and
@@ -213,62 +217,44 @@ class Shape:
             text = text.replace(b",", b"")
         return _parsed(text.translate(_TO_COMMAS))
 
-    def _checked(self, numbers: Floats, count: int, times: Floats | None) -> _Columns | None:
-        if len(numbers) != count * len(self._fields):
-            return None
-        table = numbers.reshape(count, len(self._fields))
-        if self._finite and not bool(np.isfinite(table[:, self._finite]).all()):
-            return None
-        for index, field in enumerate(self._fields):
-            if field.epoch_steps and not bool((table[:, index] >= field.first_epoch).all()):
-                return None
+    def _is_possible(self, table: Floats) -> bool:
+        """Whether numbers (lines × fields) can be what their fields mean."""
+        if self._finite and not np.isfinite(table[:, self._finite]).all():
+            return False
+        for numbers, field in zip(table.T, self._fields, strict=True):
+            if field.epoch_steps and not (numbers >= field.first_epoch).all():
+                return False
             if field.role in ("step", "last_step"):
-                column = table[:, index] * field.scale
-                if not bool(
-                    ((column >= 0) & (column == np.floor(column)) & (column < 2.0**53)).all()
-                ):
-                    return None
-        return _Columns(table, times)
+                column = numbers * field.scale
+                if not ((column >= 0) & (column == np.floor(column)) & (column < 2.0**53)).all():
+                    return False
+        return True
 
-    def _block(self, columns: _Columns, offsets: Integers) -> Block:
+    def _batch(self, columns: _Columns, offsets: Integers) -> MetricBatch:
+        table, times = columns
         base = self._base
-        places: dict[str, Floats] = {}
-        metrics = {name: np.full(len(offsets), value) for name, value in base.values.items()}
+        count = offsets.size
+        axes = np.empty((len(AXES), count))
+        axes[:] = np.array([[base.step], [base.epoch], [base.tokens], [base.time]])
+        metrics = {name: np.full(count, value) for name, value in base.values.items()}
+        last_step = base.last_step
         earlier: Floats | float = 0.0
-        for index, (role, scale, epoch_steps, first_epoch) in enumerate(self._fields):
-            if epoch_steps:
-                earlier = (columns.numbers[:, index] - first_epoch) * epoch_steps
-            if role:
-                column = (
-                    columns.numbers[:, index] * scale
-                    if scale != 1.0
-                    else columns.numbers[:, index].copy()
-                )
-                (metrics if role[0] == "=" else places)[role.removeprefix("=")] = column
-        if "step" in places:
-            places["step"] += earlier
-        if "last_step" in places:
-            last_step: int | None = int(places["last_step"][-1])
-        else:
-            last_step = base.last_step
-
-        def fill_column(name: str, otherwise: float) -> Floats | None:
-            if name in places:
-                return places[name]
-            return None if otherwise != otherwise else np.full(len(offsets), otherwise)
-
-        times = columns.times if columns.times is not None else fill_column("time", base.time)
-        return Block(
-            offsets,
-            fill_column("step", base.step),
-            fill_column("epoch", base.epoch),
-            fill_column("tokens", base.tokens),
-            times,
-            metrics,
-            last_step,
-            base.format,
-            base.position,
-        )
+        for numbers, field in zip(table.T, self._fields, strict=True):
+            if field.epoch_steps:
+                earlier = (numbers - field.first_epoch) * field.epoch_steps
+            if field.role == "last_step":
+                last_step = int(numbers[-1] * field.scale)
+            elif field.role in AXES:
+                axes[AXES.index(field.role)] = numbers * field.scale
+            elif field.role:
+                metrics[field.role[1:]] = numbers * field.scale
+        if any(field.role == "step" for field in self._fields):
+            axes[0] += earlier
+        if times is not None:
+            axes[3] = times
+        samples = np.arange(count)
+        points = {name: Points(samples, values) for name, values in metrics.items()}
+        return MetricBatch(offsets, axes, points, last_step, base.format, base.position)
 
 
 def learn_shape(line: str, careful: Careful) -> Shape | None:
@@ -296,18 +282,21 @@ def _learn(
     # What stands before the time, a rank or so, is taken for fixed.
     begin = 0 if stamp is None else stamp.end()
     spans = [token.span() for token in pattern.finditer(line) if token.start() >= begin]
-    if len(spans) > 2 * _MOST_FIELDS:
+    if len(spans) > 2 * _MAX_FIELDS:
         return None
     remaining: list[tuple[tuple[int, int], _Field]] = []
     for span in spans:
         field = _field_role(line, span, base, careful)
         if field is not None:
             remaining.append((span, field))
-    if not any(field.role == "step" for _, field in remaining) or len(remaining) > _MOST_FIELDS:
+    if not any(field.role == "step" for _, field in remaining) or len(remaining) > _MAX_FIELDS:
         return None
-    literals = _literals(line, [span for span, _ in remaining], stamp.span() if stamp else None)
+    edges = [0, *(edge for span, _ in remaining for edge in span), len(line)]
+    literals = [line[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)]
+    if stamp is not None:
+        literals[0] = line[: stamp.start()] + line[stamp.end() : edges[1]]
     numeric = set(_NUMERIC.decode())
-    if len(set(literals)) > _MOST_LITERALS or any(
+    if len(set(literals)) > _MAX_LITERALS or any(
         set(literal) <= numeric for literal in literals[1:-1]
     ):
         return None
@@ -318,16 +307,6 @@ def _learn(
         _changed_line(line, [span for span, _ in remaining], variant) for variant in (1, 2, 3)
     ]
     return shape if all(_agrees(shape, each, careful) for each in (line, *others)) else None
-
-
-def _literals(
-    line: str, spans: list[tuple[int, int]], stamp: tuple[int, int] | None
-) -> tuple[str, ...]:
-    edges = [0, *(edge for span in spans for edge in span), len(line)]
-    literals = [line[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)]
-    if stamp is not None:
-        literals[0] = line[: stamp[0]] + line[stamp[1] : edges[1]]
-    return tuple(literals)
 
 
 def _field_role(line: str, span: tuple[int, int], base: Reading, careful: Careful) -> _Field | None:
@@ -348,7 +327,7 @@ def _field_role(line: str, span: tuple[int, int], base: Reading, careful: Carefu
         ]
         if not _same(reading.time, base.time) or reading.position != base.position:
             return None
-        written = parse_number(changed[span[0] : span[0] + _length(changed, line, span)])
+        written = parse_number(changed[span[0] : span[1] + len(changed) - len(line)])
         if moved == ["step", "epoch"] and base.position is not None and written == reading.epoch:
             fields.add(_Field("epoch", 1.0, float(base.position.steps), base.position.base))
             continue
@@ -370,10 +349,6 @@ def _field_role(line: str, span: tuple[int, int], base: Reading, careful: Carefu
             return None
         fields.add(_Field(role, scale))
     return fields.pop() if len(fields) == 1 else None
-
-
-def _length(changed: str, line: str, span: tuple[int, int]) -> int:
-    return span[1] - span[0] + len(changed) - len(line)
 
 
 def _same(one: float | None, other: float | None) -> bool:
@@ -399,21 +374,15 @@ def _changed(token: str, variant: int) -> str:
 
 
 def _agrees(shape: Shape, line: str, careful: Careful) -> bool:
-    block, rest = shape.read([line.encode()], np.zeros(1, np.int64))
-    messages = careful(line)
-    if block is None or rest or messages is None:
+    batch, rest = shape.read([line.encode()], np.zeros(1, np.int64))
+    reading = careful(line)
+    if batch is None or rest or reading is None:
         return False
-    columns = (block.steps, block.epochs, block.tokens, block.times)
-    places = [float("nan") if column is None else float(column[0]) for column in columns]
-    reported = (messages.step, messages.epoch, messages.tokens, messages.time)
-    return (
-        all(_same(one, other) for one, other in zip(places, reported, strict=True))
-        and block.last_step == messages.last_step
-        and list(block.metrics) == list(messages.values)
-        and all(
-            _same(float(block.metrics[name][0]), value) for name, value in messages.values.items()
-        )
-    )
+    if batch.last_step != reading.last_step or list(batch.metrics) != list(reading.values):
+        return False
+    found = [*batch.axes[:, 0].tolist(), *(float(one.values[0]) for one in batch.metrics.values())]
+    places = (reading.step, reading.epoch, reading.tokens, reading.time)
+    return all(map(_same, found, (*places, *reading.values.values())))
 
 
 def _without_stamps(
@@ -448,29 +417,18 @@ def _without_stamps(
         return None
     if column and bool((letters[starts + column - 1] == 0x2E).any()):
         return None
-    times = _seconds(digits.astype(np.int64))
-    if times is None:
+    moments = shown[:, :_MOMENT_LETTERS].copy()
+    moments[:, (4, 7)] = 0x2D
+    try:
+        times = moments.view(f"S{_MOMENT_LETTERS}")[:, 0].astype("datetime64[s]").astype(np.float64)
+    except ValueError:
+        # No such day or hour.
         return None
+    if times.min() < YEAR_2000 or times.max() >= YEAR_2100:
+        return None
+    if fraction := digits[:, 14:].shape[1]:
+        powers = 10 ** np.arange(fraction - 1, -1, -1)
+        times += digits[:, 14:].astype(np.int64) @ powers / 10.0**fraction
     stored = np.ones(len(letters), bool)
     stored[where.ravel()] = False
     return letters[stored].tobytes(), times
-
-
-def _seconds(digits: Integers) -> Floats | None:
-    def number(start: int, end: int) -> Integers:
-        return digits[:, start:end] @ (10 ** np.arange(end - start - 1, -1, -1))
-
-    year, month, day, hour, minute, second = (
-        number(a, b) for a, b in pairwise((0, 4, 6, 8, 10, 12, 14))
-    )
-    is_leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
-    is_date = (month >= 1) & (month <= 12) & (day >= 1) & (year > 0)
-    if not bool((is_date & (hour < 24) & (minute < 60) & (second < 60)).all()):
-        return None
-    if not bool(((day <= _DAYS[month - 1]) & ((month != 2) | (day < 29) | is_leap)).all()):
-        return None
-    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
-    days = months.astype("datetime64[D]").astype(np.int64) + day - 1
-    whole = (days * 86400 + hour * 3600 + minute * 60 + second).astype(np.float64)
-    places = digits.shape[1] - 14
-    return whole + number(14, 14 + places) / 10.0**places if places else whole

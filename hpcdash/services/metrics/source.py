@@ -19,7 +19,6 @@ from hpcdash.services.metrics.lines import LOOK_BACK_BYTES
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.series import CELLS, EXACT_POINTS, MetricLog
 from hpcdash.services.metrics.vocabulary import newest_stamp, zone_behind_seconds
-from hpcdash.transport.base import Transport
 
 # What is read of the end at first, of the beginning (a CSV's header stands there), and of what is
 # new at once.
@@ -36,7 +35,7 @@ MARK_BYTES = 64
 # Further from the end of a stretch than this, a header without a row behind it is of no table.
 _LONGEST_HEADER_BYTES = 1 << 14
 # Of a file that was cut or replaced the last few are kept.
-MOST_OLDER = 3
+MAX_OLDER = 3
 # A time stands in one of the last lines.
 _TAIL_BYTES = 1 << 14
 
@@ -69,7 +68,7 @@ class MetricSource:
         cells: int = CELLS,
     ) -> None:
         self.file = file
-        self.look = FileStat()
+        self.stat = FileStat()
         self._turns = turns
         self._patterns = tuple(patterns)
         self._capacity = (exact_points, cells)
@@ -88,8 +87,18 @@ class MetricSource:
         self._generation = 0
         self._stretch_bytes = FIRST_BYTES
         self._forwards = asyncio.Lock()
+        # Seconds to add to stamps without a zone; 0 if unknown.
+        self.behind_seconds = 0.0
+        self._stamp: tuple[float, bool] | None = None
+        # Times of the last news, of the last check, and of the last attempt to read it.
+        self.moved_at = time.monotonic()
+        self.checked_at = self.tried_at = 0.0
+        # How often it could not be read.
+        self.missed = 0
+        # Whether nothing more is expected.
+        self.is_finished = False
 
-    # -- what is known
+    # -- state
 
     @property
     def is_open(self) -> bool:
@@ -102,7 +111,7 @@ class MetricSource:
 
     @property
     def total_bytes(self) -> int:
-        return max(self.look.size, self._read.end)
+        return max(self.stat.size, self._read.end)
 
     @property
     def read_bytes(self) -> int:
@@ -112,7 +121,7 @@ class MetricSource:
     @property
     def problem(self) -> str:
         """Reason that it cannot be read now; '' if it can."""
-        return self.look.problem
+        return self.stat.problem
 
     @property
     def names(self) -> frozenset[str]:
@@ -131,7 +140,7 @@ class MetricSource:
 
     async def open(self) -> None:
         """Read the newest part, where nothing was read yet; of a file that is not there, its
-        `look`.
+        `stat`.
         """
         async with self._forwards:
             if not self.is_open:
@@ -139,18 +148,16 @@ class MetricSource:
 
     async def _open(self) -> None:
         length = FIRST_BYTES
-        end, head = await asyncio.gather(
-            self._chunk("end", 0, length), self._chunk("", 0, HEAD_BYTES)
-        )
+        end, head = await asyncio.gather(self._chunk(None, length), self._chunk(0, HEAD_BYTES))
         while True:
-            self.look = end.look
+            self.stat = end.look
             if not end.look.is_there or end.look.problem:
                 return
             await asyncio.to_thread(self._begin_with, end, head, length >= LONGEST_STRETCH)
             if self._read.begin is not None or end.offset == 0 or length >= LONGEST_STRETCH:
                 return
             length = min(4 * length, LONGEST_STRETCH)
-            end = await self._chunk("end", 0, length)
+            end = await self._chunk(None, length)
 
     async def read_new(self) -> bool:
         """Read what was appended, at most NEW_BYTES, or a file that replaced it; returns whether
@@ -163,12 +170,14 @@ class MetricSource:
         if not self.is_open:
             await self._open()
             return self.is_open
-        read, generation = self._read, self._generation
-        chunk = await self._chunk("", read.end - len(read.mark), NEW_BYTES + len(read.mark))
-        self.look = chunk.look
+        read = self._read
+        generation = self._generation
+        chunk = await self._chunk(read.end - len(read.mark), NEW_BYTES + len(read.mark))
+        self.stat = chunk.look
         if not chunk.look.is_there or (chunk.look.problem and not chunk.content):
             return False
-        if chunk.look.size < read.end or not chunk.content.startswith(read.mark):
+        # What was read is still there, in this file or in a copy of it that took its name.
+        if not chunk.content.startswith(read.mark):
             self._leave(generation)
             await self._open()
             return True
@@ -179,22 +188,23 @@ class MetricSource:
 
     @property
     def has_more(self) -> bool:
-        """Whether the last look saw more than was read."""
-        return self.look.size > self._read.end
+        """Whether the file had more at the last check than was read."""
+        return self.stat.size > self._read.end
 
     async def read_before(self) -> bool:
         """Read a stretch that stands before what was read; False where there is none, or it is not
         to be had now.
         """
-        read, generation = self._read, self._generation
-        if not read.begin or self.look.problem:
+        read = self._read
+        generation = self._generation
+        if not read.begin or self.stat.problem:
             return False
         if self._again_from is not None:
             async with self._forwards:
                 return await self._read_again()
         begin = max(0, read.begin - self._stretch_bytes)
         began = time.monotonic()
-        chunk = await self._chunk("", begin, read.begin - begin)
+        chunk = await self._chunk(begin, read.begin - begin)
         if (
             not chunk.look.is_there
             or chunk.look.identity != read.identity
@@ -202,7 +212,13 @@ class MetricSource:
         ):
             # read_new finds the reason.
             return False
-        self._adapt(time.monotonic() - began, len(chunk.content))
+        # Longer stretches where the line is quick, shorter ones where it is slow.
+        seconds = time.monotonic() - began
+        length = len(chunk.content)
+        if seconds > 2 * STRETCH_SECONDS:
+            self._stretch_bytes = max(SMALLEST_STRETCH, length // 2)
+        elif seconds < STRETCH_SECONDS / 2 and length >= self._stretch_bytes:
+            self._stretch_bytes = max(length, min(4 * length, LARGEST_STRETCH))
         await asyncio.to_thread(self._take_before, chunk, read.begin, generation)
         return True
 
@@ -210,16 +226,20 @@ class MetricSource:
         """Read again, forwards, what was read under a wrong header; the old points stay until that
         is done.
         """
-        begin, generation = self._again_from, self._generation
+        begin = self._again_from
+        generation = self._generation
         if begin is None:
             return True
         # Another header still: no third time.
         begin = 0 if self._was_again else begin
-        reader, log = MetricReader(self._patterns, at=begin, is_cut=False), self._new_log()
-        at, until = begin, self._read.end
-        mark, identity = b"", self._read.identity
+        reader = MetricReader(self._patterns, at=begin, is_cut=False)
+        log = self._new_log()
+        at = begin
+        until = self._read.end
+        mark = b""
+        identity = self._read.identity
         while at < until:
-            chunk = await self._chunk("", at, min(NEW_BYTES, until - at))
+            chunk = await self._chunk(at, min(NEW_BYTES, until - at))
             if (
                 not chunk.content
                 or chunk.look.identity != identity
@@ -227,13 +247,16 @@ class MetricSource:
             ):
                 return False
             await asyncio.to_thread(lambda content: log.append(reader.feed(content)), chunk.content)
-            at, mark = chunk.end, (mark + chunk.content)[-MARK_BYTES:]
+            at = chunk.end
+            mark = (mark + chunk.content)[-MARK_BYTES:]
         with self._lock:
             if generation != self._generation:
                 return False
             self._generation += 1
-            self._was_again, self._again_from = True, None
-            self._log, self._reader = log, reader
+            self._was_again = True
+            self._again_from = None
+            self._log = log
+            self._reader = reader
             self._read = _Read(begin, at, mark, identity)
         return True
 
@@ -243,20 +266,25 @@ class MetricSource:
         """
         return await asyncio.to_thread(self._finish, is_over)
 
-    async def _chunk(self, place: str, offset: int, length: int) -> Chunk:
+    async def _chunk(self, offset: int | None, length: int) -> Chunk:
+        """Read from an offset on, or the end (None)."""
         async with self._turns:
-            return await (
-                self.file.read_end(length) if place == "end" else self.file.read(offset, length)
-            )
+            if offset is None:
+                chunk = await self.file.read_end(length)
+            else:
+                chunk = await self.file.read(offset, length)
+        if chunk.content and chunk.ends_the_file:
+            whole = chunk.content[: chunk.content.rfind(b"\n") + 1]
+            stamp = newest_stamp(whole[-_TAIL_BYTES:].decode("utf-8", "replace"))
+            # Lines without a time that were written since do not show the zone.
+            if stamp is not None and stamp != self._stamp:
+                self._stamp = stamp
+                at, has_zone = stamp
+                behind_seconds = zone_behind_seconds(at, chunk.look.modified_at)
+                self.behind_seconds = 0.0 if has_zone else behind_seconds
+        return chunk
 
-    def _adapt(self, seconds: float, length: int) -> None:
-        """Longer stretches where the line is quick, shorter ones where it is slow."""
-        if seconds > 2 * STRETCH_SECONDS:
-            self._stretch_bytes = max(SMALLEST_STRETCH, length // 2)
-        elif seconds < STRETCH_SECONDS / 2 and length >= self._stretch_bytes:
-            self._stretch_bytes = max(length, min(4 * length, LARGEST_STRETCH))
-
-    # -- taking in, in threads
+    # -- reading, in threads
 
     def _new_log(self) -> MetricLog:
         return MetricLog(*self._capacity)
@@ -273,8 +301,11 @@ class MetricSource:
         log.append(batch)
         with self._lock:
             self._generation += 1
-            self._log, self._reader, self._csv_header = log, reader, header
-            self._again_from, self._was_again = None, False
+            self._log = log
+            self._reader = reader
+            self._csv_header = header
+            self._again_from = None
+            self._was_again = False
             begin = chunk.offset if is_longest and reader.whole_from is None else reader.whole_from
             self._read = _Read(begin, chunk.end, chunk.content[-MARK_BYTES:], chunk.look.identity)
             self._stretch_bytes = FIRST_BYTES
@@ -292,7 +323,8 @@ class MetricSource:
     def _take_before(self, chunk: Chunk, end: int, generation: int) -> None:
         content = chunk.content[: end - chunk.offset]
         with self._lock:
-            names, header = self._log.names, self._csv_header
+            names = self._log.names
+            header = self._csv_header
         stretch_header = header if chunk.offset else None
         reader = MetricReader(
             self._patterns, at=chunk.offset, csv_header=stretch_header, names=names
@@ -328,9 +360,10 @@ class MetricSource:
                 return
             self._generation += 1
             if self._log.names:
-                self._older = [*self._older, self._log][-MOST_OLDER:]
+                self._older = [*self._older, self._log][-MAX_OLDER:]
             self._log, self._read = self._new_log(), _Read()
-            self._again_from, self._was_again = None, False
+            self._again_from = None
+            self._was_again = False
 
 
 def _is_table(reader: MetricReader, batch: MetricBatch, end: int) -> bool:
@@ -343,30 +376,3 @@ def _is_table(reader: MetricReader, batch: MetricBatch, end: int) -> bool:
     if batch.offsets.size and batch.offsets[-1] > header_at:
         return batch.format == "csv"
     return end - header_at <= _LONGEST_HEADER_BYTES
-
-
-class StampedFile(LogFile):
-    """`behind_seconds` is what is to be added to its stamps that bear no zone: 0 where they bear
-    one, and while nothing tells.
-    """
-
-    def __init__(
-        self, transport: Transport, path: str, host: str = "", reader: tuple[str, ...] = ()
-    ) -> None:
-        super().__init__(transport, path, host, reader)
-        self.behind_seconds = 0.0
-        self._stamp: tuple[float, bool] | None = None
-
-    async def _read(self, begin: int | None, length: int) -> Chunk:
-        chunk = await super()._read(begin, length)
-        if chunk.content and chunk.ends_the_file:
-            whole = chunk.content[: chunk.content.rfind(b"\n") + 1]
-            stamp = newest_stamp(whole[-_TAIL_BYTES:].decode("utf-8", "replace"))
-            # What was written since without a time tells nothing of the zone.
-            if stamp is not None and stamp != self._stamp:
-                self._stamp = stamp
-                at, has_zone = stamp
-                self.behind_seconds = (
-                    0.0 if has_zone else zone_behind_seconds(at, chunk.look.modified_at)
-                )
-        return chunk

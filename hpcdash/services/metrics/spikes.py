@@ -22,16 +22,16 @@ _SCATTER_BLOCKS = 33
 MAD_TO_SIGMA = 1.4826
 # Noise is taken to be at least this part of the level: less is nothing that a person would be
 # called for.
-LEAST_NOISE = 0.005
+MIN_NOISE = 0.005
 # This many points determine the level before a point; among the first ones fewer do.
 BEFORE_POINTS, FEWEST_BEFORE, FIRST_POINTS = 32, 16, 256
 _HALF = BLOCK // 2
 _MIDDLE = (BLOCK - 1) / 2
-Z_IN_A_ROW, MOST_Z_IN_A_ROW, IN_A_ROW = 8.0, 20.0, 3
+Z_IN_A_ROW, MAX_Z_IN_A_ROW, IN_A_ROW = 8.0, 20.0, 3
 Z_ALONE = 12.0
 # A lasting rise above the best level is a divergence from this part of the level on.
 DIVERGED_PART = 0.1
-KNOWN_TAIL_POINTS, HEAVY_EXPONENT, MOST_Z_UNKNOWN = 20_000, 0.35, 60.0
+KNOWN_TAIL_POINTS, HEAVY_EXPONENT, MAX_Z_UNKNOWN = 20_000, 0.35, 60.0
 Z_BACK = 3.0
 PATIENCE_POINTS = 48
 # Fewer points determine nothing.
@@ -41,7 +41,7 @@ _ALONE_CHANCE, _ROW_CHANCE = 5e-7, 1e-3
 # How much of what was judged before is judged again when points come: more than what a level is
 # measured over.
 _AGAIN_BLOCKS = 24
-MOST_FINDINGS = 200
+MAX_FINDINGS = 200
 # The tail of the noise is measured on so many of the newest points.
 _TAIL_POINTS = 200_000
 
@@ -108,7 +108,8 @@ class Levels(Struct, frozen=True):
 
     def _above(self, blocks: Integers) -> Floats:
         """(blocks, 64); nan in the first block."""
-        own, slopes = self.middles[blocks, None], self.slopes[blocks, None]
+        own = self.middles[blocks, None]
+        slopes = self.slopes[blocks, None]
         before = np.maximum(blocks - 1, 0)
         behind = np.where(
             blocks + 1 < self.slopes.size, self.slopes[(blocks + 1) % self.slopes.size], 0.0
@@ -166,7 +167,7 @@ def z_at_first(values: Floats) -> Floats:
     gaps = _row_medians(np.abs(np.diff(rows, axis=1)))
     # Nowhere below the newest of them: what falls quickly, or rises steadily, stands not far above.
     levels = np.maximum(np.minimum(led_on, rows.max(axis=1)), _row_medians(rows[:, half:]))
-    noises = np.maximum(np.maximum(deviations, gaps), LEAST_NOISE * np.abs(levels)) + 1e-12
+    noises = np.maximum(np.maximum(deviations, gaps), MIN_NOISE * np.abs(levels)) + 1e-12
     z[FEWEST_BEFORE:] = (values[FEWEST_BEFORE:] - levels) / noises
     return z
 
@@ -202,9 +203,9 @@ def block_levels(blocks: Blocks) -> Levels:
     """Level and noise along the curve."""
     middles = _median_around(blocks.medians, AROUND_BLOCKS)
     slopes = np.diff(middles, prepend=middles[:1]) / BLOCK
-    within = np.fmax(
-        _median_before(blocks.deviations), _median_around(blocks.deviations, AROUND_BLOCKS)
-    )
+    padded = np.concatenate((np.full(BEFORE_BLOCKS, blocks.deviations[0]), blocks.deviations[:-1]))
+    before = _row_medians(sliding_window_view(padded, BEFORE_BLOCKS))
+    within = np.fmax(before, _median_around(blocks.deviations, AROUND_BLOCKS))
     between = np.zeros(middles.size)
     # Where the running median is of what was before alone, a fall is no scatter.
     around = max(middles.size - AROUND_BLOCKS // 2, 0)
@@ -212,18 +213,13 @@ def block_levels(blocks: Blocks) -> Levels:
         scatter = _median_around(np.abs(blocks.medians - middles)[:around], _SCATTER_BLOCKS)
         between = np.append(scatter, np.full(middles.size - around, scatter[-1]))
     noises = np.maximum(
-        MAD_TO_SIGMA * np.fmax(within, between), LEAST_NOISE * np.abs(middles) + 1e-12
+        MAD_TO_SIGMA * np.fmax(within, between), MIN_NOISE * np.abs(middles) + 1e-12
     )
     # In the first block, only its own slope reveals a rise.
     steepness = np.concatenate((np.maximum(blocks.slopes[:1], 0), np.diff(blocks.medians) / BLOCK))
     steepness = np.concatenate(([0.0], np.where(steepness > 0, 2 * steepness, steepness)[:-1]))
     expected = np.concatenate((blocks.medians[:1], blocks.medians[:-1])) + BLOCK * steepness
     return Levels(middles, slopes, noises, expected, steepness)
-
-
-def _median_before(figures: Floats) -> Floats:
-    padded = np.concatenate((np.full(BEFORE_BLOCKS, figures[0]), figures[:-1]))
-    return _row_medians(sliding_window_view(padded, BEFORE_BLOCKS))
 
 
 def _median_around(figures: Floats, window: int) -> Floats:
@@ -284,11 +280,12 @@ def find_spikes(
 
     `before` is the analysis of the same series when it was shorter: only its end and what came is
     judged then. Of a series that begins elsewhere everything is judged again. Of more than 200 the
-    newest are told.
+    newest are returned.
     """
     finite = np.isfinite(values)
     if not finite.all():
-        x, values = x[finite], values[finite]
+        x = x[finite]
+        values = values[finite]
     if not values.size:
         return NOTHING_ANALYSED
     if before.points > values.size or before.first_x != x[0]:
@@ -296,10 +293,12 @@ def find_spikes(
     blocks = build_blocks(values, before.blocks, before.points)
     levels = block_levels(blocks)
     begin = max(before.points // BLOCK - _AGAIN_BLOCKS, 0) * BLOCK
-    limits, judged = before.limits, before.limits_points
+    limits = before.limits
+    judged = before.limits_points
     if values.size > 1.2 * judged:
         # Measure the tail of the noise again once there is a fifth more data.
-        limits, judged = _spike_limits(values, blocks, levels), values.size
+        limits = _spike_limits(values, blocks, levels)
+        judged = values.size
     remaining = [
         finding
         for finding in before.findings
@@ -308,20 +307,20 @@ def find_spikes(
     again_from = max((finding.step_to or 0.0 for finding in remaining), default=-np.inf)
     flagged = _flagged(levels.z_scores(values, begin), limits) + begin
     if not begin and values.size >= FEWEST_POINTS:
-        early = _flagged(z_at_first(values), Limits(MOST_Z_UNKNOWN, MOST_Z_IN_A_ROW))
+        early = _flagged(z_at_first(values), Limits(MAX_Z_UNKNOWN, MAX_Z_IN_A_ROW))
         flagged = np.union1d(early, flagged)
     spans = _spans(values, flagged[x[flagged] > again_from], levels)
-    found = [_finding(x, values, start, back, levels) for start, back in spans]
+    found = [_finding(x, values, start, back) for start, back in spans]
     found += _slow_divergence(x, values, blocks.medians, levels.noises, [*remaining, *found])
     merged = sorted([*remaining, *found], key=lambda finding: finding.step_from)
     return SpikeAnalysis(
-        tuple(merged[-MOST_FINDINGS:]), values.size, float(x[0]), blocks, limits, judged
+        tuple(merged[-MAX_FINDINGS:]), values.size, float(x[0]), blocks, limits, judged
     )
 
 
 def _spike_limits(values: Floats, blocks: Blocks, levels: Levels) -> Limits:
-    """The z that noise with this run's tail reaches as rarely as is asked: a power law through two
-    of its quantiles.
+    """Return the z that noise with this run's tail reaches as rarely as required: a power law
+    through two of its quantiles.
 
     Of the newest points; what is a spike by the lowest limits is not taken for noise.
     """
@@ -332,23 +331,21 @@ def _spike_limits(values: Floats, blocks: Blocks, levels: Levels) -> Limits:
     flagged = _flagged(levels.z_scores(values, begin), Limits(np.inf)) + begin
     for start, back in _spans(values, flagged, levels):
         # A block that is in part of a spike has no line of its own.
-        first, behind = (
-            start // BLOCK * BLOCK,
-            None if back is None else (back // BLOCK + 1) * BLOCK - begin,
-        )
+        first = start // BLOCK * BLOCK
+        behind = None if back is None else (back // BLOCK + 1) * BLOCK - begin
         is_noise[first - begin : behind] = False
     z = z[is_noise]
     if z.size < 500:
-        return Limits(MOST_Z_UNKNOWN)
+        return Limits(MAX_Z_UNKNOWN)
     q95, q995 = np.quantile(z, (0.95, 0.995))
     if not 0 < q95 < q995:
-        return Limits(MOST_Z_UNKNOWN)
+        return Limits(MAX_Z_UNKNOWN)
     # A tail that few points have shown is taken to be heavy.
     least_exponent = HEAVY_EXPONENT if z.size < KNOWN_TAIL_POINTS else 0.0
     exponent = min(max(log(q995 / q95) / log(10.0), least_exponent), 1.0)
     alone = float(q995 * (0.005 / _ALONE_CHANCE) ** exponent)
     in_a_row = float(q995 * (0.005 / _ROW_CHANCE) ** exponent)
-    return Limits(max(Z_ALONE, alone), min(max(Z_IN_A_ROW, in_a_row), MOST_Z_IN_A_ROW))
+    return Limits(max(Z_ALONE, alone), min(max(Z_IN_A_ROW, in_a_row), MAX_Z_IN_A_ROW))
 
 
 def _flagged(z: Floats, limits: Limits) -> Integers:
@@ -369,7 +366,7 @@ def _spans(values: Floats, flagged: Integers, levels: Levels) -> list[tuple[int,
     """Return where each rise of flagged points begins and where it is over, None if it is not."""
     spans: list[tuple[int, int | None]] = []
     at = 0
-    while at < flagged.size and len(spans) < MOST_FINDINGS:
+    while at < flagged.size and len(spans) < MAX_FINDINGS:
         start = int(flagged[at])
         level = np.fmax(levels.at(start), level_before(values, start))
         back = _back_at(values, start, float(level) + Z_BACK * levels.noise_at(start))
@@ -380,7 +377,8 @@ def _spans(values: Floats, flagged: Integers, levels: Levels) -> list[tuple[int,
 
 def _back_at(values: Floats, start: int, limit: float) -> int | None:
     """Return where the median of eight points first is at or below the limit; None if nowhere."""
-    window, size = 8, 256
+    window = 8
+    size = 256
     position = start + 1
     while position + window <= values.size:
         stretch = values[position : position + size + window - 1]
@@ -394,14 +392,12 @@ def _back_at(values: Floats, start: int, limit: float) -> int | None:
     return None
 
 
-def _finding(
-    x: Floats, values: Floats, start: int, back: int | None, levels: Levels
-) -> MetricFinding:
+def _finding(x: Floats, values: Floats, start: int, back: int | None) -> MetricFinding:
     until = values.size if back is None else back
     level = level_before(values, start)
     highest = start + int(np.argmax(values[start:until]))
-    peak, peak_at = float(values[highest]), float(x[highest])
-    z = (peak - level) / levels.noise_at(start)
+    peak = float(values[highest])
+    peak_at = float(x[highest])
     first = float(x[start])
     rise = f"{format_number(level)} → {format_number(peak)}"
     if back is not None:
@@ -409,19 +405,15 @@ def _finding(
         text = f"spike at {format_step(first)}: {rise}, back after {after} point" + (
             "s" if after > 1 else ""
         )
-        return MetricFinding("spike", first, float(x[back]), peak, z, after, text, peak_at)
-    if until - start >= PATIENCE_POINTS and _stays_up(values[start:], level):
+        return MetricFinding("spike", first, float(x[back]), peak, text, peak_at)
+    # It does not come back: its newest points are nearly as far up as the upper half of the rise.
+    newest = np.median(values[-16:])
+    upper = np.quantile(values[start:], 0.75)
+    if until - start >= PATIENCE_POINTS and newest - level >= 0.8 * (upper - level):
         text = f"diverged since {format_step(first)}: {rise}, not back for {until - start} points"
-        return MetricFinding("divergence", first, None, peak, z, None, text)
+        return MetricFinding("divergence", first, None, peak, text)
     text = f"spike at {format_step(first)}: {rise}, not yet back"
-    return MetricFinding("spike", first, None, peak, z, None, text, peak_at)
-
-
-def _stays_up(values: Floats, level: float) -> bool:
-    """Whether the newest points are nearly as far up as the upper half of the rise: it does not
-    come back.
-    """
-    return bool(np.median(values[-16:]) - level >= 0.8 * (np.quantile(values, 0.75) - level))
+    return MetricFinding("spike", first, None, peak, text, peak_at)
 
 
 def _slow_divergence(
@@ -441,9 +433,8 @@ def _slow_divergence(
     below = np.flatnonzero(smooth[best_at:] <= best + 0.3 * rise)
     start = min((best_at + int(below[-1]) + 2) * BLOCK, values.size - 1)
     peak = float(values[start:].max())
-    z = (newest - best) / float(noises[-1])
     text = (
         f"diverging since {format_step(float(x[start]))}: from {format_number(best)} at best "
         f"to {format_number(newest)}"
     )
-    return [MetricFinding("divergence", float(x[start]), None, peak, z, None, text)]
+    return [MetricFinding("divergence", float(x[start]), None, peak, text)]

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
-from math import floor, isfinite, nan
+from math import floor, isfinite, isnan, nan
 from typing import NamedTuple
 
 LONGEST_NAME = 80
 # A log repeats its names.
-_MOST_NAMES = 4096
+_MAX_NAMES = 4096
 # A time stands at the beginning of a line, perhaps after a rank or a level.
 STAMP_LETTERS = 120
 
@@ -102,8 +102,8 @@ _NAME_ENDS = " \t'\"-:;,|>*#"
 _TIME_SCALES = (1.0, 1e3, 1e6, 1e9)
 # Zones differ by quarters of an hour, from UTC by 14 hours at most; a file's clock may be a little
 # behind.
-_ZONE_STEP, _MOST_ZONE, _CLOCKS_APART = 900.0, 14 * 3600.0, 120.0
-_YEAR_2000, _YEAR_2100 = 946_684_800.0, 4_102_444_800.0
+_ZONE_STEP, _MAX_ZONE, _CLOCKS_APART = 900.0, 14 * 3600.0, 120.0
+YEAR_2000, YEAR_2100 = 946_684_800.0, 4_102_444_800.0
 # No epoch and no count of tokens is so large; sums and differences of what is smaller stay finite.
 _FARTHEST = 2.0**63
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
@@ -143,6 +143,18 @@ class Reading(NamedTuple):
     last_step: int | None = None
     position: Position | None = None
 
+    @property
+    def has_step(self) -> bool:
+        return not isnan(self.step)
+
+    @property
+    def has_epoch(self) -> bool:
+        return not isnan(self.epoch)
+
+    @property
+    def has_place(self) -> bool:
+        return self.has_step or self.has_epoch
+
 
 def parse_number(text: str, unit: str | None = None) -> float:
     """The number of a text that NUMBER matches: `1,234` is 1234, `1.2` with the unit `k` 1200.
@@ -153,7 +165,7 @@ def parse_number(text: str, unit: str | None = None) -> float:
     return value * _SCALES[unit] if unit in _SCALES else value
 
 
-@lru_cache(maxsize=_MOST_NAMES)
+@lru_cache(maxsize=_MAX_NAMES)
 def tidy_name(raw: str) -> str:
     """A metric's name, "" where it can be none; see the module for the rule."""
     name = " ".join(raw.split()).rsplit(" - ", 1)[-1].strip(_NAME_ENDS)
@@ -163,7 +175,7 @@ def tidy_name(raw: str) -> str:
     return name
 
 
-@lru_cache(maxsize=_MOST_NAMES)
+@lru_cache(maxsize=_MAX_NAMES)
 def is_known(name: str) -> bool:
     """Whether a name is one of those that trainings give their metrics."""
     return _KNOWN.search(name) is not None
@@ -179,7 +191,7 @@ def step_rank(name: str) -> int | None:
     return _rank(_key(name))
 
 
-@lru_cache(maxsize=_MOST_NAMES)
+@lru_cache(maxsize=_MAX_NAMES)
 def _rank(key: str) -> int | None:
     found = _STEP_NAME.fullmatch(key)
     if found is None:
@@ -226,7 +238,7 @@ def zone_behind_seconds(stamped_at: float, modified_at: float) -> float:
     the difference is not that of a zone.
     """
     behind = _ZONE_STEP * floor((modified_at - stamped_at + _CLOCKS_APART) / _ZONE_STEP)
-    return behind if -_MOST_ZONE <= behind <= _MOST_ZONE else 0.0
+    return behind if -_MAX_ZONE <= behind <= _MAX_ZONE else 0.0
 
 
 def epoch_seconds(value: float) -> float:
@@ -234,7 +246,7 @@ def epoch_seconds(value: float) -> float:
     nan of one that is not between the years 2000 and 2100.
     """
     return next(
-        (value / scale for scale in _TIME_SCALES if _YEAR_2000 <= value / scale < _YEAR_2100), nan
+        (value / scale for scale in _TIME_SCALES if YEAR_2000 <= value / scale < YEAR_2100), nan
     )
 
 
@@ -269,7 +281,8 @@ def sort_pairs(format_name: str, pairs: Iterable[tuple[str, float]], time: float
         rank = _rank(key)
         if rank is not None:
             if is_step(value) and rank < best:
-                step, best = value, rank
+                step = value
+                best = rank
         elif _EPOCH_NAME.fullmatch(key):
             epoch = value if abs(value) < _FARTHEST else epoch
         elif key in _TOKEN_WORDS:

@@ -139,7 +139,7 @@ def _waits(outcomes: Sequence[PolicyResult], width: int) -> list[Line]:
             known, medians, draw_bars(medians, bar_cells), strict=True
         ):
             figures = (
-                f"  {format_wait(float(median)):>8}  95 % within "
+                f"  {format_wait(float(median)):>8}  95% within "
                 f"{format_wait(float(np.percentile(waits, 95)))}"
             )
             lines.append(((f"    {one.name:<{cells}}  ", ""), *bar, (figures, "")))

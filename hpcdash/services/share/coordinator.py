@@ -64,9 +64,9 @@ _NODES_EVERY_SECONDS = 15.0
 # is a sudo.
 _READY_EVERY_SECONDS = 10.0
 _LOGS_EVERY_SECONDS = 60.0
-_MOST_LOOKS = 8
+_MAX_LOOKS = 8
 # Per check: each takes two commands, which delay the running tasks' checks.
-_MOST_ADMITTED = 20
+_MAX_ADMITTED = 20
 _HISTORY_SECONDS = 30 * 86_400
 # An accounting that is busy, or was down, reports a job's end later than the queue forgets it.
 _HISTORY_WAIT_SECONDS = 300.0
@@ -114,7 +114,7 @@ class Coordinator:
         self._usable_at = float("-inf")
         self._reported: dict[str, str] = {}
         self._task_files: dict[str, TaskFiles] = {}
-        self._checks = asyncio.Semaphore(_MOST_LOOKS)
+        self._checks = asyncio.Semaphore(_MAX_LOOKS)
         # When each task's files were last checked.
         self._looked_at: dict[tuple[str, str], float] = {}
         self._logs: dict[str, tuple[PurePosixPath, ...]] = {}
@@ -147,13 +147,13 @@ class Coordinator:
             for job_id, row in rows.items()
             if job_id not in known and (mark := self._task_mark(row))
         ]
-        for row, mark in _in_turn(new)[:_MOST_ADMITTED]:
+        for row, mark in _in_turn(new)[:_MAX_ADMITTED]:
             await self._admit(row, mark)
         if not is_ending:
             await self._watch_running()
             await self._decide(rows)
         self._forget_ended()
-        return len(new) > _MOST_ADMITTED or bool(
+        return len(new) > _MAX_ADMITTED or bool(
             self.database.tasks("state IN ('starting', 'suspending')")
         )
 
@@ -195,7 +195,8 @@ class Coordinator:
 
     async def _fetch_rows(self) -> dict[str, Row]:
         """The pool's jobs by id: those in the queue, and of its tasks those that have left it."""
-        store, pool = self.actions.store, self.pool
+        store = self.actions.store
+        pool = self.pool
         scope = JobScope(queue=pool.queue, qos=pool.qos, reservation=pool.reservation)
         parsed = await store.ask(store.backend.queue.jobs(scope))
         rows: dict[str, Row] = {str(row["id"]): row for row in parsed.table.to_pylist()}
@@ -240,7 +241,8 @@ class Coordinator:
         except NoSuchJob:
             past = {}
         except AccountingUnavailable:
-            past, waits = {}, 0.0
+            past = {}
+            waits = 0.0
         unknown = [one for one in tasks if one.id not in past]
         self._note_gone({one.id: self._now for one in unknown if one.gone_since is None})
         lost = {"state": JobState.GONE, "ends_at": None, "started_at": None}
@@ -261,7 +263,7 @@ class Coordinator:
         )
         return made
 
-    # -- what came
+    # -- new tasks
 
     def _task_mark(self, row: Row) -> TaskMark | None:
         """Return the mark for this pool in a job's comment; None for none or an ended job."""
@@ -270,7 +272,8 @@ class Coordinator:
         return mark if mark is not None and is_there and self._is_own_mark(mark) else None
 
     async def _admit(self, row: Row, mark: TaskMark) -> None:
-        user, job_id = str(row["user"]), str(row["id"])
+        user = str(row["user"])
+        job_id = str(row["id"])
         priority = self.rules.allowed_priority(user, mark.priority)
         place = (
             row["submitted_at"].timestamp() if row["submitted_at"] else self._now,
@@ -394,13 +397,14 @@ class Coordinator:
         if again.state == "waiting":
             await self._follow(again, row)
 
-    # -- what became of a task
+    # -- running and ended tasks
 
     async def _follow(self, task: StoredTask, row: Row) -> None:
         """Bring what is noted of a task up to what its job is now, and do again what was not
         done.
         """
-        state, now = row["state"], self._now
+        state = row["state"]
+        now = self._now
         if state in ENDED:
             self._end(task, row)
             return
@@ -695,7 +699,7 @@ class Coordinator:
             )
         self.tell(f"job {task.id} did not start: {reason}")
 
-    # -- who is next
+    # -- decision
 
     async def _decide(self, rows: Mapping[str, Row]) -> None:
         now = self._now
@@ -782,7 +786,8 @@ class Coordinator:
         """The pool's nodes that take jobs; None where the scheduler does not tell which are the
         pool's.
         """
-        pool, store = self.pool, self.actions.store
+        pool = self.pool
+        store = self.actions.store
         if not (pool.queue or pool.reservation or pool.node_list):
             return None
         if self._now < self._usable_at + _NODES_EVERY_SECONDS and self._usable is not None:
@@ -809,7 +814,7 @@ class Coordinator:
         )
         return self._usable
 
-    # -- done to the queue
+    # -- actions on jobs
 
     async def _release(self, task: StoredTask) -> None:
         if not await self._files(task).clear():

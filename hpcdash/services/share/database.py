@@ -33,7 +33,7 @@ INTERRUPTED = ("suspended", "slow", "ignored")
 LEASE_SECONDS = 60.0
 _BUSY_SECONDS = 20.0
 # Of one query.
-_MOST_VALUES = 500
+_MAX_VALUES = 500
 SCHEMA_VERSION = 1
 _SCHEMA = """
 CREATE TABLE lease (id INTEGER PRIMARY KEY CHECK (id = 1), token TEXT NOT NULL,
@@ -52,8 +52,7 @@ CREATE INDEX tasks_by_age ON tasks (submitted_at, number)
 """
 COLUMNS = (
     "id, number, user, name, nodes, priority, submitted_at, folder, state, words, level, since, "
-    "above_normal_seconds,"
-    " demoted, suspended, asked_at, retry_at, labels, gone_since"
+    "above_normal_seconds, demoted, suspended, asked_at, retry_at, labels, gone_since"
 )
 
 
@@ -218,16 +217,16 @@ class ShareDatabase:
         """Return the tasks of some jobs, in the order in which they came."""
         ids = list(job_ids)
         found = []
-        for start in range(0, len(ids), _MOST_VALUES):
-            some = ids[start : start + _MOST_VALUES]
+        for start in range(0, len(ids), _MAX_VALUES):
+            some = ids[start : start + _MAX_VALUES]
             found += self.tasks(f"id IN ({','.join('?' * len(some))})", *some)
         return sorted(found, key=lambda task: (task.submitted_at, task.number))
 
     def ended_tasks(self, most: int) -> list[StoredTask]:
         """Return the `most` ended tasks that came last."""
         rows = self._connection.execute(
-            f"SELECT {COLUMNS} FROM tasks WHERE NOT {in_states(UNFINISHED)}"
-            " ORDER BY submitted_at DESC, number DESC LIMIT ?",
+            f"SELECT {COLUMNS} FROM tasks WHERE NOT {in_states(UNFINISHED)} ORDER BY submitted_at "
+            "DESC, number DESC LIMIT ?",
             (*UNFINISHED, most),
         )
         return [StoredTask(*row) for row in rows]
@@ -235,11 +234,11 @@ class ShareDatabase:
     def task_runs(self, tasks: Sequence[str], most: int) -> dict[str, list[RunRow]]:
         """The last runs of some tasks, at most so many of each."""
         found: dict[str, list[RunRow]] = {}
-        for start in range(0, len(tasks), _MOST_VALUES):
-            some = tasks[start : start + _MOST_VALUES]
+        for start in range(0, len(tasks), _MAX_VALUES):
+            some = tasks[start : start + _MAX_VALUES]
             rows = self._connection.execute(
-                "SELECT task, run, level, started_at, ended_at, how FROM runs"
-                f" WHERE task IN ({','.join('?' * len(some))}) ORDER BY task, run",
+                "SELECT task, run, level, started_at, ended_at, how FROM runs WHERE task IN "
+                f"({','.join('?' * len(some))}) ORDER BY task, run",
                 some,
             )
             for task, run, level, began, ended, how in rows:
@@ -251,7 +250,7 @@ class ShareDatabase:
         """Number of rows that this connection has changed."""
         return self._connection.total_changes
 
-    # -- inside `writing`
+    # -- statements inside `writing`
 
     def move(self, running: RunningTask) -> None:
         """Note that a running task goes on at another level."""
@@ -305,8 +304,7 @@ class ShareDatabase:
         """Note that a task has no nodes any more: it waits again, or has ended."""
         self.change(
             "UPDATE tasks SET state = ?, level = NULL, since = NULL, asked_at = NULL, suspended = "
-            "suspended + ?,"
-            " above_normal_seconds = ? WHERE id = ?",
+            "suspended + ?, above_normal_seconds = ? WHERE id = ?",
             state,
             int(state == "waiting"),
             task.running_task.above_normal_seconds(now),

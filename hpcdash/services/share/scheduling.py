@@ -176,7 +176,8 @@ def decide(
             suspend.append(task)
             is_blocked = is_blocked or has_quota
         elif has_quota and not is_blocked:
-            is_blocked, blocker = True, (task, level)
+            is_blocked = True
+            blocker = (task, level)
         following = next(lines[number], None)
         # Of a line those that wait come last, and none of them starts before the one in front of
         # it.
@@ -287,10 +288,12 @@ def _with_levels(
     )
     used: dict[Priority, int] = defaultdict(int)
     for one in runs:
-        level, place = one.task.level, one.task.place
+        level = one.task.level
+        place = one.task.place
         if level == Priority.AUTO:
             found = _level_with_quota(one.task, used, quotas)
-            level, place = one.level if found is None else found, next(places)
+            level = one.level if found is None else found
+            place = next(places)
         used[level] += one.task.nodes
         yield one.task, level, place, True
     for task in automatic:

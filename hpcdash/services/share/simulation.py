@@ -89,13 +89,15 @@ class PolicyResult(Struct):
         """The share of the nodes in use while tasks were submitted; None where that took no
         time.
         """
-        begin, end = (self.busy[0][0] if self.busy else 0.0), self.last_submitted_at
+        begin = self.busy[0][0] if self.busy else 0.0
+        end = self.last_submitted_at
         if end <= begin:
             return None
         held, (before, nodes) = 0.0, (begin, 0)
         for at, now in (*self.busy, (end, 0)):
             held += nodes * (min(at, end) - min(before, end))
-            before, nodes = at, now
+            before = at
+            nodes = now
         return held / (self.nodes * (end - begin))
 
 

@@ -48,11 +48,11 @@ SCHEMA = 1
 # hangs.
 PUBLISH_SECONDS = 10.0
 SILENT_SECONDS = 60.0
-MOST_BYTES = 8 << 20
-_MOST_TASKS = 5000
-_MOST_ENDED = 100
-_MOST_OUTSIDERS = 100
-_MOST_RUNS = 50
+MAX_BYTES = 8 << 20
+_MAX_TASKS = 5000
+_MAX_ENDED = 100
+_MAX_OUTSIDERS = 100
+_MAX_RUNS = 50
 _FEW_RUNS = 3
 _LONGEST_NAME = 200
 
@@ -251,7 +251,7 @@ def _running_level(task: Task, pooled: PoolTask) -> Priority:
     return Priority.NORMAL if pooled.level == Priority.AUTO else pooled.level
 
 
-# -- written
+# -- writing
 
 
 def build_state(
@@ -278,13 +278,13 @@ def build_state(
                 one.nodes
             )
     waiting = _Waiting(stored, rules.quotas, used, decision, now, waits_for, unwarned)
-    left_out = max(0, len(stored) - _MOST_TASKS)
+    left_out = max(0, len(stored) - _MAX_TASKS)
     first = sorted(
         stored,
         key=lambda one: (one.state not in WITH_NODES, waiting.places.get(one.id, len(stored))),
     )
-    shown = [*database.ended_tasks(_MOST_ENDED), *first[:_MOST_TASKS]]
-    runs = database.task_runs([one.id for one in shown], _MOST_RUNS)
+    shown = [*database.ended_tasks(_MAX_ENDED), *first[:_MAX_TASKS]]
+    runs = database.task_runs([one.id for one in shown], _MAX_RUNS)
     tasks = [
         Task(
             id=one.id,
@@ -325,7 +325,7 @@ def build_state(
         quotas=tuple(_quotas(rules.quotas, used, {one.user for one in stored})),
         tasks=tuple(tasks),
         tasks_left_out=left_out,
-        outsiders=tuple(outsiders[:_MOST_OUTSIDERS]),
+        outsiders=tuple(outsiders[:_MAX_OUTSIDERS]),
     )
 
 
@@ -336,18 +336,16 @@ def publish(state: Pool, file: Path) -> None:
     HpcdashError.
     """
     content = msgspec.json.encode(state)
-    if len(content) >= MOST_BYTES:
+    if len(content) >= MAX_BYTES:
         short = tuple(
             msgspec.structs.replace(task, runs=task.runs[-_FEW_RUNS:]) for task in state.tasks
         )
         state = msgspec.structs.replace(state, tasks=short)
         content = msgspec.json.encode(state)
-    while len(content) >= MOST_BYTES:
+    while len(content) >= MAX_BYTES:
         ordered = in_order(state.tasks)
-        remaining, left_out = (
-            {task.id for task in ordered[: len(ordered) // 2]},
-            ordered[len(ordered) // 2 :],
-        )
+        remaining = {task.id for task in ordered[: len(ordered) // 2]}
+        left_out = ordered[len(ordered) // 2 :]
         state = msgspec.structs.replace(
             state,
             tasks=tuple(task for task in state.tasks if task.id in remaining),
@@ -360,7 +358,7 @@ def publish(state: Pool, file: Path) -> None:
             if not _is_published(there, state.pool):
                 raise HpcdashError(
                     f"pool {state.pool}: {there.resolve()} is not what a pool publishes, and is "
-                    f"not replaced",
+                    "not replaced",
                     "Move it away, or name another state_file; find out who may write to its "
                     "folder.",
                 )
@@ -491,7 +489,8 @@ class _Waiting:
             )
             if ahead.id != task.id:
                 return f"behind job {ahead.id} of {ahead.user}"
-            used, total = self._used.get((task.user, level), 0), self._quotas.of(task.user, level)
+            used = self._used.get((task.user, level), 0)
+            total = self._quotas.of(task.user, level)
             return f"quota: {task.user} has {used} of {counted(total, 'node')} at {level.name}"
         if task.id in self._next:
             return (
@@ -517,7 +516,8 @@ def _quotas(
         if (EVERYONE, level) in quotas.nodes:
             yield Quota(EVERYONE, level.name, quotas.nodes[EVERYONE, level], None)
         for user in sorted({*named, *users}):
-            total, taken = quotas.of(user, level), used.get((user, level), 0)
+            total = quotas.of(user, level)
+            taken = used.get((user, level), 0)
             if total or taken or (user, level) in quotas.nodes:
                 yield Quota(user, level.name, total, taken)
 
@@ -537,7 +537,7 @@ def _moment(at: float) -> datetime:
     return datetime.fromtimestamp(int(at), UTC)
 
 
-# -- read
+# -- reading
 
 
 def parse_state(content: bytes) -> Pool:
@@ -565,18 +565,17 @@ class PoolReader:
         understood.
         """
         known = None if self._last is None or self.state is None else self._last.look
-        query = files_query([FileRange(self._file, 0, MOST_BYTES + 1, known)])
+        query = files_query([FileRange(self._file, 0, MAX_BYTES + 1, known)])
         [chunk] = await self._store.ask(query)
-        check, name = chunk.look, self.pool.name
-        coordinator, owner = (
-            self.pool.coordinator or self._store.user,
-            check.owner or "nobody known",
-        )
+        check = chunk.look
+        name = self.pool.name
+        coordinator = self.pool.coordinator or self._store.user
+        owner = check.owner or "nobody known"
         if check.is_missing:
             raise HpcdashError(
                 f"pool {name} has published nothing: {self._file}: {check.problem}",
                 f"`hpcdash share run {name}` coordinates it; state_file in [share.{name}] says "
-                f"where it publishes.",
+                "where it publishes.",
             )
         if check.problem:
             raise HpcdashError(f"pool {name}: {self._file}: {check.problem}")
@@ -587,8 +586,8 @@ class PoolReader:
             )
         if known is not None and check == known and not chunk.content and self.state is not None:
             return self.state
-        if check.size > MOST_BYTES or len(chunk.content) > MOST_BYTES:
-            raise HpcdashError(f"pool {name}: {self._file} is larger than {MOST_BYTES >> 20} MiB")
+        if check.size > MAX_BYTES or len(chunk.content) > MAX_BYTES:
+            raise HpcdashError(f"pool {name}: {self._file} is larger than {MAX_BYTES >> 20} MiB")
         try:
             self.state = parse_state(chunk.content)
         except ValueError as error:
@@ -598,7 +597,8 @@ class PoolReader:
                 "Does the coordinator run another version?",
             ) from None
         if self.state.pool != name:
-            named, self.state = self.state.pool, None
+            named = self.state.pool
+            self.state = None
             raise HpcdashError(
                 f"pool {name}: its coordinator calls it {visible(named)}",
                 f"Write [share.{visible(named)}] in the configuration.",

@@ -51,7 +51,8 @@ def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
         )
     for pool in fitting:
         for what in _PLACES:
-            requested, has = getattr(request, what), getattr(pool, what)
+            requested = getattr(request, what)
+            has = getattr(pool, what)
             if has and requested not in ("", has):
                 raise UsageError(
                     f"{what}: pool {pool.name} has {has}, not {requested}", f"Leave {what} out."

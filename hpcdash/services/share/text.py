@@ -10,8 +10,8 @@ from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age, format_span
 from hpcdash.services.share.state import SILENT_SECONDS, Pool, Run, Task
 
-_MOST_INTERRUPTED = 10
-_MOST_OUTSIDERS = 5
+_MAX_INTERRUPTED = 10
+_MAX_OUTSIDERS = 5
 HOW = {
     "suspended": "saved",
     "slow": "too slow to save",
@@ -44,7 +44,7 @@ def format_silence(pool: Pool, now: datetime) -> str:
         return ""
     return (
         f"its coordinator has said nothing for {format_age(silent)}: no task is started or "
-        f"suspended"
+        "suspended"
     )
 
 
@@ -56,8 +56,8 @@ def format_outsiders(pool: Pool) -> str:
         f"job {visible(one.id)} of {visible(one.user)} on {counted(one.nodes, 'node')}"
         for one in pool.outsiders
     ]
-    more = len(named) - _MOST_OUTSIDERS
-    shown = [*named[:_MOST_OUTSIDERS], *((f"{more} more",) if more > 0 else ())]
+    more = len(named) - _MAX_OUTSIDERS
+    shown = [*named[:_MAX_OUTSIDERS], *((f"{more} more",) if more > 0 else ())]
     return f"not tasks of the pool: {', '.join(shown)}" if named else ""
 
 
@@ -121,7 +121,7 @@ def format_interrupted(tasks: Sequence[Task]) -> tuple[str, ...]:
         return ("It interrupts no other task.",)
     lines = [
         f"{format_task(one)}, {one.level}, {counted(one.nodes, 'node')}"
-        for one in tasks[:_MOST_INTERRUPTED]
+        for one in tasks[:_MAX_INTERRUPTED]
     ]
     more = len(tasks) - len(lines)
     return (

@@ -271,7 +271,8 @@ class StateDatabase:
             case Failure.READ_ONLY:
                 reason = "it is read-only"
             case Failure.LOCKED:
-                reason, step = "another program has locked it", "Try again."
+                reason = "another program has locked it"
+                step = "Try again."
             case Failure.DISK:
                 step = f"Check free space and quota. {step}"
             case _ if isinstance(error, OSError):
@@ -283,7 +284,8 @@ class StateDatabase:
 
 def _free_name(path: Path, ending: str) -> Path:
     """PATH.ENDING, or the first of PATH.ENDING-2, -3 … that does not exist."""
-    found, number = path.with_name(f"{path.name}.{ending}"), 1
+    found = path.with_name(f"{path.name}.{ending}")
+    number = 1
     while os.path.lexists(found):
         number += 1
         found = path.with_name(f"{path.name}.{ending}-{number}")

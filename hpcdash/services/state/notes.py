@@ -12,13 +12,13 @@ from hpcdash.domain.text import visible
 from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 
 # Of all clusters together; pinned ones go last.
-MOST_KEPT = 10_000
-MOST_BOOKMARKS = 20
+MAX_KEPT = 10_000
+MAX_BOOKMARKS = 20
 LONGEST_NOTE = 500
 _NO_MORE = (
-    "DELETE FROM job_notes WHERE rowid NOT IN"
-    " (SELECT rowid FROM job_notes ORDER BY is_pinned DESC, at DESC, rowid DESC LIMIT ?)",
-    (MOST_KEPT,),
+    "DELETE FROM job_notes WHERE rowid NOT IN (SELECT rowid FROM job_notes ORDER BY is_pinned "
+    "DESC, at DESC, rowid DESC LIMIT ?)",
+    (MAX_KEPT,),
 )
 
 
@@ -95,7 +95,7 @@ class JobNotes:
         self._stamp = None
 
     def bookmark(self, view: str, text: str) -> None:
-        """Keep a filter of a view, the last MOST_BOOKMARKS of them. Raises StateUnusable."""
+        """Keep a filter of a view, the last MAX_BOOKMARKS of them. Raises StateUnusable."""
         insert = (
             "INSERT OR IGNORE INTO bookmarks (cluster, view, filter) VALUES (?, ?, ?)",
             (self._cluster, view, text),
@@ -103,7 +103,7 @@ class JobNotes:
         bookmarks = "SELECT id FROM bookmarks WHERE cluster = ? AND view = ?"
         no_more = (
             f"DELETE FROM bookmarks WHERE id IN ({bookmarks} ORDER BY id DESC LIMIT -1 OFFSET ?)",
-            (self._cluster, view, MOST_BOOKMARKS),
+            (self._cluster, view, MAX_BOOKMARKS),
         )
         self._write(insert, no_more)
 

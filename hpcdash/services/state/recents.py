@@ -12,18 +12,18 @@ from msgspec.structs import astuple
 from hpcdash.domain.text import without_surrogates
 from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 
-MOST_RECENT = 200
+MAX_RECENT = 200
 # Of a longer text there would be nothing to compare that a person reads.
 _LONGEST_TEXT = 1_000_000
 _NO_MORE: Statement = (
     "DELETE FROM recents WHERE id NOT IN (SELECT id FROM recents ORDER BY at DESC, id DESC "
     "LIMIT ?)",
-    (MOST_RECENT,),
+    (MAX_RECENT,),
 )
 
 
 class Recent(Struct, frozen=True):
-    """What was submitted, with `at` in epoch seconds. What was no UTF-8 in `text` is U+FFFD."""
+    """A recent submission, `at` in epoch seconds. Bytes of `text` that were no UTF-8 are U+FFFD."""
 
     cluster: str
     name: str
@@ -33,7 +33,7 @@ class Recent(Struct, frozen=True):
 
 
 class Recents:
-    """The last MOST_RECENT submissions of all clusters, in the state database of a folder; None:
+    """The last MAX_RECENT submissions of all clusters, in the state database of a folder; None:
     those of this run.
     """
 
@@ -84,4 +84,4 @@ class Recents:
         )
 
     def _keep_for_this_run(self, recent: Recent) -> None:
-        self._session_recents = [*self._session_recents, recent][-MOST_RECENT:]
+        self._session_recents = [*self._session_recents, recent][-MAX_RECENT:]

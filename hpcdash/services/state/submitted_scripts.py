@@ -16,7 +16,7 @@ from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_id
 from hpcdash.private_files import atomic_write, make_folder
 
 # Of one cluster: more than a server's history holds, and at most a few MB.
-MOST_KEPT = 1000
+MAX_KEPT = 1000
 KEPT_SECONDS = 180 * 86400
 # How far a job's time of submission may be from when its script was kept: the clocks of two
 # machines, and an answer that was looked for. A server that counts from 0 again takes longer to
@@ -133,10 +133,10 @@ def _content(path: Path) -> bytes:
 
 
 def _prune(folder: Path, now: float) -> None:
-    """Delete what is old, what is more than MOST_KEPT, and what a crash left unfinished."""
+    """Delete what is old, what is more than MAX_KEPT, and what a crash left unfinished."""
     newest_first = sorted(_files(folder), key=lambda file: -file.kept_at)
     for position, file in enumerate(newest_first):
-        if position >= MOST_KEPT or file.kept_at < now - KEPT_SECONDS:
+        if position >= MAX_KEPT or file.kept_at < now - KEPT_SECONDS:
             file.path.unlink(missing_ok=True)
     for unfinished in folder.glob(f"{_UNFINISHED}*"):
         if unfinished.stat().st_mtime < now - _UNFINISHED_SECONDS:

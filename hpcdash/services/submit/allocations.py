@@ -15,11 +15,8 @@ from msgspec import Struct
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer, Query, refused
 from hpcdash.backends.script.allocation import (
-    CLOSED_NAME,
-    ENDED_NAME,
     RUN_SCRIPT,
     RUNS_FOLDER,
-    STARTED_NAME,
     STDERR_NAME,
     STDOUT_NAME,
 )
@@ -32,46 +29,13 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.submit.code_files import PackedCode, code_command
 from hpcdash.services.submit.launch_records import LaunchRecords, is_allocation
-from hpcdash.services.submit.staging import REFUSE_REPLACEABLE, Staged
+from hpcdash.services.submit.staging import Staged, refuse_replaceable
+from hpcdash.shell_files import shell_text
 
 _LIMIT_SECONDS = 120.0
 _NO_ALLOCATION, _NOT_OWN = 17, 18
 TITLE_NAME = "title"
-_MOST_TITLE_BYTES = 200
-# $1 is the launch's folder, $2 the run's name; a tar of its files comes on stdin. A run is there
-# whole or not at all. Nobody else may plant one: folders that others can write to, and links, are
-# not entered.
-_ENTER = (
-    'umask 077; cd -P -- "$1" 2>/dev/null && test -O . && test -f ./allocation && here=$(pwd -P) '
-    "|| exit 17; "
-    'test -d ./runs || mkdir -m 700 ./runs; cd -P ./runs && test "$(pwd -P)" = "${here%/}/runs" && '
-    "test -O . && "
-    'test -z "$(find . -prune "(" -perm -020 -o -perm -002 ")")" || '
-    '{ echo "others can write to $1/runs" >&2; exit 18; }; '
-)
-_OPEN = (
-    f'{REFUSE_REPLACEABLE}refuse_replaceable "$1"; {_ENTER}'
-    f'test ! -e {CLOSED_NAME} || {{ echo "the allocation is ending" >&2; exit 20; }}; '
-)
-# What was begun a day ago or more and never handed over goes.
-_PREPARE = (
-    f'{_OPEN}find . -mindepth 1 -maxdepth 1 -name ".[0-9]*" -type d -mtime +0 -exec rm -rf -- '
-    f'"{{}}" +; '
-    'mkdir -m 700 -- "./.$2" || exit 19'
-)
-# $3 is not '' where its folder is there already.
-_HAND_OVER = (
-    f'{_OPEN}{{ test -n "$3" || mkdir -m 700 -- "./.$2"; }} && cd -P -- "./.$2" || exit 19; '
-    'tar -xof - && sha256sum -c SHA256SUMS >/dev/null && cd .. && mv -- "./.$2" "./$2" && exit 0; '
-    'cd "$here/runs" && rm -rf -- "./.$2"; exit 19'
-)
-# A line a run: its name, when it started, how and when it ended, its title.
-_LIST = (
-    f'{_ENTER}for one in [0-9]*; do test -d "$one" && test ! -L "$one" || continue; '
-    f'printf \'%s\\t%s\\t%s\\t%s\\n\' "$one" "$(head -c 40 "$one/{STARTED_NAME}" 2>/dev/null)" '
-    f'"$(head -c 40 "$one/{ENDED_NAME}" 2>/dev/null)" '
-    f"\"$(head -c {_MOST_TITLE_BYTES} \"$one/{TITLE_NAME}\" 2>/dev/null | tr '\\t\\n' '  ')\"; done"
-)
+_MAX_TITLE_BYTES = 200
 
 
 class Run(Struct, frozen=True):
@@ -178,7 +142,8 @@ def runs_query(allocation: Allocation) -> Query[tuple[Run, ...]]:
         fields = [line.split("\t") for line in lines if line.count("\t") == 3]
         return tuple(_read_run(allocation.folder, at, parts) for at, parts in enumerate(fields, 1))
 
-    return Query(("sh", "-c", _LIST, "sh", allocation.folder), parse)
+    script = shell_text("services/submit/enter_runs.sh", "services/submit/list_runs.sh")
+    return Query(("sh", "-c", script, "sh", allocation.folder), parse)
 
 
 def _read_run(folder: str, number: int, parts: Sequence[str]) -> Run:
@@ -211,25 +176,24 @@ def new_run_folder(store: ClusterStore, allocation: Allocation) -> str:
 
 def title_content(title: str) -> bytes:
     """Return the content of a title file, which the list of runs shows."""
-    return visible(title).encode("utf-8", "replace")[:_MOST_TITLE_BYTES]
+    return visible(title).encode("utf-8", "replace")[:_MAX_TITLE_BYTES]
 
 
 def plan_hand_over(
     allocation: Allocation,
     staged: Staged,
     title: str,
-    code: tuple[PackedCode, int | None] | None = None,
+    code: PackedCode | None = None,
 ) -> Plan:
     """Plan the commands that hand a run over.
 
     If the answer is lost, the list of runs shows whether it arrived. Raises UsageError if the
-    allocation has ended. `code` is unpacked into the run's folder first: an archive, and how much
-    of it exists there as code_files.folder_query() returns it.
+    allocation has ended. `code` is unpacked into the run's folder first.
     """
     if not allocation.is_open:
         raise UsageError(
             f"job {visible(allocation.job_id)} has ended ({allocation.row['state']}): it accepts "
-            f"no more runs",
+            "no more runs",
             "Create another with hpcdash alloc.",
         )
     assert RUN_SCRIPT in staged.contents
@@ -255,7 +219,7 @@ def plan_hand_over(
     argv = (
         "sh",
         "-c",
-        _HAND_OVER,
+        _open_runs("services/submit/hand_over_run.sh"),
         "sh",
         allocation.folder,
         staged.name,
@@ -268,14 +232,20 @@ def plan_hand_over(
     if code is None:
         return Plan(request, (), (command,))
     prepare = ActionCommand(
-        ("sh", "-c", _PREPARE, "sh", allocation.folder, staged.name),
+        (
+            "sh",
+            "-c",
+            _open_runs("services/submit/prepare_run.sh"),
+            "sh",
+            allocation.folder,
+            staged.name,
+        ),
         (title,),
         read,
         shown=("make", staged.folder),
     )
     # It has a name that no run has until it is complete.
-    packed, arrived = code
-    unpack = code_command(packed, allocation.root, f"{staged.root}/.{staged.name}", title, arrived)
+    unpack = code_command(code, allocation.root, f"{staged.root}/.{staged.name}", title)
     return Plan(request, (), (prepare, unpack, command))
 
 
@@ -318,3 +288,9 @@ def list_allocations(jobs: pa.Table, records: LaunchRecords) -> list[dict[str, A
     """
     known = {record.job_id: record.name for record in records.all() if is_allocation(record)}
     return [row for row in jobs.to_pylist() if known.get(str(row["id"])) == str(row["name"] or "")]
+
+
+def _open_runs(name: str) -> str:
+    """Return the script of this name, in the folder of an allocation's runs; $1 is its launch's."""
+    opened = shell_text("services/submit/enter_runs.sh", "services/submit/open_runs.sh", name)
+    return f'{refuse_replaceable()}refuse_replaceable "$1"\n{opened}'

@@ -19,13 +19,14 @@ from hpcdash.domain.request import Request, Runtime
 from hpcdash.domain.switches import SwitchKind, path_problem, switch_in_environment
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.shell_files import shell_text
 
 # A pattern that a scheduler fills in, or a variable: its value is unknown beforehand.
 _FILLED_IN = re.compile(r"%[0-9]*[A-Za-z]|\$|\^array_index\^")
 _ON_NODES = "Checked on the login node, which may not mount disks that the nodes have."
 # A folder of a file server that hangs holds the command no longer than this.
 _LIMIT_SECONDS = 10.0
-MOST_PATHS = 200
+MAX_PATHS = 200
 
 
 class PathKind(StrEnum):
@@ -136,22 +137,6 @@ def _parent(path: str) -> str:
     return folder or slash
 
 
-# Constant: paths are passed as arguments, and its output is numbers and words of its own.
-_SCRIPT = """
-while [ "$#" -ge 2 ]; do
-  said=ok
-  case $1 in
-    folder) [ -d "$2" ] || said=absent; [ "$said" = ok ] && { [ -x "$2" ] || said=closed; } ;;
-    written) [ -d "$2" ] || said=absent; [ "$said" = ok ] && { [ -w "$2" ] && [ -x "$2" ] || said=closed; } ;;
-    cleared) if [ -h "$2" ] || { [ -e "$2" ] && [ ! -d "$2" ]; }; then said=dropped; fi ;;
-    file) [ -f "$2" ] || said=absent; [ "$said" = ok ] && { [ -r "$2" ] || said=closed; } ;;
-    *) [ -e "$2" ] || said=absent ;;
-  esac
-  [ "$said" = absent ] && [ -e "$2" ] && said=other
-  echo "$said"
-  shift 2
-done
-"""
 _KINDS = {
     PathKind.FOLDER: "folder",
     PathKind.WRITTEN: "written",
@@ -195,10 +180,10 @@ async def missing_paths(
     query = [one for one in paths if one.path and "\x00" not in one.path]
     if not query:
         return ()
-    findings = await store.ask(_query(tuple(query[:MOST_PATHS])))
-    if len(query) > MOST_PATHS:
+    findings = await store.ask(_query(tuple(query[:MAX_PATHS])))
+    if len(query) > MAX_PATHS:
         findings += (
-            LintFinding("warning", "", f"{len(query) - MOST_PATHS} paths were not checked"),
+            LintFinding("warning", "", f"{len(query) - MAX_PATHS} paths were not checked"),
         )
     return findings
 
@@ -245,15 +230,14 @@ async def estimate_start(
         Submission(script, name, options=tuple(options), file=file)
     )
     if query is None:
-        return StartEstimate(
-            is_known=False, hint=f"{store.backend.title}: no start estimate before submission"
-        )
+        return StartEstimate(is_known=False, hint=f"no start estimate from {store.backend.title}")
     answer = await store.act(
         ActionCommand(query.argv, (), lambda _: (), script, query.limit_seconds)
     )
     estimate = query.parse(answer)
     if estimate.refusal and store.probe is not None:
-        text, reader = script.decode("utf-8", "replace"), store.backend.scripts.reader()
+        text = script.decode("utf-8", "replace")
+        reader = store.backend.scripts.reader()
         if hint := reader.refusal_hint(
             estimate.refusal, store.probe.version, text, options, gpu_types
         ):
@@ -264,7 +248,7 @@ async def estimate_start(
 def _query(paths: tuple[RequiredPath, ...]) -> Query[tuple[LintFinding, ...]]:
     parts = tuple(word for one in paths for word in (_KINDS[one.kind], one.path))
     return Query(
-        ("sh", "-c", _SCRIPT, "sh", *parts),
+        ("sh", "-c", shell_text("services/submit/check_paths.sh"), "sh", *parts),
         partial(_read, paths=paths),
         _LIMIT_SECONDS,
         ("sh", "-c", "test -e …"),

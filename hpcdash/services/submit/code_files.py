@@ -19,82 +19,24 @@ from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.backends.script.folder import CODE_ARCHIVE, CODE_FOLDER
+from hpcdash.backends.script.folder import CODE_FOLDER
 from hpcdash.backends.submissions import SentFile
-from hpcdash.domain.text import clip_path, visible
+from hpcdash.domain.text import clip_path, counted, visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError, excerpt
 from hpcdash.services.submit.git import GIT_SECONDS, GitOutput, git_environment, run_git
-from hpcdash.services.submit.staging import SAY_ROOM, UNPACKED_NAME, format_failure
+from hpcdash.services.submit.staging import format_failure
+from hpcdash.shell_files import shell_text
 
 # Of all files together.
-MOST_FILES = 50_000
+MAX_FILES = 50_000
 # What is packed has one date, 2000-01-01, so that equal files make equal archives.
 _DATE = 946_684_800
 # A slow line: 50 kB a second.
-_LEAST_BYTES_A_SECOND = 50_000
+_MIN_BYTES_A_SECOND = 50_000
 _SHOWN_LETTERS = 80
-# In a cache folder: the parts of an archive that did not arrive whole, unless the shell that writes
-# one still runs.
-_PARTS = (
-    'set -- "$1" "$2" ""; for part in "./$2".*.part; do test -f "$part" && test ! -L "$part" || '
-    "continue; "
-    'owner=${part#"./$2."}; owner=${owner%.part}; '
-    'if test "${owner%.*}" = "$(uname -n)" && ! kill -0 "${owner##*.}" 2>/dev/null; then set -- '
-    '"$1" "$2" "$part"; '
-    "fi; done"
-)
-_ENTER_CACHE = 'cd -P -- "$1" && cd -P -- "./.code-$(id -u)" && test -O .'
-# root, digest. Prints `there`, or how many bytes arrived, or nothing.
-_LOOK = (
-    f'{{ {_ENTER_CACHE}; }} 2>/dev/null || exit 0; if test -f "./$2.tar.gz"; then echo there; exit '
-    f"0; fi; {_PARTS}; "
-    'if test -n "$3"; then wc -c < "$3"; fi'
-)
 # Beginning of a line that reports how many bytes have arrived.
 _ARRIVED = "arrived "
-# root, launch, digest, size, first byte that comes on stdin, '' where none does; 'copied' where
-# each node unpacks it. What is unpacked was whole.
-_UNPACK = (
-    'umask 077; fail() { status=$1; shift; printf \'%s\\n\' "$*" >&2; exit "$status"; }; '
-    # $1 the status, $2 what did not fit.
-    f'no_room() {{ {SAY_ROOM}; rm -rf -- "$2"; exit "$1"; }}; '
-    f'count() {{ every=3; while sleep $every >/dev/null 2>&1; do echo "{_ARRIVED}$(wc -c < '
-    f'"$own")" >&2; '
-    "test $every -gt 14 || every=$((every + 1)); done; }; "
-    'root=$(cd -P -- "$1" && pwd -P) || exit 17; name=$2 sum=$3 size=$4 first=$5; '
-    "copied=${6-} cache=$root/.code-$(id -u); "
-    'mkdir -m 700 -- "$cache" 2>/dev/null; cd -P -- "$cache" || exit 17; '
-    'test "$(pwd -P)" = "$cache" && test -O . || fail 18 "$cache is not a folder of this '
-    "account's\"; chmod 700 . || "
-    'exit 18; whole=./$sum.tar.gz; if test ! -f "$whole"; then test -n "$first" || '
-    'fail 21 "the files are not kept there any more: submit again, and they are sent"; '
-    "own=./$sum.$(uname -n).$$.part; "
-    f'if test "$first" != 0; then set -- "$root" "$sum"; {_PARTS}; test -n "$3" && mv -- "$3" '
-    f'"$own" && '
-    'test "$(wc -c < "$own")" -eq "$first" || fail 21 "what had arrived of the files is gone: '
-    'submit again"; fi; '
-    'count & counting=$!; cat >> "$own"; status=$?; kill $counting; '
-    'test $status = 0 || no_room 20 "$own"; have=$(($(wc -c < "$own"))); '
-    'test "$have" -ge "$size" || fail 22 "$have of $size bytes of the files arrived: submit again '
-    'to send the rest"; '
-    'test "$(sha256sum < "$own")" = "$sum  -" || { rm -f -- "$own"; '
-    'fail 23 "the files arrived damaged: submit again"; }; mv -- "$own" "$whole" || exit 20; '
-    'elif test -n "$first"; then cat > /dev/null; fi; '
-    'test "$(sha256sum < "$whole")" = "$sum  -" || { rm -f -- "$whole"; '
-    'fail 23 "what was kept of the files is damaged: submit again, and they are sent"; }; '
-    # Of what was not used for an hour the newest four stay, for thirty days.
-    'touch -- "$whole"; ls -t ./*.tar.gz | sed 1,4d | while read -r old; do find "$old" -mmin +60 '
-    '-exec rm -f -- "{}" '
-    '";"; done; find . -type f "(" -name "*.tar.gz" -o -name "*.part" ")" -mtime +30 -exec rm -f '
-    '-- "{}" ";"; '
-    'cd -P -- "$root/$name" && test "$(pwd -P)" = "$root/$name" && test -O . || exit 24; '
-    f'if test -n "$copied"; then ln -- "$cache/$sum.tar.gz" ./{CODE_ARCHIVE} 2>/dev/null || '
-    f'cp -- "$cache/$sum.tar.gz" ./{CODE_ARCHIVE} || no_room 24 ./{CODE_ARCHIVE}; touch '
-    f"./{UNPACKED_NAME}; exit; fi; "
-    f"mkdir -m 700 ./{CODE_FOLDER} || exit 24; "
-    f'tar -xzomf "$cache/$sum.tar.gz" && touch ./{UNPACKED_NAME} || no_room 24 ./{CODE_FOLDER}'
-)
 
 
 class CodeFile(Struct, frozen=True):
@@ -137,18 +79,21 @@ class CodeFiles(Struct, frozen=True):
             others = f" and {len(leading_out) - 1} more" if len(leading_out) > 1 else ""
             messages.append(
                 f"files: {_shown(first.name)}{others} leads out of the folder, to "
-                f"{_shown(first.target)}: "
-                "the link is sent as it is, not what it leads to here"
+                f"{_shown(first.target)}: the link is sent as it is, not what it leads to here"
             )
         return tuple(messages)
 
 
 class PackedCode(Struct, frozen=True):
-    """The files as one archive, and the digest that it is kept by on a cluster."""
+    """The files as one archive, and the digest that it is kept by on a cluster.
+
+    `arrived` are the bytes of it that exist there already; None: all.
+    """
 
     code: CodeFiles
     archive: bytes
     digest: str
+    arrived: int | None = 0
 
 
 def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFiles:
@@ -178,7 +123,7 @@ def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFi
                 )
             total += 0 if known else one.size
             found[one.name] = one
-            if len(found) > MOST_FILES:
+            if len(found) > MAX_FILES:
                 raise _too_many_files()
     for one in found.values():
         _refuse_file_as_folder(one, found)
@@ -409,7 +354,7 @@ def _names(ended: GitOutput, folder: Path) -> list[bytes]:
 
 def _too_many_files() -> UsageError:
     return UsageError(
-        f"files: more than {MOST_FILES} files", "Name less, or list folders in .gitignore."
+        f"files: more than {MAX_FILES} files", "Name less, or list folders in .gitignore."
     )
 
 
@@ -420,14 +365,14 @@ def _walked(folder: Path) -> list[bytes]:
     for at, folders, files in os.walk(top):
         if b".gitignore" in files:
             raise UsageError(
-                f"files: git is not on this machine, which reads "
+                "files: git is not on this machine, which reads "
                 f"{_shown(os.path.join(at, b'.gitignore'))}",
                 "Install git, or name the files one by one.",
             )
         folders[:] = [one for one in folders if one != b".git"]
         links = [one for one in folders if os.path.islink(os.path.join(at, one))]
         names += [os.path.relpath(os.path.join(at, one), top) for one in (*files, *links)]
-        if len(names) > MOST_FILES:
+        if len(names) > MAX_FILES:
             break
     return names
 
@@ -443,22 +388,25 @@ def folder_query(root: str, digest: str) -> Query[int | None]:
         word = answer.stdout.decode("ascii", "replace").strip()
         return None if word == "there" else int(word) if word.isdecimal() else 0
 
-    return Query(("sh", "-c", _LOOK, "sh", root, digest), read)
+    script = shell_text("services/submit/partial_archive.sh", "services/submit/cached_code.sh")
+    return Query(("sh", "-c", script, "sh", root, digest), read)
+
+
+def _shown_unpacking(packed: PackedCode, sent_bytes: int, folder: str) -> tuple[str, ...]:
+    """Return the words that stand for the command: `unpack 3 files (2M; 400K packed) in …/code`."""
+    is_there = packed.arrived is None
+    sent = "already on the cluster" if is_there else f"{format_memory(sent_bytes)} packed"
+    files = counted(len(packed.code.files), "file")
+    return ("unpack", files, f"({format_memory(packed.code.total)};", f"{sent})", "in", folder)
 
 
 def code_command(
-    packed: PackedCode,
-    root: str,
-    folder: str,
-    job: str,
-    arrived: int | None,
-    *,
-    is_copied: bool = False,
+    packed: PackedCode, root: str, folder: str, job: str, is_copied: bool = False
 ) -> ActionCommand:
     """Build the command that sends an archive and unpacks it in a folder below `root`.
 
-    Only missing bytes are sent: `arrived` is as folder_query() returns it. With `is_copied` the
-    archive is put there, which each node checks and unpacks for itself. If it fails, `job` was not
+    Only missing bytes are sent. With `is_copied` the archive is put there, which each node checks
+    and unpacks for itself. If it fails, `job` was not
     submitted, and nothing of a part of an archive was unpacked.
     """
     name = folder.removeprefix(root.rstrip("/") + "/")
@@ -473,31 +421,19 @@ def code_command(
         return (Outcome(job, False, f"nothing was submitted: {text}"),)
 
     def explain(line: str) -> str:
-        arrived = line.removeprefix(_ARRIVED)
-        is_count = line.startswith(_ARRIVED) and arrived.strip().isdecimal()
-        return (
-            f"{format_memory(int(arrived))} of {format_memory(size)} of the files arrived"
-            if is_count
-            else line
-        )
+        count = line.removeprefix(_ARRIVED)
+        if not line.startswith(_ARRIVED) or not count.strip().isdecimal():
+            return line
+        return f"{format_memory(int(count))} of {format_memory(size)} of the files arrived"
 
     size = len(packed.archive)
+    arrived = packed.arrived
     first = "" if arrived is None else str(arrived if arrived < size else 0)
     content = b"" if arrived is None else packed.archive[int(first) :]
-    sent = "already on the cluster" if arrived is None else f"{format_memory(len(content))} packed"
-    files = "1 file" if len(packed.code.files) == 1 else f"{len(packed.code.files)} files"
-    shown = (
-        "unpack",
-        files,
-        f"({format_memory(packed.code.total)};",
-        f"{sent})",
-        "in",
-        f"{folder}/{CODE_FOLDER}",
-    )
     argv = (
         "sh",
         "-c",
-        _UNPACK,
+        shell_text("services/submit/partial_archive.sh", "services/submit/unpack_code.sh"),
         "sh",
         root or "/",
         name,
@@ -511,7 +447,7 @@ def code_command(
         (job,),
         read,
         content,
-        120.0 + len(content) / _LEAST_BYTES_A_SECOND,
-        shown=shown,
+        120.0 + len(content) / _MIN_BYTES_A_SECOND,
+        shown=_shown_unpacking(packed, len(content), f"{folder}/{CODE_FOLDER}"),
         explain=explain,
     )

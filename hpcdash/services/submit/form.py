@@ -17,9 +17,8 @@ from hpcdash.config.toml_text import format_toml
 from hpcdash.domain.request import Request, Site
 from hpcdash.domain.text import without_surrogates
 from hpcdash.services.submit.form_fields import FIELDS, HERE, NO, OF_THE_FORM, YES, FieldKind
+from hpcdash.services.submit.launches import MAX_LINKS
 
-# As many as a chain may have.
-MOST_LINKS = 100
 MISSING = "missing"
 _ITEM = re.compile(r"""(?:[^\s"']+|"[^"]*"|'[^']*')+""")
 _NUMBER = re.compile(r"[0-9]{1,12}")
@@ -194,8 +193,8 @@ def _links(texts: Texts, problems: dict[str, str]) -> int:
     text = texts.get("chain", "").strip()
     if not text:
         return 1
-    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= MOST_LINKS:
-        problems["chain"] = f"expected a whole number from 1 to {MOST_LINKS}, not {quoted(text)}"
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= MAX_LINKS:
+        problems["chain"] = f"expected a whole number from 1 to {MAX_LINKS}, not {quoted(text)}"
         return 1
     if int(text) > 1 and texts.get("array", "").strip():
         problems["chain"] = "an array with %1 is already a chain: use either array or chain"

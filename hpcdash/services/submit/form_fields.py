@@ -78,7 +78,7 @@ class FormGroup(Struct, frozen=True):
 _RUNS = FormGroup(
     "Command",
     (
-        FormField("name", "name", "job name; empty: generated", example="train-llm"),
+        FormField("name", "name", "job name (generated if empty)", example="train-llm"),
         FormField(
             "command",
             "command",
@@ -99,6 +99,12 @@ _RUNS = FormGroup(
             "script",
             "program or script on the cluster, instead of a command",
             example="run.sh",
+        ),
+        FormField(
+            "plain",
+            "plain script",
+            "directives and the command alone; no hpcdash.job, switches, early signal or resume",
+            FieldKind.FLAG,
         ),
         FormField(
             "file",
@@ -130,11 +136,16 @@ _GETS = FormGroup(
     "Resources",
     (
         FormField("queue", "queue", "partition or queue; empty: the default", ways=BOTH_WAYS),
-        FormField("slots", "slots", "GPUs (or CPUs) in total; 0: one core", FieldKind.COUNT, "1"),
-        FormField("slots_per_node", "per node", "slots on each node", FieldKind.COUNT),
+        # Its label is the type that they have here, where that is known.
         FormField(
-            "slot_type", "slot type", "GPU (cuda, rocm) or CPU core", choices=tuple(SlotType)
+            "slots",
+            "GPUs or CPUs",
+            "GPUs (or CPUs) in total; 0: one core",
+            FieldKind.COUNT,
+            "1",
         ),
+        FormField("slots_per_node", "per node", "GPUs or CPUs on each node", FieldKind.COUNT),
+        FormField("slot_type", "resource", "GPU (cuda, rocm) or CPU core", choices=tuple(SlotType)),
         FormField("gpu_type", "GPU type", "GPU model; empty: any"),
         FormField(
             "cpus_per_gpu",

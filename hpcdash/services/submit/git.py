@@ -13,8 +13,8 @@ from msgspec import Struct
 
 GIT_SECONDS = 60
 # A list of a few hundred thousand files.
-MOST_OUTPUT_BYTES = 64 << 20
-_MOST_WARNING_BYTES = 64 << 10
+MAX_OUTPUT_BYTES = 64 << 20
+_MAX_WARNING_BYTES = 64 << 10
 _READ_BYTES = 64 << 10
 _OVERRIDES = (
     "core.fsmonitor=false",
@@ -54,7 +54,7 @@ def run_git(
     environment: dict[str, str],
     *arguments: str,
     stdin: bytes = b"",
-    most_bytes: int = MOST_OUTPUT_BYTES,
+    most_bytes: int = MAX_OUTPUT_BYTES,
 ) -> GitOutput:
     """Run one command of git in a folder. Raises OSError and TimeoutExpired."""
     overrides = (part for override in _OVERRIDES for part in ("-c", override))
@@ -82,7 +82,8 @@ def _read_output(process: subprocess.Popen[bytes], most_bytes: int) -> tuple[byt
     """Read both pipes to their ends, or until stdout holds more than `most_bytes`."""
     assert process.stdout is not None
     assert process.stderr is not None
-    stdout, stderr = bytearray(), bytearray()
+    stdout = bytearray()
+    stderr = bytearray()
     deadline = time.monotonic() + GIT_SECONDS
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, stdout)
@@ -96,5 +97,5 @@ def _read_output(process: subprocess.Popen[bytes], most_bytes: int) -> tuple[byt
                 key.data.extend(chunk)
                 if not chunk:
                     selector.unregister(key.fileobj)
-            del stderr[_MOST_WARNING_BYTES:]
+            del stderr[_MAX_WARNING_BYTES:]
     return bytes(stdout), bytes(stderr)

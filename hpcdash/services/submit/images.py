@@ -55,7 +55,8 @@ class Step(Struct, frozen=True):
         lines: tuple[str, ...] = ()
         finish: tuple[str, ...] = ()
         if runtime is Runtime.PODMAN:
-            lines, finish = registry_login(self.registry_image), ('rm -f -- "$hpcdash_auth"',)
+            lines = registry_login(self.registry_image)
+            finish = ('rm -f -- "$hpcdash_auth"',)
         elif runtime is Runtime.ENROOT:
             lines = (*login_lines(self.registry_image), "export ENROOT_CONFIG_PATH=$hpcdash_config")
             finish = ('rm -rf -- "$hpcdash_config"',)
@@ -99,7 +100,8 @@ def pull_steps(
     if store.runtime is Runtime.PODMAN:
         return (Step(store.with_root("pull", image), registry_image=image),)
     file = store.image_file(image)
-    before, makes = _folder_step(file), "" if force else file
+    before = _folder_step(file)
+    makes = "" if force else file
     if store.runtime is Runtime.ENROOT:
         part = f"{file}.part"
         fetch = (store.program, "import", "--output", part, "--", import_uri(image))
@@ -128,7 +130,9 @@ def import_steps(
         source = file if file.startswith(_ARCHIVES) else f"docker-archive:{file}"
         return (Step(("sh", "-c", _TAG, "sh", source, reference, *store.with_root())),)
     there = store.image_file(reference)
-    before, part, makes = _folder_step(there), f"{there}.part", "" if force else there
+    before = _folder_step(there)
+    part = f"{there}.part"
+    makes = "" if force else there
     copy = Step(("cp", "--", file, part), makes)
     if store.runtime is Runtime.ENROOT:
         if file.startswith(_ENROOT_SCHEMES):
@@ -188,6 +192,7 @@ def _replaced(step: Step, part: str, file: str) -> Sequence[Step]:
 def _created(store: Store, image: str, force: bool, create: bool) -> tuple[Step, ...]:
     if not create:
         return ()
-    name, options = container_name(image), ("--force",) if force else ()
+    name = container_name(image)
+    options = ("--force",) if force else ()
     argv = (store.program, "create", *options, "--name", name, "--", store.image_file(image))
     return (Step(argv, container="" if force else name),)

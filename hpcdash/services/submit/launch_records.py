@@ -21,7 +21,7 @@ from hpcdash.domain.switches import absolute_path
 from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 
 # Of all clusters; the oldest go.
-MOST_LAUNCHES = 5000
+MAX_LAUNCHES = 5000
 Row = Mapping[str, Any]
 # Of a folder that is kept for some days: `completed EPOCH_SECONDS`.
 _COMPLETED = "completed "
@@ -69,7 +69,7 @@ class LaunchRecords:
         too_old = "DELETE FROM launches WHERE id <= (SELECT max(id) FROM launches) - ?"
         statements: list[Statement] = [
             (sql, (self.cluster, parse_job_number(record.job_id), *astuple(record))),
-            (too_old, (MOST_LAUNCHES,)),
+            (too_old, (MAX_LAUNCHES,)),
         ]
         if code_state:
             insert = "INSERT OR REPLACE INTO code_states VALUES (?, ?, ?)"
@@ -94,7 +94,7 @@ class LaunchRecords:
         self._write((sql, (self.cluster, record.folder)))
 
     def completed(self, record: LaunchRecord, at: float) -> None:
-        """It completed at an epoch second, and its folder goes some days later."""
+        """Record its completion at an epoch second; its folder is removed some days later."""
         self._settle(record, f"{_COMPLETED}{at:.0f}")
 
     def completed_at(self) -> dict[str, float]:
@@ -105,7 +105,7 @@ class LaunchRecords:
         if self._database is None:
             return {}
         sql = (
-            f"SELECT folder, folder_state FROM launches WHERE cluster = ? AND folder_state LIKE "
+            "SELECT folder, folder_state FROM launches WHERE cluster = ? AND folder_state LIKE "
             f"'{_COMPLETED}%'"
         )
         return {
@@ -161,8 +161,7 @@ class LaunchRecords:
         """Whether nobody looked how these ended within `every_seconds`; if so, now is noted."""
         sql = (
             "INSERT INTO cleanups VALUES (?, ?) ON CONFLICT (cluster) DO UPDATE SET at = "
-            "excluded.at"
-            " WHERE excluded.at < at OR excluded.at >= at + ?"
+            "excluded.at WHERE excluded.at < at OR excluded.at >= at + ?"
         )
         return self._write((sql, (self.cluster, time.time(), every_seconds))) > 0
 
@@ -239,7 +238,8 @@ class LaunchedCheckpoints:
             records = self._records.all()
         except StateUnusable:
             # The rule says where it saves, or nobody does.
-            records, stamp = (), None
+            records = ()
+            stamp = None
         self._by_number = {
             number: one for one in records if (number := parse_job_number(one.job_id))
         }

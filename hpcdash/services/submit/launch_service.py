@@ -22,9 +22,7 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.base import Capability
-from hpcdash.backends.submissions import SentFile
 from hpcdash.config.request import request_text
-from hpcdash.config.toml_text import without_secrets
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.job_ids import parse_job_number, with_tasks
 from hpcdash.domain.request import SITE_SAID, Request
@@ -42,23 +40,15 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.shared_answers import SharedAnswers
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.state.journal import JournalEntry
-from hpcdash.services.submit.cleanup import fetch_ended, remove_folder
-from hpcdash.services.submit.launch_records import LaunchRecord
-from hpcdash.services.submit.launches import Launches, LaunchPlan, launch_record
-from hpcdash.services.submit.plan import SubmissionPlan, plan_request
-from hpcdash.services.submit.recovery import (
-    CLOCKS_APART,
-    Search,
-    build_searches,
-    reconcile,
-    reconcile_noted,
-)
+from hpcdash.services.submit.launch_folders import fetch_ended, remove_folder
+from hpcdash.services.submit.recovery import build_searches, reconcile, reconcile_noted
 from hpcdash.services.submit.served_launches import ServedLaunch, ServedLaunches, Stage
+from hpcdash.services.submit.submission import CLOCKS_APART, Search, SubmissionPlan
 
 Row = Mapping[str, Any]
-MOST_LISTED = 1000
+MAX_LISTED = 1000
 # Each takes several commands on the login node.
-_MOST_AT_ONCE = 4
+_MAX_AT_ONCE = 4
 _JOURNAL_ENTRIES = 20_000
 # A job that no list and no history has known for this long after its submission is not queried
 # again.
@@ -123,7 +113,7 @@ class LaunchState(Struct, frozen=True):
         if not self.tasks:
             return LaunchStatus.MISSING
         found = {launch_status(state) for state in self.tasks}
-        return next(status for status in _MOST_TELLING if status in found)
+        return next(status for status in _MAX_TELLING if status in found)
 
     @property
     def has_ended(self) -> bool:
@@ -142,7 +132,7 @@ class CallFiles(Struct, frozen=True):
     failure: LogFile
 
 
-_MOST_TELLING = (
+_MAX_TELLING = (
     LaunchStatus.RUNNING,
     LaunchStatus.TERMINATING,
     LaunchStatus.PENDING,
@@ -159,27 +149,27 @@ class LaunchService:
 
     def __init__(self, session: ClusterSession) -> None:
         launches = session.launches
-        if launches is None or launches.state_folder is None:
+        if launches.state_folder is None:
             raise UsageError(
                 "no cluster given to launch requests on",
                 "Name a cluster: --cluster NAME or --ssh HOST",
             )
         self._session = session
         self._store = session.store
-        self._launches: Launches = launches
+        self._launches = launches
         self._served = ServedLaunches(launches.state_folder, session.name)
         self._submitting: dict[tuple[str, str], tuple[str, asyncio.Task[ServedLaunch]]] = {}
         self._tasks: set[asyncio.Task[ServedLaunch]] = set()
         # Launches that this process submits now.
         self._own: set[str] = set()
-        self._turn = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._turn = asyncio.Semaphore(_MAX_AT_ONCE)
         self._states: SharedAnswers[str, Mapping[str, tuple[Row, ...]]] = SharedAnswers(
             session.poller.pace.seconds[Kind.MINE]
         )
         self._settling: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
 
-    # -- from start to end
+    # -- lifecycle
 
     def start(self) -> None:
         """Find out, now and then, what became of launches whose submission was cut, and remove
@@ -263,7 +253,8 @@ class LaunchService:
             raise NotAllowed(
                 f"this token may not run as {account}", f"It may run as {', '.join(accounts)}."
             )
-        backend, is_own = self._store.backend, account == self.own_account
+        backend = self._store.backend
+        is_own = account == self.own_account
         if Capability.OWNERS not in backend.capabilities:
             if is_set:
                 raise UsageError(f"run_as: {backend.title}'s jobs have no owner", "Leave it out.")
@@ -271,7 +262,7 @@ class LaunchService:
         if not is_own and not backend.submit.program:
             raise NotAllowed(
                 f"this server cannot run as {account}: {backend.title} runs jobs as whoever "
-                f"submits them",
+                "submits them",
                 f"Its own account is {self.own_account}: name that in accounts of the token.",
             )
         return account, replace(
@@ -303,19 +294,22 @@ class LaunchService:
         key: str | None,
     ) -> ServedLaunch:
         async with self._turn:
-            planned, record, notes = await self._planned(request, files)
+            text = request_text(request, site=self._launches.settings.site)
+            planned = await self._launches.plan(request, text, files)
+            findings = await self._launches.findings(planned)
             [search] = planned.searches.values()
+            assert planned.record is not None
             launch = ServedLaunch(
                 launch_id=secrets.token_hex(16),
                 client=client,
                 key=key,
                 account=account,
-                at=record.at,
+                at=planned.record.at,
                 stage=Stage.SUBMITTING,
                 digest=digest,
                 mark=search.mark,
-                record=record,
-                words="; ".join(notes),
+                record=planned.record,
+                words="; ".join([*planned.notes, *(one.words for one in findings)]),
             )
             self._own.add(launch.launch_id)
             try:
@@ -327,38 +321,10 @@ class LaunchService:
                             "another server has just used this key", "Send it again."
                         )
                     return _same(found, digest)
-                report = await self._session.actions.run(planned.plan)
-                outcome = (await reconcile(self._store, planned, report))[-1]
-                message = (
-                    await self._launches.conclude(planned, outcome)
-                    if isinstance(planned, LaunchPlan)
-                    else ""
-                )
-                return await self._settled(launch, outcome, message)
+                result = await self._launches.submit(planned, self._session.actions)
+                return await self._settled(launch, result.outcome, result.message)
             finally:
                 self._own.discard(launch.launch_id)
-
-    async def _planned(
-        self, request: Request, files: Mapping[str, bytes]
-    ) -> tuple[SubmissionPlan, LaunchRecord, Sequence[str]]:
-        """The plan that submits a request, the record to keep, and notes for the user."""
-        text = request_text(request, site=self._launches.settings.site)
-        if not self._store.backend.submit.takes_requests:
-            planned = await self._launches.plan(request, text, files)
-            notes = [*planned.notes, *(one.words for one in await self._launches.findings(planned))]
-            return (
-                planned,
-                launch_record(planned, Outcome("", None), self._store.clock.now()),
-                notes,
-            )
-        sent = {name: SentFile(content) for name, content in files.items()}
-        as_it_is = await plan_request(self._store, request, files=sent)
-        [name] = as_it_is.searches
-        # It has no folder.
-        record = LaunchRecord(
-            "", "", "", name, "", "", 1, self._store.clock.now(), without_secrets(text)
-        )
-        return as_it_is, record, as_it_is.notes
 
     async def _settled(
         self, launch: ServedLaunch, outcome: Outcome, message: str = ""
@@ -432,7 +398,7 @@ class LaunchService:
             # That it was not known is no longer to be said.
             await self._settled(msgspec.structs.replace(launch, words=""), outcome)
 
-    # -- what is known of them
+    # -- states
 
     async def find(self, launch_id: str, accounts: Collection[str]) -> ServedLaunch:
         """Raises NoSuchLaunch where it is not one of theirs."""
@@ -442,8 +408,8 @@ class LaunchService:
         return launch
 
     async def account_launches(self, accounts: Collection[str]) -> list[ServedLaunch]:
-        """The newest MOST_LISTED."""
-        return await asyncio.to_thread(self._served.account_launches, accounts, MOST_LISTED)
+        """The newest MAX_LISTED."""
+        return await asyncio.to_thread(self._served.account_launches, accounts, MAX_LISTED)
 
     async def states(
         self, launches: Sequence[ServedLaunch], *, now: bool = False
@@ -528,7 +494,7 @@ class LaunchService:
             await asyncio.to_thread(self._served.update, launch)
         return LaunchState(launch, rows, tasks)
 
-    # -- what is done to them
+    # -- actions
 
     async def terminate(self, launch: ServedLaunch) -> Outcome:
         """Cancel its job, as its account. Raises UsageError where that cannot be asked."""
@@ -565,10 +531,9 @@ class LaunchService:
         record = launch.record
         if not record.folder:
             return ""
-        program = self._launches.settings.launch_program
-        return await remove_folder(self._store, record.folder, record.sums, record.run_as, program)
+        return await remove_folder(self._store, record, self._launches.settings.launch_program)
 
-    # -- what they return and print
+    # -- results and logs
 
     async def call_files(self, launch: ServedLaunch, task: int | None = None) -> CallFiles:
         """The files that the function of a launch, or of a task of its array, leaves in the

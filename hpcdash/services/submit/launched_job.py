@@ -27,7 +27,7 @@ from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.switches.names import requested_switch
 
 Row = Mapping[str, Any]
-_MOST_ITEM_LETTERS = 200
+_MAX_ITEM_LETTERS = 200
 
 
 class LaunchedJob(Struct, frozen=True):
@@ -79,7 +79,7 @@ class LaunchedJob(Struct, frozen=True):
         if self.item_index is not None:
             called += (
                 f", item {self.item_index} of {self.items}, from 0: "
-                f"{clip(repr(self.item), _MOST_ITEM_LETTERS)}"
+                f"{clip(repr(self.item), _MAX_ITEM_LETTERS)}"
             )
         elif self.items:
             called += f", {format_items(self.items)}"
@@ -160,7 +160,8 @@ def _build_launched_job(
     if request is None or request.call is None:
         is_allocation = request is not None and request.kind == KIND
         return LaunchedJob(record.folder, checkpoints, kill, save, is_allocation=is_allocation)
-    call, path = request.call, result_path(request, record.folder, task)
+    call = request.call
+    path = result_path(request, record.folder, task)
     index = int(task) if task and int(task) < len(call.items) else None
     return LaunchedJob(
         record.folder,

@@ -1,17 +1,16 @@
-"""Launches on a cluster: where they are, what their scripts say, how they are staged and
-submitted.
+"""Launches on a cluster: where they are, what their scripts say, how they are staged, submitted and
+recorded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import posixpath
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from functools import cache
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -19,83 +18,53 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import Outcome
 from hpcdash.backends.base import Capability
 from hpcdash.backends.queries import Answer, Query, refused
-from hpcdash.backends.script.folder import (
-    CODE_ARCHIVE,
-    CODE_FOLDER,
-    LIBRARY_NAME,
-    PROVENANCE_NAME,
-    REQUEST_NAME,
-    SCRIPT_NAME,
-    SECRETS_NAME,
-    staged_name,
-)
-from hpcdash.backends.submissions import MARK_START, Submission
+from hpcdash.backends.script.folder import PROVENANCE_NAME, SCRIPT_NAME, staged_name
+from hpcdash.backends.submissions import SentFile, Submission
 from hpcdash.config.settings import LaunchSettings, PoolSettings
 from hpcdash.domain.request import TASK_KIND, Request, request_slot_type, request_slots
-from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.tables import Kind
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.errors import CommandTimedOut, HpcdashError, UsageError
-from hpcdash.private_files import TERSE_WEAK_SPOT
+from hpcdash.private_files import terse_weak_spot
 from hpcdash.services.cluster.store import Changed, ClusterStore
-from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.jobs.actions import Actions, Plan, Report
 from hpcdash.services.state.database import StateUnusable
-from hpcdash.services.submit.launch_records import LaunchRecord
-from hpcdash.services.submit.plan import SubmissionPlan, submitting_program
-from hpcdash.services.submit.recovery import CLOCKS_APART, Search
+from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
+from hpcdash.services.submit.recovery import reconcile
+from hpcdash.services.submit.submission import (
+    SubmissionPlan,
+    SubmissionResult,
+    after_in_full,
+    build_plan,
+    new_mark,
+    plan_request,
+    refuse_large_array,
+    submitting_program,
+)
+from hpcdash.shell_files import shell_text
 
 if TYPE_CHECKING:
     from hpcdash.backends.script.allocation import Waiting
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.domain.demand import LintFinding
     from hpcdash.services.submit.allocations import Allocation
-    from hpcdash.services.submit.code_files import CodeFiles, PackedCode
-    from hpcdash.services.submit.launch_records import LaunchRecords
+    from hpcdash.services.submit.code_files import PackedCode
     from hpcdash.services.submit.provenance import CodeState
     from hpcdash.services.submit.queues import LaunchQueues
     from hpcdash.services.submit.staging import Staged
 
 
+# Each is a call of the scheduler's own submission command.
+MAX_LINKS = 100
 LAUNCHES_BELOW_HOME = "hpcdash/launches"
 LOGIN_NAME = "login"
-# The configured folder, '' for the one below the home; then a kill switch to check, if any.
-_ROOT = (
-    "sh",
-    "-c",
-    f'{TERSE_WEAK_SPOT}root=${{1:-$HOME/{LAUNCHES_BELOW_HOME}}}; printf "%s\\n" "$(id -u)" '
-    f'"$root"; '
-    'test ! -e "$root" || test -O "$root" || echo shared; '
-    # Others may put files into a shared root.
-    f'login=$root/{LOGIN_NAME}; if test -f "$login" && test -O "$login" && test ! -h "$login"; '
-    f"then "
-    f"echo {LOGIN_NAME}; fi; "
-    'why=$(weak_spot "$root"); [ -z "$why" ] || printf "%s%s\\n" "weak " "$why"; '
-    '[ ! "$2" ] || if [ -h "$2" ] || { [ -e "$2" ] && [ ! -d "$2" ]; }; then echo dropped; fi',
-    "sh",
-)
 _ROOT_LIMIT_SECONDS = 15.0
 _UID_BYTES = 4
 _WEAK = "weak "
-
-
-class LaunchPlan(SubmissionPlan, frozen=True):
-    """Plan of a launch: it stages the launch's folder, then submits the script from there.
-
-    `request` is the launched one, with the properties of its queue, and `text` as a person wrote
-    it; `staged` is the future content of the folder. `code_state` is that of the repository it is
-    launched from, None for none.
-    """
-
-    script: BatchScript
-    place: Place
-    request: Request
-    staged: Staged
-    text: str
-    code_state: CodeState | None = None
 
 
 class Launches:
@@ -122,15 +91,28 @@ class Launches:
         self._switches: dict[str, LintFinding] = {}
         self._lock = asyncio.Lock()
         self._tidying = asyncio.Lock()
-        self._queues: LaunchQueues | None = None
         # The stamp of the records when they were read, and what _accounts() found in it.
         self._accounts_read: tuple[tuple[int, int] | None, Mapping[str, str]] = (None, {})
         # The stamp of the records when no check of nodes was left to be read.
         self._all_read_at: tuple[int, int] | None = None
         store.reader_command = self._reader_command
 
+    @cached_property
+    def queues(self) -> LaunchQueues:
+        """Known queues of the cluster."""
+        from hpcdash.services.submit.queues import LaunchQueues
+
+        return LaunchQueues(self.store)
+
+    @property
+    def records(self) -> LaunchRecords:
+        """Records of the launches from here."""
+        return LaunchRecords(self.state_folder, self.store.name)
+
+    # -- where they are
+
     async def root(self) -> str:
-        """The folder there that holds launches, absolute; it and the queues are asked for once a
+        """The folder there that holds launches, absolute; it and the queues are queried once a
         connection.
 
         Raises UsageError where storage_root has to be set, and what keeps the cluster from
@@ -142,7 +124,7 @@ class Launches:
         """The folder that is set, '' for the one below the home; and whether a registry's login is
         in it.
 
-        Where it has to be asked for, so is whether a kill switch is there.
+        Where it has to be queried, so is whether a kill switch is there.
         """
         await self.queues.learn()
         async with self._lock:
@@ -174,15 +156,29 @@ class Launches:
             self._switches[switch] = dropped_finding(switch)
         return found
 
-    def render(
-        self, request: Request, *, uid: str, root: str = "", staged: bool = False
-    ) -> BatchScript:
-        """The script of a request, with what the site and its queue say; asks nothing.
+    def _weak_spot(self, storage_root: str, *, is_sites: bool) -> str:
+        """Return who else could replace the folder of the launches; '' for nobody.
+
+        Raises UsageError unless the site chose the folder.
+        """
+        known = self._roots.get(storage_root)
+        if known is None or not known.weak_spot or is_sites:
+            return "" if known is None else known.weak_spot
+        raise UsageError(
+            f"{known.weak_spot}, and so others could replace what jobs run from {known.folder}",
+            "Set storage_root to a folder below your home there, or leave it out to use "
+            f"~/{LAUNCHES_BELOW_HOME}. What is yours on the way is closed to others by: chmod go-w",
+        )
+
+    # -- plans
+
+    def render(self, request: Request, *, uid: str, root: str = "") -> BatchScript:
+        """The script of a request, with what the site and its queue say; queries nothing.
 
         Raises UsageError.
         """
         request, aside = self._in_its_queue(request)
-        return self._script(request, self._place(request, uid, root, staged=staged), aside)
+        return self._script(request, self._place(request, uid, root, staged=False), aside)
 
     async def plan(
         self,
@@ -192,38 +188,43 @@ class Launches:
         base: Path | None = None,
         *,
         waiting: Waiting | None = None,
-    ) -> LaunchPlan:
-        """Plan the commands of a launch; nothing is staged.
+    ) -> SubmissionPlan:
+        """Plan the commands of a launch: they stage its folder, and submit the script from there.
 
         Raises UsageError, and the errors of an unreachable cluster.
 
         `text` is the request as a person wrote it, `files` (name → content) are staged with it: its
         `script` that is among them, by its last part, is run from there. `base` is the folder here
         that the request's own `files` are relative to; None: the current one. With `waiting` it is
-        an allocation that waits for runs. `Actions.run` runs the plan, `recovery.reconcile` finds
-        out what became of a plan whose answer was lost, and `conclude` then records the launch, or
-        removes its folder.
+        an allocation that waits for runs. A scheduler that takes requests is handed the request as
+        it is. `submit` runs the plan.
         """
-        from hpcdash.backends.script.body import with_code_state
-        from hpcdash.backends.submissions import Submission
-        from hpcdash.services.submit.plan import after_in_full, refuse_large_array
-
         await self.store.open(force=True)
-        if requested.site.run_as:
-            submitting_program(self.store)
-        if requested.site.run_as and not (
-            requested.site.storage_root or self.settings.site.storage_root
-        ):
-            raise UsageError(
-                "storage_root is not set; run_as needs a folder that the other account can enter",
-                "Set storage_root in [launch] to the folder of root's program (hpcdash sudoers "
-                "--program).",
+        if self.store.backend.submit.takes_requests and waiting is None:
+            sent = {name: SentFile(content) for name, content in files.items()}
+            most_bytes = self.settings.files_limit
+            return await plan_request(
+                self.store, requested, text, base, most_bytes=most_bytes, files=sent
             )
+        from hpcdash.backends.script.body import with_code_state
+        from hpcdash.config.toml_text import without_secrets
         from hpcdash.services.submit.checks import request_kill_switch
+        from hpcdash.services.submit.code_files import code_command
+        from hpcdash.services.submit.staging import launch_files, staging_command, with_copies
 
+        run_as = requested.site.run_as
         where = requested.site.storage_root or self.settings.site.storage_root
+        if run_as:
+            submitting_program(self.store)
+            if not where:
+                raise UsageError(
+                    "storage_root is not set; run_as needs a folder that the other account can "
+                    "enter",
+                    "Set storage_root in [launch] to the folder of root's program (hpcdash sudoers "
+                    "--program).",
+                )
         root = await self._root(where, request_kill_switch(requested))
-        if requested.site.run_as:
+        if run_as:
             await self._trust(root.rstrip("/"))
         request = replace(requested, after=await after_in_full(self.store, requested.after))
         request, aside = self._in_its_queue(request)
@@ -238,65 +239,90 @@ class Launches:
             : 2 * _UID_BYTES
         ] or secrets.token_hex(_UID_BYTES)
         place = self._place(request, uid, root, staged=bool(name) and name in files)
-        if request.site.run_as and not request.work_dir:
+        if run_as and not request.work_dir:
             # Where sudo is called from may be closed to that account.
             request = replace(request, work_dir=place.folder)
         if waiting is not None:
             place = replace(place, waiting=waiting)
         packed = None
+        if request.files:
+            packed = await self._packed(request, base, posixpath.dirname(place.folder))
         if weak_spot:
-            if request.files:
-                packed = await self._packed(
-                    request, base or Path.cwd(), posixpath.dirname(place.folder)
-                )
-            request, place = _with_copies(request, place, files, packed and packed[0].digest)
-            aside = "; ".join(
-                filter(None, (aside, f"{weak_spot}: each node runs a checked copy of what is sent"))
+            request, place = with_copies(
+                request, place, files, None if packed is None else packed.digest
             )
+            copied = f"{weak_spot}: each node runs a checked copy of what is sent"
+            aside = f"{aside}; {copied}" if aside else copied
         script = _with_script_warning(self._script(request, place, aside), files.get(name))
         if request.is_task:
-            from hpcdash.services.share.submission import require_turn
-            from hpcdash.services.submit.request_lint import slot_type_in
-
-            slot_type = slot_type_in(request, await self.queues.offers())
-            named = replace(request, name=script.job_name)
-            if message := await require_turn(self.store, self.pools, named, slot_type):
-                script = replace(script, warnings=(message, *script.warnings))
+            script = await self._in_turn(request, script)
         code_state = await self._code_state(request, base)
-        if code_state is not None:
+        if code_state is not None and not request.plain:
             script = with_code_state(script, code_state.words)
         content = script.text.encode("utf-8", "surrogateescape")
         await refuse_large_array(self.store, Submission(content, script.job_name))
-        planned = build_launch_plan(
-            self.store,
+        more = {} if code_state is None else {PROVENANCE_NAME: code_state.text}
+        staged = launch_files(
             request,
             place,
             script,
-            text=text,
-            files=files,
+            text,
+            files,
+            more,
             launch_program=self.settings.launch_program,
-            code_state=code_state,
+            at=self.store.clock.now(),
             is_copied=bool(weak_spot),
         )
-        if not request.files:
-            return planned
-        packed = packed or await self._packed(request, base or Path.cwd(), planned.staged.root)
-        return self._with_code(planned, *packed)
-
-    def _weak_spot(self, storage_root: str, *, is_sites: bool) -> str:
-        """Return who else could replace the folder of the launches; '' for nobody.
-
-        Raises UsageError unless the site chose the folder.
-        """
-        known = self._roots.get(storage_root)
-        if known is None or not known.weak_spot or is_sites:
-            return "" if known is None else known.weak_spot
-        raise UsageError(
-            f"{known.weak_spot}, and so others could replace what jobs run from {known.folder}",
-            f"Set storage_root to a folder below your home there, or leave it out to use "
-            f"~/{LAUNCHES_BELOW_HOME}. "
-            "What is yours on the way is closed to others by: chmod go-w",
+        submit = self.store.backend.submit.submission(
+            Submission(
+                script=content,
+                name=script.job_name,
+                # In the script too, but only the command line is told of a job that has begun.
+                after=request.after,
+                mark=new_mark(),
+                file="" if staged.is_copied else f"{place.folder}/{SCRIPT_NAME}",
+                run_as=run_as,
+                program=submitting_program(self.store) if run_as else "",
+            )
         )
+        name = submit.command.job_ids[0]
+        before = [staging_command(staged, name)]
+        notes = submit.notes
+        if packed is not None:
+            before.append(code_command(packed, staged.root, staged.folder, name, staged.is_copied))
+            notes = (*packed.code.notes, *notes)
+        planned = build_plan(self.store, submit, before=before, notes=notes, user=run_as)
+        record = LaunchRecord(
+            folder=staged.folder,
+            sums=staged.sums_digest,
+            job_id="",
+            name=script.job_name,
+            keep=request.site.keep,
+            run_as=run_as,
+            tasks=request.array.count if request.array else 1,
+            at=self.store.clock.now(),
+            request=without_secrets(text),
+        )
+        return replace(
+            planned,
+            shown=script.text,
+            request=request,
+            record=record,
+            warnings=script.warnings,
+            code_state="" if code_state is None else code_state.words,
+        )
+
+    async def _in_turn(self, request: Request, script: BatchScript) -> BatchScript:
+        """Raises UsageError for a task that its shared pool would refuse; warns where the pool
+        seems to have no coordinator.
+        """
+        from hpcdash.services.share.submission import require_turn
+        from hpcdash.services.submit.request_lint import slot_type_in
+
+        slot_type = slot_type_in(request, await self.queues.offers())
+        named = replace(request, name=script.job_name)
+        message = await require_turn(self.store, self.pools, named, slot_type)
+        return replace(script, warnings=(message, *script.warnings)) if message else script
 
     async def _code_state(self, request: Request, base: Path | None) -> CodeState | None:
         """Find the code state of the repository that a request and its files are in."""
@@ -305,41 +331,13 @@ class Launches:
         folder = base or (Path.cwd() if request.files else None)
         return None if folder is None else await asyncio.to_thread(find_code_state, folder)
 
-    def _with_code(
-        self, planned: LaunchPlan, packed: PackedCode, arrived: int | None
-    ) -> LaunchPlan:
-        """With what sends the request's files, between what makes the folder and what submits."""
-        from hpcdash.services.submit.code_files import code_command
-
-        root, folder, name = (
-            planned.staged.root,
-            planned.staged.folder,
-            planned.plan.request.job_ids[0],
+    async def _packed(self, request: Request, base: Path | None, root: str) -> PackedCode:
+        """Pack a request's files, and query how much of them exists there already."""
+        from hpcdash.services.submit.code_files import (
+            find_code_files,
+            folder_query,
+            pack_code_files,
         )
-        command = code_command(
-            packed, root, folder, name, arrived, is_copied=planned.staged.is_copied
-        )
-        first, *others = planned.plan.commands
-        notes = (*packed.code.notes, *planned.notes)
-        return replace(
-            planned, plan=replace(planned.plan, commands=(first, command, *others)), notes=notes
-        )
-
-    async def _packed(
-        self, request: Request, base: Path, root: str
-    ) -> tuple[PackedCode, int | None]:
-        """Pack a request's files.
-
-        Also returns how much of them exists there already, as folder_query() reports it.
-        """
-        from hpcdash.services.submit.code_files import folder_query, pack_code_files
-
-        packed = await asyncio.to_thread(lambda: pack_code_files(self.code_files(request, base)))
-        return packed, await self.store.ask(folder_query(root, packed.digest))
-
-    def code_files(self, request: Request, base: Path) -> CodeFiles:
-        """Find the files of this machine to be sent with a request. Raises UsageError."""
-        from hpcdash.services.submit.code_files import find_code_files
 
         if request.site.run_as:
             raise UsageError(
@@ -348,7 +346,12 @@ class Launches:
                 "Leave run_as out, or copy the folder where that account can read it, and set "
                 "work_dir to it.",
             )
-        return find_code_files(request.files, base, self.settings.files_limit)
+        folder = base or Path.cwd()
+        limit = self.settings.files_limit
+        packed = await asyncio.to_thread(
+            lambda: pack_code_files(find_code_files(request.files, folder, limit))
+        )
+        return replace(packed, arrived=await self.store.ask(folder_query(root, packed.digest)))
 
     async def plan_run(
         self,
@@ -358,9 +361,9 @@ class Launches:
         text: str,
         files: Mapping[str, bytes],
         base: Path | None,
-    ) -> tuple[BatchScript, Staged, Plan]:
-        """The script of a request that is run in an allocation, what its folder will hold, and what
-        hands it over.
+    ) -> tuple[Sequence[str], Staged, Plan]:
+        """The warnings about a request that is run in an allocation, what its folder will hold, and
+        what hands it over.
 
         Nothing is staged. Raises UsageError, and what keeps the cluster from answering.
         """
@@ -376,6 +379,7 @@ class Launches:
             plan_hand_over,
             title_content,
         )
+        from hpcdash.services.submit.staging import launch_files
 
         await self.queues.learn()
         request, aside = self._in_its_queue(requested)
@@ -387,17 +391,13 @@ class Launches:
         if (code_state := await self._code_state(request, base)) is not None:
             made = with_code_state(made, code_state.words)
         more = {TITLE_NAME: title_content(title)}
-        staged = launch_files(
-            request, place, made, text=text, files=files, more=more, at=self.store.clock.now()
-        )
-        code = None
-        if request.files:
-            code = await self._packed(request, base or Path.cwd(), allocation.root)
-            made = replace(made, warnings=(*code[0].code.notes, *made.warnings))
-        return made, staged, plan_hand_over(allocation, staged, title, code)
+        staged = launch_files(request, place, made, text, files, more, at=self.store.clock.now())
+        code = await self._packed(request, base, allocation.root) if request.files else None
+        warnings = made.warnings if code is None else (*code.code.notes, *made.warnings)
+        return warnings, staged, plan_hand_over(allocation, staged, title, code)
 
     async def _trust(self, root: str) -> None:
-        """Raises UsageError where others could change what root's program keeps; asked for once a
+        """Raises UsageError where others could change what root's program keeps; queried once a
         connection.
         """
         from hpcdash.services.submit.staging import trust_query
@@ -406,23 +406,24 @@ class Launches:
             await self.store.ask(trust_query(self.settings.launch_program, root))
             self._trusted.add(root)
 
-    async def findings(self, planned: LaunchPlan) -> tuple[LintFinding, ...]:
+    async def findings(self, planned: SubmissionPlan) -> tuple[LintFinding, ...]:
         """Check a plan without a query.
 
         Findings are conflicts with the queues as far as they are known, warnings about the script,
-        and a kill switch that existed when the folder of launches was queried.
+        and a kill switch that existed when the folder of launches was queried; () for what is
+        submitted as it is.
         """
+        if planned.request is None or not planned.folder:
+            return ()
         from hpcdash.services.submit.checks import request_kill_switch
         from hpcdash.services.submit.request_lint import lint_request
 
-        switch = self._switches.get(request_kill_switch(planned.request))
+        offers = await self.queues.offers()
         found = lint_request(
-            planned.request,
-            await self.queues.offers(),
-            planned.script,
-            packs_nodes=self.packs_nodes,
+            planned.request, offers, planned.warnings, packs_nodes=self.packs_nodes
         )
-        return (*found, *(() if switch is None else (switch,)))
+        switch = self._switches.get(request_kill_switch(planned.request))
+        return found if switch is None else (*found, switch)
 
     @property
     def packs_nodes(self) -> bool:
@@ -430,38 +431,115 @@ class Launches:
         writer = self.store.backend.scripts.writer()
         return writer is not None and not writer.ENVIRONMENT.finds_nodes
 
-    async def conclude(self, planned: LaunchPlan, outcome: Outcome) -> str:
-        """Remember what was launched, and remove the folder of what surely was not; in words what
-        else is to be said.
+    # -- submissions
 
-        To be awaited once how it ended is settled. Raises nothing of HpcdashError.
+    async def submit(
+        self,
+        planned: SubmissionPlan,
+        actions: Actions,
+        on_message: Callable[[str], None] | None = None,
+    ) -> SubmissionResult:
+        """Run a plan of one submission, search its job where the answer was lost, and record it.
+
+        `on_message` receives lines for a person who waits. Raises nothing of HpcdashError.
         """
-        from hpcdash.backends.script.call import format_result_path
-        from hpcdash.services.submit.cleanup import discarded
+        report = await actions.run(planned.plan, on_message=on_message)
+        return await self.settle(planned, report, on_message or (lambda text: None))
 
-        if outcome.done is False:
-            version = self.store.probe.version if self.store.probe else ""
-            types = await self._gpu_types() if planned.request.gpu_type else ()
-            reader = self.store.backend.scripts.reader()
-            hint = reader.refusal_hint(outcome.words, version, planned.script.text, (), types)
-            left = await discarded(self.store, planned.staged)
-            return "; ".join(part for part in (hint, left) if part)
-        folder = planned.staged.folder
-        result = format_result_path(planned.request, folder)
-        message = "; ".join(
-            part for part in ("" if outcome.done else f"its files are in {folder}", result) if part
-        )
-        try:
-            text = "" if planned.code_state is None else planned.code_state.words
-            await asyncio.to_thread(
-                self.records.launched,
-                launch_record(planned, outcome, self.store.clock.now()),
-                text,
+    async def settle(
+        self, planned: SubmissionPlan, report: Report, on_message: Callable[[str], None]
+    ) -> SubmissionResult:
+        """Search the job of a plan that has run, where its answer was lost, and record it.
+
+        `on_message` is as in `submit`. Raises nothing of HpcdashError.
+        """
+        outcomes = await reconcile(self.store, planned, report, on_message)
+        message = await self.conclude(planned, outcomes[-1])
+        return SubmissionResult(outcomes[-1], message, report.journal_problem)
+
+    async def submit_chain(
+        self,
+        plan_link: Callable[[tuple[str, ...]], Awaitable[SubmissionPlan]],
+        actions: Actions,
+        count: int,
+        on_result: Callable[[int, SubmissionResult], Awaitable[None]] | None = None,
+        on_message: Callable[[str], None] | None = None,
+    ) -> tuple[Outcome, ...]:
+        """Submit `count` jobs; `plan_link` plans one that waits for the ids it is given.
+
+        These are () for the first job, then the job before it. Returns an outcome for each attempt,
+        reported as (0-based link, result) once it is settled; `on_message` is as in `submit`. The
+        first job that was not submitted, or for which that is unknown, is the last: `format_chain`
+        describes the result. Raises UsageError for an invalid count, and the errors of planning the
+        first job; a later one that cannot be planned is an outcome.
+        """
+        if not 1 <= count <= MAX_LINKS:
+            raise UsageError(
+                f"a chain has 1 to {MAX_LINKS} jobs, not {count}",
+                "A longer chain is an array: 1-1000%1.",
             )
-        except StateUnusable as error:
-            stored = f"its files are in {folder}, but this could not be recorded: {error.message}"
-            return "; ".join(part for part in (message, stored) if part)
-        return message
+        if count > 1:
+            self.store.backend.require(Capability.CHAINS)
+        outcomes: list[Outcome] = []
+        after: tuple[str, ...] = ()
+        for link in range(count):
+            try:
+                planned = await plan_link(after)
+            except HpcdashError as error:
+                if not outcomes:
+                    raise
+                words = f"not submitted: {error.message}"
+                result = SubmissionResult(Outcome(outcomes[-1].job_id, False, words))
+            else:
+                result = await self.submit(planned, actions, on_message)
+            outcome = result.outcome
+            if result.journal_problem:
+                outcome = replace(outcome, words=f"{outcome.words}; {result.journal_problem}")
+                result = replace(result, outcome=outcome)
+            outcomes.append(outcome)
+            if on_result is not None:
+                await on_result(link, result)
+            if not outcome.new_job:
+                break
+            after = (outcome.new_job,)
+        return tuple(outcomes)
+
+    async def conclude(self, planned: SubmissionPlan, outcome: Outcome) -> str:
+        """Record what was launched, or remove the folder of what surely was not; returns what else
+        a person should know.
+
+        To be awaited once the outcome is settled. Raises nothing of HpcdashError.
+        """
+        request = planned.request
+        record = planned.record
+        if request is None or record is None or not record.folder:
+            return ""
+        messages: list[str] = []
+        if outcome.done is False:
+            from hpcdash.services.submit.launch_folders import remove_folder
+
+            version = self.store.probe.version if self.store.probe else ""
+            types = await self._gpu_types() if request.gpu_type else ()
+            reader = self.store.backend.scripts.reader()
+            messages.append(reader.refusal_hint(outcome.words, version, planned.shown, (), types))
+            left = await remove_folder(self.store, record, self.settings.launch_program)
+            if left:
+                messages.append(f"its files remain in {record.folder}: {left}")
+        else:
+            from hpcdash.backends.script.call import format_result_path
+
+            if not outcome.done:
+                messages.append(f"its files are in {record.folder}")
+            messages.append(format_result_path(request, record.folder))
+            record = replace(record, job_id=outcome.new_job, at=self.store.clock.now())
+            try:
+                await asyncio.to_thread(self.records.launched, record, planned.code_state)
+            except StateUnusable as error:
+                messages.append(
+                    f"its files are in {record.folder}, but this could not be recorded: "
+                    f"{error.message}"
+                )
+        return "; ".join(filter(None, messages))
 
     async def _gpu_types(self) -> tuple[str, ...]:
         """Return the GPU types of the nodes; () if unknown."""
@@ -469,6 +547,8 @@ class Launches:
             with contextlib.suppress(HpcdashError):
                 await self.store.fetch(Kind.NODES)
         return (await self.queues.offers()).gpu_types
+
+    # -- what becomes of them
 
     async def tidy(self, *, every_seconds: float = 0.0) -> tuple[str, ...]:
         """Remove the folders of launches that are kept where they failed, and completed; in words
@@ -479,11 +559,11 @@ class Launches:
         """
         if self.state_folder is None:
             return ()
-        from hpcdash.services.submit.cleanup import tidied
+        from hpcdash.services.submit.launch_folders import tidy_folders
 
         async with self._tidying:
             try:
-                return await tidied(
+                return await tidy_folders(
                     self.store,
                     self.records,
                     self.settings.launch_program,
@@ -571,22 +651,6 @@ class Launches:
             self._accounts_read = (stamp, found)
         return self._accounts_read[1]
 
-    @property
-    def records(self) -> LaunchRecords:
-        """Records of the launches from here."""
-        from hpcdash.services.submit.launch_records import LaunchRecords
-
-        return LaunchRecords(self.state_folder, self.store.name)
-
-    @property
-    def queues(self) -> LaunchQueues:
-        """Known queues of the cluster."""
-        from hpcdash.services.submit.queues import LaunchQueues
-
-        if self._queues is None:
-            self._queues = LaunchQueues(self.store)
-        return self._queues
-
     def _place(self, request: Request, uid: str, root: str, *, staged: bool) -> Place:
         from hpcdash.backends.script.body import Place, effective_name, folder_name
 
@@ -636,7 +700,7 @@ class Launches:
         return (
             request,
             f"{where} does not report GPUs: slots are assumed to be {slots}; set slot_type to "
-            f"change it",
+            "change it",
         )
 
     def _script(self, request: Request, place: Place, aside: str) -> BatchScript:
@@ -677,7 +741,8 @@ class _Root(Struct, frozen=True):
 
 
 def _root_query(storage_root: str, *switch: str) -> Query[_Root]:
-    return Query((*_ROOT, storage_root, *switch), _read_root, _ROOT_LIMIT_SECONDS)
+    script = terse_weak_spot() + shell_text("services/submit/inspect_root.sh")
+    return Query(("sh", "-c", script, "sh", storage_root, *switch), _read_root, _ROOT_LIMIT_SECONDS)
 
 
 def _read_root(answer: Answer) -> _Root:
@@ -706,174 +771,22 @@ def _with_script_warning(made: BatchScript, content: bytes | None) -> BatchScrip
     return replace(made, warnings=(warning, *made.warnings)) if warning else made
 
 
-def build_launch_plan(
-    store: ClusterStore,
-    request: Request,
-    place: Place,
-    script: BatchScript,
-    *,
-    text: str,
-    files: Mapping[str, bytes],
-    launch_program: str,
-    code_state: CodeState | None = None,
-    is_copied: bool = False,
-) -> LaunchPlan:
-    """The plan of a request whose script is made.
-
-    With run_as, root's `launch_program` there writes the files.
-
-    `is_copied`: others could replace them, and the job runs checked copies; so the scheduler is
-    handed the script.
-
-    Raises UsageError for what cannot be staged or submitted.
+def format_chain(outcomes: Sequence[Outcome], count: int) -> str:
+    """`job 7`; `4 jobs, one after the other: 7 8 9 10`; of one that broke off, what stands and why
+    no more.
     """
-    from hpcdash.services.submit.staging import staging_command
-
-    run_as = request.site.run_as
-    content = script.text.encode("utf-8", "surrogateescape")
-    noted = {} if code_state is None else {PROVENANCE_NAME: code_state.text}
-    staged = launch_files(
-        request,
-        place,
-        script,
-        text=text,
-        files=files,
-        more=noted,
-        launch_program=launch_program,
-        at=store.clock.now(),
-    )
-    staged = replace(staged, is_copied=is_copied)
-    submission = Submission(
-        script=content,
-        name=script.job_name,
-        # In the script too, but only the command line is told of a job that has begun.
-        after=request.after,
-        mark=f"{MARK_START}{secrets.token_hex(5)}",
-        file="" if is_copied else f"{place.folder}/{SCRIPT_NAME}",
-        run_as=run_as,
-        program=submitting_program(store) if run_as else "",
-    )
-    submit = store.backend.submit.submission(submission)
-    not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
-    search = Search(submit.mark, submit.job_name or None, not_before, run_as)
-    name = submit.command.job_ids[0]
-    plan = Plan(
-        ActionRequest(Verb.SUBMIT, (name,)),
-        (),
-        (staging_command(staged, name), submit.named_command),
-    )
-    return LaunchPlan(
-        plan, submit.notes, {name: search}, script, place, request, staged, text, code_state
-    )
-
-
-def launch_files(
-    request: Request,
-    place: Place,
-    script: BatchScript,
-    *,
-    text: str,
-    files: Mapping[str, bytes],
-    more: Mapping[str, bytes] = MappingProxyType({}),
-    launch_program: str = "",
-    at: float = 0.0,
-) -> Staged:
-    """Build the content of a launch's folder.
-
-    It holds the script, the request, modules that the command imports, and a person's `files`.
-    """
-    from hpcdash.backends.script.allocation import MARKER_NAME
-    from hpcdash.services.submit.staging import MOST_CALL_BYTES, MOST_STAGED_BYTES, staged_files
-
-    own = {**more, SCRIPT_NAME: script.text.encode("utf-8", "surrogateescape")}
-    if text:
-        own[REQUEST_NAME] = text.encode("utf-8", "surrogateescape")
-    if place.waiting is not None:
-        own[MARKER_NAME] = b"waits for runs\n"
-    if request.is_task:
-        own[SUSPEND_NAME] = b""
-    own |= _run_files(request, place)
-    staged = staged_files(
-        place.folder,
-        own,
-        files,
-        run_as=request.site.run_as,
-        launch_program=launch_program,
-        at=at,
-        most_bytes=MOST_CALL_BYTES if request.kind == TASK_KIND else MOST_STAGED_BYTES,
-    )
-    return replace(staged, owns_root=request.kind == TASK_KIND)
-
-
-def _run_files(request: Request, place: Place) -> dict[str, bytes]:
-    """What a launch's command reads or imports, by its name in the folder."""
-    from hpcdash.backends.script.body import has_library, secret_variables, secrets_file
-    from hpcdash.backends.script.call import call_files
-
-    found = (
-        {LIBRARY_NAME: _library()} if place.waiting is None and has_library(request, place) else {}
-    )
-    if request.call is not None:
-        found |= call_files(request.call)
-    if secret_variables(request):
-        found[SECRETS_NAME] = secrets_file(request)
-    return found
-
-
-def _with_copies(
-    request: Request, place: Place, files: Mapping[str, bytes], code_digest: str | None
-) -> tuple[Request, Place]:
-    """A request and its place where each node runs checked copies of what is staged, as others
-    could replace it.
-
-    `code_digest` is that of the archive of its `files`. Raises UsageError for an allocation, which
-    runs what comes.
-    """
-
-    if place.waiting is not None:
-        raise UsageError(
-            "an allocation runs what comes into its folder, which others could replace",
-            f"Set storage_root in [site] of the request to a folder below your home, such as "
-            f"~/{LAUNCHES_BELOW_HOME}.",
-        )
-    given = {staged_name(name, ""): content for name, content in files.items()}
-    contents = {**_run_files(request, place), **given}
-    copies = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    code_folder = ""
-    if code_digest is not None and not request.work_dir.startswith("/"):
-        copies[CODE_ARCHIVE] = code_digest
-        code_folder = f"{CODE_FOLDER}/{request.work_dir}".rstrip("/")
-        request = replace(request, work_dir="")
-    # The login of a registry is read from the folder too.
-    return request, replace(place, copies=copies, code_folder=code_folder, login="")
-
-
-def launch_record(planned: LaunchPlan, outcome: Outcome, now: float) -> LaunchRecord:
-    """Build the record of a launch that was submitted, or may have been."""
-    from hpcdash.config.toml_text import without_secrets
-
-    request = planned.request
-    return LaunchRecord(
-        folder=planned.staged.folder,
-        sums=planned.staged.sums_digest,
-        job_id=outcome.new_job,
-        name=planned.script.job_name,
-        keep=request.site.keep,
-        run_as=request.site.run_as,
-        tasks=request.array.count if request.array else 1,
-        at=now,
-        request=without_secrets(planned.text),
-    )
-
-
-@cache
-def _library() -> bytes:
-    from hpcdash.job.zip import job_zip
-
-    try:
-        return job_zip()
-    except OSError as error:
-        raise UsageError(
-            f"hpcdash.job cannot be staged: {error}",
-            "Set job_library = false and install hpcdash.job yourself.",
-        ) from None
+    standing = [outcome.new_job for outcome in outcomes if outcome.new_job]
+    jobs = counted(len(standing), "job")
+    last = outcomes[-1]
+    if count == 1:
+        return last.words
+    if len(standing) == count:
+        return f"{jobs}, one after the other: {' '.join(standing)}"
+    rest = count - len(outcomes)
+    stand = f", which stay: {' '.join(standing)}" if standing else ""
+    parts = [f"{jobs} of {count} submitted{stand}"]
+    if not last.new_job:
+        parts.append(f"number {len(outcomes)}: {last.words or 'no reason given'}")
+    if rest:
+        parts.append(f"the {rest} after it {'was' if rest == 1 else 'were'} not sent")
+    return "; ".join(parts)

@@ -15,11 +15,12 @@ from hpcdash.config.request import request_text
 from hpcdash.domain import nodelist
 from hpcdash.domain.request import Request, SlotType
 from hpcdash.errors import UsageError
-from hpcdash.services.submit.launches import Launches, LaunchPlan
+from hpcdash.services.submit.launches import Launches
+from hpcdash.services.submit.submission import SubmissionPlan
 
 Row = Mapping[str, Any]
 # Each is in the job's command line.
-MOST_NODES = 1000
+MAX_NODES = 1000
 LIMIT_SECONDS = 600
 
 
@@ -54,7 +55,7 @@ def select_nodes(
                 f"no node of {where} is idle: {'; '.join(others[:5])}",
                 "Name nodes to wait for them.",
             )
-        return Selection(idle[:MOST_NODES], where, tuple(others))
+        return Selection(idle[:MAX_NODES], where, tuple(others))
     by_name = {str(row["name"]): row for row in rows}
     try:
         names = nodelist.expand(where)
@@ -67,9 +68,9 @@ def select_nodes(
         raise UsageError(
             f"{unknown[0]!r} is neither a queue nor a node here", "hpcdash nodes lists them."
         )
-    if len(names) > MOST_NODES:
+    if len(names) > MAX_NODES:
         raise UsageError(
-            f"{len(names)} nodes are more than the {MOST_NODES} of one job", "Check some of them."
+            f"{len(names)} nodes are more than the {MAX_NODES} of one job", "Check some of them."
         )
     return Selection(tuple(by_name[name] for name in dict.fromkeys(names)), queue)
 
@@ -81,7 +82,7 @@ class CheckJob(Struct):
 
     nodes: tuple[str, ...]
     names: tuple[str, ...]
-    plan: LaunchPlan
+    plan: SubmissionPlan
     job_id: str = ""
     problem: str = ""
 

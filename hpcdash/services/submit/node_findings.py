@@ -20,11 +20,11 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
 from hpcdash.services.logs.locate import fetch_log_files
 from hpcdash.services.state.database import StateDatabase, StateUnusable
-from hpcdash.services.submit.cleanup import unfinished_ids
+from hpcdash.services.submit.launch_folders import unfinished_ids
 
 _SHOWN_LETTERS = 160
-_MOST_TOLD = 3
-_MOST_LOG_BYTES = 8 << 20
+_MAX_TOLD = 3
+_MAX_LOG_BYTES = 8 << 20
 # The log of a job that ended may reach the login node a moment later.
 _LOG_SECONDS = 20.0
 _LOOK_AGAIN_SECONDS = 5.0
@@ -84,7 +84,7 @@ async def read_check(store: ClusterStore, check: SubmittedCheck) -> FoundByCheck
             )
             if files.stdout is None:
                 raise UsageError(f"the log path of job {check.job_id} is unknown")
-            content = await store.ask(whole_file_query(files.stdout, _MOST_LOG_BYTES))
+            content = await store.ask(whole_file_query(files.stdout, _MAX_LOG_BYTES))
             results, gpus = parse_results(content.decode("utf-8", "replace").splitlines())
         except UnreachableError:
             raise
@@ -134,9 +134,9 @@ def format_results(results: Sequence[CheckResult], known: Mapping[str, str]) -> 
             verb = "failed" if one.state == "failed" else "is unknown"
             wrong.setdefault(one.node, []).append(f"{one.name} {verb}: {format_result(one, known)}")
     reported = [f"{node}: {'; '.join(parts)}" for node, parts in wrong.items()]
-    more = len(reported) - _MOST_TOLD
+    more = len(reported) - _MAX_TOLD
     shown = " · ".join(
-        [*reported[:_MOST_TOLD], *([f"and {counted(more, 'more node')}"] if more > 0 else [])]
+        [*reported[:_MAX_TOLD], *([f"and {counted(more, 'more node')}"] if more > 0 else [])]
     )
     return shown or "all OK"
 
@@ -218,17 +218,15 @@ class NodeCheckRecords:
         known = {uuid: text for uuid, text in self.known_gpus(at).items() if uuid in failed}
         check_findings = (
             "INSERT INTO node_checks VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (cluster, node, name) "
-            "DO UPDATE SET"
-            " state = excluded.state, words = excluded.words, at = excluded.at WHERE excluded.at "
-            ">= at"
+            "DO UPDATE SET state = excluded.state, words = excluded.words, at = excluded.at WHERE "
+            "excluded.at >= at"
         )
         gpu_findings = (
             "INSERT INTO gpus VALUES (?, ?, ?, ?, ?) ON CONFLICT (cluster, uuid) DO UPDATE SET"
             # Of one in which something was found, the node where that was.
             " node = CASE WHEN excluded.finding = '' AND finding != '' THEN node ELSE "
-            "excluded.node END,"
-            " finding = CASE excluded.finding WHEN '' THEN finding ELSE excluded.finding END,"
-            " at = CASE excluded.finding WHEN '' THEN at ELSE excluded.at END"
+            "excluded.node END, finding = CASE excluded.finding WHEN '' THEN finding ELSE "
+            "excluded.finding END, at = CASE excluded.finding WHEN '' THEN at ELSE excluded.at END"
         )
         statements: list[tuple[str, tuple[Any, ...]]] = [
             (check_findings, (self.cluster, one.node, one.name, one.state, one.words, at))

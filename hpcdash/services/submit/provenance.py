@@ -19,8 +19,8 @@ from msgspec import Struct
 from hpcdash.domain.text import clip, visible
 from hpcdash.services.submit.git import GitOutput, git_environment, run_git
 
-_MOST_DIFF_BYTES = 1 << 20
-_MOST_INDEX_BYTES = 256 << 20
+_MAX_DIFF_BYTES = 1 << 20
+_MAX_INDEX_BYTES = 256 << 20
 _SHOWN_LETTERS = 100
 _SHA256_LETTERS = 64
 # Settings by which git compares the files of a repository; no value of these names a program.
@@ -80,7 +80,7 @@ class CodeState(Struct, frozen=True):
         )
         if self.diff is None:
             return head + b"changes unknown\n"
-        end = b"\n(cut off here)\n" if len(self.diff) >= _MOST_DIFF_BYTES else b""
+        end = b"\n(cut off here)\n" if len(self.diff) >= _MAX_DIFF_BYTES else b""
         return head + b"\n" + self.diff + end
 
 
@@ -139,7 +139,7 @@ def _find_changes(folder: Path, git: _Git, commit: str) -> tuple[bytes | None, t
             != 0
         ):
             return None, ()
-        patch = own(*_PATCH, _SHALLOW, commit, most_bytes=_MOST_DIFF_BYTES)
+        patch = own(*_PATCH, _SHALLOW, commit, most_bytes=_MAX_DIFF_BYTES)
     not_compared = tuple(os.fsdecode(name) for name in sorted(filtered | modules))
     return patch.stdout if patch.status == 0 or patch.is_cut else None, not_compared
 
@@ -178,7 +178,7 @@ def _own_repository(folder: Path, git: _Git, commit: str) -> Iterator[tuple[str,
             ".",
         )
         with suppress(FileNotFoundError):
-            if os.stat(index).st_size > _MOST_INDEX_BYTES:
+            if os.stat(index).st_size > _MAX_INDEX_BYTES:
                 raise OSError(f"{index} is too large")
             # With its time: git reads a file again that changed in the second in which the index
             # was written.
@@ -200,7 +200,7 @@ def _own_repository(folder: Path, git: _Git, commit: str) -> Iterator[tuple[str,
         settings = list(_comparison_settings(git))
 
         def own_git(
-            *arguments: str, stdin: bytes = b"", most_bytes: int = _MOST_INDEX_BYTES
+            *arguments: str, stdin: bytes = b"", most_bytes: int = _MAX_INDEX_BYTES
         ) -> GitOutput:
             return run_git(
                 Path(top), environment, *settings, *arguments, stdin=stdin, most_bytes=most_bytes

@@ -111,7 +111,8 @@ class LaunchQueues:
         It runs in a thread: thousands of nodes take some milliseconds.
         """
 
-        queues, nodes = self._table(Kind.QUEUES), self._table(Kind.NODES)
+        queues = self._table(Kind.QUEUES)
+        nodes = self._table(Kind.NODES)
         return await asyncio.to_thread(build_offers, queues, nodes, self._store.clock.now())
 
     def has_gpus(self, name: str) -> tuple[bool, bool]:
@@ -142,18 +143,20 @@ class LaunchQueues:
             return CpuShare(
                 None,
                 f"queue {queue.name} defaults to {chunk_cpus} CPUs per chunk; cpus_per_gpu "
-                f"overrides it",
+                "overrides it",
             )
         shares = [
             node["cpus"] // node["gpus"]
             for node in self._queue_nodes(queue.name)
             if node["gpus"] and node["cpus"]
         ]
-        share, whose = min(shares, default=0), "a node's share"
+        share = min(shares, default=0)
+        whose = "a node's share"
         if (
             most := min((one.most_cpus for one in limits if one.most_cpus), default=0)
         ) and share * gpus > most:
-            share, whose = most // gpus, f"as many as queue {queue.name} allows"
+            share = most // gpus
+            whose = f"as many as queue {queue.name} allows"
         cpus = "1 CPU" if share == 1 else f"{share} CPUs"
         return (
             CpuShare(share, f"{cpus} per GPU, {whose}; cpus_per_gpu overrides it")
@@ -217,15 +220,16 @@ async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
         known = await _known(store)
         return replace(known, notes=(f"no answer: {error.message}", *known.notes))
     notes: list[str] = []
-    backend, whose = store.backend, user or probe.user
+    backend = store.backend
+    whose = user or probe.user
     account_offers = backend.policy.associations(whose, probe.cluster)
     qos_offers = backend.policy.qos_offers()
     if account_offers is not None and probe.has_accounting is False:
         notes.append("no accounting on this cluster: no accounts or QoS to choose from")
         account_offers = qos_offers = None
     accounts, qos, *_ = await asyncio.gather(
-        _asked(store, account_offers, "accounts", notes),
-        _asked(store, qos_offers, "QoS", notes),
+        _fetched(store, account_offers, "accounts", notes),
+        _fetched(store, qos_offers, "QoS", notes),
         _fresh(store, Kind.QUEUES, notes),
         _fresh(store, Kind.NODES, notes),
     )
@@ -233,7 +237,7 @@ async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
     return replace(known, accounts=accounts, qos=qos, notes=(*notes, *known.notes))
 
 
-async def _asked(
+async def _fetched(
     store: ClusterStore, query: Query[ParsedOffers[_T]] | None, what: str, notes: list[str]
 ) -> tuple[_T, ...]:
     if query is None:

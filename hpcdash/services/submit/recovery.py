@@ -7,16 +7,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer, JobScope, Query
 from hpcdash.backends.submissions import MARK_START
 from hpcdash.domain.job_ids import parse_array_id
@@ -38,6 +37,8 @@ from hpcdash.services.state.journal import (
     JournalUnreadable,
     JournalUnwritable,
 )
+from hpcdash.services.submit.submission import CLOCKS_APART, Search, SubmissionPlan
+from hpcdash.shell_files import shell_text
 
 T = TypeVar("T")
 
@@ -49,18 +50,9 @@ _LONGEST_PAUSE_SECONDS = 5.0
 _LOOK_AGAIN_SECONDS = 5.0
 # A command on the login node ends this long after its limit at the latest.
 _END_SECONDS = 6.0
-_LEAST_HISTORY_SECONDS = 600
+_MIN_HISTORY_SECONDS = 600
 _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused, ConfigError)
 
-# How far the clocks of the cluster and of this machine may be apart.
-CLOCKS_APART = timedelta(minutes=2)
-
-# The mark is passed in two arguments, so that this command is not among those it finds.
-_STILL_THERE = """\
-ps -eo args= | while read -r line; do
-    case $line in *"$1$2"*) echo "still there"; exit ;; esac
-done
-"""
 _NO_NAME = "not in the queue; the history may not keep marks, and its name or cluster is uncertain"
 _MAY_HAVE_ENDED = "not in the queue; without a history, a job that ended at once leaves no trace"
 _MARK = re.compile(rf"{re.escape(MARK_START)}[0-9a-f]{{10}}\b")
@@ -68,32 +60,9 @@ _NAME = "--job-name="
 _RECENT_SECONDS = 86_400.0
 
 
-class Search(Struct, frozen=True):
-    """Criteria that recognise a new job.
-
-    They are our mark in its comment or ID, or (mark '') its name and time of submission. `user` is
-    the job's owner unless it is oneself; `others` are known other jobs, an array by its number.
-    """
-
-    mark: str
-    name: str | None
-    not_before: datetime
-    user: str = ""
-    others: frozenset[str] = frozenset()
-
-
-class Sought(Protocol):
-    """Submissions, and how the job of each is recognised."""
-
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def searches(self) -> Mapping[str, Search]: ...
-
-
 async def reconcile(
     store: ClusterStore,
-    again: Sought,
+    planned: SubmissionPlan,
     report: Report,
     on_message: Callable[[str], None] = lambda text: None,
 ) -> tuple[Outcome, ...]:
@@ -107,21 +76,23 @@ async def reconcile(
     """
     outcomes = {outcome.job_id: outcome for outcome in report.outcomes}
     lost = {
-        job_id: again.searches[job_id]
+        job_id: planned.searches[job_id]
         for job_id, outcome in outcomes.items()
-        if outcome.done is None and job_id in again.searches
+        if outcome.done is None and job_id in planned.searches
     }
     if not lost:
         return report.outcomes
     on_message(_format_searches(lost.values()))
-    commands = {job_id: command for command in again.plan.commands for job_id in command.job_ids}
+    commands = {job_id: command for command in planned.plan.commands for job_id in command.job_ids}
     longest = max(
         (commands[job_id].limit_seconds for job_id in lost if job_id in commands), default=0.0
     )
     for job_id, found in (
         await _Looking(store, lost, longest + _END_SECONDS, on_message).outcomes()
     ).items():
-        outcomes[job_id] = await _store_script(store, commands.get(job_id), found)
+        if found.done and job_id in commands:
+            [found] = await keep_submitted(store, commands[job_id], (found,))
+        outcomes[job_id] = found
         if found.done:
             on_message(
                 f"it is {found.words}" if len(lost) == 1 else f"{job_id}: it is {found.words}"
@@ -149,15 +120,6 @@ def _format_searches(searches: Iterable[Search]) -> str:
         else "by its name"
     )
     return f"the answer was lost; looking for the job {how}"
-
-
-async def _store_script(
-    store: ClusterStore, command: ActionCommand | None, found: Outcome
-) -> Outcome:
-    if command is None or not found.done:
-        return found
-    (stored,) = await keep_submitted(store, command, (found,))
-    return stored
 
 
 class _Looking:
@@ -232,7 +194,7 @@ class _Looking:
                 continue
             oldest = min(search.not_before for _, search in searches)
             age = self._store.clock.now() - oldest.astimezone(UTC).timestamp()
-            since = max(_LEAST_HISTORY_SECONDS, int(age) + 1)
+            since = max(_MIN_HISTORY_SECONDS, int(age) + 1)
             try:
                 table = (await self._patiently(self._store.backend.history.jobs(user, since))).table
             except UnreachableError:
@@ -276,7 +238,14 @@ class _Looking:
         """Whether a command that hands one over still runs on the login node."""
         for search in tuple(self._left.values()):
             half = len(search.mark) // 2
-            argv = ("sh", "-c", _STILL_THERE, "sh", search.mark[:half], search.mark[half:])
+            argv = (
+                "sh",
+                "-c",
+                shell_text("services/submit/still_running.sh"),
+                "sh",
+                search.mark[:half],
+                search.mark[half:],
+            )
             if search.mark:
                 try:
                     still_there: bool = await self._patiently(Query(argv, _is_still_there))
@@ -371,13 +340,9 @@ async def reconcile_noted(
         name: replace(one, not_before=at - CLOCKS_APART)
         for name, one in build_searches(entry).items()
     }
-    noted = _Noted(Plan(ActionRequest(Verb.SUBMIT, entry.job_ids), (), ()), searches)
-    return await reconcile(
-        store,
-        noted,
-        Report(noted.plan, outcomes, "", partial(_note, journal, entry.action_id)),
-        on_message,
-    )
+    plan = Plan(ActionRequest(Verb.SUBMIT, entry.job_ids), (), ())
+    report = Report(plan, outcomes, "", partial(_note, journal, entry.action_id))
+    return await reconcile(store, SubmissionPlan(plan, (), searches), report, on_message)
 
 
 def build_searches(entry: JournalEntry) -> Mapping[str, Search]:
@@ -448,11 +413,6 @@ async def reconcile_recent(store: ClusterStore, journal: Journal) -> list[str]:
 def _account(parts: Sequence[str]) -> str:
     """Return the owner of a job that was submitted through sudo; '' for one's own."""
     return parts[parts.index("-u") + 1] if parts[0] == "sudo" and "-u" in parts[:-1] else ""
-
-
-class _Noted(Struct, frozen=True):
-    plan: Plan
-    searches: Mapping[str, Search]
 
 
 def _note(journal: Journal, action_id: str, outcomes: Sequence[Outcome]) -> str:

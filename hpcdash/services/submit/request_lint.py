@@ -5,7 +5,9 @@ Pure.
 
 from __future__ import annotations
 
-from hpcdash.backends.script.body import BatchScript, is_spread
+from collections.abc import Sequence
+
+from hpcdash.backends.script.body import is_spread
 from hpcdash.domain.demand import Demand, LintFinding, unmet
 from hpcdash.domain.offers import Offers, QueueOffer
 from hpcdash.domain.request import (
@@ -34,11 +36,11 @@ _WHERE = {
 def lint_request(
     request: Request,
     offers: Offers,
-    script: BatchScript | None = None,
+    warnings: Sequence[str] = (),
     *,
     packs_nodes: bool = False,
 ) -> tuple[LintFinding, ...]:
-    """Return conflicts with the offers, errors first, and each warning of a rendered `script`.
+    """Return conflicts with the offers, errors first, and the `warnings` of its script.
 
     Unknown offers (no queues, no accounts) cause no findings. Raises nothing.
     """
@@ -51,9 +53,7 @@ def lint_request(
         )
     if request.cpus_per_gpu and slot_type_in(request, offers) is SlotType.CPU:
         found.append(LintFinding("warning", "cpus_per_gpu", "ignored: a slot is a CPU here"))
-    found += [
-        LintFinding("warning", "", warning) for warning in (script.warnings if script else ())
-    ]
+    found += [LintFinding("warning", "", warning) for warning in warnings]
     return tuple(sorted(found, key=lambda one: one.severity != "error"))
 
 
@@ -75,7 +75,8 @@ def build_demand(request: Request, offers: Offers, *, packs_nodes: bool = False)
     The scheduler finds the nodes itself for GPUs without a count per node; with `packs_nodes` for
     all slots without one.
     """
-    slots, slot_type = request_slots(request), slot_type_in(request, offers)
+    slots = request_slots(request)
+    slot_type = slot_type_in(request, offers)
     is_spread_out = request.kind not in INTERACTIVE_KINDS and is_spread(request, slot_type)
     finds_nodes = slots.is_packed if packs_nodes else is_spread_out
     on_node = None if finds_nodes else slots.per_node
@@ -110,7 +111,8 @@ def format_resources(request: Request, offers: Offers, *, packs_nodes: bool = Fa
     its limit is all that is known. `packs_nodes`: CPUs that are not counted a node may lie
     together, as with PBS.
     """
-    slots, slot_type = request_slots(request), slot_type_in(request, offers)
+    slots = request_slots(request)
+    slot_type = slot_type_in(request, offers)
     queue = offers.queue(request.queue)
     is_cpu = slot_type is SlotType.CPU or slots.slots == 0
     unit = "CPU" if is_cpu else "GPU"

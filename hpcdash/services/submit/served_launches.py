@@ -15,7 +15,7 @@ from hpcdash.services.state.database import StateDatabase
 from hpcdash.services.submit.launch_records import LaunchRecord
 
 # Of all clusters; of the oldest neither the launch nor its key is known any more.
-MOST_SERVED = 5000
+MAX_SERVED = 5000
 
 
 class Stage(StrEnum):
@@ -82,7 +82,7 @@ class ServedLaunches:
             ),
             *(launch.stage.value, _content(launch), launch.record.request),
         )
-        return self._database.write((too_old, (MOST_SERVED,)), (sql, values)) > 0
+        return self._database.write((too_old, (MAX_SERVED,)), (sql, values)) > 0
 
     def update(self, launch: ServedLaunch) -> None:
         """Note what has become of it."""
@@ -122,10 +122,10 @@ class ServedLaunches:
         )
         return "".join(text for (text,) in rows)
 
-    def _read(self, condition: str, *values: str, most: int = MOST_SERVED) -> list[ServedLaunch]:
+    def _read(self, condition: str, *values: str, most: int = MAX_SERVED) -> list[ServedLaunch]:
         sql = (
             f"SELECT content FROM served_launches WHERE cluster = ? AND {condition} ORDER BY at "
-            f"DESC LIMIT ?"
+            "DESC LIMIT ?"
         )
         rows = self._database.read(sql, self._cluster, *values, most)
         return [msgspec.json.decode(content, type=ServedLaunch) for (content,) in rows]

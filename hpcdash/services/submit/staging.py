@@ -7,8 +7,11 @@ import io
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import LOGIN_SHELL_STEP, Answer, Query, refused
@@ -16,120 +19,43 @@ from hpcdash.backends.script.folder import (
     CODE_ARCHIVE,
     CODE_FOLDER,
     LIBRARY_NAME,
-    PACKAGES_NAME,
+    REQUEST_NAME,
+    SCRIPT_NAME,
+    SECRETS_NAME,
     STAGED_FOLDER,
     staged_name,
 )
-from hpcdash.domain.request import ACCOUNT_NAME
+from hpcdash.domain.request import ACCOUNT_NAME, TASK_KIND, Request
+from hpcdash.domain.share import SUSPEND_NAME
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError, excerpt
-from hpcdash.private_files import TERSE_WEAK_SPOT
+from hpcdash.private_files import terse_weak_spot
 from hpcdash.services.submit.sudoers import (
     NOTHING_THERE,
     PLAIN_NAME,
-    TRUST_SCRIPT,
-    UNSTAGED_FILE,
     program_argv,
     root_commands,
-    unstaged_file,
 )
+from hpcdash.shell_files import shell_text
+
+if TYPE_CHECKING:
+    from hpcdash.backends.script.body import BatchScript, Place
 
 SUMS_NAME = "SHA256SUMS"
 IS_REPLACEABLE = 18
-# refuse_replaceable PATH: ends the shell where others could put something else in its place.
-REFUSE_REPLACEABLE = f"""umask 077
-{TERSE_WEAK_SPOT}refuse_replaceable() {{
-  why=$(weak_spot "$1")
-  [ -z "$why" ] && return
-  echo "$why, and so others could replace what jobs run from $1" >&2
-  exit {IS_REPLACEABLE}
-}}
-"""
-MOST_STAGED_BYTES = 64 << 20
+_ADDED_FILE = ("services/submit/unstaged_file.sh", "services/submit/added_file.sh")
+MAX_STAGED_BYTES = 64 << 20
 # Of a call from Python, with its arguments.
-MOST_CALL_BYTES = 1 << 30
+MAX_CALL_BYTES = 1 << 30
 _LIMIT_SECONDS = 120.0
-_LEAST_BYTES_A_SECOND = 50_000
+_MIN_BYTES_A_SECOND = 50_000
 # Of one part of a path in a ustar archive.
 _LONGEST_NAME_BYTES = 100
 
-# Where launches below a folder have their library: a file for each of its digests, of which each
-# launch has a link.
-LIBRARY_FOLDER = ".library"
-# The folder of launches, and 'own' where that is one of several, of a function each. Makes the
-# library of a launch a link to the one that is kept, or keeps it: a launch has its own whatever
-# becomes of that one, and its number of links tells whether any launch has it. Where there can be
-# no link it stays a file.
-_SHARE_LIBRARY = f"""share_library() {{
-  sum=$(sed -n "s/  {LIBRARY_NAME}$//p" SHA256SUMS)
-  test -n "$sum" || return
-  kept=${{1%/}}${{2:+/..}}/{LIBRARY_FOLDER}
-  mkdir -m 700 -- "$kept"
-  {{ test -d "$kept" && test ! -L "$kept" && test -O "$kept"; }} || return
-  kept=$kept/$sum.zip
-  if test -f "$kept" && test ! -L "$kept" && cmp -s -- "$kept" ./{LIBRARY_NAME}; then
-    ln -- "$kept" ./.library && mv -f -- ./.library ./{LIBRARY_NAME}
-  else
-    chmod 400 ./{LIBRARY_NAME} && ln -- ./{LIBRARY_NAME} "$kept.$$" && mv -f -- "$kept.$$" "$kept"
-  fi
-  rm -f -- ./.library
-}} 2>/dev/null
-"""
-# root, name, 'own' where the root has to be this account's, and 'copied' where jobs run checked
-# copies of what is staged: nothing else is staged where others may put another folder in the place
-# of ours. What is there, a link too, is not entered: mkdir makes it or fails. Once entered, it has
-# to be ours and where it was made.
-_STAGE = (
-    f'{REFUSE_REPLACEABLE}{_SHARE_LIBRARY}test -n "$4" || refuse_replaceable "$1"; '
-    'mkdir -p -- "$1" && cd -P -- "$1" && here=$(pwd -P) || exit 17; '
-    'test -z "$3" || test -O . || { echo "$1 belongs to somebody else" >&2; exit 18; }; '
-    'test -n "$4" || refuse_replaceable "$1"; mkdir -m 700 -- "./$2" || exit 17; '
-    'cd -P -- "./$2" && test "$(pwd -P)" = "${here%/}/$2" && test -O . || { echo "it was swapped" '
-    ">&2; exit 18; }; "
-    'if tar -xof - && sha256sum -c SHA256SUMS; then test -n "$4" || share_library "$here" "$3"; '
-    "exit 0; fi; "
-    'cd -- "$here" && rm -rf -- "./$2"; exit 19'
-)
-# Records when the files of a request were unpacked: later changes are the job's.
-UNPACKED_NAME = ".unpacked"
-_UNPACKED = tuple(
-    f"./{name}" for name in (UNPACKED_NAME, f"{PACKAGES_NAME}*", f"{CODE_FOLDER}/*", CODE_ARCHIVE)
-)
-# In a launch's folder, prints a file that a job made or changed.
-_ADDED_FILE = (
-    f"if test -f ./{UNPACKED_NAME}; then "
-    f'found=$(find ./{CODE_FOLDER} ! -type d ! -path "*/__pycache__/*" -cnewer ./{UNPACKED_NAME} | '
-    f"head -n 1); "
-    f'if test -n "$found"; then printf "%s\\n" "$found"; else '
-    f"{unstaged_file(*_UNPACKED)}; fi; else {UNSTAGED_FILE}; fi"
-)
-# root, name, digest of the sums, and 'staged' to leave it where it holds more than that and logs.
-# Removes the folder that holds what was staged, and nothing a link leads to.
-_DISCARD = (
-    'cd -P -- "$1" && test -e "./$2" || exit 3; '
-    'test ! -L "./$2" && test -O "./$2" && test "$(sha256sum < "./$2/SHA256SUMS")" = "$3  -" || '
-    "exit 5; "
-    f'test -z "$4" || {{ more=$(cd -P -- "./$2" && {_ADDED_FILE}); test -z "$more" || '
-    '{ printf "it holds more than was staged: %s\\n" "$more" >&2; exit 4; }; }; '
-    'rm -rf -- "./$2"'
-)
-# folder, account, launch program, then of each file name, bytes and digest; their contents come on
-# stdin, one after the other.
-_STAGE_AS = (
-    'folder=$1 account=$2 program=$3; shift 3; launch() { sudo -n -u "$account" "$program" '
-    '"$@"; }; '
-    'made=$(launch make "${folder##*/}" </dev/null) || exit 17; '
-    'test "$made" = "$folder" || { launch remove "${folder##*/}"; '
-    'echo "$program keeps launches in ${made%/*}" >&2; exit 18; }; '
-    'while test $# -gt 0; do head -c "$2" | launch write "${folder##*/}" "$1" "$3" || exit 19; '
-    "shift 3; done"
-)
 # What programs there say of a disk in the C locale; tar also where it could write a part of a file.
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|: Wrote only ")
 _NO_CAUSE = re.compile(r"^tar: (Exiting with failure|Error is not recoverable)")
 _ROOM_LEFT = " KiB are free in "
-# Reports the free space of the current folder's disk, and its mount point.
-SAY_ROOM = f'df -Pk . | sed -n "2s/.* \\([0-9][0-9]*\\)  *[0-9]*% */\\1{_ROOM_LEFT}/p" >&2'
 # A folder, then the command for it.
 _WHERE_THERE = f'test -e "$1" || test -L "$1" || exit {NOTHING_THERE}; shift; exec "$@"'
 _NO_RULE = "a password is required"
@@ -191,7 +117,7 @@ def staged_files(
     run_as: str = "",
     launch_program: str = "",
     at: float = 0.0,
-    most_bytes: int = MOST_STAGED_BYTES,
+    most_bytes: int = MAX_STAGED_BYTES,
 ) -> Staged:
     """Build the files to stage: `own` ones at the top, `given` ones below files/.
 
@@ -214,8 +140,7 @@ def staged_files(
                 raise UsageError(
                     f"with run_as, a staged file cannot be named {name!r}",
                     "Rename it: use only letters, digits and ._@+-, and none of hpcdash's own "
-                    "names "
-                    f"({', '.join((*own, SUMS_NAME))}).",
+                    f"names ({', '.join((*own, SUMS_NAME))}).",
                 )
     contents = {
         **own,
@@ -224,6 +149,102 @@ def staged_files(
     sums = b"".join(f"{_digest(content)}  {name}\n".encode() for name, content in contents.items())
     # The sums first: by them a folder is known whose files did not all arrive.
     return Staged(folder, {SUMS_NAME: sums, **contents}, run_as, launch_program, at)
+
+
+def launch_files(
+    request: Request,
+    place: Place,
+    script: BatchScript,
+    text: str,
+    files: Mapping[str, bytes],
+    more: Mapping[str, bytes],
+    *,
+    launch_program: str = "",
+    at: float = 0.0,
+    is_copied: bool = False,
+) -> Staged:
+    """Build the content of a launch's folder.
+
+    It holds the script, the request's `text`, modules that the command imports, a person's `files`
+    and `more`. With run_as, root's `launch_program` there writes the files. `is_copied` is as in
+    Staged. Raises UsageError for what cannot be staged.
+    """
+    from hpcdash.backends.script.allocation import MARKER_NAME
+
+    own = {**more, SCRIPT_NAME: script.text.encode("utf-8", "surrogateescape")}
+    if text:
+        own[REQUEST_NAME] = text.encode("utf-8", "surrogateescape")
+    if place.waiting is not None:
+        own[MARKER_NAME] = b"waits for runs\n"
+    if request.is_task:
+        own[SUSPEND_NAME] = b""
+    own |= _run_files(request, place)
+    is_call = request.kind == TASK_KIND
+    staged = staged_files(
+        place.folder,
+        own,
+        files,
+        run_as=request.site.run_as,
+        launch_program=launch_program,
+        at=at,
+        most_bytes=MAX_CALL_BYTES if is_call else MAX_STAGED_BYTES,
+    )
+    return replace(staged, owns_root=is_call, is_copied=is_copied)
+
+
+def _run_files(request: Request, place: Place) -> dict[str, bytes]:
+    """Files that a launch's command reads or imports, by their names in the folder."""
+    from hpcdash.backends.script.body import has_library, secret_variables, secrets_file
+    from hpcdash.backends.script.call import call_files
+
+    found = {}
+    if place.waiting is None and has_library(request, place):
+        found[LIBRARY_NAME] = _library()
+    if request.call is not None:
+        found |= call_files(request.call)
+    if secret_variables(request):
+        found[SECRETS_NAME] = secrets_file(request)
+    return found
+
+
+def with_copies(
+    request: Request, place: Place, files: Mapping[str, bytes], code_digest: str | None
+) -> tuple[Request, Place]:
+    """A request and its place where each node runs checked copies of what is staged, as others
+    could replace it.
+
+    `code_digest` is that of the archive of its `files`. Raises UsageError for an allocation, which
+    runs what comes.
+    """
+    if place.waiting is not None:
+        raise UsageError(
+            "an allocation runs what comes into its folder, which others could replace",
+            "Set storage_root in [site] of the request to a folder below your home, such as "
+            "~/hpcdash/launches.",
+        )
+    given = {staged_name(name, ""): content for name, content in files.items()}
+    contents = {**_run_files(request, place), **given}
+    copies = {name: _digest(content) for name, content in contents.items()}
+    code_folder = ""
+    if code_digest is not None and not request.work_dir.startswith("/"):
+        copies[CODE_ARCHIVE] = code_digest
+        code_folder = f"{CODE_FOLDER}/{request.work_dir}".rstrip("/")
+        request = replace(request, work_dir="")
+    # The login of a registry is read from the folder too.
+    return request, replace(place, copies=copies, code_folder=code_folder, login="")
+
+
+@cache
+def _library() -> bytes:
+    from hpcdash.job.zip import job_zip
+
+    try:
+        return job_zip()
+    except OSError as error:
+        raise UsageError(
+            f"hpcdash.job cannot be staged: {error}",
+            "Set job_library = false and install hpcdash.job yourself.",
+        ) from None
 
 
 def _digest(content: bytes) -> str:
@@ -241,6 +262,19 @@ def _checked(name: str) -> str:
             f"{name[:40]}… is too long for a staged file's name", "Give it a shorter one."
         )
     return name
+
+
+def refuse_replaceable() -> str:
+    """Return shell that defines `refuse_replaceable PATH`, which ends it with IS_REPLACEABLE where
+    others could put something else in the path's place.
+    """
+    return f"umask 077\n{terse_weak_spot()}{shell_text('services/submit/refuse_replaceable.sh')}"
+
+
+def _stage_script() -> str:
+    return refuse_replaceable() + shell_text(
+        "services/submit/share_library.sh", "services/submit/stage.sh"
+    )
 
 
 def staging_command(staged: Staged, job: str) -> ActionCommand:
@@ -274,7 +308,7 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
         if staged.is_copied
         else ("own",) * staged.owns_root
     )
-    argv: tuple[str, ...] = ("sh", "-c", _STAGE, "sh", staged.root, staged.name, *options)
+    argv: tuple[str, ...] = ("sh", "-c", _stage_script(), "sh", staged.root, staged.name, *options)
     content = b""
     if staged.run_as:
         shown += ("as", staged.run_as)
@@ -286,7 +320,7 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
         argv = (
             "sh",
             "-c",
-            _STAGE_AS,
+            shell_text("services/submit/stage_as.sh"),
             "sh",
             staged.folder,
             staged.run_as,
@@ -296,13 +330,13 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
         content = b"".join(staged.contents.values())
     else:
         content = staged.archive
-    limit_seconds = _LIMIT_SECONDS + len(content) / _LEAST_BYTES_A_SECOND
+    limit_seconds = _LIMIT_SECONDS + len(content) / _MIN_BYTES_A_SECOND
     return ActionCommand(argv, (job,), read, content, limit_seconds, shown=shown)
 
 
 def staged_folder(argv: Sequence[str]) -> str:
     """Return the folder that a staging command makes; '' for any other command."""
-    return f"{argv[4]}/{argv[5]}" if tuple(argv[:4]) == ("sh", "-c", _STAGE, "sh") else ""
+    return f"{argv[4]}/{argv[5]}" if tuple(argv[:4]) == ("sh", "-c", _stage_script(), "sh") else ""
 
 
 def format_failure(stderr: bytes, root: str) -> str:
@@ -321,8 +355,7 @@ def format_failure(stderr: bytes, root: str) -> str:
     room = next((f"; {line}" for line in reversed(lines) if _ROOM_LEFT in line), "")
     return (
         f"{excerpt(full.encode())}{room}. Delete something there ({root}/.code-* holds files that "
-        f"were sent before), "
-        "or set storage_root in [launch] to a folder on another disk"
+        "were sent before), or set storage_root in [launch] to a folder on another disk"
     )
 
 
@@ -343,53 +376,25 @@ def trust_query(launch_program: str, storage_root: str) -> Query[None]:
             raise UsageError(
                 f"run_as: {why}",
                 "The launch program, the storage root and every folder above them have to be "
-                "root's, and nobody else"
-                f" may write there, but in the storage root, which is sticky. Root sets them up "
-                f"with:{commands}",
+                "root's, and nobody else may write there, but in the storage root, which is "
+                f"sticky. Root sets them up with:{commands}",
             )
 
-    return Query(("sh", "-c", TRUST_SCRIPT, "sh", launch_program, storage_root), read)
-
-
-# Of each launch its folder and the digest of its sums; prints for each whether the folder is ours
-# to remove, its KiB and files, and why not.
-_INSPECT = (
-    "LC_ALL=C; export LC_ALL; "
-    'look() { name=${1##*/}; cd -P -- "${1%/*}" && { test -e "./$name" || test -L "./$name"; } || '
-    '{ echo "gone 0 0"; return; }; here=$(pwd -P); '
-    'test ! -L "./$name" && test -d "./$name" && test -O "./$name" && cd -P -- "./$name" && '
-    'test "$(pwd -P)" = "${here%/}/$name" || { echo "kept 0 0 it is a link, or not a folder of '
-    'yours"; return; }; '
-    "size=$(du -sk . | cut -f 1) count=$(find . | wc -l); "
-    'test "$(sha256sum < SHA256SUMS)" = "$2  -" || '
-    '{ echo "kept $size $count it does not hold what was staged"; return; }; '
-    f"more=$({_ADDED_FILE}); "
-    'test -z "$more" || { printf "kept %s %s it holds more than was staged: %s\n" "$size" "$count" '
-    '"$more"; return; }; '
-    'echo "ours $size $count"; }; '
-    'while test $# -gt 0; do (look "$1" "$2" 2>/dev/null); shift 2; done'
-)
-# Folders of launches: removes each library that no launch has a link of, and prints its KiB.
-_REMOVE_LIBRARIES = (
-    f'for root; do (cd -P -- "$root/{LIBRARY_FOLDER}" 2>/dev/null && test ! -L '
-    f'"$root/{LIBRARY_FOLDER}" && test -O . '
-    "|| exit; for each in *.zip; do "
-    'test -f "./$each" && test ! -L "./$each" && test "$(stat -c %h "./$each")" = 1 || continue; '
-    'size=$(du -k "./$each" | cut -f 1); rm -f -- "./$each" && echo "$size"; done); done'
-)
+    start = f"LC_ALL=C; export LC_ALL\n{shell_text('weak_spot.sh', 'services/submit/trust.sh')}"
+    return Query(("sh", "-c", start, "sh", launch_program, storage_root), read)
 
 
 class InspectedFolder(Struct, frozen=True):
     """A launch's folder there.
 
-    `reason_kept` is '' where it is this account's and holds nothing but what was staged and logs;
+    `reason_to_stay` is '' where it is this account's and holds only what was staged, and logs;
     `kib` and `files` are None where it cannot be seen.
     """
 
     is_there: bool
     kib: int | None
     files: int | None
-    reason_kept: str
+    reason_to_stay: str
 
 
 def inspect_query(folders: Sequence[tuple[str, str]]) -> Query[tuple[InspectedFolder, ...]]:
@@ -401,25 +406,27 @@ def inspect_query(folders: Sequence[tuple[str, str]]) -> Query[tuple[InspectedFo
             raise refused(
                 answer, "the folders of launches could not be inspected", LOGIN_SHELL_STEP
             )
-        return tuple(map(_inspected, lines))
+        inspected = []
+        for line in lines:
+            state, *sizes, reason = (*line.split(" ", 3), "", "", "")[:4]
+            kib, files = (int(text) if text.isdecimal() and int(text) else None for text in sizes)
+            inspected.append(
+                InspectedFolder(False, None, None, "its folder is not there")
+                if state == "gone"
+                else InspectedFolder(True, kib, files, reason)
+            )
+        return tuple(inspected)
 
     parts = tuple(word for pair in folders for word in pair)
-    return Query(("sh", "-c", _INSPECT, "sh", *parts), read, _LIMIT_SECONDS, ("sh", "-c", "du …"))
-
-
-def _inspected(line: str) -> InspectedFolder:
-    state, kib, files, *why = line.split(" ", 3)
-    if state == "gone":
-        return InspectedFolder(False, None, None, "its folder is not there")
-    size, count = (int(text) if text.isdecimal() and int(text) else None for text in (kib, files))
-    return InspectedFolder(True, size, count, "".join(why))
+    script = shell_text(*_ADDED_FILE, "services/submit/inspect_launches.sh")
+    return Query(("sh", "-c", script, "sh", *parts), read, _LIMIT_SECONDS, ("sh", "-c", "du …"))
 
 
 def remove_libraries_argv(roots: Sequence[str]) -> tuple[str, ...]:
     """Removes the kept libraries below folders of launches that no launch has; prints the KiB of
     each.
     """
-    return ("sh", "-c", _REMOVE_LIBRARIES, "sh", *roots)
+    return ("sh", "-c", shell_text("services/submit/remove_libraries.sh"), "sh", *roots)
 
 
 def discard_argv(
@@ -440,4 +447,5 @@ def discard_argv(
         staged = ["staged"] if has_run else []
         removal = program_argv(run_as, launch_program, "remove", name, sums_digest, *staged)
         return ("sh", "-c", _WHERE_THERE, "sh", f"{root}/{name}", *removal)
-    return ("sh", "-c", _DISCARD, "sh", root, name, sums_digest, "staged" if has_run else "")
+    script = shell_text(*_ADDED_FILE, "services/submit/discard.sh")
+    return ("sh", "-c", script, "sh", root, name, sums_digest, "staged" if has_run else "")

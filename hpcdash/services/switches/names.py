@@ -86,7 +86,8 @@ class SwitchNames:
     async def naming(self, kind: SwitchKind, job_id: str, detail: JobDetail) -> Naming:
         """Find the switch of a job and its source; raises the errors of an unreachable cluster."""
         row = detail.job.to_pylist()[0]
-        name, owner = str(row["name"] or ""), str(row["user"] or "")
+        name = str(row["name"] or "")
+        owner = str(row["user"] or "")
         launched = await asyncio.to_thread(self.launched, kind, job_id, name)
         declared = launched or await self.find_declared(kind, job_id, row, detail)
         remembered = await asyncio.to_thread(self.remembered, kind, job_id, name, owner)
@@ -108,7 +109,7 @@ class SwitchNames:
                 problem=f"no {kind.words} is named in the comment of {job_id} or in {who}"
             )
         if named is None:
-            return Naming(problem=f"no {kind.words} is set in the launch or the script of {job_id}")
+            return Naming(problem=f"no {kind.words} file is known for job {job_id}")
         whole = absolute_path(named.path, row["work_dir"])
         problem = format_unknown(named) if named.unknown else ""
         if not problem and (wrong := path_problem(whole)):

@@ -8,91 +8,17 @@ from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, Outcome
 from hpcdash.backends.queries import Answer, Query
-from hpcdash.domain.switch_text import MOST_SWITCH_BYTES, SwitchSnapshot, Thing, look_of
+from hpcdash.domain.switch_text import MAX_SWITCH_BYTES, SwitchSnapshot, Thing, parse_snapshot
 from hpcdash.errors import UnreadableOutput, excerpt
 from hpcdash.services.files import Chunk, FileRange, files_query
+from hpcdash.shell_files import shell_text
 
 LOOK_SECONDS = 15.0
 LOG_SECONDS = 10.0
 # A file system that hangs as it is written to holds a drop or a clearing no longer than this.
 ACT_SECONDS = 20.0
-_MOST_WRITTEN = 64 << 10
+_MAX_WRITTEN = 64 << 10
 
-# $1 a token that no file's name can forge, $2 the folder, $3 the file's name in it, $4 the job's
-# owner or ''.
-# Prints `TOKENkey value\n` for each thing that is known, and the token last. No time of a file is
-# in POSIX's commands by the second: both kinds of stat are tried.
-_LOOK = r"""
-LC_ALL=C TZ=UTC0; export LC_ALL TZ
-token=$1 folder=$2 file=./$3 owner=$4
-tell() { printf '%s%s %s\n' "$token" "$1" "$2"; }
-changed() { stat -c %Y -- "$1" 2>/dev/null || stat -f %m -- "$1" 2>/dev/null; }
-entry() {
-  tell "$1-n" "$(ls -ldn -- "$2" 2>/dev/null)"; tell "$1-o" "$(ls -ldo -- "$2" 2>/dev/null)"
-  tell "$1-g" "$(ls -ldg -- "$2" 2>/dev/null)"; tell "$1-at" "$(changed "$2")"
-}
-tell now "$(date +%s)"; tell me "$(id -u) $(id -un)"; tell groups "$(id -G)"
-[ ! "$owner" ] || tell owner-uid "$(id -u -- "$owner" 2>/dev/null)"
-if [ -h "$folder" ] && [ ! -e "$folder" ]; then tell problem 'its folder is a link to nowhere'
-elif [ ! -e "$folder" ]; then tell problem 'its folder does not exist, or one above it cannot be entered'
-elif [ ! -d "$folder" ]; then tell problem 'its folder is not a folder'
-elif ! cd -P "$folder" 2>/dev/null; then tell problem 'its folder cannot be entered: no permission'
-else
-  tell there "$(pwd -P)"; entry folder .
-  if [ -w . ]; then tell writable yes; fi
-  if [ -h "$file" ]; then tell thing link
-  elif [ -f "$file" ]; then tell thing file
-  elif [ -d "$file" ]; then tell thing folder
-  elif [ -e "$file" ]; then tell thing special
-  else tell thing nothing
-  fi
-  if [ -h "$file" ] || [ -e "$file" ]; then entry file "$file"; fi
-fi
-printf '%s' "$token"
-"""
-# $1 the folder, $2 where it really is, $3 the file's name, $4 the job's owner or ''. With noclobber
-# the file is opened with O_EXCL, which follows no link, not one to nowhere either.
-_DROP = r"""
-LC_ALL=C; export LC_ALL
-there=$2 file=./$3
-cd -P "$1" && [ "$(pwd -P)" = "$there" ] || exit 66
-trusted=" 0 $(id -u) $(id -u -- "$4" 2>/dev/null) "
-set -f; set -- $(ls -ldn .)
-case $trusted in *" $3 "*) ;; *)
-  case $1 in ?????w*) case " $(id -G) " in *" $4 "*) ;; *) exit 68;; esac;; *) exit 68;; esac
-esac
-if [ -h "$file" ]; then exit 69; fi
-if [ -e "$file" ]; then exit 70; fi
-if ! (umask 0002; set -C; : > "$file"); then
-  if [ -h "$file" ]; then exit 69; fi
-  if [ -e "$file" ]; then exit 70; fi
-  exit 73
-fi
-if [ -h "$file" ]; then exit 69; fi
-# A program that looks often may have taken it already.
-if [ ! -e "$file" ]; then exit 0; fi
-if [ ! -f "$file" ]; then exit 69; fi
-said=$(chgrp -h "$4" "$file" 2>&1) || [ ! -e "$file" ] || printf '%s\n' "$said" >&2
-exit 0
-"""
-# $1 to $3 as above, $4 what was there as it was looked at, $5 how many bytes a plain file may hold.
-_CLEAR = r"""
-LC_ALL=C; export LC_ALL
-there=$2 file=./$3 most=$5
-cd -P "$1" && [ "$(pwd -P)" = "$there" ] || exit 66
-if [ -h "$file" ]; then thing=link
-elif [ -f "$file" ]; then thing=file
-elif [ -d "$file" ]; then thing=folder
-elif [ -e "$file" ]; then thing=special
-else exit 71
-fi
-[ "$thing" = "$4" ] || exit 74
-if [ "$thing" = file ]; then
-  set -f; set -- $(ls -ldn -- "$file")
-  if [ "$5" -gt "$most" ]; then exit 72; fi
-fi
-rm -f -- "$file" || exit 73
-"""
 _SAID = {
     66: "the folder is gone or was replaced; nothing was done",
     68: "the folder has another owner now; nothing was done",
@@ -115,7 +41,15 @@ def snapshot_query(path: str, owner: str) -> Query[SwitchSnapshot]:
     Its parser raises UnreadableOutput if the answer was cut.
     """
     token = f"\x1e{secrets.token_hex(8)}"
-    argv = ("sh", "-c", _LOOK, "sh", token, *_parts(path), owner)
+    argv = (
+        "sh",
+        "-c",
+        shell_text("services/switches/inspect.sh"),
+        "sh",
+        token,
+        *_parts(path),
+        owner,
+    )
     command = ("ls", "-ld", path)
     return Query(
         argv,
@@ -136,13 +70,22 @@ def _parse_snapshot(answer: Answer, *, path: str, token: str) -> SwitchSnapshot:
             words=excerpt(answer.stderr),
         )
     reported = dict(piece.removesuffix("\n").partition(" ")[::2] for piece in pieces[1:-1])
-    return look_of(path, reported)
+    return parse_snapshot(path, reported)
 
 
 def drop_command(check: SwitchSnapshot, owner: str, job_ids: Sequence[str]) -> ActionCommand:
     """Make the file, where what was looked at is still so."""
     folder, name = _parts(check.path)
-    argv = ("sh", "-c", _DROP.strip(), "sh", folder, check.there, name, owner)
+    argv = (
+        "sh",
+        "-c",
+        shell_text("services/switches/drop.sh").strip(),
+        "sh",
+        folder,
+        check.there,
+        name,
+        owner,
+    )
     read = partial(_outcomes, job_ids=tuple(job_ids), done=f"created {check.path}")
     group = f", group {check.folder.group}" if check.folder.group else ""
     shown = f"create the empty file {check.path}{group}; links are not followed"
@@ -154,11 +97,11 @@ def clear_command(check: SwitchSnapshot, job_ids: Sequence[str]) -> ActionComman
     itself, a FIFO.
     """
     folder, name = _parts(check.path)
-    most = min(check.file.size or 0, MOST_SWITCH_BYTES)
+    most = min(check.file.size or 0, MAX_SWITCH_BYTES)
     argv = (
         "sh",
         "-c",
-        _CLEAR.strip(),
+        shell_text("services/switches/clear.sh").strip(),
         "sh",
         folder,
         check.there,
@@ -170,7 +113,7 @@ def clear_command(check: SwitchSnapshot, job_ids: Sequence[str]) -> ActionComman
     read = partial(_outcomes, job_ids=tuple(job_ids), done=done)
     if check.thing is Thing.FILE:
         shown = (
-            f"remove the "
+            "remove the "
             f"{f'file {check.path}, at most {most} bytes' if most else f'empty file {check.path}'}"
         )
     elif check.thing is Thing.LINK:
@@ -203,7 +146,7 @@ def written_query(paths: Sequence[str], read: Sequence[int | None]) -> Query[tup
     nothing.
     """
     ranges = [
-        FileRange(path, count or 0, 0 if count is None else _MOST_WRITTEN)
+        FileRange(path, count or 0, 0 if count is None else _MAX_WRITTEN)
         for path, count in zip(paths, read, strict=True)
     ]
     return files_query(

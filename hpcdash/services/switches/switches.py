@@ -14,17 +14,15 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ActionRequest, Verb
+from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.job_ids import parse_array_id, parse_job_number
 from hpcdash.domain.states import ACTIVE, ENDED, JobState
 from hpcdash.domain.switch_text import (
-    SwitchProgress,
     SwitchSnapshot,
     clear_refusal,
-    dropped_at,
     format_log,
     refusal,
     telling_line,
@@ -33,7 +31,7 @@ from hpcdash.domain.switches import NamedSwitch, SwitchKind, absolute_path, comm
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk
-from hpcdash.services.jobs.actions import ANSWER_LOST, Actions, Plan, Report
+from hpcdash.services.jobs.actions import ANSWER_LOST, Actions, Plan
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.logs.locate import fetch_log_files
 from hpcdash.services.state.database import StateUnusable
@@ -43,7 +41,6 @@ from hpcdash.services.switches.names import (
     Naming,
     SwitchNames,
     living_table,
-    switch_progress,
 )
 from hpcdash.services.switches.scripts import (
     clear_command,
@@ -55,12 +52,12 @@ from hpcdash.services.switches.scripts import (
 
 Row = Mapping[str, Any]
 # The scripts of so many other jobs are read at the most, to see whether they name the same switch.
-MOST_READ = 8
+MAX_READ = 8
 _DROPS = {SwitchKind.KILL: Verb.KILL_SWITCH, SwitchKind.SAVE: Verb.SAVE_SWITCH}
 _CLEARS = {SwitchKind.KILL: Verb.CLEAR_KILL_SWITCH, SwitchKind.SAVE: Verb.CLEAR_SAVE_SWITCH}
 _NEWEST_ENTRIES = 200
 # Local records are read for at most this many other jobs.
-_MOST_LOOKED_UP = 200
+_MAX_LOOKED_UP = 200
 _LONG_LINE = 16_000
 
 
@@ -127,7 +124,7 @@ class JobSwitches:
         self.store: ClusterStore = actions.store
         self.names = SwitchNames(self.store, folder)
 
-    # -- where it is
+    # -- path
 
     async def find(self, job_id: str, kind: SwitchKind, path: str = "") -> Switch:
         """The switch of a job: `path` where a person names it, else as it was launched, told,
@@ -142,7 +139,8 @@ class JobSwitches:
             store.fetch_detail(job_id), self.actions.fetch_rows((parse_array_id(job_id),))
         )
         row = detail.job.to_pylist()[0]
-        name, owner = str(row["name"] or ""), str(row["user"] or "")
+        name = str(row["name"] or "")
+        owner = str(row["user"] or "")
         if path:
             naming = self.names.settled(kind, job_id, NamedSwitch(path, "as given"), row)
             if naming.problem:
@@ -150,18 +148,6 @@ class JobSwitches:
         else:
             naming = await self.names.naming(kind, job_id, detail)
         return Switch(kind, job_id, name, owner, naming, tuple(rows or (row,)), detail, bool(path))
-
-    def remember(self, switch: Switch) -> str:
-        """Keep a path that a person named; in words why it could not be, '' where it was."""
-        if not switch.named_by_person:
-            return ""
-        try:
-            self.names.memory.remember(
-                switch.kind, switch.job_id, switch.name, switch.owner, switch.path
-            )
-        except StateUnusable as error:
-            return f"could not remember the path: {error.message}"
-        return ""
 
     def forget(self, switch: Switch) -> str:
         """Forget the paths remembered for its job and for jobs of that name; returns what happened,
@@ -175,27 +161,15 @@ class JobSwitches:
             return f"could not forget it: {error.message}"
         return f"forgotten: {', '.join(remaining)}" if remaining else "nothing was remembered"
 
-    def mark(self, switch: Switch, log: SwitchLog) -> str:
-        """Keep how long its log was as it was dropped; in words why it could not be, '' where it
-        was.
-        """
-        if log.now is None:
-            return ""
-        try:
-            self.names.memory.mark(switch.kind, switch.path, log.now)
-        except StateUnusable as error:
-            return f"what its log says later cannot be reported: {error.message}"
-        return ""
-
     def switch_log(self, switch: Switch) -> SwitchLog:
         """Its log, read from where it ended when the switch was dropped from here last."""
         return SwitchLog(
             self.store, switch, self.names.memory.stored_mark(switch.kind, switch.path)
         )
 
-    # -- what is there
+    # -- state
 
-    async def look(self, switch: Switch) -> SwitchSnapshot:
+    async def fetch_snapshot(self, switch: Switch) -> SwitchSnapshot:
         """Query the entry at its path now; raises CommandTimedOut if its disk does not answer."""
         try:
             return await self.store.ask(snapshot_query(switch.path, switch.owner))
@@ -216,14 +190,14 @@ class JobSwitches:
             elif absolute_path(known.path, rows[0]["work_dir"]) == switch.path:
                 found += rows
         answers = await asyncio.gather(
-            *(self._names(switch, unit, rows[0]) for unit, rows in unread[:MOST_READ])
+            *(self._names(switch, unit, rows[0]) for unit, rows in unread[:MAX_READ])
         )
         for (_, rows), is_same in zip(unread, answers, strict=False):
             if is_same is None:
                 others += count_jobs(rows)
             elif is_same:
                 found += rows
-        others += sum(count_jobs(rows) for _, rows in unread[MOST_READ:])
+        others += sum(count_jobs(rows) for _, rows in unread[MAX_READ:])
         note = f"{others} other jobs were not checked for this switch" if others > 1 else ""
         return SwitchJobs(
             tuple(found), note or ("1 other job was not checked for this switch" if others else "")
@@ -253,11 +227,11 @@ class JobSwitches:
             units.items(), key=lambda pair: (pair[1][0]["name"] != switch.name, -_number(pair[0]))
         )
         others = (pc.sum(unlike["_tasks"]).as_py() or 0) + sum(
-            count_jobs(rows) for _, rows in ranked[_MOST_LOOKED_UP:]
+            count_jobs(rows) for _, rows in ranked[_MAX_LOOKED_UP:]
         )
         return [
             (unit, rows, self._known(switch, unit, rows[0]))
-            for unit, rows in ranked[:_MOST_LOOKED_UP]
+            for unit, rows in ranked[:_MAX_LOOKED_UP]
         ], others
 
     def _known(self, switch: Switch, unit: str, row: Row) -> NamedSwitch | None:
@@ -265,7 +239,8 @@ class JobSwitches:
 
         A path that a person named counts only if nothing else is known.
         """
-        name, owner = str(row["name"] or ""), str(row["user"] or "")
+        name = str(row["name"] or "")
+        owner = str(row["user"] or "")
         launched = self.names.launched(switch.kind, unit, name)
         is_named = switch.named_by_person or switch.naming.is_remembered
         return launched or (
@@ -309,7 +284,8 @@ class JobSwitches:
             if row["submitted_at"] is not None
         ]
         since = min(submitted, default=0.0) - CLOCKS_APART_SECONDS
-        drop, clear = _DROPS[switch.kind], _CLEARS[switch.kind]
+        drop = _DROPS[switch.kind]
+        clear = _CLEARS[switch.kind]
         try:
             entries, _ = self.actions.journal.read(_NEWEST_ENTRIES)
         except HpcdashError:
@@ -327,7 +303,7 @@ class JobSwitches:
                 return self.actions.journal.age_seconds(entry) if entry.verb == drop else None
         return None
 
-    # -- what is done
+    # -- actions
 
     def plan_drop(self, switch: Switch, check: SwitchSnapshot, job_ids: Sequence[str] = ()) -> Plan:
         """Plan the drop of the switch; raises SwitchRefused if something is in the way."""
@@ -352,14 +328,17 @@ class JobSwitches:
     def _plan(self, verb: Verb, switch: Switch, command: Any) -> Plan:
         return Plan(ActionRequest(verb, command.job_ids), switch.rows, (command,))
 
-    async def jobs_now(self, job_ids: Sequence[str], *, most: int | None = None) -> tuple[Row, ...]:
+    async def fetch_jobs(
+        self, job_ids: Sequence[str], *, most: int | None = None
+    ) -> tuple[Row, ...]:
         """The rows of some jobs and arrays as the queue, else the history, has them; raises what
         keeps from asking.
 
         The history is asked where the queue has less than `most` of these jobs (tasks count); None:
         in any case.
         """
-        backend, store = self.store.backend, self.store
+        backend = self.store.backend
+        store = self.store
         ids = tuple(dict.fromkeys(map(parse_array_id, job_ids)))
         if not ids:
             return ()
@@ -376,34 +355,37 @@ class JobSwitches:
         queued = {row["id"] for row in rows}
         return (*rows, *(row for row in past if row["id"] not in queued))
 
-    async def progress(
-        self, check: SwitchSnapshot, job_ids: Sequence[str], seconds_ago: float | None = None
-    ) -> SwitchProgress:
-        """Fetch the progress of the jobs that name it since it was dropped, from queue and history.
+    async def carry_out(
+        self, switch: Switch, plan: Plan, log: SwitchLog | None = None
+    ) -> tuple[tuple[Outcome, ...], list[str]]:
+        """Run a plan; return the outcomes, and messages on what could not be stored.
 
-        Raises UnreachableError. `seconds_ago` is when it was dropped from here.
+        After a drop the path is remembered, if a person named it, and the size of `log`. An unknown
+        outcome says how to check.
         """
-        since = dropped_at(check, seconds_ago)
-        return (
-            SwitchProgress()
-            if since is None
-            else switch_progress(await self.jobs_now(job_ids), since)
-        )
-
-    async def carry_out(self, switch: Switch, plan: Plan) -> Report:
-        """Run a plan; if its outcome is unknown, the report says how to check."""
         report = await self.actions.run(plan)
-        check = (
-            f"the answer was lost; check with: hpcdash {switch.kind}-switch {switch.job_id} "
-            f"--status"
-        )
+        problems = [report.journal_problem] if report.journal_problem else []
+        is_drop = plan.request.verb == _DROPS[switch.kind]
+        if is_drop and any(outcome.done for outcome in report.outcomes):
+            try:
+                if switch.named_by_person:
+                    self.names.memory.remember(
+                        switch.kind, switch.job_id, switch.name, switch.owner, switch.path
+                    )
+            except StateUnusable as error:
+                problems.append(f"could not remember the path: {error.message}")
+            try:
+                if log is not None and log.now is not None:
+                    self.names.memory.mark(switch.kind, switch.path, log.now)
+            except StateUnusable as error:
+                problems.append(f"what its log says later cannot be reported: {error.message}")
+        check = f"hpcdash {switch.kind}-switch {switch.job_id} --status"
+        lost = f"the answer was lost; check with: {check}"
         outcomes = tuple(
-            one
-            if one.done is not None
-            else replace(one, words=one.words.replace(ANSWER_LOST, check, 1))
+            replace(one, words=one.words.replace(ANSWER_LOST, lost, 1)) if one.done is None else one
             for one in report.outcomes
         )
-        return replace(report, outcomes=outcomes)
+        return outcomes, problems
 
 
 def _unit(row: Row) -> str:
@@ -432,43 +414,43 @@ class SwitchLog:
         self._of = ""
         self._paths: tuple[str, ...] = ()
         self._why_none = ""
-        self._read: list[int | None] = []
+        # Bytes of each file that were read since the mark, with what was there before.
+        self._read: dict[str, int] = {}
+        self._marked_job = ""
         self._last_line = ""
         self._mark = mark
         # Size of each at the last check.
         self._sizes: dict[str, int] = {}
 
-    async def words(self, living: Sequence[Row]) -> str:
-        """Describe whether it shows that the job still checks its switches; `living` are its rows.
+    async def read(self, living: Sequence[Row], *, is_dropped: bool) -> tuple[str | None, str]:
+        """Read what the log reports of the switch, and whether it shows that the job still checks
+        its switches; raises nothing.
 
-        Raises nothing.
+        The first value is the line since the mark that reports best, '' for none, None where it is
+        unknown; it is read if the switch `is_dropped`. `living` are rows of its jobs.
         """
         active = [row for row in living if row["state"] in ACTIVE]
-        if not active:
-            return "pending: it checks for the switch once it starts" if living else "it has ended"
+        message: str | None = None
+        text = "pending: it checks for the switch once it starts" if living else "it has ended"
         try:
+            if is_dropped and self._read:
+                message, growth = await self._read_new_lines()
+                if any(str(row["id"]) == self._marked_job for row in active):
+                    return message, growth
+            if not active:
+                return message, text
             await self._find(str(active[0]["id"]))
             if not self._paths:
-                return self._why_none
-            return self._grows(await self._read_logs([None] * len(self._paths)))
+                return message, self._why_none
+            return message, self._grows(await self._read_logs(dict.fromkeys(self._paths)))
         except CommandTimedOut:
-            return "the disk of its log does not respond: cannot tell whether the job still runs"
+            text = "the disk of its log does not respond: cannot tell whether the job still runs"
+            return message, text
         except HpcdashError as error:
-            return f"cannot tell whether its log is growing: {error.message}"
-
-    async def since_mark(self, living: Sequence[Row]) -> tuple[str | None, str]:
-        """(as `said`, None where it is not known from where on to read; as `words`) since the mark
-        it was made with, of a job that has ended since, too. Raises nothing.
-        """
-        await self.resume()
-        if not self._read:
-            return None, await self.words(living)
-        message, grows = await self.said()
-        is_active = any(row["state"] in ACTIVE and str(row["id"]) == self._of for row in living)
-        return message, grows if is_active else await self.words(living)
+            return message, f"cannot tell whether its log is growing: {error.message}"
 
     async def resume(self) -> None:
-        """Make `said` cover the output since the given mark, if the logs are the same."""
+        """Make `read` cover the output since the given mark, if the logs are the same."""
         if self._mark is None:
             return
         try:
@@ -476,22 +458,26 @@ class SwitchLog:
         except HpcdashError:
             return
         if self._paths and set(self._paths) <= self._mark.sizes.keys():
-            self._read, self._last_line = [self._mark.sizes[path] for path in self._paths], ""
+            self._read = {path: self._mark.sizes[path] for path in self._paths}
+            self._marked_job = self._of
+            self._last_line = ""
 
     async def mark(self, living: Sequence[Row]) -> None:
-        """Make `said` cover the output from now on.
+        """Make `read` cover the output from now on.
 
         If the end of the logs cannot be found, it reports nothing.
         """
-        self._read, self._last_line, self._sizes = [], "", {}
+        self._read = {}
+        self._last_line = ""
+        self._sizes = {}
         active = [row for row in living if row["state"] in ACTIVE]
         if not active:
             return
         try:
             await self._find(str(active[0]["id"]))
             if self._paths:
-                await self._read_logs([None] * len(self._paths))
-                self._read = [self._sizes[path] for path in self._paths]
+                await self._read_logs(dict.fromkeys(self._paths))
+                self._read, self._marked_job = dict(self._sizes), self._of
         except HpcdashError:
             return
 
@@ -500,48 +486,37 @@ class SwitchLog:
         """Sizes of its files at the last check; None if there was none."""
         return LogMark(self._of, dict(self._sizes)) if self._sizes else None
 
-    @property
-    def is_marked(self) -> bool:
-        return bool(self._read)
-
-    async def said(self) -> tuple[str, str]:
-        """Return the line since the mark that reports best on the switch, '' for none.
-
-        The second value is text on the log's growth. Raises nothing.
+    async def _read_new_lines(self) -> tuple[str, str]:
+        """Return the line since the mark that reports best on the switch, '' for none, and text on
+        the log's growth; raises nothing.
         """
         try:
             found = await self._read_logs(self._read)
         except HpcdashError as error:
             return self._last_line, f"cannot tell whether its log is growing: {error.message}"
-        for at, chunk in enumerate(found):
+        for path, chunk in zip(self._read, found, strict=True):
             if not chunk.look.is_there:
                 continue
             text = chunk.content.decode("utf-8", "surrogateescape")
-            # A line that is being written is read again; one that fills all that is read at once is
-            # not.
-            whole = text[: max(text.rfind("\n"), text.rfind("\r")) + 1] or (
-                text if len(text) > _LONG_LINE else ""
-            )
-            self._last_line = telling_line(self._switch.kind, whole, self._last_line)
-            read = (self._read[at] or 0) + len(whole.encode("utf-8", "surrogateescape"))
-            self._read[at] = read if read <= chunk.look.size else 0
+            # An incomplete line is read again, unless it fills all that is read at once.
+            end = max(text.rfind("\n"), text.rfind("\r")) + 1
+            if not end and len(text) > _LONG_LINE:
+                end = len(text)
+            self._last_line = telling_line(self._switch.kind, text[:end], self._last_line)
+            read = self._read[path] + len(text[:end].encode("utf-8", "surrogateescape"))
+            self._read[path] = read if read <= chunk.look.size else 0
         return self._last_line, self._grows(found)
 
-    async def _read_logs(self, read: Sequence[int | None]) -> tuple[Chunk, ...]:
-        found = await self._store.ask(written_query(self._paths, read))
-        self._sizes = {
-            path: chunk.look.size for path, chunk in zip(self._paths, found, strict=True)
-        }
+    async def _read_logs(self, read: Mapping[str, int | None]) -> tuple[Chunk, ...]:
+        found = await self._store.ask(written_query(tuple(read), tuple(read.values())))
+        self._sizes = {path: chunk.look.size for path, chunk in zip(read, found, strict=True)}
         return found
 
     def _grows(self, found: Sequence[Chunk]) -> str:
         ages = [chunk.look.age_seconds for chunk in found if chunk.look.age_seconds is not None]
-        unknown_ids = (
-            "it is not known when its log grew"
-            if any(chunk.look.is_there for chunk in found)
-            else ""
-        )
-        return format_log(min(ages, default=None), unknown_ids or "it has no log yet")
+        is_there = any(chunk.look.is_there for chunk in found)
+        unknown = "it is not known when its log grew" if is_there else "it has no log yet"
+        return format_log(min(ages, default=None), unknown)
 
     async def _find(self, job_id: str) -> None:
         if self._of == job_id:
@@ -550,7 +525,8 @@ class SwitchLog:
         if job_id != detail.job["id"][0].as_py():
             detail = await self._store.fetch_detail(job_id)
         files = await fetch_log_files(self._store, job_id, detail)
-        self._of, self._paths = job_id, ()
+        self._of = job_id
+        self._paths = ()
         if files.host:
             self._why_none = (
                 f"its log is on {files.host}'s local disk: cannot tell whether it is growing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,8 +36,8 @@ T = TypeVar("T")
 # answers allow.
 _FIRST_SECONDS = 4 * WEEK
 _FIRST_OF_EVERYONE_SECONDS = DAY
-_LEAST_SECONDS = 15 * MINUTE
-_MOST_SECONDS = 366 * DAY
+_MIN_SECONDS = 15 * MINUTE
+_MAX_SECONDS = 366 * DAY
 # What a slice is to take, on the cluster and to be read.
 _SLICE_SECONDS = 8.0
 _SLICE_ROWS = 30_000
@@ -181,7 +182,7 @@ class FetchedRuns(Struct, frozen=True):
         return (
             f"The cluster keeps ended jobs for {format_span(self.taken_at - self.retained_since)}: "
             f"{format_span(-(-self._forgotten_seconds // unit) * unit)} of the span before that "
-            f"are missing"
+            "are missing"
         )
 
 
@@ -427,7 +428,7 @@ class _ArchiveQuery:
         # Runs that ended after the span.
         self.extra: list[pa.Table] = []
         # The cluster's clock at the query of the last of it.
-        self.queried_until = int(store.clock.now())
+        self.queried_until = math.ceil(store.clock.now())
         # Before that the cluster has forgotten all.
         self.retained_since = (
             span.since if retained_since is None else max(retained_since, span.since)
@@ -467,14 +468,14 @@ class _ArchiveQuery:
                 try:
                     parsed = await self._fetch(self._query(since, until))
                 except CommandTimedOut:
-                    if until - since <= _LEAST_SECONDS:
+                    if until - since <= _MIN_SECONDS:
                         raise
-                    seconds = max(_LEAST_SECONDS, (until - since) // 4)
+                    seconds = max(_MIN_SECONDS, (until - since) // 4)
                     continue
                 if parsed is None:
                     return
-                if parsed.is_cut and until - since > _LEAST_SECONDS:
-                    seconds = max(_LEAST_SECONDS, (until - since) // 4)
+                if parsed.is_cut and until - since > _MIN_SECONDS:
+                    seconds = max(_MIN_SECONDS, (until - since) // 4)
                     continue
                 if parsed.is_cut:
                     self.rejected.append(
@@ -485,7 +486,7 @@ class _ArchiveQuery:
                 room = min(_SLICE_SECONDS / took, _SLICE_ROWS / max(1, parsed.table.num_rows), 4.0)
                 # A short cheap slice does not predict longer ones.
                 longest = (until - since) if room < 1 else max(seconds, until - since)
-                seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, int(longest * room)))
+                seconds = min(_MAX_SECONDS, max(_MIN_SECONDS, int(longest * room)))
                 until = since
 
     async def _at_once(self) -> None:

@@ -22,14 +22,14 @@ Piece = tuple[str, str]
 Line = tuple[Piece, ...]
 HEAT = ("heat-1", "heat-2", "heat-3", "heat-4")
 ROLES = ("title", "dim", "value", "bad", "warn", "bar", "bad-bar", *HEAT)
-LEAST_WIDTH = 60
+MIN_WIDTH = 60
 _TWO_COLUMNS_FROM = 150
 _GAP = 3
 _TALL_FROM = 50
 _SHOWN_WAITS, _SHOWN_WASTE, _SHOWN_ADVICE = 8, 6, 6
-_MOST_DAYS = 62
+_MAX_DAYS = 62
 _MANY_FAILED = 0.2
-_LEAST_BAR = 6
+_MIN_BAR = 6
 _SHADES = "░▒▓█"
 _WELL, _BADLY = "█", "▒"
 # plotext has one canvas for all.
@@ -59,7 +59,7 @@ def percent(part: float | None, whole: float | None) -> str:
     if part is None or not whole:
         return ""
     share = 100 * part / whole
-    return f"{share:.0f} %" if share >= 1 or not share else "< 1 %"
+    return f"{share:.0f}%" if share >= 1 or not share else "< 1%"
 
 
 def as_ascii(lines: Iterable[Line]) -> list[Line]:
@@ -75,7 +75,7 @@ def draw_report(
 
     On a screen of many lines (`height`) bars are longer, and more rows are shown.
     """
-    width = max(width, LEAST_WIDTH)
+    width = max(width, MIN_WIDTH)
     is_tall = (height or 0) >= _TALL_FROM
     rows, most = (14, 16) if is_tall else (9, 12)
     head = [*_figures(report, width), ()]
@@ -119,15 +119,17 @@ def _beside(left: Sequence[Line], right: Sequence[Line], width: int) -> Line:
     return (*one, (" " * blanks, ""), *right[0]) if right else one
 
 
-# -- the parts
+# -- parts of the page
 
 
 def _figures(report: UsageReport, width: int) -> list[Line]:
     """The totals, each a title over a value."""
     total = report.total
     unit = report.unit.lower()
-    held, failed = total[f"{unit}_seconds"], total[f"failed_{unit}_seconds"]
-    unused, measured = total[f"unused_{unit}_seconds"], total[f"measured_{unit}_seconds"]
+    held = total[f"{unit}_seconds"]
+    failed = total[f"failed_{unit}_seconds"]
+    unused = total[f"unused_{unit}_seconds"]
+    measured = total[f"measured_{unit}_seconds"]
     use = None if not measured or unused is None else measured - unused
     figures = [
         *(
@@ -151,7 +153,7 @@ def _figures(report: UsageReport, width: int) -> list[Line]:
         ),
         (f"{report.unit} use", percent(use, measured) or "not known", "value"),
         ("Median wait", format_wait(total["wait_median_seconds"]) or "-", "value"),
-        ("Waited in all", f"{format_hours(total['wait_seconds'])} h", "value"),
+        ("Total wait", f"{format_hours(total['wait_seconds'])} h", "value"),
     ]
     lines: list[Line] = []
     titles: list[Piece] = []
@@ -161,7 +163,9 @@ def _figures(report: UsageReport, width: int) -> list[Line]:
         cells = max(len(title), len(value)) + _GAP
         if cells - _GAP > room and titles:
             lines += [tuple(titles), tuple(values), ()]
-            titles, values, room = [], [], width
+            titles = []
+            values = []
+            room = width
         titles.append((f"{title:<{cells}}", "dim"))
         values.append((f"{value:<{cells}}", role))
         room -= cells
@@ -184,7 +188,7 @@ def _over_time(report: UsageReport, width: int, rows: int) -> list[Line]:
     """
     unit = report.unit.lower()
     grouping = (
-        "day" if report.groups["day"].num_rows <= min(_MOST_DAYS, (width - 8) // 2) else "week"
+        "day" if report.groups["day"].num_rows <= min(_MAX_DAYS, (width - 8) // 2) else "week"
     )
     table = report.groups[grouping]
     keys = table["key"].to_pylist()
@@ -246,7 +250,8 @@ def _date_ticks(keys: Sequence[str], starts: Sequence[int], margin: int, width: 
     line = " " * margin
     for number, (key, start) in enumerate(zip(keys, starts, strict=True)):
         day = date.fromisoformat(key)
-        label, at = f"{day:%b} {day.day}", margin + start
+        label = f"{day:%b} {day.day}"
+        at = margin + start
         is_round = day.weekday() == 0 or not number or (len(starts) > 1 and starts[1] > len(label))
         if is_round and at >= len(line) + (1 if number else 0) and at + len(label) <= width:
             line = line.ljust(at) + label
@@ -261,7 +266,8 @@ def _groups(report: UsageReport, width: int, by: str, most: int) -> list[Line]:
     if by in OF_TIME:
         rows.reverse()
     rows = [row for row in rows if row["jobs"] or row[f"{unit}_seconds"] or row["started"]]
-    shown, rest = rows[:most], len(rows) - most
+    shown = rows[:most]
+    rest = len(rows) - most
     if not shown:
         return []
     cells = [
@@ -286,10 +292,10 @@ def _groups(report: UsageReport, width: int, by: str, most: int) -> list[Line]:
             max(len(heads[place]), *(len(row[place]) for row in cells)) for place in remaining
         ]
         bar_cells = width - name_cells - sum(widths) - 2 * len(widths) - 3
-        if bar_cells >= _LEAST_BAR or len(remaining) == 1:
+        if bar_cells >= _MIN_BAR or len(remaining) == 1:
             break
         remaining.remove(next(place for place in (1, 5, 4, 3, 2, 0) if place in remaining))
-    bar_cells = max(_LEAST_BAR, bar_cells)
+    bar_cells = max(_MIN_BAR, bar_cells)
     held = np.array([row[f"{unit}_seconds"] for row in shown], dtype=float)
     bars = draw_bars(held, bar_cells)
     head = f"{by.upper():<{name_cells}}" + " " * (bar_cells + 2)
@@ -363,7 +369,7 @@ def _load(report: UsageReport, width: int) -> list[Line]:
         build, 24 * cell + 4, 7, {number + 1: role for number, role in enumerate(HEAT)}
     )
     hours = "".join(f"{hour:<{6 * cell}}" for hour in range(0, 24, 6))
-    what = f"{report.unit}s held at once, by hour"
+    what = f"Concurrent {report.unit}s by hour"
     legend: list[Piece] = [("    ", "")]
     for level, role in enumerate(HEAT):
         upto = most * (level + 1) / len(HEAT)
@@ -390,16 +396,16 @@ def _waits(report: UsageReport, width: int) -> list[Line]:
     all_runs = counts.sum()
     label_cells = max(map(len, WAIT_LABELS))
     bar_cells = max(6, min(48, width - label_cells - 2 - 16))
-    lines: list[Line] = [(("Waiting, from being eligible to the start", "title"),)]
+    lines: list[Line] = [(("Queue wait (eligible to start)", "title"),)]
     for label, count, bar in zip(WAIT_LABELS, counts, draw_bars(counts, bar_cells), strict=True):
         shares = f"  {format_count(int(count)):>6}  {percent(count, all_runs):>5}"
         lines.append(((f"{label:>{label_cells}}  ", ""), *bar, (shares, "" if count else "dim")))
     rows = sorted(table.to_pylist(), key=lambda row: -row["started"])[:_SHOWN_WAITS]
     queue_cells = max(5, min(20, max(cell_width(visible(row["queue"])) for row in rows)))
     size_cells = max(len(row["size"]) for row in rows)
-    parts = {"MEDIAN": "median", "80 % IN": "p80", "95 % IN": "p95"}
+    parts = {"MEDIAN": "median", "P80": "p80", "P95": "p95"}
     if queue_cells + size_cells + 10 + 10 * len(parts) > width:
-        del parts["95 % IN"]
+        del parts["P95"]
     head = f"{'QUEUE':<{queue_cells}}  {'SIZE':<{size_cells}}    RUNS" + "".join(
         f"  {name:>8}" for name in parts
     )
@@ -425,14 +431,12 @@ def _waste(report: UsageReport, width: int) -> list[Line]:
     while len(heads) > 2 and width - 14 * len(heads) - 12 < 12:
         heads.pop(-2 if len(heads) > 3 else -1)
     name_cells = max(8, min(36, width - 14 * len(heads) - 12))
-    lines: list[Line] = [(("Most unused", "title"),)]
+    lines: list[Line] = [(("Most wasted", "title"),)]
     titles = f"{'NAME':<{name_cells}}  {'USER':<10}" + "".join(f"  {name:>12}" for name in heads)
     lines.append(((titles, "dim"),))
     for row in rows:
-        name, user = (
-            clip(visible(row["name"] or ""), name_cells),
-            clip(visible(row["user"] or ""), 10),
-        )
+        name = clip(visible(row["name"] or ""), name_cells)
+        user = clip(visible(row["user"] or ""), 10)
         text = (
             name + " " * (name_cells - cell_width(name) + 2) + user + " " * (10 - cell_width(user))
         )

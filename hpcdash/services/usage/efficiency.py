@@ -27,8 +27,8 @@ from hpcdash.domain.units import format_duration, format_memory
 # A comment of jobstats is "JS1:" and gzipped JSON in base64: about 200 bytes, and 100 for each
 # further node.
 _JOBSTATS = "JS1:"
-_MOST_COMMENT_CHARACTERS = 1 << 20
-_MOST_JSON_BYTES = 1 << 22
+_MAX_COMMENT_CHARACTERS = 1 << 20
+_MAX_JSON_BYTES = 1 << 22
 # As columns of numbers, or Python's own objects, they take several times as much.
 _RUNS_AT_ONCE = 50_000
 
@@ -60,9 +60,9 @@ USES = ("cpu_use", "memory_use", "gpu_use", "gpu_memory_use", "time_use")
 # Below this a use is worth a check; below the second, a waste.
 FAIR_USE, POOR_USE = 0.75, 0.25
 # Advice is given on what saves at least this much, to runs that took at least so long.
-_LEAST_SAVED_BYTES = 2 << 30
-_LEAST_SAVED_SECONDS = 3600
-_LEAST_RUN_SECONDS = 300
+_MIN_SAVED_BYTES = 2 << 30
+_MIN_SAVED_SECONDS = 3600
+_MIN_RUN_SECONDS = 300
 _TIME_HEADROOM = 1.25
 _LITTLE_GPU, _LITTLE_USE = 0.1, 0.5
 
@@ -109,13 +109,13 @@ def parse_jobstats(comment: str | None) -> JobstatsUse | None:
     if (
         comment is None
         or not comment.startswith(_JOBSTATS)
-        or len(comment) > _MOST_COMMENT_CHARACTERS
+        or len(comment) > _MAX_COMMENT_CHARACTERS
     ):
         return None
     try:
         packed = binascii.a2b_base64(comment[len(_JOBSTATS) :], strict_mode=True)
         unpacking = zlib.decompressobj(wbits=31)
-        unpacked = unpacking.decompress(packed, _MOST_JSON_BYTES)
+        unpacked = unpacking.decompress(packed, _MAX_JSON_BYTES)
         summary = _DECODER.decode(unpacked) if unpacking.eof else None
     except (ValueError, zlib.error, msgspec.DecodeError, RecursionError):
         # jobstats itself writes "JS1:Short" and "JS1:None".
@@ -125,14 +125,13 @@ def parse_jobstats(comment: str | None) -> JobstatsUse | None:
 
 def _summed(summary: _Summary) -> JobstatsUse | None:
     nodes = list(summary.nodes.values())
-    cpu_seconds, cpus = _sum(node.total_time for node in nodes), _sum(node.cpus for node in nodes)
+    cpu_seconds = _sum(node.total_time for node in nodes)
+    cpus = _sum(node.cpus for node in nodes)
     cpu_time = (
         None if cpus is None or not (seconds := _amount(summary.total_time)) else cpus * seconds
     )
-    memory, all_memory = (
-        _sum(node.used_memory for node in nodes),
-        _sum(node.total_memory for node in nodes),
-    )
+    memory = _sum(node.used_memory for node in nodes)
+    all_memory = _sum(node.total_memory for node in nodes)
     gpus = [_amount(value) for node in nodes for value in node.gpu_utilization.values()]
     gpu_memory = _sum(value for node in nodes for value in node.gpu_used_memory.values())
     all_gpu_memory = _sum(value for node in nodes for value in node.gpu_total_memory.values())
@@ -156,11 +155,13 @@ def _amount(value: float | None) -> float | None:
 
 def _sum(values: Iterable[float | None]) -> float | None:
     """The sum; None where there is none, or where one is not known."""
-    total, count = 0.0, 0
+    total = 0.0
+    count = 0
     for value in values:
         if (amount := _amount(value)) is None:
             return None
-        total, count = total + amount, count + 1
+        total = total + amount
+        count = count + 1
     return total if count else None
 
 
@@ -417,7 +418,8 @@ def advise(runs: pa.Table, most: int = 20) -> list[Advice]:
     runs = runs.select(
         ["id", "user", "name", "state", "usage_source", "memory_peak_bytes", *_ADVISED_BY]
     )
-    runs, group = runs.filter(pa.array(is_member)), group[is_member]
+    runs = runs.filter(pa.array(is_member))
+    group = group[is_member]
     found: list[Advice] = []
     for number in chosen.tolist():
         members = runs.filter(pa.array(group == number))
@@ -463,8 +465,8 @@ def _idle_hours(runs: pa.Table) -> np.ndarray:
     )
     # A limit that is far too long keeps nothing from others, and the job from starting.
     spare = columns["limit_seconds"] - columns["elapsed_seconds"]
-    idle += np.where(spare >= _LEAST_SAVED_SECONDS, 1e-6, 0)
-    return np.where(columns["elapsed_seconds"] >= _LEAST_RUN_SECONDS, idle, 0)
+    idle += np.where(spare >= _MIN_SAVED_SECONDS, 1e-6, 0)
+    return np.where(columns["elapsed_seconds"] >= _MIN_RUN_SECONDS, idle, 0)
 
 
 def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
@@ -506,11 +508,11 @@ def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
     elif runs and use < _LITTLE_USE:
         parts.append(
             f"GPUs {_percent(use)} busy in {counted(runs, 'run')}: fewer would do, or feed them "
-            f"faster"
+            "faster"
         )
     runs, requested, peak = largest("memory_bytes", "memory_peak_bytes")
     enough = enough_memory(peak)
-    if runs and peak < requested / 2 and requested - enough >= _LEAST_SAVED_BYTES:
+    if runs and peak < requested / 2 and requested - enough >= _MIN_SAVED_BYTES:
         memory = enough
         parts.append(
             f"asked {format_memory(requested)}, peak {format_memory(peak)} in {counted(runs, 'run')}: "
@@ -521,20 +523,19 @@ def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
         cores = f"{use * most:.1f}".removesuffix(".0")
         parts.append(
             f"{cores} of {most} CPUs busy in {counted(runs, 'run')}: request fewer, or check its "
-            f"thread count"
+            "thread count"
         )
     runs, limit, longest = largest("limit_seconds", "elapsed_seconds")
     enough = -(-int(longest * _TIME_HEADROOM) // 900) * 900
-    if runs and longest < limit / 2 and limit - enough >= _LEAST_SAVED_SECONDS:
+    if runs and longest < limit / 2 and limit - enough >= _MIN_SAVED_SECONDS:
         time_limit = enough
         parts.append(
             f"asked {format_duration(limit)}, longest {format_duration(longest)} in "
-            f"{counted(runs, 'run')}: "
-            f"{format_duration(enough)} would do"
+            f"{counted(runs, 'run')}: {format_duration(enough)} would do"
         )
     return parts, memory, time_limit
 
 
 def _percent(part: float) -> str:
     percent = 100 * part
-    return f"{percent:.0f} %" if percent >= 1 or not percent else "< 1 %"
+    return f"{percent:.0f}%" if percent >= 1 or not percent else "< 1%"

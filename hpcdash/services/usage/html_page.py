@@ -22,7 +22,7 @@ from hpcdash.services.usage.charts import (
 )
 from hpcdash.services.usage.report import GROUPINGS, OF_TIME, WAIT_LABELS, WEEKDAYS, UsageReport
 
-_SHOWN_ROWS, _MOST_ROWS = 12, 200
+_SHOWN_ROWS, _MAX_ROWS = 12, 200
 # Of the drawings, in their own units.
 _WIDE, _HIGH = 1000, 220
 # The browser itself keeps the page from loading or running anything, whatever a job is called.
@@ -89,10 +89,9 @@ def report_page(
     )
     notes = " ".join(f"{note.rstrip('.')}." for note in report.notes)
     about = (
-        "Hours are those allocated within the span; a run that began before or ended "
-        "after it is cut. CPU time leaves out what was suspended. Failed: failed, timed out, out "
-        "of memory or the node "
-        "failed."
+        "Hours are those allocated within the span; a run that began before or ended after it is "
+        "cut. CPU time leaves out what was suspended. Failed: failed, timed out, out of memory or "
+        "the node failed."
     )
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
@@ -115,8 +114,10 @@ def _card(title: str, inside: str, key: str = "") -> str:
 
 
 def _tiles(report: UsageReport) -> str:
-    total, unit = report.total, report.unit.lower()
-    held, measured = total[f"{unit}_seconds"], total[f"measured_{unit}_seconds"]
+    total = report.total
+    unit = report.unit.lower()
+    held = total[f"{unit}_seconds"]
+    measured = total[f"measured_{unit}_seconds"]
     use = percent((measured or 0) - (total[f"unused_{unit}_seconds"] or 0), measured)
     lost = total[f"failed_{unit}_seconds"]
     figures = [
@@ -125,12 +126,12 @@ def _tiles(report: UsageReport) -> str:
         ("jobs ended", format_count(total["jobs"] or 0), ""),
         *([("still running", format_count(total["running"]), "")] if total["running"] else []),
         (
-            f"failed, {percent(total['failed'], total['jobs']) or '0 %'}",
+            f"failed, {percent(total['failed'], total['jobs']) or '0%'}",
             format_count(total["failed"] or 0),
             "bad",
         ),
         (
-            f"{report.unit} hours lost to failures, {percent(lost, held) or '0 %'}",
+            f"{report.unit} hours lost to failures, {percent(lost, held) or '0%'}",
             format_hours(lost),
             "bad",
         ),
@@ -155,7 +156,8 @@ def _over_time(report: UsageReport) -> str:
     most = max((row[f"{unit}_seconds"] for row in rows), default=0)
     if not most:
         return ""
-    left, bottom = 64, 26
+    left = 64
+    bottom = 26
     step = (_WIDE - left) / len(rows)
     inside = []
     for part in (0.0, 0.5, 1.0):
@@ -183,8 +185,8 @@ def _over_time(report: UsageReport) -> str:
                 high = _HIGH * amount / most
                 y = 10 + _HIGH * (1 - begin / most) - high
                 bars += (
-                    f"<rect class={name} x={x:.1f} y={y:.1f} width={wide:.1f} "
-                    f"height={high:.1f} rx=1.5 />"
+                    f"<rect class={name} x={x:.1f} y={y:.1f} width={wide:.1f} height={high:.1f} "
+                    "rx=1.5 />"
                 )
         inside.append(f"<g><title>{_text(reported)}</title>{bars}</g>")
         if x - last_label > 70 and x < _WIDE - 40:
@@ -213,7 +215,7 @@ def _group(report: UsageReport, name: str) -> str:
     most = max((row[f"{unit}_seconds"] for row in rows), default=0)
     heads = [*(["GPU h"] if unit == "gpu" else []), "CPU h", "jobs", "failed", "use", "median wait"]
     body = []
-    for row in rows[:_MOST_ROWS]:
+    for row in rows[:_MAX_ROWS]:
         measured = row[f"measured_{unit}_seconds"]
         figures = [
             *([format_hours(row["gpu_seconds"])] if unit == "gpu" else []),
@@ -262,7 +264,9 @@ def _load(report: UsageReport) -> str:
     most = report.load.largest
     if not most:
         return ""
-    left, cell, high = 44, 39, 30
+    left = 44
+    cell = 39
+    high = 30
     inside = []
     for hour in range(0, 24, 3):
         inside.append(f"<text x={left + hour * cell} y=14>{hour:02}:00</text>")
@@ -283,7 +287,7 @@ def _load(report: UsageReport) -> str:
         f"<svg viewBox='0 0 {left + 24 * cell} {24 + 7 * high}' role=img>{''.join(inside)}</svg>"
     )
     key = f"<span class=key>darkest: {rounded(most)}</span>"
-    return _card(f"{report.unit}s held at once, by weekday and hour", drawing, key)
+    return _card(f"Concurrent {report.unit}s by weekday and hour", drawing, key)
 
 
 def _waits(report: UsageReport) -> str:
@@ -292,7 +296,8 @@ def _waits(report: UsageReport) -> str:
     counts = [
         sum(report.waits[f"waits_{number}"].to_pylist()) for number in range(len(WAIT_LABELS))
     ]
-    most, all_runs = max(counts), sum(counts)
+    most = max(counts)
+    all_runs = sum(counts)
     bars = [
         [
             f"<td class=text>{_text(label)}</td><td class=bar><i "
@@ -301,7 +306,7 @@ def _waits(report: UsageReport) -> str:
         ]
         for label, count in zip(WAIT_LABELS, counts, strict=True)
     ]
-    rows = sorted(report.waits.to_pylist(), key=lambda row: -row["started"])[:_MOST_ROWS]
+    rows = sorted(report.waits.to_pylist(), key=lambda row: -row["started"])[:_MAX_ROWS]
     body = [
         [
             f"<td class=text>{_text(row['queue'])}</td><td class=text>{_text(row['size'])}</td>",
@@ -314,12 +319,12 @@ def _waits(report: UsageReport) -> str:
     ]
     table = _folded(
         ["queue", "size"],
-        ["runs", "median", "80 % within", "95 % within", "longest"],
+        ["runs", "median", "80% within", "95% within", "longest"],
         body,
         len(body),
     )
     return _card(
-        "Waiting, from being eligible to the start",
+        "Queue wait (eligible to start)",
         _table(["wait", ""], ["runs", ""], bars) + table,
     )
 
@@ -349,7 +354,7 @@ def _waste(report: UsageReport) -> str:
     if not body:
         return ""
     heads = ["runs", "GPU h unused", "CPU h unused", "GiB h unused"]
-    return _card("Most unused, of what was measured", _table(["name", "user"], heads, body))
+    return _card("Most wasted, as measured", _table(["name", "user"], heads, body))
 
 
 def _advice(report: UsageReport) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SCOPES = {"_of_user": "user", "_of_queue": "queue", "_of_qos": "qos", "_of_account": "account"}
 _COUNTED = frozenset({"cpus", "gpus", "nodes", "memory_bytes"})
 _COLUMNS = (*_SCOPES.values(), "state", "_tasks", *sorted(_COUNTED))
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 def has_uncounted(limits: pa.Table) -> bool:
@@ -114,7 +114,7 @@ def policy_lines(
     """
     lines = []
     if reason.view == "limits" and limits is not None:
-        lines = [format_limit(row) for row in find_limits(reason, job, limits)[:_MOST_NAMED]]
+        lines = [format_limit(row) for row in find_limits(reason, job, limits)[:_MAX_NAMED]]
     return [*lines, format_pointer(reason)]
 
 

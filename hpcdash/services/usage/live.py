@@ -32,7 +32,7 @@ from hpcdash.services.usage.watched import Watched, remember_watched
 from hpcdash.transport.base import CommandResult
 
 # An hour of checks.
-MOST_LOOKS = 360
+MAX_LOOKS = 360
 # Warnings are about the last checks, and need some.
 _JUDGED_LOOKS = 6
 _FEWEST_LOOKS = 3
@@ -40,9 +40,9 @@ _IDLE_PERCENT = 5.0
 _BUSY_PERCENT = 20.0
 _NEAR_LIMIT = 0.9
 _UNEQUAL = 0.5
-_LEAST_CORES = 0.5
+_MIN_CORES = 0.5
 # A step that ends sooner than this has not sampled: it is not begun again and again.
-_LEAST_STEP_SECONDS = 30.0
+_MIN_STEP_SECONDS = 30.0
 # A scheduler that reports jobs' use itself measures it about this often.
 _TOLD_SECONDS = 5.0
 
@@ -50,7 +50,7 @@ _TOLD_SECONDS = 5.0
 class NodeHistory(Struct):
     """The uses of a node over the time one looks, the newest last."""
 
-    uses: deque[NodeUse] = field(default_factory=lambda: deque(maxlen=MOST_LOOKS))
+    uses: deque[NodeUse] = field(default_factory=lambda: deque(maxlen=MAX_LOOKS))
     last: NodeSample | None = None
 
     def add(self, sample: NodeSample) -> NodeUse:
@@ -106,7 +106,8 @@ class LiveUse:
 
         Each check is a query of the nodes that the job has by then.
         """
-        store, count = self._store, 0
+        store = self._store
+        count = 0
         nodes = store.backend.inside.use_nodes(native)
         while checks is None or count < checks:
             if count:
@@ -143,7 +144,8 @@ class LiveUse:
                         is_first = False
                         yield self._add(sample)
                 frames.take_ended(ended)
-            status, stderr = getattr(stream, "status", None), getattr(stream, "stderr", b"")
+            status = getattr(stream, "status", None)
+            stderr = getattr(stream, "stderr", b"")
         if step.skipped:
             self.problem = f"not asked: {visible(compress(step.skipped))} (too many nodes for ssh)"
         if is_first and not self.problem:
@@ -161,7 +163,7 @@ class LiveUse:
             remember_watched(self._state_folder, self._store.name, self.row, self._watched)
             self._watched = Watched()
 
-    # -- what is shown
+    # -- values
 
     def latest(self) -> list[NodeUse]:
         """The newest of each node, in their natural order."""
@@ -184,7 +186,8 @@ def _memory_warnings(histories: Mapping[str, list[NodeUse]]) -> list[str]:
     found = []
     for node, uses in histories.items():
         sample = uses[-1].sample
-        used, limit = sample.memory_bytes, sample.memory_limit_bytes
+        used = sample.memory_bytes
+        limit = sample.memory_limit_bytes
         if used is not None and limit and used >= _NEAR_LIMIT * limit:
             text = (
                 f"memory is near the limit on {visible(node)}: {format_memory(used)} of "
@@ -239,7 +242,7 @@ def _rank_warnings(histories: Mapping[str, list[NodeUse]]) -> list[str]:
     if len(means) == 2:
         middle = max(means.values())
     low = sorted((rank for rank, mean in means.items() if mean < _UNEQUAL * middle), key=int)
-    if not low or middle < _LEAST_CORES:
+    if not low or middle < _MIN_CORES:
         return []
     shown = ", ".join(low[:8]) + (" …" if len(low) > 8 else "")
     mean = sum(means[rank] for rank in low) / len(low)

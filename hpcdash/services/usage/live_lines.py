@@ -12,7 +12,7 @@ from hpcdash.services.usage.sample import NodeUse
 
 # A line and what it is: "title", "warning", "plain" or "dim".
 Line = tuple[str, str]
-_MOST_PROCESSES = 8
+_MAX_PROCESSES = 8
 _LABEL = 12
 _WORDS = 34
 # Each node takes up to this many lines before the nodes are shown by one line each.
@@ -39,7 +39,7 @@ def use_lines(live: LiveUse, width: int, *, is_ascii: bool = False) -> list[Line
 
 def _node_line(live: LiveUse, use: NodeUse, width: int, is_ascii: bool) -> Line:
     sample = use.sample
-    gpu = "" if use.gpu_percent is None else f"GPU {use.gpu_percent:3.0f} %"
+    gpu = "" if use.gpu_percent is None else f"GPU {use.gpu_percent:3.0f}%"
     parts = (
         f"{clip(visible(sample.node), 16):16}",
         f"CPU {_cores(use):12}",
@@ -81,7 +81,7 @@ def _node_lines(live: LiveUse, use: NodeUse, width: int, is_ascii: bool) -> list
         label = clip(f"GPU {visible(gpu.index)}", _LABEL - 3)
         line(label, _gpu(gpu), [_percent_of(one, gpu) for one in uses], 100.0)
     ranked = sorted(sample.processes, key=lambda one: -use.process_cores.get(one.pid, 0.0))
-    for one in ranked[:_MOST_PROCESSES]:
+    for one in ranked[:_MAX_PROCESSES]:
         cores = (
             "" if one.pid not in use.process_cores else f"{use.process_cores[one.pid]:.1f} cores"
         )
@@ -91,8 +91,8 @@ def _node_lines(live: LiveUse, use: NodeUse, width: int, is_ascii: bool) -> list
             f"{visible(one.command)}"
         )
         lines.append((clip(text, width), "dim"))
-    if count > _MOST_PROCESSES:
-        lines.append((f"  and {count - _MOST_PROCESSES} more", "dim"))
+    if count > _MAX_PROCESSES:
+        lines.append((f"  and {count - _MAX_PROCESSES} more", "dim"))
     return lines
 
 
@@ -121,7 +121,7 @@ def _memory(use: NodeUse) -> str:
 
 
 def _gpu(gpu: GpuSample) -> str:
-    percent = "?" if gpu.percent is None else f"{gpu.percent:.0f} %"
+    percent = "?" if gpu.percent is None else f"{gpu.percent:.0f}%"
     memory = ""
     if gpu.memory_bytes is not None:
         memory = format_memory(gpu.memory_bytes)

@@ -40,7 +40,7 @@ WAIT_LABELS = ("< 1 min", "1-10 min", "10-60 min", "1-6 h", "6-24 h", "1-3 d", "
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 NOT_KNOWN = "(none)"
 _SIZE_ENDS = {"GPU": (1, 4, 8, 32, 128), "CPU": (1, 8, 32, 128, 512)}
-_MOST_WASTEFUL = 20
+_MAX_WASTEFUL = 20
 
 # CPU and GPU seconds are allocated ones within the span. `jobs` ended in it, a requeued one once a
 # run.
@@ -178,7 +178,8 @@ def build_report(
     inside = np.flatnonzero((end > span.since) & (begin < span.until) | _within(end, span))
     if len(inside) < used.num_rows:
         used = used.take(pa.array(inside))
-        begin, end = begin[inside], end[inside]
+        begin = begin[inside]
+        end = end[inside]
     advice = advise(used)
     held = _Held(used, begin, end, span)
     wasteful = _wasteful(used, held)
@@ -242,7 +243,8 @@ class _Held:
     """Times in which runs held CPUs and GPUs, in whole seconds, cut to the report's span."""
 
     def __init__(self, runs: pa.Table, begin: np.ndarray, end: np.ndarray, span: Span) -> None:
-        low, high = np.fmax(begin, span.since), np.fmin(end, span.until)
+        low = np.fmax(begin, span.since)
+        high = np.fmin(end, span.until)
         is_held = (high > low) & ~np.isnan(begin) & ~np.isnan(end)
         self.low = np.where(is_held, low, span.since).astype(np.int64)
         self.high = np.where(is_held, high, span.since).astype(np.int64)
@@ -310,13 +312,19 @@ def _seconds_by_bin(
     """
     bins = len(edges) - 1
     rows = np.flatnonzero(high > low)
-    low, high = low[rows], high[rows]
+    low = low[rows]
+    high = high[rows]
     first = np.searchsorted(edges, low, "right") - 1
     last = np.searchsorted(edges, high, "left") - 1
     one = first == last
-    within, first_within = (high - low)[one], first[one]
-    first, last, low, high = first[~one], last[~one], low[~one], high[~one]
-    begun, ended = edges[first + 1] - low, high - edges[last]
+    within = (high - low)[one]
+    first_within = first[one]
+    first = first[~one]
+    last = last[~one]
+    low = low[~one]
+    high = high[~one]
+    begun = edges[first + 1] - low
+    ended = high - edges[last]
     found = []
     for weight in weights:
         weight = weight[rows].astype(np.float64)
@@ -445,7 +453,8 @@ def _quantiles(
     for part in parts:
         place = part * (sizes[has] - 1)
         low = place.astype(np.int64)
-        below, above = ordered[starts + low], ordered[starts + np.ceil(place).astype(np.int64)]
+        below = ordered[starts + low]
+        above = ordered[starts + np.ceil(place).astype(np.int64)]
         group_values = np.full(count, np.nan)
         group_values[has] = below + (above - below) * (place - low)
         found.append(group_values)
@@ -524,7 +533,7 @@ def _wasteful(runs: pa.Table, held: _Held) -> pa.Table:
         values = values[stored]
         sums[column] = np.bincount(group, np.nan_to_num(values), minlength=count)
         are_known[column] = np.bincount(group, ~np.isnan(values), minlength=count) > 0
-    most = np.lexsort([-sums[column] for column in reversed(_WASTE_ORDER)])[:_MOST_WASTEFUL]
+    most = np.lexsort([-sums[column] for column in reversed(_WASTE_ORDER)])[:_MAX_WASTEFUL]
     most = most[sums["runs"][most] > 0]
     for column, is_known in are_known.items():
         # Unmeasured use is unknown, not zero.
@@ -585,7 +594,8 @@ class _Hours:
 
     def load(self, unit: str) -> np.ndarray:
         """Return the mean concurrent use of each hour of each weekday."""
-        held, seconds = np.zeros((7, 24)), np.zeros((7, 24))
+        held = np.zeros((7, 24))
+        seconds = np.zeros((7, 24))
         amounts = self.gpu if unit == "GPU" else self.cpu
         for begins, length, amount in zip(
             self._edges.tolist(), np.diff(self._edges), amounts, strict=False
@@ -625,7 +635,7 @@ def runs_and_notes(
     if fetched.unasked_seconds:
         notes.append(
             f"{format_span(fetched.unasked_seconds)} of the span are missing: they could not be "
-            f"fetched"
+            "fetched"
         )
     return pa.concat_tables(parts).unify_dictionaries(), notes
 

@@ -17,7 +17,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
 
 # Shorter jobs than this start as soon as they can anyhow.
-_LEAST_SECONDS = 10 * MINUTE
+_MIN_SECONDS = 10 * MINUTE
 
 
 class StartOption(Struct, frozen=True):
@@ -66,7 +66,8 @@ class EarlierStart(Struct, frozen=True):
 
     def format(self, now_epoch: float) -> str:
         """In a sentence; '' where there is no estimate."""
-        change, after = self.changed.change, self.changed.format_when(now_epoch)
+        change = self.changed.change
+        after = self.changed.format_when(now_epoch)
         whose = f" ({self.changed.estimator}'s estimate)"
         if self.changed.estimate.refusal:
             return f"with {change}: {after}"
@@ -106,7 +107,8 @@ async def fetch_earlier_start(
     start beforehand.
     """
     job = await _fetch_job(store, job_id)
-    parts, a_node = [], None
+    parts = []
+    a_node = None
     if memory_bytes is not None:
         a_node = -(-memory_bytes // max(1, job.row["nodes"] or 1))
         parts.append(f"{format_memory(memory_bytes)} of memory")
@@ -155,9 +157,10 @@ async def _query(
 
 def _changes(row: Mapping[str, Any]) -> Iterator[tuple[str, NewLimits, int | None]]:
     yield "as it is", AS_IT_WAS, None
-    limit, nodes = row["limit_seconds"], row["nodes"]
+    limit = row["limit_seconds"]
+    nodes = row["nodes"]
     for part in (2, 4):
-        if limit and limit // part >= _LEAST_SECONDS:
+        if limit and limit // part >= _MIN_SECONDS:
             shorter = limit // part // MINUTE * MINUTE
             yield f"time limit {format_clock(shorter)}", NewLimits(time_seconds=shorter), None
     if nodes and nodes > 1:

@@ -35,8 +35,7 @@ class WaitTimes(Struct, frozen=True):
     def __str__(self) -> str:
         return (
             f"half started within {format_span(self.median_seconds)}, 80% within "
-            f"{format_span(self.most_seconds)} "
-            f"({self.runs} {self.like})"
+            f"{format_span(self.most_seconds)} ({self.runs} {self.like})"
         )
 
 

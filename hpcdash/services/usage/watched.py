@@ -17,7 +17,7 @@ from hpcdash.domain.schema import TEXT, WORD, UsageSource
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.usage.sample import NodeUse
 
-_MOST_RUNS = 1000
+_MAX_RUNS = 1000
 # The columns of domain.schema.RUNS that with_watched fills.
 _FILLED = (
     "cpu_seconds_used",
@@ -31,7 +31,7 @@ WATCHED = ("id", "started_at", "elapsed_seconds", *_FILLED)
 # Two checks farther apart than this were not continuous watching.
 _LONGEST_GAP_SECONDS = 60.0
 # Less than this fraction of a run watched does not represent the run.
-_LEAST_PART = 0.1
+_MIN_PART = 0.1
 
 
 class WatchedUse(Struct, frozen=True):
@@ -117,8 +117,8 @@ def _started(job: Mapping[str, Any]) -> float:
 
 
 _COLUMNS = (
-    "job_id, started_at, seconds, cores, memory_peak_bytes, gpu_percent, "
-    "gpu_memory_peak_bytes, watts"
+    "job_id, started_at, seconds, cores, memory_peak_bytes, gpu_percent, gpu_memory_peak_bytes, "
+    "watts"
 )
 
 
@@ -134,12 +134,12 @@ def _peak(name: str) -> str:
 
 # Two windows may add to one run.
 _ADD = (
-    f"INSERT INTO watched (cluster, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT (cluster, job_id, started_at) DO UPDATE SET seconds = seconds + excluded.seconds,"
-    f" {_mean('cores')}, {_mean('gpu_percent')}, {_mean('watts')},"
-    f" {_peak('memory_peak_bytes')}, {_peak('gpu_memory_peak_bytes')}"
+    f"INSERT INTO watched (cluster, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT "
+    "(cluster, job_id, started_at) DO UPDATE SET seconds = seconds + excluded.seconds, "
+    f"{_mean('cores')}, {_mean('gpu_percent')}, {_mean('watts')}, {_peak('memory_peak_bytes')}, "
+    f"{_peak('gpu_memory_peak_bytes')}"
 )
-_FORGET = f"DELETE FROM watched WHERE id <= (SELECT max(id) FROM watched) - {_MOST_RUNS}"
+_FORGET = f"DELETE FROM watched WHERE id <= (SELECT max(id) FROM watched) - {_MAX_RUNS}"
 
 
 def _read(folder: Path, cluster: str) -> list[WatchedUse]:
@@ -165,11 +165,13 @@ def with_watched(runs: pa.Table, folder: Path, cluster: str) -> pa.Table:
         return runs
     ids = pa.array({job_id for job_id, _ in known}, TEXT)
     is_candidate = pc.is_in(as_array(runs["id"]), value_set=ids)
-    rows, found = [], []
+    rows = []
+    found = []
     for number in pc.indices_nonzero(is_candidate).to_pylist():
         run = runs.slice(number, 1).select(WATCHED).to_pylist()[0]
-        use, elapsed = known.get((run["id"], _started(run))), run["elapsed_seconds"]
-        if use is None or not elapsed or use.seconds < _LEAST_PART * elapsed:
+        use = known.get((run["id"], _started(run)))
+        elapsed = run["elapsed_seconds"]
+        if use is None or not elapsed or use.seconds < _MIN_PART * elapsed:
             continue
         if (filled := _filled(run, use, elapsed)) is not None:
             rows.append(number)
@@ -202,7 +204,8 @@ def _filled(run: Mapping[str, Any], use: WatchedUse, elapsed: int) -> dict[str, 
             **gpus,
         }
     elif run["usage_source"] == UsageSource.ACCOUNTING and run["gpu_use"] is None:
-        seen, source = gpus, UsageSource.ACCOUNTING_AND_WATCHED
+        seen = gpus
+        source = UsageSource.ACCOUNTING_AND_WATCHED
     else:
         return None
     if all(value is None for value in seen.values()):

@@ -1,5 +1,5 @@
-"""Alerts: each is told once, again when it lasts or worsens, once when it is over; a moment just
-once.
+"""Alerts: each is sent once, again when it lasts or worsens, and once when it is resolved; a moment
+just once.
 
 The state is a value: a step makes the next one, and JSON keeps it from one run to the next.
 """
@@ -21,8 +21,8 @@ from hpcdash.errors import HpcdashError
 STATE_SCHEMA = 1
 # A job that is requeued and runs again shows its log's events again.
 _PASSED_SECONDS = 7.0 * DAY
-_MOST_PASSED = 1000
-_OF_ASPECTS = {
+_MAX_PASSED = 1000
+_ASPECT_TITLES = {
     ("is-running", "held"): "Job held",
     ("storage", "inodes"): "Running out of inodes",
     ("loss", "nan"): "Loss is NaN",
@@ -32,21 +32,6 @@ _OF_ASPECTS = {
     ("loss", "plateau"): "Loss plateau",
     ("loss", "stall"): "No new samples in the log",
 }
-# Whose subject is a job's id, or an array's.
-_OF_JOBS = frozenset(
-    (
-        *(
-            "is-hanging",
-            "no-successor",
-            "never-starts",
-            "end-before-save",
-            "no-save",
-            "grace-too-short",
-            "loss",
-        ),
-        *("ends-late", "allocation-ends", "no-turn", "interrupted-unsaved", "slow-save"),
-    )
-)
 
 
 class AlertKind(StrEnum):
@@ -58,7 +43,7 @@ class AlertKind(StrEnum):
 
     @property
     def is_end(self) -> bool:
-        """Whether nothing is wrong any more, or nobody looks any more."""
+        """Whether the problem is resolved, or no longer watched."""
         return self in (AlertKind.RECOVERED, AlertKind.UNWATCHED)
 
 
@@ -82,8 +67,8 @@ def is_over(finding: Finding) -> Ending:
 
 
 class AlertState(Struct, frozen=True):
-    """One trouble, in epoch seconds: since when, last told when and as how grave (None: not yet),
-    gone since when.
+    """One problem, in epoch seconds: since when, when and how severe it was last sent (None: not
+    yet), and since when it is gone.
 
     told_to: the channels that were told, or are owed it (None: not known; a state of an earlier
     version).
@@ -100,15 +85,16 @@ class AlertState(Struct, frozen=True):
 class AlertEvent(Struct, frozen=True):
     """Change of an alert to report.
 
-    `before` is the alert's state if nobody is notified, `ending` the present state after an end.
+    `ending` is the present state after an end. `told_to` are the channels that know of the problem,
+    or will (None: unknown).
     """
 
     kind: AlertKind
     finding: Finding
     since: float
     at: float
-    before: AlertState
     ending: str = ""
+    told_to: tuple[str, ...] | None = None
 
     @property
     def key(self) -> str:
@@ -141,7 +127,7 @@ class PendingNotification(Struct, frozen=True):
 
 
 def by_severity(one: AlertEvent | PendingNotification) -> tuple[bool, int, str]:
-    """Sorts what is wrong before what is over, the gravest first."""
+    """Sort problems before resolved ones, the most severe first."""
     return one.kind.is_end, -one.finding.severity, one.key
 
 
@@ -174,7 +160,8 @@ class Alerts(Struct, frozen=True):
         """
         settings = settings or AlertSettings()
         snoozed = {key: until for key, until in self.snoozed.items() if until > now}
-        found = _worst_by_key(findings)
+        # The last of a key counts: the worst.
+        found = {finding.key: finding for finding in sorted(findings, key=_rank)}
         known = {key: at for key, at in self.passed.items() if now - at < _PASSED_SECONDS}
         passed = {key: at for key, at in known.items() if key not in found}
         states: dict[str, AlertState] = {}
@@ -183,28 +170,46 @@ class Alerts(Struct, frozen=True):
         for key in sorted(found.keys() | self.states.keys()):
             state = self.states.get(key)
             finding = found.get(key)
-            if finding is None and state is not None and _matches(key, unknown):
-                states[key] = state
+            ending = Ending()
+            if finding is not None:
+                if state is None:
+                    passed_at = known.get(key) if finding.is_moment else None
+                    since = now if passed_at is None else passed_at
+                    severity = None if passed_at is None else finding.severity
+                    state = AlertState(finding, since, passed_at, severity)
+                state = replace(state, finding=finding, gone_since=None)
+                kind = _kind(state, now, settings)
+            else:
+                assert state is not None
+                if _matches(key, unknown):
+                    states[key] = state
+                    continue
+                if state.finding.is_moment:
+                    if state.told_at is not None:
+                        passed[key] = now
+                    continue
+                gone_since = now if state.gone_since is None else state.gone_since
+                state = replace(state, gone_since=gone_since)
+                ending = find_ending(state.finding)
+                if ending.is_watched and now - gone_since < settings.settle_seconds:
+                    states[key] = state
+                    continue
+                if state.told_at is None or not settings.tells_recovery:
+                    continue
+                kind = AlertKind.RECOVERED if ending.is_watched else AlertKind.UNWATCHED
+            states[key] = state
+            if kind is None:
                 continue
-            if (
-                finding is None
-                and state is not None
-                and state.finding.is_moment
-                and state.told_at is not None
-            ):
-                passed[key] = now
-            if finding is not None and state is None and finding.is_moment and key in known:
-                told_at = known[key]
-                state = AlertState(finding, told_at, told_at, finding.severity)
-            after, event = _next(state, finding, now, settings, find_ending)
-            if event is not None and _is_withheld(event, quiet, settings, snoozed):
-                after, event = event.before, None
-            if event is not None:
-                events.append(event)
-            if after is not None:
-                states[key] = after
+            event = AlertEvent(kind, state.finding, state.since, now, ending.words, state.told_to)
+            if _is_withheld(event, quiet, settings, snoozed):
+                continue
+            events.append(event)
+            if kind.is_end:
+                del states[key]
+            else:
+                states[key] = replace(state, told_at=now, told_severity=state.finding.severity)
         events.sort(key=by_severity)
-        newest = dict(sorted(passed.items(), key=lambda one: one[1])[-_MOST_PASSED:])
+        newest = dict(sorted(passed.items(), key=lambda one: one[1])[-_MAX_PASSED:])
         return Alerts(states, snoozed, self.owed, newest), tuple(events)
 
     def keeps_back(self, owed: PendingNotification, now: float, settings: AlertSettings) -> bool:
@@ -216,17 +221,9 @@ class Alerts(Struct, frozen=True):
             return True
         return _is_withheld(owed, is_quiet(settings.quiet, now), settings, self.snoozed)
 
-    def snooze(self, key: str, until: float) -> Alerts:
-        """Silent about a key, or a whole rule as finding_key(rule), until an epoch."""
-        return replace(self, snoozed={**self.snoozed, key: until})
-
-    def wake(self, key: str) -> Alerts:
-        return replace(
-            self, snoozed={name: until for name, until in self.snoozed.items() if name != key}
-        )
-
     def to_json(self) -> bytes:
-        states, snoozed = list(self.states.values()), dict(self.snoozed)
+        states = list(self.states.values())
+        snoozed = dict(self.snoozed)
         return msgspec.json.encode(
             _StoredAlerts(STATE_SCHEMA, states, snoozed, self.owed, dict(self.passed))
         )
@@ -262,15 +259,6 @@ def _unreadable(why: str) -> HpcdashError:
     )
 
 
-def _worst_by_key(findings: Iterable[Finding]) -> dict[str, Finding]:
-    worst: dict[str, Finding] = {}
-    for finding in findings:
-        other = worst.get(finding.key)
-        if other is None or _rank(finding) > _rank(other):
-            worst[finding.key] = finding
-    return worst
-
-
 def _rank(finding: Finding) -> tuple[int, str, str]:
     return finding.severity, finding.words, finding.next_step
 
@@ -279,25 +267,6 @@ def _matches(key: str, keys: Collection[str]) -> bool:
     rule, _, rest = key.partition("/")
     _, _, subject = rest.partition("/")
     return key in keys or f"{rule}/" in keys or finding_key(rule, subject, ANY_ASPECT) in keys
-
-
-def _next(
-    state: AlertState | None,
-    finding: Finding | None,
-    now: float,
-    settings: AlertSettings,
-    find_ending: EndingOf,
-) -> tuple[AlertState | None, AlertEvent | None]:
-    if finding is None:
-        return _gone(state, now, settings, find_ending) if state is not None else (None, None)
-    if state is None:
-        state = AlertState(finding, now)
-    state = replace(state, finding=finding, gone_since=None)
-    kind = _kind(state, now, settings)
-    if kind is None:
-        return state, None
-    reported = replace(state, told_at=now, told_severity=finding.severity)
-    return reported, AlertEvent(kind, finding, state.since, now, state)
 
 
 def _kind(state: AlertState, now: float, settings: AlertSettings) -> AlertKind | None:
@@ -315,22 +284,6 @@ def _kind(state: AlertState, now: float, settings: AlertSettings) -> AlertKind |
     return None
 
 
-def _gone(
-    state: AlertState, now: float, settings: AlertSettings, find_ending: EndingOf
-) -> tuple[AlertState | None, AlertEvent | None]:
-    if state.finding.is_moment:
-        return None, None
-    since = now if state.gone_since is None else state.gone_since
-    state = replace(state, gone_since=since)
-    ending = find_ending(state.finding)
-    if ending.is_watched and now - since < settings.settle_seconds:
-        return state, None
-    if state.told_at is None or not settings.tells_recovery:
-        return None, None
-    kind = AlertKind.RECOVERED if ending.is_watched else AlertKind.UNWATCHED
-    return None, AlertEvent(kind, state.finding, state.since, now, state, ending.words)
-
-
 def _is_withheld(
     event: AlertEvent | PendingNotification,
     quiet: bool,
@@ -342,38 +295,42 @@ def _is_withheld(
     return quiet and event.finding.severity < settings.quiet.lets_through
 
 
-_TITLES = {
-    "is-running": "Job not running",
+# By rules whose subject is the ID of a job or an array, and by the others.
+_JOB_TITLES = {
     "is-hanging": "Log stopped growing",
-    "storage": "Disk filling up",
-    "drained-nodes": "Node out of service",
-    "spare-nodes": "Few spare nodes",
     "no-successor": "No successor queued",
     "never-starts": "Will never start",
     "end-before-save": "Ends before its next checkpoint",
     "no-save": "No checkpoints saved",
     "grace-too-short": "Grace period too short to save",
-    "fails-on-a-node": "Repeated failures on one node",
     "loss": "Abnormal loss",
     "ends-late": "Time limit too short",
-    "unreachable": "Cluster not responding",
     "allocation-ends": "Allocation ends soon",
-    "cannot-look": "Cannot be checked",
     "no-turn": "No turn in the pool",
     "interrupted-unsaved": "Interrupted before it saved",
     "slow-save": "Too slow to save",
+}
+_TITLES = {
+    "is-running": "Job not running",
+    "storage": "Disk filling up",
+    "drained-nodes": "Node out of service",
+    "spare-nodes": "Few spare nodes",
+    "fails-on-a-node": "Repeated failures on one node",
+    "unreachable": "Cluster not responding",
+    "cannot-look": "Cannot be checked",
     "pool-silent": "Pool without a coordinator",
 }
 
 
 def is_job_rule(rule: str) -> bool:
     """Whether the subject of what a rule finds is a job's id, or an array's."""
-    return rule in _OF_JOBS
+    return rule in _JOB_TITLES
 
 
 def rule_title(rule: str, aspect: str = "") -> str:
-    """`Log stopped growing`; the rule's own name where there are no words for it."""
+    """Return the title of a rule's alerts, as `Log stopped growing`; its name if it has none."""
     if aspect == "cannot be seen":
         return "Cannot be monitored"
-    known = _OF_ASPECTS.get((rule, aspect)) or _OF_ASPECTS.get((rule, aspect.partition(" ")[0]))
-    return known or _TITLES.get(rule, rule)
+    # Of `spike train_loss` the first word counts.
+    title = _ASPECT_TITLES.get((rule, aspect.partition(" ")[0])) or _JOB_TITLES.get(rule)
+    return title or _TITLES.get(rule, rule)

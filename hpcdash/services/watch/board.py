@@ -1,5 +1,5 @@
-"""The alerts of one cluster as the dashboard has them: judged from its snapshots, looked at in full
-while shown.
+"""The alerts of one cluster in the dashboard: judged from its snapshots, and checked in full while
+they are shown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WatchBoard:
         """`shared` are the pools that are shared there.
 
         `config_file` is where [watch] is, or would be, written. `reread` gives it once it has
-        changed, else None; raises HpcdashError where it cannot be read, and `unread` says so then.
+        changed, else None; if it raises HpcdashError, `unread` has the reason.
         """
         self.settings = settings
         self.alerts = Alerts()
@@ -99,7 +99,9 @@ class WatchBoard:
                 return
             if settings is None:
                 return
-            self.unread, self.settings, self.is_check_due = "", settings, True
+            self.unread = ""
+            self.settings = settings
+            self.is_check_due = True
             if self._watching is not None:
                 self._watching.take_settings(settings)
 
@@ -108,10 +110,10 @@ class WatchBoard:
         async with self._step:
             return self._stepped(await asyncio.to_thread(self._watchdogs().judge))
 
-    async def look(self) -> tuple[AlertEvent, ...]:
+    async def check(self) -> tuple[AlertEvent, ...]:
         """Query the cluster for all data that the rules need, and return the new events."""
         async with self._step:
-            check = await self._watchdogs().look()
+            check = await self._watchdogs().check()
             self.is_check_due = False
             if check.is_reached:
                 self.looked_at = self._store.clock.now()
@@ -121,7 +123,7 @@ class WatchBoard:
         """Silence a key, here and for `hpcdash watch`, or let it speak again; gives until when,
         None for the latter.
 
-        Raises HpcdashError where that cannot be kept.
+        Raises HpcdashError if that cannot be saved.
         """
         now = self._store.clock.now()
         stored = {name: until for name, until in self._files.read_snoozed().items() if until > now}
@@ -150,7 +152,7 @@ class WatchBoard:
     def _stepped(self, check: Judgement) -> tuple[AlertEvent, ...]:
         self.problems = (*((self.unread,) if self.unread else ()), *check.problems)
         find_ending = self._watchdogs().find_ending
-        # Who looks at the screen is awake.
+        # A person at the screen is awake.
         settings = replace(self.settings.alerts, quiet=QuietHours())
         alerts = with_snoozed(self.alerts, self.settings.snoozed, self._files.read_snoozed())
         self.alerts, events = alerts.step(

@@ -1,69 +1,61 @@
-"""The watchdogs of one cluster at work: what they ask through its store, and what they remember of
-it.
-"""
+"""The watchdogs of one cluster: they query it through its store, and keep their state."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import contextlib
+from collections.abc import Mapping
 
 import pyarrow as pa
 from msgspec.structs import replace
 
-from hpcdash.backends.queries import Query
-from hpcdash.config.watch_settings import HangingRule, LossesRule
 from hpcdash.domain.alerts import Finding, Severity, finding_key
-from hpcdash.domain.states import JobState
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import HOUR, parse_duration
 from hpcdash.errors import HpcdashError, NoSuchJob, RateLimited
-from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.page import PREEMPTED_BY
 from hpcdash.services.logs.locate import locate_logs
 from hpcdash.services.share.state import PoolReader
 from hpcdash.services.watch.endings import Endings
 from hpcdash.services.watch.facts import (
-    MOST_FILES,
-    MOST_TAILS,
+    MAX_FILES,
+    MAX_TAILS,
     DiskQuery,
     Facts,
     FactsRequest,
-    TailQuery,
     facts_query,
 )
 from hpcdash.services.watch.judge import ALL_RULES, UNREACHABLE, Judgement
 from hpcdash.services.watch.rules import unseen
 from hpcdash.services.watch.rules.deadlines import first_queue
-from hpcdash.services.watch.rules.hanging import LogGrowth
 from hpcdash.services.watch.rules.unseen import lies_in
 from hpcdash.services.watch.state import (
     DiskState,
     LogState,
     LogTail,
     QosState,
-    WatchState,
     add_sample,
 )
+from hpcdash.services.watch.training import read_on
 from hpcdash.transport.node import ThroughNode
 
 # Each costs two commands or three; the others' turn comes the next round.
-MOST_LOCATED = 6
+MAX_LOCATED = 6
 # Nodes whose own disks are checked in one round.
-MOST_NODES = 4
+MAX_NODES = 4
 HISTORY_EVERY_SECONDS = 1.0 * HOUR
 DU_EVERY_SECONDS = 1.0 * HOUR
 EVERY_SECONDS = 6.0 * HOUR
 
 
 class Watching(Endings):
-    """`state` changes with each look."""
+    """`state` changes with each check."""
 
     _request = FactsRequest()
 
-    async def look(self) -> Judgement:
-        """Ask for all that the rules need, and judge it; raises nothing for a cluster that does not
+    async def check(self) -> Judgement:
+        """Query all that the rules need, and judge it; raises nothing if the cluster does not
         answer.
         """
         check = Judgement()
@@ -81,13 +73,7 @@ class Watching(Endings):
             await self._fetch(Kind.HISTORY, check)
             self.state.history_at = self.store.clock.now()
         await self._locate(jobs, check)
-        states = (JobState.RUNNING, JobState.PENDING, JobState.HELD)
-        rows = [
-            row
-            for rule in self._here(self.settings.saves)
-            for row in self._rows(jobs, rule.meant, *states)
-        ]
-        check.problems += await query_grace(self.store, self.state, rows)
+        await self._query_grace(jobs, check)
         # The last: what it learns is fresh for a short while.
         await self._fetch_facts(jobs, check)
         await self._read_pools(check)
@@ -131,22 +117,18 @@ class Watching(Endings):
         is_old = self.store.clock.now() - self.state.history_at >= HISTORY_EVERY_SECONDS
         return bool(self._here(self.settings.failures)) and is_old
 
-    # -- where jobs write, how full disks are, what a QoS does
+    # -- log files, disks and QoS
 
     async def _locate(self, jobs: pa.Table, check: Judgement) -> None:
-        """Find where jobs write that were not met before, and whose rule names no file."""
-        rules: dict[str, HangingRule | LossesRule] = dict(self._hung(jobs))
-        rules |= {
-            job_id: rule for job_id, (rule, _) in self._trainings(jobs).items() if not rule.log
-        }
-        requested = [job_id for job_id, rule in rules.items() if not rule.log]
+        """Find the logs of jobs that are new, unless their rule names a file."""
+        requested = [*dict.fromkeys(job for job, rule in self._logged(jobs) if not rule.log)]
         state = self.state
         for known in (state.logs_of, state.hosts, state.unseen, state.located_at):
             for job_id in known.keys() - set(requested):
                 del known[job_id]
         missing = [job_id for job_id in requested if job_id not in state.logs_of]
         missing.sort(key=lambda job_id: state.located_at.get(job_id, 0.0))
-        for job_id in missing[:MOST_LOCATED]:
+        for job_id in missing[:MAX_LOCATED]:
             state.located_at[job_id] = self.store.clock.now()
             try:
                 files = (await locate_logs(self.store, job_id)).files
@@ -165,11 +147,30 @@ class Watching(Endings):
             if not paths:
                 state.unseen[job_id] = files.note or "the scheduler does not report where it writes"
 
+    async def _query_grace(self, jobs: pa.Table, check: Judgement) -> None:
+        """Learn what becomes of jobs that save when others need their place."""
+        rows = [row for _, row in self._saving(jobs).values()]
+        now = self.store.clock.now()
+        policy = self.store.backend.policy
+        for what, names, build_query, stored in (
+            ("QoS", {str(row["qos"] or "") for row in rows}, policy.qos, self.state.qos),
+            ("queue", set(map(first_queue, rows)), policy.preemption, self.state.queues),
+        ):
+            for name in sorted(names - {""}):
+                query = build_query(name)
+                is_known = name in stored and now - stored[name].asked_at < EVERY_SECONDS
+                if query is None or is_known:
+                    continue
+                try:
+                    stored[name] = qos_state(await self.store.ask(query), now)
+                except HpcdashError as error:
+                    check.problems.append(f"{what} {name} could not be queried: {error.message}")
+
     def _build_facts_request(self, jobs: pa.Table, now: float, check: Judgement) -> FactsRequest:
         newest: set[str] = set()
         checkpoints: set[str] = set()
-        for rule, place in self._saved_places(jobs).values():
-            if place:
+        for rule, row in self._saving(jobs).values():
+            if place := self._save_place(rule, row):
                 (newest if rule.saved else checkpoints).add(place)
         disks = []
         for one in self._here(self.settings.storage):
@@ -178,88 +179,70 @@ class Watching(Endings):
             by_du = is_due and one.counts_by_du
             counts_inodes = by_du and one.watch.limit_inodes is not None
             disks.append(DiskQuery(one.watch.path, one.quota, one.quota_of, by_du, counts_inodes))
-        hosts = self.state.hosts
-        files = self._choose_files(jobs, lambda job_id: job_id not in hosts, now, check)
-        tails = self._choose_tails(
-            jobs, lambda job_id: job_id not in hosts, now, check, is_own_output=False
-        )
+        files = self._choose_files(jobs, "", now, check)
+        tails = self._choose_tails(jobs, "", now, check)
         return FactsRequest(
             files, tuple(sorted(newest)), tuple(sorted(checkpoints)), tuple(disks), tails
         )
 
     def _choose_files(
-        self, jobs: pa.Table, is_selected: Callable[[str], bool], now: float, check: Judgement
+        self, jobs: pa.Table, host: str, now: float, check: Judgement
     ) -> tuple[str, ...]:
-        """The logs whose growth is looked at, those first that were not for longest; of a job all
-        or none.
+        """The logs of a node ('': the login node) whose growth is checked, those first that were
+        not for longest; of a job all or none.
         """
         checks = self.state.log_looks
-        by_job: dict[str, set[str]] = {}
-        for job_id, path in self._followed(jobs):
-            if is_selected(job_id):
-                by_job.setdefault(job_id, set()).add(path)
-        turn = sorted(
-            by_job, key=lambda job_id: min(checks.get(path, 0.0) for path in by_job[job_id])
-        )
+        logs = [
+            set(self._paths(job_id, rule))
+            for job_id, (rule, _) in self._hung(jobs).items()
+            if self._log_host(job_id, rule) == host
+        ]
         requested: set[str] = set()
         waiting = 0
-        for job_id in turn:
-            if waiting or len(requested | by_job[job_id]) > MOST_FILES:
+        for paths in sorted(
+            filter(None, logs), key=lambda paths: min(checks.get(path, 0.0) for path in paths)
+        ):
+            if waiting or len(requested | paths) > MAX_FILES:
                 waiting += 1
             else:
-                requested |= by_job[job_id]
+                requested |= paths
         checks.update(dict.fromkeys(requested, now))
         if waiting:
-            logs = f"the logs of {counted(waiting, 'more job')} were not checked"
             check.problems.append(
-                f"{logs}: a round checks at most {MOST_FILES} logs, and the next one continues"
+                f"the logs of {counted(waiting, 'more job')} were not checked: a round checks at "
+                f"most {MAX_FILES} logs, and the next one continues"
             )
         return tuple(sorted(requested))
 
-    def _followed(self, jobs: pa.Table) -> list[tuple[str, str]]:
-        """(job, path) of the logs whose growth is looked at."""
-        return [
-            (job_id, path)
-            for job_id, rule in self._hung(jobs).items()
-            for path in self._paths(job_id, rule)
-        ]
-
     def _choose_tails(
-        self,
-        jobs: pa.Table,
-        is_selected: Callable[[str], bool],
-        now: float,
-        check: Judgement,
-        *,
-        is_own_output: bool,
-    ) -> tuple[TailQuery, ...]:
-        """The logs of trainings that are read on, those first that were not tried for longest; a
-        file that a rule names is none of a job's own.
+        self, jobs: pa.Table, host: str, now: float, check: Judgement
+    ) -> dict[str, LogTail]:
+        """The logs of a node ('': the login node) that are read on, those first that were not tried
+        for longest.
         """
-        known, checks = self.state.tails, self.state.tail_looks
+        known = self.state.tails
+        checks = self.state.tail_looks
         paths = {
             path
             for job_id, (rule, _) in self._trainings(jobs).items()
-            if (not is_own_output if rule.log else is_selected(job_id))
+            if self._log_host(job_id, rule) == host
             for path in self._paths(job_id, rule)
         }
         turn = sorted(paths, key=lambda path: (checks.get(path, 0.0), path))
-        checks.update(dict.fromkeys(turn[:MOST_TAILS], now))
-        if waiting := len(turn[MOST_TAILS:]):
-            logs = (
-                f"{counted(waiting, 'more training log')} {'was' if waiting == 1 else 'were'} "
-                f"not read"
-            )
+        checks.update(dict.fromkeys(turn[:MAX_TAILS], now))
+        if waiting := len(turn[MAX_TAILS:]):
             check.problems.append(
-                f"{logs}: a round reads at most {MOST_TAILS}, and the next one continues"
+                f"{counted(waiting, 'more training log')} {'was' if waiting == 1 else 'were'} "
+                f"not read: a round reads at most {MAX_TAILS}, and the next one continues"
             )
-        return tuple(_tail_query(path, known.get(path)) for path in turn[:MOST_TAILS])
+        return {path: known.get(path, LogTail()) for path in turn[:MAX_TAILS]}
 
     async def _fetch_facts(self, jobs: pa.Table, check: Judgement) -> None:
         now = self.store.clock.now()
         self._forget(jobs)
         self._request = self._build_facts_request(jobs, now, check)
-        self._facts, self._facts_at = Facts(), now
+        self._facts = Facts()
+        self._facts_at = now
         failure: HpcdashError | None = None
         if self._request:
             streamed, rest = self._request.parted(
@@ -288,58 +271,50 @@ class Watching(Endings):
 
     async def _read_pools(self, check: Judgement) -> None:
         """Read what the coordinators of shared pools have published."""
-        found = {}
+        assert self._facts is not None
         for pool in self.shared if self._here(self.settings.pools) else ():
             try:
-                found[pool.name] = await PoolReader(self.store, pool).read()
+                self._facts.pools[pool.name] = await PoolReader(self.store, pool).read()
             except HpcdashError as error:
                 check.problems.append(error.message)
-        assert self._facts is not None
-        self._facts = replace(self._facts, pools=found)
 
     def _forget(self, jobs: pa.Table) -> None:
         """Remove the state of logs that are no longer watched."""
         state = self.state
-        followed = {path for _, path in self._followed(jobs)}
-        state.logs = {path: log for path, log in state.logs.items() if path in followed}
-        state.log_looks = {path: at for path, at in state.log_looks.items() if path in followed}
-        read = {
-            path
-            for job_id, (rule, _) in self._trainings(jobs).items()
-            for path in self._paths(job_id, rule)
-        }
-        state.tails = {path: tail for path, tail in state.tails.items() if path in read}
-        state.tail_looks = {path: at for path, at in state.tail_looks.items() if path in read}
+        for selected, known in (
+            (self._hung(jobs), (state.logs, state.log_looks)),
+            (self._trainings(jobs), (state.tails, state.tail_looks)),
+        ):
+            watched = {
+                path for job_id, (rule, _) in selected.items() for path in self._paths(job_id, rule)
+            }
+            for by_path in known:
+                for path in by_path.keys() - watched:
+                    del by_path[path]
 
     async def _query_nodes(self, jobs: pa.Table, now: float, check: Judgement) -> None:
-        """Look at logs on nodes' own disks through ssh from the login node: a few nodes a round,
-        each in its turn.
+        """Check logs on nodes' own disks through ssh from the login node: a few nodes a round, in
+        turn.
         """
         state = self.state
         checks = state.host_looks
         hosts = sorted(set(state.hosts.values()), key=lambda host: (checks.get(host, 0.0), host))
         state.host_looks = {
-            host: now if host in hosts[:MOST_NODES] else checks.get(host, 0.0) for host in hosts
+            host: now if host in hosts[:MAX_NODES] else checks.get(host, 0.0) for host in hosts
         }
         requested = await asyncio.gather(
-            *(self._query_node(host, jobs, now, check) for host in hosts[:MOST_NODES])
+            *(self._query_node(host, jobs, now, check) for host in hosts[:MAX_NODES])
         )
         for facts in requested:
             assert self._facts is not None
-            before = self._facts
-            self._facts = replace(
-                before,
-                files={**before.files, **facts.files},
-                tails={**before.tails, **facts.tails},
-                heads={**before.heads, **facts.heads},
-            )
+            self._facts = self._facts.with_others(facts)
 
     async def _query_node(self, host: str, jobs: pa.Table, now: float, check: Judgement) -> Facts:
         """Query a node for facts on the logs on its disk; a failure is noted for its jobs."""
         state = self.state
         host_ids = {job_id for job_id, name in state.hosts.items() if name == host}
-        files = self._choose_files(jobs, host_ids.__contains__, now, check)
-        tails = self._choose_tails(jobs, host_ids.__contains__, now, check, is_own_output=True)
+        files = self._choose_files(jobs, host, now, check)
+        tails = self._choose_tails(jobs, host, now, check)
         query = facts_query(FactsRequest(files=files, tails=tails), self.store.user)
         self.store.budget.spend()
         try:
@@ -352,11 +327,7 @@ class Watching(Endings):
                 )
             return Facts()
         check.problems += [f"{host}: {_format_silent(place)}" for place in facts.silent]
-        requested = {
-            path
-            for path in (*files, *(tail.path for tail in tails))
-            if not lies_in(path, facts.silent)
-        }
+        requested = {path for path in (*files, *tails) if not lies_in(path, facts.silent)}
         seen = set(facts.tails) | {path for path, file in facts.files.items() if file.is_there}
         for job_id in host_ids:
             state.unseen.pop(job_id, None)
@@ -368,13 +339,14 @@ class Watching(Endings):
                 state.unseen[job_id] = (
                     f"its log is missing on {host}, where it should stay until it ends"
                 )
-        return facts
+        return replace(facts, silent=())
 
     def _note_blind(self, jobs: pa.Table, facts: Facts, failure: HpcdashError | None) -> None:
-        """Count the rounds in which a place could not be looked at; those of another turn, or of
-        none, stay as is.
+        """Count the rounds in which a place could not be checked; places that had no turn in this
+        round stay as they are.
         """
-        state, requested = self.state, self._request
+        state = self.state
+        requested = self._request
         if failure is not None:
             found = {} if isinstance(failure, RateLimited) else {"": unseen.FAILED}
             state.blind = unseen.unseen_after(state.blind, found, state.blind)
@@ -384,9 +356,10 @@ class Watching(Endings):
             path = rule.watch.path
             if self._usage(rule, facts.disks.get(path), state.disks.get(path)) is None:
                 found.setdefault(path, unseen.UNTOLD)
-        for path in (tail.path for tail in requested.tails if tail.path not in facts.tails):
-            found.setdefault(path, unseen.ABSENT)
-        # What lies in a place that does not answer is not told apart from it.
+        for path in requested.tails:
+            if path not in facts.tails:
+                found.setdefault(path, unseen.ABSENT)
+        # A place that does not answer stands for all that lies in it.
         found = {
             path: why
             for path, why in found.items()
@@ -396,7 +369,7 @@ class Watching(Endings):
             *requested.files,
             *requested.newest,
             *requested.checkpoints,
-            *(tail.path for tail in requested.tails),
+            *requested.tails,
         }
         looked_at |= {disk.path for disk in requested.disks}
         others = self._watched_places(jobs) - looked_at
@@ -410,8 +383,6 @@ class Watching(Endings):
         state.blind = unseen.unseen_after(state.blind, found, waiting)
 
     def _read_on(self, facts: Facts, now: float) -> dict[str, LogTail]:
-        from hpcdash.services.watch.training import read_on
-
         patterns = self.settings.metric_patterns
         return {
             path: read_on(
@@ -423,20 +394,12 @@ class Watching(Endings):
     def _remember(self, jobs: pa.Table, facts: Facts, now: float) -> None:
         state = self.state
         for path, file in facts.files.items():
-            log = state.logs.get(path)
-            before = LogGrowth("", path, None, now)
-            if log is not None:
-                seen_at = log.same_since if log.seen_at is None else log.seen_at
-                before = LogGrowth(
-                    "", path, log.size_bytes, log.same_since, log.written_at, seen_at
-                )
-            size, written_at = (
-                (file.size, file.modified_at or None) if file.is_there else (None, None)
-            )
-            after = before.looked_at(size, now, file.age_seconds or 0.0, written_at)
-            state.logs[path] = LogState(
-                after.size_bytes, after.same_since, after.written_at, after.seen_at
-            )
+            if path not in state.logs:
+                state.logs[path] = LogState(None, now)
+            elif state.logs[path].seen_at is None:
+                state.logs[path].seen_at = state.logs[path].same_since
+            size = file.size if file.is_there else None
+            state.logs[path].note(size, now, file.age_seconds or 0.0, file.modified_at or None)
         for disk in self._request.disks:
             check = facts.disks.get(disk.path)
             if check is None:
@@ -459,54 +422,8 @@ class Watching(Endings):
 def _format_silent(place: str) -> str:
     return (
         f"{visible(place)} did not respond in time: is its file system mounted? Nothing in it "
-        f"was checked"
+        "was checked"
     )
-
-
-def _tail_query(path: str, tail: LogTail | None) -> TailQuery:
-    from hpcdash.services.watch.training import read_from
-
-    if tail is None:
-        return TailQuery(path)
-    return TailQuery(path, tail.identity, tail.read_to, read_from(tail), tail.is_done)
-
-
-async def query_grace(
-    store: ClusterStore, state: WatchState, rows: Iterable[Mapping[str, Any]]
-) -> list[str]:
-    """Learn into `state` what becomes of jobs (rows of domain.schema.JOBS) when others need their
-    place.
-
-    Gives what could not be asked, in words.
-    """
-    every, backend = list(rows), store.backend
-    names = {str(row["qos"] or "") for row in every} - {""}
-    problems = await _query_each(store, "QoS", names, backend.policy.qos, state.qos)
-    queues = {first_queue(row) for row in every} - {""}
-    return problems + await _query_each(
-        store, "queue", queues, backend.policy.preemption, state.queues
-    )
-
-
-async def _query_each(
-    store: ClusterStore,
-    what: str,
-    names: Iterable[str],
-    build_query: Callable[[str], Query[Mapping[str, str]] | None],
-    stored: dict[str, QosState],
-) -> list[str]:
-    now = store.clock.now()
-    problems = []
-    for name in sorted(names):
-        known = stored.get(name)
-        query = build_query(name)
-        if query is None or (known is not None and now - known.asked_at < EVERY_SECONDS):
-            continue
-        try:
-            stored[name] = qos_state(await store.ask(query), now)
-        except HpcdashError as error:
-            problems.append(f"{what} {name} could not be queried: {error.message}")
-    return problems
 
 
 def qos_state(texts: Mapping[str, str], now: float) -> QosState:
@@ -516,7 +433,13 @@ def qos_state(texts: Mapping[str, str], now: float) -> QosState:
     it.
     """
     making_way = texts.get("a job that makes way", "")
-    grace = texts.get("time to save first", "")
+    reported = texts.get("time to save first", "")
+    grace: float | None = None
+    if reported == "none":
+        grace = 0.0
+    elif reported:
+        with contextlib.suppress(ValueError):
+            grace = parse_duration(reported)
     mode = ",".join(
         mode
         for mode, message in (
@@ -526,14 +449,4 @@ def qos_state(texts: Mapping[str, str], now: float) -> QosState:
         )
         if message in making_way
     )
-    return QosState(now, mode, _grace_seconds(grace), PREEMPTED_BY in texts)
-
-
-def _grace_seconds(text: str) -> float | None:
-    if text in ("", "none"):
-        return 0.0 if text else None
-    try:
-        found = parse_duration(text)
-    except ValueError:
-        return None
-    return None if found is None else float(found)
+    return QosState(now, mode, grace, PREEMPTED_BY in texts)

@@ -1,4 +1,4 @@
-"""Puts the job that stands in for cron onto a cluster, takes it out, and tells how it stands."""
+"""Installs the job that stands in for cron on a cluster, removes it, and reports its state."""
 
 from __future__ import annotations
 
@@ -11,43 +11,21 @@ from msgspec import Struct
 
 from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
 from hpcdash.backends.queries import Answer, JobScope, Query
-from hpcdash.backends.script.cron import CronJob, cron_script, job_name, label_in
+from hpcdash.backends.script.cron import CronJob, job_name, label_in
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.errors import CommandError, HpcdashError, UsageError, excerpt
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
-from hpcdash.services.submit.plan import plan_submission
-from hpcdash.services.submit.staging import IS_REPLACEABLE, REFUSE_REPLACEABLE
+from hpcdash.services.submit.recovery import reconcile
+from hpcdash.services.submit.staging import IS_REPLACEABLE, refuse_replaceable
+from hpcdash.services.submit.submission import plan_submission
+from hpcdash.shell_files import shell_text
 
 _LIMIT_SECONDS = 30.0
 FOLDER_BELOW_HOME = "hpcdash/cron"
-# $1 the script's path, whose folder is made; stdin is its content, put there in one step.
-_WRITE = f"""{REFUSE_REPLACEABLE}
-refuse_replaceable "$1"; folder=$(dirname -- "$1") && mkdir -p -- "$folder" || exit 73
-refuse_replaceable "$folder"; new=$(mktemp "$folder/.new.XXXXXX") || exit 73
-cat > "$new" && chmod 700 -- "$new" && mv -f -- "$new" "$1" || {{ rm -f -- "$new"; exit 73; }}
-"""
-_MAKE_FOLDERS = f"""{REFUSE_REPLACEABLE}
-for folder do refuse_replaceable "$folder"; done; mkdir -p -- "$@" || exit
-for folder do refuse_replaceable "$folder"; done
-"""
 _MOVE_AWAY = """
 umask 077; mkdir -p -- "$2" && mv -f -- "$1" "$2/"
-"""
-_LIST = r"""
-token=$1 folder=$2
-[ "$folder" ] || folder=$HOME/$3
-printf '%sfolder %s\n' "$token" "$folder"
-for script in "$folder"/scheduler/*.sh; do
-  [ -f "$script" ] || continue
-  name=${script##*/}; label=${name#hpcdash-}; label=${label%.sh}
-  printf '%sjob %s\n' "$token" "$name"
-  for one in "$folder/cron.$label"/*; do
-    [ -f "$one" ] && printf '%sscript %s\n' "$token" "${one##*/}"
-  done
-done
-printf '%send' "$token"
 """
 
 
@@ -91,7 +69,8 @@ async def stands(store: ClusterStore, named: str = "") -> tuple[str, tuple[CronS
 
 async def write_script(store: ClusterStore, path: str, content: str) -> None:
     """A program of the person alone; raises CommandError where it cannot be written there."""
-    argv = ("sh", "-c", _WRITE, "sh", path)
+    script = refuse_replaceable() + shell_text("services/watch/write_script.sh")
+    argv = ("sh", "-c", script, "sh", path)
     await _act(store, argv, f"cannot write {path}", content.encode("utf-8", "surrogateescape"))
 
 
@@ -109,9 +88,10 @@ async def install(
     A job of that name that waits or runs is left as it is: it reads the new script when it
     resubmits itself. Raises HpcdashError if an action fails.
     """
-    script = cron_script(job, store.backend.scripts.cron_parts(job))
+    script = store.backend.scripts.cron_script(job)
     folders = (job.scripts_folder, job.output_folder)
-    argv = ("sh", "-c", _MAKE_FOLDERS, "sh", *folders)
+    make_folders = refuse_replaceable() + shell_text("services/watch/make_folders.sh")
+    argv = ("sh", "-c", make_folders, "sh", *folders)
     await _act(store, argv, f"{' and '.join(folders)} could not be created")
     await write_script(store, job.script_path, script)
     messages = [f"wrote {job.script_path}; it runs the scripts in {job.scripts_folder}"]
@@ -120,7 +100,7 @@ async def install(
         return (*messages, f"{job.name} is already in the queue ({rows}); not submitted again")
     planned = plan_submission(store, Submission(script.encode(), job.name, file=job.script_path))
     report = await actions.run(planned.plan)
-    outcome = report.outcomes[-1]
+    outcome = (await reconcile(store, planned, report))[-1]
     if not outcome.done:
         text = (
             "was not submitted" if outcome.done is False else "may or may not have been submitted"
@@ -159,7 +139,15 @@ async def remove(
 
 async def _list(store: ClusterStore, named: str) -> tuple[str, dict[str, list[str]]]:
     token = f"\x1e{secrets.token_hex(8)}"
-    argv = ("sh", "-c", _LIST, "sh", token, named, FOLDER_BELOW_HOME)
+    argv = (
+        "sh",
+        "-c",
+        shell_text("services/watch/list_cron.sh"),
+        "sh",
+        token,
+        named,
+        FOLDER_BELOW_HOME,
+    )
     return await store.ask(Query(argv, partial(_parse, token=token), limit_seconds=_LIMIT_SECONDS))
 
 
@@ -197,7 +185,7 @@ async def _act(
         raise UsageError(
             f"{what}: {excerpt(answer.stderr)}",
             f"Leave --folder out to use ~/{FOLDER_BELOW_HOME}, or name another folder below your "
-            f"home.",
+            "home.",
         )
     if answer.status != 0:
         raise CommandError(

@@ -21,7 +21,8 @@ _DIGITS = r"\d{1,18}"
 _FIGURES = re.compile(
     rf"\s({_DIGITS}|-)\s+({_DIGITS}|-)\s+(-?{_DIGITS}|-)\s+({_DIGITS}%|-)\s+(?=/)"
 )
-_BLOCKS = re.compile(rf"\s({_DIGITS})(K?)-blocks\s")
+_BLOCKS = re.compile(rf"\s(?P<size>{_DIGITS})(?P<kib>K?)-blocks\s")
+_INODES = re.compile("Inodes")
 _OWNER = re.compile(r"Disk quotas for (?P<kind>\w+) (?P<name>.*) \(\w+ \d+\):\s*(?P<rest>.*)")
 _AMOUNT = rf"\[?{_DIGITS}(?:\.\d+)?[kKMGTPE]?\]?\*?"
 _LUSTRE_GRACE = r"(?:-|none|expired|notify|\d[\dwdhms]*)"
@@ -40,7 +41,7 @@ _BEEGFS_SIZE = re.compile(rf"({_DIGITS}(?:\.\d+)?)\s*(Byte|B|[KMGTPE]iB)?")
 
 
 class DiskUsage(Struct, frozen=True):
-    """Bytes and inodes used and the limit for each; None: not told, or no limit.
+    """Bytes and inodes used and the limit for each; None: unreported, or no limit.
 
     `source` is the tool, `name` its word for the place (a mount point, a device), `owner` whose
     quota it is, '' for all of a file system. A soft limit counts where there is one. Figures are as
@@ -64,20 +65,9 @@ def parse_df(printed: bytes, path: str = "") -> tuple[DiskUsage, ...]:
     `path`, where one was asked for, tells names that look like figures from figures. Raises
     UnreadableOutput.
     """
-    lines = decode(printed).splitlines()
-    blocks = _BLOCKS.search(lines[0]) if lines else None
-    if blocks is None:
-        raise _unreadable("df -P", printed)
-    unit = int(blocks[1]) * (KIB if blocks[2] else 1)
-    rows = [_df_row(line, path) for line in lines[1:]]
     return tuple(
-        DiskUsage(
-            "df",
-            name,
-            bytes_used=used * unit,
-            bytes_limit=(used + max(free, 0)) * unit if used + max(free, 0) else None,
-        )
-        for name, used, free in _known(rows, "df -P", printed)
+        DiskUsage("df", name, bytes_used=used, bytes_limit=limit)
+        for name, used, limit in _df_rows(printed, path, _BLOCKS, "df -P")
     )
 
 
@@ -86,18 +76,9 @@ def parse_df_inodes(printed: bytes, path: str = "") -> tuple[DiskUsage, ...]:
 
     Raises UnreadableOutput.
     """
-    lines = decode(printed).splitlines()
-    if not lines or "Inodes" not in lines[0]:
-        raise _unreadable("df -P -i", printed)
-    rows = [_df_row(line, path) for line in lines[1:]]
     return tuple(
-        DiskUsage(
-            "df -i",
-            name,
-            inodes_used=used,
-            inodes_limit=used + max(free, 0) if used + max(free, 0) else None,
-        )
-        for name, used, free in _known(rows, "df -P -i", printed)
+        DiskUsage("df -i", name, inodes_used=used, inodes_limit=limit)
+        for name, used, limit in _df_rows(printed, path, _INODES, "df -P -i")
     )
 
 
@@ -124,10 +105,8 @@ def find_usage(usages: Iterable[DiskUsage], path: str) -> DiskUsage | None:
 
 
 def joined(usages: Sequence[DiskUsage | None]) -> DiskUsage | None:
-    """One of several sources, the best first: bytes and inodes each of the first that tells its use
-    and its limit.
-
-    Where none tells a limit, of the first that tells the use.
+    """Join several sources, the best first: bytes and inodes are each from the first that has their
+    use and their limit, else from the first that has their use.
     """
     known = [usage for usage in usages if usage is not None]
     if not known:
@@ -163,8 +142,21 @@ def _lies_under(path: str, name: str) -> bool:
     return name.startswith("/") and (path == name or path.startswith(name.rstrip("/") + "/"))
 
 
+def _df_rows(
+    printed: bytes, path: str, heading: re.Pattern[str], program: str
+) -> list[tuple[str, int, int | None]]:
+    """(mount point, used, limit) of each line with figures, in the unit of the heading."""
+    title, *lines = decode(printed).splitlines() or [""]
+    found = heading.search(title)
+    rows = [row for line in lines if (row := _df_row(line, path)) is not None]
+    if found is None or not rows:
+        raise _unreadable(program, printed)
+    unit = int(found["size"]) * (KIB if found["kib"] else 1) if heading is _BLOCKS else 1
+    return [(name, used * unit, (used + max(free, 0)) * unit or None) for name, used, free in rows]
+
+
 def _df_row(line: str, path: str) -> tuple[str, int, int] | None:
-    """(mount point, used, free) of a line; None where df tells no figures, as of /proc.
+    """(mount point, used, free) of a line; None if df prints no figures, as for /proc.
 
     Devices and mount points may hold blanks and figures: the share must fit the figures, and the
     path lie there.
@@ -178,34 +170,18 @@ def _df_row(line: str, path: str) -> tuple[str, int, int] | None:
             continue
         name = line[found.end() :]
         if not path or _lies_under(path, name):
-            fitting.append(
-                (_fits(int(used), int(free), share), -len(fitting), name, int(used), int(free))
-            )
-    if not fitting:
-        return None
-    _, _, name, used_count, free_count = max(fitting)
-    return name, used_count, free_count
+            amounts = int(used), int(free)
+            size = sum(amounts)
+            fits = share == (f"{-(-100 * amounts[0] // size)}%" if size > 0 else "-")
+            fitting.append((fits, -len(fitting), name, *amounts))
+    return max(fitting)[2:] if fitting else None
 
 
-def _fits(used: int, free: int, share: str) -> bool:
-    whole = used + free
-    return share == "-" if whole <= 0 else share == f"{-(-100 * used // whole)}%"
-
-
-def _known(
-    rows: Iterable[tuple[str, int, int] | None], program: str, printed: bytes
-) -> list[tuple[str, int, int]]:
-    known = [row for row in rows if row is not None]
-    if not known:
-        raise _unreadable(program, printed)
-    return known
-
-
-def _unreadable(program: str, printed: bytes) -> UnreadableOutput:
+def _unreadable(program: str, printed: bytes, what: str = "usage") -> UnreadableOutput:
     return UnreadableOutput(
-        f"{program} printed no usage",
+        f"{program} printed no {what}",
         "Run it there by hand.",
-        argv=(program.split()[0],),
+        argv=tuple(program.split()),
         words=excerpt(printed),
     )
 
@@ -231,7 +207,8 @@ def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
             pool = named[1]
         if line.startswith("name,id,") or ("user/group" in line and "||" in line):
             is_known = True
-        csv, columns = line.rsplit(",", 5), [part.strip() for part in re.split(r"\|\|?", line)]
+        csv = line.rsplit(",", 5)
+        columns = [part.strip() for part in re.split(r"\|\|?", line)]
         parts = csv if len(csv) == 6 else [" | ".join(columns[:-5]), *columns[-5:]]
         if len(parts) != 6 or not parts[1].strip().isdigit():
             continue
@@ -250,7 +227,7 @@ def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
             )
         )
     if not is_known:
-        raise _unreadable_quota("beegfs-ctl --getquota", printed)
+        raise _unreadable("beegfs-ctl --getquota", printed, "quotas")
     return tuple(found)
 
 
@@ -285,7 +262,7 @@ def parse_mmlsquota(printed: bytes) -> tuple[DiskUsage, ...]:
             )
         )
     if not columns:
-        raise _unreadable_quota("mmlsquota -Y", printed)
+        raise _unreadable("mmlsquota -Y", printed, "quotas")
     return tuple(found)
 
 
@@ -308,7 +285,9 @@ def _table(
     is_known = has_heading = False
     for line in decode(printed).splitlines():
         if named := _OWNER.match(line.strip()):
-            owner, is_known, has_heading = f"{named['kind']} {named['name']}", True, False
+            owner = f"{named['kind']} {named['name']}"
+            is_known = True
+            has_heading = False
             continue
         if re.match(r"\s*Filesystem\s", line):
             has_heading = is_known = True
@@ -342,7 +321,7 @@ def _table(
             )
         )
     if not is_known:
-        raise _unreadable_quota(program, printed)
+        raise _unreadable(program, printed, "quotas")
     return tuple(found)
 
 
@@ -372,12 +351,3 @@ def _beegfs_amount(text: str) -> int | None:
         return None
     letter = found[2][0] if found[2] and found[2].endswith("iB") else ""
     return round(float(found[1]) * KIB ** _SCALES[letter]) if letter else int(float(found[1]))
-
-
-def _unreadable_quota(program: str, printed: bytes) -> UnreadableOutput:
-    return UnreadableOutput(
-        f"{program} printed no quotas",
-        "Run it there by hand.",
-        argv=tuple(program.split()),
-        words=excerpt(printed),
-    )

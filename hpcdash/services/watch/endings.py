@@ -5,7 +5,7 @@ Queries nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +16,10 @@ from hpcdash.domain.chains import find_chain
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.domain.tables import Kind
+from hpcdash.services.watch import judge
 from hpcdash.services.watch.alerts import Ending
 from hpcdash.services.watch.facts import Facts
-from hpcdash.services.watch.judge import UNREACHABLE, Judge
+from hpcdash.services.watch.judge import Judge
 from hpcdash.services.watch.rules import (
     allocations,
     deadlines,
@@ -51,32 +52,43 @@ class Endings(Judge):
 
     def find_ending(self, finding: Finding) -> Ending:
         """Return the ending of a finding that is found no more, if its subject was checked."""
-        if finding.rule == UNREACHABLE:
-            return Ending(f"{self.store.title} is responding again")
-        jobs = self._table(self.job_kind)
-        endings: Mapping[str, Callable[[Finding, pa.Table], Ending]] = {
-            running.RULE: self._running_ending,
-            hanging.RULE: self._log_ending,
-            losses.RULE: self._loss_ending,
-            losses.LATE: self._end_ending,
-            deadlines.END: self._saves_ending,
-            deadlines.NO_SAVE: self._saves_ending,
-            deadlines.GRACE: self._saves_ending,
-            waiting.RULE: self._waiting_ending,
-            allocations.RULE: self._allocation_ending,
-            successors.RULE: self._chain_ending,
-            unseen.RULE: self._place_ending,
-        }
-        if finding.rule in endings:
-            return endings[finding.rule](finding, jobs) if jobs is not None else Ending()
-        if finding.rule == storage.RULE:
-            return self._disk_ending(finding)
-        if finding.rule in (nodes.DRAINED, nodes.SPARES):
-            return self._nodes_ending(finding)
-        if finding.rule == failures.RULE and not self._here(self.settings.failures):
-            return UNWATCHED
-        if finding.rule in (pools.SILENT, *pools.OF_TASKS):
-            return self._pool_ending(finding)
+        match finding.rule:
+            case judge.UNREACHABLE:
+                return Ending(f"{self.store.title} is responding again")
+            case storage.RULE:
+                rules = self._here(self.settings.storage)
+                if all(rule.watch.path != finding.subject for rule in rules):
+                    return UNWATCHED
+                what = "inodes" if finding.aspect == storage.INODES else "space"
+                return Ending(f"{shown(finding.subject)}: enough free {what} again")
+            case nodes.DRAINED | nodes.SPARES:
+                return self._nodes_ending(finding)
+            case failures.RULE:
+                return Ending() if self._here(self.settings.failures) else UNWATCHED
+            case pools.SILENT | pools.NO_TURN | pools.UNSAVED | pools.SLOW:
+                return self._pool_ending(finding)
+        if (jobs := self._table(self.job_kind)) is None:
+            return Ending()
+        match finding.rule:
+            case running.RULE:
+                return self._running_ending(finding, jobs)
+            case waiting.RULE:
+                return self._waiting_ending(finding, jobs)
+            case successors.RULE:
+                return self._chain_ending(finding, jobs)
+            case unseen.RULE:
+                return self._place_ending(finding, jobs)
+            case deadlines.GRACE:
+                return self._grace_ending(finding, jobs)
+            case (
+                allocations.RULE
+                | hanging.RULE
+                | deadlines.END
+                | deadlines.NO_SAVE
+                | losses.RULE
+                | losses.LATE
+            ):
+                return self._job_ending(finding, jobs)
         return Ending()
 
     def _running_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
@@ -98,63 +110,56 @@ class Endings(Judge):
             f"{who} is {'in the queue' if is_held else 'pending'} again as {shown(rows[0]['id'])}"
         )
 
-    def _job_ending(self, finding: Finding, jobs: pa.Table, is_selected: bool, text: str) -> Ending:
+    def _job_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         """Return the ending of a finding about a running job."""
         row = _row(jobs, finding.subject)
         who = format_job(finding.subject, finding.name)
         if row is None or row["state"] not in (*ACTIVE, *WAITING):
             return Ending(f"{who} has ended")
+        is_selected, text = self._job_text(finding, jobs)
         if is_selected:
             return Ending(f"{who}: {text}")
         if row["state"] in ACTIVE:
             return UNWATCHED
         return Ending(f"{who} is no longer running: it is {state_word(str(row['state']))}")
 
-    def _log_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
-        text = "its log can be read again" if finding.aspect else "its log is growing again"
-        return self._job_ending(finding, jobs, finding.subject in self._hung(jobs), text)
-
-    def _loss_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
+    def _job_text(self, finding: Finding, jobs: pa.Table) -> tuple[bool, str]:
+        """Return whether a rule selects the job of a finding, and the end of its problem as
+        text.
+        """
+        subject = finding.subject
+        match finding.rule:
+            case allocations.RULE:
+                return True, "its time limit is later now"
+            case hanging.RULE:
+                text = "its log can be read again" if finding.aspect else "its log is growing again"
+                return subject in self._hung(jobs), text
+            case deadlines.END:
+                return subject in self._saving(jobs), "it will save before it ends"
+            case deadlines.NO_SAVE:
+                saving = self._saving(jobs).get(subject)
+                has_place = saving is not None and bool(self._save_place(*saving))
+                return has_place, "it saved again, or its next save is not overdue"
+        training = self._trainings(jobs).get(subject)
+        kinds = () if training is None else training[0].watch.kinds
+        if finding.rule == losses.LATE:
+            text = "it will finish in time, or enough successors are queued"
+            return losses.LIMIT in kinds, text
         kind, _, metric = finding.aspect.partition(" ")
-        rule = self._trainings(jobs).get(finding.subject)
         if kind not in _KINDS:
-            return self._job_ending(finding, jobs, rule is not None, "its log can be read again")
-        is_selected = rule is not None and kind in rule[0].watch.kinds
-        return self._job_ending(finding, jobs, is_selected, f"{shown(metric)} {_KINDS[kind]}")
+            return training is not None, "its log can be read again"
+        return kind in kinds, f"{shown(metric)} {_KINDS[kind]}"
 
-    def _end_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
-        rule = self._trainings(jobs).get(finding.subject)
-        is_selected = rule is not None and losses.LIMIT in rule[0].watch.kinds
-        return self._job_ending(
-            finding, jobs, is_selected, "it will finish in time, or enough successors are queued"
-        )
-
-    def _saves_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
-        selected = {job_id for _, job_id in self._saving(jobs)}
-        if finding.rule == deadlines.END:
-            return self._job_ending(
-                finding, jobs, finding.subject in selected, "it will save before it ends"
-            )
-        if finding.rule == deadlines.NO_SAVE:
-            has_place = any(
-                place
-                for job_id, (_, place) in self._saved_places(jobs).items()
-                if job_id == finding.subject
-            )
-            return self._job_ending(
-                finding, jobs, has_place, "it saved again, or its next save is not overdue"
-            )
+    def _grace_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         task_rows = rows_where(jobs, array_id=(finding.subject,))
         living = (one for one in task_rows if one["state"] in (*ACTIVE, *WAITING))
         row = next(living, None) or _row(jobs, finding.subject)
         who = format_job(finding.subject, finding.name)
         if row is None or row["state"] not in (*ACTIVE, *WAITING):
             return Ending(f"{who} has ended")
-        return (
-            Ending(f"{who}: there is enough time to save before preemption")
-            if row["id"] in selected
-            else UNWATCHED
-        )
+        if row["id"] not in self._saving(jobs):
+            return UNWATCHED
+        return Ending(f"{who}: there is enough time to save before preemption")
 
     def _waiting_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         if not self.settings.never_starts:
@@ -175,9 +180,6 @@ class Endings(Judge):
         )
         return Ending(f"{who} can start after all" + (f": {shown(hint)}" if hint else ""))
 
-    def _allocation_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
-        return self._job_ending(finding, jobs, True, "its time limit is later now")
-
     def _chain_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
         rules = self._here(self.settings.chains)
         if not rules:
@@ -196,26 +198,20 @@ class Endings(Judge):
         return Ending(text) if {row["id"] for row in active} & selected else UNWATCHED
 
     def _pool_ending(self, finding: Finding) -> Ending:
-        rules, seen = self._here(self.settings.pools), (self._seen or Facts()).pools
+        rules = self._here(self.settings.pools)
+        seen = (self._seen or Facts()).pools
         if not rules or not self.shared:
             return UNWATCHED
         if finding.rule == pools.SILENT:
             is_shared = any(pool.name == finding.subject for pool in self.shared)
-            return (
-                Ending(f"pool {shown(finding.subject)} is coordinated again")
-                if is_shared
-                else UNWATCHED
-            )
-        task = next(
-            (task for pool in seen.values() if (task := pool.task(finding.subject)) is not None),
-            None,
-        )
+            text = f"pool {shown(finding.subject)} is coordinated again"
+            return Ending(text) if is_shared else UNWATCHED
+        task = next(filter(None, (pool.task(finding.subject) for pool in seen.values())), None)
         who = format_job(finding.subject, finding.name)
         if task is None or not task.is_unfinished:
             return Ending(f"{who} has ended")
         if not any(
-            rule.meant.name in ("", task.name) and _has(self._users(rule.meant), task.user)
-            for rule in rules
+            pools.is_selected(task, self._users(rule.meant), rule.meant.name) for rule in rules
         ):
             return UNWATCHED
         if finding.rule != pools.NO_TURN:
@@ -224,21 +220,17 @@ class Endings(Judge):
             f"{who}: {'its owner has it wait' if task.state == 'paused' else 'it had its turn'}"
         )
 
-    def _disk_ending(self, finding: Finding) -> Ending:
-        if all(rule.watch.path != finding.subject for rule in self._here(self.settings.storage)):
-            return UNWATCHED
-        what = "inodes" if finding.aspect == storage.INODES else "space"
-        return Ending(f"{shown(finding.subject)}: enough free {what} again")
-
     def _place_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
-        place, watched = finding.subject, self._watched_places(jobs)
+        place = finding.subject
+        watched = self._watched_places(jobs)
         if place == self.store.title:
             return Ending("logs and disks can be checked again") if watched else UNWATCHED
         is_watched = any(unseen.lies_in(path, (place,)) for path in watched)
         return Ending(f"{shown(place)} can be checked again") if is_watched else UNWATCHED
 
     def _nodes_ending(self, finding: Finding) -> Ending:
-        rules, table = self._here(self.settings.nodes), self._table(Kind.NODES)
+        rules = self._here(self.settings.nodes)
+        table = self._table(Kind.NODES)
         if finding.rule == nodes.SPARES:
             is_selected = any(nodes.spares_subject(rule.watch) == finding.subject for rule in rules)
             return Ending("there are enough spare nodes again") if is_selected else UNWATCHED
@@ -253,10 +245,6 @@ class Endings(Judge):
         return Ending(
             f"node {shown(finding.subject)} is back: {state_word(str(found[0]['state']))}"
         )
-
-
-def _has(users: tuple[str, ...], user: str) -> bool:
-    return not users or user in users
 
 
 def _row(jobs: pa.Table, job_id: str) -> Row | None:

@@ -1,5 +1,5 @@
-"""Asks a login node, in one command, for what no scheduler tells: how logs grow and what they got,
-saves, disks.
+"""Queries a login node, in one command, for facts that no scheduler has: the growth and the new
+bytes of logs, saves, disks.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -25,144 +26,38 @@ from hpcdash.services.watch.disks import (
     parse_df_inodes,
     parse_du,
 )
+from hpcdash.shell_files import shell_text
 
-MOST_FILES = 200
+if TYPE_CHECKING:
+    from hpcdash.services.watch.state import LogTail
+
+MAX_FILES = 200
 # Of a log no more is read at once, of as many logs; of others another time.
-MOST_TAIL_BYTES = 256 << 10
-MOST_TAILS = 16
+MAX_TAIL_BYTES = 256 << 10
+MAX_TAILS = 16
 _HEAD_BYTES = 4096
 _FILE_SECONDS = 10
 # So many places that do not answer are waited for in full; of more, each for a second.
-_MOST_SILENT = 4
+_MAX_SILENT = 4
 _TOOL_SECONDS = 20
 _DU_SECONDS = 110
 _ENDING_SECONDS = 10.0
 # A checkpoint that is one file.
 _ONE_FILE = "guard.ckpt"
 
-# $1 token, $2 whose quota, '' for one's own, then words: `file KEY PATH`, `newest KEY PATTERN`,
-# `whole KEY FOLDER` (of checkpoints, by what is written last into each, as launches look for them),
-# `disk PATH TOOL KIND OWNER DU INODES`. Prints `TOKEN KIND KEY\n` and what a program printed, first
-# of all the clock there. stat opens nothing: a FIFO would wait for its writer. IFS is empty so that
-# a pattern is filled in by its files and not parted at blanks. A name's line break is escaped: it
-# begins no line of its own. Whatever touches a path is bounded, the shell's own patterns too: on a
-# dead mount it would wait for ever. Below the first folder on the way that does not answer nothing
-# more is asked.
-FACTS_SCRIPT = (
-    f"FILE={_FILE_SECONDS} TOOL={_TOOL_SECONDS} DU={_DU_SECONDS} MOST={MOST_TAIL_BYTES} "
-    f"HEAD={_HEAD_BYTES}"
-    f" SILENT={_MOST_SILENT}"
-    + r"""
-LC_ALL=C QUOTING_STYLE=escape; export LC_ALL QUOTING_STYLE; IFS=
-token=$1 user=${2:-$(id -un)}; shift 2
-silent=
-part() { printf '%s%s\n' "$token" "$1"; }
-bounded() { seconds=$1; shift; timeout -k 2 "$seconds" "$@" </dev/null 2>/dev/null; }
-answers() {
-  left=$silent
-  while [ "$left" ]; do
-    case $1/ in "${left%%"$token"*}"/*) return 1 ;; esac
-    left=${left#*"$token"}
-  done
-}
-is_over() { case $1 in 124 | 137 | 143) ;; *) return 1 ;; esac; }
-note_silent() {
-  left=${1#/} at=
-  while [ "$left" ]; do
-    at=$at/${left%%/*}
-    case $left in */*) left=${left#*/} ;; *) left= ;; esac
-    bounded 1 stat -L -c %F -- "$at" >/dev/null
-    is_over $? && break
-  done
-  silent=$silent$at$token SILENT=$((SILENT - 1))
-  [ "$SILENT" -gt 0 ] || FILE=1
-  part silent; printf '%s\n' "$at"
-}
-look() {
-  path=$1; shift
-  answers "$path" || return 9
-  found=$(bounded "$FILE" "$@")
-  status=$?
-  is_over "$status" || return "$status"
-  note_silent "$path"; return 9
-}
-newest() {
-  key=$1; shift
-  look "$@"
-  [ $? -eq 9 ] || { part "newest $key"; printf '%s\n' "$found" | sort -n | tail -n 1; }
-}
-ask() { part "$1"; shift; bounded "$@"; }
-part clock; date +%s
-while [ $# -gt 0 ]; do
-  case $1 in
-  file)
-    look "$3" stat -L -c '%d:%i %s %Y' -- "$3"
-    [ $? -eq 9 ] || { part "file $2"; printf '%s\n' "$found"; }
-    shift 3
-    ;;
-  tail)
-    key=$2 path=$3 identity=$4 read_to=$5 begin=$6 is_done=$7; shift 7
-    look "$path" stat -L -c '%d:%i %s %Y %F' -- "$path" || continue
-    case $found in *' regular '*) found=${found%% regular *} ;; *) continue ;; esac
-    size=${found#* }; size=${size%% *}
-    if [ "${found%% *}" != "$identity" ] || [ "$size" -lt "$read_to" ]; then begin=0 identity=; fi
-    [ "$size" -eq "$read_to" ] && [ "$is_done" = 1 ] && begin=$size
-    [ $((size - begin)) -gt "$MOST" ] && begin=$((size - MOST))
-    part "tail $key"; printf '%s %s\n' "$found" "$begin"
-    if [ "$begin" -gt 0 ] && [ ! "$identity" ]; then
-      part "head $key"; bounded "$FILE" head -c "$HEAD" -- "$path"
-    fi
-    part "bytes $key"
-    [ "$size" -gt "$begin" ] && bounded "$FILE" tail -c +$((begin + 1)) -- "$path" | head -c $((size - begin))
-    ;;
-  newest) newest "$2" "$3" sh -c 'IFS=; stat -L -c "%Y %N" -- $1' sh "$3"; shift 3 ;;
-  whole)
-    newest "$2" "$3" sh -c 'stat -L -c "%Y %N" -- "$1"/*/WHOLE.json "$1"/checkpoint-*/trainer_state.json \
-      "$1"/*/.metadata "$1"/guard.ckpt' sh "$3"
-    shift 3
-    ;;
-  disk)
-    path=$2 tool=$3 kind=$4 owner=$5 du=$6 inodes=$7; shift 7
-    part disk
-    look "$path" stat -f -c %T -- "$path"
-    [ $? -eq 9 ] && continue
-    if [ "$tool" = auto ]; then
-      case $found in
-        lustre) tool=lfs ;;
-        gpfs) tool=mmlsquota ;;
-        fhgfs | beegfs) tool=beegfs-ctl ;;
-        nfs* | xfs | ext*) tool=quota ;;
-      esac
-    fi
-    [ "$owner" ] || owner=$user
-    case $tool-$kind in
-      lfs-user) ask lfs "$TOOL" lfs quota -u "$owner" "$path" ;;
-      lfs-group) ask lfs "$TOOL" lfs quota -g "$owner" "$path" ;;
-      lfs-project) ask lfs "$TOOL" lfs quota -p "$owner" "$path" ;;
-      beegfs-ctl-user) ask beegfs-ctl "$TOOL" beegfs-ctl --getquota --csv --uid "$owner" ;;
-      beegfs-ctl-group) ask beegfs-ctl "$TOOL" beegfs-ctl --getquota --csv --gid "$owner" ;;
-      mmlsquota-user) ask mmlsquota "$TOOL" mmlsquota -Y -u "$owner" ;;
-      mmlsquota-group) ask mmlsquota "$TOOL" mmlsquota -Y -g "$owner" ;;
-      mmlsquota-project) ask mmlsquota "$TOOL" mmlsquota -Y -j "$owner" ;;
-      quota-user) ask quota "$TOOL" quota -w -u "$owner" ;;
-      quota-group) ask quota "$TOOL" quota -w -g "$owner" ;;
-    esac
-    ask df "$TOOL" df -P -k -- "$path"
-    ask df-i "$TOOL" df -P -i -- "$path"
-    [ "$du" = 1 ] && ask du "$DU" du -s -k -- "$path"
-    [ "$inodes" = 1 ] && ask du-i "$DU" du -s --inodes -- "$path"
-    ;;
-  *) exit 64 ;;
-  esac
-done
-part end
-"""
-)
-
 
 # Where its entries start, and how many arguments those of files and logs have.
 _ENTRIES_AT = 2
 _ENTRY_WORDS = {"file": 3, "tail": 7}
+
+
+def facts_script() -> str:
+    """Return the script of all facts, with its limits."""
+    limits = (
+        f"FILE={_FILE_SECONDS} TOOL={_TOOL_SECONDS} DU={_DU_SECONDS} MOST={MAX_TAIL_BYTES} "
+        f"HEAD={_HEAD_BYTES} SILENT={_MAX_SILENT}"
+    )
+    return limits + shell_text("services/watch/facts.sh")
 
 
 class DiskQuery(Struct, frozen=True):
@@ -177,40 +72,30 @@ class DiskQuery(Struct, frozen=True):
     inodes_by_du: bool = False
 
 
-class TailQuery(Struct, frozen=True):
-    """A log whose new bytes are wanted: `identity` and `read_to` of what was read ('' and 0:
-    nothing yet), where to begin, and whether nothing is wanted as long as it did not grow.
-    """
-
-    path: str
-    identity: str = ""
-    read_to: int = 0
-    begin: int = 0
-    is_done: bool = False
-
-
 class FactsRequest(Struct, frozen=True):
-    """Facts to query: files, patterns whose newest file counts, checkpoint folders, disks, logs."""
+    """Facts to query: files, patterns whose newest file counts, checkpoint folders, disks, and logs
+    to read on, by path.
+    """
 
     files: tuple[str, ...] = ()
     newest: tuple[str, ...] = ()
     checkpoints: tuple[str, ...] = ()
     disks: tuple[DiskQuery, ...] = ()
-    tails: tuple[TailQuery, ...] = ()
+    tails: Mapping[str, LogTail] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.files or self.newest or self.checkpoints or self.disks or self.tails)
 
     def parted(self, is_apart: Callable[[str], bool]) -> tuple[FactsRequest, FactsRequest]:
-        """The files and logs whose paths are so, and all the rest."""
+        """Return the files and logs whose paths are apart, and all the rest."""
         apart = FactsRequest(
             files=tuple(filter(is_apart, self.files)),
-            tails=tuple(one for one in self.tails if is_apart(one.path)),
+            tails={path: tail for path, tail in self.tails.items() if is_apart(path)},
         )
         rest = replace(
             self,
             files=tuple(path for path in self.files if not is_apart(path)),
-            tails=tuple(one for one in self.tails if not is_apart(one.path)),
+            tails={path: tail for path, tail in self.tails.items() if not is_apart(path)},
         )
         return apart, rest
 
@@ -231,19 +116,19 @@ class Facts(Struct, frozen=True):
     `newest`: seconds ago, None: no such file.
 
     heads: how logs begin whose tail does not begin there and was not read before. silent: folders,
-    or files, that did not answer in time; nothing below them was looked at. names: those of the
+    or files, that did not answer in time; nothing below them was checked. names: those of the
     newest, of a whole checkpoint that is a folder the folder's. pools: what the coordinators of
     shared pools have published, by the pools' names.
     """
 
-    files: Mapping[str, FileStat] = field(default_factory=dict)
-    newest: Mapping[str, float | None] = field(default_factory=dict)
-    disks: Mapping[str, DiskCheck] = field(default_factory=dict)
-    tails: Mapping[str, Chunk] = field(default_factory=dict)
-    heads: Mapping[str, bytes] = field(default_factory=dict)
+    files: dict[str, FileStat] = field(default_factory=dict)
+    newest: dict[str, float | None] = field(default_factory=dict)
+    disks: dict[str, DiskCheck] = field(default_factory=dict)
+    tails: dict[str, Chunk] = field(default_factory=dict)
+    heads: dict[str, bytes] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
-    names: Mapping[str, str] = field(default_factory=dict)
-    pools: Mapping[str, Pool] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    pools: dict[str, Pool] = field(default_factory=dict)
 
     def with_others(self, others: Facts) -> Facts:
         """These, and those of another answer."""
@@ -260,11 +145,12 @@ class Facts(Struct, frozen=True):
 
 
 def facts_log_positions(arguments: Sequence[str]) -> tuple[int, ...]:
-    """Return the positions of FACTS_SCRIPT's arguments that are paths of files and logs.
+    """Return the positions of the script's arguments that are paths of files and logs.
 
     () if it is to check anything else.
     """
-    at, found = _ENTRIES_AT, []
+    at = _ENTRIES_AT
+    found = []
     while at < len(arguments):
         if arguments[at] not in _ENTRY_WORDS:
             return ()
@@ -274,8 +160,8 @@ def facts_log_positions(arguments: Sequence[str]) -> tuple[int, ...]:
 
 
 def facts_query(requested: FactsRequest, user: str = "") -> Query[Facts]:
-    """All of it in one command, within a time limit for each of its programs; `user` is whose quota
-    'user' means.
+    """Build one command for all of it, with a time limit for each of its programs; `user` has the
+    quota that 'user' means.
     """
     token = f"\x1e{secrets.token_hex(8)}"
     parts: list[str] = []
@@ -285,12 +171,12 @@ def facts_query(requested: FactsRequest, user: str = "") -> Query[Facts]:
         parts += ("newest", str(at), pattern)
     for at, folder in enumerate(requested.checkpoints, len(requested.newest)):
         parts += ("whole", str(at), folder.rstrip("/") or "/")
-    for at, tail in enumerate(requested.tails):
-        begin = (tail.identity, str(tail.read_to), str(tail.begin), str(int(tail.is_done)))
-        parts += ("tail", str(at), tail.path, *begin)
+    for at, (path, tail) in enumerate(requested.tails.items()):
+        begin = (tail.identity, str(tail.read_to), str(tail.read_from), str(int(tail.is_done)))
+        parts += ("tail", str(at), path, *begin)
     # A place that does not answer costs its time, that of its end, and a second or three to find
     # where it begins.
-    seconds = _MOST_SILENT * (_FILE_SECONDS + 5.0) + len(requested.tails)
+    seconds = _MAX_SILENT * (_FILE_SECONDS + 5.0) + len(requested.tails)
     for disk in requested.disks:
         kind, _, owner = disk.owner.partition(":")
         parts += (
@@ -305,13 +191,13 @@ def facts_query(requested: FactsRequest, user: str = "") -> Query[Facts]:
         seconds += (
             _FILE_SECONDS + 3 * _TOOL_SECONDS + _DU_SECONDS * (disk.by_du + disk.inodes_by_du)
         )
-    argv = ("sh", "-c", FACTS_SCRIPT, "sh", token, user, *parts)
+    argv = ("sh", "-c", facts_script(), "sh", token, user, *parts)
     parse = partial(parse_facts, token=token.encode(), requested=requested)
     return Query(argv, parse, limit_seconds=seconds + _ENDING_SECONDS, command=("sh",))
 
 
 def parse_facts(answer: Answer, *, token: bytes, requested: FactsRequest) -> Facts:
-    """Raises UnreadableOutput where the answer does not even tell the time."""
+    """Parse the answer; raises UnreadableOutput without the time there."""
     # What stands before the first token is noise.
     parts = [piece.partition(b"\n") for piece in answer.stdout.split(token)[1:]]
     clock = parts[0][2].strip() if parts and parts[0][0] == b"clock" else b""
@@ -320,62 +206,51 @@ def parse_facts(answer: Answer, *, token: bytes, requested: FactsRequest) -> Fac
             "the login node did not report its clock", argv=answer.argv, status=answer.status
         )
     now = int(clock)
-    files: dict[str, FileStat] = {}
-    newest: dict[str, float | None] = {}
-    names: dict[str, str] = {}
+    facts = Facts()
     disks: list[list[tuple[str, bytes]]] = []
-    tails: dict[str, Chunk] = {}
-    heads: dict[str, bytes] = {}
     silent: list[str] = []
     patterns = (*requested.newest, *requested.checkpoints)
+    logs = [*requested.tails]
     # The last may have been cut short.
     for head, _, body in parts[1 : -1 if parts[-1][0] != b"end" else None]:
         kind, _, key = decode(head).partition(" ")
         if kind == "file":
-            files[requested.files[int(key)]] = parse_stat(body.strip(), now)
+            facts.files[requested.files[int(key)]] = parse_stat(body.strip(), now)
         elif kind == "newest":
             written, _, name = body.strip().partition(b" ")
             pattern = patterns[int(key)]
-            newest[pattern] = max(0.0, float(now - int(written))) if written.isdigit() else None
+            facts.newest[pattern] = None
             if written.isdigit():
-                names[pattern] = _saved_name(
-                    decode(name), is_folder=int(key) >= len(requested.newest)
-                )
+                facts.newest[pattern] = max(0.0, float(now - int(written)))
+                # Older programs quote it.
+                path = decode(name).strip("'").replace("\\ ", " ")
+                folders, _, file_name = path.rpartition("/")
+                is_folder = int(key) >= len(requested.newest) and file_name != _ONE_FILE
+                facts.names[pattern] = folders.rpartition("/")[2] if is_folder else file_name
         elif kind == "tail":
             stat, _, begin = body.strip().rpartition(b" ")
             log = parse_stat(stat, now)
             if log.is_there:
-                tails[requested.tails[int(key)].path] = Chunk(log, int(begin), b"")
+                facts.tails[logs[int(key)]] = Chunk(log, int(begin), b"")
         elif kind == "head":
-            heads[requested.tails[int(key)].path] = body
+            facts.heads[logs[int(key)]] = body
         elif kind == "bytes":
-            path = requested.tails[int(key)].path
-            if path in tails:
-                tails[path] = replace(tails[path], content=body)
+            path = logs[int(key)]
+            if path in facts.tails:
+                facts.tails[path] = replace(facts.tails[path], content=body)
         elif kind == "silent":
             silent.append(decode(body.removesuffix(b"\n")))
         elif kind == "disk":
             disks.append([])
         elif kind != "end" and disks:
             disks[-1].append((kind, body))
-    checks = {
-        disk.path: _disk(disk.path, printed)
-        for disk, printed in zip(requested.disks, disks, strict=False)
-    }
-    return Facts(files, newest, checks, tails, heads, tuple(silent), names)
-
-
-def _saved_name(quoted: str, *, is_folder: bool) -> str:
-    """A file's name without its folders, of a checkpoint that is a folder that one's; older
-    programs quote it.
-    """
-    folders, _, name = quoted.strip("'").replace("\\ ", " ").rpartition("/")
-    return folders.rpartition("/")[2] if is_folder and name != _ONE_FILE else name
+    for disk, printed in zip(requested.disks, disks, strict=False):
+        facts.disks[disk.path] = _disk(disk.path, printed)
+    return replace(facts, silent=tuple(silent))
 
 
 def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskCheck:
-    by_tool = dict(printed)
-    device = decode(by_tool.get("df", b"")).splitlines()[-1:]
+    df_line = (decode(dict(printed).get("df", b"")).splitlines() or [""])[-1]
     checks: list[DiskUsage | None] = []
     counts: list[DiskUsage | None] = []
     for tool, body in printed:
@@ -387,14 +262,11 @@ def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskCheck:
             elif tool in ("du", "du-i"):
                 counts.append(parse_du(body, path, inodes=tool == "du-i"))
             else:
-                checks.append(_device_usage(PARSERS[tool](body), path, device[0] if device else ""))
+                usages = PARSERS[tool](body)
+                # quota(1) names devices, as df does at the beginning of its line.
+                named = [usage for usage in usages if df_line.startswith(f"{usage.name} ")]
+                checks.append(named[0] if len(named) == 1 else find_usage(usages, path))
         except UnreadableOutput:
             # Not installed, not allowed, no quota there: the next tool is tried.
             continue
     return DiskCheck(joined(checks), joined(counts))
-
-
-def _device_usage(usages: Sequence[DiskUsage], path: str, df_line: str) -> DiskUsage | None:
-    """quota(1) names devices, as df does at the beginning of its line."""
-    device_usages = [usage for usage in usages if df_line.startswith(f"{usage.name} ")]
-    return device_usages[0] if len(device_usages) == 1 else find_usage(usages, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,9 +50,10 @@ from hpcdash.services.watch.rules import (
 )
 from hpcdash.services.watch.rules.rows import rows_where
 from hpcdash.services.watch.rules.waiting import format_never
-from hpcdash.services.watch.state import DiskState, QosState, WatchState
+from hpcdash.services.watch.state import DiskState, LogState, WatchState
 
 Row = Mapping[str, Any]
+R = TypeVar("R")
 UNREACHABLE = "unreachable"
 # Older observations of logs, saves and disks do not describe the present.
 FRESH_SECONDS = 2.0 * MINUTE
@@ -124,13 +125,11 @@ class Judge:
         self._launched = LaunchedCheckpoints(launches, store.name)
 
     def take_settings(self, settings: WatchSettings) -> None:
-        """Judge by other settings from now on; what they need besides is for the next look to
-        learn.
-        """
+        """Judge by other settings from now on; the next check queries what they need besides."""
         self.settings = settings
         self._facts = None
 
-    # -- which rules are for this cluster
+    # -- rules of this cluster
 
     def _here(self, rules: Iterable[Any]) -> list[Any]:
         return [rule for rule in rules if rule.meant.is_on(self.store.name)]
@@ -175,23 +174,30 @@ class Judge:
             requested["user"] = users
         return list(rows_where(jobs, **requested))
 
-    def _hung(self, jobs: pa.Table) -> dict[str, HangingRule]:
-        """The rule of each running job whose log is watched; the first that means it."""
-        found: dict[str, HangingRule] = {}
-        for rule in self._here(self.settings.hanging):
-            for row in self._rows(jobs, rule.meant, JobState.RUNNING):
-                found.setdefault(str(row["id"]), rule)
-        return found
-
-    def _trainings(self, jobs: pa.Table) -> dict[str, tuple[LossesRule, Row]]:
-        """The rule and the row of each running job whose metrics are watched; the first that means
-        it.
-        """
-        found: dict[str, tuple[LossesRule, Row]] = {}
-        for rule in self._here(self.settings.losses):
-            for row in self._rows(jobs, rule.meant, JobState.RUNNING):
+    def _selected(
+        self, jobs: pa.Table, rules: Iterable[R], *states: JobState
+    ) -> dict[str, tuple[R, Row]]:
+        """Return by its id each job that a rule selects: the first such rule, and the job's row."""
+        found: dict[str, tuple[R, Row]] = {}
+        for rule in self._here(rules):
+            for row in self._rows(jobs, rule.meant, *states):
                 found.setdefault(str(row["id"]), (rule, row))
         return found
+
+    def _hung(self, jobs: pa.Table) -> dict[str, tuple[HangingRule, Row]]:
+        """The running jobs whose logs must grow."""
+        return self._selected(jobs, self.settings.hanging, JobState.RUNNING)
+
+    def _trainings(self, jobs: pa.Table) -> dict[str, tuple[LossesRule, Row]]:
+        """The running jobs whose metrics are watched."""
+        return self._selected(jobs, self.settings.losses, JobState.RUNNING)
+
+    def _logged(self, jobs: pa.Table) -> list[tuple[str, HangingRule | LossesRule]]:
+        """The jobs whose logs are watched, with their rules; those whose logs must grow come
+        first.
+        """
+        growing = [(job_id, rule) for job_id, (rule, _) in self._hung(jobs).items()]
+        return [*growing, *((job_id, rule) for job_id, (rule, _) in self._trainings(jobs).items())]
 
     def _paths(self, job_id: str, rule: HangingRule | LossesRule) -> list[str]:
         """Return a job's log paths: the file that its rule names, else its own output if known."""
@@ -199,43 +205,36 @@ class Judge:
             [rule.log.replace("{id}", job_id)] if rule.log else self.state.logs_of.get(job_id, [])
         )
 
-    def _saving(self, jobs: pa.Table) -> list[tuple[SavesRule, str]]:
-        states = (JobState.RUNNING, JobState.PENDING, JobState.HELD)
-        found: dict[str, SavesRule] = {}
-        for rule in self._here(self.settings.saves):
-            for row in self._rows(jobs, rule.meant, *states):
-                found.setdefault(str(row["id"]), rule)
-        return [(rule, job_id) for job_id, rule in found.items()]
+    def _log_host(self, job_id: str, rule: HangingRule | LossesRule) -> str:
+        """Return the node whose own disk a job's log is on, '' for one that the login node has."""
+        return "" if rule.log else self.state.hosts.get(job_id, "")
 
-    def _saved_places(self, jobs: pa.Table) -> dict[str, tuple[SavesRule, str]]:
-        """The rule of each job that saves and where its saves are looked for: as the rule says,
-        else as its launch from here does; '' where neither tells.
+    def _saving(self, jobs: pa.Table) -> dict[str, tuple[SavesRule, Row]]:
+        """The jobs whose saves are watched."""
+        states = (JobState.RUNNING, JobState.PENDING, JobState.HELD)
+        return self._selected(jobs, self.settings.saves, *states)
+
+    def _save_place(self, rule: SavesRule, row: Row) -> str:
+        """Return where a job's saves are searched: as its rule says, else as its launch from here
+        does; '' if neither does.
         """
-        found = {job_id: (rule, _save_place(rule, job_id)) for rule, job_id in self._saving(jobs)}
-        unknown_ids = [job_id for job_id, (_, place) in found.items() if not place]
-        for row in (
-            rows_where(jobs, id=unknown_ids, state=(JobState.RUNNING,)) if unknown_ids else ()
-        ):
-            job_id = str(row["id"])
-            found[job_id] = (found[job_id][0], self._launched.folder(row))
-        return found
+        place = (rule.saved or rule.checkpoints).replace("{id}", str(row["id"]))
+        if not place and row["state"] == JobState.RUNNING:
+            place = self._launched.folder(row)
+        return place
 
     def _watched_places(self, jobs: pa.Table) -> set[str]:
-        """The paths and patterns of the login node that rules look at; none of a node's own
-        disk.
-        """
-        job_rules: list[tuple[str, HangingRule | LossesRule]] = list(self._hung(jobs).items())
-        job_rules += [(job_id, rule) for job_id, (rule, _) in self._trainings(jobs).items()]
+        """The paths and patterns that rules check on the login node; none of a node's own disk."""
         logs = {
             path
-            for job_id, rule in job_rules
-            if rule.log or job_id not in self.state.hosts
+            for job_id, rule in self._logged(jobs)
+            if not self._log_host(job_id, rule)
             for path in self._paths(job_id, rule)
         }
-        saves = {place for _, place in self._saved_places(jobs).values() if place}
+        saves = {self._save_place(*saving) for saving in self._saving(jobs).values()} - {""}
         return logs | saves | {rule.watch.path for rule in self._here(self.settings.storage)}
 
-    # -- judging
+    # -- findings
 
     @property
     def _seen(self) -> Facts | None:
@@ -259,8 +258,7 @@ class Judge:
         self._judge_losses(jobs, now, check)
         self._judge_saves(jobs, now, check)
         self._judge_disks(check)
-        self._judge_nodes(check)
-        self._judge_history(check)
+        self._judge_tables(check)
         self._judge_pools(now, check)
         check.findings += [
             unseen.unreachable_place(place or self.store.title, why, rounds)
@@ -306,46 +304,33 @@ class Judge:
         return rows
 
     def _judge_logs(self, jobs: pa.Table, check: Judgement) -> None:
-        watched = self._hung(jobs)
         facts = self._seen
-        by_rule: dict[HangingWatch, list[hanging.LogGrowth]] = {}
-        for job_id, rule in watched.items():
+        by_rule: dict[HangingWatch, dict[str, tuple[str, LogState]]] = {}
+        for job_id, (rule, row) in self._hung(jobs).items():
             paths = self._paths(job_id, rule)
             unseen = "" if rule.log else self.state.unseen.get(job_id, "")
             if unseen:
                 check.unknown.add(finding_key(hanging.RULE, job_id))
-                check.findings.append(hanging.cannot_be_seen(job_id, unseen, _name(jobs, job_id)))
+                check.findings.append(hanging.cannot_be_seen(job_id, unseen, row["name"] or ""))
                 check.problems.append(check.findings[-1].words)
                 continue
-            is_known = (
-                facts is not None and bool(paths) and all(path in facts.files for path in paths)
-            )
-            if not is_known:
+            if facts is None or not paths or not facts.files.keys() >= set(paths):
                 check.unknown.add(finding_key(hanging.RULE, job_id))
                 continue
             # What is written to either stream is a sign of life.
+            logs = {path: self.state.logs[path] for path in paths}
             path = max(
-                paths,
-                key=lambda path: (self.state.logs[path].size_bytes is not None, self._since(path)),
+                paths, key=lambda path: (logs[path].size_bytes is not None, logs[path].same_since)
             )
-            log = self.state.logs[path]
-            by_rule.setdefault(rule.watch, []).append(
-                hanging.LogGrowth(job_id, path, log.size_bytes, log.same_since)
-            )
-        for watch, logs in by_rule.items():
-            check.findings += hanging.is_hanging(jobs, logs, watch, self._facts_at)
+            by_rule.setdefault(rule.watch, {})[job_id] = path, logs[path]
+        for watch, watched in by_rule.items():
+            check.findings += hanging.is_hanging(jobs, watched, watch, self._facts_at)
 
     def _judge_losses(self, jobs: pa.Table, now: float, check: Judgement) -> None:
-        watched = self._trainings(jobs)
-        if not watched:
-            return
-        # Reading metrics loads numpy, which is not needed if none are watched.
-        from hpcdash.services.watch.training import course, noticed
-
         hangs = {
             one.subject for one in check.findings if one.rule == hanging.RULE and not one.aspect
         }
-        for job_id, (rule, row) in watched.items():
+        for job_id, (rule, row) in self._trainings(jobs).items():
             unseen = "" if rule.log else self.state.unseen.get(job_id, "")
             if unseen:
                 check.findings.append(losses.cannot_be_seen(job_id, unseen, row["name"] or ""))
@@ -361,55 +346,50 @@ class Judge:
                 is_fresh = now - tail.looked_at <= FRESH_SECONDS or (
                     self._seen is not None and tail.looked_at >= self._facts_at
                 )
-                found = [one for one in noticed(tail, tail.looked_at) if one.metric not in known]
-                for stall in [one for one in found if one.kind == losses.STALL]:
-                    if job_id in hangs or not is_fresh:
+                for one in losses.losses(
+                    job_id, tail, tail.looked_at, rule.watch, row["name"] or "", known
+                ):
+                    is_stall = one.aspect.startswith(f"{losses.STALL} ")
+                    if is_stall and (job_id in hangs or not is_fresh):
                         # The hang is reported already, and is not its end.
-                        found.remove(stall)
-                        check.unknown.add(losses.stall_key(job_id, stall.metric))
-                known |= set(tail.metrics)
-                check.findings += losses.losses(job_id, found, rule.watch, row["name"] or "")
+                        check.unknown.add(one.key)
+                    else:
+                        check.findings.append(one)
+                known |= tail.metrics.keys()
             if losses.LIMIT in rule.watch.kinds:
-                stand = next((one for tail in tails if (one := course(tail)) is not None), None)
-                if stand is None or stand.seconds_per_step is None:
+                courses = [course for tail in tails if (course := losses.course(tail)) is not None]
+                if not courses or courses[0].seconds_per_step is None:
                     check.unknown.add(finding_key(losses.LATE, job_id))
-                else:
-                    check.findings += losses.ends_late(
-                        row, stand, now, self._waiting_behind(jobs, row)
-                    )
-
-    def _waiting_behind(self, jobs: pa.Table, row: Row) -> int:
-        """Count the jobs and tasks of a job's chain that wait and will start."""
-        chain = find_chain(str(row["id"]), self._owned_rows(jobs, row["user"]))
-        return successors.ready_behind(chain, self.store.backend.reasons)
-
-    def _since(self, path: str) -> float:
-        return self.state.logs[path].same_since
+                    continue
+                chain = find_chain(job_id, self._owned_rows(jobs, row["user"]))
+                waiting = successors.ready_behind(chain, self.store.backend.reasons)
+                check.findings += losses.ends_late(row, courses[0], now, waiting)
 
     def _judge_saves(self, jobs: pa.Table, now: float, check: Judgement) -> None:
         saves = []
         seen = self._seen or Facts()
-        for job_id, (rule, place) in self._saved_places(jobs).items():
+        for job_id, (rule, row) in self._saving(jobs).items():
+            place = self._save_place(rule, row)
             if place and place not in seen.newest:
                 check.unknown.update(
                     finding_key(name, job_id) for name in (deadlines.END, deadlines.NO_SAVE)
                 )
-                saves.append(deadlines.Saves(job_id, rule.watch))
+                saves.append(deadlines.Saves(row, rule.watch))
                 continue
             age = seen.newest.get(place)
             saved_at = None if age is None else self._facts_at - age
-            name, is_folder = seen.names.get(place, ""), not rule.saved
-            saves.append(deadlines.Saves(job_id, rule.watch, saved_at, place, name, is_folder))
-        ends = deadlines.end_before_save(jobs, saves, now)
+            name = seen.names.get(place, "")
+            is_folder = not rule.saved
+            saves.append(deadlines.Saves(row, rule.watch, saved_at, place, name, is_folder))
+        ends = deadlines.end_before_save(saves, now)
         check.findings += [one for one in ends if one.key not in check.unknown]
         # As of their check: it may have saved since.
-        check.findings += deadlines.no_save(jobs, saves, self._facts_at)
-        qos, queues = self.state.qos, self.state.queues
+        check.findings += deadlines.no_save(saves, self._facts_at)
+        qos = self.state.qos
+        queues = self.state.queues
         if self._here(self.settings.saves) and not qos and not queues and self._seen is None:
             check.unknown.add(finding_key(deadlines.GRACE))
-        check.findings += deadlines.grace_too_short(
-            jobs, _grace_facts(qos), saves, _grace_facts(queues)
-        )
+        check.findings += deadlines.grace_too_short(saves, qos, queues)
 
     def _judge_disks(self, check: Judgement) -> None:
         facts = self._seen
@@ -447,24 +427,29 @@ class Judge:
             "du", name, bytes_used=stored.counted_bytes, inodes_used=stored.counted_inodes
         )
 
-    def _judge_nodes(self, check: Judgement) -> None:
-        rules = self._here(self.settings.nodes)
-        table = self._table(Kind.NODES) if rules else None
-        if rules and table is None:
-            check.unknown.update((finding_key(nodes.DRAINED), finding_key(nodes.SPARES)))
-        elif table is not None:
+    def _judge_tables(self, check: Judgement) -> None:
+        """Apply the rules on nodes and on the history."""
+        for rules, kind, keys, finders in (
+            (
+                self._here(self.settings.nodes),
+                Kind.NODES,
+                (nodes.DRAINED, nodes.SPARES),
+                (nodes.drained_nodes, nodes.spare_nodes),
+            ),
+            (
+                self._here(self.settings.failures),
+                Kind.HISTORY,
+                (failures.RULE,),
+                (failures.fails_on_a_node,),
+            ),
+        ):
+            table = self._table(kind) if rules else None
+            if rules and table is None:
+                check.unknown.update(map(finding_key, keys))
+                continue
             for rule in rules:
-                check.findings += nodes.drained_nodes(table, rule.watch)
-                check.findings += nodes.spare_nodes(table, rule.watch)
-
-    def _judge_history(self, check: Judgement) -> None:
-        rules = self._here(self.settings.failures)
-        table = self._table(Kind.HISTORY) if rules else None
-        if rules and table is None:
-            check.unknown.add(finding_key(failures.RULE))
-        elif table is not None:
-            for rule in rules:
-                check.findings += failures.fails_on_a_node(table, rule.watch)
+                for find in finders:
+                    check.findings += find(table, rule.watch)
 
     def _judge_pools(self, now: float, check: Judgement) -> None:
         rules = self._here(self.settings.pools)
@@ -479,21 +464,6 @@ class Judge:
                 check.findings += pools.stuck_tasks(
                     pool, rule.watch, users, moment, rule.meant.name
                 )
-
-
-def _save_place(rule: SavesRule, job_id: str) -> str:
-    return (rule.saved or rule.checkpoints).replace("{id}", job_id)
-
-
-def _name(jobs: pa.Table, job_id: str) -> str:
-    return next((row["name"] or "" for row in rows_where(jobs, id=(job_id,))), "")
-
-
-def _grace_facts(known: Mapping[str, QosState]) -> dict[str, deadlines.GraceFacts]:
-    return {
-        name: deadlines.GraceFacts(name, one.preempt_mode, one.grace_seconds, one.is_preempted)
-        for name, one in known.items()
-    }
 
 
 def pulse_line(now: datetime, text: str) -> str:

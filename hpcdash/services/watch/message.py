@@ -15,7 +15,7 @@ from hpcdash.services.watch.alerts import AlertEvent, AlertKind, rule_title
 
 _SUBJECT_CELLS = 120
 # A person reads no more at once; the JSON has all.
-MOST_IN_TEXT = 50
+MAX_IN_TEXT = 50
 _MARKS = {
     AlertKind.RAISED: "",
     AlertKind.WORSENED: "worse: ",
@@ -39,14 +39,12 @@ class Message(Struct, frozen=True):
 
 
 def build_message(events: Sequence[AlertEvent], cluster: str) -> Message:
-    """One message for all that a round has to tell, the gravest first; `events` are one at
-    least.
-    """
+    """Build one message for the events of a round, at least one, the most severe first."""
     lines = [_line(event) for event in events]
     first = lines[0] if len(lines) == 1 else f"{lines[0]} (and {len(lines) - 1} more)"
     subject = clip(f"[{visible(cluster)}] {first}", _SUBJECT_CELLS)
     paragraphs = []
-    for event, line in zip(events[:MOST_IN_TEXT], lines, strict=False):
+    for event, line in zip(events[:MAX_IN_TEXT], lines, strict=False):
         step = visible(event.finding.next_step)
         if event.kind is AlertKind.RECOVERED:
             was = f"It was: {visible(event.finding.words)}. " if event.ending else ""
@@ -56,13 +54,25 @@ def build_message(events: Sequence[AlertEvent], cluster: str) -> Message:
         elif event.kind is not AlertKind.RAISED:
             step = f"Since {format_utc(event.since)}. {step}".rstrip()
         paragraphs.append(f"{line}\n  {step}" if step else line)
-    if len(events) > MOST_IN_TEXT:
-        paragraphs.append(f"and {len(events) - MOST_IN_TEXT} more")
+    if len(events) > MAX_IN_TEXT:
+        paragraphs.append(f"and {len(events) - MAX_IN_TEXT} more")
     text = "\n\n".join(paragraphs) + "\n"
-    # What is over is no longer grave.
+    # A resolved problem is no longer severe.
     severity = max(
         (event.finding.severity for event in events if not event.kind.is_end), default=Severity.INFO
     )
+    return _message(cluster, subject, text, severity, events)
+
+
+def trial_message(cluster: str) -> Message:
+    """Build the message that tests whether it reaches anyone."""
+    subject = f"[{visible(cluster)}] hpcdash: test message, nothing is wrong"
+    return _message(cluster, subject, "This is a test of hpcdash's alerts.\n", Severity.INFO, ())
+
+
+def _message(
+    cluster: str, subject: str, text: str, severity: Severity, events: Sequence[AlertEvent]
+) -> Message:
     payload = {
         "schema": 1,
         "cluster": cluster,
@@ -74,25 +84,10 @@ def build_message(events: Sequence[AlertEvent], cluster: str) -> Message:
     return Message(subject, text, severity, payload)
 
 
-def trial_message(cluster: str) -> Message:
-    """Build the message that tests whether it reaches anyone."""
-    subject = f"[{visible(cluster)}] hpcdash: test message, nothing is wrong"
-    text = "This is a test of hpcdash's alerts.\n"
-    payload = {
-        "schema": 1,
-        "cluster": cluster,
-        "subject": subject,
-        "text": text,
-        "severity": Severity.INFO.word,
-        "alerts": [],
-    }
-    return Message(subject, text, Severity.INFO, payload)
-
-
 def _line(event: AlertEvent) -> str:
     text = visible(event.words)
-    grave = event.finding.severity is Severity.CRITICAL and not event.kind.is_end
-    return f"{'CRITICAL ' if grave else ''}{_MARKS[event.kind]}{text}"
+    is_critical = event.finding.severity is Severity.CRITICAL and not event.kind.is_end
+    return f"{'CRITICAL ' if is_critical else ''}{_MARKS[event.kind]}{text}"
 
 
 def _record(event: AlertEvent) -> dict[str, Any]:

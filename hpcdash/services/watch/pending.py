@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
@@ -22,60 +23,72 @@ from hpcdash.services.watch.alerts import (
     is_over,
 )
 from hpcdash.services.watch.message import build_message
-from hpcdash.services.watch.notifiers.base import Notifier
-from hpcdash.services.watch.notifiers.delivery import MOST_ATTEMPTS, Delivery, Sleep, deliver
+from hpcdash.services.watch.notifiers.base import (
+    MAX_ATTEMPTS,
+    Delivery,
+    Notifier,
+    Sleep,
+    deliver,
+)
 
 # What lasts is tried as long as it lasts; what is over, a moment, and what was for a channel that
 # is gone so long.
 LONGEST_OWED_SECONDS = 1.0 * DAY
 
 
-class Lost(Struct, frozen=True):
-    """Notification that a channel will never receive, and the reason."""
-
-    channel: str
-    owed: PendingNotification
-    why: str
-
-
 class NotificationPlan(Struct):
-    """Notifications that each channel is sent now, in the order of by_severity; those that wait,
-    and those that are lost.
+    """Notifications that are sent now, those of a channel together and in the order of by_severity;
+    those that wait; and those that are lost, with the reason.
     """
 
-    sends: dict[str, tuple[PendingNotification, ...]] = field(default_factory=dict)
+    sends: list[PendingNotification] = field(default_factory=list)
     waiting: list[PendingNotification] = field(default_factory=list)
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[tuple[PendingNotification, str]] = field(default_factory=list)
+
+    def owed(self, reached: Collection[str]) -> tuple[PendingNotification, ...]:
+        """Return the notifications still owed once the `reached` channels have accepted theirs."""
+        taken = {one.key for one in self.sends if one.channel in reached}
+        left = [one for one in self.sends if one.channel not in reached]
+        return tuple(
+            replace(one, is_for_all=one.is_for_all and one.key not in taken)
+            for one in (*self.waiting, *left)
+        )
+
+    def lost_lines(self) -> tuple[str, ...]:
+        """Format what is lost, a line for each channel and reason."""
+        grouped: dict[tuple[str, str], list[PendingNotification]] = {}
+        for one, why in self.lost:
+            grouped.setdefault((one.channel, why), []).append(one)
+        return tuple(
+            f"{channel} was never notified: {many[0].ending or many[0].finding.words}"
+            + (f" (and {len(many) - 1} more)" if len(many) > 1 else "")
+            + f"; {why}"
+            for (channel, why), many in grouped.items()
+        )
 
 
 def plan_round(
     alerts: Alerts,
     events: Iterable[AlertEvent],
-    channels: Sequence[str],
+    channels: Collection[str],
     now: float,
     settings: AlertSettings,
 ) -> NotificationPlan:
-    """`alerts` are those after the step that gave the `events`; each of `channels` is another
-    one.
+    """Plan the notifications of each channel; `alerts` are those after the step that gave the
+    `events`.
     """
     new = {event.key: event for event in events}
-    by_channel: dict[str, dict[str, PendingNotification]] = {}
+    by_channel: dict[str, dict[str, PendingNotification]] = {channel: {} for channel in channels}
     for one in alerts.owed:
         by_channel.setdefault(one.channel, {})[one.key] = one
     for_all = {one.key: one for one in alerts.owed if one.is_for_all}
     plan = NotificationPlan()
-    for channel in dict.fromkeys((*channels, *by_channel)):
-        before = by_channel.get(channel, {})
+    for channel, before in by_channel.items():
         is_here = channel in channels
-        keys = (
-            (*before, *(key for key in (*new, *for_all) if key not in before))
-            if is_here
-            else tuple(before)
-        )
         sends = []
-        for key in dict.fromkeys(keys):
+        for key in dict.fromkeys((*before, *new, *for_all) if is_here else before):
             event = new.get(key)
-            owed: PendingNotification | None = before.get(key)
+            owed = before.get(key)
             if owed is None and key in for_all:
                 # A new channel, if no channel accepted it so far.
                 owed = replace(for_all[key], channel=channel)
@@ -83,11 +96,10 @@ def plan_round(
                     continue
             if owed is None:
                 assert event is not None
-                told_to = event.before.told_to
-                if event.kind.is_end and told_to is not None and channel not in told_to:
-                    # A channel that is new: it never heard of that trouble.
-                    continue
-                sends.append(_fresh(channel, event))
+                # A channel that is new never heard of a trouble that has ended.
+                known = event.told_to
+                if not event.kind.is_end or known is None or channel in known:
+                    sends.append(_fresh(channel, event))
                 continue
             next_owed = _merged(owed, event, alerts.states.get(key), plan, now, is_here=is_here)
             if next_owed is None:
@@ -96,120 +108,37 @@ def plan_round(
                 plan.waiting.append(next_owed)
             else:
                 sends.append(next_owed)
-        if sends:
-            plan.sends[channel] = tuple(sorted(sends, key=by_severity))
+        plan.sends += sorted(sends, key=by_severity)
     return plan
 
 
 def renamed(alerts: Alerts, names: Mapping[str, str]) -> Alerts:
     """With what was for a channel by an earlier name for it by that of now."""
-    if not names:
-        return alerts
-    states = {
-        key: state
-        if state.told_to is None
-        else replace(state, told_to=tuple(names.get(channel, channel) for channel in state.told_to))
-        for key, state in alerts.states.items()
-    }
+
+    def channels_now(state: AlertState) -> tuple[str, ...] | None:
+        if state.told_to is None:
+            return None
+        return tuple(names.get(channel, channel) for channel in state.told_to)
+
+    states = {key: replace(one, told_to=channels_now(one)) for key, one in alerts.states.items()}
     owed = tuple(replace(one, channel=names.get(one.channel, one.channel)) for one in alerts.owed)
     return replace(alerts, states=states, owed=owed)
 
 
-def owed_after(plan: NotificationPlan, reached: Collection[str]) -> tuple[PendingNotification, ...]:
-    """Return the notifications still owed once the `reached` channels have accepted theirs."""
-    taken = {one.key for channel in reached for one in plan.sends[channel]}
-    left = [one for channel, sends in plan.sends.items() if channel not in reached for one in sends]
-    return tuple(
-        replace(one, is_for_all=one.is_for_all and one.key not in taken)
-        for one in (*plan.waiting, *left)
-    )
-
-
-def notified_after(
-    states: Mapping[str, AlertState], plan: NotificationPlan, events: Iterable[AlertEvent]
-) -> dict[str, AlertState]:
-    """The states with the channels that are told of each, or owed it."""
-    reported: dict[str, set[str]] = {event.key: set() for event in events}
-    for one in (*plan.waiting, *(one for sends in plan.sends.values() for one in sends)):
-        reported.setdefault(one.key, set()).add(one.channel)
-    return {
-        key: replace(state, told_to=tuple(sorted({*(state.told_to or ()), *reported[key]})))
-        if key in reported
-        else state
-        for key, state in states.items()
-    }
-
-
 def build_event(owed: PendingNotification, now: float) -> AlertEvent:
     """Build the event for an owed notification as of now."""
-    before = AlertState(owed.finding, owed.since)
-    return AlertEvent(owed.kind, owed.finding, owed.since, now, before, owed.ending)
-
-
-def format_lost(lost: Iterable[Lost]) -> list[str]:
-    """A line for each channel and reason."""
-    grouped: dict[tuple[str, str], list[PendingNotification]] = {}
-    for one in lost:
-        grouped.setdefault((one.channel, one.why), []).append(one.owed)
-    return [
-        f"{channel} was never notified: {many[0].ending or many[0].finding.words}"
-        + (f" (and {len(many) - 1} more)" if len(many) > 1 else "")
-        + f"; {why}"
-        for (channel, why), many in grouped.items()
-    ]
-
-
-def parse_channels(names: Iterable[str]) -> list[str]:
-    """A name for each of several notifiers, whose own may be the same: the second of a name is
-    `NAME (2)`.
-    """
-    counts: dict[str, int] = {}
-    channels = []
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-        channels.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
-    return channels
-
-
-def new_notifications(
-    plan: NotificationPlan, events: Sequence[AlertEvent], now: float
-) -> tuple[AlertEvent, ...]:
-    """Return the events that no channel has accepted yet: the step's, and earlier ones."""
-    known = {event.key for event in events}
-    earlier: Mapping[str, AlertEvent] = {
-        one.key: build_event(one, now)
-        for sends in plan.sends.values()
-        for one in sends
-        if one.is_for_all and one.key not in known
-    }
-    together = (*events, *earlier.values())
-    return tuple(sorted(together, key=by_severity))
-
-
-def due_again(
-    plan: NotificationPlan, reported: Collection[str], now: float
-) -> tuple[tuple[str, AlertEvent], ...]:
-    """Return (channel, event) for channels that did not accept what another one has accepted.
-
-    `reported` are the keys that no channel has accepted yet.
-    """
-    return tuple(
-        (channel, build_event(one, now))
-        for channel, sends in plan.sends.items()
-        for one in sends
-        if one.key not in reported
-    )
+    return AlertEvent(owed.kind, owed.finding, owed.since, now, owed.ending)
 
 
 def _fresh(channel: str, event: AlertEvent) -> PendingNotification:
-    is_first = event.kind is AlertKind.RAISED
+    is_known = event.kind is not AlertKind.RAISED
     return PendingNotification(
         channel,
         event.kind,
         event.finding,
         event.since,
         event.at,
-        is_known=not is_first,
+        is_known,
         is_for_all=True,
         ending=event.ending,
     )
@@ -232,33 +161,33 @@ def _merged(
         if owed.is_known:
             return replace(_fresh(owed.channel, event), is_for_all=owed.is_for_all)
         why = "it is resolved" if event.kind is AlertKind.RECOVERED else "it is no longer watched"
-        plan.lost.append(Lost(owed.channel, owed, why))
+        plan.lost.append((owed, why))
         return None
     if event is not None:
-        if not owed.is_known or event.kind is AlertKind.RAISED:
+        kind = event.kind
+        if not owed.is_known:
             kind = AlertKind.RAISED
-        else:
-            kind = (
-                AlertKind.WORSENED if AlertKind.WORSENED in (owed.kind, event.kind) else event.kind
-            )
+        elif owed.kind is AlertKind.WORSENED and kind is not AlertKind.RAISED:
+            kind = AlertKind.WORSENED
         return replace(owed, kind=kind, finding=event.finding, since=event.since, ending="")
     is_late = now - owed.owed_at > LONGEST_OWED_SECONDS
     is_lasting = not owed.kind.is_end and not owed.finding.is_moment
     if is_lasting and state is None:
         if not owed.is_known:
-            plan.lost.append(Lost(owed.channel, owed, "it is resolved"))
+            plan.lost.append((owed, "it is resolved"))
         return None
     if is_late and not (is_lasting and is_here):
-        plan.lost.append(Lost(owed.channel, owed, "it could not be delivered for a day"))
+        plan.lost.append((owed, "it could not be delivered for a day"))
         return None
     return replace(owed, finding=state.finding) if is_lasting and state is not None else owed
 
 
 class Round(Struct, frozen=True):
-    """The alerts' next state, what there was to tell that nobody knew yet, and how it was told.
+    """Result of a round: the alerts' next state, the events that no channel had accepted before,
+    and the deliveries.
 
-    wrong: how many troubles there are. again: (channel, what it did not take before and was sent
-    now). lost: what a channel will never be told, in words.
+    wrong: number of problems. again: (channel, event) of what it did not accept before and was sent
+    now. lost: notifications that a channel will never receive, as text.
     """
 
     alerts: Alerts
@@ -288,37 +217,65 @@ async def tell(
     nothing is sent and the state stays.
     """
     settings = settings or AlertSettings()
-    ways = dict(zip(parse_channels(way.name for way in notifiers), notifiers, strict=True))
-    # One whose secret was missing had no name but its place in the configuration.
+    # By a name of its own: the second of a name is `NAME (2)`.
+    ways: dict[str, Notifier] = {}
+    counts: Counter[str] = Counter()
+    for way in notifiers:
+        counts[way.name] += 1
+        count = counts[way.name]
+        ways[way.name if count == 1 else f"{way.name} ({count})"] = way
+    # A notifier without its secret is named by its place in the configuration.
     earlier = {getattr(way, "unready_name", ""): channel for channel, way in ways.items()}
     alerts = renamed(
         alerts, {name: channel for name, channel in earlier.items() if name and name not in ways}
     )
     after, events = alerts.step(findings, now, settings, unknown, find_ending)
-    plan = plan_round(after, events, tuple(ways), now, settings)
-    # Who did not take something the last time is not waited for: another round comes.
+    plan = plan_round(after, events, ways.keys(), now, settings)
+    # A channel that failed the last time has one attempt: another round follows.
     deaf = {owed.channel for owed in alerts.owed}
 
     async def send(channel: str) -> Delivery:
-        message = build_message([build_event(one, now) for one in plan.sends[channel]], cluster)
-        attempts = 1 if channel in deaf else MOST_ATTEMPTS
+        sends = [build_event(one, now) for one in plan.sends if one.channel == channel]
         (delivery,) = await deliver(
-            [ways[channel]], message, dry_run=dry_run, most_attempts=attempts, sleep=sleep
+            [ways[channel]],
+            build_message(sends, cluster),
+            dry_run=dry_run,
+            most_attempts=1 if channel in deaf else MAX_ATTEMPTS,
+            sleep=sleep,
         )
         return delivery
 
-    deliveries = await asyncio.gather(*map(send, plan.sends))
-    reported = new_notifications(plan, events, now)
-    again = due_again(plan, {event.key for event in reported}, now)
+    recipients = [*dict.fromkeys(one.channel for one in plan.sends)]
+    deliveries = await asyncio.gather(*map(send, recipients))
+    reported = {event.key: event for event in events}
+    for one in plan.sends:
+        if one.is_for_all:
+            reported.setdefault(one.key, build_event(one, now))
+    again = tuple(
+        (one.channel, build_event(one, now)) for one in plan.sends if one.key not in reported
+    )
     if not dry_run:
         reached = {
             channel
-            for channel, delivery in zip(plan.sends, deliveries, strict=True)
+            for channel, delivery in zip(recipients, deliveries, strict=True)
             if delivery.reached
         }
-        alerts = replace(
-            after, states=notified_after(after.states, plan, events), owed=owed_after(plan, reached)
-        )
+        # A state has the channels that are notified of it, or owed it.
+        notified: dict[str, set[str]] = {event.key: set() for event in events}
+        for one in (*plan.waiting, *plan.sends):
+            notified.setdefault(one.key, set()).add(one.channel)
+        states = {
+            key: replace(state, told_to=tuple(sorted({*(state.told_to or ()), *notified[key]})))
+            if key in notified
+            else state
+            for key, state in after.states.items()
+        }
+        alerts = replace(after, states=states, owed=plan.owed(reached))
     return Round(
-        alerts, reported, tuple(deliveries), len(after.states), again, tuple(format_lost(plan.lost))
+        alerts,
+        tuple(sorted(reported.values(), key=by_severity)),
+        tuple(deliveries),
+        len(after.states),
+        again,
+        plan.lost_lines(),
     )

@@ -1,4 +1,4 @@
-"""One round of a cluster's watchdogs: looks, tells, keeps what is to be remembered."""
+"""One round of a cluster's watchdogs: checks it, sends notifications, and saves the state."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from hpcdash.services.watch.alerts import Alerts
 from hpcdash.services.watch.cluster import Watching
 from hpcdash.services.watch.judge import Judgement
 from hpcdash.services.watch.message import Message
-from hpcdash.services.watch.notifiers.base import Notifier
-from hpcdash.services.watch.notifiers.delivery import Sleep
+from hpcdash.services.watch.notifiers.base import Notifier, Sleep
 from hpcdash.services.watch.pending import Round, tell
 from hpcdash.services.watch.state import WatchFiles, WatchState, with_snoozed
 
@@ -27,14 +26,14 @@ from hpcdash.services.watch.state import WatchFiles, WatchState, with_snoozed
 class RoundReport(Struct, frozen=True):
     """Report of a round: the check, the notifications, the number of commands, other problems.
 
-    `is_kept` is whether the next run of the watchdogs will know it.
+    `is_saved` is whether the next run of the watchdogs will know it.
     """
 
-    look: Judgement
-    told: Round
+    check: Judgement
+    notified: Round
     commands: int
     problems: tuple[str, ...] = ()
-    is_kept: bool = True
+    is_saved: bool = True
 
 
 async def watch_round(
@@ -61,9 +60,11 @@ async def watch_round(
         state, problem = files.read()
         before = state.read_alerts()
         watching = Watching(store, settings, state, shared=shared)
-        spent = _Spent(store)
-        is_remembered = not files.is_kept
-        check = await watching.look()
+        spent = store.budget.per_minute
+        is_remembered = not files.is_saved
+        check = await watching.check()
+        # Those of the last minute, as the budget counts.
+        commands = max(0, store.budget.per_minute - spent)
         alerts = with_snoozed(before, settings.snoozed, files.read_snoozed())
         telling = partial(
             tell,
@@ -78,11 +79,13 @@ async def watch_round(
         )
         if dry_run:
             reported = await telling(notifiers, dry_run=True)
-            return RoundReport(check, reported, spent.commands, (problem,) if problem else ())
+            return RoundReport(check, reported, commands, (problem,) if problem else ())
         problems = [problem] if problem else []
         # Before anyone is notified, so that a full disk is known by then.
         _keep(files, state, before, problems)
-        parts = _format_notifications(await telling(notifiers, dry_run=True))
+        planned = await telling(notifiers, dry_run=True)
+        parts = [f"{event.kind} {event.key}" for event in planned.events]
+        parts += [f"{channel} {event.kind} {event.key}" for channel, event in planned.again]
         if parts and not is_remembered and files.was_announced(parts):
             reported = replace(
                 await telling([_Knows(way.name) for way in notifiers]), deliveries=()
@@ -96,12 +99,12 @@ async def watch_round(
             files.clear_announced()
         elif any(delivery.reached for delivery in reported.deliveries):
             files.mark_announced(parts)
-    return RoundReport(check, reported, spent.commands, tuple(problems), files.is_kept)
+    return RoundReport(check, reported, commands, tuple(problems), files.is_saved)
 
 
 def _keep(files: WatchFiles, state: WatchState, alerts: Alerts, problems: list[str]) -> bool:
     """Whether the state is written; where it is not, and was until now, that is a problem."""
-    was_stored = files.is_kept
+    was_stored = files.is_saved
     try:
         files.write(state, alerts)
     except HpcdashError as error:
@@ -113,29 +116,11 @@ def _keep(files: WatchFiles, state: WatchState, alerts: Alerts, problems: list[s
     return True
 
 
-def _format_notifications(reported: Round) -> tuple[str, ...]:
-    """Format the notifications of a round with their recipients, each in one string."""
-    again = (f"{channel} {one.kind} {one.key}" for channel, one in reported.again)
-    return (*(f"{one.kind} {one.key}" for one in reported.events), *again)
-
-
 class _Knows:
-    """Stands for one who was told already."""
+    """Stands for a recipient that was notified already."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     async def send(self, message: Message) -> None:
         return None
-
-
-class _Spent:
-    """Counts the commands from here on; those of the last minute, as the budget does."""
-
-    def __init__(self, store: ClusterStore) -> None:
-        self._store = store
-        self._before = store.budget.per_minute
-
-    @property
-    def commands(self) -> int:
-        return max(0, self._store.budget.per_minute - self._before)

@@ -1,4 +1,4 @@
-"""Fills in what a configuration keeps elsewhere: a password, a URL.
+"""Builds the notifiers of a configuration, with the passwords and URLs that it keeps elsewhere.
 
 Whatever fails, no word holds a secret.
 """
@@ -14,24 +14,30 @@ from msgspec.structs import replace
 
 from hpcdash.config.watch_settings import (
     AppriseSettings,
+    CommandSettings,
     MailSettings,
     NotificationChannel,
     NotifierSettings,
     Secret,
+    TerminalSettings,
     WebhookSettings,
 )
 from hpcdash.errors import ConfigError, UsageError
 from hpcdash.services.watch.message import Message
+from hpcdash.services.watch.notifiers.apprise import AppriseNotifier
 from hpcdash.services.watch.notifiers.base import Notifier, NotifyFailed
-from hpcdash.services.watch.notifiers.delivery import notifier_for
+from hpcdash.services.watch.notifiers.command import CommandNotifier
+from hpcdash.services.watch.notifiers.mail import MailNotifier
+from hpcdash.services.watch.notifiers.terminal import TerminalNotifier
+from hpcdash.services.watch.notifiers.webhook import WebhookNotifier
 
-_MOST_BYTES = 65536
+_MAX_BYTES = 65536
 _OTHERS = 0o077
 
 
 class UnreadyNotifier:
-    """Stands for one whose secret is not there, or whose settings cannot work; each message is one
-    more try.
+    """Stands for a notifier whose secret is missing, or whose settings cannot work; each message
+    tries to build it again.
     """
 
     def __init__(self, name: str, error: ConfigError, remake: Callable[[], Notifier]) -> None:
@@ -55,14 +61,28 @@ class UnreadyNotifier:
         await notifier.send(message)
 
 
+def notifier_for(settings: NotifierSettings) -> Notifier:
+    """Raises UsageError for settings that cannot work."""
+    match settings:
+        case MailSettings():
+            return MailNotifier(settings)
+        case WebhookSettings():
+            return WebhookNotifier(settings)
+        case CommandSettings():
+            return CommandNotifier(settings)
+        case TerminalSettings():
+            return TerminalNotifier(settings)
+        case AppriseSettings():
+            return AppriseNotifier(settings)
+
+
 def build_notifiers(
     notices: Iterable[NotificationChannel], file: str
 ) -> tuple[list[Notifier], list[str]]:
-    """(those who tell, what a person should know of their secrets); `file` is the configuration's
-    name.
+    """Return the notifiers, and warnings about their secrets; `file` is the configuration's name.
 
-    One that cannot tell as things are is an UnreadyNotifier, whose error has the key: the others go
-    on.
+    One that cannot send as things are is an UnreadyNotifier, whose error has the key: the others
+    work.
     """
     found: list[Notifier] = []
     warnings: list[str] = []
@@ -157,7 +177,7 @@ def _lines(secret: Secret, file: str, key: str, warnings: list[str]) -> list[str
 def _read(path: Path, file: str, key: str, warnings: list[str]) -> str:
     try:
         with path.open("rb") as opened:
-            raw = opened.read(_MOST_BYTES)
+            raw = opened.read(_MAX_BYTES)
             if os.fstat(opened.fileno()).st_mode & _OTHERS:
                 warnings.append(f"{path}: other users can read this secret; run chmod 600")
     except OSError as error:

@@ -12,10 +12,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
+from hpcdash.domain.units import HOUR
 from hpcdash.errors import HpcdashError
 from hpcdash.private_files import make_folder
+from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.epochs import EpochCount
 from hpcdash.services.state.database import StateDatabase, StateUnusable
 from hpcdash.services.watch.alerts import Alerts
@@ -24,20 +27,56 @@ SCHEMA = 1
 _LONGEST_NAME = 120
 # Before any time that a lock is made at.
 _MARKS = 1_000_000_000
+# How much before what is new is read again: a block of several lines, or a line, that was not whole
+# then.
+OVERLAP_BYTES = 16 << 10
 # Two days of figures, for a forecast.
-MOST_SAMPLES = 192
+MAX_SAMPLES = 192
 SAMPLE_EVERY_SECONDS = 900.0
+# Servers' clocks go wrong by minutes; beyond this an age is one, unless it contradicts what was
+# seen.
+MAX_SKEW_SECONDS = 1.0 * HOUR
 
 
 class LogState(msgspec.Struct):
-    """The size of a log when it was last looked at, and since when it has that (epoch); its time by
-    its server's clock then, and when that was.
+    """The size of a log when it was last checked (None: it did not exist), and since when it has
+    that (epoch); its time by its server's clock then, which shows that it was written, not when;
+    and when that check was.
+
+    The size may shrink: a log that is rewritten is written to.
     """
 
     size_bytes: int | None
     same_since: float
     written_at: float | None = None
     seen_at: float | None = None
+
+    def note(
+        self,
+        size_bytes: int | None,
+        now: float,
+        age_seconds: float = 0.0,
+        written_at: float | None = None,
+    ) -> None:
+        """Take in a check; `age_seconds` is the time since the log was written, by its server."""
+        is_touched = None not in (written_at, self.written_at) and written_at != self.written_at
+        if self.seen_at is None or size_bytes != self.size_bytes or is_touched:
+            self.same_since = grown_at(now, age_seconds, self.seen_at)
+        self.size_bytes = size_bytes
+        self.written_at = written_at
+        self.seen_at = now
+
+
+def grown_at(now: float, age_seconds: float, seen_at: float | None) -> float:
+    """Return the epoch at which a log grew since it was last checked (None: never).
+
+    That is now, because its age is by the clock of its server. If that check was longer ago than
+    clocks are wrong by, its age counts, but not beyond that check.
+    """
+    written = now - age_seconds
+    if seen_at is None:
+        return written
+    return now if age_seconds <= MAX_SKEW_SECONDS else max(seen_at, written)
 
 
 class DiskState(msgspec.Struct):
@@ -70,6 +109,11 @@ class WatchedMetric(msgspec.Struct):
     x: bytes = b""
     values: bytes = b""
 
+    def arrays(self) -> tuple[Floats, Floats]:
+        """Return the points as arrays of this machine's numbers."""
+        x, values = (np.frombuffer(one, "<f8").astype(np.float64) for one in (self.x, self.values))
+        return x, values
+
 
 class Moment(msgspec.Struct):
     """A spike, or a nan that passed, of a metric, from x to x; `is_told` is false of what was told
@@ -88,7 +132,7 @@ class LogTail(msgspec.Struct):
     """One log: read up to `read_to` (bytes), its samples known up to the one that begins at
     `sampled_to`.
 
-    looked_at, sampled_at: when it was last looked at, and was last seen to have got a sample
+    looked_at, sampled_at: when it was last checked, and last seen to have got a sample
     (epochs, by our clock). usual_gap, longest_gap: between its newest samples, in seconds by its
     own times. seconds_per_step: its newest pace. last_step: the final step that it names. epochs:
     what its steps count. is_done: nothing of what was read is held back. metrics: its losses,
@@ -113,6 +157,11 @@ class LogTail(msgspec.Struct):
     others: dict[str, WatchedMetric] = {}
     moments: list[Moment] = []
     stands: list[tuple[float, float]] = []
+
+    @property
+    def read_from(self) -> int:
+        """The offset of the next bytes to read."""
+        return max(0, self.read_to - OVERLAP_BYTES)
 
 
 class WatchState(msgspec.Struct):
@@ -155,7 +204,7 @@ def add_sample(samples: list[tuple[float, int]], now: float, used: int) -> None:
         samples[-1] = (now, used)
     else:
         samples.append((now, used))
-    del samples[:-MOST_SAMPLES]
+    del samples[:-MAX_SAMPLES]
 
 
 def with_snoozed(alerts: Alerts, *snoozed: Mapping[str, float]) -> Alerts:
@@ -168,11 +217,10 @@ def with_snoozed(alerts: Alerts, *snoozed: Mapping[str, float]) -> Alerts:
 
 
 class WatchFiles:
-    """The records of one cluster in the state database of `folder`, and the lock of who looks after
-    it.
+    """The records of one cluster in the state database of `folder`, and the lock of its watcher.
 
-    What could not be written is remembered until it can be, as long as this lives; `is_kept` says
-    that there is none.
+    What could not be written is held until it can be, as long as this object lives; `is_saved`:
+    nothing is held.
     """
 
     def __init__(self, folder: Path, cluster: str) -> None:
@@ -182,7 +230,7 @@ class WatchFiles:
         self._unkept: WatchState | None = None
 
     @property
-    def is_kept(self) -> bool:
+    def is_saved(self) -> bool:
         return self._unkept is None
 
     @contextlib.contextmanager
@@ -211,7 +259,7 @@ class WatchFiles:
             os.close(descriptor)
 
     def read(self) -> tuple[WatchState, str]:
-        """(the state, what is wrong with the kept one in words, '' where nothing is)."""
+        """Return the state, and the reason that the saved one cannot be used ('': it is used)."""
         if self._unkept is not None:
             return self._unkept, ""
         try:
@@ -237,9 +285,9 @@ class WatchFiles:
         self._unkept = None
 
     def mark_announced(self, reported: Collection[str]) -> None:
-        """Note that all of this was told though that cannot be written: as the time of the lock,
-        which needs no room on a disk that is full. Whose lock is another's, or read-only, cannot be
-        noted.
+        """Note that all of this was sent although that cannot be written: as the time of the lock,
+        which needs no room on a full disk. A lock of another user, or a read-only one, notes
+        nothing.
         """
         with contextlib.suppress(OSError):
             os.utime(self._lock, (_mark(reported), _mark(reported)))
@@ -258,9 +306,7 @@ class WatchFiles:
                 os.utime(self._lock)
 
     def read_snoozed(self) -> dict[str, float]:
-        """Keys and until when they are silent; {} where nothing is kept, or nothing that can be
-        read.
-        """
+        """Return the snoozed keys and until when; {} if nothing is saved, or cannot be read."""
         try:
             return msgspec.json.decode(self._part("snoozed") or b"{}", type=dict[str, float])
         except (StateUnusable, msgspec.DecodeError, UnicodeDecodeError):

@@ -14,16 +14,15 @@ from hpcdash.domain.chains import AppendWish, Unit, read_append
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.chains import (
-    MOST_LINKS,
     Appendix,
-    format_chain,
     plan_append,
     same_again,
-    submit_chain,
 )
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.plan import SubmissionPlan
+from hpcdash.services.submit.launches import MAX_LINKS, format_chain
+from hpcdash.services.submit.submission import SubmissionPlan
+from hpcdash.ui.jobs.action_dialogs import Question
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.widgets.command_bar import CommandBar
@@ -32,7 +31,7 @@ from hpcdash.ui.workers import start_worker
 if TYPE_CHECKING:
     from hpcdash.ui.chains.view import ChainView
 
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 
 
 class ChainActions:
@@ -68,8 +67,8 @@ class ChainActions:
                 wish = read_append(typed, is_array=end.is_array)
             except ValueError as error:
                 return str(error)
-            if wish.count > MOST_LINKS:
-                return f"at most {MOST_LINKS} one by one; use an array instead: 1-{wish.count}%1"
+            if wish.count > MAX_LINKS:
+                return f"at most {MAX_LINKS} one by one; use an array instead: 1-{wish.count}%1"
             self._is_appending = True
             start_worker(self.screen, self._append, view, session, end, wish, group="acting")
             return ""
@@ -100,12 +99,11 @@ class ChainActions:
             return
         finally:
             self._is_appending = False
-        dialog = self.runner.confirm_first(
-            first.plan, [*_asides(end, wish), *first.notes], question=_question(end, wish, appendix)
-        )
-        if dialog is None or not await dialog.answer:
+        notes = (*_asides(end, wish), *first.notes)
+        title = _question(end, wish, appendix)
+        if not await self.runner.is_confirmed(Question(first.plan, notes, title=title)):
             return
-        outcomes = await submit_chain(plan, session.actions, store, wish.count)
+        outcomes = await session.launches.submit_chain(plan, session.actions, wish.count)
         submitted = [outcome.new_job for outcome in outcomes if outcome.new_job]
         is_whole = len(submitted) == wish.count
         text = f"after {end.job_id} on {store.title}: {format_chain(outcomes, wish.count)}"
@@ -125,7 +123,8 @@ class ChainActions:
         """
         from hpcdash.ui.chains.view import ChainView
 
-        view, session = self.screen.view, self.screen.session
+        view = self.screen.view
+        session = self.screen.session
         job_id = view.next_job() if isinstance(view, ChainView) else None
         if job_id is None:
             self.screen.notify(
@@ -153,9 +152,11 @@ class ChainActions:
         open_outside("editor", file)
         content = _read_content(file)
         if content == before.content:
-            text, is_done = f"{before.path} stays as it is", True
+            text = f"{before.path} stays as it is"
+            is_done = True
         elif content is None:
-            text, is_done = f"the edited file cannot be read: {file}", False
+            text = f"the edited file cannot be read: {file}"
+            is_done = False
         else:
             outcome = await replace_stubbed(session.store, before, content)
             is_done = outcome.done is True
@@ -163,7 +164,8 @@ class ChainActions:
                 "" if is_done else f"; yours is kept in {file}"
             )
         if is_done:
-            _remove(file)
+            with contextlib.suppress(OSError):
+                file.unlink()
         severity: Literal["information", "error"] = "information" if is_done else "error"
         self.screen.notify(
             visible(text), severity=severity, timeout=8 if is_done else 20, markup=False
@@ -187,11 +189,6 @@ def _read_content(file: Path) -> bytes | None:
         return file.read_bytes()
     except OSError:
         return None
-
-
-def _remove(file: Path) -> None:
-    with contextlib.suppress(OSError):
-        file.unlink()
 
 
 def _proposed(end: Unit) -> str:
@@ -220,7 +217,7 @@ def _asides(end: Unit, wish: AppendWish) -> Sequence[str]:
     if wish.count > 1:
         return (
             f"{wish.count} jobs: the first after {end.job_id}, each other after the one before, "
-            f"however it ends",
+            "however it ends",
         )
     what = f"an array of {wish.array}" if wish.array else "one job"
     return (f"{what}, after {end.job_id} however it ends",)
@@ -231,12 +228,12 @@ def _own_script(written: str) -> Appendix:
     path = Path(written).expanduser()
     try:
         with path.open("rb") as stream:
-            content = stream.read(_MOST_BYTES + 1)
+            content = stream.read(_MAX_BYTES + 1)
     except OSError as error:
         raise UsageError(
             f"{written}: {error.strerror}", "Check the path on this machine."
         ) from error
-    if not content.startswith(b"#!") or len(content) > _MOST_BYTES:
+    if not content.startswith(b"#!") or len(content) > _MAX_BYTES:
         raise UsageError(f"{written} is not a batch script", "Its first line begins with #!.")
     return Appendix(
         path.name, Script(content.decode("utf-8", "surrogateescape"), str(path)), path.name

@@ -61,7 +61,7 @@ CHAIN = TableSpec(
 WHOLE = "whole chain"
 # Prompt for the jobs to append.
 APPEND = "append"
-_MOST_NOTES = 4
+_MAX_NOTES = 4
 _NAME_CELLS = 40
 
 
@@ -88,6 +88,7 @@ class ChainView(ReadTableView):
     """
 
     SPEC = CHAIN
+    HAS_DETAIL = False
     IDENTITY = "_row_id"
     DEFAULT_CSS = """
     ChainView > #about { height: auto; }
@@ -108,11 +109,11 @@ class ChainView(ReadTableView):
     def compose(self) -> ComposeResult:
         with Vertical(id="about") as about:
             about.border_title = Content(f"Chain of {visible(self.job_id)}")
-            yield Static("asking …", classes="picture", markup=False)
+            yield Static("loading …", classes="picture", markup=False)
             yield Static("", classes="notes", markup=False)
         yield from super().compose()
 
-    # -- what the table is made of
+    # -- rows
 
     @property
     def chain(self) -> JobChain | None:
@@ -219,7 +220,8 @@ class ChainView(ReadTableView):
         if not self.is_live:
             return
         chain = self.chain
-        head, notes = self.query_one(".picture", Static), self.query_one(".notes", Static)
+        head = self.query_one(".picture", Static)
+        notes = self.query_one(".notes", Static)
         if chain is None:
             if self._error is not None:
                 head.update("no chain to show; ! tells more")
@@ -227,14 +229,14 @@ class ChainView(ReadTableView):
         head.update(chains.picture(chain.rows, signs().states, max(40, self.size.width - 4)))
         lines = [visible(line) for line in self._note_lines(chain)]
         notes.update(
-            "\n".join(clip(line, max(20, self.size.width - 4)) for line in lines[:_MOST_NOTES])
+            "\n".join(clip(line, max(20, self.size.width - 4)) for line in lines[:_MAX_NOTES])
         )
         notes.display = bool(lines)
 
     def _note_lines(self, chain: JobChain) -> list[str]:
         if chain.is_alone:
             number = chain.units[0].job_id
-            alone = [f"{number} waits for no other job and none waits for it: + appends one"]
+            alone = [f"job {number} is not in a chain. + adds a follow-up"]
             return [*alone, *self.reader.notes]
         lines = list(chains.chain_notes(chain))
         if chain.living:
@@ -256,7 +258,7 @@ class ChainView(ReadTableView):
 
     def _format_waiting(self) -> str:
         if self._error is None:
-            return "asking …"
+            return "loading …"
         return " ".join(part for part in (self._error.message, self._error.next_step) if part)
 
     def scope_crumbs(self) -> Sequence[str]:
@@ -286,10 +288,10 @@ class ChainView(ReadTableView):
             return job_hint(self.session, row, self.now())
         living = count_jobs(self.chain.living) if self.chain is not None else 0
         if not living:
-            return "all of it has ended; R on one submits it again"
-        return f"keys act on all {living} unfinished jobs; select a row to act on one"
+            return "the whole chain has ended; R on a row resubmits it"
+        return "keys act on the whole chain; select a row to act on one job"
 
-    # -- what is pointed at
+    # -- selection
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         if row_id != WHOLE:
@@ -332,7 +334,7 @@ class ChainView(ReadTableView):
         ends = chain.ends
         return pointed if pointed is not None and pointed in ends else ends[-1]
 
-    # -- what a stub reads
+    # -- scripts of stubs
 
     def next_job(self) -> str | None:
         """The pointed element where it waits, else the first that does."""

@@ -14,16 +14,16 @@ from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
+from hpcdash.ui.jobs.action_dialogs import Question
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
-    from hpcdash.services.submit.launches import Launches
     from hpcdash.services.submit.node_checks import CheckJob, Selection
 
-_MOST_LEFT_OUT = 5
+_MAX_LEFT_OUT = 5
 
 
 class ClusterActions:
@@ -35,18 +35,12 @@ class ClusterActions:
         self._is_preparing = False
 
     def do_check_nodes(self) -> None:
-        view, launches = self.screen.view, self.screen.session.launches
-        if launches is None:
-            self.screen.notify("nothing is submitted here", severity="warning", timeout=3)
-        elif isinstance(view, TableView) and not self._is_preparing:
+        view = self.screen.view
+        if isinstance(view, TableView) and not self._is_preparing:
             self._is_preparing = True
-            start_worker(
-                self.screen, self._check_nodes, view, self.screen.session, launches, group="acting"
-            )
+            start_worker(self.screen, self._check_nodes, view, self.screen.session, group="acting")
 
-    async def _check_nodes(
-        self, view: TableView, session: ClusterSession, launches: Launches
-    ) -> None:
+    async def _check_nodes(self, view: TableView, session: ClusterSession) -> None:
         """Plan a job, or a few where nodes differ; confirm, and submit.
 
         `Launches.follow` reports their findings.
@@ -59,7 +53,7 @@ class ClusterActions:
             planned = [
                 one
                 for selection in selections
-                for one in await plan_checks(selection, (), launches)
+                for one in await plan_checks(selection, (), session.launches)
             ]
         except HpcdashError as error:
             self.screen.notify(
@@ -71,12 +65,12 @@ class ClusterActions:
         left_out = [text for selection in selections for text in selection.left_out]
         if self.screen.view is not view or not await self._is_agreed(planned, left_out):
             return
-        records = NodeCheckRecords(launches.state_folder, session.name)
+        records = NodeCheckRecords(session.launches.state_folder, session.name)
         messages = []
         for one in planned:
-            report = await self.runner.run_plan(one.plan.plan, view, session)
-            outcome = (await self.runner.recover_outcomes(one.plan, report, session))[-1]
-            messages.append(await launches.conclude(one.plan, outcome))
+            result = await self.runner.submit(one.plan, view, session)
+            outcome = result.outcome
+            messages.append(result.message)
             if outcome.done:
                 try:
                     await asyncio.to_thread(
@@ -86,7 +80,7 @@ class ClusterActions:
                     messages.append(f"its results are only in its log: {error.message}")
                 messages.append(
                     f"job {outcome.new_job} checks {compress(one.nodes)}; what it finds is told "
-                    f"here"
+                    "here"
                 )
         self.screen.notice("\n".join(filter(None, messages)))
 
@@ -96,7 +90,7 @@ class ClusterActions:
 
         names = view.rows.marked or {name for name in (view.rows.cursor_id,) if name is not None}
         if not names:
-            raise UsageError("nothing is pointed at")
+            raise UsageError("select a row first")
         table = session.store.table(Kind.NODES)
         rows = (
             table if table is not None else (await session.store.fetch(Kind.NODES)).table
@@ -113,20 +107,21 @@ class ClusterActions:
         nodes = {name for one in planned for name in one.nodes}
         what = counted(len(nodes), "node") if len(nodes) > 1 else f"node {min(nodes)}"
         jobs = counted(len(planned), "job")
-        asides = [f"{compress(one.nodes)}: {', '.join(one.names)}" for one in planned]
+        notes = [f"{compress(one.nodes)}: {', '.join(one.names)}" for one in planned]
         if left_out:
             more = (
-                f"; and {len(left_out) - _MOST_LEFT_OUT} more"
-                if len(left_out) > _MOST_LEFT_OUT
+                f"; and {len(left_out) - _MAX_LEFT_OUT} more"
+                if len(left_out) > _MAX_LEFT_OUT
                 else ""
             )
-            asides.append(f"left out: {'; '.join(left_out[:_MOST_LEFT_OUT])}{more}")
-        asides += dict.fromkeys(note for one in planned for note in one.plan.notes)
+            notes.append(f"left out: {'; '.join(left_out[:_MAX_LEFT_OUT])}{more}")
+        notes += dict.fromkeys(note for one in planned for note in one.plan.notes)
         label = "Script" if len(planned) == 1 else f"Script of the first of {jobs}"
-        dialog = self.runner.confirm_first(
-            plan,
-            asides,
-            question=f"Check {what} by {jobs}?",
-            script=(label, planned[0].plan.script.text),
+        return await self.runner.is_confirmed(
+            Question(
+                plan,
+                notes,
+                title=f"Check {what} by {jobs}?",
+                script=(label, planned[0].plan.shown),
+            )
         )
-        return dialog is not None and await dialog.answer

@@ -140,7 +140,7 @@ class ClustersView(TableView):
         since = ""
         if health.connected_at is not None:
             since = (
-                f"connected for "
+                "connected for "
                 f"{format_age(max(0.0, session.store.clock.now() - health.connected_at))}"
             )
         return "  ·  ".join(

@@ -35,7 +35,7 @@ from hpcdash.ui.workers import start_worker
 
 _HOST_CELLS = 36
 # Lines of a host's output, while it is waited for.
-_MOST_WORDS = 6
+_MAX_WORDS = 6
 
 
 class JobsPlace(StrEnum):
@@ -59,7 +59,7 @@ class PlaceChoice(Struct, frozen=True):
 THIS_MACHINE = PlaceChoice(JobsPlace.THIS_MACHINE)
 DEMO = PlaceChoice(JobsPlace.DEMO)
 _WORDS = {
-    THIS_MACHINE: "a queue of its own for this machine's CPUs and GPUs",
+    THIS_MACHINE: "run jobs on this machine, without a scheduler",
     DEMO: "sample jobs on a temporary queue; nothing stays",
 }
 
@@ -117,6 +117,7 @@ class FirstStartApp(TerminalApp):
 
     def on_mount(self) -> None:
         self.heed_signals()
+        self.choose_palettes()
         if self._prompter is not None:
             self._prompter.attach(self)
         self.push_screen(PlaceDialog(self._hosts, self._why), self._choose)
@@ -138,7 +139,8 @@ class FirstStartApp(TerminalApp):
 
     def _tried(self, choice: PlaceChoice, trial: HostTrial, agreed: bool | None) -> None:
         if agreed:
-            self.chosen, self.trial = choice, trial
+            self.chosen = choice
+            self.trial = trial
             self.exit()
         else:
             start_worker(self, trial.close, exit_on_error=False)
@@ -282,8 +284,8 @@ class TrialDialog(Dialog[bool]):
         if self._works is None:
             return "esc stop"
         return (
-            f"enter {'keep it and open the dashboard' if self._works else 'try again'} · esc "
-            f"another host"
+            f"enter {'save and open the dashboard' if self._works else 'try again'} · esc "
+            "another host"
         )
 
     def on_mount(self) -> None:
@@ -323,7 +325,7 @@ class TrialDialog(Dialog[bool]):
             )
             seconds = time.monotonic() - self._began
             # `Autopushing login request to phone...`
-            for line in health.words.splitlines()[-_MOST_WORDS:] if not self._checks else []:
+            for line in health.words.splitlines()[-_MAX_WORDS:] if not self._checks else []:
                 found.add_row("", "", Text(visible(line)))
             found.add_row(Text(signs().ellipsis), "", Text(f"{visible(doing)}, {seconds:.0f} s"))
         self.query_one("#found", Static).update(found)

@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.tables import Kind
-from hpcdash.domain.text import clip, visible
+from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.units import format_count
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.cluster.summary import QueueUse, own_fair_shares, own_jobs, queue_uses
@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardScreen
 
 # Under this the table needs the lines itself.
-LEAST_COLUMNS, LEAST_LINES = 90, 28
+MIN_COLUMNS, MIN_LINES = 90, 28
 _GAP = "   "
 _BAR_CELLS = 10
 _NAME_CELLS = 16
-# On a taller screen queues may go on in a second line.
-_TALL_LINES = 40
 
 
 class ClusterHeader(Static):
@@ -36,7 +34,7 @@ class ClusterHeader(Static):
     """
 
     DEFAULT_CSS = """
-    ClusterHeader { height: auto; max-height: 2; padding: 0 1; display: none; }
+    ClusterHeader { height: auto; max-height: 1; padding: 0 1; display: none; }
     """
 
     def __init__(self) -> None:
@@ -44,31 +42,33 @@ class ClusterHeader(Static):
         self._shown = ""
         # The tables it was drawn from: it is redrawn with each key.
         self._tables: tuple[object, ...] = ()
-        self._room = (0, 0)
+        self._room = 0
 
     async def on_click(self) -> None:
         await cast("DashboardScreen", self.screen).act("show_queues")
 
-    def show(self, store: ClusterStore, *, is_requested: bool) -> None:
-        """Draw the known facts of a cluster; nothing where it is hidden or nothing is known."""
+    def show(self, store: ClusterStore, *, is_requested: bool, has_counts: bool) -> None:
+        """Draw the known facts of a cluster, with `has_counts` one's own jobs by state; nothing
+        where it is hidden or nothing is known.
+        """
         queues = store.snapshots.get(Kind.QUEUES)
         mine = store.snapshots.get(Kind.MINE)
         if not is_requested or queues is None:
-            self.display, self._tables = False, ()
+            self.display = False
+            self._tables = ()
             return
         room = self.size.width or self.app.size.width - 2
-        lines = 2 if self.app.size.height >= _TALL_LINES else 1
         shares = store.snapshots.get(Kind.SHARES)
-        tables = (queues.table, mine and mine.table, shares and shares.table)
-        if self._tables and all(map(is_, tables, self._tables)) and self._room == (room, lines):
+        tables = (queues.table, mine and mine.table, shares and shares.table, has_counts)
+        if self._tables and all(map(is_, tables, self._tables)) and self._room == room:
             return
-        self._tables, self._room = tables, (room, lines)
+        self._tables = tables
+        self._room = room
         notes = queues.table["_server_note"].unique().to_pylist()
         content = header_content(
             queue_uses(queues.table, mine.table if mine else None),
-            own_jobs(mine.table) if mine else (),
+            own_jobs(mine.table) if mine and has_counts else (),
             room,
-            lines,
             next(filter(None, notes), ""),
             own_fair_shares(shares.table) if shares else (),
         )
@@ -82,11 +82,10 @@ def header_content(
     queues: Sequence[QueueUse],
     own: Sequence[tuple[str, int]],
     room: int,
-    lines: int,
     note: str = "",
     shares: Sequence[tuple[str, float]] = (),
 ) -> Content:
-    """Return as many gauges as fit in `lines` of `room` cells; the number left out is shown.
+    """Return as many gauges as fit in `room` cells; the number left out is shown.
 
     `note` is on the scheduler itself, '' where all is well; `shares` are the user's fair shares by
     account.
@@ -94,23 +93,21 @@ def header_content(
     jobs = _own_content(own)
     if shares and (share := _share_content(shares)).cell_length + jobs.cell_length <= room * 2 // 3:
         jobs = share + _GAP + jobs if jobs else share
-    made = [Content.styled(clip(visible(note), room // 2), "$text-warning")]
+    taken = jobs.cell_length + len(_GAP) if jobs else 0
+    line = Content.styled(clip(visible(note), room // 2), "$text-warning")
     for number, queue in enumerate(queues):
         gauge = _gauge(queue)
         left = len(queues) - number
-        more = f"{_GAP}+{left} queue{'s' if left > 1 else ''}"
-        taken = jobs.cell_length + len(_GAP) if len(made) == 1 else 0
-        taken += len(more) if len(made) == lines and left > 1 else 0
-        if made[-1] and made[-1].cell_length + len(_GAP) + gauge.cell_length + taken > room:
-            if len(made) == lines:
-                made[-1] += Content.styled(more, "$text-muted")
-                break
-            made.append(Content())
-        made[-1] = made[-1] + _GAP + gauge if made[-1] else gauge
-    if jobs:
-        gap = max(len(_GAP) if made[0] else 0, room - made[0].cell_length - jobs.cell_length)
-        made[0] = made[0] + " " * gap + jobs
-    return Content("\n").join(line for line in made if line)
+        more = f"{_GAP}+{counted(left, 'queue')}"
+        end = taken + (len(more) if left > 1 else 0)
+        if line and line.cell_length + len(_GAP) + gauge.cell_length + end > room:
+            line += Content.styled(more, "$text-muted")
+            break
+        line = line + _GAP + gauge if line else gauge
+    if not jobs:
+        return line
+    gap = max(len(_GAP) if line else 0, room - line.cell_length - jobs.cell_length)
+    return line + " " * gap + jobs
 
 
 def _gauge(queue: QueueUse) -> Content:
@@ -125,7 +122,7 @@ def _gauge(queue: QueueUse) -> Content:
     else:
         parts.append((" ", ""))
         parts += [
-            (piece, "$text-muted" if style == MUTED else _fullness(queue))
+            (piece, "$quiet" if style == MUTED else _fullness(queue))
             for piece, style in _bar(queue)
         ]
         parts.append((f" {format_count(queue.used)}/{format_count(queue.total)} {queue.kind}", ""))
@@ -139,12 +136,13 @@ def _bar(queue: QueueUse) -> Sequence[tuple[str, str]]:
 
 
 def _fullness(queue: QueueUse) -> str:
-    return "$text-warning" if queue.share >= 1 else "$text-accent"
+    return "$text-warning" if queue.share >= 1 else "$primary"
 
 
 def _share_content(shares: Sequence[tuple[str, float]]) -> Content:
     """`fair share 0.42`; of several accounts the range: `fair share 0.10-0.42`."""
-    most, least = shares[0][1], shares[-1][1]
+    most = shares[0][1]
+    least = shares[-1][1]
     text = f"{most:.2f}" if f"{most:.2f}" == f"{least:.2f}" else f"{least:.2f}-{most:.2f}"
     return Content.assemble(("fair share ", "$text-muted"), text)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,21 +12,17 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Static
 
-from hpcdash.domain import schema
-from hpcdash.domain.nodelist import contains
-from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age, format_memory
 from hpcdash.errors import HpcdashError
+from hpcdash.services.cluster.occupancy import VNODE, active_jobs, on_node
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.page import activity_entries
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.view import FRAMED_LINES
 from hpcdash.ui.workers import start_worker
-
-_VNODE = re.compile(r"\[[0-9]+\]$")
 
 
 class NodeView(JobsView):
@@ -132,14 +127,14 @@ class NodeView(JobsView):
         table = super().source()
         if table is None:
             return ""
-        host, is_vnode = _VNODE.subn("", self.node_name)
+        host, is_vnode = VNODE.subn("", self.node_name)
         shown = on_node(table, self.node_name).num_rows
         parts = (
             [f"those of all of {host}: a job's list names no part of it"]
             if is_vnode and shown
             else []
         )
-        if (is_vnode or shown < count) and _active(
+        if (is_vnode or shown < count) and active_jobs(
             table.filter(_is_spread_unlisted(table))
         ).num_rows:
             parts.append(
@@ -161,27 +156,6 @@ class NodeView(JobsView):
             self.reload()
         if changed.kind is Kind.NODES and self.display:
             self._start_activity()
-
-
-def on_node(jobs: pa.Table, node: str) -> pa.Table:
-    """The jobs that have a node; each distinct node list is read once.
-
-    Of PBS's vnodes (gpu01[0]) a job's list has the host: those of all its vnodes are shown.
-    """
-    node = _VNODE.sub("", node)
-    active = _active(jobs)
-    lists = [
-        text for text in pc.unique(active["node_list"]).to_pylist() if text and contains(text, node)
-    ]
-    if not lists:
-        return schema.empty(schema.JOBS)
-    return active.filter(pc.is_in(active["node_list"], pa.array(lists, pa.string())))
-
-
-def _active(jobs: pa.Table) -> pa.Table:
-    return jobs.filter(
-        pc.is_in(pc.cast(jobs["state"], pa.string()), pa.array([str(state) for state in ACTIVE]))
-    )
 
 
 def _is_spread_unlisted(jobs: pa.Table) -> pa.ChunkedArray:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from textual.content import Content
 
 from hpcdash.domain.tables import NODES, Kind
+from hpcdash.domain.text import clip, counted, visible
 from hpcdash.domain.units import format_age
+from hpcdash.services.cluster.occupancy import on_node
+from hpcdash.ui.cluster.wall import job_letters, letter_style
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
 
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
     from hpcdash.services.submit.node_findings import NodeFinding
 
 _CHECK = "_check"
+# More jobs on one node are behind enter.
+_MAX_JOBS = 20
 
 
 def load_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
@@ -50,7 +56,7 @@ class NodesView(TableView):
         }
 
     def placeholder(self) -> str:
-        return "The scheduler lists no nodes. ctrl+r asks again"
+        return "The scheduler lists no nodes. ctrl+r refreshes"
 
     def source(self) -> pa.Table | None:
         table = super().source()
@@ -78,12 +84,28 @@ class NodesView(TableView):
             filter(None, (node_hint(row, now), "" if found is None else found.format(now)))
         )
 
+    def detail_lines(self, row: Mapping[str, Any], room: int) -> Sequence[Content]:
+        """Return the jobs on the node, one's own by letter."""
+        jobs = self.session.store.table(Kind.EVERYONE)
+        if jobs is None:
+            return ()
+        letters = job_letters(self.session.store)
+        lines = []
+        for job in on_node(jobs, str(row["name"])).slice(0, _MAX_JOBS).to_pylist():
+            letter = letters.letter(str(job["id"]))
+            style = f"bold ${letter_style(letter)}" if letter else "$table-dim"
+            gpus = f"  {counted(job['gpus'], 'GPU')}" if job["gpus"] else ""
+            text = f"{job['id']} {job['name'] or ''}  {job['user'] or ''}{gpus}"
+            lines.append(
+                Content.assemble((f"{letter or ' '} ", style), clip(visible(text), room - 2))
+            )
+        return [Content.styled("Jobs", "bold"), *lines] if lines else ()
+
     def _findings(self) -> Mapping[str, NodeFinding]:
         """Return the newest findings of node checks by node; read again after a change."""
         from hpcdash.services.submit.node_findings import NodeCheckRecords
 
-        launches = self.session.launches
-        folder = None if launches is None else launches.state_folder
+        folder = self.session.launches.state_folder
         records = NodeCheckRecords(folder, self.session.name)
         stamp = records.stamp()
         if stamp != self._findings_stamp:

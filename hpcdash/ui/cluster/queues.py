@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from textual.content import Content
+
 from hpcdash.domain.job_text import queue_note
-from hpcdash.domain.states import REFUSING
+from hpcdash.domain.states import REFUSING, WAITING
 from hpcdash.domain.tables import QUEUES, Kind
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import clip, visible
 from hpcdash.domain.units import format_duration
 from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
+
+_MAX_REASONS = 8
 
 
 def name_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
@@ -65,12 +72,42 @@ class QueuesView(TableView):
         }
 
     def placeholder(self) -> str:
-        return "The scheduler lists no queues. ctrl+r asks again"
+        return "The scheduler lists no queues. ctrl+r refreshes"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         free = [_format_free(row, unit) for unit in ("gpus", "cpus") if row[unit]]
         note = visible(queue_note(row, self.session.store.clock.now()))
         return "  ·  ".join(filter(None, [row["name"], *free, note, "enter shows its jobs"]))
 
+    def detail_lines(self, row: Mapping[str, Any], room: int) -> Sequence[Content]:
+        """Return why jobs wait in the queue: the reasons, the most frequent first."""
+        jobs = self.session.store.table(Kind.EVERYONE)
+        if jobs is None:
+            return ()
+        reasons = waiting_reasons(jobs, str(row["name"]))
+        width = max((len(str(count)) for _, count in reasons), default=0)
+        lines = [
+            Content.assemble(
+                (f"{count:>{width}}  ", "$state-pending"),
+                clip(visible(reason or "no reason given"), room - width - 2),
+            )
+            for reason, count in reasons[:_MAX_REASONS]
+        ]
+        return [Content.styled("Pending, by reason", "bold"), *lines] if lines else ()
+
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         self.post_message(self.Requested("jobs", everyone=True, filter_text=f'queue:"{row_id}"'))
+
+
+def waiting_reasons(jobs: pa.Table, queue: str) -> list[tuple[str, int]]:
+    """Return the reasons of a queue's pending jobs (rows of domain.schema.JOBS) and the jobs of
+    each, tasks counted; the most frequent first.
+    """
+    waits = pc.is_in(jobs["state"].cast(pa.string()), pa.array(sorted(WAITING), pa.string()))
+    rows = jobs.filter(pc.and_(waits, pc.equal(jobs["queue"].cast(pa.string()), queue)))
+    counts: Counter[str] = Counter()
+    for reason, tasks in zip(
+        rows["reason"].cast(pa.string()).to_pylist(), rows["_tasks"].to_pylist(), strict=True
+    ):
+        counts[reason or ""] += tasks or 1
+    return counts.most_common()

@@ -15,11 +15,11 @@ from hpcdash.ui.widgets.command_bar import CommandBar
 
 if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand
-    from hpcdash.config.exec import SiteCommand
+    from hpcdash.config.plugins import SiteCommand
 
 # Entered commands are stored with the text typed after '/' and ':'.
 MODE = "X"
-_MOST_RECENT = 8
+_MAX_RECENT = 8
 # Ready commands whose answers have a view of their own, by their names.
 _OWN_VIEWS = ("stacks", "leftovers")
 
@@ -41,7 +41,7 @@ class InsideActions:
         if job_id is None:
             return
         bar = self.screen.query_one(CommandBar)
-        recent = list(dict.fromkeys(reversed(bar.mode_history(MODE))))[:_MOST_RECENT]
+        recent = list(dict.fromkeys(reversed(bar.mode_history(MODE))))[:_MAX_RECENT]
         ready = ready_commands(self._site_commands())
         names = {one.name for one in ready}
 
@@ -70,7 +70,7 @@ class InsideActions:
         job_id = self.screen.view.pointed_job()
         text = ""
         if job_id is None:
-            text = "no job is pointed at"
+            text = "select a job first"
         else:
             row = known_row(self.screen.session.store, job_id)
             if holds_many(job_id) or (row is not None and (row["_tasks"] or 1) > 1):

@@ -88,7 +88,8 @@ class ExecDialog(Dialog[None]):
 
     def action_take(self) -> None:
         """Have the recent command under the cursor in the field; back to the field otherwise."""
-        listed, field = self.query_one(OptionList), self.query_one(Input)
+        listed = self.query_one(OptionList)
+        field = self.query_one(Input)
         at = listed.highlighted
         if listed.has_focus and at is not None and at < len(self._recent):
             field.value = self._recent[at]

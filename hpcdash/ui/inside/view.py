@@ -36,7 +36,7 @@ from hpcdash.ui.widgets.script_page import ScriptPage
 from hpcdash.ui.workers import start_worker
 
 # Terminals take no more over OSC 52.
-_MOST_COPIED_BYTES = 70_000
+_MAX_COPIED_BYTES = 70_000
 
 
 class InsideView(View):
@@ -73,7 +73,9 @@ class InsideView(View):
 
     def start(self) -> None:
         """Run it; what it answered before stays until it answers again."""
-        self._began, self._seconds, self._error = time.monotonic(), None, None
+        self._began = time.monotonic()
+        self._seconds = None
+        self._error = None
         start_worker(self, self._run, exclusive=True, group="inside")
 
     async def _run(self) -> None:
@@ -118,7 +120,7 @@ class InsideView(View):
 
     def do_copy(self) -> None:
         text = "".join(f"{line.text}\n" for line in self.page.lines)
-        if len(text.encode()) > _MOST_COPIED_BYTES:
+        if len(text.encode()) > _MAX_COPIED_BYTES:
             self.notify("the output is too large for a terminal's clipboard", severity="warning")
             return
         self.app.copy_to_clipboard(text)
@@ -151,7 +153,7 @@ class InsideView(View):
         if self._seconds is None:
             return (
                 f"running on the job's nodes, {time.monotonic() - self._began:.0f} s; leaving "
-                f"ends it"
+                "ends it"
             )
         if self._answer is None:
             return ""

@@ -32,25 +32,38 @@ from hpcdash.ui.widgets.lines import TextInput
 
 _HINTS = {
     "time": "2h, 1-12:00:00",
-    "memory": "of a node: 16G",
+    "memory": "per node: 16G",
     "nice": "higher waits longer",
     "throttle": "how many tasks may run at a time",
 }
 _IDS_CELLS = 130
 _COMMAND_LETTERS = 8_000
 # Past these, a list of results shows only a count.
-_MOST_RESULTS = 2000
+_MAX_RESULTS = 2000
+
+
+class Question(Struct, frozen=True):
+    """Question whether to run a plan.
+
+    `title` is by default made from the plan, `notes` are shown below the effect. With a title that
+    `is_doubtful`, or with `warnings`, `enter` answers no. `checkpoints` are those of
+    describe_impact; `script` is a label and the text that is submitted.
+    """
+
+    plan: Plan
+    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    title: str = ""
+    is_doubtful: bool = False
+    checkpoints: Mapping[str, str] = {}
+    script: tuple[str, str] | None = None
 
 
 class ConfirmDialog(Dialog[None]):
     """Confirmation of a plan: its effect, the owners of the jobs, and the losses.
 
-    The plan is the one that runs: nothing refreshes it.
-
-    `cluster` is where. `answer` is set once; `form`, a dialog below that led here, ends with a yes.
-    `question` takes the place of the one that the plan makes; where it `is_doubtful` whether it is
-    wanted, or something is warned of, `enter` says no. `checkpoints` are as describe_impact takes
-    them; `script` is a label and the text that is submitted.
+    The plan is the one that runs: nothing refreshes it. `answer` is set once; `form`, the dialog
+    below that led here, is closed with a yes.
     """
 
     # The buttons too, with a blank line.
@@ -62,37 +75,27 @@ class ConfirmDialog(Dialog[None]):
 
     def __init__(
         self,
-        plan: Plan,
+        question: Question,
         *,
         cluster: str = "",
         user: str = "",
-        asides: Sequence[str] = (),
         form: Dialog[None] | None = None,
         has_recipients: bool = True,
-        question: str = "",
-        is_doubtful: bool = False,
-        warnings: Sequence[str] = (),
-        checkpoints: Mapping[str, str] | None = None,
-        script: tuple[str, str] | None = None,
     ) -> None:
-        super().__init__(question or action_text.title(plan))
-        self.plan = plan
-        self._cluster = cluster
-        self._script = script
-        self.warnings = tuple(warnings)
-        self._checkpoints = checkpoints or {}
-        self._is_doubtful = is_doubtful
-        self.user = user
-        self.asides = tuple(asides)
+        super().__init__(question.title or action_text.title(question.plan))
+        self.question = question
+        self.plan = question.plan
         self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._cluster = cluster
         self._form = form
         self._has_recipients = has_recipients
-        self._is_others = bool(action_text.format_others(plan.rows, user))
+        self._others = action_text.format_others(question.plan.rows, user)
 
     @property
     def is_dangerous(self) -> bool:
-        is_odd = self._is_others or self._is_doubtful or bool(self.warnings)
-        return is_odd or action_text.is_dangerous(self.plan.request)
+        question = self.question
+        is_odd = self._others or question.is_doubtful or question.warnings
+        return bool(is_odd) or action_text.is_dangerous(self.plan.request)
 
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="scrolls", can_focus=False):
@@ -102,8 +105,8 @@ class ConfirmDialog(Dialog[None]):
             yield AnswerButton(f"Yes, {self._verb_text()} (y)", id="yes")
 
     def _verb_text(self) -> str:
-        verb = self.plan.request.verb
-        return {"signal": "send it", "alter": "change it"}.get(verb, str(verb))
+        verb = str(self.plan.request.verb)
+        return {"signal": "send it", "alter": "change it"}.get(verb, verb)
 
     def _keys(self) -> str:
         """Return the key line with the effect of `enter` at the present focus."""
@@ -115,47 +118,38 @@ class ConfirmDialog(Dialog[None]):
         self.query_one("#keys", Static).update(self._keys())
 
     def _parts(self) -> list[Static]:
+        question = self.question
         plan = self.plan
-        counts = impact.state_counts(plan.rows)
-        in_states = "   ".join(
+        counts = [
             f"{signs().states.get(state, '?')} {count} {visible(state_word(state))}"
-            for state, count in counts.items()
-        )
-        where = f"on {visible(self._cluster)}" if self._cluster else ""
-        parts = (
-            [_line(message)] if (message := "   ".join(filter(None, (in_states, where)))) else []
-        )
-        if self._is_others:
-            parts.append(_line(f"! {action_text.format_others(plan.rows, self.user)}", "warned"))
-        parts += [_line(f"! {visible(message)}", "warned") for message in self.warnings]
-        stakes_text = action_text.format_impact(
-            plan, has_recipients=self._has_recipients, checkpoints=self._checkpoints
-        )
-        parts += [_line(message) for message in stakes_text]
-        parts += [
-            _line(visible(message), "noted" if at == 0 else "words")
-            for at, message in enumerate(self.asides)
+            for state, count in impact.state_counts(plan.rows).items()
         ]
+        if self._cluster:
+            counts.append(f"on {visible(self._cluster)}")
+        parts = [_line("   ".join(counts))] if counts else []
+        warnings = [self._others] if self._others else []
+        warnings += map(visible, question.warnings)
+        parts += [_line(f"! {warning}", "warned") for warning in warnings]
+        effects = action_text.format_impact(
+            plan, has_recipients=self._has_recipients, checkpoints=question.checkpoints
+        )
+        parts += map(_line, effects)
+        for number, note in enumerate(question.notes):
+            parts.append(_line(visible(note), "words" if number else "noted"))
         ids = plan.request.job_ids
         if len(ids) > 1:
             parts += [_line(f"{len(ids)} job IDs", "label"), _line(_clipped_ids(ids), "under")]
-        commands = plan.commands
-        parts.append(
-            _line(
-                "Command to run" if len(commands) == 1 else f"Commands to run ({len(commands)})",
-                "label",
-            )
-        )
-        parts += [_line(message, "under") for message in _commands(plan)]
+        count = len(plan.commands)
+        heading = "Command to run" if count == 1 else f"Commands to run ({count})"
+        parts.append(_line(heading, "label"))
+        parts += [_line(command, "under") for command in _commands(plan)]
         if pauses := action_text.format_pause(plan):
             parts.append(_line(pauses, "label"))
         parts.append(_line("Logged in the journal (J).", "label"))
-        if self._script is not None:
-            label, text = self._script
-            parts += [
-                _line(label, "label"),
-                _line("\n".join(map(visible, text.splitlines())), "under"),
-            ]
+        if question.script is not None:
+            label, text = question.script
+            lines = "\n".join(map(visible, text.splitlines()))
+            parts += [_line(label, "label"), _line(lines, "under")]
         return parts
 
     def on_mount(self) -> None:
@@ -224,14 +218,14 @@ def result_lines(outcomes: Sequence[Outcome]) -> Text:
     text = Text()
     if any(outcome.done is None for outcome in ordered):
         text.append("Where it is unknown, look with ctrl+r: it was not repeated.\n\n", "bold")
-    for outcome in ordered[:_MOST_RESULTS]:
+    for outcome in ordered[:_MAX_RESULTS]:
         sign, word = key_labels[outcome.done]
         style = "" if outcome.done else "bold"
         text.append(f"{sign} {word:<8}{clip(visible(outcome.job_id), 24):<{ids}}", style)
         message = visible(" ".join(outcome.words.split()))
         text.append(f"  {message}\n" if message else "\n")
-    if len(ordered) > _MOST_RESULTS:
-        text.append(f"and {len(ordered) - _MOST_RESULTS} more\n")
+    if len(ordered) > _MAX_RESULTS:
+        text.append(f"and {len(ordered) - _MAX_RESULTS} more\n")
     text.rstrip()
     return text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -19,7 +19,7 @@ from hpcdash.services.jobs import action_text
 from hpcdash.services.jobs.actions import Plan, Report
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.dialogs import Dialog
-from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, ResultsDialog
+from hpcdash.ui.jobs.action_dialogs import ConfirmDialog, Question, ResultsDialog
 from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.command_bar import CommandBar
@@ -27,7 +27,7 @@ from hpcdash.ui.widgets.lines import Hint
 from hpcdash.ui.workers import call_after, start_worker
 
 if TYPE_CHECKING:
-    from hpcdash.services.submit.plan import SubmissionPlan
+    from hpcdash.services.submit.submission import SubmissionPlan, SubmissionResult
     from hpcdash.ui.screen import DashboardScreen
 
 # A result stays longer than a copied text meanwhile.
@@ -37,7 +37,7 @@ _QUIET_SECONDS = 0.4
 # A scheduler accepts a request, and fulfils it a moment later.
 _LAG_SECONDS = 3.0
 _NUMBER = re.compile(r"[0-9]+")
-_FORCED_WORDS = (
+_FORCED_NOTE = (
     "Forcing removes it from the queue at once; processes still on its node keep running."
 )
 
@@ -46,18 +46,18 @@ class Underway(Struct):
     """Plan that runs: the numbers of its jobs, and those already reported."""
 
     cluster: str
-    words: str
+    title: str
     numbers: frozenset[str]
     jobs: int
-    began: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
     reported_ids: set[str] = field(default_factory=set)
     # Last message of its command, which continues afterwards.
-    said: str = ""
+    message: str = ""
 
     def __str__(self) -> str:
-        seconds = int(time.monotonic() - self.began)
-        message = f"  {visible(self.said)}" if self.said else ""
-        return f"{self.words}: {len(self.reported_ids)} of {self.jobs} …  {seconds} s{message}"
+        seconds = int(time.monotonic() - self.started_at)
+        message = f"  {visible(self.message)}" if self.message else ""
+        return f"{self.title}: {len(self.reported_ids)} of {self.jobs} …  {seconds} s{message}"
 
 
 class UnderwayLine(Static):
@@ -85,90 +85,61 @@ class ActionRunner:
         self.screen = screen
         self._underway: list[Underway] = []
         self._polls_due: dict[str, asyncio.TimerHandle] = {}
+        # Jobs that were cancelled from here, whose end is no news.
+        self.cancelled: set[tuple[str, str]] = set()
 
-    async def carry_out(
-        self,
-        plan: Plan,
-        *,
-        asides: Sequence[str] = (),
-        question: str = "",
-        is_doubtful: bool = False,
-        warnings: Sequence[str] = (),
-    ) -> Report | None:
+    async def carry_out(self, question: Question) -> Report | None:
         """Confirm, run and report a plan; None where the person declined.
 
-        `asides` are shown beside the question, the rest is as in ConfirmDialog. Await it in a
-        worker: a key handler must not wait for a person.
+        Await it in a worker: a key handler must not wait for a person.
         """
         view = self.screen.view
         session = self.screen.session
-        dialog = self.confirm_first(
-            plan, asides, question=question, is_doubtful=is_doubtful, warnings=warnings
-        )
-        if dialog is None or not await dialog.answer:
+        if not await self.is_confirmed(question):
             return None
-        return await self.run_plan(plan, view, session)
+        return await self.run_plan(question.plan, view, session)
 
-    def begin(
-        self,
-        plan: Plan,
-        asides: Sequence[str] = (),
-        form: Dialog[None] | None = None,
-        *,
-        warnings: Sequence[str] = (),
-        checkpoints: Mapping[str, str] | None = None,
-    ) -> None:
-        """Start a plan from a key handler: prompt at once, and run the plan in a worker."""
-        view, session = self.screen.view, self.screen.session
-        dialog = self.confirm_first(plan, asides, form, warnings=warnings, checkpoints=checkpoints)
+    def begin(self, question: Question, form: Dialog[None] | None = None) -> None:
+        """Start a plan from a key handler: prompt at once, and run the plan in a worker.
+
+        `form` is closed once the plan is confirmed.
+        """
+        view = self.screen.view
+        session = self.screen.session
+        dialog = self._prompt(question, form)
 
         def answered(answer: asyncio.Future[bool]) -> None:
             if answer.result():
-                start_worker(self.screen, self.run_plan, plan, view, session, group="acting")
+                start_worker(
+                    self.screen, self.run_plan, question.plan, view, session, group="acting"
+                )
 
         if dialog is not None:
             dialog.answer.add_done_callback(answered)
 
-    def confirm_first(
-        self,
-        plan: Plan,
-        asides: Sequence[str] = (),
-        form: Dialog[None] | None = None,
-        *,
-        question: str = "",
-        is_doubtful: bool = False,
-        warnings: Sequence[str] = (),
-        checkpoints: Mapping[str, str] | None = None,
-        script: tuple[str, str] | None = None,
-    ) -> ConfirmDialog | None:
-        """The question, on the screen; None, and a word why, while some of these jobs are being
-        acted on.
+    async def is_confirmed(self, question: Question) -> bool:
+        """Prompt for a plan, and return whether the person confirmed it."""
+        dialog = self._prompt(question)
+        return dialog is not None and await dialog.answer
 
-        All as ConfirmDialog has it.
-        """
-        numbers = _numbers(plan.request.job_ids)
+    def _prompt(self, question: Question, form: Dialog[None] | None = None) -> ConfirmDialog | None:
+        """Show the question; None, with a notification, while another plan acts on the jobs."""
+        session = self.screen.session
+        numbers = _numbers(question.plan.request.job_ids)
         for other in self._underway:
-            if other.cluster == self.screen.session.name and not other.numbers.isdisjoint(numbers):
+            if other.cluster == session.name and not other.numbers.isdisjoint(numbers):
                 self.screen.notify(
-                    f"wait for the {other.words}, which still runs",
+                    f"wait for the {other.title}, which still runs",
                     severity="warning",
                     markup=False,
                 )
                 return None
-        asides = [*asides, *self._format_age()]
-        session = self.screen.session
         dialog = ConfirmDialog(
-            plan,
+            replace(question, notes=(*question.notes, *self._format_age())),
             cluster=session.store.title,
             user=session.store.user,
-            asides=asides,
             form=form,
             has_recipients=session.actions.can_signal_parts,
-            question=question,
-            is_doubtful=is_doubtful,
-            warnings=warnings,
-            checkpoints=checkpoints,
-            script=script,
         )
         self.screen.app.push_screen(dialog)
         return dialog
@@ -202,7 +173,7 @@ class ActionRunner:
             underway.reported_ids.add(outcome.job_id)
 
         def on_progress(line: str) -> None:
-            underway.said = line
+            underway.message = line
 
         try:
             report = await session.actions.run(
@@ -213,6 +184,8 @@ class ActionRunner:
             timer.cancel()
             if line.is_attached:
                 await line.remove()
+        if plan.request.verb is Verb.CANCEL:
+            self.cancelled |= {(session.name, one.job_id) for one in report.outcomes if one.done}
         self._poll_after(session, report)
         forced = _forced(report)
         if forced is None or any(
@@ -222,8 +195,10 @@ class ActionRunner:
         if forced is not None and self.screen.session is session:
             text = next(outcome.words for outcome in report.outcomes if outcome.can_force)
             self.begin(
-                session.actions.plan(forced, _plan_rows(forced, plan)),
-                (f"refused: {visible(text)}", _FORCED_WORDS),
+                Question(
+                    session.actions.plan(forced, _plan_rows(forced, plan)),
+                    (f"refused: {visible(text)}", _FORCED_NOTE),
+                )
             )
         if isinstance(self.screen.view, JournalView):
             self.screen.view.reread()
@@ -239,28 +214,25 @@ class ActionRunner:
                 self.screen, _LAG_SECONDS, session.poller.poll_now
             )
 
-    async def recover_outcomes(
-        self, again: SubmissionPlan, report: Report, session: ClusterSession
-    ) -> tuple[Outcome, ...]:
-        """Return the outcomes once those of lost answers are known.
-
-        Each is reported as it is found.
-        """
-        from hpcdash.services.submit.recovery import reconcile
-
-        if not any(outcome.done is None for outcome in report.outcomes):
-            return report.outcomes
+    async def submit(
+        self, planned: SubmissionPlan, view: View, session: ClusterSession
+    ) -> SubmissionResult:
+        """Run a confirmed submission, search its job where the answer was lost, and record it."""
+        report = await self.run_plan(planned.plan, view, session)
+        was_lost = any(outcome.done is None for outcome in report.outcomes)
 
         def on_progress(text: str) -> None:
             self.screen.notify(visible(text), severity="warning", timeout=20, markup=False)
 
-        outcomes = await reconcile(session.store, again, report, on_progress)
-        if not all(outcome.done for outcome in outcomes):
-            self._notify(replace(report, outcomes=outcomes), session, is_final=True)
-        if isinstance(self.screen.view, JournalView):
-            self.screen.view.reread()
-        session.poller.poll_now()
-        return outcomes
+        result = await session.launches.settle(planned, report, on_progress)
+        if was_lost:
+            if not result.outcome.done:
+                settled = replace(report, outcomes=(result.outcome,))
+                self._notify(settled, session, is_final=True)
+            if isinstance(self.screen.view, JournalView):
+                self.screen.view.reread()
+            session.poller.poll_now()
+        return result
 
     def _notify(self, report: Report, session: ClusterSession, *, is_final: bool = False) -> None:
         """One line where all is well; else job by job, unless a person is typing or reading

@@ -33,9 +33,18 @@ from hpcdash.services.jobs.lookup import known_row, task_with_log
 from hpcdash.services.jobs.rows import select_rows
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.plan import Resubmission, ResubmissionPlan, plan_again, resubmissions
+from hpcdash.services.submit.resubmission import (
+    Resubmission,
+    ResubmissionPlan,
+    format_parts,
+    plan_again,
+    propose,
+    read_limits,
+    resubmissions,
+    submit_parts,
+)
 from hpcdash.ui.dialogs import Dialog
-from hpcdash.ui.jobs.action_dialogs import AlterDialog, Field, SignalDialog
+from hpcdash.ui.jobs.action_dialogs import AlterDialog, Field, Question, SignalDialog
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.jobs.triage import TriageView
@@ -89,7 +98,7 @@ class JobActions:
         job_ids = view.targets().job_ids if view.marks() else ()
         first = next(iter(job_ids), None) or view.pointed_job()
         if first is None:
-            self.screen.notify("no job is pointed at", severity="warning", timeout=3)
+            self.screen.notify("select a job first", severity="warning", timeout=3)
         else:
             view.clear_marks()
             await self.screen.push("chart", job_id=first, others=tuple(job_ids[1:]))
@@ -149,28 +158,21 @@ class JobActions:
             self._is_preparing = False
         if self.screen.view is not view:
             return
-        if again.plan.parts:
-            await self._submit_parts(again, [*choice.asides, *again.notes], view, session)
+        question = Question(again.plan, (*choice.asides, *again.notes))
+        if not await self.runner.is_confirmed(question):
             return
-        report = await self.runner.carry_out(again.plan, asides=[*choice.asides, *again.notes])
-        if report is None:
-            return
-        await self.runner.recover_outcomes(again, report, session)
+        if isinstance(again, ResubmissionPlan):
+            await self._submit_parts(again, view, session)
+        else:
+            await self.runner.submit(again, view, session)
         session.poller.poll_now()
 
     async def _submit_parts(
-        self, again: ResubmissionPlan, asides: Sequence[str], view: View, session: ClusterSession
+        self, again: ResubmissionPlan, view: View, session: ClusterSession
     ) -> None:
-        from hpcdash.services.submit.array_parts import format_parts, submit_parts
-
-        dialog = self.runner.confirm_first(again.plan, asides)
-        if dialog is None or not await dialog.answer:
-            return
         count = len(again.plan.commands)
         try:
-            outcomes = await submit_parts(
-                again, session.actions, is_chained=again.is_chained, after=again.after
-            )
+            outcomes = await submit_parts(again, session.launches, session.actions)
         except HpcdashError as error:
             self.screen.notify(
                 f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False
@@ -183,20 +185,18 @@ class JobActions:
         self.screen.notify(
             visible(format_parts(outcomes, count)), severity=severity, timeout=12, markup=False
         )
-        session.poller.poll_now()
 
     async def _prompt_limits(
         self, choice: AgainChoice, view: View, session: ClusterSession
     ) -> NewLimits | None:
         """More of what the job was ended for want of, as a person has it; None where they leave."""
-        from hpcdash.services.submit.new_limits import propose, read_limits
-
         proposal = (
             await propose(session.store, choice.wanted[0].rows) if len(choice.wanted) == 1 else None
         )
         if proposal is None or self.screen.view is not view:
             return AS_IT_WAS
-        before, proposed = proposal.before, proposal.proposed
+        before = proposal.before
+        proposed = proposal.proposed
         fields = [
             Field("time", _clock(before.time_seconds), proposed=_clock(proposed.time_seconds)),
             Field("memory", _memory(before.memory_bytes), proposed=_memory(proposed.memory_bytes)),
@@ -267,7 +267,7 @@ class JobActions:
         """A shell in the folder of the job one points at, on the login node."""
         job_id = view.pointed_job()
         if job_id is None:
-            return "no job is pointed at"
+            return "select a job first"
         row = known_row(session.store, job_id) or next(iter(view.targets().rows), None)
         folder = row["work_dir"] if row is not None else None
         if not folder:
@@ -288,7 +288,7 @@ class JobActions:
 
         job_id = view.pointed_job()
         if job_id is None:
-            return "no job is pointed at"
+            return "select a job first"
         task = await asyncio.to_thread(task_with_log, session.store, job_id)
         plan = await plan_shell(
             session.store, task or job_id, state_folder=session.actions.journal.path.parent
@@ -301,7 +301,7 @@ class JobActions:
             session.store, plan, await app.lend_terminal(plan.transport, plan.argv, parts)
         )
 
-    # -- acting
+    # -- actions on the selected jobs
 
     def do_cancel(self) -> None:
         self._act_on_targets(Verb.CANCEL)
@@ -355,7 +355,7 @@ class JobActions:
             self._is_preparing = False
         if self.screen.view is view:
             self.runner.begin(
-                plan, choice.left_out, warnings=warnings, checkpoints=facts.checkpoints
+                Question(plan, choice.left_out, warnings, checkpoints=facts.checkpoints)
             )
 
     def do_delete(self) -> None:
@@ -371,9 +371,8 @@ class JobActions:
 
         def proceed(form: Dialog[None], signal: str, recipient: str) -> None:
             request = ActionRequest(Verb.SIGNAL, choice.job_ids, signal=signal, recipient=recipient)
-            self.runner.begin(
-                self.screen.session.actions.plan(request, choice.rows), choice.left_out, form
-            )
+            plan = self.screen.session.actions.plan(request, choice.rows)
+            self.runner.begin(Question(plan, choice.left_out), form)
 
         title = f"Signal {subject(choice.job_ids, choice.rows)}"
         has_recipients = self.screen.session.actions.can_signal_parts
@@ -398,11 +397,8 @@ class JobActions:
             return ""
 
         def proceed(form: Dialog[None], changes: Mapping[str, str]) -> None:
-            self.runner.begin(
-                self.screen.session.actions.plan(request(changes), choice.rows),
-                choice.left_out,
-                form,
-            )
+            plan = self.screen.session.actions.plan(request(changes), choice.rows)
+            self.runner.begin(Question(plan, choice.left_out), form)
 
         title = f"Change {subject(choice.job_ids, choice.rows)}"
         self.screen.app.push_screen(
@@ -411,7 +407,8 @@ class JobActions:
 
     def _alterable(self, choice: ActionChoice) -> tuple[list[Field], list[str]]:
         """Return the fields that can be changed for all of these jobs, and notes on the others."""
-        rows, alterable = choice.rows, self.screen.session.store.backend.actions.alterable
+        rows = choice.rows
+        alterable = self.screen.session.store.backend.actions.alterable
         running = count_jobs(row for row in rows if row["state"] in ACTIVE)
         is_arrays = all(row["array_id"] for row in rows) and not any(map(is_task, choice.job_ids))
         waiting_only = [name for name in _WAITING_ONLY if name in alterable]
@@ -468,7 +465,8 @@ class JobActions:
         )
         asides = (*((left_behind,) if left_behind else ()), *choice.left_out)
         try:
-            self.runner.begin(self.screen.session.actions.plan(request, choice.rows), asides)
+            plan = self.screen.session.actions.plan(request, choice.rows)
+            self.runner.begin(Question(plan, asides))
         except UsageError as error:
             self.screen.notify(format_error(error), severity="error", markup=False)
 
@@ -497,7 +495,7 @@ class JobActions:
         """Return the selected targets of a verb; None after a notification where there are none."""
         targets = self.screen.view.targets()
         if not targets.job_ids and not targets.missing:
-            self.screen.notify("no job is pointed at", severity="warning", timeout=3)
+            self.screen.notify("select a job first", severity="warning", timeout=3)
             return None
         rows = targets.rows
         if len(rows) == 1 and not {rows[0]["id"], rows[0]["array_id"]} & {*targets.job_ids}:
@@ -533,7 +531,7 @@ def _memory(amount_bytes: int | None) -> str:
 
 def _reasons(left_out: Sequence[str]) -> str:
     return (
-        ", ".join(text.removesuffix(": left out") for text in left_out) or "nothing is known of it"
+        ", ".join(text.removesuffix(" (skipped)") for text in left_out) or "nothing is known of it"
     )
 
 
@@ -556,7 +554,7 @@ async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
         return AgainChoice(resubmissions(rows), _format_living(rows))
     targets = view.targets()
     if not targets.job_ids:
-        return "no job is pointed at"
+        return "select a job first"
     requested: list[Resubmission] = []
     asides: list[str] = []
     singles: list[Row] = []

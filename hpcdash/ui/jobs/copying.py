@@ -25,10 +25,11 @@ _STREAMS = (("stdout_path", "stdout"), ("stderr_path", "stderr"))
 
 def offer_copies(screen: DashboardScreen) -> None:
     """A list of what can be copied of the job that is pointed at, its id first."""
-    view, session = screen.view, screen.session
+    view = screen.view
+    session = screen.session
     job_id = view.pointed_job()
     if job_id is None:
-        screen.notify("no job is pointed at", severity="warning", timeout=3)
+        screen.notify("select a job first", severity="warning", timeout=3)
         return
     row = next(iter(view.targets().rows), None) if not view.marks() else None
     row = row or known_row(session.store, job_id) or {}

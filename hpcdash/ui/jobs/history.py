@@ -45,7 +45,7 @@ _OTHER = "other"
 _MEASURED = "7d"
 _USES = frozenset({"cpu_use", "memory_use", "gpu_use", "time_use"})
 _EXIT_CELLS = 10
-_MOST_EXIT_CELLS = 40
+_MAX_EXIT_CELLS = 40
 
 
 def exit_cell(value: object, row: cells.RowContext) -> cells.Cell:
@@ -147,7 +147,7 @@ class HistoryView(JobsView):
         )
         reasons = as_array(table["reason"]).cast(pa.string()).filter(pc.invert(has_number))
         longest = pc.max(pc.utf8_length(reasons)).as_py() or 0
-        return replace(column, longest=max(_EXIT_CELLS, min(longest, _MOST_EXIT_CELLS)))
+        return replace(column, longest=max(_EXIT_CELLS, min(longest, _MAX_EXIT_CELLS)))
 
     def placeholder(self) -> str:
         owned = self.whose(everyone=False)
@@ -190,7 +190,7 @@ class HistoryView(JobsView):
             self._hides_others = hides_others
             self.post_message(self.CrumbsChanged())
 
-    # -- what jobs used
+    # -- usage columns
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -205,7 +205,7 @@ class HistoryView(JobsView):
         if self._span == ("", "") and not _USES.isdisjoint(self.column_names):
             self._take_span((_MEASURED, ""))
 
-    # -- any other span
+    # -- other time spans
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -233,10 +233,8 @@ class HistoryView(JobsView):
         if self._span == ("", ""):
             return super()._format_waiting()
         if self._problem is not None:
-            return "Nothing known of this span. ! shows the error, ctrl+r asks again"
-        return (
-            "asking …" if self._progress is not None else "Nothing was asked for. ctrl+r asks again"
-        )
+            return "No data for this span. ! error · ctrl+r retry"
+        return "loading …" if self._progress is not None else "Not loaded. ctrl+r loads it"
 
     def do_span(self) -> None:
         """Choose which span is shown."""

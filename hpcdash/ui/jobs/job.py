@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar
+from datetime import datetime, tzinfo
+from typing import Any, ClassVar
 
 import pyarrow.compute as pc
 from rich.cells import cell_len
@@ -18,6 +19,7 @@ from textual.widgets import Static
 
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.job_text import state_word
+from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, visible
 from hpcdash.errors import HpcdashError
@@ -27,13 +29,16 @@ from hpcdash.services.jobs.overview import JobPicture, Part
 from hpcdash.services.jobs.page import Entry, Group, job_groups
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.dialogs import TextDialog
-from hpcdash.ui.jobs.table import job_hint
+from hpcdash.ui.jobs.overview import JobOverview
+from hpcdash.ui.jobs.table import BESIDE_COLUMNS, job_hint
 from hpcdash.ui.notes import session_notes
 from hpcdash.ui.themes import STATE_STYLES, style_name
 from hpcdash.ui.view import Targets, View, row_ranks
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.workers import start_worker
 
+# Below the page, fewer lines than this show too little of a loss and a log.
+_MIN_LOG_LINES = 12
 # A terminal of 130, without what is around the page.
 _TWO_COLUMNS = 126
 _JOB_KINDS = frozenset({None, Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE})
@@ -41,7 +46,7 @@ _JOB_KINDS = frozenset({None, Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTO
 _SIGN_LINES = 3
 StyleOf = Callable[[str], Style]
 _LABEL_CELLS = 16
-_MOST_LABEL_CELLS = 26
+_MAX_LABEL_CELLS = 26
 _INDENT = 2
 _BAR_CELLS = 10
 
@@ -61,8 +66,9 @@ class JobView(View):
     }
     DEFAULT_CSS = (
         """
-    JobView VerticalScroll { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
-    JobView Static { width: 1fr; height: auto; }
+    JobView > #page { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
+    JobView > #page > Static { width: 1fr; height: auto; }
+    JobView.-beside > JobOverview { dock: right; width: 45%; }
     JobView {
         & > .job--label { color: $table-dim; }
         & > .job--bar { color: $primary; }
@@ -78,9 +84,20 @@ class JobView(View):
         Binding("up,k", "scroll(-1)", "up", show=False, priority=True),
     ]
 
-    def __init__(self, session: ClusterSession, *, job_id: str) -> None:
+    def __init__(
+        self,
+        session: ClusterSession,
+        *,
+        job_id: str,
+        shows_record: bool = False,
+        patterns: Sequence[str] = (),
+    ) -> None:
+        """With `shows_record` the scheduler's own record follows at the end."""
         super().__init__(session)
         self.job_id = job_id
+        self._shows_record = shows_record
+        self._shows_overview = True
+        self._overview = JobOverview(session, self.now, patterns, has_facts=False)
         self.picture = JobPicture(
             session.store, job_id, self._paint, state_folder=session.actions.journal.path.parent
         )
@@ -92,11 +109,30 @@ class JobView(View):
         return self.picture.detail
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll():
-            yield Static("asking …", markup=False)
+        with VerticalScroll(id="page"):
+            yield Static("loading …", markup=False)
+        yield self._overview
+
+    @property
+    def _page(self) -> VerticalScroll:
+        return self.query_one("#page", VerticalScroll)
 
     def action_scroll(self, lines: int) -> None:
-        self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False, immediate=True)
+        if self._overview.has_focus_within:
+            self._overview.scroll_log(lines)
+        else:
+            self._page.scroll_relative(y=lines, animate=False, immediate=True)
+
+    def do_switch_focus(self) -> None:
+        """Move the focus between the page and the log."""
+        if self._overview.has_focus_within or not self._overview.display:
+            self.take_focus()
+        else:
+            self._overview.take_focus()
+
+    def tick(self) -> None:
+        if self.is_live and self._overview.display:
+            self._overview.tick()
 
     def on_mount(self) -> None:
         self.picture.glance()
@@ -106,8 +142,27 @@ class JobView(View):
     def on_resize(self, event: Resize) -> None:
         self._paint()
 
+    def _arrange(self, page_lines: int) -> None:
+        """The loss and the log of a job that has begun stand beside the page where that is wide,
+        else below it, where it leaves lines.
+        """
+        row = self.picture.row
+        left = self.size.height - page_lines - 1
+        is_beside = self.app.size.width >= BESIDE_COLUMNS
+        has_begun = row is not None and row["state"] not in WAITING
+        has_room = is_beside or left >= _MIN_LOG_LINES
+        self.set_class(is_beside, "-beside")
+        self._overview.display = has_room and has_begun and self._shows_overview
+        self._overview.styles.height = "100%" if is_beside else max(left, _MIN_LOG_LINES)
+
+    def do_overview(self) -> None:
+        """Show or hide the loss and the log."""
+        self._shows_overview = not self._shows_overview
+        self.take_focus()
+        self._paint()
+
     def take_focus(self) -> None:
-        self.screen.set_focus(self.query_one(VerticalScroll))
+        self.screen.set_focus(self._page)
 
     def shown(self) -> None:
         self.take_focus()
@@ -133,12 +188,14 @@ class JobView(View):
             start_worker(self, self.picture.keep_activity_fresh, group="activity")
 
     def do_detail(self) -> None:
-        """Go to the scheduler's own record, and back to the top."""
-        page = self.query_one(VerticalScroll)
-        page.scroll_to(y=0 if page.scroll_offset.y else self._detail_line, animate=False)
+        """Show the scheduler's own record, or hide it."""
+        self._shows_record = not self._shows_record
+        self._paint()
+        line = self._detail_line if self._shows_record else 0
+        self.call_after_refresh(self._page.scroll_to, y=line, animate=False)
 
     def do_sooner(self) -> None:
-        self.notify("asking when it would start …", timeout=3)
+        self.notify("estimating its start …", timeout=3)
         start_worker(self, self._show_sooner, group="sooner", exclusive=True)
 
     async def _show_sooner(self) -> None:
@@ -179,7 +236,9 @@ class JobView(View):
         return " ".join(self.crumbs())
 
     def hint(self) -> str:
-        return "" if self.detail is None else "d raw scheduler output, and back"
+        if self.detail is None:
+            return ""
+        return f"d {'hides' if self._shows_record else 'shows'} the raw scheduler output"
 
     def pointed_job(self) -> str | None:
         return self.job_id
@@ -204,27 +263,27 @@ class JobView(View):
     def key_ranks(self) -> Mapping[str, int]:
         return row_ranks(self.picture.row)
 
-    # -- what is shown
+    # -- page
 
     def _paint(self) -> None:
         """Redraw everything at the present scroll position."""
         if not self.is_live:
             return
         text = self._format_page()
+        self._arrange(text.plain.count("\n") + 1)
         if self._painted is None or text != self._painted or text.spans != self._painted.spans:
             self._painted = text
-            self.query_one(Static).update(text)
+            self._page.query_one(Static).update(text)
+        if self._overview.display:
+            self._overview.point_at(self.picture.row)
         self.post_message(self.CrumbsChanged())
 
     def _format_page(self) -> Text:
         picture = self.picture
         if picture.row is None:
             is_over = self.own_error is not None and Part.DETAIL not in picture.asking
-            return Text("nothing known of this job" if is_over else "asking …")
-        width = (
-            self.query_one(VerticalScroll).scrollable_content_region.width
-            or self.app.size.width - 3
-        )
+            return Text("nothing known of this job" if is_over else "loading …")
+        width = self._page.scrollable_content_region.width or self.app.size.width - 3
         is_wide = width >= _TWO_COLUMNS
         column = (width - 3) // 2 if is_wide else width
         states = cells.signs().states
@@ -235,8 +294,10 @@ class JobView(View):
             zone=self.session.zone,
             sign_cells=_SIGN_LINES * (column - label_cells(())),
         )
-        lines = [Text(visible(self._headline()), "bold"), *self._note_lines(), Text()]
-        lines = self._wrapped(lines, width)
+        head = [Text(visible(self._headline()), "bold"), *self._note_lines(), Text()]
+        lines = self._wrapped(head, width)
+        if life := life_line(picture.row, self.now(), self.session.zone, width, self._style):
+            lines += [*life, Text()]
         if is_wide:
             left = [group for group in groups if not (group.is_aside or group.is_broad)]
             aside = [group for group in groups if group.is_aside]
@@ -246,7 +307,8 @@ class JobView(View):
             groups = [group for group in groups if group.is_broad]
         lines += self._all_lines(groups, width)
         self._detail_line = len(lines)
-        lines += self._native_lines(width)
+        if self._shows_record or self.detail is None:
+            lines += self._native_lines(width)
         return Text("\n").join(lines)
 
     def _headline(self) -> str:
@@ -290,7 +352,7 @@ class JobView(View):
     def _native_lines(self, width: int) -> list[Text]:
         detail = self.picture.detail
         if detail is None:
-            text = "asking …" if Part.DETAIL in self.picture.asking else ""
+            text = "loading …" if Part.DETAIL in self.picture.asking else ""
             return [Text(text, self._style("label"))]
         return pair_lines(
             "Raw scheduler output", detail.native, width, self._style, self.app.console
@@ -305,10 +367,49 @@ class JobView(View):
         return self.get_component_rich_style(f"job--{style_name(name)}", partial=True)
 
 
+def life_line(
+    row: Mapping[str, Any], now: datetime, zone: tzinfo | None, width: int, find_style: StyleOf
+) -> list[Text]:
+    """Draw a job's life from its submission to its limit or end, and the instants below; [] where
+    it has not begun, or too little of it is known.
+    """
+    submitted = row["submitted_at"]
+    started = row["started_at"]
+    ends = row["ends_at"]
+    if submitted is None or started is None or ends is None or ends <= submitted:
+        return []
+    has_ended = row["state"] in ENDED
+    whole = (ends - submitted).total_seconds()
+    until = ends if has_ended else min(now, ends)
+
+    def place(at: datetime) -> int:
+        return int((at - submitted).total_seconds() / whole * width + 0.5)
+
+    signs = cells.signs()
+    begins = min(max(0, place(started)), width - 1)
+    over = min(max(begins + 1, place(until)), width)
+    bar = Text.assemble(
+        (signs.bar_free * begins, find_style("label")),
+        (signs.bar_used * (over - begins), find_style("bar")),
+        (signs.bar_free * (width - over), find_style("label")),
+    )
+    marks = Text()
+    last = f"{'ended' if has_ended else 'limit'} {cells.short_deadline(ends, now, zone)}"
+    for at, text in (
+        (0, f"submitted {cells.short_instant(submitted, now, zone)}"),
+        (begins, f"started {cells.short_instant(started, now, zone)}"),
+        (width - len(last), last),
+    ):
+        # Instants that are close to each other stand one after the other.
+        gap = max(at - marks.cell_len, 3 if marks.cell_len else 0)
+        marks.append(" " * gap + text, find_style("label"))
+    return [bar, marks] if marks.cell_len <= width else [bar]
+
+
 def label_cells(labels: Iterable[str]) -> int:
     """Return the width of the label column with its padding."""
     longest = max((cell_len(label) for label in labels), default=0)
-    return _INDENT + min(max(_LABEL_CELLS, longest), _MOST_LABEL_CELLS) + 2
+    return _INDENT + min(max(_LABEL_CELLS, longest), _MAX_LABEL_CELLS) + 2
 
 
 def entry_lines(group: Group, width: int, find_style: StyleOf, console: Console) -> list[Text]:

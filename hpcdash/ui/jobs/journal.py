@@ -175,7 +175,7 @@ class JournalView(TableView):
         age = format_age(max(0.0, self.session.actions.journal.age_seconds(entry)))
         return (
             f"{age} ago  ·  {_MEANING.get(entry.state, entry.state)}  ·  enter shows the "
-            f"commands and what was said"
+            "commands and what was said"
         )
 
     def scope_crumbs(self) -> Sequence[str]:

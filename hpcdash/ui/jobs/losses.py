@@ -25,20 +25,13 @@ from hpcdash.ui.widgets.table import RowsTable
 
 # Polls are never quite on time.
 _EARLY = 0.8
-
-
+# Pace of a column that nobody chose, and a read after which it is no longer filled.
+_UNCHOSEN_SECONDS = 60.0
+_SLOW_READ_SECONDS = 1.0
 CURVE_CELLS = 10
-
-
 VALUE_CELLS = 7
-
-
 _BLOCKS = "▁▂▃▄▅▆▇█"
-
-
 _PLAIN = "_.-=+*#"
-
-
 _NOT_FINITE, _NOT_FINITE_PLAIN = "✗", "x"
 
 
@@ -48,7 +41,8 @@ class ShownLosses:
     def __init__(self, session: ClusterSession, patterns: Sequence[str] = ()) -> None:
         self._session = session
         self._tails = LossTails(session.store, loss_among, patterns)
-        self._looked_at = float("-inf")
+        self._read_at = float("-inf")
+        self._took_seconds = 0.0
         self._notified: set[str] = set()
 
     def cell(self, value: object, row: cells.RowContext) -> cells.Cell:
@@ -56,22 +50,31 @@ class ShownLosses:
             loss_cell(self._tails.tail(str(row["id"]))) if row["state"] == JobState.RUNNING else ""
         )
 
-    def is_due(self, kind: Kind) -> bool:
-        """Whether the interval of such polls has passed since the last check."""
+    def is_due(self, kind: Kind, *, is_chosen: bool) -> bool:
+        """Whether logs are to be read again: at the interval of such polls.
+
+        Where a person did not choose the column they are read once a minute, and no more after a
+        read that took long.
+        """
         pause = self._session.poller.interval_seconds(kind)
-        return time.monotonic() - self._looked_at >= _EARLY * pause
+        if not is_chosen:
+            if self._took_seconds > _SLOW_READ_SECONDS:
+                return False
+            pause = max(pause, _UNCHOSEN_SECONDS)
+        return time.monotonic() - self._read_at >= _EARLY * pause
 
     async def refresh(self, rows: RowsTable) -> None:
         """Read the logs of one's own running jobs among the rows that are seen."""
         seen = rows.visible_ids()
         if not seen:
             return
-        self._looked_at = time.monotonic()
+        self._read_at = time.monotonic()
         try:
             is_new = await self._tails.refresh(self._own_running(rows.table, seen))
         except Exception as error:  # a log may hold anything; it ends nothing
             is_new = False
             self._notify(rows, "", error)
+        self._took_seconds = time.monotonic() - self._read_at
         for job_id, failure in list(self._tails.failures.items()):
             self._notify(rows, f"{job_id}: ", failure)
         for text in self._tails.pattern_problems():
@@ -133,7 +136,8 @@ def sparkline(values: Sequence[float], width: int, *, is_ascii: bool = False) ->
         for part in stretches
     ]
     known = [mean for mean in means if mean is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
+    low = min(known, default=0.0)
+    high = max(known, default=0.0)
     levels, cross = (_PLAIN, _NOT_FINITE_PLAIN) if is_ascii else (_BLOCKS, _NOT_FINITE)
     signs = []
     for mean in means:

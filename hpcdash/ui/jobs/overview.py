@@ -19,9 +19,11 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
+from textual.worker import Worker
 
 from hpcdash.domain.job_text import format_end, format_exit, state_word
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
+from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, clip_path, visible
 from hpcdash.domain.units import format_duration, format_memory, format_span
 from hpcdash.errors import HpcdashError
@@ -66,8 +68,19 @@ _CHART_LINES = 5
 _LINES_FOR_FILES = 14
 # Logs of at most this many failed tasks, whose paths the list has, are read with the same command;
 # at most this many groups are shown.
-_MOST_FAILED_LOGS = 8
-_MOST_GROUPS = 4
+_MAX_FAILED_LOGS = 8
+_MAX_GROUPS = 4
+
+_FIRST_STEPS = (
+    ("new", "submit a job: a command, or a batch script as it is"),
+    ("mine", "jobs of all users"),
+    ("show_queues", "queues: their limits, and what is free"),
+    ("show_nodes", "nodes, and the jobs on each"),
+    ("show_history", "jobs that ended: how, and what they used"),
+    ("shares", "fair share of your accounts"),
+    ("limits", "your limits and usage"),
+    ("help", "all keys and commands"),
+)
 
 
 class LogHeading(Static):
@@ -88,7 +101,8 @@ class LogHeading(Static):
         """`files` are stdout's and stderr's, or one that has both; `shown` is the one below, whose
         path takes what is left of so many cells.
         """
-        line, self._places = Content.styled(head, "bold"), []
+        line = Content.styled(head, "bold")
+        self._places = []
         for name, path in zip(("stdout", "stderr"), files, strict=False) if len(files) > 1 else ():
             line += Content("  ")
             self._places.append((line.cell_length, line.cell_length + len(name), path))
@@ -121,9 +135,16 @@ class JobOverview(Vertical):
     """
 
     def __init__(
-        self, session: ClusterSession, now: Callable[[], datetime], patterns: Sequence[str] = ()
+        self,
+        session: ClusterSession,
+        now: Callable[[], datetime],
+        patterns: Sequence[str] = (),
+        *,
+        has_facts: bool = True,
     ) -> None:
+        """Show the loss, larger, and the log alone unless it `has_facts`."""
         super().__init__(classes="panel")
+        self._has_facts = has_facts
         # Held, as a view that is left loses its widgets one by one while requests are answered.
         self._facts, self._log_end = Static("", id="facts", markup=False), Static("", markup=False)
         self._log_heading = LogHeading()
@@ -134,6 +155,7 @@ class JobOverview(Vertical):
         self._row: Row | None = None
         self._resting: asyncio.TimerHandle | None = None
         self._read_at = float("-inf")
+        self._fetching: Worker[Any] | None = None
         # Use by job, None where it was not available, and the time of the query.
         self._usages: dict[str, tuple[Usage | None, float]] = {}
         # Jobs whose log was looked for.
@@ -143,6 +165,10 @@ class JobOverview(Vertical):
         # Jobs of these whose log could not be read, which is reported once.
         self._failed: set[str] = set()
         self._shown = ("", "")
+        # Whether the log is another job's than before, which is shown at its end, and how many
+        # scrolls to the end are still to come.
+        self._is_new_log = True
+        self._scrolls_due = 0
         # The file selected in place of the one that shows most.
         self._chosen_file = ""
         # The task of an array whose log is shown, as the lists of these times have it.
@@ -170,11 +196,14 @@ class JobOverview(Vertical):
         """A double click opens what is clicked on: the log, or the job's page."""
         if event.chain == 2:
             is_log = self._scroll.region.contains(int(event.screen_x), int(event.screen_y))
-            await cast("DashboardScreen", self.screen).act("log" if is_log else "detail")
+            await cast("DashboardScreen", self.screen).act("log" if is_log else "open")
 
     def take_focus(self) -> None:
         """Keys scroll the log."""
         self.screen.set_focus(self._scroll)
+
+    def scroll_log(self, lines: int) -> None:
+        self._scroll.scroll_relative(y=lines, animate=False, immediate=True)
 
     def point_at(self, row: Row | None) -> None:
         """The cursor is on a row (None: on none) now; drawn once it has rested there."""
@@ -187,6 +216,8 @@ class JobOverview(Vertical):
             self._row = row
             self._draw()
             return
+        if row is None or self._row is None or self._row["id"] != row["id"]:
+            self._is_new_log = True
         self._row = row
         if self._resting is not None:
             self._resting.cancel()
@@ -209,7 +240,9 @@ class JobOverview(Vertical):
         if logged is None:
             return
         is_due = logged["state"] in ACTIVE or self._is_unread(logged)
-        if is_due and time.monotonic() - self._read_at >= READ_EVERY_SECONDS:
+        # A slow read is not begun again before its end.
+        is_reading = self._fetching is not None and not self._fetching.is_finished
+        if is_due and not is_reading and time.monotonic() - self._read_at >= READ_EVERY_SECONDS:
             self._start_fetch()
 
     def _is_unread(self, row: Row) -> bool:
@@ -227,7 +260,8 @@ class JobOverview(Vertical):
         row = self._row
         if row is None or not _is_whole_array(row):
             return row
-        store, lists = self._session.store, (*self._list_key(row), self._failures_known)
+        store = self._session.store
+        lists = (*self._list_key(row), self._failures_known)
         if self._known_task[0] != lists:
             failed = [
                 member for group in self._failures for member in group.members if member.nodes
@@ -265,7 +299,8 @@ class JobOverview(Vertical):
             return
         from hpcdash.services.jobs.triage import known_failures, lines_read
 
-        store, array_id = self._session.store, str(row["array_id"])
+        store = self._session.store
+        array_id = str(row["array_id"])
         known = (*self._list_key(row), len(self._queried), lines_read(store))
         if self._failures_known[0] != known:
             groups = await asyncio.to_thread(known_failures, store, array_id, self._last_lines())
@@ -298,7 +333,7 @@ class JobOverview(Vertical):
         ]
         rows = (
             known_row(store, job_id)
-            for job_id in ids[:_MOST_FAILED_LOGS]
+            for job_id in ids[:_MAX_FAILED_LOGS]
             if job_id not in self._queried
         )
         return [row for row in rows if row is not None and row["stdout_path"]]
@@ -310,13 +345,16 @@ class JobOverview(Vertical):
     def _rested(self) -> None:
         self._resting = None
         if self._row is not None and _is_whole_array(self._row):
-            start_worker(self, self._rested_on_array, self._row, group="failures", exclusive=True)
+            # A tick that regroups the failures must not end it.
+            start_worker(self, self._rested_on_array, self._row, group="rested", exclusive=True)
         else:
             self._start_reads()
 
     async def _rested_on_array(self, row: Row) -> None:
         await self._group_failures(row)
-        if row is self._row and self._resting is None and self.is_attached:
+        # A poll may have brought the same job as another row.
+        is_same = self._row is not None and self._row["id"] == row["id"]
+        if is_same and self._resting is None and self.is_attached:
             self._start_reads()
 
     def _start_reads(self) -> None:
@@ -347,10 +385,9 @@ class JobOverview(Vertical):
         self._read_at = time.monotonic()
         _, queried_at = self._usages.get(str(row["id"]), (None, float("-inf")))
         is_read = self._tail is not None and row["state"] == JobState.RUNNING and row is self._row
-        if is_read and self._read_at - queried_at >= _USAGE_EVERY_SECONDS:
-            start_worker(self, self._fetch_usage, row, group="overview", exclusive=True)
-        else:
-            start_worker(self, self._read_log, row, group="overview", exclusive=True)
+        is_usage_due = is_read and self._read_at - queried_at >= _USAGE_EVERY_SECONDS
+        fetch = self._fetch_usage if is_usage_due else self._read_log
+        self._fetching = start_worker(self, fetch, row, group="overview", exclusive=True)
 
     async def _read_log(self, row: Row) -> None:
         if not (row["stdout_path"] or self._tails.is_located(str(row["id"]))):
@@ -384,7 +421,8 @@ class JobOverview(Vertical):
         self._read_failures()
 
     async def _fetch_usage(self, row: Row) -> None:
-        job_id, store = str(row["id"]), self._session.store
+        job_id = str(row["id"])
+        store = self._session.store
         before, _ = self._usages.pop(job_id, (None, 0.0))
         self._usages[job_id] = before, time.monotonic()
         query = store.backend.detail.usage(row)
@@ -422,7 +460,8 @@ class JobOverview(Vertical):
         row = self._logged
         if row is None or row["id"] not in self._queried:
             return "", None
-        state, tails = row["state"], self._tails.by_file(str(row["id"]))
+        state = row["state"]
+        tails = self._tails.by_file(str(row["id"]))
         if self._chosen_file in tails:
             return self._chosen_file, tails[self._chosen_file]
         return max(
@@ -441,30 +480,49 @@ class JobOverview(Vertical):
         if not width or not self.is_attached:
             return
         if row is None:
-            self._show("", Content.styled("No job under the cursor", "$text-muted"), Content())
+            mine = self._session.store.table(Kind.MINE)
+            if mine is not None and not mine.num_rows:
+                self._show("First steps", self._first_steps(), Content())
+            else:
+                self._show("", Content.styled("No job under the cursor", "$text-muted"), Content())
             return
         tail = self._tail
         usage, _ = self._usages.get(str(row["id"]), (None, 0.0))
         has_room = self.size.height >= _LINES_FOR_CHART
-        facts = job_facts(
-            self._session, row, self._now(), tail, usage, width=width, has_room=has_room
-        )
+        if self._has_facts:
+            facts = job_facts(
+                self._session, row, self._now(), tail, usage, width=width, has_room=has_room
+            )
+        else:
+            chart_lines = self.size.height // 4 if has_room else 0
+            facts = Content() if tail is None else _loss(tail, width, chart_lines=chart_lines)
         shown_id = row["array_id"] if _is_whole_array(row) else row["id"]
         title = f"{shown_id} {clip(visible(str(row['name'] or '')), max(10, width - 30))}"
         log = self._log_content(self._logged or row, tail, width)
-        parts = [facts, *self._waits_line(row, width)]
-        if _is_whole_array(row):
-            parts += self._array_lines(width)
-        self._show(title, Content("\n").join([*parts, *self._command_line(width)]), log)
+        parts = [facts] if facts else []
+        if self._has_facts:
+            parts += self._waits_line(row, width)
+            parts += self._array_lines(width) if _is_whole_array(row) else []
+            parts += self._command_line(width)
+        self._show(title, Content("\n").join(parts), log)
         self._show_heading(row)
+
+    def _first_steps(self) -> Content:
+        """Return the keys for somebody who has no jobs."""
+        key_label = cast("DashboardScreen", self.screen).key_label
+        known = [(key_label(name), text) for name, text in _FIRST_STEPS]
+        width = max(len(key) for key, _ in known)
+        return Content("\n").join(
+            Content.assemble((f"{key:>{width}}", "bold"), f"  {text}") for key, text in known if key
+        )
 
     def _array_lines(self, width: int) -> list[Content]:
         """Return the lines on an array: its failed tasks by cause, and the keys that show more."""
         groups = self._failures
-        lines = [_group_line(group, width) for group in groups[:_MOST_GROUPS]]
-        if len(groups) > _MOST_GROUPS:
+        lines = [_group_line(group, width) for group in groups[:_MAX_GROUPS]]
+        if len(groups) > _MAX_GROUPS:
             lines.append(
-                Content.styled(f"and {len(groups) - _MOST_GROUPS} more causes", "$text-muted")
+                Content.styled(f"and {len(groups) - _MAX_GROUPS} more causes", "$text-muted")
             )
         return [*lines, self._array_keys()]
 
@@ -500,7 +558,9 @@ class JobOverview(Vertical):
         has_room = self.size.height >= _LINES_FOR_FILES
         files = () if task is None else self._tails.files(str(task["id"]))
         if task is None or not (is_whole or (path and (has_room or len(files) > 1))):
-            head, path, files = "", "", ()
+            head = ""
+            path = ""
+            files = ()
         else:
             head = f"Log of {visible(str(task['id']))}" if is_whole else "Log"
         self._log_heading.show(
@@ -514,7 +574,8 @@ class JobOverview(Vertical):
 
     def _command_text(self, row: Row) -> str:
         """Return the command that submitted a job, else its script's file; '' where unknown."""
-        detail, backend = self._tails.details.get(str(row["id"])), self._session.store.backend
+        detail = self._tails.details.get(str(row["id"]))
+        backend = self._session.store.backend
         if detail is None:
             return ""
         return (
@@ -562,10 +623,16 @@ class JobOverview(Vertical):
         self._shown = facts.markup, log.markup
         self.border_title = Content(title)
         self._facts.update(facts)
+        # A scroll to the end comes after the next layout; until then the end is further down.
         is_at_end = self._scroll.scroll_offset.y >= self._scroll.max_scroll_y
         self._log_end.update(log)
-        if is_at_end:
-            self._scroll.scroll_end(animate=False)
+        if self._is_new_log or self._scrolls_due or is_at_end:
+            self._is_new_log = False
+            self._scrolls_due += 1
+            self._scroll.scroll_end(animate=False, on_complete=self._scrolled)
+
+    def _scrolled(self) -> None:
+        self._scrolls_due -= 1
 
 
 def _is_whole_array(row: Row) -> bool:
@@ -601,7 +668,7 @@ def job_facts(
 
     `width` is in cells.
     """
-    lines = [_state_line(session, row, now), _resources(row), _reason(session, row)]
+    lines = [_state_line(session, row, now, width), _resources(row), _reason(session, row)]
     if row.get("note"):
         lines.append(Content.assemble(("note: ", "$text-muted"), visible(str(row["note"]))))
     if usage is not None and row["state"] == JobState.RUNNING:
@@ -609,20 +676,21 @@ def job_facts(
     if tail is not None:
         # For an array the groups of its failures show the reason.
         lines += [
-            _loss(tail, width, has_room=has_room),
+            _loss(tail, width, chart_lines=_CHART_LINES if has_room else 0),
             Content() if _is_whole_array(row) else _cause(row, tail),
         ]
     return Content("\n").join(line for line in lines if line)
 
 
-def _state_line(session: ClusterSession, row: Row, now: datetime) -> Content:
+def _state_line(session: ClusterSession, row: Row, now: datetime, width: int) -> Content:
     state = str(row["state"])
     parts = [
         Content.styled(
             f"{signs().states.get(state, '?')} {state_word(state)}", f"$state-{style_name(state)}"
         )
     ]
-    elapsed, limit = row["elapsed_seconds"], row["limit_seconds"]
+    elapsed = row["elapsed_seconds"]
+    limit = row["limit_seconds"]
     if _is_whole_array(row):
         parts = [Content(str(row["_states"]))]
     elif state in ACTIVE and elapsed is not None:
@@ -648,13 +716,16 @@ def _state_line(session: ClusterSession, row: Row, now: datetime) -> Content:
         parts += [Content(visible(text)) for text in [format_end(row)] if text]
         if elapsed:
             parts.append(Content(f"after {format_span(elapsed)}"))
-    return Content(" · ").join(parts)
+    line = Content(" · ").join(parts)
+    if line.cell_length > width and len(parts) > 1:
+        return Content("\n").join([Content(" · ").join(parts[:-1]), parts[-1]])
+    return line
 
 
 def _bar(share: float) -> Content:
     pieces = usage_bar(min(max(share, 0.0), 1.0), _BAR_CELLS)
     return Content.assemble(
-        *((text, "$text-muted" if style == MUTED else "$text-accent") for text, style in pieces)
+        *((text, "$text-muted" if style == MUTED else "$primary") for text, style in pieces)
     )
 
 
@@ -696,8 +767,8 @@ def _usage(usage: Usage, row: Row) -> Content:
     return Content(" · ").join(parts)
 
 
-def _loss(tail: LossTail, width: int, *, has_room: bool) -> Content:
-    """`loss ▇▅▄▃▂▁ 2.313`, or in a high pane its curve."""
+def _loss(tail: LossTail, width: int, *, chart_lines: int) -> Content:
+    """`loss ▇▅▄▃▂▁ 2.313`, or its curve in so many lines."""
     if not tail.values:
         return Content()
     from hpcdash.ui.jobs.losses import format_value, sparkline
@@ -706,15 +777,31 @@ def _loss(tail: LossTail, width: int, *, has_room: bool) -> Content:
     newest = tail.values[-1]
     name = (f"{clip(visible(tail.name), 20)} ", "$text-muted")
     value = (f"{format_value(newest)}", "" if isfinite(newest) else "$text-error")
-    if has_room and len(tail.values) > 2:
-        from hpcdash.services.metrics.charts.draw import small_curve
-
-        curve = small_curve(tail.values, max(10, width - 2), _CHART_LINES, is_ascii=is_ascii)
-        return Content.assemble(name, value, "\n", ("\n".join(curve), "$text-accent"))
+    if chart_lines and len(tail.values) > 2:
+        return Content.assemble(name, value, "\n") + _curve(tail.values, width, chart_lines)
     blocks = "".join(
         sparkline(tail.values, min(_CURVE_CELLS, max(8, width - 40)), is_ascii=is_ascii)
     )
     return Content.assemble(name, (blocks, "$text-accent"), " ", value)
+
+
+def _curve(values: Sequence[float], width: int, lines: int) -> Content:
+    """Draw values with the largest and the smallest at the left."""
+    from hpcdash.services.metrics.charts.draw import small_curve
+    from hpcdash.ui.jobs.losses import format_value
+
+    finite = [value for value in values if isfinite(value)]
+    label = max((len(format_value(value)) for value in finite), default=0) + 1
+    is_ascii = signs() is ASCII_SIGNS
+    curve = small_curve(values, max(10, width - label - 2), lines, is_ascii=is_ascii)
+    ends = {0: curve.high, len(curve.lines) - 1: curve.low}
+    return Content("\n").join(
+        Content.assemble(
+            (f"{format_value(ends[number]) if number in ends else '':>{label - 1}} ", "$table-dim"),
+            (line, "$text-accent"),
+        )
+        for number, line in enumerate(curve.lines)
+    )
 
 
 def _root_cause(state: str, tail: LossTail) -> RootCause | None:

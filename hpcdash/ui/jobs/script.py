@@ -16,7 +16,15 @@ from textual.widgets import Static
 
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import Script
-from hpcdash.domain.scripts import ScriptLine, difference_lines, line_ends, script_lines, unified
+from hpcdash.domain.scripts import (
+    Fold,
+    ScriptLine,
+    difference_lines,
+    line_ends,
+    script_folds,
+    script_lines,
+    unified,
+)
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
@@ -29,7 +37,7 @@ from hpcdash.ui.widgets.script_page import Part, ScriptPage, coloured_parts, scr
 from hpcdash.ui.workers import start_worker
 
 # Terminals take no more over OSC 52.
-_MOST_COPIED_BYTES = 70_000
+_MAX_COPIED_BYTES = 70_000
 _ID_LETTERS = frozenset("0123456789_+[]-,%.abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
@@ -50,10 +58,11 @@ class ScriptView(View):
         self._taken_at: float | None = None
         self._searched = ""
         self._lines: Sequence[ScriptLine] = ()
+        self._folds: Sequence[Fold] = ()
         self._parts: Sequence[Sequence[Part]] = ()
 
     def compose(self) -> ComposeResult:
-        yield Static("asking …", markup=False)
+        yield Static("loading …", markup=False)
         yield ScriptPage()
 
     @property
@@ -69,7 +78,7 @@ class ScriptView(View):
     def shown(self) -> None:
         self.take_focus()
 
-    # -- the script
+    # -- script
 
     def do_ask_now(self) -> None:
         start_worker(self, self._fetch, exclusive=True, group="script")
@@ -89,8 +98,11 @@ class ScriptView(View):
         is_new = self.script is None or self.script.text != script.text
         self.script = script
         if is_new:
-            explain = store.backend.scripts.explain
-            self._lines = await asyncio.to_thread(script_lines, script.text, explain)
+            scripts = store.backend.scripts
+            self._lines = await asyncio.to_thread(script_lines, script.text, scripts.explain)
+            self._folds = await asyncio.to_thread(
+                lambda: script_folds(script.text, self._lines, scripts.blocks())
+            )
             self._parts = ()
             if self.other_id is None:
                 self._show_script()
@@ -106,11 +118,11 @@ class ScriptView(View):
 
     def _show_script(self) -> None:
         self.query_one(Static).display = False
-        self.page.show(self._lines)
+        self.page.show(self._lines, self._folds)
         self.page.colour(self._parts)
         self.post_message(self.CrumbsChanged())
 
-    # -- the difference from another one
+    # -- difference from another script
 
     async def do_diff(self) -> None:
         """Prompt for another job; the last earlier one of the same name is proposed."""
@@ -132,7 +144,7 @@ class ScriptView(View):
         if not other_id or not _ID_LETTERS.issuperset(other_id) or not other_id[0].isdigit():
             return (
                 f"a job's number: 12, or {'12[3]' if _has_server(self.job_id) else '12_3'} for "
-                f"a task"
+                "a task"
             )
         start_worker(self, self._compare, other_id, exclusive=True, group="diff")
         return ""
@@ -172,7 +184,9 @@ class ScriptView(View):
         rows = self._rows()
         if not rows:
             return None
-        number, name, user = rows[0]["_number"], rows[0]["name"], rows[0]["user"]
+        number = rows[0]["_number"]
+        name = rows[0]["name"]
+        user = rows[0]["user"]
         earlier: list[tuple[int, str]] = []
         for table in self._tables():
             same = pc.and_(
@@ -216,6 +230,11 @@ class ScriptView(View):
         self.page.clear_search()
         self.post_message(self.CrumbsChanged())
 
+    def do_fold(self) -> None:
+        """Open or fold the lines that hpcdash generated."""
+        self.page.action_fold()
+        self.post_message(self.CrumbsChanged())
+
     def do_wrap(self) -> None:
         self.page.set_wrap(not self.page.wrap)
         self.post_message(self.CrumbsChanged())
@@ -247,11 +266,13 @@ class ScriptView(View):
             self.notify(f"copied {visible(self.job_id)}", timeout=2, markup=False)
             return
         if self.other_id is None:
-            message, text = "the script", _as_utf8(self.script.text)
+            message = "the script"
+            text = _as_utf8(self.script.text)
         else:
-            message, text = "the difference", "".join(f"{line.text}\n" for line in self.page.lines)
+            message = "the difference"
+            text = "".join(f"{line.text}\n" for line in self.page.lines)
         size = len(text.encode())
-        if size > _MOST_COPIED_BYTES:
+        if size > _MAX_COPIED_BYTES:
             self.notify(
                 f"{message} is too large for a terminal's clipboard; E opens it", severity="warning"
             )
@@ -316,6 +337,8 @@ class ScriptView(View):
             parts.append(self.script.source)
             parts.append(counted(len(self._lines), "line"))
             parts.append(line_ends(self.script.text))
+            if page.folds:
+                parts.append(f"enter {'folds' if page.is_open else 'opens'} hpcdash's lines")
         if page.wrap:
             parts.append("wrapped")
         return " · ".join(part for part in parts if part)

@@ -15,15 +15,18 @@ from textual.app import ComposeResult
 
 from hpcdash.domain import arrays
 from hpcdash.domain.columns import shared_beginning, shared_ending
+from hpcdash.domain.dependencies import parse_dependency
 from hpcdash.domain.job_text import format_end, state_word
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING, JobState
 from hpcdash.domain.tables import JOBS, Kind
 from hpcdash.domain.text import visible
-from hpcdash.domain.units import format_duration
+from hpcdash.domain.units import format_age, format_duration
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.limits import policy_hint
-from hpcdash.ui.cluster.header import LEAST_COLUMNS, LEAST_LINES
+from hpcdash.ui.cluster.header import MIN_COLUMNS, MIN_LINES
+from hpcdash.ui.cluster.wall import job_letters, letter_style
+from hpcdash.ui.jobs.outlook import MIN_ROWS, JobsOutlook, is_startable
 from hpcdash.ui.jobs.overview import JobOverview
 from hpcdash.ui.notes import COLUMNS, pinned_first, session_notes, with_notes
 from hpcdash.ui.table_view import TableView
@@ -37,15 +40,25 @@ PLAIN, FOLDED, UNFOLDED, CHILD = range(4)
 # No other column makes way for more of an id; the ranges of pending tasks are long.
 _ID_CELLS = 12
 # On a terminal this wide the overview is beside the table.
-_BESIDE_COLUMNS = 160
-_OVERVIEW_SHARE, _LEAST_SHARE, _MOST_SHARE, _SHARE_STEP = 45, 20, 80, 5
-# No column of the list: what is in it comes from logs.
+BESIDE_COLUMNS = 160
+_OVERVIEW_SHARE, _MIN_SHARE, _MAX_SHARE, _SHARE_STEP = 45, 20, 80, 5
+# Beside the table it has less, in percent.
+_BESIDE_LESS = 8
+# Height of a table with an outlook below: its rows, its heading and a blank line.
+_MIN_TABLE_ROWS, _LINES_AROUND_ROWS = 5, 2
 if TYPE_CHECKING:
     from hpcdash.services.state.notes import JobNotes
     from hpcdash.ui.jobs.losses import ShownLosses
     from hpcdash.ui.screen import DashboardScreen
 
-_LOSS = "_loss"
+# On a terminal this wide a bar stands for the used and the remaining time.
+_WIDE_COLUMNS = 140
+_USED_CELLS = 8
+# … and a column shows the losses of one's own running jobs.
+_LOSS_COLUMNS = 180
+# … and no column has to make way for wide ones.
+_ALL_COLUMNS = 200
+_UNSORTED = frozenset({"_loss", "_letter"})
 
 
 def where_cell(value: object, row: cells.RowContext) -> cells.Cell:
@@ -121,6 +134,27 @@ def left_cell(now: Any) -> cells.CellFunction:
     return left
 
 
+def used_cell(now: Callable[[], datetime]) -> cells.CellFunction:
+    """Bar of the used part of a job's time limit, and what is left; of a waiting job the estimate
+    of its start.
+    """
+    left = left_cell(now)
+
+    def used(value: int | None, row: cells.RowContext) -> cells.Cell:
+        if row["state"] in WAITING:
+            expected = row["_expected_start_at"] if is_startable(row["state"]) else None
+            ahead = None if expected is None else (expected - now()).total_seconds()
+            return ("", "") if not ahead or ahead <= 0 else (f"≈ in {format_age(ahead)}", "muted")
+        remaining = left(row["ends_at"], row)
+        text, style = remaining if isinstance(remaining, tuple) else (str(remaining), "")
+        if not row["limit_seconds"] or value is None or not text:
+            return elapsed_cell(value, row)
+        bar = cells.usage_bar(min(1.0, value / row["limit_seconds"]), _USED_CELLS)
+        return [*bar, (f" {text:>8}", style)]
+
+    return used
+
+
 class JobsView(TableView):
     """The queue."""
 
@@ -129,6 +163,7 @@ class JobsView(TableView):
     """
     SPEC = JOBS
     IDENTITY = "_row_id"
+    HAS_DETAIL = False
     # Running jobs come first; within a state the scheduler's own order stays.
     DEFAULT_SORT = "state"
 
@@ -154,7 +189,7 @@ class JobsView(TableView):
         self._fold_all = fold
         self._shows_overview = has_overview
         # Share of the view for the overview, in percent.
-        self._overview_share = min(max(overview_share, _LEAST_SHARE), _MOST_SHARE)
+        self._overview_share = min(max(overview_share, _MIN_SHARE), _MAX_SHARE)
         # Arrays that differ from the others: open ones while all are folded, closed ones while all
         # are open.
         self._exceptions: frozenset[str] = frozenset(folds)
@@ -191,14 +226,34 @@ class JobsView(TableView):
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {
             "id": id_cell,
+            "letter": self._letter_cell,
             "pinned": lambda value, row: "*" if value else "",
             "note": lambda value, row: value or "",
             "elapsed": running_elapsed_cell(self._age_seconds),
             "left": left_cell(self.now),
+            "used": used_cell(self.now),
             "gpus": zero_is_blank,
-            "where": where_cell,
+            "where": self._where_cell,
             "loss": lambda value, row: self._losses.cell(value, row),
         }
+
+    def _where_cell(self, value: object, row: cells.RowContext) -> cells.Cell:
+        """Format the nodes of a job, the reason it waits, or its end."""
+        if row["state"] not in WAITING or row.get("_fold") in (FOLDED, UNFOLDED):
+            return where_cell(value, row)
+        eligible = row["eligible_at"]
+        if text := self.session.store.backend.reasons.short(row):
+            return text
+        if ids := parse_dependency(row["dependency"]).job_ids:
+            return f"after {', '.join(ids)}"
+        if eligible is not None and eligible > self.now():
+            return f"not before {cells.short_instant(eligible, self.now(), self.session.zone)}"
+        return where_cell(value, row)
+
+    def _letter_cell(self, value: object, row: cells.RowContext) -> cells.Cell:
+        """The letter of a running job on the wall of slots."""
+        letter = job_letters(self.session.store).letter(str(row["id"]))
+        return (letter, letter_style(letter)) if row["state"] in ACTIVE else ""
 
     def _age_seconds(self) -> float:
         """Return the age of the shown data in seconds."""
@@ -207,6 +262,7 @@ class JobsView(TableView):
 
     def compose(self) -> ComposeResult:
         yield from super().compose()
+        yield JobsOutlook(self.session, self.now)
         yield JobOverview(self.session, self.now, self._patterns)
 
     @property
@@ -218,23 +274,46 @@ class JobsView(TableView):
         nowhere.
         """
         columns, lines = self.app.size
-        is_beside = columns >= _BESIDE_COLUMNS
+        is_beside = columns >= BESIDE_COLUMNS
         self.set_class(is_beside, "-beside")
-        share = f"{self._overview_share}%"
+        share = self._overview_share
         self.overview.styles.width, self.overview.styles.height = (
-            (share, "100%") if is_beside else ("100%", share)
+            (f"{share - _BESIDE_LESS}%", "100%") if is_beside else ("100%", f"{share}%")
         )
         self.overview.display = (
-            self._shows_overview and columns >= LEAST_COLUMNS and lines >= LEAST_LINES
+            self._shows_overview and columns >= MIN_COLUMNS and lines >= MIN_LINES
         )
         if self.overview.has_focus_within and not self.overview.display:
             self.take_focus()
         self._point_overview()
+        self._show_outlook()
         self.post_message(self.CrumbsChanged())
+
+    def _show_outlook(self) -> None:
+        """Fill the lines that the table leaves, beside the overview or without it.
+
+        What a filter hides leaves no room: the rows would move while it is typed.
+        """
+        if self.filter_text:
+            return
+        is_beside = self.overview.display and self.has_class("-beside")
+        taken = 0 if is_beside or not self.overview.display else self.overview.outer_size.height
+        columns = self.size.width - (self.overview.outer_size.width if is_beside else 0)
+        rows = max(self.rows.row_count, _MIN_TABLE_ROWS) + _LINES_AROUND_ROWS
+        least = MIN_ROWS + _LINES_AROUND_ROWS
+        lines = self.size.height - taken - max(rows, least) if self.spec is JOBS else 0
+        outlook = self.query_one(JobsOutlook)
+        outlook.show(self.session.store.table(Kind.MINE), lines, columns - 2)
+        # Below a few rows follows what comes next, and not a gap.
+        self.rows.styles.height = rows if outlook.display else "1fr"
 
     @property
     def has_hint(self) -> bool:
         return not (self.is_live and self.overview.display)
+
+    @property
+    def counts_own_jobs(self) -> bool:
+        return self.spec is JOBS and not (self.everyone or self.filter_text)
 
     def chosen(self) -> dict[str, object]:
         return {
@@ -260,7 +339,7 @@ class JobsView(TableView):
         self.on_resize()
         if self._shows_overview and not self.overview.display:
             self.notify(
-                f"the overview needs a terminal of {LEAST_COLUMNS}×{LEAST_LINES}",
+                f"the overview needs a terminal of {MIN_COLUMNS}×{MIN_LINES}",
                 severity="warning",
             )
 
@@ -273,7 +352,7 @@ class JobsView(TableView):
         self._share_overview(-_SHARE_STEP)
 
     def _share_overview(self, step: int) -> None:
-        self._overview_share = min(max(self._overview_share + step, _LEAST_SHARE), _MOST_SHARE)
+        self._overview_share = min(max(self._overview_share + step, _MIN_SHARE), _MAX_SHARE)
         self.on_resize()
 
     def do_switch_focus(self) -> None:
@@ -298,27 +377,57 @@ class JobsView(TableView):
         """The chosen ones; the user is left out by itself where all jobs are one's own."""
         columns = super().columns()
         if self.column_names == self.spec.shown:
-            stored, known = self._notes.kept(), self.catalogue
+            stored = self._notes.kept()
+            known = self.catalogue
             columns[1:1] = [known["pinned"]] if stored.pinned else []
+            has_letters = "letter" in known and job_letters(self.session.store).is_used
+            columns[:0] = [known["letter"]] if has_letters else []
             at = next(at for at, column in enumerate(columns) if column.key == "name") + 1
             columns[at:at] = [known["note"]] if stored.notes else []
             if not self.everyone:
                 columns = [column for column in columns if column.key != "user"]
+            if "used" in known and self.app.size.width >= _WIDE_COLUMNS:
+                at = next(
+                    at for at, column in enumerate(columns) if column.key == "elapsed_seconds"
+                )
+                columns = [one for one in columns if one.key not in ("elapsed_seconds", "ends_at")]
+                columns[at:at] = [known["used"], *([known["loss"]] if self._shows_losses else [])]
+                if self.app.size.width < _ALL_COLUMNS:
+                    # The overview has them; names and reasons need the room.
+                    columns = [one for one in columns if one.key not in self._minor_columns]
         return columns
 
+    @property
+    def _minor_columns(self) -> frozenset[str]:
+        """Columns that say less than the others: nodes, and CPUs where a job has GPUs."""
+        table = self.session.store.table(self.kind)
+        has_gpus = table is not None and bool(pc.any(pc.greater(table["gpus"], 0)).as_py())
+        return frozenset({"nodes", "cpus"} if has_gpus else {"nodes"})
+
     def sort_keys(self) -> list[str]:
-        return [key for key in super().sort_keys() if key != _LOSS]
+        return [key for key in super().sort_keys() if key not in _UNSORTED]
 
     def _show(self, table: pa.Table, columns: Sequence[Column], counts: tuple[str, str]) -> None:
         super()._show(table, columns, counts)
         self._point_overview()
-        if "loss" in self.column_names and self._losses.is_due(self.kind):
+        self._show_outlook()
+        if self._shows_losses and self._losses.is_due(self.kind, is_chosen=self._has_chosen_losses):
             # Once it is known how many rows there are room for.
             self.call_after_refresh(self._refresh_losses)
 
+    @property
+    def _has_chosen_losses(self) -> bool:
+        return "loss" in self.column_names
+
+    @property
+    def _shows_losses(self) -> bool:
+        """Whether the column of losses is chosen, or there is room for it."""
+        has_room = self.app.size.width >= _LOSS_COLUMNS and self.column_names == self.spec.shown
+        return self._has_chosen_losses or (has_room and self.spec is JOBS)
+
     def _refresh_losses(self) -> None:
-        is_seen = self.is_live and self.display and "loss" in self.column_names
-        if is_seen and self._losses.is_due(self.kind):
+        is_seen = self.is_live and self.display and self._shows_losses
+        if is_seen and self._losses.is_due(self.kind, is_chosen=self._has_chosen_losses):
             start_worker(self, self._losses.refresh, self.rows, group="losses")
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
@@ -408,7 +517,7 @@ class JobsView(TableView):
 
     def do_detail(self) -> None:
         if (job_id := self.pointed_job()) is not None:
-            self.post_message(self.Requested("job", job_id=job_id))
+            self.post_message(self.Requested("job", job_id=job_id, shows_record=True))
 
     def pointed_job(self) -> str | None:
         row = self.rows.cursor_row
@@ -493,7 +602,8 @@ def job_hint(
     `names_policy`: with the site's rule that it waits for.
     """
     backend = session.store.backend
-    state, reason = str(row["state"]), row["reason"]
+    state = str(row["state"])
+    reason = row["reason"]
     if row.get("_fold") in (FOLDED, UNFOLDED):
         opens = "shows" if row["_fold"] == FOLDED else "hides"
         return (

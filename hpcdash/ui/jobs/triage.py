@@ -43,14 +43,14 @@ TRIAGE = TableSpec(
         ColumnSpec("n", 4, 1, "_tasks"),
         ColumnSpec("tasks", 10, 0, flexible=True, longest=20),
         ColumnSpec("exit", 11, 2, "exit_code", align="left"),
-        ColumnSpec("line", 30, 0, "name", "LAST WORDS", flexible=True),
+        ColumnSpec("line", 30, 0, "name", "ERROR", flexible=True),
         ColumnSpec("nodes", 8, 3, "node", flexible=True, longest=18),
     ),
     shown=("state", "n", "tasks", "exit", "line", "nodes"),
 )
 FOLDED, OPEN, TASK = 1, 2, 3
 _SHELL_SIGNAL = 128
-_MOST_NODES = 3
+_MAX_NODES = 3
 _NAME_CELLS = 30
 
 
@@ -101,7 +101,7 @@ class TriageView(ReadTableView):
         self._members: dict[str, frozenset[str]] = {}
         super().__init__(session, **rest)
 
-    # -- what the table is made of
+    # -- rows
 
     @property
     def triage(self) -> Triage | None:
@@ -142,9 +142,9 @@ class TriageView(ReadTableView):
         row_id = _group_id(group)
         counted = [
             f"{name} {count}" if len(group.nodes) > 1 else name
-            for name, count in group.nodes[:_MOST_NODES]
+            for name, count in group.nodes[:_MAX_NODES]
         ]
-        more = f" +{len(group.nodes) - _MOST_NODES}" if len(group.nodes) > _MOST_NODES else ""
+        more = f" +{len(group.nodes) - _MAX_NODES}" if len(group.nodes) > _MAX_NODES else ""
         return {
             "_id": row_id,
             "id": self.array_id,
@@ -224,11 +224,11 @@ class TriageView(ReadTableView):
 
     def placeholder(self) -> str:
         what = "worker of job" if self.are_workers else "task of array"
-        return f"No {what} {visible(self.array_id)} has ended yet. ctrl+r asks again"
+        return f"No {what} {visible(self.array_id)} has ended yet. ctrl+r refreshes"
 
     def _format_waiting(self) -> str:
         if self._error is None:
-            return "asking …"
+            return "loading …"
         return " ".join(part for part in (self._error.message, self._error.next_step) if part)
 
     def scope_crumbs(self) -> Sequence[str]:
@@ -245,14 +245,9 @@ class TriageView(ReadTableView):
     def hint(self) -> str:
         parts = [*(self.triage.notes if self.triage is not None else ()), super().hint()]
         if self.is_live and (rows := self.rows_to_submit()):
-            whose = (
-                "the marked"
-                if self.rows.marked
-                else "this cause"
-                if self._pointed_cause()
-                else "the failed"
-            )
-            parts.insert(0, f"R submits {whose} again: {count_jobs(rows)}")
+            tasks = counted(count_jobs(rows), "task")
+            which = f"{tasks} of this cause" if self._pointed_cause() else f"{tasks} that failed"
+            parts.insert(0, f"R resubmits {f'the marked {tasks}' if self.rows.marked else which}")
         return "  ·  ".join(part for part in parts if part)
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
@@ -273,7 +268,7 @@ class TriageView(ReadTableView):
             parts.append(group.line)
         return "  ·  ".join(parts)
 
-    # -- what is pointed at
+    # -- selection
 
     def _group(self, row_id: str) -> TaskGroup | None:
         groups = self.triage.groups if self.triage is not None else ()
@@ -306,7 +301,7 @@ class TriageView(ReadTableView):
         if self.are_workers:
             return Targets((self.array_id,))
         row_id = self.rows.cursor_id
-        rows = self._rows_of(self.rows.marked or ({row_id} if row_id is not None else set()))
+        rows = self._group_rows(self.rows.marked or ({row_id} if row_id is not None else set()))
         return Targets(tuple(str(row["id"]) for row in rows), rows)
 
     def rows_to_submit(self) -> tuple[Row, ...]:
@@ -316,7 +311,7 @@ class TriageView(ReadTableView):
         if self.are_workers:
             return ()
         if requested := self.rows.marked or self._pointed_cause():
-            return self._rows_of(requested)
+            return self._group_rows(requested)
         return self.triage.failed_rows if self.triage is not None else ()
 
     def _pointed_cause(self) -> frozenset[str]:
@@ -324,11 +319,11 @@ class TriageView(ReadTableView):
         row_id = self.rows.cursor_id if self.rows.cursor_moves else None
         failed = {row["id"] for row in (self.triage.failed_rows if self.triage is not None else ())}
         is_failed = row_id is not None and any(
-            row["id"] in failed for row in self._rows_of({row_id})
+            row["id"] in failed for row in self._group_rows({row_id})
         )
         return frozenset({row_id}) if row_id is not None and is_failed else frozenset()
 
-    def _rows_of(self, row_ids: frozenset[str] | set[str]) -> tuple[Row, ...]:
+    def _group_rows(self, row_ids: frozenset[str] | set[str]) -> tuple[Row, ...]:
         if self.triage is None:
             return ()
         requested = {

@@ -103,7 +103,8 @@ class LogLines(Widget, can_focus=True):
 
     def redraw(self) -> None:
         """Draw again the lines that are others now: little goes over a slow line."""
-        before, self._strips = self._strips, self._drawn()
+        before = self._strips
+        self._strips = self._drawn()
         if len(before) != len(self._strips):
             self.refresh()
             return
@@ -120,7 +121,8 @@ class LogLines(Widget, can_focus=True):
         return Strip.blank(self.size.width, self._style())
 
     def _drawn(self) -> list[Strip]:
-        width, height = self.size.width, self.size.height
+        width = self.size.width
+        height = self.size.height
         placed = self.viewport.placed()
         strips = [self._strip(one, width) for one in placed]
         if not placed:
@@ -136,8 +138,10 @@ class LogLines(Widget, can_focus=True):
     def _strip(self, placed: PlacedRow, width: int) -> Strip:
         viewport = self.viewport
         line = viewport.line(placed.row)
-        text, left = line.text, viewport.left
-        first, last = placed.first, len(text) if placed.last is None else placed.last
+        text = line.text
+        left = viewport.left
+        first = placed.first
+        last = len(text) if placed.last is None else placed.last
         if not viewport.wrap:
             # One letter more on either side: one that is two cells wide may be cut in half there.
             first = max(0, letter_at(text, left) - 1) if left else 0

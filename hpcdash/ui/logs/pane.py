@@ -31,7 +31,7 @@ class LogPane(LogReading):
 
     def _share(self, text: str) -> Callable[[float], None]:
         def on_output(share: float) -> None:
-            self._doing = f"{text} {100 * share:.0f} %, esc stops"
+            self._doing = f"{text} {100 * share:.0f}%, esc stops"
             self.say()
 
         return on_output
@@ -51,7 +51,8 @@ class LogPane(LogReading):
         after one's place.
         """
         self.search_text = text
-        self._found, self._found_at = "", None
+        self._found = ""
+        self._found_at = None
         lines = self.lines
         lines.pointed = None
         flags = re.IGNORECASE if text == text.lower() else re.NOFLAG
@@ -84,7 +85,8 @@ class LogPane(LogReading):
         window = self.window
         if not self.search_text or not window.rows:
             return
-        rows, placed = window.rows, self.viewport.placed()
+        rows = window.rows
+        placed = self.viewport.placed()
         on_screen = {rows[one.row].offset for one in placed}
         if self.lines.current in on_screen and self._found_at is not None:
             row = window.index_of(self._found_at)
@@ -109,7 +111,8 @@ class LogPane(LogReading):
         self._moved()
 
     async def _search(self, start: int, backwards: bool) -> str:
-        requested, size = self.search_text, max(self.window.look.size, self.window.end)
+        requested = self.search_text
+        size = max(self.window.look.size, self.window.end)
         found = await find_text(
             self.window.file,
             requested,

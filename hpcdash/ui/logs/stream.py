@@ -23,8 +23,9 @@ from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age, format_memory
 from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError
 from hpcdash.services.cluster.poller import Poller
+from hpcdash.services.logs.file import FileChange
 from hpcdash.services.logs.lines import shown_line
-from hpcdash.services.logs.window import HELD_ROWS, PAGE_BYTES, Event, LogRow, LogWindow
+from hpcdash.services.logs.window import HELD_ROWS, PAGE_BYTES, LogRow, LogWindow
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.logs.lines import LogLines
 from hpcdash.ui.logs.viewport import Viewport
@@ -158,7 +159,8 @@ class LogReading(Vertical):
 
     async def _read_new(self, seconds: float) -> bool:
         """Read what is new where one follows, else see what became of the file."""
-        size, identity = self.window.look.size, self.window.look.identity
+        size = self.window.look.size
+        identity = self.window.look.identity
         if self.viewport.following:
             is_new = await self.window.follow(seconds)
         else:
@@ -187,7 +189,7 @@ class LogReading(Vertical):
             self.error = error
             self.post_message(self.Changed())
 
-    # -- going somewhere
+    # -- moving
 
     def place_in_file(self) -> int | None:
         """The offset of the first line on the screen; None where the end is followed."""
@@ -514,7 +516,8 @@ def missing_side(window: LogWindow, viewport: Viewport) -> int:
     if viewport.following or not window.rows or viewport.height <= 0:
         return 0
     placed = viewport.placed()
-    first, last = placed[0].row, placed[-1].row
+    first = placed[0].row
+    last = placed[-1].row
     # Short lines are held by their number, long ones by their bytes.
     before_bytes = window.rows[first].offset - window.start
     is_near_first = first < _AHEAD_ROWS and before_bytes < PAGE_BYTES // 2
@@ -534,30 +537,31 @@ def file_notes(
     window: LogWindow, row: Mapping[str, Any] | None, reason_hint: str, zone: tzinfo | None
 ) -> list[str]:
     """Return notes on the file itself: missing and why, empty, or replaced by another."""
-    check, happened = window.look, window.happened
+    check = window.look
+    happened = window.happened
     notes = []
     if happened is not None:
         when = format_clock_time(happened.at, zone)
-        match happened.event:
-            case Event.DELETED if window.file.host:
+        match happened.change:
+            case FileChange.DELETED if window.file.host:
                 read = "; what was read is shown" if window.rows else ""
                 notes.append(
                     f"is no longer on {window.file.host} since {when}: it goes where it stays as "
                     f"the job ends{read}"
                 )
-            case Event.DELETED:
+            case FileChange.DELETED:
                 read = "what was read is shown; " if window.rows else ""
                 notes.append(f"was deleted at {when}; {read}looked for again")
-            case Event.CLOSED:
+            case FileChange.CLOSED:
                 read = "what was read is shown; " if window.rows else ""
                 notes.append(
                     f"cannot be read since {when}: {check.problem}; {read}looked for again"
                 )
-            case Event.TRUNCATED:
+            case FileChange.TRUNCATED:
                 notes.append(f"was truncated (to {format_memory(happened.size)}) at {when}")
-            case Event.REPLACED:
+            case FileChange.REPLACED:
                 notes.append(f"another file took its place at {when}")
-        if happened.event in (Event.DELETED, Event.CLOSED):
+        if happened.change in (FileChange.DELETED, FileChange.CLOSED):
             return notes
     state = "" if row is None else str(row["state"])
     if window.looked_at is None:
@@ -638,7 +642,7 @@ def place_parts(window: LogWindow, viewport: Viewport, status: LogStatus) -> lis
     end = window.rows[placed[-1].row].end if placed else 0
     number = status.line_number
     return [
-        (f"{100 * end // size} % of {format_memory(size)}" if size else "", ""),
+        (f"{100 * end // size}% of {format_memory(size)}" if size else "", ""),
         (status.growth, ""),
         (f"line {number:,}".replace(",", " ") if number is not None else "", ""),
         (

@@ -81,7 +81,7 @@ class LogView(View):
     def compose(self) -> ComposeResult:
         yield self._streams
 
-    # -- where the output is
+    # -- files
 
     @property
     def pane(self) -> LogPane | None:
@@ -121,7 +121,8 @@ class LogView(View):
             self.post_message(self.CrumbsChanged())
             return
         self._error = None
-        before, self.place = self.place, place
+        before = self.place
+        self.place = place
         if place.row["array_id"] is not None and place.row["_tasks"] == 1:
             # An array's log is that of one of its tasks.
             self.job_id = str(place.row["id"])
@@ -159,7 +160,7 @@ class LogView(View):
             self.place.row if self.place is not None else None
         )
 
-    # -- what is around it
+    # -- titles and status
 
     def take_focus(self) -> None:
         self.screen.set_focus(
@@ -238,7 +239,8 @@ class LogView(View):
     def counts(self) -> tuple[str, str]:
         if self.pane is None or not self.pane.window.look.is_there:
             return "", ""
-        size, growth = format_memory(self.pane.window.look.size), self.pane.format_growth()
+        size = format_memory(self.pane.window.look.size)
+        growth = self.pane.format_growth()
         return ", ".join(part for part in (size, growth) if part), growth or size
 
     def pointed_job(self) -> str | None:
@@ -583,7 +585,7 @@ class LogStreams(Horizontal):
         self._wraps = False
 
     def compose(self) -> ComposeResult:
-        yield Static("asking where its output is …", id="asking", markup=False)
+        yield Static("locating its output …", id="asking", markup=False)
 
     @property
     def pane(self) -> LogPane | None:
@@ -601,7 +603,7 @@ class LogStreams(Horizontal):
     def show_unknown_stream(self) -> None:
         """Show that the location of the output could not be determined."""
         for text in self.query("#asking").results(Static):
-            text.update("where its output is could not be found out")
+            text.update("could not locate its output file")
 
     async def show_files(self, files: LogFiles, *, keeps_places: bool) -> None:
         """Panes of these files in place of those there are; `keeps_places`: the files are copies of

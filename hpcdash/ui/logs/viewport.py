@@ -59,7 +59,7 @@ class Viewport:
         self._part = 0
         self._folded: OrderedDict[tuple[LogRow, int], _Folded] = OrderedDict()
 
-    # -- what is on the screen
+    # -- rows on the screen
 
     def placed(self) -> list[PlacedRow]:
         """The lines of the screen from its top, no more than `height`."""
@@ -79,7 +79,8 @@ class Viewport:
                 lines.append(PlacedRow(row, folded.begins[number], end))
                 if len(lines) == self.height:
                     break
-            row, part = row + 1, 0
+            row = row + 1
+            part = 0
         return lines
 
     def line(self, row: int) -> ShownLine:
@@ -91,7 +92,7 @@ class Viewport:
         """Whether the last line that is held is on the screen."""
         return not self.window.rows or self._top() >= self._last_top()
 
-    # -- going somewhere
+    # -- moving
 
     def move(self, lines: int) -> None:
         """Down so many lines, or up; what is not held yet is `owed`."""
@@ -103,7 +104,8 @@ class Viewport:
         left = abs(lines)
         while left and lines < 0:
             step = min(left, part)
-            part, left = part - step, left - step
+            part = part - step
+            left = left - step
             if left:
                 if row == 0:
                     break
@@ -112,9 +114,12 @@ class Viewport:
         last = self._last_top() if lines > 0 else (0, 0)
         while left and lines > 0 and (row, part) < last:
             step = min(left, self._parts(row) - 1 - part)
-            part, left = part + step, left - step
+            part = part + step
+            left = left - step
             if left:
-                row, part, left = row + 1, 0, left - 1
+                row = row + 1
+                part = 0
+                left = left - 1
         if lines > 0:
             row, part = min((row, part), last)
         self._set_top(row, part)
@@ -157,7 +162,8 @@ class Viewport:
     def set_size(self, width: int, height: int) -> None:
         if width != self.width:
             self._folded.clear()
-        self.width, self.height = width, height
+        self.width = width
+        self.height = height
 
     def set_wrap(self, wrap: bool) -> None:
         self.wrap = wrap
@@ -179,7 +185,8 @@ class Viewport:
         return row, min(self._part, self._parts(row) - 1)
 
     def _set_top(self, row: int, part: int) -> None:
-        self.offset, self._part = self.window.rows[row].offset, part
+        self.offset = self.window.rows[row].offset
+        self._part = part
 
     def _last_top(self) -> tuple[int, int]:
         """The place of the first line on the screen where the last one is at its bottom."""

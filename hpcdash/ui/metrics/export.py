@@ -50,7 +50,8 @@ def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> t
                 "points": series.points[places],
             }
             tables.append(pa.table(columns))
-    csv_file, svg_file = folder / f"{stem}.csv", folder / f"{stem}.svg"
+    csv_file = folder / f"{stem}.csv"
+    svg_file = folder / f"{stem}.svg"
     write_output(svg_file, draw_svg(request, title).encode())
     write_output(csv_file, encode_csv(without_formulas(pa.concat_tables(tables))))
     return csv_file, svg_file

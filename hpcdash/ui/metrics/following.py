@@ -7,14 +7,12 @@ import gc
 from collections.abc import Sequence
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from hpcdash.domain.states import ACTIVE
 from hpcdash.errors import HpcdashError
-from hpcdash.services.jobs.lookup import known_row
-from hpcdash.services.metrics.charts.state import LETTERS, MOST_RUNS, ChartState, Picture
+from hpcdash.services.metrics.charts.state import LETTERS, MAX_RUNS, ChartState, Picture
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.metrics.plot import ChartPlot
 from hpcdash.ui.screen import unexpected
@@ -24,7 +22,7 @@ from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.metrics.charts.curves import ChartRequest, SeriesCache
-    from hpcdash.services.metrics.charts.reading import ChartReading, RunReader
+    from hpcdash.services.metrics.facts import RunFacts, RunReader
     from hpcdash.services.metrics.run import WatchedRun
 
 
@@ -36,12 +34,12 @@ _TRIED_AGAIN_SECONDS = 20.0
 _ARRAYS = (
     "hpcdash.services.metrics.run",
     "hpcdash.services.metrics.charts.draw",
-    "hpcdash.services.metrics.charts.reading",
+    "hpcdash.services.metrics.facts",
 )
 
 
 class ShownRun(Struct):
-    """Shown run: its reader, and its findings; `judging_error` is why there could be none."""
+    """Shown run: its reader, and its facts; `judging_error` is why there could be none."""
 
     job_id: str
     watched: WatchedRun | None = None
@@ -49,7 +47,7 @@ class ShownRun(Struct):
     error: HpcdashError | None = None
     judging_error: HpcdashError | None = None
     reader: RunReader | None = None
-    reading: ChartReading | None = None
+    facts: RunFacts | None = None
     changes: int = 0
     read_changes: tuple[object, ...] = field(default=())
 
@@ -79,7 +77,7 @@ class ChartFollowing(View):
         self.picture = Picture()
         self.is_drawing = False
         self.drawing_error: HpcdashError | None = None
-        self.runs = [ShownRun(one) for one in dict.fromkeys((job_id, *others))][:MOST_RUNS]
+        self.runs = [ShownRun(one) for one in dict.fromkeys((job_id, *others))][:MAX_RUNS]
         self._patterns = tuple(patterns)
         self._file = file
         self._series: SeriesCache | None = None
@@ -197,56 +195,31 @@ class ChartFollowing(View):
             await asyncio.sleep(max(READ_SECONDS, _READ_SHARE * took))
 
     async def _read(self, run: ShownRun) -> None:
-        watched, picture = run.watched, self.picture
+        from hpcdash.services.metrics.facts import RunReader
+
+        watched = run.watched
+        picture = self.picture
         if watched is None or not picture.panels or not self.is_live:
             return
         names = tuple(panel.name for panel in picture.panels)
         state = (run.changes, names, picture.axis)
         # A run that stands still may have stalled.
-        if state == run.read_changes and not self._facts(watched).is_running:
+        job = watched.job_facts()
+        if state == run.read_changes and not job.is_running:
             return
-        before = (run.reading, run.judging_error)
+        before = (run.facts, run.judging_error)
         try:
-            run.reading = await self._judged(run, watched, names)
+            run.reader = run.reader or RunReader(is_ascii=is_ascii())
+            stored = self.request().stored
+            run.facts = await asyncio.to_thread(
+                run.reader.read, watched.run, names, picture.axis, job, stored
+            )
             run.judging_error = None
         except Exception as error:
             run.judging_error = unexpected(self.app, "read this", error, run.judging_error)
         run.read_changes = state
-        if (run.reading, run.judging_error) != before:
+        if (run.facts, run.judging_error) != before:
             self._dirty.set()
-
-    async def _judged(
-        self, run: ShownRun, watched: WatchedRun, names: tuple[str, ...]
-    ) -> ChartReading:
-        from hpcdash.services.metrics.charts.reading import RunReader
-
-        if run.reader is None:
-            run.reader = RunReader(is_ascii=is_ascii())
-        axis, stored = self.picture.axis, self.request().kept
-        return await asyncio.to_thread(
-            run.reader.read, watched.run, names, axis, self._facts(watched), stored
-        )
-
-    def _facts(self, watched: WatchedRun) -> Any:
-        from hpcdash.services.metrics.charts.reading import JobFacts
-
-        now = self.session.store.clock.now()
-        row = watched.row
-        if row is not None:
-            row = known_row(self.session.store, str(row["id"])) or row
-        if row is None or str(row["state"]) not in ACTIVE or watched.is_over:
-            return JobFacts(now)
-        left = row["ends_at"].timestamp() - now if row["ends_at"] is not None else None
-        limit = row["limit_seconds"]
-        began = row["started_at"] if watched.progress.is_whole else None
-        return JobFacts(
-            now,
-            True,
-            left,
-            float(limit) if limit is not None else None,
-            watched.is_array or row["array_id"] is not None,
-            now - began.timestamp() if began is not None else None,
-        )
 
     def request(self) -> ChartRequest:
         from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesCache
@@ -257,8 +230,8 @@ class ChartFollowing(View):
         for letter, run in zip(LETTERS, self.runs, strict=False):
             if run.watched is None:
                 continue
-            marks = run.reading.marks if run.reading is not None else {}
-            axis = run.reading.axis if run.reading is not None else ""
+            marks = run.facts.marks if run.facts is not None else {}
+            axis = run.facts.axis if run.facts is not None else ""
             runs.append(ChartRun(letter, run.watched.title, run.watched.run, marks, axis))
         self._series.keep_only([one.run for one in runs])
         plot = self.query_one(ChartPlot)

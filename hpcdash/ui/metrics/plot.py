@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from hpcdash.services.metrics.charts.state import MOST_RUNS, PanelPlace, Picture
+from hpcdash.services.metrics.charts.state import MAX_RUNS, PanelPlace, Picture
 
 _RUN_COLOURS = (
     "primary",
@@ -25,7 +25,7 @@ _RUN_COLOURS = (
 )
 _STYLES = ("axis", "title", "restart", "cursor", "warning", "bad")
 _OF_RUNS = tuple(
-    f"{part}-{number}" for number in range(MOST_RUNS) for part in ("run", "raw", "again", "letter")
+    f"{part}-{number}" for number in range(MAX_RUNS) for part in ("run", "raw", "again", "letter")
 )
 
 
@@ -117,7 +117,7 @@ class ChartPlot(Widget):
         )
         return Strip(segments).adjust_cell_length(self.size.width, base)
 
-    # -- the mouse
+    # -- mouse
 
     def _panel_at(self, x: int, y: int) -> tuple[int, PanelPlace] | None:
         for number, place in enumerate(self.picture.panels):
@@ -161,7 +161,8 @@ class ChartPlot(Widget):
         )
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        down, self._down = self._down, None
+        down = self._down
+        self._down = None
         self.release_mouse()
         if down is not None and not self._has_moved and down[2] < len(self.picture.panels):
             self.post_message(self.Pointed(self.picture.panels[down[2]].x_at(down[0]), down[2]))

@@ -32,7 +32,7 @@ from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.metrics.charts.state import (
     LETTERS,
-    MOST_RUNS,
+    MAX_RUNS,
     SEVERAL,
     SMOOTHINGS,
     ChartState,
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 
 _HISTORY_SECONDS = 4.0
-_SAID_SECONDS = 5.0
-_MOST_OTHERS = 60
+_NOTICE_SECONDS = 5.0
+_MAX_OTHERS = 60
 _OTHERS = (Kind.MINE, Kind.HISTORY, Kind.EVERYONE, Kind.HISTORY_EVERYONE)
 _OTHER_COLUMNS = ["id", "array_id", "name", "state", "started_at", "_number", "_task", "_tasks"]
 # Before what is seldom pressed.
@@ -66,10 +66,9 @@ _ROOMY = 8
 _KEYS_WITHOUT_CHART = "l shows the log, ctrl+r reads it again, q goes back"
 _LOOKED_FOR = (
     "Looked for: lines such as `step 10 loss 2.31` or `loss: 2.31, lr: 3e-4`; those of Megatron, "
-    "Hugging Face, "
-    "Lightning, Keras, DeepSpeed, fairseq, nanoGPT and others; progress bars, JSON lines and CSV. "
-    f"Lines of another format, as `{EXAMPLE_LINE}`, are read once config.toml has:\n\n"
-    + textwrap.indent(EXAMPLE, "  ")
+    "Hugging Face, Lightning, Keras, DeepSpeed, fairseq, nanoGPT and others; progress bars, JSON "
+    f"lines and CSV. Lines of another format, as `{EXAMPLE_LINE}`, are read once config.toml has:\n"
+    "\n" + textwrap.indent(EXAMPLE, "  ")
 )
 
 
@@ -100,7 +99,7 @@ class ChartView(ChartFollowing, can_focus=True):
         Binding("end", "end", "the end, and follow it", show=False, priority=True),
     ]
 
-    said = ""
+    notice = ""
     _wants_history = False
     _has_history: asyncio.Event | None = None
 
@@ -129,9 +128,9 @@ class ChartView(ChartFollowing, can_focus=True):
         if not self.picture.panels:
             self.query_one("#nothing", Static).update(self._nothing())
         first = self.runs[0]
-        meaning = first.reading.meaning if first.reading is not None else ()
+        course = first.facts.course if first.facts is not None else ()
         self.query_one("#meaning", Line).say(
-            Text(clip(visible(" · ".join(meaning)), max(self.size.width - 2, 1)))
+            Text(clip(visible(" · ".join(course)), max(self.size.width - 2, 1)))
         )
         self.query_one("#found", Line).say(self._found_line())
         self.post_message(self.CrumbsChanged())
@@ -191,7 +190,7 @@ class ChartView(ChartFollowing, can_focus=True):
         marks = self.marks_found()
         plot = self.query_one(ChartPlot)
         pointed = self._pointed_mark(marks)
-        read = [run.reading for run in self.runs if run.reading is not None]
+        read = [run.facts for run in self.runs if run.facts is not None]
         if not marks and read:
             is_unknown = all(one.too_few for one in read)
             text.append("too few points to tell" if is_unknown else "no anomalies", "dim")
@@ -230,11 +229,11 @@ class ChartView(ChartFollowing, can_focus=True):
         read = sum(run.progress.read_bytes for run in runs)
         if all(run.progress.is_whole for run in runs) or not total:
             return ""
-        return f"loading older points {100 * read // total} %"
+        return f"loading older points {100 * read // total}%"
 
     def hint(self) -> str:
-        if self.said:
-            return self.said
+        if self.notice:
+            return self.notice
         problems = [
             run.watched.problem
             for run in self.runs
@@ -302,13 +301,11 @@ class ChartView(ChartFollowing, can_focus=True):
         return self.runs[LETTERS.index(letter) if letter else 0]
 
     def against_save(self) -> str:
-        reading = self._switch_run().reading
-        found = (
-            next((mark for mark in reading.found if _is_broken(mark)), None)
-            if reading is not None
-            else None
-        )
-        return "" if found is None else f"{found.words}: {_SAVES_BROKEN}"
+        facts = self._switch_run().facts
+        for mark in facts.found if facts is not None else ():
+            if _is_broken(mark):
+                return f"{mark.words}: {_SAVES_BROKEN}"
+        return ""
 
     def key_ranks(self) -> Mapping[str, int]:
         """Return the rank of the save switch: offered for a running job with findings.
@@ -330,14 +327,14 @@ class ChartView(ChartFollowing, can_focus=True):
     def take_focus(self) -> None:
         self.focus(scroll_visible=False)
 
-    # -- what keys and the mouse do to the span, height, scale and cursor
+    # -- span, height, scale and cursor
 
     def _show_notice(self, text: str) -> None:
-        """Say something of what a key did, in place of the hint, for a while."""
-        self.said = text
+        """Show the effect of a key in place of the hint, for a while."""
+        self.notice = text
         self.post_message(self.CrumbsChanged())
         if text:
-            call_after(self, _SAID_SECONDS, partial(self._show_notice, ""))
+            call_after(self, _NOTICE_SECONDS, partial(self._show_notice, ""))
 
     def help_moving(self) -> Sequence[tuple[str, str]]:
         return (
@@ -348,7 +345,8 @@ class ChartView(ChartFollowing, can_focus=True):
         )
 
     def help_signs(self) -> Text:
-        plot, text = self.query_one(ChartPlot), Text()
+        plot = self.query_one(ChartPlot)
+        text = Text()
         for one in explained(is_ascii=is_ascii()):
             style = plot.get_component_rich_style(f"chart-plot--{one.style}") if one.style else ""
             text.append("  ").append(one.signs, style).append(" " * (12 - len(one.signs))).append(
@@ -357,12 +355,12 @@ class ChartView(ChartFollowing, can_focus=True):
         return text
 
     def marks_found(self) -> list[tuple[str, Mark]]:
-        """Letter and finding, the gravest and newest first of each run."""
+        """Return (letter, finding) of each run, the most severe and newest first."""
         several = len(self.runs) > 1
         return [
             (letter if several else "", mark)
             for letter, run in zip(LETTERS, self.runs, strict=False)
-            for mark in (run.reading.found if run.reading is not None else ())
+            for mark in (run.facts.found if run.facts is not None else ())
         ]
 
     def _see(self, state: ChartState) -> None:
@@ -384,12 +382,12 @@ class ChartView(ChartFollowing, can_focus=True):
             self._see(self.state.panned(steps * 0.25, self._whole()))
 
     def _move_cursor(self, cells: int) -> None:
-        place = self.picture.panels[0]
-        cell = (place.x[1] - place.x[0]) / place.width
+        first, last = self.state.shown(self._whole())
+        cell = (last - first) / self.picture.panels[0].width
         at = (self.state.cursor or 0.0) + cells * cell
         begin, end = self._whole()
         state = replace(self.state, cursor=min(max(at, begin), end))
-        if not place.x[0] <= at <= place.x[1] and self.state.span is not None:
+        if not first <= at <= last and self.state.span is not None:
             state = replace(state.panned(cells * 0.25, self._whole()), cursor=state.cursor)
         self._see(state)
 
@@ -406,7 +404,8 @@ class ChartView(ChartFollowing, can_focus=True):
         at = self.state.panel if panel is None else panel
         place = self.picture.panels[min(at, len(self.picture.panels) - 1)]
         low, high = place.y
-        middle, half = (low + high) / 2 + part * (high - low), factor * (high - low) / 2
+        middle = (low + high) / 2 + part * (high - low)
+        half = factor * (high - low) / 2
         self._see(
             replace(
                 self.state,
@@ -437,7 +436,7 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def do_follow(self) -> None:
         if self.state.span is None:
-            self._show_notice("all of it is shown, and what comes")
+            self._show_notice("following, full range")
             return
         # One that stops stays where it is.
         span = self.state.shown(self._whole())
@@ -454,7 +453,7 @@ class ChartView(ChartFollowing, can_focus=True):
         at = (SMOOTHINGS.index(self.state.smoothing) + 1) % len(SMOOTHINGS)
         self._see(replace(self.state, smoothing=SMOOTHINGS[at]))
         self._show_notice(
-            {"auto": "smoothed as fits what is seen", "none": "not smoothed"}.get(
+            {"auto": "smoothing: auto", "none": "smoothing: off"}.get(
                 SMOOTHINGS[at], SMOOTHINGS[at]
             )
         )
@@ -476,7 +475,8 @@ class ChartView(ChartFollowing, can_focus=True):
         if self.state.cursor is not None:
             self._see(replace(self.state, cursor=None))
             return
-        begin, end = self.picture.panels[0].x
+        # The picture may still show the span before the last key.
+        begin, end = self.state.shown(self._whole())
         self._see(replace(self.state, cursor=(begin + end) / 2))
 
     def do_next_found(self) -> None:
@@ -511,7 +511,7 @@ class ChartView(ChartFollowing, can_focus=True):
             return False
         return True
 
-    # -- the mouse
+    # -- mouse
 
     def on_chart_plot_zoomed(self, event: ChartPlot.Zoomed) -> None:
         event.stop()
@@ -562,7 +562,7 @@ class ChartView(ChartFollowing, can_focus=True):
         store = self.session.store
         if Capability.HISTORY in store.backend.capabilities and Kind.HISTORY not in store.snapshots:
             self._wants_history = True
-            self._show_notice("asking for what has ended …")
+            self._show_notice("loading ended jobs …")
             self._has_history = asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_HISTORY_SECONDS):
@@ -581,7 +581,7 @@ class ChartView(ChartFollowing, can_focus=True):
                 "no other run to show: none of its array, of its name, and none is marked"
             )
             return
-        dialog = ChecklistDialog(f"Overlay on job {self.job_id}", choices, shown, MOST_RUNS - 1)
+        dialog = ChecklistDialog(f"Overlay on job {self.job_id}", choices, shown, MAX_RUNS - 1)
         chosen = await self.app.push_screen_wait(dialog)
         if chosen is not None:
             await self.show_others(chosen)
@@ -595,7 +595,7 @@ class ChartView(ChartFollowing, can_focus=True):
         return tuple(job_id for view in tables for job_id in view.targets().job_ids)
 
     async def show_others(self, job_ids: Sequence[str]) -> None:
-        """These runs over the first; those that were shown go on, others are no longer read."""
+        """Show these runs over the first; shown ones continue, others are no longer read."""
         stored = {run.job_id: run for run in self.runs[1:]}
         self.runs = [
             self.runs[0],
@@ -607,23 +607,21 @@ class ChartView(ChartFollowing, can_focus=True):
         self.start()
 
     def do_found(self) -> None:
-        """All that is said of the runs, to read at length."""
+        """Show the course and all findings of the runs."""
         text = Text()
         for letter, run in zip(LETTERS, self.runs, strict=False):
-            if run.reading is None or run.watched is None:
+            if run.facts is None or run.watched is None:
                 continue
             text.append(
                 f"{letter + ' ' if len(self.runs) > 1 else ''}{visible(run.watched.title)}\n",
                 "bold",
             )
-            for message in run.reading.meaning:
+            for message in run.facts.course:
                 text.append(f"  {message}\n")
-            for mark in run.reading.found:
+            for mark in run.facts.found:
                 text.append(f"  {mark.sign} {mark.words}\n")
-            if not run.reading.found:
-                reported = (
-                    "too few points to tell" if run.reading.too_few else "no anomalies so far"
-                )
+            if not run.facts.found:
+                reported = "too few points to tell" if run.facts.too_few else "no anomalies so far"
                 text.append(f"  {reported}\n", "dim")
         self.app.push_screen(
             TextDialog("Training status", text if text.plain else Text("nothing known yet"))
@@ -657,8 +655,8 @@ def _is_broken(mark: Mark) -> bool:
 def other_runs(
     store: ClusterStore, row: Mapping[str, Any], marked: Collection[str]
 ) -> list[tuple[str, str]]:
-    """Ids and words of jobs that have begun: the marked first, then tasks of its array, then its
-    namesakes, each the newest first.
+    """Return the IDs of jobs that have begun, and their texts: marked ones first, then tasks of its
+    array, then jobs of its name, each the newest first.
     """
     found: dict[str, tuple[int, int, int, str]] = {}
     for kind in _OTHERS:
@@ -677,7 +675,7 @@ def other_runs(
             text = f"{number:<12} {other['name'] or ''}  {state_word(str(other['state']))}, {why}"
             found[number] = (rank, -(other["_number"] or 0), -(other["_task"] or 0), text)
     ranked = sorted(found.items(), key=lambda one: one[1][:3])
-    return [(number, ranks[3]) for number, ranks in ranked[:_MOST_OTHERS]]
+    return [(number, ranks[3]) for number, ranks in ranked[:_MAX_OTHERS]]
 
 
 def _near(table: pa.Table, row: Mapping[str, Any], marked: Collection[str]) -> pa.Table:

@@ -100,7 +100,7 @@ class PluginActions:
         row, kind, name = self._pointed()
         if row is None:
             screen.notify(
-                f"{plugin.name}: nothing is pointed at", severity="warning", timeout=3, markup=False
+                f"{plugin.name}: select a row first", severity="warning", timeout=3, markup=False
             )
             return
         try:
@@ -145,12 +145,14 @@ class PluginActions:
                 command, self.screen.session.store.transport, output.feed, self.withheld
             )
         except HpcdashError as error:
-            text, is_bad = error.message, True
+            text = error.message
+            is_bad = True
         else:
             last = next(
                 (line.text.strip() for line in reversed(output.lines()) if line.text.strip()), ""
             )
-            text, is_bad = (f"exit {status}: {last}" if status else last or "done"), status != 0
+            text = f"exit {status}: {last}" if status else last or "done"
+            is_bad = status != 0
         self.screen.notify(
             visible(f"{name} {command.subject}: {text}"),
             severity="warning" if is_bad else "information",
@@ -160,7 +162,8 @@ class PluginActions:
 
     def _pointed(self) -> tuple[Mapping[str, object] | None, str, str]:
         """The row that is pointed at, and what it is of: a job, node or queue, and its name."""
-        view, name = self.screen.view, self.screen.view_name
+        view = self.screen.view
+        name = self.screen.view_name
         row: Mapping[str, object] | None
         if name not in JOB_VIEWS:
             row = view.rows.cursor_row if isinstance(view, TableView) else None

@@ -17,7 +17,7 @@ from hpcdash.ui.workers import start_worker
 
 _DRAWN_EVERY_SECONDS = 0.25
 # Terminals take no more over OSC 52.
-_MOST_COPIED_BYTES = 70_000
+_MAX_COPIED_BYTES = 70_000
 
 
 class OutputView(View):
@@ -64,8 +64,12 @@ class OutputView(View):
 
     def start(self) -> None:
         """Run it, from an empty page."""
-        self._output, self._error, self.status, self._is_stopped = OutputLines(), None, None, False
-        self._began, self._ended = time.monotonic(), None
+        self._output = OutputLines()
+        self._error = None
+        self.status = None
+        self._is_stopped = False
+        self._began = time.monotonic()
+        self._ended = None
         self._has_more = False
         self.page.show(())
         start_worker(self, self._run, exclusive=True, group="watch")
@@ -116,7 +120,7 @@ class OutputView(View):
 
     def do_copy(self) -> None:
         text = "".join(f"{line.text}\n" for line in self.page.lines)
-        if len(text.encode()) > _MOST_COPIED_BYTES:
+        if len(text.encode()) > _MAX_COPIED_BYTES:
             self.notify("the output is too large for a terminal's clipboard", severity="warning")
             return
         self.app.copy_to_clipboard(text)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.jobs.action_text import format_error
+from hpcdash.ui.jobs.action_dialogs import Question
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.screen import DashboardScreen
 from hpcdash.ui.workers import call_after, start_worker
@@ -58,7 +59,8 @@ class ShareActions:
         view = self.screen.view
         if not isinstance(view, ShareView):
             return
-        pool, tasks = view.pool, view.chosen_tasks()
+        pool = view.pool
+        tasks = view.chosen_tasks()
         if pool is None or not tasks:
             self.screen.notify("no task is pointed at", severity="warning", timeout=3)
             return
@@ -77,19 +79,17 @@ class ShareActions:
         lines = [visible(text) for text in format_interrupted(list(interrupted.values()))]
         first = planned[0]
         outcome = dict.fromkeys(text for one in planned for text in one.outcome)
-        asides = [*outcome, *(lines if wish is not Wish.STOP and not interrupted else ())]
+        notes = [*outcome, *(lines if wish is not Wish.STOP and not interrupted else ())]
+        plan = replace(
+            first.plan,
+            request=replace(first.plan.request, job_ids=tuple(task.id for task in tasks)),
+            rows=tuple(row for one in planned for row in one.plan.rows),
+            commands=tuple(command for one in planned for command in one.plan.commands),
+        )
+        count = len(tasks)
+        title = first.question if count == 1 else f"{wish.capitalize()} {count} tasks?"
         report = await self.runner.carry_out(
-            replace(
-                first.plan,
-                request=replace(first.plan.request, job_ids=tuple(task.id for task in tasks)),
-                rows=tuple(row for one in planned for row in one.plan.rows),
-                commands=tuple(command for one in planned for command in one.plan.commands),
-            ),
-            asides=asides,
-            question=first.question
-            if len(tasks) == 1
-            else f"{wish.capitalize()} {len(tasks)} tasks?",
-            warnings=lines if interrupted else (),
+            Question(plan, notes, lines if interrupted else (), title)
         )
         if report is not None:
             call_after(view, _PUBLISHED_SECONDS, view.read)

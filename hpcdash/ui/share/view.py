@@ -50,7 +50,7 @@ _LIKE = {
 }
 _ORDER = tuple(_LIKE)
 _BAR_CELLS, _QUOTA_CELLS, _WIDE = 20, 6, 90
-_MOST_TOLD = 500
+_MAX_TOLD = 500
 
 
 def state_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
@@ -74,6 +74,7 @@ class ShareView(ReadTableView):
     """
 
     SPEC = POOL_TASKS
+    HAS_DETAIL = False
     IDENTITY = "id"
     DEFAULT_CSS = """
     ShareView > .about { height: auto; }
@@ -97,7 +98,7 @@ class ShareView(ReadTableView):
             interrupted.border_title = Content("Interrupted")
             yield Static("", classes="past", markup=False)
 
-    # -- what is read
+    # -- published state
 
     @property
     def reader(self) -> PoolReader:  # type: ignore[override]
@@ -114,7 +115,8 @@ class ShareView(ReadTableView):
 
     def chosen_tasks(self) -> list[Task]:
         """The marked tasks in the order in which they came, else the one that is pointed at."""
-        pool, pointed = self.pool, self.pointed_task()
+        pool = self.pool
+        pointed = self.pointed_task()
         if pool is None or not self.marks():
             return [] if pointed is None else [pointed]
         return [task for task in pool.tasks if task.id in self.rows.marked]
@@ -172,7 +174,7 @@ class ShareView(ReadTableView):
         self.show_read()
         self.read()
 
-    # -- the table
+    # -- table
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {
@@ -212,7 +214,7 @@ class ShareView(ReadTableView):
 
     def _format_waiting(self) -> str:
         if self._error is None:
-            return "asking …"
+            return "loading …"
         return " ".join(
             visible(part) for part in (self._error.message, self._error.next_step) if part
         )
@@ -222,7 +224,7 @@ class ShareView(ReadTableView):
         # If nothing is known, the table shows so.
         return self._error if self.pool is not None else None
 
-    # -- above and below it
+    # -- lines above and below the table
 
     def on_resize(self) -> None:
         for part in self.query(".about"):
@@ -317,7 +319,7 @@ class ShareView(ReadTableView):
             yield Content("").join(parts)
 
     def _past(self, pool: Pool) -> Iterator[str]:
-        for task, run in pool.interruptions()[:_MOST_TOLD]:
+        for task, run in pool.interruptions()[:_MAX_TOLD]:
             at = cells.short_instant(
                 run.ended_at or task.submitted_at, self.now(), self.session.zone
             )
@@ -325,7 +327,8 @@ class ShareView(ReadTableView):
 
     def do_interruptions(self) -> None:
         """Show the runs of the selected task, and all interruptions with their time and saving."""
-        pool, task = self.pool, self.pointed_task()
+        pool = self.pool
+        task = self.pointed_task()
         lines = [] if pool is None else list(self._past(pool))
         lines = lines or ["No task was interrupted for another."]
         title = "Interrupted"
@@ -371,11 +374,11 @@ class ShareView(ReadTableView):
             )
         return "  ·  ".join(filter(None, parts))
 
-    # -- the job that a task is
+    # -- job of a task
 
     def do_detail(self) -> None:
         if (job_id := self.pointed_job()) is not None:
-            self.post_message(self.Requested("job", job_id=job_id))
+            self.post_message(self.Requested("job", job_id=job_id, shows_record=True))
 
     def pointed_job(self) -> str | None:
         return self.rows.cursor_id if self.is_live else None

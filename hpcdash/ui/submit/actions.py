@@ -5,7 +5,7 @@ Imports modules when they are needed, as most runs submit nothing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.lookup import known_row
+from hpcdash.ui.jobs.action_dialogs import Question
 from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.table import JobsView
 from hpcdash.ui.screen import DashboardScreen
@@ -27,14 +28,14 @@ from hpcdash.ui.workers import call_after, start_worker
 if TYPE_CHECKING:
     from hpcdash.services.session import ClusterSession
     from hpcdash.services.submit.form import Draft
-    from hpcdash.services.submit.plan import SubmissionPlan
+    from hpcdash.services.submit.submission import SubmissionPlan, SubmissionResult
     from hpcdash.ui.submit.preview import FormPreview
     from hpcdash.ui.submit.view import SubmitView
 
 
 # Interval at which the list is checked for a new job, and how many times.
 _LOOK_SECONDS = 0.5
-_MOST_LOOKS = 20
+_MAX_LOOKS = 20
 
 
 class SubmitActions:
@@ -119,55 +120,36 @@ class SubmitActions:
         if self.screen.view is not view:
             return
         asides = [*dict.fromkeys((*notes, *first.notes))]
-        if folder := _launch_folder(first):
-            asides.append(f"its script and its request are put into {folder}, a new folder there")
+        if first.folder:
+            asides.append(f"creates {first.folder} with the script and the request")
         if looked.links > 1:
             rest = looked.links - 1
             what = "1 more like it waits" if rest == 1 else f"{rest} more like it wait, each"
             asides.insert(
                 0,
                 f"a chain of {looked.links}: {what} for the end of the one before, however that "
-                f"ends",
+                "ends",
             )
-        question = view.not_known.question(draft, first.plan.request.job_ids[0])
-        if question:
-            asides.insert(0, "look for it first: esc, and 1 shows your jobs; J shows what was sent")
-        begun_at = session.store.clock.now()
-        if looked.links == 1:
-            outcomes = await self._submit_one(session, first, asides, question, warnings)
-        else:
-            outcomes = await self._submit_chain(
-                view, session, first, plan, asides, looked.links, question, warnings
-            )
-        if not outcomes:
-            return
         name = first.plan.request.job_ids[0]
-        view.not_known.note(draft, name, outcomes, datetime.fromtimestamp(begun_at, session.zone))
-        messages = [await self._concluded(view, first, outcomes[0])]
-        if outcomes[0].done:
-            await self._was_submitted(view, draft, first, looked, outcomes, messages)
-        elif messages[0]:
-            self.screen.notify(visible(messages[0]), severity="warning", timeout=12, markup=False)
+        title = view.not_known.question(draft, name)
+        if title:
+            asides.insert(0, "look for it first: esc, and 1 shows your jobs; J shows what was sent")
+        question = Question(first.plan, asides, warnings, title, is_doubtful=bool(title))
+        begun_at = session.store.clock.now()
+        if not await self.runner.is_confirmed(question):
+            return
+        if looked.links == 1:
+            result = await self.runner.submit(first, view, session)
+            settled: tuple[Outcome, ...] = (result.outcome,)
+            message = result.message
+        else:
+            settled, message = await self._submit_chain(view, session, first, plan, looked.links)
+        view.not_known.note(draft, name, settled, datetime.fromtimestamp(begun_at, session.zone))
+        if settled[0].done:
+            await self._was_submitted(view, draft, first, looked, settled[0].new_job, message)
+        elif message:
+            self.screen.notify(visible(message), severity="warning", timeout=12, markup=False)
         session.poller.poll_now()
-
-    async def _submit_one(
-        self,
-        session: ClusterSession,
-        planned: SubmissionPlan,
-        asides: Sequence[str],
-        question: str,
-        warnings: Sequence[str],
-    ) -> tuple[Outcome, ...]:
-        report = await self.runner.carry_out(
-            planned.plan,
-            asides=asides,
-            question=question,
-            is_doubtful=bool(question),
-            warnings=warnings,
-        )
-        if report is None:
-            return ()
-        return (await self.runner.recover_outcomes(planned, report, session))[-1:]
 
     async def _submit_chain(
         self,
@@ -175,38 +157,26 @@ class SubmitActions:
         session: ClusterSession,
         first: SubmissionPlan,
         plan: Callable[[tuple[str, ...] | None], Awaitable[SubmissionPlan]],
-        asides: Sequence[str],
         links: int,
-        question: str,
-        warnings: Sequence[str],
-    ) -> tuple[Outcome, ...]:
-        from hpcdash.services.chains import format_chain, submit_chain
+    ) -> tuple[tuple[Outcome, ...], str]:
+        """Return the outcomes, and what else a person should know of the first launch."""
+        from hpcdash.services.submit.launches import format_chain
 
-        dialog = self.runner.confirm_first(
-            first.plan, asides, question=question, is_doubtful=bool(question), warnings=warnings
-        )
-        if dialog is None or not await dialog.answer:
-            return ()
-        made = [first]
-        outcomes: list[Outcome] = []
+        messages: list[str] = []
 
         async def plan_link(after: tuple[str, ...]) -> SubmissionPlan:
-            if after:
-                made.append(await plan(after))
-            return made[-1]
+            return await plan(after) if after else first
 
-        def on_outcome(link: int, outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            view.say(f"submitting a chain: {link + 1} of {links}, {outcome.words}")
+        async def on_result(link: int, result: SubmissionResult) -> None:
+            messages.append(result.message)
+            view.say(f"submitting a chain: {link + 1} of {links}, {result.outcome.words}")
 
         try:
-            settled = await submit_chain(
-                plan_link, session.actions, session.store, links, on_outcome, view.say
+            settled = await session.launches.submit_chain(
+                plan_link, session.actions, links, on_result, view.say
             )
         finally:
             view.say("")
-        for planned, outcome in list(zip(made, settled, strict=False))[1:]:
-            await self._concluded(view, planned, outcome)
         is_well = len(settled) == links and all(outcome.done for outcome in settled)
         self.screen.notify(
             visible(f"{format_chain(settled, links)} on {session.store.title}"),
@@ -214,17 +184,7 @@ class SubmitActions:
             timeout=12,
             markup=False,
         )
-        return settled
-
-    async def _concluded(self, view: SubmitView, planned: SubmissionPlan, outcome: Outcome) -> str:
-        """Conclude a launch with its outcome, and return a message; '' for a plain script."""
-        from hpcdash.services.submit.launches import LaunchPlan
-
-        return (
-            await view.launches.conclude(planned, outcome)
-            if isinstance(planned, LaunchPlan)
-            else ""
-        )
+        return settled, messages[0]
 
     async def _was_submitted(
         self,
@@ -232,31 +192,31 @@ class SubmitActions:
         draft: Draft,
         planned: SubmissionPlan,
         looked: FormPreview,
-        outcomes: Sequence[Outcome],
-        messages: Sequence[str],
+        number: str,
+        message: str,
     ) -> None:
         """Show the log paths, store the submission among the recent ones, go back to the list."""
         from hpcdash.ui.submit.view import remember
 
-        number = outcomes[0].new_job
         await remember(view, looked)
         # Text typed during the submission belongs to another one.
         is_the_same = view.draft() == draft
+        parts = [f"job {number} submitted" if number else "submitted"]
+        if planned.folder:
+            parts.append(f"its logs will be in {planned.folder}")
+        if message:
+            parts.append(message)
         if is_the_same:
             view.forget()
         else:
-            messages = [*messages, "what you typed since is kept"]
-        parts = [f"job {number} submitted" if number else "submitted"]
-        if folder := _launch_folder(planned):
-            parts.append(f"its logs will be in {folder}")
-        parts += [more for more in messages if more]
+            parts.append("what you typed since is kept")
         self.screen.notice("; ".join(parts))
         if self.screen.view is view and is_the_same:
             await self.screen.pop()
         if isinstance(self.screen.view, JobsView) and number:
             self._point_at(number, self.screen.view, self.screen.view.rows.cursor_moves)
 
-    def _point_at(self, number: str, view: JobsView, moves: int, checks: int = _MOST_LOOKS) -> None:
+    def _point_at(self, number: str, view: JobsView, moves: int, checks: int = _MAX_LOOKS) -> None:
         """The cursor on the new job once the list has it, unless a person moved it meanwhile."""
         if self.screen.view is not view or not view.is_live or view.rows.cursor_moves != moves:
             return
@@ -266,13 +226,6 @@ class SubmitActions:
         call_after(
             self.screen, _LOOK_SECONDS, lambda: self._point_at(number, view, moves, checks - 1)
         )
-
-
-def _launch_folder(planned: SubmissionPlan) -> str:
-    """Return the folder in which a launch is staged; '' for a script submitted unchanged."""
-    from hpcdash.services.submit.launches import LaunchPlan
-
-    return planned.place.folder if isinstance(planned, LaunchPlan) else ""
 
 
 def _dropped_switch(view: SubmitView, looked: FormPreview) -> tuple[str, ...]:
@@ -300,27 +253,18 @@ def _planner(
     # The links of a chain have one name, by which it is found whole.
     name = looked.request.name if looked.request is not None else ""
 
-    async def launch(after: tuple[str, ...] | None) -> SubmissionPlan:
+    async def plan_launch(after: tuple[str, ...] | None) -> SubmissionPlan:
         nonlocal name
         request = looked.request
         if request is None:
             raise UsageError("there is nothing to submit yet")
         request = request if after is None else replace(request, after=after, name=name)
-        if session.store.backend.submit.takes_requests:
-            from hpcdash.services.submit.plan import plan_request
-
-            await session.store.open(force=True)
-            return await plan_request(
-                session.store, request, most_bytes=view.launches.settings.files_limit
-            )
-        planned = await view.launches.plan(request, looked.text)
-        name = name or planned.script.job_name
+        planned = await session.launches.plan(request, looked.text)
+        name = name or planned.name
         return planned
 
-    async def hand_in(after: tuple[str, ...] | None) -> SubmissionPlan:
-        from hpcdash.domain.demand import format_finding
-        from hpcdash.services.submit.checks import missing_log_folders
-        from hpcdash.services.submit.plan import after_in_full, plan_submission, refuse_large_array
+    async def plan_batch_script(after: tuple[str, ...] | None) -> SubmissionPlan:
+        from hpcdash.services.submit.submission import plan_script
         from hpcdash.ui.submit.preview import script_submission
 
         if looked.as_it_is is None or not looked.script:
@@ -328,11 +272,6 @@ def _planner(
         # The previewed script: the form may name another file by now.
         content = looked.script.encode("utf-8", "surrogateescape")
         await session.store.open(force=True)
-        requested = script_submission(looked.as_it_is, content, after)
-        requested = replace(requested, after=await after_in_full(session.store, requested.after))
-        await refuse_large_array(session.store, requested)
-        planned = plan_submission(session.store, requested)
-        missing = await missing_log_folders(session.store, requested)
-        return replace(planned, notes=(*map(format_finding, missing), *planned.notes))
+        return await plan_script(session.store, script_submission(looked.as_it_is, content, after))
 
-    return launch if looked.as_it_is is None else hand_in
+    return plan_launch if looked.as_it_is is None else plan_batch_script

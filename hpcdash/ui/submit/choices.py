@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.offers import Offers, QosOffer, QueueOffer
+from hpcdash.domain.request import Site, SlotType
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
@@ -18,7 +19,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.submit.form_fields import FIELDS, FieldKind
 from hpcdash.ui.dialogs import Choice
 
-_MOST_JOBS = 200
+_MAX_JOBS = 200
 _CHOICE_WORDS = {
     "cuda": "an NVIDIA GPU",
     "rocm": "an AMD GPU",
@@ -73,6 +74,21 @@ def format_qos(qos: QosOffer) -> str:
     return ", ".join([*parts, *([qos.note] if qos.note else [])])
 
 
+def slots_label(texts: Mapping[str, str], offers: Offers, queue_taken: str, site: Site) -> str:
+    """Return what the slots of a request are: as it says or the site, else what its queue has;
+    '' if unknown.
+    """
+    types = (texts.get("slot_type", "").strip(), site.slot_type)
+    named = next((one for one in types if one in tuple(SlotType)), "")
+    if not named and texts.get("gpu_type", "").strip():
+        return "GPUs"
+    queue = offers.queue(texts.get("queue", "").strip() or queue_taken)
+    if not named and queue is None:
+        return ""
+    has_gpus = named != SlotType.CPU if named else queue is not None and queue.gpus > 0
+    return "GPUs" if has_gpus else "CPUs"
+
+
 def build_choices(
     name: str, texts: Mapping[str, str], offers: Offers, store: ClusterStore, queue_taken: str
 ) -> list[Choice]:
@@ -112,7 +128,7 @@ def living_jobs(store: ClusterStore) -> list[Choice]:
         some = table.filter(
             pc.is_in(states, value_set=pa.array([str(state) for state in requested]))
         )
-        for row in some.slice(0, _MOST_JOBS).to_pylist():
+        for row in some.slice(0, _MAX_JOBS).to_pylist():
             job_id = str(row["array_id"] or row["id"])
             found.setdefault(job_id, Choice(job_id, format_job(row)))
     return list(found.values())

@@ -21,7 +21,7 @@ from hpcdash.ui.widgets.lines import TextInput
 
 # Returns the completions of a field, those that begin with its text first.
 Values = Callable[[str], Sequence[str]]
-_MOST_LINES = 6
+_MAX_LINES = 6
 _LONGEST_LINE = 4000
 _SAID_CELLS = 60
 
@@ -187,12 +187,14 @@ class FieldRow(Vertical):
             self.editor = FieldToggle()
         else:
             self.editor = FieldInput(field, values)
+        self.label = field.label
+        self._title = Static(field.label, classes="label", markup=False)
         self._note = Static("", classes="note", markup=False)
         self._complaint = Static("", classes="complaint", markup=False)
 
     def compose(self) -> ComposeResult:
         with Horizontal():
-            yield Static(self.field.label, classes="label", markup=False)
+            yield self._title
             yield self.editor
         yield self._note
         yield self._complaint
@@ -209,6 +211,11 @@ class FieldRow(Vertical):
             text = visible(text)
         self.editor.text = text
         self._grow()
+
+    def rename(self, label: str) -> None:
+        """Show another label; '' for the field's own."""
+        self.label = label or self.field.label
+        self._title.update(self.label)
 
     def note(self, text: str) -> None:
         """Show below the value that is used instead, or nothing."""
@@ -227,7 +234,7 @@ class FieldRow(Vertical):
 
     def _grow(self) -> None:
         if isinstance(self.editor, FieldLines):
-            self.editor.styles.height = max(1, min(_MOST_LINES, self.editor.text.count("\n") + 1))
+            self.editor.styles.height = max(1, min(_MAX_LINES, self.editor.text.count("\n") + 1))
 
     @on(Input.Changed)
     @on(TextArea.Changed)
@@ -330,9 +337,7 @@ class _Group(Vertical):
         for row in self.rows:
             row.display = row in rows and self.heading.is_open
         self.display = bool(rows)
-        messages = [
-            f"{row.field.label} {' '.join(row.text.split())}" for row in rows if row.text.strip()
-        ]
+        messages = [f"{row.label} {' '.join(row.text.split())}" for row in rows if row.text.strip()]
         wrong = sum(bool(row.complaint) for row in rows)
         text = ", ".join([*([f"! {wrong} to look at"] if wrong else []), *messages])
         self.heading.tell(text[:_SAID_CELLS])
@@ -387,7 +392,7 @@ class FormPage(VerticalScroll, can_focus=False):
     def on_mount(self) -> None:
         self._arrange()
 
-    # -- what stands there
+    # -- values
 
     def texts(self) -> dict[str, str]:
         """Return the typed texts by field; empty fields are left out."""
@@ -419,6 +424,14 @@ class FormPage(VerticalScroll, can_focus=False):
             text = problems.get(name, "")
             row.complain(text or warnings.get(name, ""), is_error=bool(text))
         self._arrange()
+
+    def label(self, name: str) -> str:
+        """Return the label of a field; the name where there is no such field."""
+        return self._rows[name].label if name in self._rows else name
+
+    def rename(self, name: str, label: str) -> None:
+        """Show another label of a field; '' for its own."""
+        self._rows[name].rename(label)
 
     def note(self, name: str, text: str) -> None:
         """Show the value used for an empty field below it; '' for none."""

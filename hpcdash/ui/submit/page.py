@@ -22,7 +22,6 @@ from hpcdash.domain.units import format_span
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.submit.launches import Launches
 from hpcdash.ui.view import View
 from hpcdash.ui.widgets.script_page import ScriptPage
 from hpcdash.ui.workers import call_after, start_worker
@@ -38,7 +37,7 @@ FORM, SCRIPT, DIFFERENCE = "form", "script", "difference"
 # Shortest interval between queries.
 _EVERY_SECONDS = 8.0
 _NOW_SECONDS = 30
-_MOST_ASIDES = 3
+_MAX_ASIDES = 3
 _TYPING_SECONDS = 0.15
 # A path on the cluster is searched there.
 _PATH_SECONDS = 0.8
@@ -62,7 +61,7 @@ class SubmitPage(View):
         self._coloured = ""
         self._is_tried = False
         self._is_made = False
-        self.launches = session.launches or Launches(session.store)
+        self.launches = session.launches
         self.recents: Recents = Recents(self.launches.state_folder)
         self.last = LastSubmitted(self.recents, session.store.name)
         self.offers = Offers()
@@ -103,7 +102,7 @@ class SubmitPage(View):
     def _is_narrow(self) -> bool:
         return self.has_class("-narrow")
 
-    # -- the pages
+    # -- pages
 
     async def _show_script(self) -> None:
         from hpcdash.ui.widgets.script_page import coloured_parts
@@ -115,20 +114,21 @@ class SubmitPage(View):
         if self.page_shown == DIFFERENCE:
             self.page.show(looked.difference, stay=True)
             return
-        self.page.show(looked.lines, stay=self._coloured != "")
+        self.page.show(looked.lines, looked.folds, stay=self._coloured != "")
         self._coloured = looked.script
         texts = [line.text for line in looked.lines]
         parts = await asyncio.to_thread(coloured_parts, texts, "bash")
         if looked is self.seen and self.page_shown != DIFFERENCE and self.is_live:
             self.page.colour(parts)
 
-    # -- text about it
+    # -- titles and notes
 
     def _notify(self) -> None:
         """Complaints beside the fields, and the verdict below."""
         if not self.is_live:
             return
         from hpcdash.services.submit.form import MISSING
+        from hpcdash.ui.submit.choices import slots_label
 
         looked = self.seen
         problems = {
@@ -145,6 +145,9 @@ class SubmitPage(View):
             else:
                 asides.append(text)
         asides += looked.asides
+        queue = looked.queue
+        site = self.launches.settings.site
+        self.form.rename("slots", slots_label(self.form.texts(), self.offers, queue, site))
         self.form.complain(problems, warnings)
         self.form.note("command", looked.called)
 
@@ -158,9 +161,7 @@ class SubmitPage(View):
         return name in FIELDS
 
     def _label(self, name: str) -> str:
-        from hpcdash.services.submit.form_fields import FIELDS
-
-        return FIELDS[name].label if name in FIELDS else name
+        return self.form.label(name)
 
     def _arrange(self) -> None:
         """Show the current page and its title."""
@@ -236,7 +237,7 @@ class SubmitPage(View):
         event.stop()
         self.preview_soon()
 
-    # -- what the cluster has
+    # -- offers of the cluster
 
     async def _learn(self) -> None:
         """Fetch the cluster's offers and the root folder of launches."""
@@ -257,7 +258,7 @@ class SubmitPage(View):
         self.preview_soon()
         self.post_message(self.CrumbsChanged())
 
-    # -- looking at it
+    # -- preview
 
     def preview_soon(self) -> None:
         """Preview the form after a short pause in typing."""
@@ -340,7 +341,7 @@ class SubmitPage(View):
             self._resting = call_after(self, _REST_SECONDS, self._start_query)
 
     async def _query_start(self) -> None:
-        """When it would start, or why it would be refused; and which of its paths are missing."""
+        """Query its start or the reason of a refusal, and the paths that are missing."""
         query = asyncio.ensure_future(self.answer.ask(self.seen, self.offers.gpu_types))
         await asyncio.sleep(0)
         self._notify()
@@ -421,7 +422,8 @@ class ClusterAnswer:
         """
         from hpcdash.services.submit.checks import missing_paths
 
-        key, switch = _key(looked), _preview_switch(looked)
+        key = _key(looked)
+        switch = _preview_switch(looked)
         if looked.request is None or (self._missing_key == key and not self.missing and not switch):
             return
         try:
@@ -435,7 +437,8 @@ class ClusterAnswer:
                 *(one for one in self.preview_findings(looked) if one.field),
                 LintFinding("warning", "", text),
             )
-        self.missing, self._missing_key = missing, key
+        self.missing = missing
+        self._missing_key = key
 
     def may_have_changed(self, looked: FormPreview) -> bool:
         """Whether the findings on the paths may be outdated, though nothing else was typed."""
@@ -444,7 +447,7 @@ class ClusterAnswer:
     def format_start(self, looked: FormPreview, zone: tzinfo | None) -> Text:
         """Return `start: in 2 h (Sat 14:20) on n[01-04]`, or why the start is unknown."""
         if self.is_asking:
-            return Text("start: asking …", "dim")
+            return Text("start: estimating …", "dim")
         if not self.is_for(looked):
             return Text("start estimate: waiting for you to stop typing", "dim")
         if self.failed:
@@ -517,7 +520,7 @@ def verdict(
     first = Text()
     if problems:
         fields = ", ".join(name for name in problems if name)
-        first.append(f"✗ not yet: {fields or 'see below'}", "bold")
+        first.append(f"✗ fix: {fields or 'see below'}", "bold")
     else:
         first.append(visible(looked.words) or "nothing to submit yet", "bold")
         if looked.links > 1:
@@ -527,9 +530,9 @@ def verdict(
         lines.append(Text(visible(looked.saving)))
     if looked.is_whole and looked.script:
         lines.append(start)
-    lines += [Text(f"! {visible(message)}") for message in asides[:_MOST_ASIDES]]
-    if len(asides) > _MOST_ASIDES:
-        lines[-1].append(f"   and {len(asides) - _MOST_ASIDES} more", "dim")
+    lines += [Text(f"! {visible(message)}") for message in asides[:_MAX_ASIDES]]
+    if len(asides) > _MAX_ASIDES:
+        lines[-1].append(f"   and {len(asides) - _MAX_ASIDES} more", "dim")
     text = Text("\n").join(lines)
     text.no_wrap, text.overflow = True, "ellipsis"
     return text

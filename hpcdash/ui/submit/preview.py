@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from hpcdash.backends.script.call import format_call
 from hpcdash.backends.submissions import Submission
 from hpcdash.config.request import read_request, request_text
 from hpcdash.domain.checkpoints import CheckpointPlan
 from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import Request
-from hpcdash.domain.scripts import ScriptLine, difference_lines, script_lines, unified
+from hpcdash.domain.scripts import (
+    Fold,
+    ScriptLine,
+    difference_lines,
+    script_folds,
+    script_lines,
+    unified,
+)
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import DAY, HOUR, parse_duration
-from hpcdash.errors import HpcdashError, UsageError
+from hpcdash.errors import HpcdashError, UnreadableOutput, UsageError
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.files import whole_file_query
 from hpcdash.services.state.recents import Recent, Recents
 from hpcdash.services.submit.form import (
     MISSING,
     Draft,
-    FormReading,
     ScriptReading,
     read_form,
     read_script_form,
@@ -32,11 +42,15 @@ from hpcdash.services.submit.form import (
 )
 from hpcdash.services.submit.form_fields import FIELDS, HERE, THERE
 from hpcdash.services.submit.launches import Launches
+from hpcdash.services.submit.request_lint import format_resources, lint_request
+from hpcdash.services.submit.submission import build_request
 
 if TYPE_CHECKING:
     from hpcdash.config.watch_settings import SavesRule
 
 
+# Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
+_MAX_BYTES = 4 << 20
 # Placeholder of the uid that a launch gets when it is submitted.
 _UID = "new"
 _NO_COMMAND_YET = "# your command goes here"
@@ -60,6 +74,7 @@ class FormPreview(Struct, frozen=True):
     words: str = ""
     script: str = ""
     lines: Sequence[ScriptLine] = ()
+    folds: Sequence[Fold] = ()
     difference: Sequence[ScriptLine] = ()
     before: Recent | None = None
     text: str = ""
@@ -101,21 +116,58 @@ class BatchFile:
 
     async def read(self, texts: Mapping[str, str]) -> bytes | str | None:
         """Read the file that the form names."""
-        from hpcdash.services.submit.plan import read_here, read_there
-
         file, where = _named(texts)
         if where != HERE and file and self._of == (file, where):
             return self.content
         try:
-            self.content = (
-                None
-                if not file
-                else await (read_here(file) if where == HERE else read_there(self._store, file))
-            )
+            if not file:
+                self.content = None
+            elif where == HERE:
+                self.content = await asyncio.to_thread(_read_here, file)
+            else:
+                self.content = await _read_there(self._store, file)
         except HpcdashError as error:
             self.content = visible(error.message)
         self._of = (file, where)
         return self.content
+
+
+def _read_here(path: str) -> bytes:
+    """A script of this machine, `~` for the home. Raises UsageError."""
+    try:
+        file = Path(path).expanduser()
+        if not file.is_file():
+            what = "a folder" if file.is_dir() else "no such file on this machine"
+            raise UsageError(f"{path}: {what}")
+        with file.open("rb") as stream:
+            content = stream.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except (RuntimeError, ValueError) as error:
+        # The home of nobody, or a NUL.
+        raise UsageError(f"{path}: no path") from error
+    if len(content) > _MAX_BYTES:
+        raise UsageError(
+            f"{path}: more than {_MAX_BYTES >> 20} MiB: check that it is a batch script"
+        )
+    return content
+
+
+async def _read_there(store: ClusterStore, path: str) -> bytes:
+    """A script of the cluster.
+
+    Raises UsageError where it cannot be read, and what keeps the cluster from answering.
+    """
+    await store.open()
+    try:
+        return await store.ask(whole_file_query(_path_there(path), _MAX_BYTES))
+    except UnreadableOutput as error:
+        raise UsageError(f"{path}: {error.message} (on the cluster)") from error
+
+
+def _path_there(path: str) -> str:
+    """A path as commands on the cluster take it, which run in the home."""
+    return "." if path == "~" else path.removeprefix("~/")
 
 
 class LastSubmitted:
@@ -141,10 +193,9 @@ def preview_request(
     draft: Draft, launches: Launches, offers: Offers, root: str, last: LastSubmitted
 ) -> FormPreview:
     """The request that a draft makes, and its script."""
-    from hpcdash.backends.script.call import format_call
-    from hpcdash.services.submit.request_lint import format_resources, lint_request
-
-    site, packs_nodes = launches.settings.site, launches.packs_nodes
+    store = launches.store
+    site = launches.settings.site
+    packs_nodes = launches.packs_nodes
     reading = read_form(draft, site)
     problems = dict(reading.problems)
     request = reading.request
@@ -156,97 +207,72 @@ def preview_request(
     if request is None:
         _report_rest(draft, problems, launches, offers)
         return FormPreview(problems, text=reading.text, links=reading.links)
-    called = format_call(request.call, request.array) if request.call is not None else ""
-    if launches.store.backend.submit.takes_requests:
-        return _preview_plain(request, reading, problems, launches, offers, last)
+    if store.backend.submit.takes_requests:
+        requested = request
+        words = ""
+        called = ""
+    else:
+        requested = in_its_queue(request, launches)
+        words = format_resources(requested, offers, packs_nodes=packs_nodes)
+        called = format_call(request.call, request.array) if request.call is not None else ""
     try:
-        script = launches.render(request, uid=_UID, root=root)
+        shown, script_warnings = _render(request, launches, root)
     except UsageError as error:
         _complain(problems, error)
         return FormPreview(
-            problems,
-            words=format_resources(
-                in_its_queue(request, launches), offers, packs_nodes=packs_nodes
-            ),
-            text=reading.text,
-            links=reading.links,
-            called=called,
+            problems, words=words, text=reading.text, links=reading.links, called=called
         )
-    requested = in_its_queue(request, launches)
-    findings = lint_request(requested, offers, script, packs_nodes=packs_nodes)
+    if store.backend.submit.takes_requests:
+        words = request.name or "a job"
+        findings = store.backend.submit.request_findings(request, offers)
+        queue = ""
+        run_seconds = None
+    else:
+        findings = lint_request(requested, offers, script_warnings, packs_nodes=packs_nodes)
+        queue = requested.queue
+        run_seconds = _run_seconds(requested, reading.links)
     problems, warnings, asides = sorted_findings(findings, problems)
     before = last.of(request.name)
     difference: Sequence[ScriptLine] = ()
     if before is not None and before.kind == "request":
         try:
-            old = launches.render(read_request(before.text, site=site), uid=_UID, root=root).text
-            difference = difference_lines(
-                unified(old, script.text, ("as it was submitted last", "as it is now"))
-            )
-        except UsageError:
+            old, _ = _render(read_request(before.text, site=site), launches, root)
+            difference = _difference(old, shown)
+        except HpcdashError:
             before = None
-    text = request_text(request, site=site) or reading.text
-    lines = script_lines(script.text, launches.store.backend.scripts.explain)
+    lines = script_lines(shown, store.backend.scripts.explain)
     return FormPreview(
         problems,
         warnings,
         asides,
-        format_resources(requested, offers, packs_nodes=packs_nodes),
-        script.text,
+        words,
+        shown,
         lines,
+        script_folds(shown, lines, store.backend.scripts.blocks()),
         difference,
         before,
-        text,
+        request_text(request, site=site) or reading.text,
         request if reading.request is not None else None,
         links=reading.links,
-        queue=requested.queue,
-        run_seconds=_run_seconds(requested, reading.links),
+        queue=queue,
+        run_seconds=run_seconds,
         called=called,
     )
 
 
-def _preview_plain(
-    request: Request,
-    reading: FormReading,
-    problems: dict[str, str],
-    launches: Launches,
-    offers: Offers,
-    last: LastSubmitted,
-) -> FormPreview:
-    """Preview a request for a scheduler that takes requests, in place of a batch script."""
-    from hpcdash.services.submit.plan import build_request
+def _render(request: Request, launches: Launches, root: str) -> tuple[str, tuple[str, ...]]:
+    """Return what a scheduler is handed for a request, as text, and warnings about it.
 
-    site = launches.settings.site
-    try:
-        shown = build_request(launches.store, request).shown
-    except UsageError as error:
-        _complain(problems, error)
-        return FormPreview(problems, text=reading.text, links=reading.links)
-    findings = launches.store.backend.submit.request_findings(request, offers)
-    problems, warnings, asides = sorted_findings(findings, problems)
-    before = last.of(request.name)
-    difference: Sequence[ScriptLine] = ()
-    if before is not None and before.kind == "request":
-        try:
-            old = build_request(launches.store, read_request(before.text, site=site)).shown
-            difference = difference_lines(
-                unified(old, shown, ("as it was submitted last", "as it is now"))
-            )
-        except HpcdashError:
-            before = None
-    return FormPreview(
-        problems,
-        warnings,
-        asides,
-        words=request.name or "a job",
-        script=shown,
-        lines=script_lines(shown, launches.store.backend.scripts.explain),
-        difference=difference,
-        before=before,
-        text=request_text(request, site=site) or reading.text,
-        request=request if reading.request is not None else None,
-        links=reading.links,
-    )
+    Raises UsageError.
+    """
+    if launches.store.backend.submit.takes_requests:
+        return build_request(launches.store, request).shown, ()
+    script = launches.render(request, uid=_UID, root=root)
+    return script.text, script.warnings
+
+
+def _difference(old: str, new: str) -> Sequence[ScriptLine]:
+    return difference_lines(unified(old, new, ("as it was submitted last", "as it is now")))
 
 
 def _run_seconds(request: Request, links: int) -> int | None:
@@ -308,9 +334,7 @@ def preview_script(
     before = last.of(reading.file if reading.is_here else f"{THERE}:{reading.file}")
     difference: Sequence[ScriptLine] = ()
     if before is not None:
-        difference = difference_lines(
-            unified(before.text, text, ("as it was submitted last", "as it is now"))
-        )
+        difference = _difference(before.text, text)
     over = " ".join((*reading.options, *([f"array {reading.array}"] if reading.array else [])))
     message = f"the script as it is{', over it ' + over if over else ''}"
     return FormPreview(
@@ -320,6 +344,7 @@ def preview_script(
         message,
         text,
         lines,
+        script_folds(text, lines, backend.scripts.blocks()),
         difference,
         before,
         text,
@@ -334,8 +359,6 @@ def script_submission(
     reading: ScriptReading, content: bytes, after: tuple[str, ...] | None = None
 ) -> Submission:
     """Return the submission of a script; `after` replaces the jobs that it was to wait for."""
-    from hpcdash.services.submit.plan import path_there
-
     return Submission(
         script=content,
         name=reading.file.rpartition("/")[2] or reading.file,
@@ -344,7 +367,7 @@ def script_submission(
         array=reading.array,
         after=reading.after if after is None else after,
         held=reading.held,
-        file="" if reading.is_here else path_there(reading.file),
+        file="" if reading.is_here else _path_there(reading.file),
     )
 
 
@@ -354,7 +377,8 @@ def sorted_findings(
     """(problems, warnings, asides): those of a field beside it, errors of none at `home`, the rest
     as sentences.
     """
-    wrong, odd = dict(problems), dict[str, str]()
+    wrong = dict(problems)
+    odd = dict[str, str]()
     asides: list[str] = []
     for finding in findings:
         text = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
@@ -381,8 +405,6 @@ def _report_rest(
     draft: Draft, problems: dict[str, str], launches: Launches, offers: Offers
 ) -> None:
     """Report what the cluster lacks for the fields that can be read while others cannot."""
-    from hpcdash.services.submit.request_lint import lint_request
-
     tables = {name.partition(".")[0] for name in problems}
     texts = {
         name: text for name, text in draft.texts.items() if name.partition(".")[0] not in tables

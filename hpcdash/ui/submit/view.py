@@ -44,8 +44,8 @@ _WIDE_COLUMNS = 110
 # Below this many lines a panel has its title, and no line under it.
 _HIGH_LINES = 26
 # Terminals take no more over OSC 52.
-_MOST_COPIED_LETTERS = 70_000
-_MOST_RECENT = 40
+_MAX_COPIED_LETTERS = 70_000
+_MAX_RECENT = 40
 # Mark of a script on the cluster among the recent ones.
 _THERE = f"{THERE}:"
 
@@ -158,7 +158,7 @@ class SubmitView(SubmitPage):
     def _values(self, name: str) -> Sequence[str]:
         return [choice.value for choice in self._choices(name)] if self.is_live else ()
 
-    # -- what stands there
+    # -- values
 
     def put(self, draft: Draft, *, as_it_is: bool = False) -> None:
         """Another draft in its place; the one before can be had back."""
@@ -176,7 +176,8 @@ class SubmitView(SubmitPage):
         """For the next program that opens this form; without a state folder, or room there, it is
         lost.
         """
-        draft, folder = self.draft() if self.is_live else None, self.launches.state_folder
+        draft = self.draft() if self.is_live else None
+        folder = self.launches.state_folder
         if draft is not None and draft.texts and folder is not None:
             with contextlib.suppress(StateUnusable):
                 Drafts(folder).keep(
@@ -218,7 +219,15 @@ class SubmitView(SubmitPage):
         self.page.action_by_pages(pages)
 
     async def do_preview(self) -> None:
-        """Form, script, difference; where there is room for the form beside them, the two."""
+        """Form, script, difference; where there is room for the form beside them, the two.
+
+        There the script's folds open first: the form has the keys.
+        """
+        if not self._is_narrow and self.page.folds:
+            is_open = self.page.is_open
+            self.page.action_fold()
+            if not is_open:
+                return
         pages = (FORM, SCRIPT, DIFFERENCE) if self._is_narrow else (SCRIPT, DIFFERENCE)
         at = pages.index(self.page_shown) if self.page_shown in pages else 0
         self.page_shown = pages[(at + 1) % len(pages)]
@@ -234,7 +243,9 @@ class SubmitView(SubmitPage):
         from hpcdash.services.submit.form_fields import Way
         from hpcdash.ui.submit.preview import FormPreview
 
-        self.seen, self.page_shown, self._coloured = FormPreview(), FORM, ""
+        self.seen = FormPreview()
+        self.page_shown = FORM
+        self._coloured = ""
         self.page.show(())
         self.form.fill(self.form.texts(), Way.REQUEST if self._is_as_it_is else Way.SCRIPT)
         self._arrange()
@@ -292,7 +303,7 @@ class SubmitView(SubmitPage):
 
     def do_copy(self) -> None:
         """The script."""
-        if len(self.seen.script) > _MOST_COPIED_LETTERS or not self.seen.script:
+        if len(self.seen.script) > _MAX_COPIED_LETTERS or not self.seen.script:
             self.notify("there is no script that a clipboard takes", severity="warning", timeout=3)
             return
         self.app.copy_to_clipboard(self.seen.script)
@@ -382,7 +393,7 @@ def starting_points(view: SubmitView) -> list[tuple[str, str, Callable[[], None]
     for name in templates.names() if templates is not None else ():
         found.append((name, "a template", partial(_take_template, view, name)))
     now = view.session.store.clock.now()
-    for recent in view.recents.recent(view.session.store.name)[:_MOST_RECENT]:
+    for recent in view.recents.recent(view.session.store.name)[:_MAX_RECENT]:
         age = f"submitted {format_age(now - recent.at)} ago"
         if recent.kind == "script":
             is_there = recent.name.startswith(_THERE)
@@ -525,7 +536,7 @@ class NotKnown:
             return ""
         return (
             f"whether job {sent.name} was submitted at {sent.at:%H:%M} is not known: submit "
-            f"once more?"
+            "once more?"
         )
 
     def _without(self, draft: Draft, name: str) -> list[_Sent]:

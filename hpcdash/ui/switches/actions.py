@@ -35,7 +35,7 @@ class SwitchActions:
 
         job_ids = self.screen.view.switch_jobs()
         if not job_ids:
-            self.screen.notify("no job is pointed at", severity="warning", timeout=3)
+            self.screen.notify("select a job first", severity="warning", timeout=3)
             return
         # A switch is that of a whole array.
         units = {parse_array_id(job_id) for job_id in job_ids}
@@ -44,7 +44,7 @@ class SwitchActions:
             if marked := self.screen.view.marks():
                 text = (
                     f"{marked} are marked; {text}: {self.screen.key_label('unmark')} "
-                    f"clears the marks"
+                    "clears the marks"
                 )
             self.screen.notify(text, severity="warning", timeout=6, markup=False)
             return

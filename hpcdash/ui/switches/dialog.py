@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import ClassVar
 
-from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 from textual import on
@@ -22,69 +21,51 @@ from hpcdash.domain.impact import count_jobs, owners, state_counts
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.switch_text import (
-    SwitchActions,
-    SwitchProgress,
     SwitchSnapshot,
     Thing,
     clear_refusal,
     format_folder,
-    format_group,
     format_shared,
     format_thing,
     refusal,
     story_lines,
-    warnings,
 )
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.text import visible
+from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import Changed
+from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.switches.switches import JobSwitches, Switch
+from hpcdash.services.switches.switches import JobSwitches
+from hpcdash.services.switches.tracker import CHECK_SECONDS, SwitchTracker
 from hpcdash.ui.dialogs import AnswerButton, Dialog
-from hpcdash.ui.switches.tracker import LOOK_SECONDS, SwitchTracker
 from hpcdash.ui.widgets.lines import TextInput
 from hpcdash.ui.workers import start_worker
 
-_MOST_LISTED = 8
+_MAX_LISTED = 8
 Line = tuple[str, str, str]
 
 
-class SwitchPicture(Struct, frozen=True):
-    """All that is known of a switch. `living` are rows of the jobs that name it and run or wait.
+def switch_lines(tracker: SwitchTracker, effect: str, command: str) -> Iterator[Line]:
+    """Yield (label, text, style) of each line below the path.
 
-    `log` is whether the log grows, `does` what would be done in words, `command` how, '' where it
-    is not wanted.
+    `effect` describes what would be done, `command` is the script for it; '' where either is not
+    shown.
     """
-
-    switch: Switch
-    look: SwitchSnapshot
-    living: tuple[Mapping[str, Any], ...]
-    is_known_who: bool
-    note: str
-    progress: SwitchProgress
-    history: SwitchActions
-    log: str
-    does: str
-    command: str
-
-    @property
-    def kind(self) -> SwitchKind:
-        return self.switch.kind
-
-
-def switch_lines(picture: SwitchPicture) -> Iterator[Line]:
-    """Yield (label, text, style) of each line below the path."""
-    check, kind, actions = picture.look, picture.kind, picture.history
-    if overridden := picture.switch.overridden_note:
+    check = tracker.snapshot
+    kind = tracker.kind
+    actions = tracker.history
+    if tracker.switch is None or check is None:
+        return
+    if overridden := tracker.switch.overridden_note:
         yield "", f"! {visible(overridden)} (p takes another)", "bold"
-    is_known = actions.is_any or check.is_dropped
     if not check.problem:
         yield "folder", format_folder(check), ""
-    if (check.is_dropped or picture.living) and (group := format_group(check)):
+    if group := tracker.group_note:
         yield "", group, ""
-    if is_known:
-        for label, text in story_lines(kind, check, actions, picture.progress):
+    if actions.is_any or check.is_dropped:
+        for label, text in story_lines(kind, check, actions, tracker.progress):
             yield label, text, "" if label == "log" else "bold"
     else:
         yield "now", format_thing(check), "bold"
@@ -92,60 +73,56 @@ def switch_lines(picture: SwitchPicture) -> Iterator[Line]:
         yield "", "It stays until it is cleared: what starts later ends at once.", ""
     if not check.is_dropped and (why := refusal(check)) and why != format_thing(check):
         yield "", f"! {why}", "bold"
-    if check.is_dropped or picture.living:
-        for text in warnings(check, kind, picture.switch.owner):
-            yield "", f"! {text}", "bold"
-    if picture.log and picture.living and not (actions.said or actions.gone):
-        yield "log", visible(picture.log), ""
-    yield from _who_lines(picture)
-    if picture.does:
-        yield "does", visible(picture.does), ""
-    if picture.command:
-        yield "runs", "\n".join(map(visible, picture.command.split("\n"))), ""
-
-
-def _who_lines(picture: SwitchPicture) -> Iterator[Line]:
-    """Yield the jobs that a switch stops or has save; of a dropped switch, those that are left.
-
-    No job is listed where all have finished.
-    """
-    is_known = picture.look.is_dropped or (picture.history.is_any and not picture.does)
-    label = "left" if is_known else "stops" if picture.kind is SwitchKind.KILL else "seen by"
-    if not is_known and refusal(picture.look):
+    for text in tracker.warnings:
+        yield "", f"! {text}", "bold"
+    if tracker.log_message and tracker.living and not (actions.said or actions.gone):
+        yield "log", visible(tracker.log_message), ""
+    is_known = check.is_dropped or (actions.is_any and not effect)
+    if is_known:
+        label = "left"
+    elif refusal(check):
         label = "for"
-    if not picture.living and not picture.is_known_who:
+    else:
+        label = "stops" if kind is SwitchKind.KILL else "seen by"
+    yield from _job_lines(tracker, label)
+    if effect:
+        yield "does", visible(effect), ""
+    if command:
+        yield "runs", "\n".join(map(visible, command.split("\n"))), ""
+
+
+def _job_lines(tracker: SwitchTracker, label: str) -> Iterator[Line]:
+    """Yield the living jobs that name a switch; one line where there is none."""
+    living = tracker.living
+    found = tracker.switch_jobs
+    if not living and found is None:
         yield label, "looking who names it …", ""
         return
-    by_unit: dict[str, list[dict[str, object]]] = {}
-    for row in picture.living:
-        by_unit.setdefault(str(row["array_id"] or row["id"]), []).append(dict(row))
-    total = count_jobs(picture.living)
+    units: dict[str, list[dict[str, object]]] = {}
+    for row in living:
+        units.setdefault(str(row["array_id"] or row["id"]), []).append(dict(row))
+    total = count_jobs(living)
     if not total:
         yield "left", "no running or pending job is known to use it", ""
     if total > 1:
         yield label, f"{total} jobs", "bold"
         label = ""
-    for unit, rows in list(by_unit.items())[:_MOST_LISTED]:
-        states = ", ".join(
-            f"{count} {state_word(state)}" for state, count in state_counts(rows).items()
-        )
-        whose = " and ".join(visible(name) for name in owners(rows) if name)
-        named = (
-            f"{visible(unit)} "
-            f"{visible(str(rows[0]['name'] or ''))}{f' of {whose}' if whose else ''}"
-        )
-        yield label, f"{named}: {states}", ""
+    for unit, rows in list(units.items())[:_MAX_LISTED]:
+        counts = state_counts(rows).items()
+        states = ", ".join(f"{count} {state_word(state)}" for state, count in counts)
+        users = " and ".join(visible(name) for name in owners(rows) if name)
+        name = visible(str(rows[0]["name"] or ""))
+        yield label, f"{visible(unit)} {name}{f' of {users}' if users else ''}: {states}", ""
         label = ""
-    if len(by_unit) > _MOST_LISTED:
-        yield "", f"and {len(by_unit) - _MOST_LISTED} more", ""
-    if shared := format_shared(
-        picture.kind, count_jobs(row for row in picture.living if row["state"] in ACTIVE)
-    ):
+    if len(units) > _MAX_LISTED:
+        yield "", f"and {len(units) - _MAX_LISTED} more", ""
+    running = count_jobs(row for row in living if row["state"] in ACTIVE)
+    if shared := format_shared(tracker.kind, running):
         yield "", f"! {shared}", "bold"
-    if picture.note and total:
-        yield "", picture.note, ""
-    if not picture.is_known_who:
+    if found is None:
         yield "", "looking who else names it …", ""
+    elif found.note and total:
+        yield "", found.note, ""
 
 
 def _identity(check: SwitchSnapshot | None) -> tuple[object, ...]:
@@ -189,7 +166,9 @@ class SwitchDialog(Dialog[None]):
         super().__init__(
             f"{kind.words.capitalize()} for job {visible(job_id)} on {visible(session.store.title)}"
         )
-        self.tracker = SwitchTracker(session, switches, job_id, kind, self._show)
+        self.tracker = SwitchTracker(
+            switches, kind, (job_id,), zone=session.zone, changed=self._show
+        )
         self.session = session
         self.job_id = job_id
         self.kind = kind
@@ -203,7 +182,7 @@ class SwitchDialog(Dialog[None]):
         self._shows_command = False
         self._stop_listening: Callable[[], None] = lambda: None
 
-    # -- what is shown
+    # -- contents
 
     @property
     def is_dangerous(self) -> bool:
@@ -222,30 +201,40 @@ class SwitchDialog(Dialog[None]):
     def on_mount(self) -> None:
         self._show()
         self._stop_listening = self.session.store.listen(self.on_poll)
-        self.set_interval(LOOK_SECONDS, self._refresh_if_due)
+        self.set_interval(CHECK_SECONDS, self._refresh_if_due)
         start_worker(self, self._find, group="switch", exclusive=True)
 
     def on_unmount(self) -> None:
         self._stop_listening()
 
     async def _find(self, path: str = "") -> None:
-        is_found = await self.tracker.find(path)
-        if is_found:
-            # Actions of the previous path.
-            self.workers.cancel_group(self, "switch-look")
-            self._is_retry_pending = self._prompts_path = False
-            self._clear_confirmed_for = None
-        self._show()
-        switch = self.tracker.switch
-        if not is_found or switch is None:
+        tracker = self.tracker
+        try:
+            switch = await tracker.switches.find(self.job_id, self.kind, path)
+        except HpcdashError as error:
+            tracker.problem = format_error(error)
+            self._show()
             return
+        # Actions of the previous path.
+        self.workers.cancel_group(self, "switch-look")
+        self._is_retry_pending = self._prompts_path = False
+        self._clear_confirmed_for = None
+        tracker.take(switch)
+        self._show()
         if not switch.path:
             if self.is_live:
                 self.query_one("#path").focus()
             return
-        await self.tracker.open(switch)
+        await tracker.open()
         self._focus_answer()
-        await self.tracker.fetch_switch_jobs()
+        await self._fetch_switch_jobs()
+
+    async def _fetch_switch_jobs(self) -> None:
+        """Fetch the jobs that name it; check again where there are others, or it was dropped."""
+        has_others = await self.tracker.fetch_switch_jobs()
+        check = self.tracker.snapshot
+        if has_others or self.tracker.history.is_any or (check is not None and check.is_dropped):
+            await self.tracker.refresh(is_requested=True)
 
     def _refresh(self) -> None:
         start_worker(self, self.tracker.refresh, group="switch-look", exclusive=True)
@@ -263,8 +252,8 @@ class SwitchDialog(Dialog[None]):
         """Whether nothing is being done, and what is known is of the file that is named."""
         is_looked_at = (
             self.tracker.switch is not None
-            and self.tracker.look is not None
-            and self.tracker.look.path == self.tracker.switch.path
+            and self.tracker.snapshot is not None
+            and self.tracker.snapshot.path == self.tracker.switch.path
         )
         return is_looked_at and not self.tracker.is_acting
 
@@ -274,8 +263,8 @@ class SwitchDialog(Dialog[None]):
         return (
             self._may_act
             and bool(self.tracker.living)
-            and self.tracker.look is not None
-            and not refusal(self.tracker.look)
+            and self.tracker.snapshot is not None
+            and not refusal(self.tracker.snapshot)
         )
 
     @property
@@ -289,7 +278,9 @@ class SwitchDialog(Dialog[None]):
     @property
     def can_clear(self) -> bool:
         return (
-            self._may_act and self.tracker.look is not None and not clear_refusal(self.tracker.look)
+            self._may_act
+            and self.tracker.snapshot is not None
+            and not clear_refusal(self.tracker.snapshot)
         )
 
     @property
@@ -297,7 +288,7 @@ class SwitchDialog(Dialog[None]):
         """Whether it is the second request for the same file, which is still in doubt."""
         tracker = self.tracker
         return (
-            self._clear_confirmed_for == _identity(tracker.look)
+            self._clear_confirmed_for == _identity(tracker.snapshot)
             and self.can_clear
             and bool(tracker.doubt)
         )
@@ -343,7 +334,7 @@ class SwitchDialog(Dialog[None]):
             return "enter use this path · empty: forget the one named before · esc cancel"
         if self.query_one("#path").display:
             return "enter use this path · esc close"
-        is_dropped = self.tracker.look is not None and self.tracker.look.is_dropped
+        is_dropped = self.tracker.snapshot is not None and self.tracker.snapshot.is_dropped
         keys = ["y create · n/esc cancel"] if self.can_drop else []
         keys += ["c remove the file"] if self.can_clear else []
         keys += ["a create again (asks)"] if self.can_retry else []
@@ -355,19 +346,15 @@ class SwitchDialog(Dialog[None]):
 
     def _command(self) -> str:
         """Return the command of `y`, else of `c`, quoted for a shell; '' where neither has one."""
-        plan = (
-            self.tracker.plan if self.can_drop else self._clear_plan() if self.can_clear else None
-        )
-        return shlex.join(plan.commands[0].argv) if plan is not None else ""
-
-    def _clear_plan(self) -> Plan | None:
-        if self.tracker.switch is None or self.tracker.look is None:
-            return None
-        return self.tracker.switches.plan_clear(self.tracker.switch, self.tracker.look)
+        if not (self.can_drop or self.can_clear):
+            return ""
+        plan = self.tracker.plan_drop() if self.can_drop else self.tracker.plan_clear()
+        return shlex.join(plan.commands[0].argv)
 
     def _lines(self) -> Iterator[tuple[str, str, str]]:
         """(label, words, style) of each line."""
-        switch, check = self.tracker.switch, self.tracker.look
+        switch = self.tracker.switch
+        check = self.tracker.snapshot
         doubt = (
             f"{self.tracker.doubt}. c once more removes it all the same, n keeps it."
             if self._confirms_clear
@@ -390,22 +377,9 @@ class SwitchDialog(Dialog[None]):
             if not self.tracker.problem:
                 yield "now", "looking …", ""
             return
-        found = self.tracker.switch_jobs
+        effect = self.tracker.plan_drop().commands[0].words if self.can_drop else ""
         yield from switch_lines(
-            SwitchPicture(
-                switch,
-                check,
-                self.tracker.living,
-                found is not None,
-                "" if found is None else found.note,
-                self.tracker.progress,
-                self.tracker.history,
-                self.tracker.log_message,
-                self.tracker.plan.commands[0].words
-                if self.can_drop and self.tracker.plan is not None
-                else "",
-                self._command() if self._shows_command else "",
-            )
+            self.tracker, effect, self._command() if self._shows_command else ""
         )
 
     def _focus_answer(self) -> None:
@@ -454,19 +428,19 @@ class SwitchDialog(Dialog[None]):
         acts.get(str(event.button.id), self.action_leave)()
 
     def action_drop(self) -> None:
-        if self.can_drop and self.tracker.plan is not None:
-            self._act(self.tracker.plan)
+        if self.can_drop:
+            self._act(self.tracker.plan_drop())
 
     def action_clear(self) -> None:
         """Remove it; what may be no switch at the second time only."""
-        if not self.can_clear or (plan := self._clear_plan()) is None:
+        if not self.can_clear:
             return
         if self.tracker.doubt and not self._confirms_clear:
-            self._clear_confirmed_for = _identity(self.tracker.look)
+            self._clear_confirmed_for = _identity(self.tracker.snapshot)
             self._show()
             self.query_one("#no", Button).focus()
             return
-        self._act(plan)
+        self._act(self.tracker.plan_clear())
 
     def _act(self, plan: Plan) -> None:
         self.tracker.is_acting = True
@@ -488,7 +462,7 @@ class SwitchDialog(Dialog[None]):
 
     async def _refresh_all(self) -> None:
         await self.tracker.refresh(is_requested=True)
-        await self.tracker.fetch_switch_jobs()
+        await self._fetch_switch_jobs()
         self.session.poller.poll_now()
 
     def action_command(self) -> None:

@@ -65,7 +65,9 @@ class LiveUseView(View):
 
     def start(self) -> None:
         """Begin to sample; what was sampled before stays."""
-        self._is_sampling, self._has_ended, self._error = True, False, None
+        self._is_sampling = True
+        self._has_ended = False
+        self._error = None
         start_worker(self, self._follow, exclusive=True, group=_GROUP)
 
     def _pause_where_hidden(self) -> None:
@@ -137,6 +139,6 @@ class LiveUseView(View):
         if self._has_ended:
             return "the job's step ended; ctrl+r looks again"
         if self._live is None or not self._live.nodes:
-            return "asking the job's nodes …"
+            return "reading the job's nodes …"
         nodes = counted(len(self._live.nodes), "node")
         return f"{nodes}, sampled every {EVERY_SECONDS} s while this is shown; leaving ends it"

@@ -129,7 +129,7 @@ def percent_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
     """A part of a whole; the root is none."""
     if value is None:
         return cells.text_cell(None, row) if row["_depth"] else ""
-    return f"{100 * value:.1f} %"
+    return f"{100 * value:.1f}%"
 
 
 def factor_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
@@ -196,9 +196,8 @@ class SharesView(TableView):
             and row["effective_usage"] is not None
         ):
             parts.append(
-                f"{format_count(row['raw_shares'])} shares: {100 * row['normalized_shares']:.1f} % of "
-                f"its level, "
-                f"used {100 * row['effective_usage']:.1f} %"
+                f"{format_count(row['raw_shares'])} shares: {100 * row['normalized_shares']:.1f}% "
+                f"of its level, used {100 * row['effective_usage']:.1f}%"
             )
         level = row["level_fair_share"]
         if level is not None:
@@ -243,7 +242,7 @@ class ReservationsView(TableView):
         return counted(count, "reservation"), str(count)
 
     def placeholder(self) -> str:
-        return "No reservations. ctrl+r asks again"
+        return "No reservations. ctrl+r refreshes"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         may = {True: f"you may use it: {row['_option']}", False: "not for you", None: ""}[

@@ -101,7 +101,7 @@ class UsageView(View):
     def compose(self) -> ComposeResult:
         yield Static("", id="progress", markup=False)
         with VerticalScroll():
-            yield Static("asking …", id="report", markup=False)
+            yield Static("loading …", id="report", markup=False)
 
     # -- values for the screen
 
@@ -281,7 +281,7 @@ class UsageView(View):
         if self.report is not None:
             start_worker(self, self._draw, self.report, page, group="draw", exclusive=True)
         elif self._problem is not None:
-            page.update("Nothing known of this span. ! shows the error, ctrl+r asks again")
+            page.update("No data for this span. ! error · ctrl+r retry")
 
     async def _draw(self, report: UsageReport, page: Static) -> None:
         width, height = self.query_one(VerticalScroll).scrollable_content_region.size

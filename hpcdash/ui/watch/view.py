@@ -128,7 +128,9 @@ class AlertsView(TableView):
         long, short = super().counts()
         if self.board is None or self.board.looked_at is None:
             return long, short
-        looked = f"looked {format_age(max(0.0, self.now().timestamp() - self.board.looked_at))} ago"
+        looked = (
+            f"checked {format_age(max(0.0, self.now().timestamp() - self.board.looked_at))} ago"
+        )
         return ", ".join(filter(None, (long, looked))), " ".join(filter(None, (short, looked)))
 
     def placeholder(self) -> str:
@@ -193,7 +195,7 @@ class AlertsView(TableView):
         if self.board is None:
             return
         await self.board.read_again()
-        events = await self.board.look()
+        events = await self.board.check()
         self._has_looked = True
         self._notify(events)
 
@@ -232,7 +234,8 @@ class AlertsView(TableView):
         self.reload()
 
     def hint(self) -> str:
-        board, pointed = self.board, super().hint()
+        board = self.board
+        pointed = super().hint()
         if board is not None and board.unread:
             return visible(board.unread)
         if pointed or board is None:
@@ -250,7 +253,7 @@ class AlertsView(TableView):
             part for part in (visible(row["next_step"] or ""), f"for {age}") if part
         )
 
-    # -- the job that an alert is about
+    # -- job of an alert
 
     def pointed_job(self) -> str | None:
         row = self.rows.cursor_row if self.is_live else None
@@ -265,7 +268,7 @@ class AlertsView(TableView):
     def do_detail(self) -> None:
         """The job."""
         if (job_id := self.pointed_job()) is not None:
-            self.post_message(self.Requested("job", job_id=job_id))
+            self.post_message(self.Requested("job", job_id=job_id, shows_record=True))
         else:
             self.notify("this alert is not about a job", timeout=3)
 
@@ -302,7 +305,8 @@ def build_table(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:
     """Alerts as a table of ALERTS, in their order."""
     rows = []
     for state in states:
-        finding, until = state.finding, board.snoozed_until(state)
+        finding = state.finding
+        until = board.snoozed_until(state)
         rows.append(
             {
                 "_key": finding.key,

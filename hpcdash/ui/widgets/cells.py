@@ -21,7 +21,7 @@ from hpcdash.domain.states import JobState, NodeState
 from hpcdash.domain.tables import ColumnSpec, FieldType
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age, format_count, format_duration, format_memory
-from hpcdash.ui.themes import STATE_STYLES, style_name
+from hpcdash.ui.themes import JOB_STYLES, STATE_STYLES, style_name
 
 RowContext: TypeAlias = Mapping[str, Any]
 Piece: TypeAlias = tuple[str, str]
@@ -30,7 +30,16 @@ CellFunction: TypeAlias = Callable[[Any, RowContext], Cell]
 Clock: TypeAlias = Callable[[], datetime]
 
 MUTED, STRONG, GOOD, WARNING, BAD, ACCENT = "muted", "strong", "good", "warning", "bad", "accent"
-CELL_STYLES: tuple[str, ...] = (*STATE_STYLES, MUTED, STRONG, GOOD, WARNING, BAD, ACCENT)
+CELL_STYLES: tuple[str, ...] = (
+    *STATE_STYLES,
+    *JOB_STYLES,
+    MUTED,
+    STRONG,
+    GOOD,
+    WARNING,
+    BAD,
+    ACCENT,
+)
 
 
 class Signs(Struct, frozen=True):
@@ -44,6 +53,11 @@ class Signs(Struct, frozen=True):
     missing: str
     bar_used: str
     bar_free: str
+    slot_used: str
+    slot_partly: str
+    slot_free: str
+    slot_down: str
+    rule: str
     ellipsis: str
 
 
@@ -82,6 +96,11 @@ UNICODE_SIGNS = Signs(
     missing="–",
     bar_used="━",
     bar_free="─",
+    slot_used="■",
+    slot_partly="◧",
+    slot_free="□",
+    slot_down="×",
+    rule="─",
     ellipsis="…",
 )
 ASCII_SIGNS = Signs(
@@ -117,6 +136,11 @@ ASCII_SIGNS = Signs(
     missing="-",
     bar_used="#",
     bar_free=".",
+    slot_used="#",
+    slot_partly="+",
+    slot_free=".",
+    slot_down="x",
+    rule="-",
     ellipsis="~",
 )
 
@@ -213,7 +237,8 @@ def short_instant(value: datetime, now: datetime, zone: tzinfo | None = None) ->
     Both times carry a time zone.
     """
     try:
-        local, today = value.astimezone(zone), now.astimezone(zone)
+        local = value.astimezone(zone)
+        today = now.astimezone(zone)
     except (OverflowError, ValueError, OSError):
         # A year the platform's zone database does not reach.
         return f"{value:%Y-%m-%d}"

@@ -35,7 +35,8 @@ class _Completions(Suggester):
         self._mode = mode
 
     async def get_suggestion(self, value: str) -> str | None:
-        return next(iter(self._complete(self._mode(), value)), None)
+        found = self._complete(self._mode(), value)
+        return found[0] if found and found[0].startswith(value) else None
 
 
 class _Field(TextInput):

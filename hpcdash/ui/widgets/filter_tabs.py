@@ -44,7 +44,8 @@ class FilterTabs(Line):
         first = 0
         while first < at and sum(_cells(label) for label, _ in tabs[first : at + 1]) > room:
             first += 1
-        line, self._places = Text(no_wrap=True, overflow="ellipsis"), []
+        line = Text(no_wrap=True, overflow="ellipsis")
+        self._places = []
         for label, text in tabs[first:]:
             if line.cell_len:
                 line.append(_GAP)

@@ -58,7 +58,7 @@ HINTS = (
         JOB_TABLES,
     ),
     TourHint(
-        ("{help} all keys", "{palette} palette", "{theme} theme", "{back} quit"),
+        ("{help} all keys", "{theme} theme", "{back} quit"),
         frozenset({"help", "palette"}),
     ),
 )
@@ -74,7 +74,7 @@ class Tour(Line):
     """
 
     DEFAULT_CSS = """
-    Tour { background: $accent 20%; color: $foreground; display: none; }
+    Tour { background: $tint-accent; color: $foreground; display: none; }
     """
 
     def __init__(
@@ -161,7 +161,8 @@ class Tour(Line):
         self.say(text.append_text(how))
 
     def _phrase(self, phrase: str, actions: frozenset[str]) -> Text | None:
-        text, at = Text(), 0
+        text = Text()
+        at = 0
         for match in _ACTION.finditer(phrase):
             sign = self._key_label(match[1])
             if not sign or match[1] not in actions:

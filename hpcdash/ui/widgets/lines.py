@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from hpcdash.domain.text import cell_width, clip, clip_path, visible
-from hpcdash.errors import CommandError, HpcdashError
+from hpcdash.errors import CommandError, HpcdashError, program_name
 from hpcdash.ui.actions import Action, key_sign
 
 _GAP = " │ "
@@ -26,6 +26,7 @@ _FIRST = frozenset({"help"})
 _LESS_OFTEN = frozenset({"detail", "alter"})
 _USEFUL_RANK = 2
 _EVERYWHERE = frozenset({"help", "command", "palette", "back", "escape", "ask_now"})
+_ASIDE_COLUMNS = 118
 # Alone, or after the name of a host.
 _PATH = re.compile(r"(?<![^\s:])(?:~|\.{1,2})?/\S+")
 _SHORTEST_PATH = 24
@@ -40,11 +41,15 @@ class TextInput(Input):
 
 
 class StatusPart(Struct, frozen=True):
-    """One part of the status line, with its short form for little room."""
+    """One part of the status line, with its short form for little room.
 
-    words: str
+    One that `is_aside` stands muted at the right of a wide line, and is left out of any other.
+    """
+
+    text: str
     style: str = ""
     short: str = ""
+    is_aside: bool = False
 
 
 class Line(Static):
@@ -122,10 +127,12 @@ class Breadcrumb(ActionLine):
             )
             for action in elsewhere
         ]
-        gap, after = "  ", ""
+        gap = "  "
+        after = ""
         if Text(gap).join(pieces).cell_len > room:
             pieces = [Text(key_sign(action.key), "dim") for action in elsewhere]
-            gap, after = " ", " views"
+            gap = " "
+            after = " views"
         views = Text(gap).join(pieces).append(after, "dim")
         self.places = []
         if elsewhere and views.cell_len <= room:
@@ -162,9 +169,7 @@ class Hint(Line):
 
 
 class StatusLine(Line):
-    """Cluster and user, age, connection, commands a minute, the controller's answer time, counts by
-    state.
-    """
+    """Cluster and user, freshness, counts by state; at the right the rate of commands."""
 
     DEFAULT_CSS = """
     StatusLine { background: $panel; color: $foreground; }
@@ -174,17 +179,21 @@ class StatusLine(Line):
         """All parts, whole where they fit; else the short forms, from the end; what is still too
         long is cut there.
         """
-        shown = [part for part in parts if part.words]
-        forms = [visible(part.words) for part in shown]
+        shown = [part for part in parts if part.text and not part.is_aside]
+        forms = [visible(part.text) for part in shown]
         room = self.size.width
         for index in reversed(range(len(shown))):
             if not room or cell_len(_GAP.join(forms)) <= room:
                 break
-            forms[index] = visible(shown[index].short or shown[index].words)
+            forms[index] = visible(shown[index].short or shown[index].text)
         text = Text(no_wrap=True, overflow="ellipsis")
         for form, part in zip(forms, shown, strict=True):
             text.append(_GAP if text.plain else "", "dim")
             text.append(form, part.style)
+        aside = _GAP.join(visible(part.text) for part in parts if part.is_aside)
+        gap = room - text.cell_len - cell_len(aside)
+        if aside and room >= _ASIDE_COLUMNS and gap >= len(_GAP):
+            text.append(" " * gap + aside, "dim")
         self.say(text)
 
 
@@ -240,9 +249,9 @@ class Banner(Static):
     DEFAULT_CSS = """
     Banner {
         height: auto; max-height: 6; padding: 0 1; display: none;
-        background: $error 15%; color: $foreground; border-left: thick $error;
+        background: $tint-error; color: $foreground; border-left: thick $error;
     }
-    Banner.-notice { background: $warning 12%; border-left: thick $warning; }
+    Banner.-notice { background: $tint-warning; border-left: thick $warning; }
     """
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -254,7 +263,8 @@ class Banner(Static):
         if error is not None:
             lines.append(f"✗ {error.message}")
             if isinstance(error, CommandError) and error.words and error.words not in error.message:
-                lines.append(f"  it said: {' '.join(error.words.split())}")
+                speaker = program_name(error.argv) if error.argv else "output"
+                lines.append(f"  {speaker}: {' '.join(error.words.split())}")
             if meanwhile:
                 lines.append(f"  {meanwhile}")
             if error.next_step:

@@ -19,7 +19,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from hpcdash.domain.scripts import LineKind, ScriptLine
+from hpcdash.domain.scripts import Fold, LineKind, ScriptLine
 from hpcdash.domain.text import cell_width
 
 _SIDEWAYS_CELLS = 8
@@ -35,7 +35,7 @@ _ONE_LETTER_WIDE = re.compile(r"[\x20-\x7e]*")
 Part = tuple[int, int, str]
 PARTS = ("comment", "string", "keyword", "number", "variable")
 # Reading more takes seconds.
-MOST_LETTERS = 200_000
+MAX_LETTERS = 200_000
 _SHEBANG = re.compile(r"#!\s*(?:\S*/)?(\S+)(?:\s+(?:-\S+\s+)*(\S+))?")
 # Pygments' names of its tokens.
 _TOKENS = (
@@ -51,13 +51,15 @@ _TOKENS = (
 
 
 class ScriptPage(ScrollView, can_focus=True):
-    """Lines that can be read, scrolled, wrapped and searched."""
+    """Lines that can be read, scrolled, wrapped and searched; those of folds are one line each
+    until they are opened.
+    """
 
     ALLOW_SELECT = False
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(
             f"script-page--{name}"
-            for name in (*PARTS, *LineKind, "gutter", "note", "match", "current")
+            for name in (*PARTS, *LineKind, "gutter", "note", "fold", "match", "current")
         ),
     }
     DEFAULT_CSS = """
@@ -66,6 +68,7 @@ class ScriptPage(ScrollView, can_focus=True):
         scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1; scrollbar-gutter: stable;
         & > .script-page--gutter { color: $table-dim; }
         & > .script-page--note { color: $table-dim; text-style: italic; }
+        & > .script-page--fold { color: $primary; text-style: bold; }
         & > .script-page--plain { color: $foreground; }
         & > .script-page--directive { color: $accent; }
         & > .script-page--comment { color: $table-dim; }
@@ -90,11 +93,14 @@ class ScriptPage(ScrollView, can_focus=True):
         Binding("end", "to_line(-1)", "last line", show=False, priority=True),
         Binding("left", "sideways(-1)", "left", show=False, priority=True),
         Binding("right", "sideways(1)", "right", show=False, priority=True),
+        Binding("enter", "fold", "open or fold", show=False, priority=True),
     ]
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: Sequence[ScriptLine] = ()
+        self.folds: Sequence[Fold] = ()
+        self.is_open = False
         self.wrap = False
         self.matches: list[Match] = []
         self.current = -1
@@ -102,11 +108,14 @@ class ScriptPage(ScrollView, can_focus=True):
         self._layout = PageLayout((), 1, 0)
         self._laid_out_for = (-1, False)
 
-    # -- what is shown
+    # -- contents
 
-    def show(self, lines: Sequence[ScriptLine], *, stay: bool = False) -> None:
+    def show(
+        self, lines: Sequence[ScriptLine], folds: Sequence[Fold] = (), *, stay: bool = False
+    ) -> None:
         """Other lines, from their top, or from where one was in the ones before."""
         self.lines = lines
+        self.folds = folds
         self._colours = ()
         self.clear_search()
         self._lay_out()
@@ -125,6 +134,20 @@ class ScriptPage(ScrollView, can_focus=True):
         self._lay_out()
         self.scroll_to(x=0, y=self._line_row(top), animate=False, immediate=True)
 
+    def action_fold(self) -> None:
+        """Open all folds, or fold their lines; the line at the top stays there."""
+        if not self.folds:
+            return
+        top = self._top_line()
+        self.is_open = not self.is_open
+        self._lay_out()
+        self.scroll_to(y=self._line_row(top), animate=False, immediate=True)
+
+    def on_click(self, event: events.Click) -> None:
+        row = self.scroll_offset.y + event.y
+        if row < len(self._layout.rows) and self._layout.rows[row].is_fold:
+            self.action_fold()
+
     def on_resize(self, event: events.Resize) -> None:
         top = self._top_line()
         self._lay_out()
@@ -132,7 +155,9 @@ class ScriptPage(ScrollView, can_focus=True):
 
     def _lay_out(self) -> None:
         width = self.scrollable_content_region.width or self.size.width
-        self._layout = lay_out(self.lines, width, wrap=self.wrap)
+        self._layout = lay_out(
+            self.lines, width, wrap=self.wrap, folds=self.folds, is_open=self.is_open
+        )
         cells = self._layout.gutter + self._layout.cells
         self.virtual_size = Size(min(cells, width) if self.wrap else cells, len(self._layout.rows))
         self.refresh()
@@ -182,9 +207,18 @@ class ScriptPage(ScrollView, can_focus=True):
             while start >= 0:
                 self.matches.append((at, start, start + len(needle)))
                 start = text.find(needle, start + len(needle))
+        hidden = (fold for fold in self.folds if not self.is_open)
+        is_hidden = any(
+            fold.first <= at < fold.last for fold in hidden for at, _, _ in self.matches
+        )
+        if is_hidden:
+            self.action_fold()
         top = self._top_line()
         self.current = next((at for at, match in enumerate(self.matches) if match[0] >= top), 0)
         self._show_current()
+        if is_hidden:
+            # The page scrolls no further than its lines reached before.
+            self.call_after_refresh(self._show_current)
         return len(self.matches)
 
     def step(self, places: int) -> None:
@@ -205,7 +239,11 @@ class ScriptPage(ScrollView, can_focus=True):
         line, start, _ = self.matches[self.current]
         row = self._line_row(line)
         rows = self._layout.rows
-        while row + 1 < len(rows) and rows[row + 1].line == line and start >= rows[row].last:
+        while (
+            row + 1 < len(rows)
+            and rows[row + 1].line == line
+            and (rows[row].heading or start >= rows[row].last)
+        ):
             row += 1
         height = max(1, self.scrollable_content_region.height)
         if not self.scroll_offset.y <= row < self.scroll_offset.y + height:
@@ -228,6 +266,10 @@ class ScriptPage(ScrollView, can_focus=True):
             return Strip.blank(width, background)
         placed = self._layout.rows[top + y]
         line = self.lines[placed.line]
+        if placed.heading:
+            style = background + self._style("fold" if placed.is_fold else "note")
+            heading = Segment(" " * self._layout.gutter + placed.heading, style)
+            return Strip([heading]).crop(left, left + width).extend_cell_length(width, background)
         # A difference's colours reach to the edge of the page.
         base = self._style(LineKind.PLAIN if line.kind is LineKind.DIRECTIVE else line.kind)
         gutter = Segment(self._gutter(line, placed), background + self._style("gutter"))
@@ -287,7 +329,8 @@ class PlacedScriptLine(NamedTuple):
     """A line of the screen: letters `first` to `last` of a line's text, or of its note where
     `is_note`.
 
-    `note` stands beside it, from the cell `note_column` on.
+    `note` stands beside it, from the cell `note_column` on. `heading` stands above the line, or in
+    the place of a fold's lines; `is_fold`: it opens them.
     """
 
     line: int
@@ -296,6 +339,8 @@ class PlacedScriptLine(NamedTuple):
     note: str = ""
     note_column: int = 0
     is_note: bool = False
+    heading: str = ""
+    is_fold: bool = False
 
 
 class PageLayout(Struct, frozen=True):
@@ -307,15 +352,36 @@ class PageLayout(Struct, frozen=True):
     cells: int
 
 
-def lay_out(lines: Sequence[ScriptLine], width: int, *, wrap: bool) -> PageLayout:
-    """Places lines on a page of `width` cells; wrapped, none is wider than the page."""
+def lay_out(
+    lines: Sequence[ScriptLine],
+    width: int,
+    *,
+    wrap: bool,
+    folds: Sequence[Fold] = (),
+    is_open: bool = False,
+) -> PageLayout:
+    """Places lines on a page of `width` cells; wrapped, none is wider than the page.
+
+    Folds are one line each; where they are open, their lines stand below it, each block below what
+    explains it.
+    """
     highest = (lines[-1].number or 0) if lines else 0
     gutter = len(str(highest)) + 2 if highest else 1
     room = max(8, width - gutter)
     column = _note_column(lines, room)
     rows: list[PlacedScriptLine] = []
     cells = 0
+    headings = _headings(folds, is_open=is_open)
+    hidden = {at for fold in folds if not is_open for at in range(fold.first, fold.last)}
     for at, line in enumerate(lines):
+        for heading, is_fold in headings.get(at, ()):
+            rows.extend(
+                PlacedScriptLine(at, 0, 0, heading=heading[first:last], is_fold=is_fold)
+                for first, last in _pieces(heading, room if wrap else len(heading) + 1)
+            )
+            cells = max(cells, cell_width(heading))
+        if at in hidden:
+            continue
         text_cells = cell_width(line.text)
         if not line.note and (not wrap or text_cells <= room):
             rows.append(PlacedScriptLine(at, 0, len(line.text)))
@@ -339,6 +405,17 @@ def lay_out(lines: Sequence[ScriptLine], width: int, *, wrap: bool) -> PageLayou
     return PageLayout(rows, gutter, min(cells, room) if wrap else cells)
 
 
+def _headings(folds: Sequence[Fold], *, is_open: bool) -> dict[int, list[tuple[str, bool]]]:
+    """Return what stands above lines, by their index: texts, and whether each opens a fold."""
+    found: dict[int, list[tuple[str, bool]]] = {}
+    for fold in folds:
+        found[fold.first] = [(f"{'▾' if is_open else '▸'} {fold.title}", True)]
+        for at, block in fold.blocks if is_open else ():
+            name = f"{block.name}: " if block.name else ""
+            found.setdefault(at, []).append((f"  {name}{block.explanation}", False))
+    return found
+
+
 def _note_column(lines: Sequence[ScriptLine], room: int) -> int:
     most = int(room * _DIRECTIVES_SHARE)
     widest = max(
@@ -360,7 +437,8 @@ def _pieces(text: str, room: int) -> list[tuple[int, int]]:
         letter_cells = cell_width(letter)
         if cells + letter_cells > room and at > first:
             pieces.append((first, at))
-            first, cells = at, 0
+            first = at
+            cells = 0
         cells += letter_cells
     return [*pieces, (first, len(text))]
 
@@ -398,7 +476,7 @@ def script_language(first_line: str) -> str:
 
 
 def coloured_parts(lines: Sequence[str], language: str) -> list[list[Part]]:
-    """The parts of each line; lines beyond MOST_LETTERS have none.
+    """The parts of each line; lines beyond MAX_LETTERS have none.
 
     Takes up to a second: not for the event loop.
     """
@@ -406,7 +484,7 @@ def coloured_parts(lines: Sequence[str], language: str) -> list[list[Part]]:
     letters = 0
     for line in lines:
         letters += len(line) + 1
-        if letters > MOST_LETTERS:
+        if letters > MAX_LETTERS:
             break
         remaining.append(line)
     parts: list[list[Part]] = [[] for _ in lines]
@@ -421,7 +499,8 @@ def coloured_parts(lines: Sequence[str], language: str) -> list[list[Part]]:
         name = _name(str(token))
         for number, piece in enumerate(text.split("\n")):
             if number:
-                row, column = row + 1, 0
+                row = row + 1
+                column = 0
             if name and piece and row < len(parts):
                 parts[row].append((column, column + len(piece), name))
             column += len(piece)

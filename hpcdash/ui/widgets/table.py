@@ -109,7 +109,8 @@ class RowsTable(DrawnRows, can_focus=True):
         """
         height = self._view_rows
         top = self.scroll_offset.y
-        old_index, old_id = self._cursor, self.cursor_id
+        old_index = self._cursor
+        old_id = self.cursor_id
         line = (old_index or 0) - top
         away = not self._cursor_in_view and old_index is not None and height > 0
         top_ids = self.visible_ids() if away else []
@@ -120,7 +121,8 @@ class RowsTable(DrawnRows, can_focus=True):
         if self._held is not None and held is not None and self._held[0] != old_id:
             self._cursor, line, away = held, self._held[1], False
         elif self.follows_top and not (self.cursor_moves or self._marks or away):
-            self._cursor, line = (0 if self.row_count else None), 0
+            self._cursor = 0 if self.row_count else None
+            line = 0
         else:
             self._cursor = self._rows.position_near(old_id, old_index)
         self._fit_columns()
@@ -248,7 +250,8 @@ class RowsTable(DrawnRows, can_focus=True):
 
     def action_open_row(self) -> None:
         if self._cursor is not None:
-            row_id, row = self._rows.id_at(self._cursor), self._rows.row_table(self._cursor)
+            row_id = self._rows.id_at(self._cursor)
+            row = self._rows.row_table(self._cursor)
             self.post_message(self.RowOpened(self, row_id, row))
 
     def action_toggle_mark(self) -> None:
@@ -271,7 +274,8 @@ class RowsTable(DrawnRows, can_focus=True):
         start, before = self._range or (self._rows.id_at(self._cursor), self._marks)
         first = self._rows.find(start)
         if first is None:
-            first, start = self._cursor, self._rows.id_at(self._cursor)
+            first = self._cursor
+            start = self._rows.id_at(self._cursor)
         self._move_by(rows)
         low, high = sorted((first, self._cursor))
         self._set_marks(before | set(self._rows.ids_at(low, high - low + 1)))
@@ -319,7 +323,8 @@ class RowsTable(DrawnRows, can_focus=True):
             self._move_cursor(min(max(self._cursor + rows, 0), self.row_count - 1))
 
     def _move_cursor(self, index: int) -> None:
-        old, self._cursor = self._cursor, index
+        old = self._cursor
+        self._cursor = index
         self.cursor_moves += 1
         self._held = self._range = None
         self._scroll_to_cursor()
@@ -331,11 +336,13 @@ class RowsTable(DrawnRows, can_focus=True):
 
     def _post_highlighted(self) -> None:
         if self._cursor is not None:
-            row_id, row = self._rows.id_at(self._cursor), self._rows.row_table(self._cursor)
+            row_id = self._rows.id_at(self._cursor)
+            row = self._rows.row_table(self._cursor)
             self.post_message(self.RowHighlighted(self, row_id, row))
 
     def _scroll_to_cursor(self) -> None:
-        height, top = self._view_rows, self.scroll_offset.y
+        height = self._view_rows
+        top = self.scroll_offset.y
         if self._cursor is not None and height > 0:
             self._scroll_rows(min(max(top, self._cursor - height + 1), self._cursor))
         self._note_cursor_in_view()

@@ -23,7 +23,7 @@ from textual.strip import Strip
 
 from hpcdash.domain.tables import ColumnSpec, TableSpec
 from hpcdash.domain.text import ELLIPSIS, cell_width, clip_path, visible
-from hpcdash.ui.themes import STATE_STYLES
+from hpcdash.ui.themes import JOB_STYLES, STATE_STYLES
 from hpcdash.ui.widgets.cells import (
     CELL_STYLES,
     MUTED,
@@ -38,7 +38,7 @@ GUTTER = 3
 GAP = 2
 # Rows read from Arrow at a time.
 BLOCK_ROWS = 64
-_MOST_BLOCKS = 32
+_MAX_BLOCKS = 32
 _ALL_CELL_STYLES = frozenset(CELL_STYLES)
 _MUTED_CELL_STYLES = frozenset({MUTED})
 # The names that a line's style has where the cursor is.
@@ -135,7 +135,8 @@ def _placed(columns: Sequence[Column], available: int) -> tuple[PlacedColumn, ..
         ],
         spare,
     )
-    placed, x = [], GUTTER
+    placed = []
+    x = GUTTER
     for column in remaining:
         width = column.width + (grown.pop(0) if column.flexible else 0)
         placed.append(PlacedColumn(column, x, width))
@@ -244,7 +245,8 @@ class PaintedLine:
     def blank(self, cells: int) -> None:
         """Blanks; of the base style where those of the last text would show."""
         if cells > 0:
-            last, base = self._run_style, self._base
+            last = self._run_style
+            base = self._base
             if last is not base and (
                 last.bgcolor != base.bgcolor or last.underline or last.strike or last.reverse
             ):
@@ -335,7 +337,7 @@ class IdentifiedRows:
         number, offset = divmod(index, BLOCK_ROWS)
         block = self._blocks.get(number)
         if block is None:
-            if len(self._blocks) >= _MOST_BLOCKS:
+            if len(self._blocks) >= _MAX_BLOCKS:
                 self._blocks.clear()
             block = self._blocks[number] = RowBlock(self.table, number * BLOCK_ROWS)
         return Row(block, offset)
@@ -410,7 +412,8 @@ class RowPainter:
         """The titles, with an arrow at that of the column `sort` names; True: descending."""
         line = PaintedLine(self._style("header"))
         for placed in columns:
-            style, title = self._style("header"), visible(placed.column.title)
+            style = self._style("header")
+            title = visible(placed.column.title)
             if sort is not None and sort[0] == placed.column.key:
                 style = self._style("header", "header-sorted")
                 arrow = signs().descending if sort[1] else signs().ascending
@@ -525,6 +528,10 @@ class DrawnRows(ScrollView):
         & > .drawn-rows--accent { color: $primary; }
     """
         + "\n".join(f"& > .drawn-rows--{name} {{ color: $state-{name}; }}" for name in STATE_STYLES)
+        + "\n".join(
+            f"& > .drawn-rows--{name} {{ color: ${name}; text-style: bold; }}"
+            for name in JOB_STYLES
+        )
         + "\n}"
     )
     placeholder: reactive[str] = reactive("")
@@ -622,7 +629,8 @@ class DrawnRows(ScrollView):
                 self.refresh_line(y + self.scroll_offset.y)
 
     def _line(self, y: int) -> Strip:
-        left, width = self.scroll_offset.x, self.size.width
+        left = self.scroll_offset.x
+        width = self.size.width
         row = self.scroll_offset.y + y - 1
         if y == 0:
             titles = self._painter.titles(self._placed, self._sort)

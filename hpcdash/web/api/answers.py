@@ -37,7 +37,7 @@ from hpcdash.services.submit.launch_service import (
 )
 
 # A launch may be an array of a hundred thousand tasks; `tasks` counts them all.
-MOST_JOBS_OF_A_LAUNCH = 1000
+MAX_JOBS_OF_A_LAUNCH = 1000
 _USABLE = (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED)
 
 
@@ -199,7 +199,8 @@ ANSWERS = (
 
 
 def summarize_launch(state: LaunchState) -> LaunchSummary:
-    launch, row = state.launch, state.rows[0] if len(state.rows) == 1 else None
+    launch = state.launch
+    row = state.rows[0] if len(state.rows) == 1 else None
     return LaunchSummary(
         id=launch.launch_id,
         name=launch.record.name or None,
@@ -218,7 +219,7 @@ def summarize_launch(state: LaunchState) -> LaunchSummary:
 
 def job_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows of domain.schema.JOBS as the contract has them."""
-    table = pa.Table.from_pylist(list(map(dict, rows[:MOST_JOBS_OF_A_LAUNCH])), JOBS)
+    table = pa.Table.from_pylist(list(map(dict, rows[:MAX_JOBS_OF_A_LAUNCH])), JOBS)
     return table_to_json_rows(table, public_names(JOBS))
 
 

@@ -8,18 +8,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
-from msgspec import Struct
 
 from hpcdash.errors import EXIT_UNREACHABLE, HpcdashError
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.files import Chunk
-from hpcdash.services.logs.file import LogFile, next_check_seconds
+from hpcdash.services.logs.file import FileChange, FollowedFile, LogFile
 from hpcdash.services.submit.launch_service import LaunchState, NoLog
 from hpcdash.web.api.answers import LogPage, build_error
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 DEFAULT_LINES = 100
-MOST_LINES = 100_000
+MAX_LINES = 100_000
 _FIRST_BYTES = 64 << 10
 # Proxies and readers close what is silent for longer.
 _SILENT_SECONDS = 15.0
@@ -27,24 +26,25 @@ _SILENT_SECONDS = 15.0
 _QUIET_SECONDS = 2.0
 
 
-class LogReader(Struct, frozen=True):
+class LogReader(FollowedFile):
     """Pages of one file; `stream` is stdout or stderr."""
 
-    file: LogFile
-    stream: str
+    def __init__(self, file: LogFile, stream: str) -> None:
+        super().__init__(file)
+        self.stream = stream
 
     async def read(self, offset: int) -> LogPage:
-        """Read a page from an offset on, at most MOST_BYTES. Raises NoLog."""
-        return self.page(await self.file.read(offset, MOST_BYTES))
+        """Read a page from an offset on, at most MAX_BYTES. Raises NoLog."""
+        return self.page(await self.file.read(offset, MAX_BYTES))
 
     async def read_last(self, lines: int) -> LogPage:
-        """The last lines, as far as MOST_BYTES go. Raises NoLog."""
+        """The last lines, as far as MAX_BYTES go. Raises NoLog."""
         size = _FIRST_BYTES
         while True:
-            chunk = await self.file.read_end(min(size, MOST_BYTES))
+            chunk = await self.file.read_end(min(size, MAX_BYTES))
             # A newline at the very end ends the last line, and begins none.
             begun = chunk.content.removesuffix(b"\n").count(b"\n")
-            if begun >= lines or chunk.offset == 0 or size >= MOST_BYTES:
+            if begun >= lines or chunk.offset == 0 or size >= MAX_BYTES:
                 break
             size *= 4
         start = _start_of_lines(chunk.content, lines)
@@ -52,6 +52,7 @@ class LogReader(Struct, frozen=True):
 
     def page(self, chunk: Chunk, *, is_whole: bool = False) -> LogPage:
         """A chunk up to its last whole letter, all of it where it `is_whole`. Raises NoLog."""
+        self.note(chunk.look)
         if not chunk.look.is_there:
             raise NoLog(
                 f"{self.file.place}: {chunk.look.problem}", "It is written once the job runs."
@@ -91,23 +92,19 @@ async def follow(
 
     `first` is what was read already; None: the file is not there yet.
     """
-    offset, quiet_since, sent_at = 0, time.monotonic(), time.monotonic()
+    sent_at = time.monotonic()
     if first is not None:
-        offset = first.next_offset
+        reader.read_to(first.next_offset)
         yield _event("log", first)
     has_ended = is_lost = False
     while True:
-        quiet_seconds = time.monotonic() - quiet_since
-        wait = max(
-            next_check_seconds(quiet_seconds),
-            reader.file.pause_seconds,
-            budget.reserve_read_seconds(),
-        )
+        quiet_seconds = reader.quiet_seconds
+        wait = max(reader.pause_seconds, budget.reserve_read_seconds())
         await asyncio.sleep(0.0 if has_ended else wait)
         try:
             # Before the check: the last output comes before the end.
             seen = await state()
-            chunk = await reader.file.read(offset, MOST_BYTES)
+            chunk = await reader.file.read(reader.offset, MAX_BYTES)
         except HpcdashError as error:
             if not is_lost:
                 yield _event("problem", build_error(error))
@@ -116,14 +113,15 @@ async def follow(
                 return
             continue
         is_lost = False
-        if chunk.look.is_there and chunk.look.size < offset:
-            offset = 0
+        if reader.note(chunk.look) in (FileChange.TRUNCATED, FileChange.REPLACED):
+            reader.read_to(0)
             yield _event("restart", {"size": chunk.look.size})
             continue
         if chunk.look.is_there and chunk.content:
             page = reader.page(chunk, is_whole=has_ended or quiet_seconds > _QUIET_SECONDS)
-            if page.next_offset > offset:
-                offset, quiet_since, sent_at = page.next_offset, time.monotonic(), time.monotonic()
+            if page.next_offset > reader.offset:
+                reader.read_to(page.next_offset)
+                sent_at = time.monotonic()
                 yield _event("log", page)
                 continue
         if has_ended:

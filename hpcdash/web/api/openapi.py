@@ -16,8 +16,8 @@ from hpcdash.domain.request import Call, Container, Request, Site
 from hpcdash.domain.schema import JOBS, NODES, public_names
 from hpcdash.services.jobs.account_jobs import STATES
 from hpcdash.web.api.answers import ANSWERS
-from hpcdash.web.api.logs import DEFAULT_LINES, MOST_LINES
-from hpcdash.web.api.results import MOST_RESULT_BYTES
+from hpcdash.web.api.logs import DEFAULT_LINES, MAX_LINES
+from hpcdash.web.api.results import MAX_RESULT_BYTES
 
 Json = dict[str, Any]
 _REF = "#/components/schemas/{name}"
@@ -105,7 +105,8 @@ def openapi_document() -> Json:
 
 
 def _paths() -> Json:
-    launch, logs = "/launches/{id}", "/launches/{id}/logs"
+    launch = "/launches/{id}"
+    logs = "/launches/{id}/logs"
     return {
         "/launches": {
             "get": _operation(
@@ -113,8 +114,7 @@ def _paths() -> Json:
             ),
             "post": _operation(
                 "Launch a request, whose keys are those of REQUEST.toml. 202: whether it was "
-                "submitted is not known "
-                "yet; the server looks for it, and never submits it again.",
+                "submitted is not known yet; the server looks for it, and never submits it again.",
                 "LaunchAnswer",
                 statuses=("201", "202"),
                 parameters=[_KEY],
@@ -135,8 +135,7 @@ def _paths() -> Json:
             "get": {
                 **_operation(
                     "Read a log: its last lines, or what comes from a byte on. With follow, "
-                    "server-sent events: log, "
-                    "restart, problem, end.",
+                    "server-sent events: log, restart, problem, end.",
                     "LogPage",
                     parameters=[
                         _ID,
@@ -148,8 +147,8 @@ def _paths() -> Json:
                             "lines",
                             {
                                 "type": "integer",
-                                "minimum": -MOST_LINES,
-                                "maximum": MOST_LINES,
+                                "minimum": -MAX_LINES,
+                                "maximum": MAX_LINES,
                                 "default": DEFAULT_LINES,
                             },
                             "The last lines; -20 and 20 are the same.",
@@ -169,10 +168,9 @@ def _paths() -> Json:
         },
         f"{launch}/result": {
             "get": _operation(
-                "Give what the launch's function returned, where its result_format is json, or how "
-                "it failed. 404: it "
-                "has left nothing yet. 409: it is a pickle, which is not read. 413: larger than "
-                f"{MOST_RESULT_BYTES >> 20} MiB.",
+                "Give what the launch's function returned, where its result_format is json, or "
+                "how it failed. 404: it has left nothing yet. 409: it is a pickle, which is not "
+                f"read. 413: larger than {MAX_RESULT_BYTES >> 20} MiB.",
                 "ResultAnswer",
                 parameters=[
                     _ID,
@@ -191,8 +189,7 @@ def _paths() -> Json:
         "/jobs": {
             "get": _operation(
                 "List the jobs of the token's accounts, however they were submitted; without state "
-                "those that wait or "
-                "run.",
+                "those that wait or run.",
                 "JobsAnswer",
                 parameters=[_parameter("state", {"type": "string", "enum": [*STATES]})],
             )
@@ -336,7 +333,7 @@ def openapi_page(document: Json) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>hpcdash API</title>'
         "<style>body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
         "td{vertical-align:top;padding:.3rem 1rem .3rem 0}</style>"
-        f"<h1>hpcdash "
+        "<h1>hpcdash "
         f"{escape(document['info']['version'])}</h1><p>{escape(document['info']['description'])}</p>"
         f"<table>{''.join(rows)}</table><h2>Keys of a request</h2><p>{keys}</p>"
         '<p>The whole contract: <a href="/openapi.json">openapi.json</a>. '

@@ -11,8 +11,8 @@ from hpcdash.services.logs.file import LogFile
 from hpcdash.services.submit.launch_service import CallFiles, NoResult, ResultTooLarge
 from hpcdash.web.api.answers import CallFailure
 
-MOST_RESULT_BYTES = 8 << 20
-_MOST_FAILURE_BYTES = 1 << 20
+MAX_RESULT_BYTES = 8 << 20
+_MAX_FAILURE_BYTES = 1 << 20
 
 
 class PickledResult(HpcdashError):
@@ -30,22 +30,22 @@ async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailu
         if not is_there and not check.is_missing:
             raise NoResult(f"{files.result.place}: {check.problem}")
     else:
-        content = await _read(files.result, MOST_RESULT_BYTES)
+        content = await _read(files.result, MAX_RESULT_BYTES)
         if content is not None:
             return await asyncio.to_thread(_checked, content, files.result.place)
         is_there = False
     if is_there:
         raise PickledResult(
             f"the result is a Python pickle, which is not read here: {files.result.place}",
-            f"Read it from Python as its account: "
+            "Read it from Python as its account: "
             f'hpcdash.connect("{cluster}").attach("{files.job_id}").result(). '
             'Launched with call.result_format = "json" it would be given here.',
         )
-    failure = await _read(files.failure, _MOST_FAILURE_BYTES)
+    failure = await _read(files.failure, _MAX_FAILURE_BYTES)
     if failure is None:
         step = (
             f"GET /launches/{files.launch_id} tells whether it has ended, and its log why it "
-            f"left none."
+            "left none."
         )
         raise NoResult("the function has left no result", step)
     try:

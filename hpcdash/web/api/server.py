@@ -40,22 +40,22 @@ from hpcdash.services.shared_answers import SharedAnswers
 from hpcdash.services.submit.launch_service import LaunchService, LaunchState, NoLog, NotAllowed
 from hpcdash.services.submit.served_launches import ServedLaunch, Stage
 from hpcdash.web.api import answers
-from hpcdash.web.api.logs import DEFAULT_LINES, MOST_LINES, LogReader, follow
+from hpcdash.web.api.logs import DEFAULT_LINES, MAX_LINES, LogReader, follow
 from hpcdash.web.api.openapi import openapi_document, openapi_page
 from hpcdash.web.api.results import read_result
 from hpcdash.web.api.tokens import Client, Tokens
 from hpcdash.web.local_server import LocalServer, refuse_request
 
-MOST_CONNECTIONS = 512
+MAX_CONNECTIONS = 512
 # Time limit of a connection that has sent no whole request.
 CONNECTION_SECONDS = 30.0
 # Files that a request brings are base64, a third longer than they are.
-MOST_BODY_BYTES = 8 << 20
+MAX_BODY_BYTES = 8 << 20
 # Limits of one client, so that none blocks another: bodies held at once, results read at once, logs
 # followed.
-_MOST_BODIES = 2
-_MOST_RESULTS = 2
-MOST_FOLLOWERS = 64
+_MAX_BODIES = 2
+_MAX_RESULTS = 2
+MAX_FOLLOWERS = 64
 _SHUTDOWN_SECONDS = 4.0
 _RESOURCES_SECONDS = 60.0
 _RETRY_SECONDS = "15"
@@ -100,14 +100,12 @@ class ApiServer:
         self._launches = LaunchService(session)
         self._jobs = AccountJobs(session)
         self._nodes: SharedAnswers[str, Snapshot] = SharedAnswers(_RESOURCES_SECONDS)
-        self._bodies = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_MOST_BODIES))
-        self._results = defaultdict[str, asyncio.Semaphore](
-            lambda: asyncio.Semaphore(_MOST_RESULTS)
-        )
+        self._bodies = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_MAX_BODIES))
+        self._results = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_MAX_RESULTS))
         self._followers = defaultdict[str, set[asyncio.Task[Any]]](set)
         self._answered: Counter[tuple[str, str, int]] = Counter()
         self._tokens_problem = ""
-        app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY_BYTES)
+        app = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY_BYTES)
         app.on_response_prepare.append(_add_headers)
         app.on_shutdown.append(self._end_followers)
         for method, path, handler in (
@@ -129,7 +127,7 @@ class ApiServer:
         self._server = LocalServer(
             app,
             _protocol_error,
-            most_connections=MOST_CONNECTIONS,
+            most_connections=MAX_CONNECTIONS,
             connection_seconds=CONNECTION_SECONDS,
             shutdown_seconds=_SHUTDOWN_SECONDS,
         )
@@ -149,7 +147,7 @@ class ApiServer:
         for task in [task for tasks in self._followers.values() for task in tasks]:
             task.cancel()
 
-    # -- who is let in, and what goes wrong
+    # -- authentication and errors
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -219,7 +217,7 @@ class ApiServer:
     async def _launch(self, request: web.Request) -> ServedLaunch:
         return await self._launches.find(request.match_info["id"], request[_CLIENT].accounts)
 
-    # -- what it is
+    # -- description of the API
 
     async def _get_page(self, request: web.Request) -> web.StreamResponse:
         return web.Response(text=openapi_page(openapi_document()), content_type="text/html")
@@ -258,9 +256,8 @@ class ApiServer:
             raise UsageError("the body is to be an object with the keys of a request")
         files = _read_files(document.pop("files", {}))
         document = {key: value for key, value in document.items() if value is not None}
-        launches = self._session.launches
-        assert launches is not None
-        request = build_request(document, "the request", site=launches.settings.site)
+        site = self._session.launches.settings.site
+        request = build_request(document, "the request", site=site)
         name = request.script.rpartition("/")[2]
         if (
             request.script
@@ -375,8 +372,8 @@ class ApiServer:
         self, request: web.Request, reader: LogReader, lines: int, offset: int | None
     ) -> web.StreamResponse:
         followers = self._followers[request[_CLIENT].name]
-        if len(followers) >= MOST_FOLLOWERS:
-            return _plain_error(503, f"you follow {MOST_FOLLOWERS} logs already")
+        if len(followers) >= MAX_FOLLOWERS:
+            return _plain_error(503, f"you follow {MAX_FOLLOWERS} logs already")
         task = asyncio.current_task()
         assert task is not None
         followers.add(task)
@@ -392,7 +389,8 @@ class ApiServer:
             first = await (reader.read_last(lines) if offset is None else reader.read(offset))
         except NoLog:
             first = None
-        accounts, launch_id = request[_CLIENT].accounts, request.match_info["id"]
+        accounts = request[_CLIENT].accounts
+        launch_id = request.match_info["id"]
 
         async def state() -> LaunchState:
             return await self._launches.state(await self._launches.find(launch_id, accounts))
@@ -412,7 +410,7 @@ class ApiServer:
             self._report(error)
         return events
 
-    # -- the cluster
+    # -- cluster
 
     async def _get_jobs(self, request: web.Request) -> web.StreamResponse:
         state = _query(request, state=_state).get("state")
@@ -499,9 +497,9 @@ def _lines(text: str) -> int:
         not count.isascii()
         or not count.isdecimal()
         or len(count) > 6
-        or not 1 <= int(count) <= MOST_LINES
+        or not 1 <= int(count) <= MAX_LINES
     ):
-        raise ValueError(f"expected the number of last lines, 1 to {MOST_LINES}")
+        raise ValueError(f"expected the number of last lines, 1 to {MAX_LINES}")
     return int(count)
 
 
@@ -534,7 +532,7 @@ def _read_files(given: object) -> dict[str, bytes]:
     return files
 
 
-# -- what is answered
+# -- answers
 
 _RETRY = {"Retry-After": _RETRY_SECONDS}
 _EXIT_OF_STATUS = {429: EXIT_UNREACHABLE, 503: EXIT_UNREACHABLE}

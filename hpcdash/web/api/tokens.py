@@ -15,10 +15,11 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpcdash.config.document import MAX_FILE_BYTES, decode, parse_document, shown_path
-from hpcdash.config.locate import find_line, key_lines
-from hpcdash.config.model import TableReader, ValidationError
-from hpcdash.config.problems import ConfigProblems, Problem, did_you_mean, dotted
+from hpcdash.config.locate import located
+from hpcdash.config.model import Table
+from hpcdash.config.problems import ConfigProblems, did_you_mean
 from hpcdash.config.request import text_list
+from hpcdash.config.values import parse_line_text
 from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.errors import ConfigError
 
@@ -101,59 +102,50 @@ class Tokens:
         self._stamp = stamp
 
     def _forget(self) -> None:
-        self._clients, self._stamp = {}, ()
+        self._clients = {}
+        self._stamp = ()
 
 
 def parse_tokens(text: str, named: str) -> Mapping[bytes, Client]:
     """Clients by the digest of their token. Raises ConfigProblems, which repeat no token."""
-    document = parse_document(text, named)
-    reader = TableReader(lambda key, path, known: did_you_mean(key, known))
+    root = Table(parse_document(text, named), lambda key, path, known: did_you_mean(key, known))
     found: dict[bytes, Client] = {}
-    for name in document:
+    for name, values in root.values.items():
         if not _NAME.fullmatch(name):
-            reader.problem(
-                (name,), "a token's name is letters, digits, '.', '_' and '-', at most 64"
-            )
-        table = document[name]
-        if not isinstance(table, dict):
+            root.problem("a token's name is letters, digits, '.', '_' and '-', at most 64", name)
+        if not isinstance(values, dict):
             # It may be the token itself, which is not repeated.
-            reader.problem((name,), "expected a table, [NAME]")
+            root.problem("expected a table, [NAME]", name)
             continue
-        fit = reader.fields(table, (name,), {"token": _token, "accounts": _accounts})
-        if reader.has(table, (name,), fit, ("token", "accounts")):
+        table = root.table(name)
+        fit = table.fields({"token": _token, "accounts": _accounts})
+        if table.has(fit, "token", "accounts"):
             digest = _digest(fit["token"])
             if digest in found:
-                reader.problem((name, "token"), f"the same token as that of {found[digest].name}")
+                table.problem(f"the same token as that of {found[digest].name}", "token")
             found[digest] = Client(name, fit["accounts"])
-    if not found and not reader.problems:
-        reader.problem((), "the file holds no token")
-    if reader.problems:
-        lines = key_lines(text)
-        problems = [
-            Problem(find_line(lines, path), dotted(path), message)
-            for path, message in reader.problems
-        ]
-        error = ConfigProblems(named, problems)
-        error.next_step = _NEXT_STEP
-        raise error
+    if not found and not root.problems:
+        root.problem("the file holds no token")
+    if root.problems:
+        raise ConfigProblems(named, located(text, root.problems), _NEXT_STEP)
     return found
 
 
 def _token(value: object) -> str:
     if not isinstance(value, str) or not _TOKEN.fullmatch(value):
-        raise ValidationError(
+        raise ValueError(
             "expected 32 to 512 letters, digits and ._~+/=-, such as `openssl rand -hex 32` prints"
         )
     return value
 
 
 def _accounts(value: object) -> tuple[str, ...]:
-    accounts = text_list(value)
+    accounts = text_list(value, parse_line_text)
     if not accounts:
-        raise ValidationError('expected at least one account, as in ["alice"]')
+        raise ValueError('expected at least one account, as in ["alice"]')
     for account in accounts:
         if not ACCOUNT_NAME.fullmatch(account):
-            raise ValidationError(f"{account!r} is not a login name")
+            raise ValueError(f"{account!r} is not a login name")
     return tuple(dict.fromkeys(accounts))
 
 

@@ -60,20 +60,21 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "hold": (True, "h="),
     "signal": (
         EarlySignal("USR1", 600),
-        '\n  sleep "$((6600 > SECONDS ? 6600 - SECONDS : 0))" &\n',
+        "\nstart_timer USR1 6600\n",
     ),
     "requeue": (True, "r=y"),
-    "kill_switch": ("/k k", "\n      'HPCDASH_KILL_SWITCH=/k k' \\\n"),
+    "kill_switch": ("/k k", "\n  'HPCDASH_KILL_SWITCH=/k k'\n"),
     "share": ("HIGH", "W:PBS has no shared pools yet"),
     "pool": ("lab", "W:PBS has no shared pools yet"),
     "checkpoints": ("c", '\nexport HPCDASH_CHECKPOINTS="$PWD"/c HPCDASH_RESUME_FROM\n'),
-    "save_switch": ("/s", "\n      HPCDASH_SAVE_SWITCH=/s \\\n"),
+    "save_switch": ("/s", "\n  HPCDASH_SAVE_SWITCH=/s\n"),
     "rank_variables": (
         "nodes",
         '\nexport RANK="$NODE_RANK" WORLD_SIZE="$NUM_NODES" MASTER_PORT=2222 MASTER_IP\n',
     ),
     "rank_logs": (True, "W:rank_logs: PBS has none"),
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
+    "plain": (True, "W:plain script: hpcdash.job is not on PYTHONPATH"),
     "exclude_nodes": (("n1",), "W:n1 may be given all the same"),
     "extra_args": (("-m n", " -m n", "-l place=excl"), "m=n"),
     "place": ("scatter:excl", "l.place=scatter:excl"),
@@ -95,7 +96,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "begin": ("2026-12-01T08:00:00", "a=202612010800.00"),
     "files": ((".",), f"\ncd -- {PLACE.folder}/code || exit 1\n"),
     "startup_hook": ("module load cuda", "\nmodule load cuda\nEND_OF_HOOK\n"),
-    "environment": ({"V": "a 'b'"}, "\n      'V=a '\"'\"'b'\"'\"'' \\\n"),
+    "environment": ({"V": "a 'b'"}, "\n  'V=a '\"'\"'b'\"'\"''\n"),
     "container": (Container(Runtime.PODMAN, "i:1"), "\npodman run "),
     "call": (Call("m", "f"), "\npython3 -m hpcdash.job.runner --module=m --function=f "),
     "site": (Site(name_prefix="lab"), "N=lab_exp-1a2b"),
@@ -158,7 +159,7 @@ def test_what_a_request_says_of_python_s_path_comes_after_the_library_s() -> Non
 def test_a_limit_among_a_person_s_own_options_is_known_to_the_script_too(option: str) -> None:
     script = made(extra_args=(option,), signal=EarlySignal("USR1", 600))
     assert "\nexport HPCDASH_END_TIME=$(($(date +%s) + 86400)) " in script.text
-    assert '\n  sleep "$((85800 > SECONDS ? 85800 - SECONDS : 0))" &\n' in script.text
+    assert "\nstart_timer USR1 85800\n" in script.text
     assert made(extra_args=(option,), limit_seconds=None).text.count("walltime") == 1
     assert "\nexport HPCDASH_END_TIME= " in made(extra_args=("-l walltime=soon",)).text
 

@@ -68,7 +68,8 @@ def test_each_option_is_in_words(asked: str, said: str) -> None:
 
 @for_each("letter", sorted(OPTIONS))
 def test_there_are_words_for_each_option(letter: str) -> None:
-    assert explain(f"#PBS -{letter} 1" if OPTIONS[letter] else f"#PBS -{letter}").strip()
+    _, takes = OPTIONS[letter]
+    assert explain(f"#PBS -{letter}{' 1' if takes == 'value' else ''}").strip()
 
 
 @for_each("line", ["", "#", "# PBS -h", "#!/bin/sh", "##PBS -h", "echo '#PBS -h'", "#SBATCH -H"])

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcdash.backends.pbs.dialects import pbs
-from hpcdash.backends.pbs.errors import failure, has_no_history, require_success, unreadable
+from hpcdash.backends.pbs.errors import failure, has_no_history, require_success
+from hpcdash.backends.queries import unreadable
 from hpcdash.errors import (
     EXIT_REFUSED,
     EXIT_UNREACHABLE,

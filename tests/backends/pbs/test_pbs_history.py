@@ -38,9 +38,7 @@ NO_HISTORY = b"qstat: PBS is not configured to maintain job history \n"
 
 def past(*lines: bytes, since_seconds: int = DAY, job_ids: tuple[str, ...] = ()) -> ParsedTable:
     asked = question(Want.NAMED if job_ids else Want.ENDED, Dialect.OPENPBS, *job_ids)
-    return parse_history(
-        answered(*lines), question=asked, dialect=Dialect.OPENPBS, since_seconds=since_seconds
-    )
+    return parse_history(answered(*lines), question=asked, since_seconds=since_seconds)
 
 
 def ids(table: ParsedTable) -> list[Any]:
@@ -94,9 +92,7 @@ def test_an_ended_array_is_one_row_where_its_tasks_were_not_listed() -> None:
 def test_a_server_without_a_history_says_so(job_ids: tuple[str, ...]) -> None:
     asked = question(Want.NAMED if job_ids else Want.ENDED, Dialect.OPENPBS, *job_ids)
     with pytest.raises(AccountingUnavailable) as caught:
-        parse_history(
-            answered(stderr=NO_HISTORY), question=asked, dialect=Dialect.OPENPBS, since_seconds=DAY
-        )
+        parse_history(answered(stderr=NO_HISTORY), question=asked, since_seconds=DAY)
     assert "job_history_enable" in caught.value.message
 
 
@@ -104,7 +100,7 @@ def test_torque_s_history_is_what_it_still_lists() -> None:
     raw = (SCENES.parents[1] / "torque-6.1" / "printed" / "qstat-x-t.xml").read_bytes()
     answer = CommandResult((), 0, b"Clock: 1772616600\nOwner: maya\n" + raw, b"", 0.1)
     asked = question(Want.ENDED, Dialect.TORQUE)
-    read = parse_history(answer, question=asked, dialect=Dialect.TORQUE, since_seconds=200)
+    read = parse_history(answer, question=asked, since_seconds=200)
     assert [job_id.partition(".")[0] for job_id in ids(read)] == [
         "1037",
         "1036",
@@ -160,7 +156,7 @@ def test_a_long_history_is_read_without_a_copy_of_what_was_printed() -> None:
     answer = answered(*(dsv(str(number), ENDED_JOB) for number in range(1, 20_001)))
     tracemalloc.start()
     try:
-        parsed = parse_history(answer, question=asked, dialect=Dialect.OPENPBS, since_seconds=DAY)
+        parsed = parse_history(answer, question=asked, since_seconds=DAY)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

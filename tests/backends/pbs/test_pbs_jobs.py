@@ -621,8 +621,6 @@ def test_a_server_with_a_port_in_its_name_has_jobs_like_others() -> None:
     read = parse_jobs(
         answered(dsv("12[].srv:15101", ARRAY)),
         question=question(Want.NAMED),
-        dialect=Dialect.OPENPBS,
-        want=Want.NOW,
     )
     assert [one["id"] for one in fetch_rows(read)] == ["12[6-10].srv:15101", "12[].srv:15101"]
     query = PbsQueue(Dialect.OPENPBS).jobs(JobScope(job_ids=("12.srv:15101",)))
@@ -747,7 +745,7 @@ def backend_for(
 ) -> dict[str, dict[str, Any]]:
     head = b"Clock: 1772616600\n" + (b"Owner: " + owner + b"\n" if owner else b"")
     answer = CommandResult((), 0, head + raw, b"", 0.1)
-    table = parse_jobs(answer, question=question(want, dialect), dialect=dialect, want=want).table
+    table = parse_jobs(answer, question=question(want, dialect)).table
     return {
         one["id"].partition(".")[0]: one for one in table_to_json_rows(table, table.column_names)
     }
@@ -849,8 +847,6 @@ def test_a_job_asked_for_that_is_not_there_is_no_such_job() -> None:
         parse_jobs(
             answered(),
             question=question(Want.NAMED, Dialect.OPENPBS, "12"),
-            dialect=Dialect.OPENPBS,
-            want=Want.NAMED,
         )
     assert caught.value.argv == ("qstat", "-x", "-f", "12")
 
@@ -861,7 +857,7 @@ def test_a_server_that_is_down_is_said_to_be() -> None:
         stderr=b"Connection refused\nqstat: cannot connect to server pbs01 (errno=15010)\n",
     )
     with pytest.raises(ControllerDown) as caught:
-        parse_jobs(answer, question=question(), dialect=Dialect.OPENPBS, want=Want.NOW)
+        parse_jobs(answer, question=question())
     assert caught.value.argv == ("qstat", "-f")
 
 
@@ -871,20 +867,13 @@ def test_an_answer_without_the_clock_is_no_answer(printed: bytes) -> None:
         parse_jobs(
             CommandResult((), 0, printed, b"", 0.1),
             question=question(),
-            dialect=Dialect.OPENPBS,
-            want=Want.NOW,
         )
 
 
 def test_words_before_the_clock_are_a_login_shell_s() -> None:
     raw = b"Welcome!\nClock: %d\n" % CLOCK + dsv("1.pbs01", JOB)
     answer = CommandResult((), 0, raw, b"", 0.1)
-    assert (
-        parse_jobs(
-            answer, question=question(), dialect=Dialect.OPENPBS, want=Want.NOW
-        ).table.num_rows
-        == 1
-    )
+    assert parse_jobs(answer, question=question()).table.num_rows == 1
 
 
 def test_a_record_with_no_job_s_id_is_rejected_and_the_rest_stands() -> None:
@@ -915,9 +904,7 @@ def test_no_answer_breaks_the_reader(data: st.DataObject) -> None:
     cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
     want = data.draw(st.sampled_from([Want.NOW, Want.RECENT, Want.NAMED]))
     try:
-        read = parse_jobs(
-            answered(cut), question=question(want), dialect=Dialect.OPENPBS, want=want
-        )
+        read = parse_jobs(answered(cut), question=question(want))
     except HpcdashError:
         return
     assert read.table.schema == schema.JOBS

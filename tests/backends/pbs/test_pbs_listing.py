@@ -15,9 +15,10 @@ import pytest
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.history import PbsHistory
 from hpcdash.backends.pbs.jobs import PbsQueue
-from hpcdash.backends.pbs.listing import MARK_VARIABLE, SCRIPT, Want, listing
+from hpcdash.backends.pbs.listing import KEPT, MARK_VARIABLE, Want, listing
 from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.errors import CommandMissing, ControllerDown, NoSuchJob
+from hpcdash.shell_files import shell_text
 from hpcdash.transport.base import CommandResult
 from tests.support.pbs import StandIns
 from tests.support.pbs.job_text import ARRAY, CLOCK, ENDED_JOB, JOB, TOKEN, WAITING_JOB, dsv
@@ -307,14 +308,21 @@ def narrowed(
 
 
 def test_the_mark_is_looked_for_under_the_name_it_is_submitted_with() -> None:
-    assert f'variable(value, "{MARK_VARIABLE}")' in SCRIPT
-    assert f'T "{MARK_VARIABLE}=" name' in SCRIPT
+    script = shell_text("backends/pbs/listing.sh")
+    assert f'variable(value, "{MARK_VARIABLE}")' in script
+    assert f'T "{MARK_VARIABLE}=" name' in script
 
 
 def test_the_script_holds_no_word_from_outside() -> None:
     question = listing(Dialect.OPENPBS, Want.NAMED, "a'b", job_ids=("12",))
-    assert question.argv[question.argv.index("-c") + 1] == SCRIPT
-    assert "hpcdash" not in SCRIPT
+    script = question.argv[question.argv.index("-c") + 1]
+    assert script == "".join(
+        (
+            f"kept='{' '.join(KEPT)}' most_tasks=5000 each_task=",
+            shell_text("backends/pbs/listing.sh"),
+        )
+    )
+    assert "hpcdash" not in script
 
 
 @pytest.mark.parametrize("awk", AWKS)

@@ -298,7 +298,7 @@ def test_a_job_that_pbs_gave_up_on_is_not_the_owners_to_release() -> None:
 @for_each(
     ("state", "substate", "words"),
     [
-        ("held", "22", "waiting for a job it depends on"),
+        ("held", "22", "waits for a job it depends on"),
         ("pending", "30", "waiting for its requested start time"),
         ("pending", "37", "staging its input files failed"),
         ("suspended", "43", "resume it to continue"),

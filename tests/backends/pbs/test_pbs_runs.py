@@ -63,7 +63,7 @@ def test_time_that_walltime_lacks_was_suspended() -> None:
         dsv(job_id, ENDED_JOB | native)
         for job_id, native in (("1.s", ran), ("2.s", lost), ("3.s", {}))
     )
-    runs = parse_runs(answered(*lines), question=question(Want.ENDED), dialect=Dialect.OPENPBS)
+    runs = parse_runs(answered(*lines), question=question(Want.ENDED))
     rows = {row["id"]: row["suspended_seconds"] for row in runs.table.to_pylist()}
     assert rows == {"1.s": 59, "2.s": None, "3.s": 0}
     since = int(datetime(2026, 11, 21, 4, tzinfo=UTC).timestamp())

@@ -624,7 +624,7 @@ def test_variables_that_qsub_would_change_are_named() -> None:
     found = again(
         {
             "Variable_List": f"{VARIABLES},Q=say "
-            f'\\"hi\\",NL=x\\ny,BS=x\\\\y,ESC=^[[31m,BAD=\ufffd,OK=5^2é'
+            '\\"hi\\",NL=x\\ny,BS=x\\\\y,ESC=^[[31m,BAD=\ufffd,OK=5^2é'
         }
     )
     assert options(found)[-1] == f"{MARKED},OK=5^2é"

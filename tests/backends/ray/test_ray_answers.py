@@ -820,8 +820,9 @@ def test_a_request_submitted_again_asks_for_the_same_if_its_package_is_still_the
         ),
         (Request(command="true", begin="+2h"), {}, "begin: Ray jobs have no such setting"),
         (Request(command="true", queue="x"), {}, "queue: Ray jobs have no such setting"),
+        (Request(command="true", plain=True), {}, "plain: a Ray job has no batch script"),
     ],
-    ids=("own name", "begin", "queue"),
+    ids=("own name", "begin", "queue", "plain"),
 )
 def test_what_cannot_go_with_a_request_is_refused_before_anything_is_sent(
     request_: Request, files: dict[str, SentFile], words: str

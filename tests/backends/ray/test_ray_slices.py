@@ -547,7 +547,7 @@ def test_a_command_ends_with_the_worker_that_started_it_and_the_next_one_waits(
     def start(shell: str) -> subprocess.Popen[str]:
         program = (
             f"import sys; sys.path.insert(0, {command.__file__.rpartition('/')[0]!r}); "
-            f"import command; "
+            "import command; "
         )
         program += f"sys.exit(command.run(['bash', '-c', {shell!r}], {{}}, node='n'))"
         environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
+from hpcdash.backends.pbs.script import signal_timer
 from hpcdash.backends.script.body import Place
 from hpcdash.backends.script.call import call_files, format_result_path
 from hpcdash.backends.script.folder import LIBRARY_NAME
@@ -227,13 +227,12 @@ def test_on_two_hosts_of_pbs_each_writes_its_own_result(tmp_path: Path) -> None:
     assert found == {"result-1.pkl": ("y", "0"), "result-1.pkl.1": ("y", "1")}
 
 
-def test_the_timer_of_a_signal_leaves_the_venv_its_end() -> None:
-    call = Call("mine", "f", wheel="/w.whl")
-    request = Request(call=call, signal=EarlySignal("USR1", 60), limit_seconds=600)
-    text = batch_script(Scheduler.PBS, request, PLACE).text
+@pytest.mark.system
+@pytest.mark.parametrize("finish", ["hpcdash_finish() { echo finished; }\n", ""])
+def test_the_timer_of_a_signal_leaves_the_venv_its_end(finish: str) -> None:
     # bash keeps one such trap: the last.
-    last = [line for line in text.splitlines() if line.endswith(" EXIT")][-1]
-    assert "$timer" in last
-    assert last.endswith("; hpcdash_finish' EXIT")
-    without = batch_script(Scheduler.PBS, replace(request, call=None, command="x"), PLACE).text
-    assert "hpcdash_finish" not in without
+    script = (
+        f"{finish}trap hpcdash_finish EXIT\n{signal_timer(EarlySignal('USR1', 60), 600)}exit 3\n"
+    )
+    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (3, "finished\n" if finish else "")

@@ -281,6 +281,10 @@ def test_a_container_is_killed_after_the_shell_that_started_it_was(node: Node) -
     (node.folder / "bin" / "podman").write_text(
         f'#!/bin/sh\necho "$@" >> {record}/$1; [ "$1" != run ] || exec sleep 60\n'
     )
+    # A session that begins late, as on a busy node.
+    slow_setsid = node.folder / "bin" / "setsid"
+    slow_setsid.write_text('#!/bin/sh\nsleep 0.5\nexec /usr/bin/setsid "$@"\n')
+    slow_setsid.chmod(0o755)
     script = "\n".join(made_of("podman").lines())
     environ = {"PATH": f"{node.folder}/bin:/usr/bin:/bin"}
     with subprocess.Popen(["bash", "-c", script], env=environ, start_new_session=True) as shell:

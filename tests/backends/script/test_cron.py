@@ -12,16 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.backends.embedded import cron as embedded
-from hpcdash.backends.pbs import cron as qsub_cron
+from hpcdash.backends.embedded.backend import EmbeddedScripts
+from hpcdash.backends.registry import load_backend
 from hpcdash.backends.script.cron import (
     CronJob,
-    cron_script,
     interval_label,
     label_in,
     watch_script,
 )
-from hpcdash.backends.slurm import cron as slurm
 from hpcdash.domain.units import DAY, HOUR, MINUTE
 from hpcdash.errors import UsageError
 from tests.support.records import for_each
@@ -30,10 +28,9 @@ SHELLS = ["sh", "bash"]
 
 
 def script_of(job: CronJob, scheduler: str) -> str:
-    parts = {"slurm": slurm.cron_parts, "pbs": qsub_cron.cron_parts, "local": embedded.cron_parts}[
-        scheduler
-    ](job)
-    return cron_script(job, parts)
+    if scheduler == "local":
+        return EmbeddedScripts(job.program).cron_script(job)
+    return load_backend(scheduler).scripts.cron_script(job)
 
 
 @for_each(

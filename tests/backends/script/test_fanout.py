@@ -22,7 +22,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpcdash.backends.pbs.script import MARK
 from hpcdash.backends.pbs.script import end_time as pbs_end_time
 from hpcdash.backends.pbs.script import fanout as pbs_fanout
 from hpcdash.backends.script.body import START, Place, library_line
@@ -35,6 +34,7 @@ from hpcdash.errors import UsageError
 from tests.support.records import for_each
 from tests.support.scripts import Scheduler, batch_script
 
+MARK = "HPCDASH_COMMAND_OF"
 pytestmark = pytest.mark.system
 HOSTILE = "a b;$(touch owned) `id` 'q' \"d\" \\ * ~ {x}\nline two\t%s é"
 PRINT = (sys.executable, "-c", "import os, sys; sys.stdout.buffer.write(os.environb[b'V'])")

@@ -164,9 +164,7 @@ def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
     for text in (
         checks_text(CHECKS),
         command_text(CHECKS, "$HOSTNAME"),
-        *(one.text for one in CHECKS.values()),
     ):
-        if not text.startswith("import"):
-            (tmp_path / "x.sh").write_text(f"#!/bin/bash\n{text}")
-            words = ["shellcheck", "-e", "SC2016", str(tmp_path / "x.sh")]
-            assert subprocess.run(words, capture_output=True, text=True).stdout == ""
+        (tmp_path / "x.sh").write_text(f"#!/bin/bash\n{text}")
+        words = ["shellcheck", "-e", "SC2016", str(tmp_path / "x.sh")]
+        assert subprocess.run(words, capture_output=True, text=True).stdout == ""

@@ -148,7 +148,7 @@ def test_an_early_signal_is_not_taken_for_a_node_that_fails(
 
 
 def test_a_signal_goes_to_the_step_of_the_command_which_the_probe_makes_the_second() -> None:
-    step = re.compile(r'"\$SLURM_JOB_ID\.(\d)"')
+    step = re.compile(r"\nhpcdash_step=(\d)\n")
     assert step.findall(script(Scheduler.SLURM, "true", BATCH_USR1)) == ["1"]
     assert step.findall(script(Scheduler.SLURM, "", BATCH_USR1)) == ["0"]
 
@@ -171,7 +171,7 @@ def test_shellcheck_has_nothing_to_say(scheduler: Scheduler, tmp_path: Path) -> 
         for launcher in (Launcher.PLAIN, Launcher.TORCHRUN):
             whole = script(scheduler, PROBE, signal, launcher=launcher)
             inner = re.search(
-                r"<< 'END_OF_ON_PROBED'\n(.*?)^END_OF_ON_PROBED$", whole, re.DOTALL | re.MULTILINE
+                r"<< 'END_OF_NODE_STEP'\n(.*?)^END_OF_NODE_STEP$", whole, re.DOTALL | re.MULTILINE
             )
             assert inner
             for text in (whole, f"#!/bin/bash\n{inner[1]}"):

@@ -7,6 +7,7 @@ import pytest
 from hpcdash.backends.actions import ActionRequest, Verb
 from hpcdash.backends.base import Probe
 from hpcdash.backends.queries import JobScope
+from hpcdash.backends.shell import ShellRequest
 from hpcdash.backends.slurm.backend import slurm_backend
 from hpcdash.backends.submissions import Submission
 from hpcdash.domain.job_ids import holds_many, parse_array_id, parse_job_id, parse_task_part
@@ -47,6 +48,15 @@ def test_every_question_about_a_job_goes_to_its_cluster(job_id: str) -> None:
         assert (option, cluster) == ("-M", "lab2"), program
         assert not any("@" in word for word in rest)
         assert any(plain.partition("_")[0] in word for word in rest)
+
+
+def test_a_shell_in_a_job_runs_on_the_cluster_of_the_job() -> None:
+    row = {"id": "15@lab2", "work_dir": "/w", "gpus": 0}
+    command = BY_DEFAULT.detail.shell(row, ShellRequest("n1"))
+    assert command is not None
+    script, _, job_id, node = command.argv[2:6]
+    assert "exec srun -M lab2 --quiet" in script
+    assert (job_id, node) == ("15", "n1")
 
 
 def test_actions_are_sent_cluster_by_cluster_and_answered_for_the_ids_that_were_named() -> None:

@@ -278,7 +278,7 @@ def test_users_and_groups_are_one_list_and_accounts_another(fields: str, allowed
     head = f"ada\nusers staff\n{TOKEN}lab|\n{TOKEN}\nlab|top\ntop|root\n"
     line = (
         f"ReservationName=r StartTime=1795526000 EndTime=1795529600 Duration=01:00:00 {fields} "
-        f"State=INACTIVE\n"
+        "State=INACTIVE\n"
     )
     parsed = parse_reservations(
         answered(f"{head}{TOKEN}{TOKEN}\n{line}".encode(), argv=("sh",)), token=TOKEN

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hpcdash.backends.slurm.backend import BACKEND
 from hpcdash.backends.slurm.reasons import SlurmReasons
+from tests.support.job_rows import job_row
 from tests.support.records import for_each
 
 CASES = sorted(
@@ -113,3 +114,24 @@ def test_every_reason_that_was_recorded_has_a_hint() -> None:
         if row["reason"] is not None and not BACKEND.reasons.hint(row["state"], row["reason"])
     }
     assert silent == set()
+
+
+@for_each(
+    ("reason", "words"),
+    [
+        ("Resources", "next in line for 8 GPUs on 2 nodes"),
+        ("Priority", "other jobs go first"),
+        ("QOSMaxGRESPerUser", "QoS limit: GPUs"),
+        ("AssocGrpCpuLimit", "account limit: CPUs"),
+        ("QOSMaxJobsPerUserLimit", "QoS limit: running jobs"),
+        ("ReqNodeNotAvail, UnavailableNodes:g2", "its nodes are down or reserved"),
+        ("ReqNodeNotAvail(Reserved for maintenance)", "maintenance of its nodes is near"),
+        ("JobHeldUser", "held by its owner"),
+        # The dependency and the time say more than these.
+        ("Dependency", ""),
+        ("BeginTime", ""),
+    ],
+)
+def test_a_wait_has_a_short_text_for_a_table(reason: str, words: str) -> None:
+    row = job_row("1", "pending", reason=reason, gpus=8, nodes=2, cpus=16)
+    assert SlurmReasons().short(row) == words

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from hpcdash.backends.slurm.requeue import watch_lines
+from hpcdash.backends.script.body import Place
+from hpcdash.backends.slurm.script import preemption_watch, requeue_line
+from hpcdash.domain.request import Request
 
 pytestmark = pytest.mark.system
 
@@ -62,11 +64,19 @@ cat "answer$number"
 """
     )
     scontrol.chmod(0o755)
+    request = Request(
+        command="train",
+        requeue=True,
+        checkpoints="/c",
+        max_requeues=max_requeues,
+        kill_switch=kill_switch,
+    )
     script = (
-        f"newest_checkpoint() {{ echo '{newest}'; }}\nfirst_checkpoint='{first}'\n"
+        f"newest_checkpoint() {{ echo '{newest}'; }}\nhpcdash_first_checkpoint='{first}'\n"
         "sleep() { SECONDS=$((SECONDS + $1)); }\n"
-        + watch_lines(f"{folder}/stopped", max_requeues, kill_switch=kill_switch)
-        + f"printf '{marker}' > '{folder}/stopped'\nstatus=3\nrequeue_preempted\nexit \"$status\"\n"
+        + preemption_watch(request, Place("u", str(folder)))
+        + f"printf '{marker}' > '{folder}/7.stopped'\nstatus=3\n{requeue_line(request)}\n"
+        + 'exit "$status"\n'
     )
     run = subprocess.run(
         ["bash", "-c", script],

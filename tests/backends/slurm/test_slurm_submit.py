@@ -22,7 +22,7 @@ from tests.support.records import for_each
 from tests.support.slurm_text import TOKEN, answered, history_text, queue_text
 
 MARK = "hpcdash:0123456789"
-ENVIRONMENT = "it gets a new session's environment, not the original one"
+ENVIRONMENT = "it runs with a fresh environment"
 # What no option of the tests' jobs gives, and the job has.
 PINNED = ["--partition=gpu", "--account=physics", "--qos=normal", "--time=720"]
 
@@ -48,7 +48,9 @@ def past(**fields: str) -> JobDetail:
 
 
 def script(*directives: str) -> Script:
-    return Script("\n".join(("#!/bin/bash", *directives, "srun train")) + "\n", "Slurm's own copy")
+    return Script(
+        "\n".join(("#!/bin/bash", *directives, "srun train")) + "\n", "as stored by Slurm"
+    )
 
 
 def again(

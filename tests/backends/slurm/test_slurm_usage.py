@@ -198,8 +198,8 @@ def test_a_priority_is_told_by_factor_with_the_part_of_its_most() -> None:
     )
     words = parse_priority(answered(line, argv=("sprio",)))
     assert words["priority"] == "2318"
-    assert words["fair share"] == "2000 (20 % of max)"
-    assert words["age"] == "2 (< 1 % of max)"
+    assert words["fair share"] == "2000 (20% of max)"
+    assert words["age"] == "2 (< 1% of max)"
     assert "association" not in words
     assert "nice" not in words
 

@@ -199,7 +199,9 @@ async def test_each_command_that_the_server_is_sent_counts_and_rest_is_four_a_mi
     turns: list[float] = []
     first = 0
     poller = Poller(
-        site.store, Pace(dict.fromkeys(Kind, 15.0)), monotonic=lambda: site.clock.seconds
+        site.store,
+        Pace(dict.fromkeys(Kind, 15.0), controller_share=1000.0),
+        monotonic=lambda: site.clock.seconds,
     )
     called = len(site.stand_ins.calls("qstat", "qselect", "pbsnodes"))
     while site.clock.seconds < site.stand_ins.settings["clock"] + 600:
@@ -216,7 +218,9 @@ async def test_each_command_that_the_server_is_sent_counts_and_rest_is_four_a_mi
 
 async def test_a_change_makes_polls_as_frequent_as_they_are_set(site: Site) -> None:
     poller = Poller(
-        site.store, Pace(dict.fromkeys(Kind, 15.0)), monotonic=lambda: site.clock.seconds
+        site.store,
+        Pace(dict.fromkeys(Kind, 15.0), controller_share=1000.0),
+        monotonic=lambda: site.clock.seconds,
     )
     for _ in range(2):
         await poller.poll([Kind.MINE])

@@ -71,6 +71,37 @@ async def test_everyones_jobs_nodes_and_queues_are_asked_only_while_they_are_sho
     assert sorted(cluster.transport.asked) == sorted([PROBED, MINE, EVERYONE, NODES, MINE])
 
 
+async def test_what_is_shown_in_passing_is_polled_every_two_minutes_and_rarely_if_large(
+    cluster: Cluster,
+) -> None:
+    cluster.poller.show([], in_passing=[Kind.NODES])
+    cluster.poller.start()
+    await settled(cluster)
+    assert cluster.transport.asked.count(NODES) == 1
+    await after(cluster, 61)
+    cluster.poller.poll_now()
+    await settled(cluster)
+    assert cluster.transport.asked.count(NODES) == 1
+    await after(cluster, 60)
+    assert cluster.transport.asked.count(NODES) == 2
+    await after(cluster, 20)
+    cluster.poller.passing_changed()
+    await settled(cluster)
+    assert cluster.transport.asked.count(NODES) == 2
+    await after(cluster, 11)
+    assert cluster.transport.asked.count(NODES) == 3
+    cluster.store.answer_bytes[Kind.NODES] = 2_000_000
+    await after(cluster, 121)
+    assert cluster.transport.asked.count(NODES) == 3
+    cluster.poller.poll_now(with_passing=True)
+    await settled(cluster)
+    assert cluster.transport.asked.count(NODES) == 4
+    # Shown for itself it has its own pace.
+    cluster.poller.show([Kind.NODES], in_passing=[Kind.NODES])
+    await after(cluster, 61)
+    assert cluster.transport.asked.count(NODES) == 5
+
+
 async def test_a_view_that_is_shown_again_is_not_asked_for_anew(cluster: Cluster) -> None:
     await started(cluster, Kind.NODES)
     for kinds in ([], [Kind.NODES], [Kind.QUEUES], [Kind.NODES], [Kind.QUEUES]):

@@ -54,7 +54,7 @@ def test_slots_on_nodes_that_are_down_are_not_to_be_had() -> None:
     assert (found.kind, found.used, found.total, found.share, found.nodes_down) == (
         "GPU",
         12,
-        12,
+        16,
         1.0,
         1,
     )

@@ -115,7 +115,7 @@ def dumped(rank: int, *frames: str) -> str:
     shown = "".join(f"    {frame}\n" for frame in frames)
     head = (
         f"process 9{rank}, rank {rank}: python train.py\nProcess 9{rank}: python "
-        f"train.py\nPython v3.11.7\n\n"
+        "train.py\nPython v3.11.7\n\n"
     )
     return (
         f'{head}Thread 7 (idle): "pin_memory"\n    wait (threading.py:320)\nThread 8 (active): '

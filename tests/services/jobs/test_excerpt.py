@@ -14,7 +14,7 @@ from hpcdash.backends.script.folder import CONTAINER_UP
 from hpcdash.backends.slurm.script import preamble as slurm_preamble
 from hpcdash.domain.request import Launcher
 from hpcdash.domain.root_cause import root_cause
-from hpcdash.services.jobs.failures import MOST_LINES, failure_excerpt, hosts_up
+from hpcdash.services.jobs.failures import MAX_LINES, failure_excerpt, hosts_up
 from hpcdash.services.logs.lines import shown_line
 from tests.support.records import for_each
 
@@ -215,7 +215,7 @@ LOGS: dict[str, tuple[str, str]] = {
     ),
     "an exit code, after the containers came up": (
         f"{CONTAINER_UP}n01\n{CONTAINER_UP}n02\nsrun: error: n02: task 1: Exited with exit "
-        f"code 1\n",
+        "code 1\n",
         "srun: error: n02: task 1: Exited with exit code 1",
     ),
     "the program's own words before it": (
@@ -249,7 +249,7 @@ LOGS: dict[str, tuple[str, str]] = {
     ),
     "apptainer": (
         f"INFO:    Converting OCI blobs to SIF format\n{FATAL}\nsrun: error: n01: task 0: Exited "
-        f"with exit code 255",
+        "with exit code 255",
         FATAL.replace("   ", " "),
     ),
     "podman": (
@@ -461,7 +461,7 @@ def test_no_bytes_break_it(raw: bytes) -> None:
     ids=lambda line: repr(line[:8]),
 )
 def test_long_lines_are_judged_at_once(line: str) -> None:
-    assert root_cause([line] * MOST_LINES) is not None
+    assert root_cause([line] * MAX_LINES) is not None
 
 
 @pytest.mark.system

@@ -18,10 +18,11 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Report
 from hpcdash.services.jobs.triage import fetch_tasks
-from hpcdash.services.submit import plan as resubmission
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import SubmissionPlan, plan_again, resubmissions
+from hpcdash.services.submit import resubmission
 from hpcdash.services.submit.recovery import Search, reconcile
+from hpcdash.services.submit.resubmission import plan_again, resubmissions
+from hpcdash.services.submit.submission import SubmissionPlan
 from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import RECENT, ScriptedTransport
 
@@ -78,8 +79,8 @@ async def test_a_person_is_told_where_the_script_comes_from_and_what_is_not_as_i
 ) -> None:
     transport = failed_array(tmp_path)
     again = await prepared(transport, store_of(transport))
-    assert again.notes[0] == "script: 3 lines, Slurm's own copy"
-    assert "new session's environment" in again.notes[-1]
+    assert again.notes[0] == "script: 3 lines, as stored by Slurm"
+    assert "fresh environment" in again.notes[-1]
     assert transport.submitted == []
 
 

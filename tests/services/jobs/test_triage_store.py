@@ -98,7 +98,7 @@ async def test_logs_that_cannot_be_read_are_a_note(
 async def test_past_a_number_of_logs_the_rest_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triage_module, "MOST_LOGS", 2)
+    monkeypatch.setattr(triage_module, "MAX_LOGS", 2)
     triage = await TriageReader(store_of(failed_array(tmp_path)), "88").read()
     assert triage.notes == ("the logs of 2 failed tasks were read, 3 were not",)
 

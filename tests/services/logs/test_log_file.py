@@ -6,21 +6,19 @@ import asyncio
 import os
 import stat
 import tempfile
+import time
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from hpcdash.errors import CommandTimedOut, UnreachableError
-from hpcdash.services.files import FileStat
 from hpcdash.services.logs import file as log_file
-from hpcdash.services.logs.file import FileChange, LogFile, Page, change, next_check_seconds
+from hpcdash.services.logs.file import FileChange, FollowedFile, LogFile, next_check_seconds
 from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.pieces import BLOCK, LONGEST_PIECE, pieces
+from hpcdash.services.logs.window import LogWindow
 from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.ssh import SshTransport
@@ -73,14 +71,6 @@ def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="hpcdash-log-") as made:
         Path(made).chmod(0o755)
         yield Path(made)
-
-
-async def fetch_rows(page: Page) -> list[str]:
-    return [
-        shown_line(page.piece(number)).text
-        for number, piece in enumerate(page.pieces)
-        if not piece.overwritten
-    ]
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -210,27 +200,29 @@ async def test_a_file_that_grows_is_read_from_where_one_was(
 ) -> None:
     path = write(folder / "log", b"")
     file = LogFile(transport, str(path))
-    looks = [await file.look()]
+    followed = FollowedFile(file)
+    followed.note(await file.look())
     read = b""
     for step in range(5):
         with path.open("ab") as writer:
             writer.write(b"step %d\n" % step * 1000)
-        chunk = await file.read(len(read), 1 << 20)
-        looks.append(chunk.look)
+        chunk = await file.read(followed.offset, 1 << 20)
+        assert followed.note(chunk.look) is FileChange.GREW
+        followed.read_to(chunk.end)
         read += chunk.content
     assert read == path.read_bytes()
-    changes = [change(before, after) for before, after in pairwise(looks)]
-    assert changes == [FileChange.GREW] * 5
 
 
 async def test_what_became_of_a_file_is_told(transport: Transport, folder: Path) -> None:
     path = folder / "log"
     file = LogFile(transport, str(path))
-    looks = [await file.look(), await file.look()]
+    followed = FollowedFile(file)
+    changes: list[FileChange] = []
 
     async def look_again() -> None:
-        looks.append(await file.look())
+        changes.append(followed.note(await file.look()))
 
+    await look_again()
     write(path, b"one\ntwo\n")
     await look_again()
     os.truncate(path, 4)
@@ -243,56 +235,29 @@ async def test_what_became_of_a_file_is_told(transport: Transport, folder: Path)
     await look_again()
     write(path, b"again\n")
     await look_again()
-    changes = [change(before, after) for before, after in pairwise(looks)]
+    os.truncate(path, 2)
+    path.unlink()
+    path.mkdir()
+    await look_again()
+    path.rmdir()
+    await look_again()
     assert changes == [
         "unchanged",
         "appeared",
         "truncated",
         "unchanged",
         "replaced",
-        "gone",
-        "appeared",
+        "deleted",
+        "replaced",
+        "closed",
+        "unchanged",
     ]
-    assert changes[0] is FileChange.UNCHANGED
 
 
 def test_a_quiet_file_is_looked_at_ever_more_seldom() -> None:
     pauses = [next_check_seconds(quiet) for quiet in (-1, 0, 1, 10, 30, 60, 3600)]
     assert pauses == sorted(pauses)
     assert (pauses[1], pauses[-1]) == (0.5, 3.0)
-    assert change(FileStat("1:1", 5), FileStat("1:1", 5)) is FileChange.UNCHANGED
-
-
-LOG = (
-    b"".join(
-        b"%d a line\n" % number if number % 50 else b"\r%d%%" % number * 9000 + b"\n"
-        for number in range(1000)
-    )
-    + b"x" * 100_000
-    + b"\nlast, without end"
-)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, len(LOG)), st.sampled_from((1, 100, 40_000, 200_000)))
-def test_pages_hold_the_pieces_of_the_whole_file(tmp_path: Path, offset: int, length: int) -> None:
-    file = LogFile(LocalTransport(), str(write(tmp_path / "log", LOG)))
-    every = list(pieces(LOG, 0, at_end=True))
-    page = asyncio.run(file.read_pieces(offset, length))
-    assert list(page.pieces) == [
-        piece for piece in every if piece.end > offset and piece.start < offset + length
-    ] or (offset == len(LOG) and list(page.pieces) == every[-1:])
-    assert page.chunk.content == LOG[page.pieces.start : page.pieces.end]
-    last = asyncio.run(file.read_last_pieces(length))
-    assert list(last.pieces) == [piece for piece in every if piece.end > len(LOG) - length]
-    assert last.pieces.is_open
-
-
-async def test_a_page_of_nothing_has_no_pieces(folder: Path) -> None:
-    for path in (write(folder / "empty", b""), folder / "none"):
-        file = LogFile(LocalTransport(), str(path))
-        for page in (await file.read_pieces(0, 100), await file.read_last_pieces(100)):
-            assert (len(page.pieces), page.chunk.content) == (0, b"")
 
 
 async def test_a_line_of_a_megabyte_and_bombs_of_escapes_are_a_few_safe_rows(
@@ -308,12 +273,13 @@ async def test_a_line_of_a_megabyte_and_bombs_of_escapes_are_a_few_safe_rows(
         + b"\0" * (1 << 20)
     )
     file = LogFile(transport, str(write(folder / "log", bombs)))
-    page = await file.read_last_pieces(len(bombs))
-    rows = await fetch_rows(page)
+    chunk = await file.read(0, len(bombs))
+    assert chunk.content == bombs
+    cut = pieces(chunk.content, 0, at_end=True)
+    rows = [shown_line(bombs[start:end]).text for start, end in cut.rows()]
     assert len(bombs) // LONGEST_PIECE < len(rows) <= len(bombs) // BLOCK + 4
     assert rows[-1].startswith("␀×")
     assert all(row.isprintable() for row in rows)
-    assert page.chunk.content == bombs
 
 
 async def peak_bytes(awaited: Awaitable[object]) -> int:
@@ -329,21 +295,22 @@ async def test_ten_gigabytes_are_opened_at_the_end_and_in_the_middle_in_the_memo
     transport: Transport, folder: Path
 ) -> None:
     tail = b"".join(b"step %d\n" % step for step in range(20_000))
-    small = LogFile(transport, str(write(folder / "small", tail)))
-    huge = LogFile(transport, str(with_a_tail(folder / "huge", 10 * GIGABYTE, tail)))
-    await small.look()
+    small_file = LogFile(transport, str(write(folder / "small", tail)))
+    huge_file = LogFile(transport, str(with_a_tail(folder / "huge", 10 * GIGABYTE, tail)))
+    small, huge = LogWindow(small_file, time.time), LogWindow(huge_file, time.time)
+    await small.follow(0.0)
 
-    page = await huge.read_last_pieces(10_000)
-    assert (await fetch_rows(page))[-1] == "step 19999"
-    assert page.chunk.end == 10 * GIGABYTE
-    middle = await huge.read_pieces(5 * GIGABYTE, 65536)
-    assert await fetch_rows(middle) == ["␀×32768"] * 2
+    await huge.follow(0.0)
+    assert shown_line(huge.rows[-1].content).text == "step 19999"
+    assert huge.end == 10 * GIGABYTE
+    await huge.open_at(5 * GIGABYTE)
+    assert {shown_line(row.content).text for row in huge.rows} == {"␀×32768"}
 
-    little = await peak_bytes(small.read_last_pieces(65536))
+    little = await peak_bytes(small.open_at(len(tail)))
     for much in (
-        huge.read_last_pieces(65536),
-        huge.read_pieces(5 * GIGABYTE, 65536),
-        huge.read_pieces(0, 65536),
+        huge.open_at(10 * GIGABYTE),
+        huge.open_at(5 * GIGABYTE),
+        huge.open_at(0),
     ):
         assert await peak_bytes(much) < 2 * little + 4 * LONGEST_PIECE
 

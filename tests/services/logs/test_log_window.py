@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpcdash.services.logs import window as log_window
-from hpcdash.services.logs.file import LogFile
-from hpcdash.services.logs.window import Event, LogWindow
+from hpcdash.services.logs.file import FileChange, LogFile
+from hpcdash.services.logs.window import LogWindow
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import (
     append,
@@ -166,12 +166,12 @@ async def test_a_deleted_log_keeps_what_was_read_and_one_made_anew_is_followed(l
     remove(log)
     assert await window.follow(0.5)
     assert window.happened is not None
-    assert window.happened.event is Event.DELETED
+    assert window.happened.change is FileChange.DELETED
     assert held(window) == b"old words\n"
     assert window.ends_the_file
     put(log, b"old words and many new ones\n")
     assert await window.follow(0.5)
-    assert window.happened.event is Event.REPLACED
+    assert window.happened.change is FileChange.REPLACED
     assert held(window) == b"old words and many new ones\n"
 
 
@@ -183,7 +183,7 @@ async def test_a_truncated_log_is_read_anew_and_so_said(log: Path) -> None:
     append(log, b"again\n")
     assert await window.glance()
     assert window.happened is not None
-    assert (window.happened.event, window.happened.size) == (Event.TRUNCATED, 6)
+    assert (window.happened.change, window.happened.size) == (FileChange.TRUNCATED, 6)
     assert held(window) == b"again\n"
 
 
@@ -195,7 +195,7 @@ async def test_a_rotated_log_is_another_file(log: Path) -> None:
     put(log, numbered(200))
     assert await window.glance()
     assert window.happened is not None
-    assert window.happened.event is Event.REPLACED
+    assert window.happened.change is FileChange.REPLACED
     assert held(window) == numbered(200)
 
 
@@ -208,7 +208,7 @@ async def test_what_cannot_be_read_for_a_while_is_not_said_to_be_deleted(log: Pa
     make_folder(log)
     await window.follow(0.5)
     assert window.happened is not None
-    assert window.happened.event is Event.CLOSED
+    assert window.happened.change is FileChange.CLOSED
     remove_folder(log)
     rename(away, log)
     await window.follow(0.5)

@@ -20,8 +20,8 @@ import pytest
 
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.logs import file as log_file
-from hpcdash.services.logs.file import LogFile
-from hpcdash.services.logs.window import Event, LogWindow
+from hpcdash.services.logs.file import FileChange, LogFile
+from hpcdash.services.logs.window import LogWindow
 from hpcdash.transport.base import Transport
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.node import NodeUnreached, ThroughNode
@@ -193,7 +193,7 @@ async def test_a_log_that_grows_is_followed_through_the_node(site: Site) -> None
     path.unlink()
     await window.follow(1.0)
     assert window.happened is not None
-    assert window.happened.event is Event.DELETED
+    assert window.happened.change is FileChange.DELETED
 
 
 async def test_a_file_that_is_not_there_is_missing_not_beyond_reach(site: Site) -> None:
@@ -349,7 +349,7 @@ async def refusal(site: Site) -> str:
     assert file.pause_seconds == log_file.UNREACHED_PAUSE_SECONDS
     head = (
         f"it is on {NODE} ({site.folder}/log) until the job ends, and ssh {NODE} from the "
-        f"login node does not work ("
+        "login node does not work ("
     )
     assert chunk.look.problem.startswith(head)
     return chunk.look.problem.removeprefix(head)
@@ -428,8 +428,8 @@ async def test_what_is_no_name_of_a_machine_is_never_run(name: str) -> None:
 
 
 def test_the_script_is_posix() -> None:
-    from hpcdash.transport.node import _THROUGH_SCRIPT
+    from hpcdash.shell_files import shell_text
 
     for shell in filter(shutil.which, ("dash", "bash", "ksh", "busybox")):
         words = [shell, "sh"] if shell == "busybox" else [shell]
-        subprocess.run([*words, "-n", "-c", _THROUGH_SCRIPT], check=True)
+        subprocess.run([*words, "-n", "-c", shell_text("transport/through_node.sh")], check=True)

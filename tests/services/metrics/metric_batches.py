@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
 from hpcdash.services.metrics.batch import Floats, MetricBatch, Points
+from hpcdash.services.metrics.series import MetricLog
 
 
 def batch_of(
@@ -26,10 +28,14 @@ def batch_of(
     unknown = np.full(count, np.nan)
     return MetricBatch(
         offsets=np.arange(begin, begin + count, dtype=np.int64) * line_bytes,
-        steps=step_pace,
-        epochs=unknown,
-        tokens=unknown if tokens is None else np.asarray(tokens, dtype=float),
-        times=unknown if times is None else np.asarray(times, dtype=float),
+        axes=np.stack(
+            (
+                step_pace,
+                unknown,
+                unknown if tokens is None else np.asarray(tokens, dtype=float),
+                unknown if times is None else np.asarray(times, dtype=float),
+            )
+        ),
         metrics={
             name: Points(
                 np.arange(count), np.asarray(step_pace if values is None else values, dtype=float)
@@ -37,6 +43,13 @@ def batch_of(
         },
         last_step=last_step,
     )
+
+
+def stored_counts(log: MetricLog) -> tuple[int, int]:
+    """(single points, cells of older points) of all metrics of a log."""
+    strips = [log.strip(name, 0, inf) for name in log.names]
+    cells = sum(strip.exact_from for strip in strips)
+    return sum(strip.points.size for strip in strips) - cells, cells
 
 
 def clean_loss(seed: int, count: int, noise: str = "student") -> tuple[Floats, Floats]:

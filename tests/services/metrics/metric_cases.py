@@ -48,10 +48,7 @@ def samples(batches: Sequence[MetricBatch]) -> list[str]:
                 values[position][name] = value
         columns = zip(
             batch.offsets.tolist(),
-            batch.steps.tolist(),
-            batch.epochs.tolist(),
-            batch.tokens.tolist(),
-            batch.times.tolist(),
+            *batch.axes.tolist(),
             values,
             strict=True,
         )

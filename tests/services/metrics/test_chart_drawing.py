@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from hpcdash.cli.metric_output import wide_table
 from hpcdash.domain.columns import encode_csv, without_formulas
 from hpcdash.services.metrics.batch import Floats, MetricBatch, Points
 from hpcdash.services.metrics.charts.curves import (
@@ -24,7 +23,6 @@ from hpcdash.services.metrics.charts.curves import (
     parse_smoothing,
 )
 from hpcdash.services.metrics.charts.draw import Canvas, curve_dots, draw
-from hpcdash.services.metrics.charts.reading import JobFacts, RunReader
 from hpcdash.services.metrics.charts.scale import (
     clock_ticks,
     duration_ticks,
@@ -35,8 +33,10 @@ from hpcdash.services.metrics.charts.scale import (
 )
 from hpcdash.services.metrics.charts.state import SMOOTHINGS, ChartState, Picture, main_metric
 from hpcdash.services.metrics.charts.svg import draw_svg
+from hpcdash.services.metrics.facts import RunReader
 from hpcdash.services.metrics.findings import format_step
 from hpcdash.services.metrics.joined import JoinedRun, joined
+from hpcdash.services.metrics.pace import JobFacts
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.series import MetricLog
 from hpcdash.ui.metrics.export import write_chart
@@ -53,10 +53,7 @@ def make_run(
     log.append(
         MetricBatch(
             np.arange(values.size) * 100,
-            steps,
-            unknown,
-            unknown,
-            1.7e9 + seconds * steps,
+            np.stack((steps, unknown, unknown, 1.7e9 + seconds * steps)),
             {name: Points(np.arange(values.size), values)},
         )
     )
@@ -445,9 +442,7 @@ def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
     said = []
     for second in range(12):
         facts = JobFacts(1e9 + second, True, 1740.0, 3600.0)
-        said.append(
-            reader.read(write_log(600 + 10 * second), ["loss"], "step", facts, kept).meaning
-        )
+        said.append(reader.read(write_log(600 + 10 * second), ["loss"], "step", facts, kept).course)
     assert said[0] == (
         "ends in 57 min, limit in 29 min: needs 1 more job of this length",
         "1.02 s/step, steady",
@@ -499,13 +494,13 @@ def test_no_text_of_a_log_is_a_formula_in_a_csv(tmp_path: Path) -> None:
         b"".join(b'{"step":%d,"=HYPERLINK(1) loss":-2,"@acc":1}\n' % step for step in (1, 2))
     )
     assert run.names == (hostile, "@acc")
-    assert encode_csv(without_formulas(wide_table(run, run.names))).splitlines() == [
+    assert encode_csv(without_formulas(run.table(run.names))).splitlines() == [
         b'"step","\'=HYPERLINK(1) loss","\'@acc"',
         b"1,-2,1",
         b"2,-2,1",
     ]
-    assert wide_table(run, run.names).column_names == ["step", hostile, "@acc"]
-    exact = encode_csv(wide_table(run, run.names)).splitlines()
+    assert run.table(run.names).column_names == ["step", hostile, "@acc"]
+    exact = encode_csv(run.table(run.names)).splitlines()
     assert exact == [b'"step","=HYPERLINK(1) loss","@acc"', b"1,-2,1", b"2,-2,1"]
     (tmp_path / "aliases").write_text("precious")
     for name in ("chart.csv", "chart.svg"):

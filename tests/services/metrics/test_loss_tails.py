@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from hpcdash.backends.embedded.backend import embedded_backend
-from hpcdash.cli.build import queue_program
 from hpcdash.errors import ConnectionFailed
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.metrics.loss_tails import KEPT_VALUES, TAIL_BYTES, LossTail, LossTails
+from hpcdash.services.state.folders import queue_program
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import append
 from tests.support.real_files import put as put_content

@@ -9,20 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from hpcdash.services.metrics.batch import Points
-from hpcdash.services.metrics.eta import (
-    estimate_eta,
-    format_lost_time,
-    gap_seconds,
-    repeated_seconds,
-)
 from hpcdash.services.metrics.findings import format_number, format_step
 from hpcdash.services.metrics.joined import JoinedRun, LostTime, joined
-from hpcdash.services.metrics.series import MetricLog
-from hpcdash.services.metrics.throughput import (
+from hpcdash.services.metrics.pace import (
     Measure,
     PaceGrowth,
     TrainingPace,
     average_pace,
+    format_end,
+    format_lost_time,
     metric_pace,
     metric_quantity,
     run_paces,
@@ -30,6 +25,7 @@ from hpcdash.services.metrics.throughput import (
     times_pace,
     tokens_per_second,
 )
+from hpcdash.services.metrics.series import MetricLog
 from tests.services.metrics.metric_batches import batch_of
 from tests.support.records import for_each
 
@@ -114,7 +110,7 @@ def test_a_newest_hour_that_is_slower_is_told_in_percent() -> None:
     pace = times_pace(np.arange(23_000.0), np.cumsum(took))
     assert pace is not None
     assert pace.drift_percent == pytest.approx(-20)
-    assert pace.words == "1.25 s/step, 20 % slower than the run's median"
+    assert pace.words == "1.25 s/step, 20% slower than the run's median"
 
 
 def test_a_restart_is_no_pace() -> None:
@@ -122,7 +118,7 @@ def test_a_restart_is_no_pace() -> None:
     times = np.concatenate((np.arange(100.0), np.arange(5000.0, 5100))) * 3
     pace = times_pace(steps, times)
     assert pace is not None
-    assert (pace.newest, pace.run) == (3, 3)
+    assert (pace.newest, pace.drift_percent) == (3, 0)
     assert times_pace(np.array([5.0, 4.0]), np.array([0.0, 1.0])) is None
     assert times_pace(np.empty(0), np.empty(0)) is None
 
@@ -139,7 +135,7 @@ def test_what_a_log_says_itself_is_read_with_its_unit_and_its_drift() -> None:
     assert pace is not None
     assert pace.newest == pytest.approx(0.4)
     assert pace.drift_percent == pytest.approx(25)
-    assert pace.words == "0.4 s/step, 25 % faster than the run's median"
+    assert pace.words == "0.4 s/step, 25% faster than the run's median"
     flops = metric_pace(
         "throughput per GPU (TFLOP/s/GPU)", np.array([150.0, nan, 160, 155]), np.full(4, nan)
     )
@@ -215,66 +211,38 @@ def test_the_time_beside_an_mfu_is_milliseconds_a_step() -> None:
     ],
 )
 def test_a_pace_is_told_as_people_write_it(measure: Measure, newest: float, words: str) -> None:
-    assert TrainingPace(measure, newest, newest, nan, "times").words == words
+    assert TrainingPace(measure, newest, nan, "times").words == words
 
 
 def test_an_end_behind_the_limit_is_told_in_array_tasks() -> None:
-    eta = estimate_eta(
-        0,
-        111_600,
-        1.0,
-        limit_seconds_left=18 * HOUR,
-        task_limit_seconds=12 * HOUR,
-        repeated_seconds=600,
-    )
-    assert eta is not None
-    assert eta.tasks_needed == 2
-    assert eta.words == "ends in 1 d 7 h, limit in 18 h: needs 2 more array tasks"
-    assert eta.seconds == 111_600 + 1200
-
-
-def test_what_is_waited_in_the_queue_is_none_of_a_limit() -> None:
-    eta = estimate_eta(0, 200_000, 1.0, DAY, DAY, repeated_seconds=HOUR, gap_seconds=30 * HOUR)
-    assert eta is not None
-    assert eta.tasks_needed == 2
-    assert eta.words == "ends in 2 d 7 h, limit in 1 d: needs 2 more array tasks"
-    assert eta.seconds == 200_000 + 2 * 31 * HOUR
+    end = format_end(0, 111_600, 1.0, 18 * HOUR, 12 * HOUR, repeated_seconds=600)
+    assert end == "ends in 1 d 7 h, limit in 18 h: needs 2 more array tasks"
+    end = format_end(0, 200_000, 1.0, DAY, DAY, repeated_seconds=HOUR)
+    assert end == "ends in 2 d 7 h, limit in 1 d: needs 2 more array tasks"
 
 
 def test_an_end_before_the_limit_needs_nothing() -> None:
-    eta = estimate_eta(900, 1000, 36.0, limit_seconds_left=2 * HOUR)
-    assert eta is not None
-    assert (eta.tasks_needed, eta.words) == (0, "ends in 1 h, limit in 2 h")
+    assert format_end(900, 1000, 36.0, limit_seconds_left=2 * HOUR) == "ends in 1 h, limit in 2 h"
 
 
 def test_what_is_not_known_is_not_made_up() -> None:
-    no_limit = estimate_eta(0, 7200, 1.0)
-    assert no_limit is not None
-    assert (no_limit.tasks_needed, no_limit.words) == (None, "ends in 2 h")
-    no_task_limit = estimate_eta(0, 7200, 1.0, limit_seconds_left=HOUR)
-    assert no_task_limit is not None
-    assert no_task_limit.tasks_needed is None
-    assert no_task_limit.words == "ends in 2 h, limit in 1 h: needs more array tasks"
-    assert estimate_eta(0, nan, 1.0) is None
-    assert estimate_eta(0, 10, 0.0) is None
+    assert format_end(0, 7200, 1.0) == "ends in 2 h"
+    no_task_limit = format_end(0, 7200, 1.0, limit_seconds_left=HOUR)
+    assert no_task_limit == "ends in 2 h, limit in 1 h: needs more array tasks"
+    assert format_end(0, nan, 1.0) is None
+    assert format_end(0, 10, 0.0) is None
 
 
 def test_tasks_shorter_than_a_restart_never_get_there() -> None:
-    eta = estimate_eta(
-        0, 7200, 1.0, limit_seconds_left=HOUR, task_limit_seconds=600, repeated_seconds=900
-    )
-    assert eta is not None
-    assert eta.tasks_needed == -1
-    assert isnan(eta.seconds)
-    assert eta.words.endswith(
-        "no further task gets there: repeated steps take 15 min of its 10 min"
+    end = format_end(0, 7200, 1.0, HOUR, 600, repeated_seconds=900)
+    assert end == (
+        "ends in 2 h, limit in 1 h: no further task gets there: repeated steps take 15 min of its "
+        "10 min"
     )
 
 
 def test_a_run_at_its_final_step_says_so() -> None:
-    eta = estimate_eta(1000, 1000, 1.0, limit_seconds_left=0.0)
-    assert eta is not None
-    assert eta.words == "at its final step"
+    assert format_end(1000, 1000, 1.0, limit_seconds_left=0.0) == "at its final step"
 
 
 def test_restarts_are_told_with_what_they_cost() -> None:
@@ -282,14 +250,9 @@ def test_restarts_are_told_with_what_they_cost() -> None:
     assert (
         format_lost_time(lost) == "3 restarts: 1 200 steps again (40 min), 12 min between attempts"
     )
-    assert (repeated_seconds(lost), gap_seconds(lost)) == (800, 240)
     assert format_lost_time(LostTime(1, 5, nan, nan)) == "1 restart: 5 steps again"
     assert format_lost_time(LostTime(1, 0, 0, nan)) == "1 restart"
     assert format_lost_time(LostTime(0, 0, 0, 0)) == ""
-    assert (repeated_seconds(LostTime(1, 5, nan, nan)), gap_seconds(LostTime(1, 5, nan, nan))) == (
-        0,
-        0,
-    )
 
 
 def test_figures_are_told_shortly() -> None:
@@ -346,13 +309,8 @@ def test_growth_tells_nothing_before_it_was_seen_for_a_while_nor_over_a_restart(
 
 
 def test_a_job_that_is_no_array_needs_more_jobs_of_its_length() -> None:
-    eta = estimate_eta(
-        0, 180_000, 1.0, limit_seconds_left=1740, task_limit_seconds=1800, is_array=False
-    )
-    assert eta is not None
-    assert eta.words == "ends in 2 d 2 h, limit in 29 min: needs 100 more jobs of this length"
-    one = estimate_eta(
-        0, 3600, 1.0, limit_seconds_left=1800, task_limit_seconds=1800, is_array=False
-    )
-    assert one is not None
-    assert one.words.endswith("needs 1 more job of this length")
+    end = format_end(0, 180_000, 1.0, 1740, 1800, is_array=False)
+    assert end == "ends in 2 d 2 h, limit in 29 min: needs 100 more jobs of this length"
+    end = format_end(0, 3600, 1.0, 1800, 1800, is_array=False)
+    assert end is not None
+    assert end.endswith("needs 1 more job of this length")

@@ -71,8 +71,8 @@ def test_a_spike_is_found_within_five_points_and_its_recovery_is_told(
     assert whole.step_from == pytest.approx(at, abs=2)
     assert whole.value == pytest.approx(loss[at : at + 10].max())
     # It is back where it is within three deviations of the noise: some fading times later.
-    assert 1 * fading_points < (whole.over_after or 0) < 5 * fading_points
-    assert whole.z > 8
+    assert whole.step_to is not None
+    assert 1 * fading_points < whole.step_to - whole.step_from < 5 * fading_points
 
 
 @pytest.mark.system
@@ -94,8 +94,8 @@ def test_the_spike_of_the_demos_training_is_found_while_its_loss_falls_steeply(
     assert finding.kind == "spike"
     assert finding.step_from == pytest.approx(422, abs=4)
     assert finding.value == pytest.approx(7.6, abs=0.2)
-    assert 10 < (finding.over_after or 0) < 30
-    assert finding.z > 40
+    assert finding.step_to is not None
+    assert 10 < finding.step_to - finding.step_from < 30
 
 
 # What a loss does besides falling slowly, over 4000 steps from a value of about 10.
@@ -177,7 +177,7 @@ def test_one_single_point_far_above_is_a_spike() -> None:
     steps, loss = clean_loss(5, 30_000, "normal")
     loss[12_345] += 4.0
     (finding,) = find_spikes(steps, loss).findings
-    assert (finding.kind, finding.step_from, finding.over_after) == ("spike", 12_345, 1)
+    assert (finding.kind, finding.step_from, finding.step_to) == ("spike", 12_345, 12_346)
     assert finding.words.startswith("spike at 12 345: 2.")
     assert finding.words.endswith("back after 1 point")
 
@@ -189,7 +189,7 @@ def test_many_spikes_do_not_hide_a_single_point() -> None:
     loss[9000] += 2.0
     found = find_spikes(steps, loss).findings
     assert [finding.step_from for finding in found] == [*range(3000, 8000, 500), 9000]
-    assert found[-1].over_after == 1
+    assert found[-1].step_to == 9001
 
 
 def test_a_short_plateau_before_the_loss_falls_is_no_spike() -> None:

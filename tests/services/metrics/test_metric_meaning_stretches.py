@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.findings import (
+    MetricFinding,
     find_lost_numbers,
     find_not_finite,
     find_plateau,
     find_stall,
     find_vanished,
     find_zero,
+    sample_gaps,
 )
 from tests.services.metrics.metric_batches import clean_loss
 from tests.support.records import for_each
@@ -104,11 +107,15 @@ def test_noise_that_would_hide_the_progress_is_no_plateau() -> None:
     assert find_plateau(np.arange(2000.0), loss) is None
 
 
+def stall(times: Floats, silence: float, step: float = 1) -> MetricFinding | None:
+    gaps = sample_gaps(times)
+    return None if gaps is None else find_stall(silence, *gaps, step)
+
+
 def test_a_log_silent_for_ten_usual_gaps_has_stalled() -> None:
     times = np.arange(0.0, 6000, 30)
-    last = times[-1]
-    assert find_stall(times, last + 290, 200) is None
-    finding = find_stall(times, last + 1200, 200)
+    assert stall(times, 290) is None
+    finding = stall(times, 1200, 200)
     assert finding is not None
     assert finding.value == 1200
     assert finding.words == "no sample for 20 min after 200; usual is every 30 s"
@@ -116,10 +123,10 @@ def test_a_log_silent_for_ten_usual_gaps_has_stalled() -> None:
 
 def test_an_evaluation_as_long_as_the_last_one_is_no_stall() -> None:
     times = np.concatenate((np.arange(0.0, 1000, 5), np.arange(1400.0, 2400, 5)))
-    assert find_stall(times, times[-1] + 700, 1) is None
-    assert find_stall(times, times[-1] + 900, 1) is not None
+    assert stall(times, 700) is None
+    assert stall(times, 900) is not None
 
 
 def test_without_times_nothing_is_said() -> None:
-    assert find_stall(np.full(10, np.nan), 1e9, 1) is None
-    assert find_stall(np.array([1.0, 2.0]), 1e9, 1) is None
+    assert stall(np.full(10, np.nan), 1e9) is None
+    assert stall(np.array([1.0, 2.0]), 1e9) is None

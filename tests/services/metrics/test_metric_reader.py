@@ -7,7 +7,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from hpcdash.errors import ConfigError
-from hpcdash.services.metrics.batch import MOST_LOSSES, MOST_METRICS
+from hpcdash.services.metrics.batch import MAX_LOSSES, MAX_METRICS
 from hpcdash.services.metrics.reader import LONGEST_LINE_BYTES, MetricReader
 from tests.services.metrics.metric_cases import CONTENTS, MIXED, NAMES, samples
 from tests.support.records import for_each
@@ -98,8 +98,8 @@ def test_a_million_names_are_cut_to_the_first() -> None:
         lines = "".join(f"step={i} loss=1 x{i}=2 loss_{i}=3\n" for i in range(begin, begin + 1000))
         names.update(reader.feed(lines.encode()).metrics)
     assert "loss" in names
-    assert len(names) <= MOST_LOSSES
-    assert sum("loss" not in name for name in names) <= MOST_METRICS
+    assert len(names) <= MAX_LOSSES
+    assert sum("loss" not in name for name in names) <= MAX_METRICS
 
 
 def test_a_line_without_an_end_is_not_kept() -> None:
@@ -141,7 +141,7 @@ def test_a_persons_own_patterns_come_first() -> None:
     )
     batch = reader.feed(b"after 5: energy -3.5 of 70\nafter 6: energy -4.5\nstep 7 loss 1\n")
     assert batch.steps.tolist() == [5, 6, 7]
-    assert batch.tokens.tolist()[0] == 70
+    assert batch.axes[2, 0] == 70
     assert batch.metrics["energy"].values.tolist() == [-3.5, -4.5]
     assert batch.metrics["loss"].samples.tolist() == [2]
 

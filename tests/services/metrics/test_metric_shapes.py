@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -62,6 +63,16 @@ def test_many_lines_at_once_say_what_they_say_one_by_one(
     careful._learn = lambda line: None  # type: ignore[method-assign]
     text = (header + "".join(lines)).encode()
     assert samples([hurried.feed(text, is_end=True)]) == samples([careful.feed(text, is_end=True)])
+
+
+def test_times_of_a_clock_that_was_not_set_are_none_in_many_lines_as_in_one() -> None:
+    form = "[{year}-01-01 00:00:{step:02d},500] step: {step} loss: 2.5\n"
+    text = "".join(
+        form.format(year=year, step=step) for year in (2026, 1999) for step in range(50)
+    ).encode()
+    times = MetricReader().feed(text, is_end=True).axes[3]
+    assert (times[0], times[49]) == (1767225600.5, 1767225649.5)
+    assert np.isnan(times[50:]).all()
 
 
 @for_each("shape", SHAPES)

@@ -17,11 +17,13 @@ import pytest
 from hpcdash.backends.job_detail import LogFiles
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.logs.file import LogFile
 from hpcdash.services.metrics import run as metrics
 from hpcdash.services.metrics import source as metric_source
 from hpcdash.services.metrics.charts.curves import SeriesCache
-from hpcdash.services.metrics.charts.reading import JobFacts, RunReader
-from hpcdash.services.metrics.joined import JoinedRun, MetricStream, join_streams
+from hpcdash.services.metrics.facts import RunReader
+from hpcdash.services.metrics.joined import JoinedRun, MetricStream
+from hpcdash.services.metrics.pace import JobFacts
 from hpcdash.services.metrics.places import MetricPlace, MetricPlaces
 from hpcdash.services.metrics.reader import MetricReader
 from hpcdash.services.metrics.run import WatchedRun
@@ -49,7 +51,9 @@ def watched(
     monkeypatch.setattr(metrics, "NamedMetricsFiles", lambda store: None)
     transport = ScriptedTransport(behind=LocalTransport())
     store = SimpleNamespace(
-        transport=transport, budget=CommandBudget(per_minute), reader_command=lambda path: ()
+        transport=transport,
+        budget=CommandBudget(per_minute),
+        log_file=lambda path, host="": LogFile(transport, path, host),
     )
     return WatchedRun(cast("ClusterStore", store), "7"), transport
 
@@ -97,8 +101,8 @@ def test_streams_are_joined_without_their_samples(monkeypatch: pytest.MonkeyPatc
         logs.append(MetricLog())
         logs[-1].append(MetricReader().feed(content, is_end=True))
     with monkeypatch.context() as without:
-        without.delattr(JoinedRun, "written")
-        run = join_streams(*(MetricStream([log]) for log in logs))
+        without.delattr(MetricStream, "written")
+        run = JoinedRun([MetricStream([log]) for log in logs])
     assert run.series("loss").values.tolist() == [3, 4]
     assert run.series("lr").values.tolist() == [1]
 

@@ -14,7 +14,6 @@ import pytest
 
 import hpcdash
 from hpcdash.backends.embedded.backend import embedded_backend
-from hpcdash.cli.build import queue_program
 from hpcdash.errors import ConfigError, ConnectionFailed, NoSuchJob
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
@@ -25,6 +24,7 @@ from hpcdash.services.metrics import run as metrics
 from hpcdash.services.metrics import source as metric_source
 from hpcdash.services.metrics.places import NamedMetricsFiles
 from hpcdash.services.metrics.run import WatchedRun
+from hpcdash.services.state.folders import queue_program
 from hpcdash.services.state.submitted_scripts import ScriptStore
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.transport.base import CommandResult
@@ -195,11 +195,9 @@ async def test_tasks_of_an_array_are_one_run_in_the_order_they_ran(
     assert steps(run) == [*range(370)]
     assert run.run.lost_time().repeated_steps == 30
     assert (run.is_over, run.problem, run.title) == (True, "", f"{array} chain")
-    alone = WatchedRun(store, array, task="2")
+    alone = WatchedRun(store, f"{array}_2")
     await alone.open()
     assert steps(alone) == [*range(180, 280)]
-    with pytest.raises(NoSuchJob, match="no task 9"):
-        await WatchedRun(store, array, task="9").open()
     # What a requeued task appends to its log.
     with (queue.work / f"chain-{array}_0.out").open("a") as log:
         log.writelines(f"step {step}: loss 1.5\n" for step in range(370, 400))
@@ -238,7 +236,7 @@ async def test_the_file_that_a_job_names_is_read_besides_its_log(
     (queue.work / "train.py").write_text(train)
     begin = (
         f"export PYTHONPATH={Path(hpcdash.__file__).parent.parent} "
-        f'HPCDASH_METRICS="$SLURM_SUBMIT_DIR/m/'
+        'HPCDASH_METRICS="$SLURM_SUBMIT_DIR/m/'
     )
     end = f"{sys.executable} train.py; echo up; sleep 600"
     job_id = queue.submit(f'{begin}$SLURM_JOB_ID.jsonl"\n{end}', "-J", "named", "-o", "named.out")

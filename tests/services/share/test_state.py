@@ -23,7 +23,7 @@ from hpcdash.services.share.coordinator import pool_rules
 from hpcdash.services.share.database import ShareDatabase, StoredTask, unfinished_tasks
 from hpcdash.services.share.scheduling import decide, queue_up
 from hpcdash.services.share.state import (
-    MOST_BYTES,
+    MAX_BYTES,
     Pool,
     PoolReader,
     Run,
@@ -231,7 +231,7 @@ def test_a_pool_that_is_too_large_for_its_readers_is_published_in_part(
         msgspec.structs.replace(many[-1], state="running"),
     ]
     publish(msgspec.structs.replace(state, tasks=tuple(many)), tmp_path / "pool.json")
-    assert (tmp_path / "pool.json").stat().st_size <= MOST_BYTES
+    assert (tmp_path / "pool.json").stat().st_size <= MAX_BYTES
     found = parse_state((tmp_path / "pool.json").read_bytes())
     assert [len(one.runs) for one in found.tasks[:2]] == [3, 3]
     assert found.tasks_left_out == 9000 - len(found.tasks) > 0
@@ -304,7 +304,7 @@ async def test_only_the_coordinator_s_file_is_believed(
         file.write_bytes(content)
         assert "is not what hpcdash publishes" in await complaint(reader(file))
     with file.open("r+b") as stream:
-        stream.truncate(MOST_BYTES + 1)
+        stream.truncate(MAX_BYTES + 1)
     assert "is larger than 8 MiB" in await complaint(reader(file))
     file.unlink()
     os.mkfifo(file)

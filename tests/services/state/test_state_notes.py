@@ -11,7 +11,7 @@ import pytest
 from hpcdash.services.state import notes as module
 from hpcdash.services.state.database import StateDatabase
 from hpcdash.services.state.drafts import Drafts, StoredDraft
-from hpcdash.services.state.notes import LONGEST_NOTE, MOST_BOOKMARKS, JobNotes, StoredNotes
+from hpcdash.services.state.notes import LONGEST_NOTE, MAX_BOOKMARKS, JobNotes, StoredNotes
 
 
 def test_what_is_kept_of_a_job_is_read_by_the_next_run_and_not_by_another_cluster(
@@ -66,6 +66,6 @@ def test_bookmarks_are_kept_in_their_order_by_view_and_once(tmp_path: Path) -> N
     assert notes.kept().bookmarks == {"jobs": ("state:running", "user:bob"), "nodes": ("gpus>0",)}
     notes.forget_bookmark("jobs", "state:running")
     assert notes.kept().bookmarks["jobs"] == ("user:bob",)
-    for number in range(MOST_BOOKMARKS + 5):
+    for number in range(MAX_BOOKMARKS + 5):
         notes.bookmark("jobs", f"id:{number}")
-    assert len(notes.kept().bookmarks["jobs"]) == MOST_BOOKMARKS
+    assert len(notes.kept().bookmarks["jobs"]) == MAX_BOOKMARKS

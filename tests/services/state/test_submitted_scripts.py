@@ -32,8 +32,8 @@ from hpcdash.services.state.submitted_scripts import (
     StoredScript,
 )
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import reconcile
+from hpcdash.services.submit.submission import SubmissionPlan, plan_submission
 from tests.support.parts import changed, fixed_backend
 from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import RECENT, ScriptedTransport
@@ -151,7 +151,7 @@ def test_what_is_old_goes_when_another_comes(scripts: ScriptStore) -> None:
 
 
 def test_only_the_newest_stay(scripts: ScriptStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_scripts, "MOST_KEPT", 3)
+    monkeypatch.setattr(kept_scripts, "MAX_KEPT", 3)
     for number in range(1, 6):
         scripts.keep("lab", f"{number}.pbs01", SCRIPT, NOW + number)
     assert [scripts.find("lab", str(number)) is not None for number in range(1, 6)] == [

@@ -8,7 +8,7 @@ import pytest
 
 from hpcdash.errors import UsageError
 from hpcdash.services.state.database import StateUnusable
-from hpcdash.services.state.recents import MOST_RECENT, Recents
+from hpcdash.services.state.recents import MAX_RECENT, Recents
 from hpcdash.services.state.templates import Templates, difference
 from tests.support.records import for_each
 
@@ -120,11 +120,11 @@ def test_the_newest_of_a_cluster_is_first(tmp_path: Path) -> None:
 
 def test_no_more_than_a_few_hundred_are_kept(tmp_path: Path) -> None:
     recents = Recents(tmp_path)
-    for at in range(MOST_RECENT + 5):
+    for at in range(MAX_RECENT + 5):
         recents.remember("juno", "a", str(at), "script", float(at))
     texts = [one.text for one in recents.recent("juno")]
-    assert len(texts) == MOST_RECENT
-    assert (texts[0], texts[-1]) == (str(MOST_RECENT + 4), "5")
+    assert len(texts) == MAX_RECENT
+    assert (texts[0], texts[-1]) == (str(MAX_RECENT + 4), "5")
 
 
 def test_names_and_texts_may_hold_anything(tmp_path: Path) -> None:

@@ -21,10 +21,16 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.jobs.triage import fetch_tasks
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.submit import plan as resubmission
-from hpcdash.services.submit.array_parts import format_parts, submit_parts
-from hpcdash.services.submit.plan import ResubmissionPlan, plan_again, resubmissions
-from hpcdash.services.submit.sent_parts import SentParts, find_sent_parts
+from hpcdash.services.submit import resubmission
+from hpcdash.services.submit.launches import Launches
+from hpcdash.services.submit.resubmission import (
+    ResubmissionPlan,
+    find_sent_parts,
+    format_parts,
+    plan_again,
+    resubmissions,
+    submit_parts,
+)
 from tests.support.parts import changed, fixed_backend
 from tests.support.records import for_each
 from tests.support.scripted_cluster import failed_array
@@ -52,12 +58,15 @@ class Cluster:
         )
         self.journal = Journal(folder / "journal")
         self.actions = Actions(self.store, self.journal)
+        self.launches = Launches(self.store)
 
     async def plan(self) -> ResubmissionPlan:
         failed = [
             row for row in (await fetch_tasks(self.store, "88")).ended if row["state"] == "failed"
         ]
-        return await plan_again(self.store, resubmissions(failed), journal=self.journal)
+        planned = await plan_again(self.store, resubmissions(failed), journal=self.journal)
+        assert isinstance(planned, ResubmissionPlan)
+        return planned
 
     @property
     def arrays(self) -> list[str]:
@@ -79,7 +88,7 @@ async def test_each_part_has_its_own_mark_and_line_in_the_journal(cluster: Clust
     again = await cluster.plan()
     names = again.plan.parts
     assert len(names) == len(again.plan.commands) > 1
-    outcomes = await submit_parts(again, cluster.actions, is_chained=False)
+    outcomes = await submit_parts(again, cluster.launches, cluster.actions)
     assert [outcome.new_job for outcome in outcomes] == [f"{91 + at}" for at in range(len(names))]
     tasks = [task for text in cluster.arrays for task in parse_tasks(text.partition("%")[0])]
     assert sorted(tasks) == sorted(set(tasks)) == [3, 7, 8, 9]
@@ -95,7 +104,9 @@ async def test_each_part_has_its_own_mark_and_line_in_the_journal(cluster: Clust
 
 async def test_under_a_throttle_each_part_waits_for_the_one_before_it(cluster: Cluster) -> None:
     again = await cluster.plan()
-    await submit_parts(again, cluster.actions, is_chained=True, after="90")
+    await submit_parts(
+        replace(again, is_chained=True, after="90"), cluster.launches, cluster.actions
+    )
     waits = [
         next((word for word in words if word.startswith("--dependency=")), "")
         for words, _ in cluster.transport.submitted
@@ -108,20 +119,20 @@ async def test_what_broke_off_goes_on_with_the_missing_parts_and_then_begins_ane
 ) -> None:
     again = await cluster.plan()
     cut = replace(again, plan=replace(again.plan, commands=again.plan.commands[:1]))
-    await submit_parts(cut, cluster.actions, is_chained=False)
+    await submit_parts(cut, cluster.launches, cluster.actions)
     rest = await cluster.plan()
     assert [command.job_ids for command in rest.plan.commands] == [
         (name,) for name in again.plan.parts[1:]
     ]
     assert rest.plan.parts == again.plan.parts
     assert rest.notes[0].startswith("tasks ")
-    await submit_parts(rest, cluster.actions, is_chained=False)
+    await submit_parts(rest, cluster.launches, cluster.actions)
     once_more = await cluster.plan()
     assert once_more.plan.parts == again.plan.parts
     assert len(once_more.plan.commands) == len(again.plan.parts)
     # Broken off again, after its first part.
     cut = replace(once_more, plan=replace(once_more.plan, commands=once_more.plan.commands[:1]))
-    await submit_parts(cut, cluster.actions, is_chained=False)
+    await submit_parts(cut, cluster.launches, cluster.actions)
     assert len((await cluster.plan()).plan.commands) == len(again.plan.parts) - 1
 
 
@@ -131,13 +142,11 @@ async def test_a_part_that_was_refused_is_among_the_missing_ones(cluster: Cluste
     _note(cluster, again, 0, Outcome(again.plan.parts[0], True, "job 91"))
     _note(cluster, again, 1, Outcome(again.plan.parts[1], False, "no"))
     sent = await find_sent_parts(cluster.store, cluster.journal, "88", wanted)
-    assert (sent.names, sent.last_job) == (again.plan.parts[:1], "91")
+    assert sent == {again.plan.parts[0]: "91"}
     # Of other tasks it was another submission.
-    assert (
-        await find_sent_parts(cluster.store, cluster.journal, "88", parse_tasks("7-9"))
-        == SentParts()
-    )
-    assert await find_sent_parts(cluster.store, cluster.journal, "89", wanted) == SentParts()
+    others = parse_tasks("7-9")
+    assert await find_sent_parts(cluster.store, cluster.journal, "88", others) == {}
+    assert await find_sent_parts(cluster.store, cluster.journal, "89", wanted) == {}
 
 
 async def test_a_part_that_is_being_sent_is_waited_for(cluster: Cluster) -> None:

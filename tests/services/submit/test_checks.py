@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.backends.submissions import Submission
-from hpcdash.cli.build import queue_program
 from hpcdash.domain.request import Container, Request
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.state.folders import queue_program
 from hpcdash.services.submit.checks import (
-    MOST_PATHS,
+    MAX_PATHS,
     PathKind,
     RequiredPath,
     estimate_start,
@@ -154,7 +154,7 @@ async def test_odd_names_that_are_there_are_found(store: ClusterStore, tmp_path:
 
 
 async def test_of_very_many_paths_the_rest_is_told(store: ClusterStore) -> None:
-    found = await missing_paths(store, ["/"] * (MOST_PATHS + 3))
+    found = await missing_paths(store, ["/"] * (MAX_PATHS + 3))
     assert [one.words for one in found] == ["3 paths were not checked"]
 
 
@@ -187,7 +187,7 @@ async def test_where_no_start_is_told_it_is_said(tmp_path: Path) -> None:
     estimate = await estimate_start(store, b"#!/bin/sh\n")
     await store.close()
     assert not estimate.is_known
-    assert estimate.hint == "embedded queue: no start estimate before submission"
+    assert estimate.hint == "no start estimate from embedded queue"
     assert replace(estimate, is_known=True, hint="") == type(estimate)()
 
 

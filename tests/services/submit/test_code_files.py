@@ -95,7 +95,9 @@ class Cluster:
         self, code: PackedCode, folder: str, *, keep: int | None = None, file_blocks: int = 0
     ) -> Outcome:
         """`keep`: the line is cut after so many bytes."""
-        command = code_command(code, str(self.root), folder, "job", self.arrived(code))
+        command = code_command(
+            replace(code, arrived=self.arrived(code)), str(self.root), folder, "job"
+        )
         content = command.stdin or b""
         (outcome,) = command.read(run(command.argv, content[:keep], file_blocks=file_blocks))
         return outcome
@@ -239,7 +241,9 @@ def test_equal_files_make_one_archive_which_is_sent_once(project: Path, cluster:
     assert again.digest == first.digest
     assert cluster.send(first, cluster.stage("one")).done
     assert cluster.arrived(again) is None
-    command = code_command(again, str(cluster.root), cluster.stage("two"), "job", None)
+    command = code_command(
+        replace(again, arrived=None), str(cluster.root), cluster.stage("two"), "job"
+    )
     assert command.stdin == b""
     assert "already on the cluster" in command.words
     assert cluster.send(again, str(cluster.root / "two")).done
@@ -264,7 +268,7 @@ def test_what_was_cut_is_not_used_and_goes_on_where_it_ended(
     )
     assert not (Path(folder) / "code").exists()
     assert cluster.arrived(code) == 150_000
-    rest = code_command(code, str(cluster.root), folder, "job", 150_000)
+    rest = code_command(replace(code, arrived=150_000), str(cluster.root), folder, "job")
     assert len(rest.stdin or b"") == len(code.archive) - 150_000
     assert cluster.send(code, folder).done
     assert (Path(folder) / "code" / "data").read_bytes() == (project / "data").read_bytes()

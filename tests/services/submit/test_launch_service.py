@@ -13,12 +13,12 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from hpcdash.assembly import build_queue_session, cluster_pace
 from hpcdash.backends.actions import ActionRequest, Outcome, Verb
 from hpcdash.backends.base import Probe
 from hpcdash.backends.job_detail import JobDetail, LogFiles
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
-from hpcdash.cli.build import build_queue_session, cluster_pace
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.domain.request import Request, SlotType
 from hpcdash.domain.schema import JOBS
@@ -33,7 +33,7 @@ from hpcdash.services.logs.locate import LogPlace
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit import launch_service, recovery
-from hpcdash.services.submit.cleanup import fetch_ended
+from hpcdash.services.submit.launch_folders import fetch_ended
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.submit.launch_service import (
     KeyReused,
@@ -172,7 +172,7 @@ def slurm_session(folder: Path) -> ClusterSession:
     store.probe = Probe("launcher", "22.05.8", commands={"scancel": "/opt/slurm/bin/scancel"})
     poller = Poller(store, cluster_pace(ClusterSettings("lab", "lab")))
     actions = Actions(store, Journal(folder / "journal.jsonl"))
-    return ClusterSession(store, poller, actions, launches=Launches(store, None, folder))
+    return ClusterSession(store, poller, actions, Launches(store, None, folder))
 
 
 def launch_of_bob(service_folder: Path) -> ServedLaunch:

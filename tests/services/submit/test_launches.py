@@ -15,17 +15,22 @@ from msgspec.structs import replace
 from hpcdash.backends.actions import Outcome
 from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.script.folder import PROVENANCE_NAME
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.config.settings import LaunchSettings
 from hpcdash.domain.request import Container, Request, Site, SlotType
 from hpcdash.domain.schema import JOBS
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut, UsageError, without_env
-from hpcdash.services.submit import launch_records
-from hpcdash.services.submit import launches as launches_module
-from hpcdash.services.submit.cleanup import has_completed, has_failed, unfinished_ids
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.state.journal import Journal
+from hpcdash.services.submit import launch_records, provenance
+from hpcdash.services.submit.launch_folders import has_completed, has_failed, unfinished_ids
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecord, LaunchRecords
-from hpcdash.services.submit.launches import Launches, LaunchPlan
+from hpcdash.services.submit.launches import Launches
+from hpcdash.services.submit.provenance import CodeState
+from hpcdash.services.submit.submission import SubmissionPlan
+from hpcdash.shell_files import shell_text
 from tests.support.job_rows import job_row
 from tests.support.records import for_each
 from tests.support.scripted_cluster import Cluster, settled
@@ -38,7 +43,7 @@ RECORD = LaunchRecord(
 
 
 def asks_for_root(words: tuple[str, ...]) -> bool:
-    return words[:-1] == launches_module._ROOT
+    return shell_text("services/submit/inspect_root.sh") in "".join(words[2:3])
 
 
 def home(number: int = 1000, *, has_login: bool = False) -> Callable[[Command], str]:
@@ -188,16 +193,48 @@ async def test_for_a_scheduler_whose_options_are_others_no_script_is_made(
 async def test_what_it_waits_for_is_on_the_command_line_too(launches: Launches) -> None:
     planned = await launches.plan(Request(command="true", name="one", after=("7", "8")))
     assert planned.plan.commands[-1].argv.count("--dependency=afterany:7:8") == 1
-    assert "--dependency=afterany:7:8" in options(planned.script.text)
+    assert "--dependency=afterany:7:8" in options(planned.shown)
 
 
 async def test_each_plan_has_a_folder_and_a_mark_of_its_own(launches: Launches) -> None:
     plans = [await launches.plan(Request(command="true", name="one")) for _ in range(2)]
-    assert len({plan.place.folder for plan in plans}) == 2
+    assert len({plan.folder for plan in plans}) == 2
     assert len({plan.searches["one"].mark for plan in plans}) == 2
     stage, submit = (command.argv for command in plans[0].plan.commands)
-    assert stage[-2:] == ("/home/alice/hpcdash/launches", plans[0].place.folder.rpartition("/")[2])
-    assert submit[-1] == f"{plans[0].place.folder}/batch.sh"
+    assert stage[-2:] == ("/home/alice/hpcdash/launches", plans[0].folder.rpartition("/")[2])
+    assert submit[-1] == f"{plans[0].folder}/batch.sh"
+
+
+async def test_a_plain_launch_has_its_mark_on_the_command_line_and_stages_no_library(
+    launches: Launches,
+) -> None:
+    usual, plain = [
+        await launches.plan(Request(command="true", name="one", plain=plain), 'command = "true"\n')
+        for plain in (False, True)
+    ]
+    for planned in (usual, plain):
+        search = planned.searches["one"]
+        submit = planned.plan.commands[-1].argv
+        assert f"--comment={search.mark}" in submit
+        assert search.mark not in planned.shown
+        assert submit[-1] == f"{planned.folder}/batch.sh"
+        assert search.name == "one"
+    assert options(plain.shown)[0] == options(usual.shown)[0]
+    assert plain.shown.endswith("\n\ntrue\n")
+    sent = [planned.plan.commands[0].stdin or b"" for planned in (usual, plain)]
+    assert [b"hpcdash-job.zip" in archive for archive in sent] == [True, False]
+    assert all(b"request.toml" in archive for archive in sent)
+
+
+async def test_a_plain_launch_has_the_state_of_its_code_beside_the_script(
+    launches: Launches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = CodeState("1a2b3c4d", "main", b"")
+    monkeypatch.setattr(provenance, "find_code_state", lambda folder: state)
+    planned = await launches.plan(Request(command="true", plain=True), base=tmp_path)
+    assert planned.code_state == state.words
+    assert state.words not in planned.shown
+    assert PROVENANCE_NAME.encode() in (planned.plan.commands[0].stdin or b"")
 
 
 @pytest.mark.parametrize(("has_login", "run_as"), [(True, ""), (False, ""), (True, "bob")])
@@ -208,13 +245,13 @@ async def test_a_container_s_image_is_fetched_with_the_login_that_is_kept_there(
     container = Container(image="docker://nvcr.io/nvidia/cuda:12")
     site = Site(storage_root="/jobs", run_as=run_as)
     planned = await launches.plan(Request(command="true", container=container, site=site))
-    assert ("source /jobs/login" in planned.script.text) == (has_login and not run_as)
+    assert ("source /jobs/login" in planned.shown) == (has_login and not run_as)
 
 
 # -- what is remembered
 
 
-async def concluded(launches: Launches, outcome: Outcome) -> tuple[LaunchPlan, str]:
+async def concluded(launches: Launches, outcome: Outcome) -> tuple[SubmissionPlan, str]:
     request = Request(command="true", name="one", site=Site(keep="failed"))
     planned = await launches.plan(request, "text")
     return planned, await launches.conclude(planned, outcome)
@@ -224,10 +261,27 @@ async def test_a_launch_that_may_have_been_submitted_is_remembered_and_its_folde
     launches: Launches,
 ) -> None:
     planned, said = await concluded(launches, Outcome("one", None, "not known"))
-    assert said == f"its files are in {planned.place.folder}"
+    assert said == f"its files are in {planned.folder}"
     (record,) = launches.records.all()
-    assert (record.job_id, record.folder, record.request) == ("", planned.place.folder, "text")
+    assert (record.job_id, record.folder, record.request) == ("", planned.folder, "text")
     assert launches.records.unsettled() == ()
+
+
+async def test_a_link_that_cannot_be_planned_does_not_take_the_folder_of_the_one_before_it(
+    cluster: Cluster, launches: Launches, transport: ScriptedTransport, tmp_path: Path
+) -> None:
+    async def plan(after: tuple[str, ...]) -> SubmissionPlan:
+        if after:
+            raise UsageError("no more")
+        return await launches.plan(Request(command="true", name="one"))
+
+    actions = Actions(cluster.store, Journal(tmp_path / "journal"))
+    outcomes = await launches.submit_chain(plan, actions, 2)
+    assert [outcome.done for outcome in outcomes] == [True, False]
+    (record,) = launches.records.all()
+    assert record.job_id == outcomes[0].new_job
+    # Where launches are, and the folder of the first.
+    assert len(transport.ran(shell)) == 2
 
 
 async def test_where_nothing_can_be_noted_that_is_said(launches: Launches, tmp_path: Path) -> None:
@@ -252,7 +306,7 @@ def test_a_launch_is_looked_after_until_its_folder_is_gone_or_stays(tmp_path: Pa
 def test_of_very_many_launches_the_newest_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch_records, "MOST_LAUNCHES", 3)
+    monkeypatch.setattr(launch_records, "MAX_LAUNCHES", 3)
     records = LaunchRecords(tmp_path, "lab")
     for number in range(5):
         records.launched(replace(RECORD, folder=f"/jobs/{number}"))

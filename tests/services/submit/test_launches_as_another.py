@@ -24,8 +24,9 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
-from hpcdash.services.submit.launches import Launches, LaunchPlan
+from hpcdash.services.submit.launches import Launches
 from hpcdash.services.submit.staging import discard_argv
+from hpcdash.services.submit.submission import SubmissionPlan
 from hpcdash.services.submit.sudoers import NOTHING_THERE
 from hpcdash.transport.base import CommandResult
 from tests.support.scripted_transport import ScriptedTransport
@@ -86,14 +87,14 @@ def launches(site: SudoSite, tmp_path: Path) -> Launches:
     return Launches(store, settings, tmp_path / "state")
 
 
-async def planned(launches: Launches, name: str = "run.sh") -> LaunchPlan:
+async def planned(launches: Launches, name: str = "run.sh") -> SubmissionPlan:
     request = Request(
         script=name, name="as-another", slot_type=SlotType.CPU, site=launches.settings.site
     )
     return await launches.plan(request, "# text\n", {name: b"#!/bin/sh\n"})
 
 
-async def submitted(launches: Launches, one: LaunchPlan, tmp_path: Path) -> tuple[Outcome, str]:
+async def submitted(launches: Launches, one: SubmissionPlan, tmp_path: Path) -> tuple[Outcome, str]:
     actions = Actions(launches.store, Journal(tmp_path / "journal.jsonl"))
     (outcome,) = (await actions.run(one.plan)).outcomes
     return outcome, await launches.conclude(one, outcome)
@@ -125,7 +126,7 @@ async def test_it_is_submitted_as_the_user_whose_the_folder_is(
 ) -> None:
     one = await planned(launches)
     assert await submitted(launches, one, tmp_path) == (Outcome("as-another", True, "job 7"), "")
-    folder = Path(one.place.folder)
+    folder = Path(one.folder)
     assert owners(folder) == {site.alice}
     modes = modes_in(folder)
     assert modes.pop("run.sh") == modes.pop("batch.sh") == 0o700
@@ -147,7 +148,7 @@ async def test_nothing_is_run_but_what_the_rules_allow(launches: Launches, site:
     stage, submit = one.plan.commands
     assert "chown" not in " ".join(stage.argv)
     assert stage.words.startswith("stage 4 files (")
-    assert stage.words.endswith(f") in {one.place.folder} as {site.alice}")
+    assert stage.words.endswith(f") in {one.folder} as {site.alice}")
     assert submit.argv[:5] == ("sudo", "-n", "-u", site.alice, f"{site.bin}/sbatch")
     assert one.searches["as-another"].user == site.alice
 
@@ -195,8 +196,8 @@ async def test_without_the_rules_nothing_is_submitted(
     outcome, said = await submitted(launches, one, tmp_path)
     assert outcome.done is False
     assert (
-        f"not submitted: cannot create {one.place.folder} and its files: sudo: a password is "
-        f"required" in (outcome.words)
+        f"not submitted: cannot create {one.folder} and its files: sudo: a password is "
+        "required" in (outcome.words)
     )
     assert (
         f"the sudo rules do not let this account run {site.program} as {site.alice}"
@@ -211,12 +212,12 @@ async def test_nothing_is_submitted_from_a_folder_that_was_there_before(
     launches: Launches, site: SudoSite, tmp_path: Path
 ) -> None:
     one = await planned(launches)
-    site.run_as(site.bob, "mkdir", "-m", "777", one.place.folder)
+    site.run_as(site.bob, "mkdir", "-m", "777", one.folder)
     outcome, said = await submitted(launches, one, tmp_path)
     assert outcome.done is False
     assert "File exists" in outcome.words
     assert "is another account's" in said
-    assert owners(Path(one.place.folder)) == {site.bob}
+    assert owners(Path(one.folder)) == {site.bob}
     assert not (site.bin / "said" / "called").exists()
 
 
@@ -241,12 +242,13 @@ async def test_one_that_has_run_is_removed_as_its_account(
 ) -> None:
     one = await planned(launches)
     await submitted(launches, one, tmp_path)
-    folder = Path(one.place.folder)
+    folder = Path(one.folder)
+    assert one.record is not None
     assert site.launch(site.alice, "write", folder.name, "7.out", stdin=b"1\n").returncode == 0
     argv = discard_argv(
-        one.staged.root,
-        one.staged.name,
-        one.staged.sums_digest,
+        str(folder.parent),
+        folder.name,
+        one.record.sums,
         has_run=True,
         run_as=site.alice,
         launch_program=str(site.program),
@@ -261,7 +263,7 @@ async def test_its_log_is_read_as_its_account(
 ) -> None:
     one = await planned(launches)
     await submitted(launches, one, tmp_path)
-    path = f"{one.place.folder}/7.out"
+    path = f"{one.folder}/7.out"
     file = launches.store.log_file(path)
     missing = await file.look()
     assert (missing.is_there, missing.is_missing) == (False, True)
@@ -269,7 +271,7 @@ async def test_its_log_is_read_as_its_account(
     lines = b"".join(b"line %d\n" % number for number in range(1000))
     assert (
         site.launch(
-            site.alice, "write", one.place.folder.rpartition("/")[2], "7.out", stdin=lines
+            site.alice, "write", one.folder.rpartition("/")[2], "7.out", stdin=lines
         ).returncode
         == 0
     )
@@ -282,7 +284,7 @@ async def test_its_log_is_read_as_its_account(
     assert await file.find("line 7", len(lines), backwards=True) == lines.index(b"line 799\n")
     assert await file.count_lines(lines.index(b"line 500\n")) == 500
     # Whoever is not the launch's account may not, and says why.
-    plain = await launches.store.log_file(f"{one.place.folder}x/7.out").look()
+    plain = await launches.store.log_file(f"{one.folder}x/7.out").look()
     assert plain.is_missing
     install_rules(site.rules, "")
     assert (await file.look()).problem == "sudo: a password is required"
@@ -381,4 +383,4 @@ async def test_a_login_that_another_planted_in_the_shared_root_is_none(
     request = Request(
         command="true", name="one", slot_type=SlotType.CPU, site=site_settings, container=container
     )
-    assert "source" not in (await launches.plan(request)).script.text
+    assert "source" not in (await launches.plan(request)).shown

@@ -15,7 +15,7 @@ from hpcdash.backends.submissions import NewLimits
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.units import HOUR
 from hpcdash.errors import SchedulerRefused, UsageError
-from hpcdash.services.submit.new_limits import propose, read_limits
+from hpcdash.services.submit.resubmission import propose, read_limits
 from tests.support.records import for_each
 
 GIB = 1 << 30

@@ -12,13 +12,13 @@ import pytest
 from hpcdash.backends.embedded.backend import embedded_backend
 from hpcdash.backends.pbs.backend import BACKEND as PBS
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
-from hpcdash.cli.build import queue_program
 from hpcdash.domain.offers import AccountOffer, QueueOffer
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import AccountingUnavailable, ConnectionFailed, ControllerDown
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.state.folders import queue_program
 from hpcdash.services.submit.queues import fetch_offers
 from hpcdash.transport.local import LocalTransport
 from hpcdash.transport.replay import ReplayTransport

@@ -194,7 +194,7 @@ def test_git_that_prints_without_end_is_ended(
 
 
 def test_a_large_difference_is_cut_off(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provenance, "_MOST_DIFF_BYTES", 1000)
+    monkeypatch.setattr(provenance, "_MAX_DIFF_BYTES", 1000)
     git(project, "add", ".")
     git(project, "commit", "-q", "-m", "first")
     (project / "a.py").write_text("x\n" * 5000)

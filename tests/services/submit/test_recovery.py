@@ -31,13 +31,13 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions, Report
 from hpcdash.services.state.journal import Journal, JournalEntry
 from hpcdash.services.submit import recovery as lost_answers
-from hpcdash.services.submit.plan import SubmissionPlan, plan_submission
 from hpcdash.services.submit.recovery import (
     build_searches,
     reconcile,
     reconcile_noted,
     reconcile_recent,
 )
+from hpcdash.services.submit.submission import SubmissionPlan, plan_submission
 from hpcdash.transport.http import HttpTransport
 from tests.support.scripted_cluster import failed_array
 from tests.support.scripted_transport import HISTORY, RECENT, Command

@@ -157,7 +157,7 @@ def test_the_warnings_of_a_script_are_told_with_the_rest() -> None:
     script = BatchScript(
         "#!/bin/bash\n", "x", ("4 nodes × 32 GPUs = 128: 28 more than the 100 asked for",)
     )
-    assert lint_request(ask(queue="main"), OFFERS, script) == (
+    assert lint_request(ask(queue="main"), OFFERS, script.warnings) == (
         LintFinding("warning", "", script.warnings[0]),
     )
 

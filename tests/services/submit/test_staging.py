@@ -13,8 +13,7 @@ from hpcdash.backends.actions import Outcome
 from hpcdash.backends.script.folder import LIBRARY_NAME
 from hpcdash.errors import UsageError
 from hpcdash.services.submit.staging import (
-    LIBRARY_FOLDER,
-    MOST_STAGED_BYTES,
+    MAX_STAGED_BYTES,
     Staged,
     discard_argv,
     inspect_query,
@@ -138,7 +137,7 @@ def test_a_name_that_is_no_plain_one_is_refused(name: str) -> None:
 
 def test_more_than_is_staged_is_refused_with_what_to_do() -> None:
     with pytest.raises(UsageError, match="absolute paths"):
-        staged_files("/jobs/one", OWN, {"model": bytes(MOST_STAGED_BYTES)})
+        staged_files("/jobs/one", OWN, {"model": bytes(MAX_STAGED_BYTES)})
 
 
 @for_each("account", ["root", "ALL", "-u", "a b", "#0", "%wheel", "alice:root"])
@@ -197,12 +196,12 @@ def test_what_is_called_nearly_as_a_log_or_replaced_what_was_staged_is_a_result(
     (inspected,) = inspect_query([(str(folder), staged.sums_digest)]).parse(
         answer_of([(folder, staged)])
     )
-    assert inspected.reason_kept.startswith("it holds more than was staged: ")
+    assert inspected.reason_to_stay.startswith("it holds more than was staged: ")
     path.write_bytes(b"1") if result == "table" else path.unlink()
     (inspected,) = inspect_query([(str(folder), staged.sums_digest)]).parse(
         answer_of([(folder, staged)])
     )
-    assert inspected.reason_kept == ""
+    assert inspected.reason_to_stay == ""
     assert run(argv).status == 0
 
 
@@ -231,7 +230,7 @@ def test_a_link_a_colleague_s_folder_and_what_is_not_there_are_not_ours_to_remov
     found = inspect_query([(str(folder), staged.sums_digest) for folder, staged in folders]).parse(
         answer_of(folders)
     )
-    assert [one.reason_kept for one in found] == [
+    assert [one.reason_to_stay for one in found] == [
         "",
         "it is a link, or not a folder of yours",
         "it is a link, or not a folder of yours",
@@ -253,19 +252,19 @@ def test_launches_have_one_library_which_goes_once_none_has_it(tmp_path: Path) -
         assert stage(staged).done
     one, two = (tmp_path / name / LIBRARY_NAME for name in ("one", "two"))
     assert one.samefile(two)
-    assert len(list((tmp_path / LIBRARY_FOLDER).iterdir())) == 2
+    assert len(list((tmp_path / ".library").iterdir())) == 2
     removal = remove_libraries_argv([str(tmp_path)])
     assert run(removal).stdout == b""
     for name, staged in (("one", first), ("three", newer)):
         assert run(discard_argv(str(tmp_path), name, staged.sums_digest, has_run=True)).status == 0
     assert len(run(removal).stdout.split()) == 1
     # Of a submission whose library was pruned as it was staged the job has its own.
-    next((tmp_path / LIBRARY_FOLDER).iterdir()).unlink()
+    next((tmp_path / ".library").iterdir()).unlink()
     assert two.read_bytes() == b"library"
     # One that was changed is not taken for it.
     third = staged_files(str(tmp_path / "four"), own, {})
     digest = hashlib.sha256(b"library").hexdigest()
-    (tmp_path / LIBRARY_FOLDER / f"{digest}.zip").write_bytes(b"changed")
+    (tmp_path / ".library" / f"{digest}.zip").write_bytes(b"changed")
     assert stage(third).done
     assert (tmp_path / "four" / LIBRARY_NAME).read_bytes() == b"library"
 
@@ -274,7 +273,7 @@ def test_a_folder_of_libraries_that_is_a_link_or_another_s_is_left_alone(tmp_pat
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "precious.zip").write_bytes(b"1")
-    (tmp_path / LIBRARY_FOLDER).symlink_to(elsewhere)
+    (tmp_path / ".library").symlink_to(elsewhere)
     assert stage(staged_files(str(tmp_path / "one"), {**OWN, LIBRARY_NAME: b"library"}, {})).done
     assert run(remove_libraries_argv([str(tmp_path)])).stdout == b""
     assert [file.name for file in elsewhere.iterdir()] == ["precious.zip"]

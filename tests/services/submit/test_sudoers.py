@@ -73,7 +73,7 @@ def test_root_s_commands_and_what_the_rules_give_away_are_in_the_remarks() -> No
     text = rules()
     remarks = [line for line in text.splitlines() if line.startswith("#")]
     program = (
-        f"hpcdash sudoers --program --storage-root /work/launches | install -o root -m 0755 "
+        "hpcdash sudoers --program --storage-root /work/launches | install -o root -m 0755 "
         f"-D /dev/stdin {PROGRAM}"
     )
     assert f"#   {program}" in remarks

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 import hpcdash.job
 from hpcdash.backends.embedded.backend import embedded_backend
-from hpcdash.domain.switch_text import SwitchProgress, in_time
+from hpcdash.domain.switch_text import SwitchProgress
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut, UsageError
@@ -33,6 +33,7 @@ from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.switches import scripts as switch_scripts
 from hpcdash.services.switches.switches import JobSwitches, Switch, SwitchLog, SwitchRefused
+from hpcdash.services.switches.tracker import SwitchTracker
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.queue_lab import QueueLab
 from tests.support.waiting import deadline
@@ -93,10 +94,17 @@ class Site:
         return self.lab.submit("\n".join([*exports, body]), "--job-name=train", *options)
 
     async def drop(self, switch: Switch) -> str:
-        plan = self.switches.plan_drop(switch, await self.switches.look(switch))
-        report = await self.switches.carry_out(switch, plan)
-        assert [outcome.done for outcome in report.outcomes] == [True]
-        return report.outcomes[0].words
+        plan = self.switches.plan_drop(switch, await self.switches.fetch_snapshot(switch))
+        (outcome,), problems = await self.switches.carry_out(switch, plan)
+        assert (outcome.done, problems) == (True, [])
+        return outcome.words
+
+    async def checked(self, switch: Switch) -> SwitchTracker:
+        """The switch as one command finds it."""
+        tracker = SwitchTracker(self.switches, switch.kind, (switch.job_id,))
+        tracker.take(switch)
+        await tracker.check()
+        return tracker
 
     async def until(self, look: Callable[[], Coroutine[Any, Any, object]], what: str) -> None:
         over = deadline()
@@ -131,15 +139,19 @@ async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(sit
     assert site.switches.dropped_here_seconds_ago(switch) is None
     log = SwitchLog(site.store, switch)
     await log.mark(switch.living)
-    assert (await log.said())[0] == ""
+    assert (await log.read(switch.living, is_dropped=True))[0] == ""
     await site.drop(switch)
 
     async def gone() -> bool:
-        return not (await site.switches.look(switch)).is_dropped
+        return not (await site.switches.fetch_snapshot(switch)).is_dropped
 
     await site.until(gone, "the program to remove it")
-    await site.until(lambda: _has_said(log), "its log to say so")
-    said, grows = await log.said()
+
+    async def has_said() -> bool:
+        return bool((await log.read(switch.living, is_dropped=True))[0])
+
+    await site.until(has_said, "its log to say so")
+    said, grows = await log.read(switch.living, is_dropped=True)
     assert said == "saved"
     assert re.fullmatch(r"its log grew \d+ s ago", grows)
     seconds = site.switches.dropped_here_seconds_ago(switch)
@@ -160,14 +172,13 @@ async def test_an_array_burns_through_and_is_counted_as_it_does(site: Site) -> N
     await site.store.fetch(Kind.MINE)
     found = await site.switches.switch_jobs(switch)
     assert (found.job_ids, len(found.rows) > 0, found.note) == ((array,), True, "")
-    assert await SwitchLog(site.store, switch).words(switch.living) in {
-        f"its log grew {n} s ago" for n in range(10)
-    }
+    _, grows = await SwitchLog(site.store, switch).read(switch.living, is_dropped=False)
+    assert grows in {f"its log grew {n} s ago" for n in range(60)}
     assert await site.drop(switch) == f"created {site.run / 'KILL me'}"
     told: list[SwitchProgress] = []
 
     async def burnt() -> bool:
-        told.append(await site.switches.progress(await site.switches.look(switch), (array,)))
+        told.append((await site.checked(switch)).progress)
         return told[-1].living == 0
 
     await site.until(burnt, "all tasks to end")
@@ -186,22 +197,18 @@ async def test_the_library_that_a_training_imports_sees_what_is_dropped(site: Si
     save, kill = await site.switches.find(job, SAVE), await site.switches.find(job, KILL)
     await site.drop(save)
     await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved"), "a save")
-    assert not (await site.switches.look(save)).is_dropped
+    assert not (await site.switches.fetch_snapshot(save)).is_dropped
     await site.drop(kill)
     ended = site.lab.ended(job)
     assert (ended.state, ended.exit_code) == ("completed", 0)
-    assert (await site.switches.look(kill)).is_dropped, "the program never removes it"
+    assert (await site.switches.fetch_snapshot(kill)).is_dropped, "the program never removes it"
     # A file server whose clock is 20 minutes ahead.
     os.utime(site.run / "KILL", (time.time() + 1200, time.time() + 1200))
-    here = site.switches.dropped_here_seconds_ago(kill)
-    look = in_time(await site.switches.look(kill), here)
-    assert look.age_seconds is not None
-    assert look.age_seconds < 1000
-    assert await site.switches.progress(look, (job,), here) == SwitchProgress(0, 1, 1, "", job)
-
-
-async def _has_said(log: SwitchLog) -> bool:
-    return bool((await log.said())[0])
+    checked = await site.checked(kill)
+    assert checked.snapshot is not None
+    assert checked.snapshot.age_seconds is not None
+    assert checked.snapshot.age_seconds < 1000
+    assert checked.progress == SwitchProgress(0, 1, 1, "", job)
 
 
 async def _said(log: Path, words: str) -> bool:
@@ -224,9 +231,9 @@ async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_m
     first, second = (site.submit("sleep 60", kill="", save="") for _ in range(2))
     unknown = await site.switches.find(first, KILL)
     assert unknown.path == ""
-    assert unknown.naming.problem == f"no kill switch is set in the launch or the script of {first}"
+    assert unknown.naming.problem == f"no kill switch file is known for job {first}"
     named = await site.switches.find(first, KILL, str(site.run / "KILL"))
-    assert site.switches.remember(named) == ""
+    await site.drop(named)
     assert (await site.switches.find(first, KILL)).naming.source == "set here for this job before"
     find_by_name = await site.switches.find(second, KILL)
     assert find_by_name.naming.source == "set here for a job of this name before"
@@ -241,8 +248,7 @@ async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_tha
     site: Site,
 ) -> None:
     job = site.submit()
-    wrong = await site.switches.find(job, KILL, str(site.run / "WRONG"))
-    assert site.switches.remember(wrong) == ""
+    await site.drop(await site.switches.find(job, KILL, str(site.run / "WRONG")))
     switch = await site.switches.find(job, KILL)
     assert (switch.path, switch.naming.overridden) == (
         str(site.run / "KILL"),
@@ -250,7 +256,7 @@ async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_tha
     )
     said = (
         f"set here before: {site.run / 'WRONG'}; HPCDASH_KILL_SWITCH in line 2 of its script "
-        f"takes precedence"
+        "takes precedence"
     )
     assert switch.overridden_note == said
     other = site.submit()
@@ -274,15 +280,16 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
     log = site.switches.switch_log(switch)
-    said, grows = await log.since_mark(switch.living)
+    said, grows = await log.read(switch.living, is_dropped=False)
     assert said is None, "it was not created from here"
     assert grows in {f"its log grew {n} s ago" for n in range(60)}
-    assert site.switches.mark(switch, log) == ""
-    said, _ = await site.switches.switch_log(switch).since_mark(switch.living)
-    assert said == "", "what stood there before is of an earlier save"
+    plan = site.switches.plan_drop(switch, await site.switches.fetch_snapshot(switch))
+    await site.switches.carry_out(switch, plan, log)
+    history = (await site.checked(switch)).history
+    assert (history.is_log_read, history.said) == (True, ""), "an earlier save does not count"
     (site.run / "go").touch()
     await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved 2"), "it to save")
-    assert (await site.switches.switch_log(switch).since_mark(switch.living))[0] == "saved 2"
+    assert (await site.checked(switch)).history.said == "saved 2"
     assert (await site.switches.find(job, SAVE)).naming.overridden == "", (
         "a log's length is not a path that was named"
     )
@@ -294,14 +301,14 @@ async def test_a_drop_whose_answer_was_lost_is_told_with_how_to_look(
     job = site.submit()
     await site.up(job)
     switch = await site.switches.find(job, KILL)
-    plan = site.switches.plan_drop(switch, await site.switches.look(switch))
+    plan = site.switches.plan_drop(switch, await site.switches.fetch_snapshot(switch))
     slow = tmp_path / "bin" / "chgrp"
     slow.parent.mkdir()
     slow.write_text("#!/bin/sh\nexec sleep 600\n")
     slow.chmod(0o755)
     site.store.transport = LocalTransport(path=f"{slow.parent}:{os.environ['PATH']}")
     plan = replace(plan, commands=tuple(replace(one, limit_seconds=0.5) for one in plan.commands))
-    (outcome,) = (await site.switches.carry_out(switch, plan)).outcomes
+    (outcome,), _ = await site.switches.carry_out(switch, plan)
     assert outcome.done is None
     assert outcome.words.startswith(
         f"the answer was lost; check with: hpcdash kill-switch {job} --status ("
@@ -351,9 +358,10 @@ async def test_disks_that_do_not_answer_are_told_at_their_time_limits(
     site.store.transport = LocalTransport(path=str(hangs.parent))
     for name in ("LOG_SECONDS", "LOOK_SECONDS"):
         monkeypatch.setattr(switch_scripts, name, 0.5)
-    assert "does not respond" in await SwitchLog(site.store, switch).words(switch.living)
+    _, grows = await SwitchLog(site.store, switch).read(switch.living, is_dropped=False)
+    assert "does not respond" in grows
     with pytest.raises(CommandTimedOut, match=f"the disk of {switch.path} does not respond"):
-        await site.switches.look(switch)
+        await site.switches.fetch_snapshot(switch)
 
 
 async def test_drop_and_clear_are_in_the_journal(site: Site) -> None:
@@ -361,18 +369,15 @@ async def test_drop_and_clear_are_in_the_journal(site: Site) -> None:
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
     (site.run / "SAVE").symlink_to("nothing")
-    look = await site.switches.look(switch)
+    look = await site.switches.fetch_snapshot(switch)
     with pytest.raises(SwitchRefused, match="a link of"):
         site.switches.plan_drop(switch, look)
-    assert (
-        (await site.switches.carry_out(switch, site.switches.plan_clear(switch, look)))
-        .outcomes[0]
-        .done
-    )
+    (outcome,), _ = await site.switches.carry_out(switch, site.switches.plan_clear(switch, look))
+    assert outcome.done
     assert not (site.run / "SAVE").is_symlink()
     kill = await site.switches.find(job, KILL)
     await site.drop(kill)
-    cleared = site.switches.plan_clear(kill, await site.switches.look(kill))
+    cleared = site.switches.plan_clear(kill, await site.switches.fetch_snapshot(kill))
     assert (await site.switches.actions.run(cleared)).outcomes[0].done
     entries, _ = site.journal.read()
     assert [(entry.verb, entry.job_ids, entry.state) for entry in entries] == [

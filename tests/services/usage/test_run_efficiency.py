@@ -349,7 +349,7 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
     advice = {one.name: one.words for one in told}
     assert advice == {
         "eval": ("asked 256G, peak 31G in 40 runs: 40G would do",),
-        "idle": ("GPUs < 1 % busy in 1 run: does the program find them?",),
+        "idle": ("GPUs < 1% busy in 1 run: does the program find them?",),
         "wide": ("1.5 of 64 CPUs busy in 1 run: request fewer, or check its thread count",),
         "long": ("asked 1d06h, longest 2:00:00 in 1 run: 2:30:00 would do",),
     }

@@ -88,13 +88,13 @@ def test_what_is_drawn_says_it_without_colours() -> None:
     titles = [
         line
         for line in lines
-        if line.startswith(("GPU hours a day", "By queue", "GPUs held", "Most unused"))
+        if line.startswith(("GPU hours a day", "By queue", "Concurrent GPUs", "Most wasted"))
     ]
     assert [title.split("  ")[0] for title in titles] == [
         "GPU hours a day",
         "By queue",
-        "GPUs held at once, by hour",
-        "Most unused",
+        "Concurrent GPUs by hour",
+        "Most wasted",
     ]
     # Failures are another sign, the most that was held is the darkest.
     chart = lines[lines.index(titles[0]) + 1 : lines.index(titles[0]) + 10]

@@ -16,6 +16,7 @@ from hpcdash.config.watch_settings import AlertSettings, QuietHours
 from hpcdash.domain.alerts import ANY_ASPECT, Finding, Severity, finding_key
 from hpcdash.errors import ConfigError, HpcdashError
 from hpcdash.services.watch.alerts import AlertEvent, AlertKind, Alerts, Ending
+from hpcdash.services.watch.state import with_snoozed
 from tests.support.records import for_each
 
 RAISED, WORSENED, REMINDED, RECOVERED, UNWATCHED = AlertKind
@@ -133,7 +134,7 @@ def test_what_could_not_be_looked_at_is_not_over() -> None:
 
 def test_a_snoozed_rule_is_silent_until_it_wakes_and_its_recovery_is_told() -> None:
     alerts, _ = Alerts().step([finding("a")], 0, PLAIN)
-    alerts = alerts.snooze(finding_key("rule"), 10)
+    alerts = with_snoozed(alerts, {finding_key("rule"): 10})
     worse = finding("a", Severity.CRITICAL)
     alerts, events = alerts.step([worse, finding("b"), finding("c", rule="other")], 5, PLAIN)
     assert [event.key for event in events] == [finding_key("other", "c")]
@@ -143,11 +144,6 @@ def test_a_snoozed_rule_is_silent_until_it_wakes_and_its_recovery_is_told() -> N
     alerts, events = alerts.step([finding("b")], 11, PLAIN)
     assert (RAISED, finding_key("rule", "b")) in [(event.kind, event.key) for event in events]
     assert alerts.snoozed == {}
-
-
-def test_waking_ends_a_snooze() -> None:
-    alerts = Alerts().snooze("rule/", 10).wake("rule/")
-    assert kinds(alerts.step([finding()], 5, PLAIN)[1]) == [RAISED]
 
 
 NIGHT = QuietHours(time(22), time(7), "Europe/Paris")
@@ -243,7 +239,8 @@ def test_never_twice_without_recovery_and_recovery_only_after_an_alert(
     for found, hours in rounds:
         now += hours * HOUR
         if shuffled.random() < 0.2:
-            alerts = alerts.snooze(shuffled.choice(["one/", "two//a"]), now + 5 * HOUR)
+            key = shuffled.choice(["one/", "two//a"])
+            alerts = with_snoozed(alerts, alerts.snoozed, {key: now + 5 * HOUR})
         mixed = shuffled.sample(found, len(found))
         same, events = alerts.step(found, now, settings), alerts.step(mixed, now, settings)[1]
         assert same[1] == events

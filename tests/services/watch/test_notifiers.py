@@ -25,16 +25,22 @@ from hpcdash.config.watch_settings import (
 )
 from hpcdash.domain.alerts import Finding, Severity
 from hpcdash.errors import UsageError
-from hpcdash.services.watch.alerts import AlertEvent, AlertKind, Alerts, AlertState
+from hpcdash.services.watch.alerts import AlertEvent, AlertKind, Alerts
 from hpcdash.services.watch.message import Message, build_message, trial_message
 from hpcdash.services.watch.notifiers.apprise import AppriseNotifier
-from hpcdash.services.watch.notifiers.base import NotifyFailed, without_secrets
+from hpcdash.services.watch.notifiers.base import (
+    Delivery,
+    NotifyFailed,
+    deliver,
+    without_secrets,
+)
 from hpcdash.services.watch.notifiers.command import CommandNotifier
-from hpcdash.services.watch.notifiers.delivery import Delivery, deliver, notifier_for
 from hpcdash.services.watch.notifiers.mail import MailNotifier
 from hpcdash.services.watch.notifiers.terminal import TerminalNotifier
 from hpcdash.services.watch.notifiers.webhook import WebhookNotifier
 from hpcdash.services.watch.pending import tell
+from hpcdash.services.watch.secrets import notifier_for
+from hpcdash.services.watch.state import with_snoozed
 from tests.support.receivers import answer, hook_receiver, mail_receiver, server_context
 from tests.support.records import for_each
 
@@ -46,7 +52,7 @@ def event(
     words: str, kind: AlertKind = AlertKind.RAISED, severity: Severity = Severity.CRITICAL
 ) -> AlertEvent:
     finding = Finding("is-running", words, severity, words, "hpcdash history")
-    return AlertEvent(kind, finding, 0.0, 7200.0, AlertState(finding, 0.0))
+    return AlertEvent(kind, finding, 0.0, 7200.0)
 
 
 MESSAGE = build_message([event(HOSTILE), event("disk full", severity=Severity.WARNING)], "juno")
@@ -471,7 +477,7 @@ class TestDelivery:
             told = await deliveries
         assert [one.reached for one in told] == [False, False, True, True]
         assert told[0].problem == "a broken one: internal error (KeyError)"
-        assert (told[1].attempts, told[1].words) == (
+        assert (told[1].attempts, told[1].summary) == (
             3,
             "not sent (3 attempts): command false: exit status 1",
         )
@@ -480,7 +486,7 @@ class TestDelivery:
         written: list[str] = []
         mail = MailNotifier(MailSettings(("a@x.org", "b@x.org"), "me@x.org", host="smtp.x.org"))
         told = await deliver([mail, TerminalNotifier(write=written.append)], MESSAGE, dry_run=True)
-        assert [one.words for one in told] == [
+        assert [one.summary for one in told] == [
             "would be sent: e-mail to a@x.org, b@x.org through smtp.x.org:587",
             "would be sent: this terminal",
         ]
@@ -586,7 +592,7 @@ class TestRound:
         told = await self.rounds(Alerts(), [(0, [self.finding])], one, two)
         two.is_deaf = False
         told = await self.rounds(
-            told.snooze(self.finding.key, 500), [(60, [self.finding])], one, two
+            with_snoozed(told, {self.finding.key: 500}), [(60, [self.finding])], one, two
         )
         assert two.taken == []
         await self.rounds(told, [(600, [self.finding])], one, two)
@@ -626,7 +632,7 @@ class TestRound:
         way = TerminalNotifier(write=written.append)
         told = await tell(Alerts(), [self.finding], 0, [way], cluster="juno", dry_run=True)
         assert (told.alerts, len(told.events), written) == (Alerts(), 1, [])
-        assert told.deliveries[0].words == "would be sent: this terminal"
+        assert told.deliveries[0].summary == "would be sent: this terminal"
 
 
 def test_secrets_within_secrets_leave_nothing_behind() -> None:

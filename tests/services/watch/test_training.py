@@ -15,9 +15,9 @@ import msgspec
 from hpcdash.config.watch_settings import LOSS_KINDS, LossWatch
 from hpcdash.domain.alerts import Finding, Severity
 from hpcdash.services.files import Chunk, FileStat
-from hpcdash.services.watch.rules.losses import ends_late, losses
+from hpcdash.services.watch.rules.losses import Course, course, ends_late, losses
 from hpcdash.services.watch.state import LogTail
-from hpcdash.services.watch.training import MOST_POINTS, Course, course, noticed, read_from, read_on
+from hpcdash.services.watch.training import MAX_POINTS, read_on
 
 NOW = 1_790_000_000.0
 STEPS = 5000
@@ -53,7 +53,7 @@ class Log:
     ) -> list[Finding]:
         self.content += added
         self.now += seconds
-        begin = 0 if self.tail is None else read_from(self.tail)
+        begin = 0 if self.tail is None else self.tail.read_from
         if self.tail is not None and self.tail.is_done and self.tail.read_to == len(self.content):
             begin = len(self.content)
         begin = max(begin, len(self.content) - self.most)
@@ -63,7 +63,7 @@ class Log:
         self.sent += len(piece.content)
         tail = read_on(self.tail, piece, self.now)
         self.tail = msgspec.json.decode(msgspec.json.encode(tail), type=LogTail)
-        found = losses("7", noticed(self.tail, self.now), LossWatch(LOSS_KINDS))
+        found = losses("7", self.tail, self.now, LossWatch(LOSS_KINDS))
         self.tail = msgspec.json.decode(msgspec.json.encode(self.tail), type=LogTail)
         return found
 
@@ -160,7 +160,7 @@ def test_a_spike_is_one_moment_with_its_step_whatever_else_the_log_gets() -> Non
         assert not found or "spike at 640" in found[0].words
     assert keys == {"loss/spike lm loss@640/7"}
     assert log.tail is not None
-    assert len(log.tail.metrics["lm loss"].x) // 8 <= MOST_POINTS + 64
+    assert len(log.tail.metrics["lm loss"].x) // 8 <= MAX_POINTS + 64
 
 
 def test_only_what_is_new_and_a_little_before_is_read() -> None:
@@ -248,12 +248,13 @@ def test_kinds_that_are_not_watched_are_not_told() -> None:
     log = Log()
     log.round(lines(range(1, 200)) + lines(range(200, 240), lambda step: float("nan")))
     assert log.tail is not None
-    assert losses("7", noticed(log.tail, log.now), LossWatch(("spike",))) == []
+    assert losses("7", log.tail, log.now, LossWatch(("spike",))) == []
 
 
 def row(limit_hours: float, ran_hours: float) -> dict[str, Any]:
     ends = datetime.fromtimestamp(NOW, UTC) + timedelta(hours=limit_hours - ran_hours)
-    return {"id": "7_1", "array_id": "7", "ends_at": ends, "limit_seconds": int(limit_hours * 3600)}
+    limit = int(limit_hours * 3600)
+    return {"id": "7_1", "array_id": "7", "name": None, "ends_at": ends, "limit_seconds": limit}
 
 
 def test_a_training_that_needs_more_tasks_than_wait_behind_it() -> None:

@@ -18,14 +18,14 @@ from hpcdash.config.watch_settings import StorageWatch
 from hpcdash.errors import UnreadableOutput
 from hpcdash.job.checkpoint import Checkpoints
 from hpcdash.services.watch.facts import (
-    MOST_TAIL_BYTES,
+    MAX_TAIL_BYTES,
     DiskQuery,
     Facts,
     FactsRequest,
-    TailQuery,
     facts_query,
 )
 from hpcdash.services.watch.rules.storage import storage
+from hpcdash.services.watch.state import OVERLAP_BYTES, LogTail
 from hpcdash.transport.base import CommandResult
 
 pytestmark = pytest.mark.system
@@ -109,33 +109,32 @@ def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "it's a\n log*.out"
-    log.write_bytes(b"step,loss\n" + b"\x00\xff\r12345\n" * (MOST_TAIL_BYTES // 8))
-    missing = TailQuery(str(tmp_path / "none"))
-    first = look(FactsRequest(tails=(missing, TailQuery(str(log)))))
+    log.write_bytes(b"step,loss\n" + b"\x00\xff\r12345\n" * (MAX_TAIL_BYTES // 8))
+    first = look(FactsRequest(tails={str(tmp_path / "none"): LogTail(), str(log): LogTail()}))
     assert set(first.tails) == {str(log)}
     chunk = first.tails[str(log)]
     content = log.read_bytes()
     assert (chunk.offset, chunk.content) == (
-        len(content) - MOST_TAIL_BYTES,
-        content[-MOST_TAIL_BYTES:],
+        len(content) - MAX_TAIL_BYTES,
+        content[-MAX_TAIL_BYTES:],
     )
     assert first.heads == {str(log): content[:4096]}
     end = len(content)
     with log.open("ab") as opened:
         opened.write(b"new\n")
     identity = chunk.look.identity
-    facts = look(FactsRequest(tails=(TailQuery(str(log), identity, end, end - 3),)))
+    facts = look(FactsRequest(tails={str(log): LogTail(identity, end)}))
     chunk = facts.tails[str(log)]
     assert (chunk.offset, chunk.content, facts.heads, chunk.look.size) == (
-        end - 3,
-        b"45\nnew\n",
+        end - OVERLAP_BYTES,
+        content[-OVERLAP_BYTES:] + b"new\n",
         {},
         end + 4,
     )
-    done = TailQuery(str(log), identity, end + 4, end, is_done=True)
-    assert look(FactsRequest(tails=(done,))).tails[str(log)].content == b""
+    done = FactsRequest(tails={str(log): LogTail(identity, end + 4, is_done=True)})
+    assert look(done).tails[str(log)].content == b""
     log.write_bytes(b"anew")
-    assert look(FactsRequest(tails=(done,))).tails[str(log)].content == b"anew"
+    assert look(done).tails[str(log)].content == b"anew"
 
 
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
@@ -157,7 +156,7 @@ def test_a_dead_mount_blinds_to_nothing_but_itself_and_is_named(tmp_path: Path) 
             newest=(f"{link}/*/*.pt", saved),
             checkpoints=(str(dead),),
             disks=(DiskQuery(str(dead), by_du=True), DiskQuery(str(tmp_path))),
-            tails=(TailQuery(f"{dead}/0/log"), TailQuery(f"{link}/log"), TailQuery(healthy)),
+            tails=dict.fromkeys((f"{dead}/0/log", f"{link}/log", healthy), LogTail()),
         )
         facts = look(asked, file_seconds=5)
     assert facts.files.keys() == {healthy}
@@ -247,7 +246,7 @@ def test_a_disk_that_runs_out_of_inodes_is_found(tmp_path: Path) -> None:
         assert usage is not None
         (finding,) = storage(usage, StorageWatch(str(folder)))
         assert (finding.aspect, finding.severity.word) == ("inodes", "warning")
-        assert finding.words.startswith(f"{folder}: 91 % of 100 inodes used")
+        assert finding.words.startswith(f"{folder}: 91% of 100 inodes used")
 
 
 def test_a_folder_with_limits_of_its_own_is_counted_by_du(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
@@ -34,21 +35,20 @@ from hpcdash.services.watch.alerts import rule_title
 from hpcdash.services.watch.judge import ALL_RULES, format_pulse, pulse_line
 from hpcdash.services.watch.rules.allocations import ends_soon
 from hpcdash.services.watch.rules.deadlines import (
-    GraceFacts,
     Saves,
     end_before_save,
     grace_too_short,
     no_save,
 )
 from hpcdash.services.watch.rules.failures import fails_on_a_node
-from hpcdash.services.watch.rules.hanging import LogGrowth, cannot_be_seen, is_hanging
+from hpcdash.services.watch.rules.hanging import cannot_be_seen, is_hanging
 from hpcdash.services.watch.rules.losses import losses
 from hpcdash.services.watch.rules.nodes import drained_nodes, spare_nodes
 from hpcdash.services.watch.rules.pools import silent_pool, stuck_tasks
 from hpcdash.services.watch.rules.running import is_running, living_rows
 from hpcdash.services.watch.rules.successors import no_successor
 from hpcdash.services.watch.rules.waiting import waits_for_ever
-from hpcdash.services.watch.training import Noticed
+from hpcdash.services.watch.state import LogState, LogTail, Moment, QosState, WatchedMetric
 from tests.support.job_rows import BEGIN, at, build_table, job_row, task_row
 from tests.support.records import for_each
 
@@ -173,39 +173,21 @@ def test_every_rule_has_a_title_in_words() -> None:
 class TestIsHanging:
     watch = HangingWatch(limit_seconds=1800)
 
-    def found(self, log: LogGrowth, *rows: dict[str, Any]) -> list[Finding]:
-        return is_hanging(build_table(*rows), [log], self.watch, NOW.timestamp())
+    def found(self, grown: float, *rows: dict[str, Any]) -> list[Finding]:
+        """Those of job 8, whose log has 10 bytes since the minute `grown`."""
+        logs = {"8": ("/w/8.out", LogState(10, at(grown).timestamp()))}
+        return is_hanging(build_table(*rows), logs, self.watch, NOW.timestamp())
 
     def test_a_log_that_has_not_grown_for_longer_than_the_limit(self) -> None:
-        log = LogGrowth("8", "/w/8.out", 10, at(569).timestamp())
-        (found,) = self.found(log, job_row("8", "running", started=0))
+        (found,) = self.found(569, job_row("8", "running", started=0))
         assert found.words == "job 8 (train): its log has not grown for 31 min: /w/8.out"
-        assert (
-            self.found(
-                LogGrowth("8", "/w/8.out", 10, at(571).timestamp()),
-                job_row("8", "running", started=0),
-            )
-            == []
-        )
+        assert self.found(571, job_row("8", "running", started=0)) == []
 
     def test_a_job_that_has_just_begun_with_an_old_log_does_not_hang(self) -> None:
-        assert (
-            self.found(
-                LogGrowth("8", "/w/8.out", 10, at(0).timestamp()),
-                job_row("8", "running", started=590),
-            )
-            == []
-        )
+        assert self.found(0, job_row("8", "running", started=590)) == []
 
     def test_a_job_that_waits_or_ended_does_not_hang(self) -> None:
-        assert (
-            self.found(
-                LogGrowth("8", "/w/8.out", 10, at(0).timestamp()),
-                job_row("8"),
-                job_row("9", "running"),
-            )
-            == []
-        )
+        assert self.found(0, job_row("8"), job_row("9", "running")) == []
 
     def test_a_log_that_nobody_can_look_at_is_no_silence_and_wakes_nobody(self) -> None:
         found = cannot_be_seen("8", "its log is on n7 until it ends")
@@ -213,29 +195,34 @@ class TestIsHanging:
         assert (found.severity, found.key) == (Severity.INFO, "is-hanging/cannot be seen/8")
 
     def test_growth_and_truncation_count_as_writing(self) -> None:
-        log = LogGrowth("8", "/w/8.out", None, 0.0)
+        log = LogState(None, 0.0)
         for now, size in ((10.0, None), (20.0, 5), (30.0, 5), (40.0, 3), (50.0, 3)):
-            log = log.looked_at(size, now)
+            log.note(size, now)
         assert (log.size_bytes, log.same_since) == (3, 40.0)
-        assert log.looked_at(3, 60.0, 5.0, 55.0).looked_at(3, 70.0, 1.0, 69.0).same_since == 70.0
+        log.note(3, 60.0, 5.0, 55.0)
+        log.note(3, 70.0, 1.0, 69.0)
+        assert log.same_since == 70.0
 
     def test_what_a_log_got_since_the_last_look_is_of_now_unless_that_look_is_long_past(
         self,
     ) -> None:
         day = 86_400.0
-        log = LogGrowth("8", "/w/8.out", None, 0.0).looked_at(5, day, 7200.0, 0.0)
+        log = LogState(None, 0.0)
+        log.note(5, day, 7200.0, 0.0)
         assert log.same_since == day - 7200
-        behind = log.looked_at(6, day + 600, 2400.0, 1.0)
-        assert behind.same_since == day + 600
-        assert behind.looked_at(7, 2 * day, 5 * 3600.0, 2.0).same_since == 2 * day - 5 * 3600
-        assert behind.looked_at(7, day + 1200, 5 * 3600.0, 2.0).same_since == day + 600
+        log.note(6, day + 600, 2400.0, 1.0)
+        assert log.same_since == day + 600
+        for now, same_since in ((2 * day, 2 * day - 5 * 3600), (day + 1200, day + 600)):
+            later = replace(log)
+            later.note(7, now, 5 * 3600.0, 2.0)
+            assert later.same_since == same_since
 
 
 class TestNodes:
     def test_drained_nodes_with_reason_and_since_when(self) -> None:
         table = nodes(idle=1, drained=1, allocated=1).to_pylist()
         table[1] |= {"reason": "GPU 3\x07 fell off", "reason_by": "root", "reason_since": at(5)}
-        (found,) = drained_nodes(build_table(*table, schema=NODES))
+        (found,) = drained_nodes(build_table(*table, schema=NODES), NodesWatch())
         assert (
             found.words
             == "node drained0 is drained, since 2026-11-20 00:05 UTC: GPU 3␇ fell off (by root)"
@@ -253,23 +240,28 @@ class TestNodes:
     )
     def test_spares_are_a_share_of_those_in_use(self, idle: int, in_use: int, told: bool) -> None:
         assert (
-            bool(spare_nodes(nodes(idle=idle, allocated=in_use - in_use // 2, mixed=in_use // 2)))
+            bool(
+                spare_nodes(
+                    nodes(idle=idle, allocated=in_use - in_use // 2, mixed=in_use // 2),
+                    NodesWatch(),
+                )
+            )
             is told
         )
 
     def test_nothing_in_use_needs_no_spares_and_a_node_in_maintenance_is_none(self) -> None:
-        assert spare_nodes(nodes(idle=0, down=3)) == []
+        assert spare_nodes(nodes(idle=0, down=3), NodesWatch()) == []
         table = nodes(idle=1, allocated=1).to_pylist()
         table[0]["flags"] = ["maint"]
-        (found,) = spare_nodes(build_table(*table, schema=NODES))
-        assert found.words == "0 idle and 1 busy nodes: 0.0 % spare, below 5 %"
+        (found,) = spare_nodes(build_table(*table, schema=NODES), NodesWatch())
+        assert found.words == "0 idle and 1 busy nodes: 0.0% spare, below 5%"
 
 
 class TestSuccessors:
     def found(self, *rows: dict[str, Any], watch: ChainWatch | None = None) -> list[Finding]:
         train = find_chain(rows[0]["id"], rows)
         assert train is not None
-        return no_successor([train], EITHER, watch)
+        return no_successor([train], EITHER, watch or ChainWatch())
 
     def test_the_last_of_a_train(self) -> None:
         (found,) = self.found(task_row("88", "9", "completed"), task_row("88", "10", "running"))
@@ -306,9 +298,9 @@ class TestDeadlines:
     plan = CheckpointWatch(interval_seconds=3 * HOUR, save_seconds=40)
 
     def ending(self, ends: float, saved: float | None, started: float = 0) -> list[Finding]:
-        table = build_table(job_row("8", "running", started=started, ended=ends))
+        row = job_row("8", "running", started=started, ended=ends)
         last = None if saved is None else at(saved).timestamp()
-        return end_before_save(table, [Saves("8", self.plan, last)], NOW.timestamp())
+        return end_before_save([Saves(row, self.plan, last)], NOW.timestamp())
 
     def test_the_limit_comes_before_the_next_save(self) -> None:
         (found,) = self.ending(ends=660, saved=500)
@@ -331,12 +323,11 @@ class TestDeadlines:
         assert self.ending(ends=660, saved=10, started=500) == [found]
 
     def silent(self, saved: float | None, started: float = 0, **given: Any) -> list[Finding]:
-        table = build_table(
-            job_row("8", "running", started=started, ended=2000), job_row("9", qos="high")
-        )
+        row = job_row("8", "running", started=started, ended=2000)
         last = None if saved is None else at(saved).timestamp()
-        known = Saves("8", self.plan, last, **({"place": "/scratch/ck"} | given))
-        return no_save(table, [known, Saves("9", self.plan, place="/scratch/ck")], NOW.timestamp())
+        known = Saves(row, self.plan, last, **({"place": "/scratch/ck"} | given))
+        pending = Saves(job_row("9", qos="high"), self.plan, place="/scratch/ck")
+        return no_save([known, pending], NOW.timestamp())
 
     def test_a_job_that_does_not_save_is_told_after_three_intervals_and_the_time_of_a_save(
         self,
@@ -363,10 +354,10 @@ class TestDeadlines:
         assert self.silent(saved=None, place="") == []
 
     def test_before_its_end_nothing_is_said_of_a_save_that_does_not_come(self) -> None:
-        table = build_table(job_row("8", "running", started=0, ended=690))
+        row = job_row("8", "running", started=0, ended=690)
 
         def ending(**given: Any) -> list[Finding]:
-            return end_before_save(table, [Saves("8", self.plan, **given)], NOW.timestamp())
+            return end_before_save([Saves(row, self.plan, **given)], NOW.timestamp())
 
         # There is time for one that is late, but not where it has missed three.
         assert ending(last_saved_at=at(400).timestamp(), place="/scratch/ck") == []
@@ -376,7 +367,7 @@ class TestDeadlines:
             "job 8 (train) ends in 1 h 30 min and has not saved for 10 h: 11 h 30 min of "
             "training would be lost"
         )
-        table = build_table(job_row("8", "running", started=0, ended=600.8))
+        row = job_row("8", "running", started=0, ended=600.8)
         (found,) = ending()
         assert found.words == (
             "job 8 (train) ends in 48 s and its last save is unknown: up to 10 h of training would "
@@ -401,46 +392,32 @@ class TestDeadlines:
     def test_a_preemption_shorter_than_a_save(
         self, mode: str, grace: float | None, told: bool
     ) -> None:
-        qos = {"low": GraceFacts("low", mode, grace)}
-        found = grace_too_short(
-            build_table(job_row("8", "running", qos="low"), job_row("9", qos="high")),
-            qos,
-            [Saves("8", self.plan)],
-        )
-        assert bool(found) is told
-        assert (
-            grace_too_short(build_table(job_row("9", qos="high")), qos, [Saves("9", self.plan)])
-            == []
-        )
+        def found(*rows: dict[str, Any]) -> list[str]:
+            qos = {"low": QosState(0.0, mode, grace)}
+            saves = [Saves(row, self.plan) for row in rows]
+            return [one.subject for one in grace_too_short(saves, qos, {})]
+
+        assert found(job_row("8", "running", qos="low")) == (["8"] if told else [])
+        assert found(job_row("9", qos="high")) == []
         tasks = [job_row(job_id, array_id="9", qos="low") for job_id in ("9_1", "9_[2-5%1]")]
-        of_an_array = grace_too_short(
-            build_table(*tasks), qos, [Saves(str(task["id"]), self.plan) for task in tasks]
-        )
-        assert [one.subject for one in of_an_array] == (["9"] if told else [])
+        assert found(*tasks) == (["9"] if told else [])
 
     def test_a_partition_preempts_where_the_qos_does_not_and_says_how_where_the_qos_only_says_that(
         self,
     ) -> None:
-        table = build_table(job_row("8", "running", qos="normal", queue="low,other"))
-        queues = {"low": GraceFacts("low", "cancel", 10)}
-        qos = {"normal": GraceFacts("normal", is_preempted=False)}
-        (found,) = grace_too_short(table, qos, [Saves("8", self.plan)], queues)
+        saves = [Saves(job_row("8", "running", qos="normal", queue="low,other"), self.plan)]
+        queues = {"low": QosState(0.0, "cancel", 10)}
+        qos = {"normal": QosState(0.0, is_preempted=False)}
+        (found,) = grace_too_short(saves, qos, queues)
         assert found.words == (
             "job 8 (train): its partition low is preemptible (cancel) with 10 s of grace; a "
             "save takes 40 s"
         )
-        assert (
-            grace_too_short(
-                table, {"normal": GraceFacts("normal", "", 60)}, [Saves("8", self.plan)], queues
-            )
-            == []
-        )
-        (found,) = grace_too_short(
-            table, {"normal": GraceFacts("normal", "", 0)}, [Saves("8", self.plan)], queues
-        )
+        assert grace_too_short(saves, {"normal": QosState(0.0, "", 60)}, queues) == []
+        (found,) = grace_too_short(saves, {"normal": QosState(0.0, "", 0)}, queues)
         assert "its QoS normal is preemptible (cancel)" in found.words
-        safe = {"low": GraceFacts("low", "cancel", 10, is_preempted=False)}
-        assert grace_too_short(table, qos, [Saves("8", self.plan)], safe) == []
+        safe = {"low": QosState(0.0, "cancel", 10, is_preempted=False)}
+        assert grace_too_short(saves, qos, safe) == []
 
 
 class TestWaiting:
@@ -596,6 +573,9 @@ class TestPools:
 
 
 class TestFailures:
+    def found(self, history: pa.Table, watch: FailuresWatch | None = None) -> list[Finding]:
+        return fails_on_a_node(history, watch or FailuresWatch())
+
     def history(self, *runs: tuple[str, str], name: str = "train") -> pa.Table:
         """(state, nodes), the oldest first."""
         return build_table(
@@ -614,7 +594,7 @@ class TestFailures:
         )
 
     def test_three_in_a_row_on_one_node(self) -> None:
-        (found,) = fails_on_a_node(
+        (found,) = self.found(
             self.history(
                 ("completed", "n2"),
                 *[("failed", "n[1,3]"), ("failed", "n1"), ("node_failed", "n[1,4]")],
@@ -625,7 +605,7 @@ class TestFailures:
 
     def test_one_that_worked_there_ends_the_row(self) -> None:
         assert (
-            fails_on_a_node(
+            self.found(
                 self.history(
                     ("failed", "n1"), ("failed", "n1"), ("timeout", "n1"), ("failed", "n1")
                 )
@@ -634,38 +614,29 @@ class TestFailures:
         )
 
     def test_a_cancelled_run_says_nothing(self) -> None:
-        assert fails_on_a_node(
+        assert self.found(
             self.history(("failed", "n1"), ("cancelled", "n1"), ("failed", "n1"), ("failed", "n1"))
         )
 
     def test_failures_elsewhere_before_put_the_job_in_doubt(self) -> None:
-        (found,) = fails_on_a_node(self.history(("failed", "n7"), *[("failed", "n1")] * 3))
+        (found,) = self.found(self.history(("failed", "n7"), *[("failed", "n1")] * 3))
         assert "the job may be at fault" in found.words
-        assert (
-            fails_on_a_node(self.history(("failed", "n1"), ("failed", "n2"), ("failed", "n1")))
-            == []
-        )
+        assert self.found(self.history(("failed", "n1"), ("failed", "n2"), ("failed", "n1"))) == []
 
     def test_of_many_common_nodes_none_can_be_named(self) -> None:
-        assert fails_on_a_node(self.history(*[("failed", "n[1-64]")] * 4)) == []
-        assert fails_on_a_node(
-            self.history(*[("failed", "n[1-4]")] * 4), FailuresWatch(most_nodes=4)
-        )
+        assert self.found(self.history(*[("failed", "n[1-64]")] * 4)) == []
+        assert self.found(self.history(*[("failed", "n[1-4]")] * 4), FailuresWatch(most_nodes=4))
 
 
 def test_losses_are_told_by_metric_and_kind_and_moments_by_their_step() -> None:
-    noticed = [
-        *(
-            Noticed("loss", "spike", f"spike at {step}", step, is_moment=True)
-            for step in (5, 7, 12, 19)
-        ),
-        Noticed("train/loss", "nan", "nan at 9", 9),
-        Noticed("loss", "plateau", "flat"),
-    ]
-    nan, *spikes = losses("8", noticed, LossWatch())
+    x = np.arange(10.0)
+    broken = WatchedMetric(x.tobytes(), np.where(x < 9, 2.0, np.nan).tobytes())
+    moments = [Moment("loss", "spike", step, step, f"spike at {step}") for step in (5, 7, 12, 19)]
+    tail = LogTail(metrics={"loss": WatchedMetric(), "train/loss": broken}, moments=moments)
+    nan, *spikes = losses("8", tail, NOW.timestamp(), LossWatch())
     assert (nan.severity, nan.words, nan.is_moment) == (
         Severity.CRITICAL,
-        "job 8: train/loss: nan at 9",
+        "job 8: train/loss: nan first at 9 (once); no number since",
         False,
     )
     assert nan.key == "loss/nan train|loss/8"
@@ -674,8 +645,8 @@ def test_losses_are_told_by_metric_and_kind_and_moments_by_their_step() -> None:
 
 
 def test_a_key_stays_when_words_and_severity_change() -> None:
-    one = Finding("storage", "/work", Severity.WARNING, "90 %", aspect="bytes")
-    assert one.key == Finding("storage", "/work", Severity.CRITICAL, "99 %", aspect="bytes").key
+    one = Finding("storage", "/work", Severity.WARNING, "90%", aspect="bytes")
+    assert one.key == Finding("storage", "/work", Severity.CRITICAL, "99%", aspect="bytes").key
     assert (
         one.key
         == finding_key("storage", "/work", "bytes")

@@ -353,7 +353,7 @@ def test_bytes_and_inodes_are_told_apart() -> None:
         ("bytes", Severity.WARNING),
         ("inodes", Severity.CRITICAL),
     ]
-    assert found[1].words == "/work: 99 % of 1000 inodes used, 10 free"
+    assert found[1].words == "/work: 99% of 1000 inodes used, 10 free"
 
 
 def test_growth_against_what_is_left_forecasts_the_end() -> None:

@@ -26,8 +26,8 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileStat
-from hpcdash.services.watch.cluster import MOST_LOCATED, Watching
-from hpcdash.services.watch.facts import MOST_FILES, MOST_TAILS, Facts, FactsRequest
+from hpcdash.services.watch.cluster import MAX_LOCATED, Watching
+from hpcdash.services.watch.facts import MAX_FILES, MAX_TAILS, Facts, FactsRequest
 from hpcdash.services.watch.judge import FRESH_SECONDS, Judgement
 from hpcdash.services.watch.state import WatchState
 from hpcdash.transport.local import LocalTransport
@@ -90,7 +90,7 @@ def watching(store: Busy, text: str) -> Watching:
 
 
 async def look(watch: Watching) -> Judgement:
-    found = await watch.look()
+    found = await watch.check()
     assert isinstance(watch.store.clock, Clock)
     watch.store.clock.epoch += ROUND
     return found
@@ -111,6 +111,24 @@ async def test_what_took_long_to_answer_counts_as_of_now() -> None:
     assert found.unknown == set()
 
 
+async def test_a_log_that_a_rule_names_is_not_on_the_node_that_has_the_jobs_own_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Unreached:
+        def __init__(self, *_: object) -> None: ...
+
+        async def run(self, *_: object, **__: object) -> None:
+            raise CommandError("no route")
+
+    monkeypatch.setattr("hpcdash.services.watch.cluster.ThroughNode", Unreached)
+    watch = watching(Busy(1, silent), HANGING + 'log = "/l/{id}"\n[[watch.losses]]\nname = "train"')
+    watch.state.logs_of, watch.state.hosts = {"1": ["/own/1"]}, {"1": "cn01"}
+    found = await look(watch)
+    assert [one.words for one in found.findings if one.rule == "is-hanging"] == [
+        "job 1 (train): its log has not grown for 1 h 23 min: /l/1"
+    ]
+
+
 async def test_a_log_whose_time_nobody_knows_hangs_when_it_keeps_its_size() -> None:
     copies = count()
     store = Busy(
@@ -125,7 +143,7 @@ async def test_a_log_whose_time_nobody_knows_hangs_when_it_keeps_its_size() -> N
 async def test_of_more_logs_than_fit_a_round_each_has_its_turn_and_those_that_wait_are_counted() -> (
     None
 ):
-    jobs = MOST_FILES + 50
+    jobs = MAX_FILES + 50
     watch = watching(Busy(jobs, silent), HANGING + 'log = "/l/{id}"')
     hung = set()
     for _ in range(2):
@@ -139,35 +157,33 @@ async def test_of_more_logs_than_fit_a_round_each_has_its_turn_and_those_that_wa
 
 
 async def test_of_a_job_that_waits_for_its_turn_both_streams_are_looked_at_together() -> None:
-    watch = watching(Busy(MOST_FILES, silent), HANGING)
+    watch = watching(Busy(MAX_FILES, silent), HANGING)
     watch.state.logs_of = {
-        str(one): [f"/l/{one}.out", f"/l/{one}.err"] for one in range(1, MOST_FILES + 1)
+        str(one): [f"/l/{one}.out", f"/l/{one}.err"] for one in range(1, MAX_FILES + 1)
     }
     rounds = [{one.subject for one in (await look(watch)).findings} for _ in range(2)]
-    assert [len(one) for one in rounds] == [MOST_FILES // 2] * 2
+    assert [len(one) for one in rounds] == [MAX_FILES // 2] * 2
     assert not rounds[0] & rounds[1]
 
 
 async def test_logs_of_trainings_that_are_not_there_do_not_keep_the_others_from_their_turn() -> (
     None
 ):
-    missing = {f"/l/{one}" for one in range(1, MOST_TAILS + 1)}
+    missing = {f"/l/{one}" for one in range(1, MAX_TAILS + 1)}
 
     def some(asked: FactsRequest) -> Facts:
-        there = [one.path for one in asked.tails if one.path not in missing]
+        there = [path for path in asked.tails if path not in missing]
         return Facts(
             tails={
                 path: Chunk(FileStat("1:1", 9, age_seconds=0.0), 0, b"loss 2.5\n") for path in there
             }
         )
 
-    watch = watching(
-        Busy(MOST_TAILS + 4, some), '[[watch.losses]]\nname = "train"\nlog = "/l/{id}"'
-    )
+    watch = watching(Busy(MAX_TAILS + 4, some), '[[watch.losses]]\nname = "train"\nlog = "/l/{id}"')
     first = await look(watch)
     assert first.problems == [
-        f"4 more training logs were not read: a round reads at most {MOST_TAILS}, and the next one "
-        f"continues"
+        f"4 more training logs were not read: a round reads at most {MAX_TAILS}, and the next one "
+        "continues"
     ]
     for _ in range(2):
         await look(watch)
@@ -175,11 +191,11 @@ async def test_logs_of_trainings_that_are_not_there_do_not_keep_the_others_from_
 
 
 async def test_jobs_that_cannot_be_located_do_not_keep_the_others_from_their_turn() -> None:
-    store = Busy(2 * MOST_LOCATED)
+    store = Busy(2 * MAX_LOCATED)
     watch = watching(store, HANGING)
     for _ in range(2):
         await look(watch)
-    assert sorted(store.located, key=int) == [str(one) for one in range(1, 2 * MOST_LOCATED + 1)]
+    assert sorted(store.located, key=int) == [str(one) for one in range(1, 2 * MAX_LOCATED + 1)]
 
 
 @pytest.mark.parametrize("behind", [40 * 60.0, 0.0, 3 * HOUR])

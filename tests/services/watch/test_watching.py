@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from hpcdash.backends.base import LogsPart
 from hpcdash.backends.embedded.backend import embedded_backend
-from hpcdash.cli.build import queue_program
 from hpcdash.config.read import settings_from_text
 from hpcdash.config.settings import PoolSettings
 from hpcdash.config.watch_settings import WatchSettings
@@ -30,16 +29,17 @@ from hpcdash.services.cluster.clock import FrozenClock, SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.state.database import StateDatabase
+from hpcdash.services.state.folders import queue_program
 from hpcdash.services.state.submitted_scripts import ScriptStore
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.cluster import Watching, qos_state
-from hpcdash.services.watch.facts import MOST_TAIL_BYTES
+from hpcdash.services.watch.facts import MAX_TAIL_BYTES
 from hpcdash.services.watch.notifiers.base import Notifier
 from hpcdash.services.watch.round import RoundReport, watch_round
 from hpcdash.services.watch.secrets import build_notifiers
 from hpcdash.services.watch.state import (
-    MOST_SAMPLES,
+    MAX_SAMPLES,
     SAMPLE_EVERY_SECONDS,
     QosState,
     WatchFiles,
@@ -118,7 +118,7 @@ async def watched(
 
 
 def kinds(report: RoundReport) -> list[tuple[str, str]]:
-    return [(str(event.kind), event.finding.rule) for event in report.told.events]
+    return [(str(event.kind), event.finding.rule) for event in report.notified.events]
 
 
 def submit(lab: QueueLab, script: str, *words: str) -> str:
@@ -147,10 +147,14 @@ async def test_a_job_that_hangs_is_told_once_by_webhook_and_mail_and_once_that_i
         """
         async with watched(queue, text, tmp_path) as here:
             job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
-            report = await here.until(lambda report: report.told.events)
+            report = await here.until(lambda report: report.notified.events)
             assert kinds(report) == [("raised", "is-hanging")]
-            assert [delivery.reached for delivery in report.told.deliveries] == [True, False, True]
-            assert "NOBODYHERE" not in report.told.deliveries[1].words
+            assert [delivery.reached for delivery in report.notified.deliveries] == [
+                True,
+                False,
+                True,
+            ]
+            assert "NOBODYHERE" not in report.notified.deliveries[1].summary
             for _ in range(3):
                 assert kinds(await here.round()) == []
             assert (len(hook.requests), len(mail.taken)) == (1, 1)
@@ -163,9 +167,9 @@ async def test_a_job_that_hangs_is_told_once_by_webhook_and_mail_and_once_that_i
             assert f"job {job} (train): its log" in mail.taken[0].message["Subject"]
 
             (queue.work / "go").touch()
-            report = await here.until(lambda report: report.told.events)
+            report = await here.until(lambda report: report.notified.events)
             assert kinds(report) == [("recovered", "is-hanging")]
-            assert report.told.events[0].words == f"job {job} (train): its log is growing again"
+            assert report.notified.events[0].words == f"job {job} (train): its log is growing again"
             assert kinds(await here.round()) == []
             assert (len(hook.requests), len(mail.taken)) == (2, 2)
             assert json.loads(hook.requests[1].body)["alerts"][0]["kind"] == "recovered"
@@ -200,30 +204,30 @@ async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails
     async with watched(queue, text, tmp_path, node) as here:
         job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
         node.log.write_text("step 1 loss 2.5\n")
-        assert kinds(await here.until(lambda report: report.told.events)) == [
+        assert kinds(await here.until(lambda report: report.notified.events)) == [
             ("raised", "is-hanging")
         ]
         node.log.write_text("step 1 loss 2.5\nstep 2 loss nan\nstep 3 loss nan\n")
-        report = await here.until(lambda report: report.told.events)
+        report = await here.until(lambda report: report.notified.events)
         assert set(kinds(report)) == {("recovered", "is-hanging"), ("raised", "loss")}
 
         node.ssh_does(REFUSES)
         report = await here.round()
         assert kinds(report) == []
-        (found,) = (one for one in report.look.findings if one.rule == "is-hanging")
+        (found,) = (one for one in report.check.findings if one.rule == "is-hanging")
         assert found.words.startswith(
             f"cannot tell whether job {job} (train) hangs: its log stays on cn01 until it ends, "
-            f"and "
+            "and "
         )
         assert "Permission denied" in found.words
-        assert [words for words in report.look.problems if "cannot tell" in words] == [found.words]
+        assert [words for words in report.check.problems if "cannot tell" in words] == [found.words]
         # Nothing is over because it is not seen.
         assert {
-            key for key in report.told.alerts.states if not key.startswith("is-hanging/cannot")
+            key for key in report.notified.alerts.states if not key.startswith("is-hanging/cannot")
         } >= {f"loss/nan loss/{job}"}
         node.ssh_does(REACHES)
         report = await here.round()
-        assert not [one for one in report.look.findings if "cannot be seen" in one.words]
+        assert not [one for one in report.check.findings if "cannot be seen" in one.words]
 
 
 async def test_a_long_table_on_a_nodes_own_disk_is_read_under_its_header(
@@ -238,8 +242,10 @@ async def test_a_long_table_on_a_nodes_own_disk_is_read_under_its_header(
         node.log.write_text(
             "step,loss\n" + "".join(f"{step},2.5\n" for step in range(40_000)) + "40000,nan\n"
         )
-        assert node.log.stat().st_size > MOST_TAIL_BYTES
-        assert kinds(await here.until(lambda report: report.told.events)) == [("raised", "loss")]
+        assert node.log.stat().st_size > MAX_TAIL_BYTES
+        assert kinds(await here.until(lambda report: report.notified.events)) == [
+            ("raised", "loss")
+        ]
 
 
 async def test_a_nan_loss_is_told_until_there_are_numbers_and_a_spike_once(
@@ -254,23 +260,25 @@ async def test_a_nan_loss_is_told_until_there_are_numbers_and_a_spike_once(
         (queue.work / "new").rename(queue.work / "more")
 
     def told(report: RoundReport) -> list[tuple[str, str]]:
-        return [(str(event.kind), event.finding.aspect) for event in report.told.events]
+        return [(str(event.kind), event.finding.aspect) for event in report.notified.events]
 
     async with watched(queue, '[[watch.losses]]\nname = "train"', tmp_path) as here:
         submit(queue, TRAINING, "-J", "train", "--time=60")
         more(1, 800, lambda step: 2 + step % 7 / 100 + (5 if 300 <= step < 305 else 0))
-        report = await here.until(lambda report: report.told.events)
+        report = await here.until(lambda report: report.notified.events)
         assert sorted(told(report)) == [("raised", ""), ("raised", "spike loss@300")]
         assert "to reach its last step, 9000, but its time limit is in" in next(
-            one.finding.words for one in report.told.events if one.finding.rule == "ends-late"
+            one.finding.words for one in report.notified.events if one.finding.rule == "ends-late"
         )
         more(800, 900, lambda step: float("nan"))
-        assert told(await here.until(lambda report: report.told.events)) == [("raised", "nan loss")]
+        assert told(await here.until(lambda report: report.notified.events)) == [
+            ("raised", "nan loss")
+        ]
         here.transport.argvs.clear()
         assert told(await here.round()) == []
         assert [argv[:2] == ("sh", "-c") for argv in here.transport.argvs] == [False, True]
         more(900, 1000, lambda step: 2 + step % 7 / 100)
-        assert told(await here.until(lambda report: report.told.events)) == [
+        assert told(await here.until(lambda report: report.notified.events)) == [
             ("recovered", "nan loss")
         ]
         # What another run of the watchdogs, or the dashboard, begins with.
@@ -293,23 +301,24 @@ async def test_a_path_or_log_that_is_not_there_is_told_after_some_rounds(
     """
     async with watched(queue, text, tmp_path) as here:
         job = submit(queue, TRAINING, "-J", "train")
-        report = await here.until(lambda report: report.told.events)
+        report = await here.until(lambda report: report.notified.events)
         not_seen = "could not be checked 2 times in a row"
-        if len(report.told.events) == 1:
+        if len(report.notified.events) == 1:
             # The first round came before the job began.
             report = replace(
                 report,
                 told=replace(
-                    report.told, events=report.told.events + (await here.round()).told.events
+                    report.notified,
+                    events=report.notified.events + (await here.round()).notified.events,
                 ),
             )
-        assert sorted(event.words for event in report.told.events) == [
+        assert sorted(event.words for event in report.notified.events) == [
             f"{tmp_path}/{job}.log {not_seen}: no such file, or no permission",
             f"{tmp_path}/scrach {not_seen}: no tool reports its usage",
         ]
         (tmp_path / f"{job}.log").touch()
         (tmp_path / "scrach").mkdir()
-        over = (await here.round()).told.events
+        over = (await here.round()).notified.events
         assert sorted(event.words for event in over) == [
             f"{tmp_path}/{job}.log can be checked again",
             f"{tmp_path}/scrach can be checked again",
@@ -323,13 +332,13 @@ async def test_a_job_that_neither_runs_nor_waits_is_told_until_it_is_back(
         submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "train-2")
         report = await here.round()
         assert kinds(report) == [("raised", "is-running")]
-        assert report.look.pulses == ["train is neither running nor pending"]
+        assert report.check.pulses == ["train is neither running nor pending"]
         submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "train", "--hold")
         report = await here.round()
         assert sorted(kinds(report)) == [("raised", "is-running"), ("recovered", "is-running")]
-        assert report.look.pulses[0].endswith("is held and will not start until it is released")
+        assert report.check.pulses[0].endswith("is held and will not start until it is released")
         assert "job train is in the queue again as 2" in [
-            event.words for event in report.told.events
+            event.words for event in report.notified.events
         ]
 
 
@@ -346,7 +355,7 @@ async def test_what_is_no_longer_configured_did_not_recover(
             text.replace("train", "other").replace("gone", "there"), tmp_path / "c.toml"
         ).watch
         report = await here.round(settings=renamed)
-        ended = [event for event in report.told.events if event.kind.is_end]
+        ended = [event for event in report.notified.events if event.kind.is_end]
         assert {(str(event.kind), event.finding.rule) for event in ended} == {
             ("unwatched", "is-running"),
             ("unwatched", "is-hanging"),
@@ -359,9 +368,9 @@ async def test_what_is_no_longer_configured_did_not_recover(
         queue.run("cancel", "1")
         # Of a job that is over nothing is left to be watched.
         report = await here.until(
-            lambda report: any(event.kind.is_end for event in report.told.events)
+            lambda report: any(event.kind.is_end for event in report.notified.events)
         )
-        assert [event.words for event in report.told.events if event.kind.is_end] == [
+        assert [event.words for event in report.notified.events if event.kind.is_end] == [
             "job 1 (train) has ended"
         ]
 
@@ -375,10 +384,10 @@ async def test_a_cluster_that_cannot_be_reached_is_told_after_some_rounds_and_no
         here.transport.connect_error = ConnectionFailed("no route to here", "Is the network up?")
         for _ in range(2):
             report = await here.round()
-            assert (kinds(report), report.look.is_reached) == ([], False)
+            assert (kinds(report), report.check.is_reached) == ([], False)
         report = await here.round()
         assert kinds(report) == [("raised", "unreachable")]
-        assert "no route to here" in report.told.events[0].finding.words
+        assert "no route to here" in report.notified.events[0].finding.words
         assert kinds(await here.round()) == []
         here.transport.connect_error = None
         assert kinds(await here.round()) == [("recovered", "unreachable")]
@@ -391,7 +400,7 @@ async def test_a_train_with_nothing_behind_it_is_told_and_one_that_goes_on_is_no
 ) -> None:
     async with watched(queue, '[[watch.chains]]\nname = "train"', tmp_path) as here:
         first = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
-        report = await here.until(lambda report: report.told.events)
+        report = await here.until(lambda report: report.notified.events)
         assert kinds(report) == [("raised", "no-successor")]
         submit(queue, SILENT_UNTIL_TOLD, "-J", "train", f"--dependency=afterany:{first}")
         assert kinds(await here.round()) == [("recovered", "no-successor")]
@@ -412,7 +421,7 @@ async def test_a_job_that_ends_before_its_next_save_is_told_by_what_a_pattern_sa
         job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train", "--time=30")
         (tmp_path / job).mkdir()
         (tmp_path / job / "1.pt").touch()
-        report = await here.until(lambda report: report.told.events)
+        report = await here.until(lambda report: report.notified.events)
         assert kinds(report) == [("raised", "end-before-save")]
         short = text.replace('"1h"', '"10m"')
         settings = settings_from_text(short, tmp_path / "config.toml").watch
@@ -446,7 +455,7 @@ async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_t
         report = await here.round()
         assert kinds(report) == [("raised", "no-save")]
         assert len(here.transport.argvs) == 2
-        words = report.told.events[0].words
+        words = report.notified.events[0].words
         assert f"job {task} (train): no save in " in words
         assert words.endswith(f"no complete checkpoint yet: {tmp_path}/saved/4%")
         assert kinds(await here.round()) == []
@@ -455,7 +464,7 @@ async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_t
         report = await here.round()
         assert kinds(report) == [("recovered", "no-save")]
         assert (
-            report.told.events[0].words
+            report.notified.events[0].words
             == f"job {task} (train): it saved again, or its next save is not overdue"
         )
 
@@ -463,17 +472,19 @@ async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_t
 async def test_a_dry_run_tells_nobody_and_changes_nothing(queue: QueueLab, tmp_path: Path) -> None:
     async with hook_receiver() as hook:
         text = (
-            f'[[watch.running]]\nname = "t"\n[[watch.webhook]]\nurl = '
+            '[[watch.running]]\nname = "t"\n[[watch.webhook]]\nurl = '
             f'"http://127.0.0.1:{hook.port}/"'
         )
         async with watched(queue, text, tmp_path) as here:
             for _ in range(2):
                 report = await here.round(dry_run=True)
                 assert kinds(report) == [("raised", "is-running")]
-                assert (report.told.wrong, (tmp_path / "state").exists()) == (1, False)
-                assert report.told.deliveries[0].words.startswith("would be sent: json webhook")
+                assert (report.notified.wrong, (tmp_path / "state").exists()) == (1, False)
+                assert report.notified.deliveries[0].summary.startswith(
+                    "would be sent: json webhook"
+                )
             assert hook.requests == []
-            assert (await here.round()).told.wrong == 1
+            assert (await here.round()).notified.wrong == 1
             assert len(hook.requests) == 1
             with here.files.alone():
                 assert kinds(await here.round(dry_run=True)) == []
@@ -485,7 +496,7 @@ async def test_what_reached_nobody_is_told_by_the_next_round(
     text = '[[watch.running]]\nname = "t"\n[[watch.command]]\nargv = ["PROGRAM"]'
     program = tmp_path / "tell"
     async with watched(queue, text.replace("PROGRAM", str(program)), tmp_path) as here:
-        assert (await here.round()).told.deliveries[0].words.startswith("not sent")
+        assert (await here.round()).notified.deliveries[0].summary.startswith("not sent")
         program.write_text(f"#!/bin/sh\ncat > {tmp_path}/told\n")
         program.chmod(0o755)
         assert kinds(await here.round()) == [("raised", "is-running")]
@@ -503,20 +514,25 @@ async def test_a_channel_that_was_down_is_told_alone_once_it_is_up(
         async with watched(queue, '[[watch.running]]\nname = "t"\n' + text, tmp_path) as here:
             down.answers = [answer("503 Service Unavailable")] * 4
             report = await here.round()
-            assert [(one.reached, one.attempts) for one in report.told.deliveries] == [
+            assert [(one.reached, one.attempts) for one in report.notified.deliveries] == [
                 (True, 1),
                 (False, 3),
             ]
             report = await here.round()
-            (again,) = report.told.again
+            (again,) = report.notified.again
             assert again[0] == f"json webhook at http://127.0.0.1:{down.port}"
-            assert [(one.reached, one.attempts) for one in report.told.deliveries] == [(False, 1)]
+            assert [(one.reached, one.attempts) for one in report.notified.deliveries] == [
+                (False, 1)
+            ]
             assert (len(up.requests), len(down.requests)) == (1, 4)
             report = await here.round()
-            assert (kinds(report), [one.reached for one in report.told.deliveries]) == ([], [True])
+            assert (kinds(report), [one.reached for one in report.notified.deliveries]) == (
+                [],
+                [True],
+            )
             assert json.loads(down.requests[-1].body)["alerts"][0]["kind"] == "raised"
             report = await here.round()
-            assert (report.told.again, report.told.deliveries) == ((), ())
+            assert (report.notified.again, report.notified.deliveries) == ((), ())
             assert (len(up.requests), len(down.requests)) == (1, 5)
 
 
@@ -530,23 +546,23 @@ async def test_where_the_state_cannot_be_written_all_is_told_once_and_that_is_sa
         with contextlib.suppress(OSError):
             (small_disk / "full").write_bytes(b"x" * 262144)
         report = await here.round()
-        assert (kinds(report), report.is_kept) == ([("raised", "is-running")], False)
+        assert (kinds(report), report.is_saved) == ([("raised", "is-running")], False)
         (problem,) = report.problems
         assert "No space left on device; until then another run may send them again" in problem
         report = await here.round()
-        assert (kinds(report), report.problems, report.is_kept) == ([], (), False)
+        assert (kinds(report), report.problems, report.is_saved) == ([], (), False)
 
         # Another run, which remembers nothing.
         here.files = WatchFiles(small_disk, "here")
         report = await here.round()
-        assert (report.told.deliveries, report.is_kept, len(report.problems)) == ((), False, 2)
+        assert (report.notified.deliveries, report.is_saved, len(report.problems)) == ((), False, 2)
         assert "this could not be saved" in report.problems[1]
         assert told.read_text().count('"raised"') == 1
 
         (small_disk / "full").unlink()
         here.files = WatchFiles(small_disk, "here")
         report = await here.round()
-        assert (report.told.deliveries, report.is_kept) == ((), True)
+        assert (report.notified.deliveries, report.is_saved) == ((), True)
         submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "t")
         assert kinds(await here.round()) == [("recovered", "is-running")]
         assert told.read_text().count('"recovered"') == 1
@@ -614,7 +630,7 @@ async def test_what_was_seen_long_ago_is_no_sign_that_a_job_hangs_now(
         await here.until(
             lambda report: here.store.snapshots[Kind.MINE].table["state"].to_pylist() == ["running"]
         )
-        assert await board.look() == ()
+        assert await board.check() == ()
         now = here.store.clock.now()
         here.store.clock = FrozenClock(now + 3600)
         (row,) = here.store.snapshots[Kind.MINE].table.to_pylist()
@@ -647,7 +663,7 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(
             lambda report: "running" in here.store.snapshots[Kind.MINE].table["state"].to_pylist()
         )
         watching = Watching(here.store, here.settings)
-        await watching.look()
+        await watching.check()
         (node,) = here.store.snapshots[Kind.NODES].table["name"].to_pylist()
         who = f"job {job} (train)"
         said = {
@@ -737,7 +753,7 @@ async def test_tasks_of_a_shared_pool_are_judged_by_what_its_coordinator_publish
     async with watched(queue, '[watch.pools]\nusers = ["ada"]', tmp_path) as here:
         report = await here.round(shared=(lab,))
         assert kinds(report) == []
-        assert "pool lab has published nothing" in report.look.problems[0]
+        assert "pool lab has published nothing" in report.check.problems[0]
         now = here.store.clock.now()
         published(task, taken_at=now)
         assert kinds(await here.round(shared=(lab,))) == [
@@ -756,7 +772,7 @@ async def test_tasks_of_a_shared_pool_are_judged_by_what_its_coordinator_publish
             ("recovered", "no-turn"),
             ("recovered", "slow-save"),
         ]
-        assert [event.words for event in report.told.events[1:]] == [
+        assert [event.words for event in report.notified.events[1:]] == [
             "job 7 (t): it had its turn",
             "job 7 (t) saved when it was interrupted",
         ]
@@ -799,9 +815,9 @@ def test_two_days_of_figures_are_kept_and_no_more() -> None:
     samples: list[tuple[float, int]] = []
     for minute in range(4 * 24 * 60):
         add_sample(samples, minute * 60.0, minute)
-    assert len(samples) == MOST_SAMPLES
+    assert len(samples) == MAX_SAMPLES
     assert samples[-1] == ((4 * 24 * 60 - 1) * 60.0, 4 * 24 * 60 - 1)
     assert samples[-2][0] - samples[0][0] == pytest.approx(
-        (MOST_SAMPLES - 2) * SAMPLE_EVERY_SECONDS, rel=0.1
+        (MAX_SAMPLES - 2) * SAMPLE_EVERY_SECONDS, rel=0.1
     )
     assert WatchState().disks == {}

@@ -84,7 +84,7 @@ def question(want: Want = Want.NOW, dialect: Dialect = Dialect.OPENPBS, *job_ids
 
 def parsed(*lines: bytes, want: Want = Want.NOW) -> ParsedTable:
     """The queue as it is read from these lines."""
-    return parse_jobs(answered(*lines), question=question(want), dialect=Dialect.OPENPBS, want=want)
+    return parse_jobs(answered(*lines), question=question(want))
 
 
 def fetch_rows(table: ParsedTable) -> list[dict[str, Any]]:

@@ -473,7 +473,7 @@ QSUB_ATTRIBUTES = {
 DEPENDENCIES = r"(after|before)(ok|notok|any)?:[^[,]+(\[\][^[,]*)*|on:\d+"
 # Those of a host: beside a select or a place qsub takes them in the select alone.
 OF_A_CHUNK = ("ncpus", "ngpus", "mem", "vmem", "mpiprocs", "ompthreads", "host", "vnode", "arch")
-MOST_NAME_LETTERS = 230
+MAX_NAME_LETTERS = 230
 OF_A_JOB = (
     "walltime",
     "min_walltime",
@@ -563,7 +563,7 @@ def invalid_option(error):
     if "requires argument" in error.msg:
         return f"qsub: option requires an argument -- '{error.opt}'"
     return (
-        f"qsub: invalid option -- "
+        "qsub: invalid option -- "
         f"'{error.opt[:1] if error.opt in QSUB_OPTIONS or len(error.opt) == 1 else '-'}'"
     )
 
@@ -578,7 +578,7 @@ def set_options(job, options, on_line):
         found = re.fullmatch(pattern, value) if pattern else True
         if not found or (letter == "-J" and int(found[1]) >= int(found[2])):
             raise usage_of_qsub(f"qsub: illegal {letter} value")
-        if letter == "-N" and len(value) > MOST_NAME_LETTERS:
+        if letter == "-N" and len(value) > MAX_NAME_LETTERS:
             raise Refusal(USAGE_STATUS, "qsub: Job name is too long ")
         if letter == "-I":
             raise Refusal(

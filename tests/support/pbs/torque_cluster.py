@@ -285,7 +285,7 @@ def _status(
         "x86_64,"
         f"sessions=20117,nsessions=1,nusers=1,idletime=1201,totmem={total},availmem={free},physmem={total},ncpus=8,"
         f"loadave={load},gres=,netload=2262988229,state={state},varattr= "
-        f",cpuclock=Fixed,macaddr=ac:1f:6b:6a:ed:34,"
+        ",cpuclock=Fixed,macaddr=ac:1f:6b:6a:ed:34,"
         f"version=6.1.3,rectime={CLOCK - 20},jobs={jobs}"
     )
 
@@ -293,8 +293,8 @@ def _status(
 def _gpu(index: int, state: str, utilization: int) -> str:
     return (
         f"gpu[{index}]=gpu_id=00000000:0{index + 3}:00.0;gpu_pci_location_id=00000000:0{index + 3}:00.0;"
-        f"gpu_product_name=Tesla V100-SXM2-32GB;gpu_memory_total=32510 MB;gpu_memory_used=812 "
-        f"MB;gpu_mode=Default;"
+        "gpu_product_name=Tesla V100-SXM2-32GB;gpu_memory_total=32510 MB;gpu_memory_used=812 "
+        "MB;gpu_mode=Default;"
         f"gpu_state={state};gpu_utilization={utilization}%;gpu_temperature=40 C"
     )
 

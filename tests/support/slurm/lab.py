@@ -221,17 +221,12 @@ class SlurmLab:
             flag.unlink()
         if self.settings.empty:
             return
-        if self._listed_jobs():
-            # scancel takes one state at a time. Killed first, a job ends at once and not KillWait
-            # seconds later.
-            self.admin("scancel", "--quiet", "--state=PENDING", check=False)
-            for state in ("RUNNING", "SUSPENDED"):
-                self.admin(
-                    "scancel", "--quiet", "--full", "--signal=KILL", f"--state={state}", check=False
-                )
-                self.admin("scancel", "--quiet", f"--state={state}", check=False)
-            wait_until("jobs to end", lambda: not self._listed_jobs(), self._queue)
+        self._end_jobs()
         self.resume_nodes()
+
+    def end_other_cluster_jobs(self) -> None:
+        """Cancel all jobs of lab2 and wait until they ended, so that its one node is free."""
+        self._end_jobs("-M", OTHER_CLUSTER)
 
     def resume_nodes(self) -> None:
         """Bring all nodes but x1 back from down or drained, and wait until they take jobs."""
@@ -471,11 +466,22 @@ class SlurmLab:
     def _lines(self, *argv: str) -> list[str]:
         return self.admin(*argv).stdout.decode(errors="replace").splitlines()
 
-    def _queue(self) -> str:
-        return "\n".join(self._lines("squeue"))
+    def _end_jobs(self, *cluster: str) -> None:
+        def listed() -> list[str]:
+            return self._lines("squeue", "-h", "-o", "%i", *cluster)
 
-    def _listed_jobs(self) -> list[str]:
-        return self._lines("squeue", "-h", "-o", "%i")
+        if not listed():
+            return
+        # scancel takes one state at a time. Killed first, a job ends at once and not KillWait
+        # seconds later.
+        scancel = ("scancel", "--quiet", *cluster)
+        self.admin(*scancel, "--state=PENDING", check=False)
+        for state in ("RUNNING", "SUSPENDED"):
+            self.admin(*scancel, "--full", "--signal=KILL", f"--state={state}", check=False)
+            self.admin(*scancel, f"--state={state}", check=False)
+        wait_until(
+            "jobs to end", lambda: not listed(), lambda: "\n".join(self._lines("squeue", *cluster))
+        )
 
     def _make_users(self) -> None:
         for user in self.users:

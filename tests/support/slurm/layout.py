@@ -244,7 +244,7 @@ def write_other_configuration(run_dir: Path, settings: Settings, conf: Path) -> 
     ]
     node = (
         f"NodeName={OTHER_NODE} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port + 1} "
-        f"CPUs=8 RealMemory=8000"
+        "CPUs=8 RealMemory=8000"
     )
     lines = [
         *kept,

@@ -74,6 +74,8 @@ def why_no_lab(root: str | None = None) -> str | None:
     if packages:
         command = "apt-get install -y --no-install-recommends " + " ".join(packages)
         return f"the real-Slurm tests need packages that are missing here: {command}"
+    if not root and shutil.which("squeue") is None:
+        return "the real-Slurm tests need Slurm's commands on the PATH: squeue is not there"
     if os.geteuid() != 0:
         return "the real-Slurm tests need root: they start daemons and run jobs as other users"
     return None

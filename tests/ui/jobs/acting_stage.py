@@ -8,8 +8,8 @@ from typing import Any
 
 from textual.pilot import Pilot
 
+from hpcdash.assembly import cluster_pace
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.cli.build import cluster_pace
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.poller import Poller
@@ -18,6 +18,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
+from hpcdash.services.submit.launches import Launches
 from hpcdash.ui.app import HpcdashApp
 from tests.support.scripted_transport import ScriptedTransport
 from tests.support.slurm_text import Fields
@@ -72,7 +73,7 @@ def acting_session(transport: ScriptedTransport, folder: Path) -> ClusterSession
     )
     poller = Poller(store, cluster_pace(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     journal = Journal(folder / "journal.jsonl", now=lambda: NOW)
-    return ClusterSession(store, poller, Actions(store, journal), "", UTC)
+    return ClusterSession(store, poller, Actions(store, journal), Launches(store), "", UTC)
 
 
 def acting_app(transport: ScriptedTransport, folder: Path, **arguments: Any) -> HpcdashApp:

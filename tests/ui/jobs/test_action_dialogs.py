@@ -19,9 +19,14 @@ from hpcdash.domain.tables import Kind
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.ui.app import HpcdashApp
-from hpcdash.ui.jobs.action_dialogs import AlterDialog, ConfirmDialog, ResultsDialog, SignalDialog
+from hpcdash.ui.jobs.action_dialogs import (
+    AlterDialog,
+    ConfirmDialog,
+    Question,
+    ResultsDialog,
+    SignalDialog,
+)
 from hpcdash.ui.jobs.journal import JournalView
-from hpcdash.ui.palette import ActionProvider
 from tests.embedded.queue_lab import QueueLab
 from tests.support.scripted_transport import ACT, ScriptedTransport
 from tests.ui.jobs.acting_stage import ENDED, EVERYDAY, PENDING, acting_app, job, mark, point_at
@@ -74,7 +79,7 @@ async def test_y_cancels_the_marked_and_unmarks_them(tmp_path: Path) -> None:
         shown = screen_text(app)
         assert "Cancel 7 jobs of alice?" in shown
         assert "2 running: 8 h 10 min of run time" in shown
-        assert "5 waiting lose their place in the queue" in shown
+        assert "5 pending jobs lose their place in the queue" in shown
         assert "scancel -v 101 200 302" in shown
         await press(pilot, "y")
         await until(pilot, lambda: "7 jobs cancelled" in said(app))
@@ -91,7 +96,7 @@ async def test_jobs_that_would_wait_for_ever_are_named(tmp_path: Path) -> None:
         await settled(pilot)
         await point_at(pilot, "101")
         await asked(pilot, "x")
-        assert "1 job waits for it to succeed, and may never start: 500" in screen_text(app)
+        assert "job 500 depends on it and may never start" in screen_text(app)
         await press(pilot, "escape")
         await asked(pilot, "r")
         assert "may never start" not in screen_text(app)
@@ -128,7 +133,7 @@ async def test_h_holds_what_waits_or_releases_what_is_held_with_enter(
         await mark(pilot, *rows)
         await asked(pilot, "h")
         if len(rows) == 2:
-            assert "1 held already: left out" in screen_text(app)
+            assert "1 already held (skipped)" in screen_text(app)
         await press(pilot, "enter")
         await until(pilot, lambda: transport.acted)
     assert transport.acted == [sent]
@@ -180,18 +185,18 @@ async def test_a_verb_that_fits_nothing_says_so_and_asks_nothing(tmp_path: Path)
         await settled(pilot)
         await point_at(pilot, "50")
         await press(pilot, "x")
-        assert "nothing to cancel: 1 ended already" in said(app)
+        assert "nothing to cancel: 1 already finished" in said(app)
         await point_at(pilot, "302")
         await press(pilot, "z")
         assert "nothing to signal: 1 not started yet" in said(app)
         await mark(pilot, "50", "101", "999")
         await asked(pilot, "x")
-        assert "1 ended already: left out" in screen_text(app)
-        assert "1 in no list any more: left out" in screen_text(app)
+        assert "1 already finished (skipped)" in screen_text(app)
+        assert "1 in no list any more (skipped)" in screen_text(app)
         await press(pilot, "escape")
         app.main.view.set_filter("nothing-has-this-name")
         await press(pilot, "u", "x")
-        assert "no job is pointed at" in said(app)
+        assert "select a job first" in said(app)
     assert transport.acted == []
 
 
@@ -303,7 +308,7 @@ async def test_a_plan_can_be_carried_out_by_any_view_and_reports_how_it_went(
         await settled(pilot)
         plan = app.main.session.actions.plan(ActionRequest(Verb.CANCEL, ("101", "302")))
         worker = app.main.run_worker(
-            app.main.handlers.runner.carry_out(plan, asides=("2 of 9 failed tasks",))
+            app.main.handlers.runner.carry_out(Question(plan, ("2 of 9 failed tasks",)))
         )
         await until(
             pilot,
@@ -311,7 +316,7 @@ async def test_a_plan_can_be_carried_out_by_any_view_and_reports_how_it_went(
         )
         await pilot.press("n")
         assert await worker.wait() is None
-        worker = app.main.run_worker(app.main.handlers.runner.carry_out(plan))
+        worker = app.main.run_worker(app.main.handlers.runner.carry_out(Question(plan)))
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
         await pilot.press("y")
         report = await worker.wait()
@@ -552,8 +557,9 @@ async def test_the_command_bar_and_the_palette_act_as_the_keys_do(tmp_path: Path
         await type_text(pilot, "cancel")
         await asked(pilot, "enter")
         await press(pilot, "n")
-        found = [hit async for hit in ActionProvider(app.main).search("cancel")]
-        await found[0].command()
+        await pilot.press("ctrl+p")
+        await type_text(pilot, "cancel")
+        await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
         await press(pilot, "y")
         await until(pilot, lambda: transport.acted)
@@ -571,8 +577,9 @@ async def test_read_only_leaves_no_way_to_act(tmp_path: Path) -> None:
             assert await app.main.command_line.obey(name) is not None
             await app.main.act(name)
             assert app.screen is app.main
-        found = [hit async for hit in ActionProvider(app.main).search("cancel")]
-        assert found == []
+        await press(pilot, "ctrl+p")
+        await type_text(pilot, "cancel")
+        assert "Nothing matches" in screen_text(app)
 
 
 async def test_five_thousand_jobs_are_asked_about_at_once(tmp_path: Path) -> None:
@@ -653,7 +660,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_before_its_job_runs_aga
     switch = queue.work / "KILL"
     switch.touch()
     app = queue_app(queue, tmp_path / "state")
-    async with app.run_test(size=(160, 60)) as pilot:
+    async with app.run_test(size=(150, 60)) as pilot:
         await settled(pilot)
         await press(pilot, "d")
         await until(
@@ -674,7 +681,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_before_its_job_runs_aga
             assert isinstance(dialog, ConfirmDialog)
             warned = f"the kill switch {switch} is set: the job ends at once. "
             told = (f"{warned}Clear it first: hpcdash kill-switch {job} --clear",)
-            assert dialog.warnings == (told if is_there else ())
+            assert dialog.question.warnings == (told if is_there else ())
             assert "resumes from the newest complete checkpoint in /saved" in screen_text(app)
             assert "from the beginning" not in screen_text(app)
             await press(pilot, "n")

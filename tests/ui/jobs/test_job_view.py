@@ -135,10 +135,10 @@ async def test_a_running_job_shows_what_it_uses_of_what_it_asked_for() -> None:
     app = app_on(speaking(RUNNING))
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
-        assert "12.4 of 64 cores busy (19 %)" in line_with(app, "uses CPU")
+        assert "12.4/64 cores (19%)" in line_with(app, "uses CPU")
         assert "━━" in line_with(app, "uses CPU")
-        assert "peak 41G of 256G (16 %)" in line_with(app, "uses memory")
-        assert "87 % busy, of 2" in line_with(app, "uses GPU")
+        assert "peak 41G of 256G (16%)" in line_with(app, "uses memory")
+        assert "87% busy (2 GPUs)" in line_with(app, "uses GPU")
         assert "keeps 12.4 of 64 cores busy" in line_with(app, "→")
         assert "2 times" in line_with(app, "requeued")
 
@@ -148,18 +148,18 @@ async def test_a_waiting_job_shows_its_rank_and_who_may_take_its_place() -> None
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
-        assert "2000 (20 % of max)" in line_with(app, "fair share")
+        assert "2000 (20% of max)" in line_with(app, "fair share")
         used = {
             name: line_with(app, name).count(signs().bar_used)
             for name in ("fair share", "job size", " age ")
         }
         assert used == {"fair share": 2, "job size": 2, " age ": 1}, (
-            "bars of ten cells, for 20, 16 and 0.2 %"
+            "bars of ten cells, for 20, 16 and 0.2%"
         )
         assert "high" in line_with(app, "may be preempted by")
         assert "put back into the queue" in line_with(app, "a job that makes way")
         assert "5:00" in line_with(app, "time to save first")
-        assert "2026-11-21 07:59:14  (1:00:00 from now)" in screen_text(app)
+        assert "2026-11-21 07:59:14  (in 1 h)" in screen_text(app)
         assert (transport.count("sprio"), transport.count("sstat")) == (1, 0)
 
 
@@ -371,7 +371,7 @@ async def test_while_the_log_is_read_keys_act_and_the_rest_is_shown() -> None:
         await settled(pilot)
         assert shown_rows(app).move_to("88")
         await pilot.press("d")
-        await until(pilot, has(app, "the end of its log: asking …"))
+        await until(pilot, has(app, "the end of its log: loading …"))
         assert "ended with" in screen_text(app)
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.main.view, JobView))
@@ -389,7 +389,7 @@ async def test_a_log_that_cannot_be_read_is_said_in_its_place() -> None:
 
 async def test_where_there_is_room_what_it_uses_stands_beside() -> None:
     app = app_on(speaking(RUNNING))
-    async with app.run_test(size=WIDE) as pilot:
+    async with app.run_test(size=(150, 40)) as pilot:
         await opened(pilot)
         assert [word for word in line_with(app, "Resources").split() if "─" not in word] == [
             "Job",

@@ -73,7 +73,7 @@ async def test_losses_are_read_only_where_their_column_was_chosen_and_at_the_pac
         await settled(pilot)
         assert transport.count(of_files) == 1, "a filter or a sort is not a poll"
         append(log, b" iteration 201/ 4000 | lm loss: nan | grad norm: nan |\n")
-        app.main.view._losses._looked_at = float("-inf")
+        app.main.view._losses._read_at = float("-inf")
         await press(pilot, "6")
         app.sessions[0].store.notify_health()
         await settled(pilot)

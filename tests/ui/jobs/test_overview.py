@@ -4,11 +4,13 @@ stands.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 
 from hpcdash.services.cluster.clock import FrozenClock
@@ -18,6 +20,7 @@ from hpcdash.services.usage.waits import compute_waits
 from hpcdash.ui.jobs.overview import JobOverview
 from tests.support.job_rows import at, build_table, job_row
 from tests.support.real_files import append, put
+from tests.support.scripted_transport import ScriptedTransport
 from tests.ui.logs.log_stage import PENDING, RUNNING, log_dashboard, of_files, set_state
 from tests.ui.metrics.chart_stage import training_log
 from tests.ui.stage import dashboard, ids_of, press, screen_text, settled, shown_rows, until
@@ -122,6 +125,27 @@ async def test_nothing_is_asked_while_the_cursor_moves(
         assert transport.count(of_files) == asked  # type: ignore[attr-defined]
 
 
+async def test_a_log_that_is_read_slower_than_it_is_refreshed_still_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.ui.jobs.overview.READ_EVERY_SECONDS", 0.0)
+    put(tmp_path / "job.out", b"the last words\n")
+    app = log_dashboard(tmp_path, both_in_one=True)
+    transport = cast("ScriptedTransport", app.sessions[0].store.transport)
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        transport.hangs[of_files] = asyncio.Event()
+        asked = transport.count(of_files)
+        await pointed_at(pilot, RUNNING)
+        await until(pilot, lambda: transport.count(of_files) > asked, "a read that hangs")
+        for _ in range(5):
+            app.main.view.tick()
+            await pilot.pause()
+        assert transport.count(of_files) == asked + 1
+        transport.hangs.pop(of_files).set()
+        await until(pilot, lambda: "the last words" in screen_text(app), "the end of its log")
+
+
 async def test_a_waiting_job_says_why_and_asks_nothing() -> None:
     app = dashboard("everyday")
     async with app.run_test(size=UNDER) as pilot:
@@ -214,15 +238,18 @@ async def test_keys_hide_it_change_its_size_and_move_the_focus() -> None:
 
 
 def test_a_small_curve_falls_where_its_values_fall_and_leaves_out_what_is_not_finite() -> None:
-    lines = small_curve([4.0, 3.0, 2.0, 1.0], 8, 2)
+    curve = small_curve([4.0, 3.0, 2.0, 1.0], 8, 2)
+    assert (curve.low, curve.high) == (1.0, 4.0)
+    lines = curve.lines
     assert [len(line) for line in lines] == [8, 8]
     assert lines[0].strip() == lines[0].rstrip()
     assert lines[1].startswith(" ")
-    assert small_curve([math.nan, math.inf], 8, 2) == []
-    assert small_curve([], 8, 2) == []
-    assert len(small_curve([2.0, 2.0, 2.0], 8, 1)) == 1
+    assert small_curve([math.nan, math.inf], 8, 2).lines == ()
+    assert small_curve([], 8, 2).lines == ()
+    assert len(small_curve([2.0, 2.0, 2.0], 8, 1).lines) == 1
     assert all(
-        letter in " .':" for letter in "".join(small_curve([1.0, 5.0, 2.0], 6, 3, is_ascii=True))
+        letter in " .':"
+        for letter in "".join(small_curve([1.0, 5.0, 2.0], 6, 3, is_ascii=True).lines)
     )
 
 
@@ -234,10 +261,33 @@ async def test_a_click_on_the_other_stream_shows_it(tmp_path: Path) -> None:
         await settled(pilot)
         await pointed_at(pilot, RUNNING)
         await until(pilot, lambda: "Log  stdout  stderr" in screen_text(app), "both streams")
-        assert "iteration       49/" in screen_text(app)
+        await until(pilot, lambda: "iteration       49/" in screen_text(app), "its end")
+        await settled(pilot)
         await pilot.click("#heading", offset=(15, 0))
         await until(pilot, lambda: "a warning" in screen_text(app), "stderr")
         assert "job.err" in screen_text(app)
+
+
+async def test_a_log_stays_where_one_scrolled_and_shows_its_end_again_for_another_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.ui.jobs.overview.READ_EVERY_SECONDS", 0.1)
+    log = tmp_path / "job.out"
+    put(log, training_log(range(1, 201)))
+    app = log_dashboard(tmp_path, both_in_one=True)
+    async with app.run_test(size=UNDER) as pilot:
+        await settled(pilot)
+        await pointed_at(pilot, RUNNING)
+        await until(pilot, lambda: "iteration      200/" in screen_text(app), "the end")
+        pane = app.main.view.query_one("#log", VerticalScroll)
+        pane.scroll_relative(y=-20, animate=False)
+        await until(pilot, lambda: "iteration      200/" not in screen_text(app), "scrolled up")
+        append(log, b" iteration 201/ 4000 | lm loss: 1.5 | grad norm: 1 |\n")
+        await until(pilot, lambda: " 1.5 " in screen_text(app), "the new loss")
+        assert "iteration 201/ 4000" not in screen_text(app)
+        await pointed_at(pilot, PENDING)
+        await pointed_at(pilot, RUNNING)
+        await until(pilot, lambda: "iteration 201/ 4000" in screen_text(app), "the end again")
 
 
 async def test_a_waiting_job_has_how_long_jobs_like_it_waited(
@@ -263,3 +313,34 @@ async def test_a_waiting_job_has_how_long_jobs_like_it_waited(
         )
         await pointed_at(pilot, RUNNING)
         assert "jobs like it" not in screen_text(app)
+
+
+async def test_a_second_that_goes_by_while_an_array_is_looked_at_loses_no_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hpcdash.ui.jobs.overview.READ_EVERY_SECONDS", math.inf)
+    group_failures, has_begun, may_go_on = (
+        JobOverview._group_failures,
+        asyncio.Event(),
+        asyncio.Event(),
+    )
+
+    async def slow(overview: JobOverview, row: Any) -> None:
+        has_begun.set()
+        await may_go_on.wait()
+        await group_failures(overview, row)
+
+    app = dashboard("training")
+    async with app.run_test(size=(160, 45)) as pilot:
+        await press(pilot, "4")
+        monkeypatch.setattr(JobOverview, "_group_failures", slow)
+        shown_rows(app).move_to("13[]")
+        await until(pilot, has_begun.is_set, "the array")
+        overview = app.main.view.query_one(JobOverview)
+        overview.tick()
+        # A poll brings the job in a row of its own.
+        overview.point_at(dict(overview._row or {}))
+        may_go_on.set()
+        await until(
+            pilot, lambda: "task 3 · FloatingPointError" in screen_text(app), "why it failed"
+        )

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
+from hpcdash.assembly import cluster_pace
 from hpcdash.backends.base import Backend, Probe
 from hpcdash.backends.pbs.backend import pbs_backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.queries import ParsedTable, Query
-from hpcdash.cli.build import cluster_pace
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.domain.schema import JOBS, NODES, QUEUES
 from hpcdash.services.cluster.clock import FrozenClock
@@ -30,6 +30,7 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
+from hpcdash.services.submit.launches import Launches
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import AlterDialog, ConfirmDialog, ResultsDialog, SignalDialog
 from tests.support.parts import changed
@@ -111,7 +112,8 @@ def pbs_app(
     poller = Poller(store, cluster_pace(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     journal = Journal(folder / "journal.jsonl", now=lambda: NOW)
     return HpcdashApp(
-        [ClusterSession(store, poller, Actions(store, journal), "", UTC)], fold_arrays=False
+        [ClusterSession(store, poller, Actions(store, journal), Launches(store), "", UTC)],
+        fold_arrays=False,
     )
 
 

@@ -12,12 +12,15 @@ import pytest
 from textual.pilot import Pilot
 
 from hpcdash.backends.tokens import RECORDED_TOKEN
+from hpcdash.domain.request import Request
 from hpcdash.domain.scripts import ScriptLine
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.script import ScriptView
-from hpcdash.ui.widgets.script_page import MOST_LETTERS, coloured_parts, lay_out, script_language
+from hpcdash.ui.widgets.script_page import MAX_LETTERS, coloured_parts, lay_out, script_language
+from tests.backends.script.golden_text import PLACE
 from tests.support.records import for_each
 from tests.support.scripted_transport import ONE, RECENT
+from tests.support.scripts import Scheduler, batch_script
 from tests.support.slurm_text import history_text, queue_text
 from tests.ui.stage import (
     answering,
@@ -89,7 +92,7 @@ async def test_directives_have_their_meaning_beside_them_or_below() -> None:
         below = next(at for at, line in enumerate(lines) if "└ stdout to /scratch" in line)
         assert "#SBATCH --output" in lines[below - 1]
         assert any("#SBATCH -N 4" in line and "not read" in line for line in lines)
-        assert "Slurm's own copy · 7 lines" in screen_text(app)
+        assert "as stored by Slurm · 7 lines" in screen_text(app)
 
 
 async def test_no_byte_of_a_script_reaches_the_terminal() -> None:
@@ -100,6 +103,58 @@ async def test_no_byte_of_a_script_reaches_the_terminal() -> None:
         assert "\x1b" not in shown
         assert "# ␛]0;owned␇ caf\ufffd [bold red]x[/]" in shown
         assert "lines end in CRLF" in shown
+
+
+OURS = batch_script(Scheduler.SLURM, Request(command="python train.py"), PLACE).text.encode()
+
+
+async def test_the_lines_that_hpcdash_wrote_are_one_until_enter_opens_them() -> None:
+    app = app_with({"88": OURS})
+    async with app.run_test(size=(120, 50)) as pilot:
+        view = await opened(pilot)
+        text = screen_text(app)
+        assert "▸ 6 lines by hpcdash: start on the nodes" in text
+        assert "17 python train.py" in text
+        assert "▸ 25 lines by hpcdash: job library, end time, start" in text
+        assert "set_end_time" not in text
+        assert "enter opens hpcdash's lines" in view.hint()
+        await press(pilot, "enter")
+        text = screen_text(app)
+        assert "▾ 25 lines by hpcdash: job library, end time, start" in text
+        assert "  job library: lets the command import hpcdash.job" in text
+        assert "  end time: tells hpcdash.job when the time limit ends the job" in text
+        assert '21 export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"' in text
+        assert "enter folds hpcdash's lines" in view.hint()
+        await press(pilot, "enter")
+        assert "set_end_time" not in screen_text(app)
+        # All lines are found, and copied.
+        await typed(pilot, "slash", "srun_cpus")
+        assert "SRUN_CPUS_PER_TASK" in screen_text(app)
+        await press(pilot, "escape", "y")
+        assert "copied the script: 42 lines" in notices(app)
+
+
+async def test_a_fold_is_opened_by_a_click_and_stays_open_on_a_refresh() -> None:
+    app = app_with({"88": OURS})
+    async with app.run_test(size=(100, 40)) as pilot:
+        view = await opened(pilot)
+        rows = screen_text(app).split("\n")
+        row = next(at for at, line in enumerate(rows) if "▸ 6 lines by hpcdash" in line)
+        await pilot.click(offset=(8, row))
+        await settled(pilot)
+        assert "▾ 6 lines by hpcdash" in screen_text(app)
+        await press(pilot, "ctrl+r", "w")
+        assert view.page.is_open
+        assert view.page.virtual_size.width <= 100
+
+
+async def test_another_s_script_cannot_hide_a_line_behind_ours() -> None:
+    lines = OURS.replace(b"set_end_time()", b"set_end_time() # rm -rf ~;")
+    app = app_with({"88": lines})
+    async with app.run_test(size=(120, 50)) as pilot:
+        await opened(pilot)
+        assert "set_end_time() # rm -rf ~; {" in screen_text(app)
+        assert "▸ 4 lines by hpcdash: job library" in screen_text(app)
 
 
 async def test_long_lines_are_cut_and_wrapped_on_request() -> None:
@@ -254,7 +309,7 @@ def test_words_of_the_language_are_coloured_in_their_places() -> None:
 
 
 def test_of_a_huge_script_only_the_beginning_is_coloured() -> None:
-    lines = ["# a comment"] * (MOST_LETTERS // 6)
+    lines = ["# a comment"] * (MAX_LETTERS // 6)
     parts = coloured_parts(lines, "bash")
     assert parts[0]
     assert not parts[-1]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from hpcdash.assembly import cluster_pace
 from hpcdash.backends.base import Backend
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.submit import PbsSubmit
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.cli.build import cluster_pace
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.cluster.clock import FrozenClock
@@ -26,6 +26,7 @@ from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit import recovery as lost_answers
+from hpcdash.services.submit.launches import Launches
 from hpcdash.ui.app import HpcdashApp
 from hpcdash.ui.jobs.action_dialogs import ConfirmDialog
 from hpcdash.ui.jobs.table import JobsView
@@ -54,7 +55,8 @@ def app_on(
     poller = Poller(store, cluster_pace(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
     journal = Journal(folder / "journal.jsonl", now=lambda: NOW)
     return HpcdashApp(
-        [ClusterSession(store, poller, Actions(store, journal), "", UTC)], **arguments
+        [ClusterSession(store, poller, Actions(store, journal), Launches(store), "", UTC)],
+        **arguments,
     )
 
 
@@ -103,7 +105,7 @@ async def test_groups_are_shown_failures_first_with_what_their_logs_say_last(
         text = screen_text(pilot.app)
         assert "RuntimeError: CUDA out of memory" in text
         assert "3 of 3 on g1: a bad node?" in text
-        assert "R submits the failed again: 5" in text
+        assert "R resubmits 5 tasks that failed" in text
         assert view.pointed_job() == "88_3"
 
 
@@ -198,7 +200,7 @@ async def test_with_a_cause_pointed_at_its_tasks_alone_are_submitted_again(
         await press(pilot, "j")
         assert len(view.rows_to_submit()) == 1
         await until(
-            pilot, lambda: "R submits this cause again: 1" in screen_text(pilot.app), "the hint"
+            pilot, lambda: "R resubmits 1 task of this cause" in screen_text(pilot.app), "the hint"
         )
         await pilot.press("R")
         # It ran into its time limit.

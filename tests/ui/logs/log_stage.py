@@ -12,8 +12,8 @@ from typing import Any
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from hpcdash.assembly import cluster_pace
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.cli.build import cluster_pace, journal
 from hpcdash.config.settings import ClusterSettings
 from hpcdash.errors import without_env
 from hpcdash.services.cluster.clock import Clock, SystemClock
@@ -22,6 +22,8 @@ from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.session import ClusterSession
+from hpcdash.services.state.folders import journal
+from hpcdash.services.submit.launches import Launches
 from hpcdash.transport.base import CommandResult, Transport
 from hpcdash.transport.local import LocalTransport
 from hpcdash.ui.app import HpcdashApp
@@ -101,7 +103,7 @@ def log_session(transport: ScriptedTransport, clock: Clock | None = None) -> Clu
         user="maya",
     )
     poller = Poller(store, cluster_pace(ClusterSettings("lab", "lab")), monotonic=lambda: 0.0)
-    return ClusterSession(store, poller, Actions(store, journal()), "")
+    return ClusterSession(store, poller, Actions(store, journal()), Launches(store), "")
 
 
 def log_dashboard(
@@ -126,7 +128,14 @@ async def open_log(pilot: Pilot[Any], job_id: str = RUNNING, stream: str = "stdo
     await settled(pilot)
     await _app(pilot).main.push("log", job_id=job_id, stream=stream)
     await until(pilot, lambda: pane_of(pilot) is not None, "opened")
-    await until(pilot, lambda: pane_of(pilot).window.looked_at is not None, "looked at")
+
+    def is_read() -> bool:
+        """Between the check of a file and its first rows other tasks run."""
+        window = pane_of(pilot).window
+        has_rows = window.is_open or not window.look.is_there or bool(window.look.problem)
+        return window.looked_at is not None and has_rows
+
+    await until(pilot, is_read, "read")
     await until(pilot, lambda: not has_messages(pilot.app), "ready for keys")
 
 

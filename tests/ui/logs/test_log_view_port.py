@@ -1,4 +1,4 @@
-"""Which lines are on the screen and where one goes from there, on rows that are held already."""
+"""Which lines are on the screen and where one goes from there, on rows that are already held."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def port(lines: list[bytes], *, width: int = 10, height: int = 3, offset: int = 
     for line in lines:
         rows.append(LogRow(end, line))
         end += len(line)
-    window.rows, window.end, window.look = rows, end, FileStat("1:1", end)
+    window.rows, window.end = rows, end
+    window.followed.note(FileStat("1:1", end))
     viewport = Viewport(window)
     viewport.set_size(width, height)
     return viewport

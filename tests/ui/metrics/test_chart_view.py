@@ -348,6 +348,21 @@ async def test_a_zoom_right_after_another_axis_is_chosen_is_of_that_axis(log: Pa
         assert (view.picture.axis, begin < 1024 * 200, end) == ("samples", True, 1024 * 300)
 
 
+async def test_the_cursor_is_set_in_the_span_of_the_last_key_drawn_or_not(log: Path) -> None:
+    put(log, training_log(range(1, 1001)))
+    async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
+        view = await open_chart(pilot)
+        view.do_zoom_in()
+        view.action_sideways(-1)
+        view.do_point()
+        await drawn(pilot)
+        place = view.picture.panels[0]
+        assert view.state.cursor is not None
+        assert place.column_at(view.state.cursor) == pytest.approx(
+            place.left + place.width / 2, abs=1
+        )
+
+
 async def test_the_wheel_zooms_at_the_mouse_and_a_click_sets_the_cursor(log: Path) -> None:
     put(log, training_log(range(1, 1001)))
     async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
@@ -464,7 +479,7 @@ async def test_what_goes_wrong_with_a_log_is_said_and_ends_nothing(
             chart_of(pilot).start()
             await drawn(pilot)
             assert "could not" not in screen_text(pilot.app)
-            wrong.setattr("hpcdash.services.metrics.charts.reading.RunReader.read", fails)
+            wrong.setattr("hpcdash.services.metrics.facts.RunReader.read", fails)
             append(log, training_log(range(101, 201)))
             await until(
                 pilot,
@@ -474,7 +489,7 @@ async def test_what_goes_wrong_with_a_log_is_said_and_ends_nothing(
             wrong.undo()
             append(log, training_log(range(201, 211)))
             await until(pilot, lambda: "could not" not in screen_text(pilot.app), "no words")
-            wrong.setattr("hpcdash.services.metrics.run.join_streams", fails)
+            wrong.setattr("hpcdash.services.metrics.run.JoinedRun", fails)
             append(log, training_log(range(211, 301)))
             await until(
                 pilot,

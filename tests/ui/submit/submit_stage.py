@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from hpcdash.cli.build import build_queue_session
+from hpcdash.assembly import build_queue_session
 from hpcdash.config.settings import LaunchSettings, PoolSettings
 from hpcdash.domain.request import Site
 from hpcdash.services.session import ClusterSession

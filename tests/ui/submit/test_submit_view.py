@@ -81,6 +81,35 @@ async def test_what_is_typed_is_submitted_once_and_runs(queue: QueueLab, tmp_pat
         assert f"itslogswillbein{folder}" in "".join(screen_text(app).split())
 
 
+async def test_a_plain_script_is_chosen_by_a_switch_and_submitted(
+    queue: QueueLab, tmp_path: Path
+) -> None:
+    app = queue_app(queue, tmp_path / "state")
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        await fill(pilot, command="echo it runs", slots="0")
+        view.form.enter("plain")
+        await until(pilot, lambda: "no hpcdash.job, switches" in screen_text(app), "its hint")
+        await pilot.press("space")
+        await looked(pilot)
+        assert view.seen.script.split("\n\n")[1] == "echo it runs\n"
+        assert "hpcdash.job is not on PYTHONPATH" in " ".join(screen_text(app).split())
+        await fill(pilot, kill_switch="/KILL", environment="HF_TOKEN=x")
+        assert view.form.field_error("kill_switch").startswith("✗ cannot be combined with plain")
+        assert "HF_TOKEN: cannot be combined with" in view.form.field_error("environment")
+        await fill(pilot, kill_switch="", environment="")
+        await pilot.press("ctrl+j")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "a question")
+        assert "hpcdash.job is not on" in " ".join(screen_text(app).split())
+        await pilot.press("y")
+        await until(pilot, lambda: not isinstance(app.main.view, SubmitView), "submitted")
+        assert queue.ended("1").state == "completed"
+        (folder,) = (tmp_path / "state" / "launches").glob("[!.]*")
+        assert (folder / "1.out").read_text() == "it runs\n"
+        assert "plain = true" in (folder / "request.toml").read_text()
+
+
 @pytest.mark.parametrize("array", ["", "0-1"])
 async def test_the_cursor_goes_to_what_was_submitted_though_the_list_changed_meanwhile(
     queue: QueueLab, tmp_path: Path, array: str
@@ -128,12 +157,12 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
             assert isinstance(app.screen, ConfirmDialog)
             words = (
                 f"the kill switch {switch} is still set: the job would stop at once. Clear it "
-                f"first: rm "
+                "first: rm "
             )
-            assert [one.startswith(words) for one in app.screen.warnings] == (
+            assert [one.startswith(words) for one in app.screen.question.warnings] == (
                 [True] if is_there else []
             )
-            assert not [words for words in app.screen.asides if "kill switch" in words]
+            assert not [words for words in app.screen.question.notes if "kill switch" in words]
             # The answer to enter.
             assert app.screen.query_one("#no" if is_there else "#yes").has_focus
             switch.unlink(missing_ok=True)
@@ -174,7 +203,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
         not_known = (
             f"whether the kill switch {tmp_path}/OTHER is set is not known: no answer in 10 s"
         )
-        assert not_known in app.screen.asides
+        assert not_known in app.screen.question.notes
 
 
 async def test_what_a_request_calls_is_told_in_the_place_of_its_command_and_as_one_is_asked(
@@ -196,7 +225,7 @@ async def test_what_a_request_calls_is_told_in_the_place_of_its_command_and_as_o
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
         assert isinstance(app.screen, ConfirmDialog)
-        assert app.screen.asides[0] == "calls nightpkg.go:main with 3 items, a task each"
+        assert app.screen.question.notes[0] == "calls nightpkg.go:main with 3 items, a task each"
         await pilot.press("n")
         await until(pilot, lambda: app.screen is app.main, "the form again")
         view.put(Draft({"command": "true"}))
@@ -257,7 +286,7 @@ async def test_what_may_have_been_submitted_is_asked_about_before_it_is_once_mor
         return report.outcomes
 
     monkeypatch.setattr(ClusterStore, "act", act)
-    monkeypatch.setattr("hpcdash.services.submit.recovery.reconcile", reconcile)
+    monkeypatch.setattr("hpcdash.services.submit.launches.reconcile", reconcile)
     app = queue_app(queue, tmp_path / "state")
     async with app.run_test(size=SMALL) as pilot:
         await settled(pilot)
@@ -469,11 +498,16 @@ async def test_what_was_submitted_can_be_started_from_and_compared_with(
         await looked(pilot)
         view = await fill(pilot, time="1h")
         assert view.form.texts() == {"name": "train", "command": "true", "time": "1h"}
+        assert "▸ 6 lines by hpcdash: start on the nodes" in screen_text(app)
+        assert "set_end_time 3600" not in screen_text(app)
+        await press(pilot, "ctrl+o")
+        assert "▾ 6 lines by hpcdash: start on the nodes" in screen_text(app)
+        assert "  start on the nodes: the command, as a text for each" in screen_text(app)
         await press(pilot, "ctrl+o")
         changed = [line.text for line in view.page.lines if line.text[:1] in "+-"][2:]
         assert changed[:2] == ["-#SBATCH --time=00:05:00", "+#SBATCH --time=01:00:00"]
         # When it is over, where Slurm would not say it.
-        assert [re.findall(r"\+ (\d+)\)\)", line) for line in changed[2:]] == [["300"], ["3600"]]
+        assert changed[2:] == ["-set_end_time 300", "+set_end_time 3600"]
 
 
 async def test_a_template_is_kept_and_started_from(tmp_path: Path) -> None:
@@ -551,7 +585,7 @@ async def test_what_saving_costs_is_said_in_a_line_by_what_is_typed_or_watched(
             pilot, command="true", time="9d", chain="10", saves_every="3h", save_takes="40s"
         )
         assert (
-            view.seen.saving == "a save every 3 h for 40 s: 720 saves, 8 h lost, 0.37 % of its time"
+            view.seen.saving == "a save every 3 h for 40 s: 720 saves, 8 h lost, 0.37% of its time"
         )
         assert view.seen.saving in screen_text(app)
         assert view.seen.saving in view.format_notes()
@@ -562,7 +596,7 @@ async def test_what_saving_costs_is_said_in_a_line_by_what_is_typed_or_watched(
         view = await fill(pilot, name="train-7b", saves_every="", save_takes="")
         assert (
             view.seen.saving
-            == "a save every 1 h for 40 s: 2160 saves, 24 h lost, 1.11 % of its time"
+            == "a save every 1 h for 40 s: 2160 saves, 24 h lost, 1.11% of its time"
         )
 
 
@@ -760,10 +794,38 @@ async def test_what_is_typed_ahead_goes_where_it_would_have_gone(tmp_path: Path)
         await settled(pilot)
         view = await open_form(pilot)
         to_after = [*["tab"] * 8, "enter", "tab", "tab"]
-        for key in ("a", "tab", "b", "enter", "c", *["tab"] * 4, "d", *to_after, "7"):
+        for key in ("a", "tab", "b", "enter", "c", *["tab"] * 5, "d", *to_after, "7"):
             app.post_message(Key(key, key if len(key) == 1 else None))
         await until(pilot, lambda: view.form.texts().get("after"), "the last letter")
         assert view.form.texts() == {"name": "a", "command": "b\nc", "queue": "d", "after": "7"}
+
+
+async def test_slots_are_called_by_what_the_queue_has(tmp_path: Path) -> None:
+    from hpcdash.domain.offers import QueueOffer
+
+    app = recorded_app(tmp_path)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        view = await open_form(pilot)
+        # The default queue of the recording has GPUs.
+        assert view.form.label("slots") == "GPUs"
+        queues = Offers((QueueOffer("gpu", gpus=4), QueueOffer("cpu")))
+        for offers, texts, label in (
+            (Offers(), {}, "GPUs or CPUs"),
+            (Offers(), {"gpu_type": "a100"}, "GPUs"),
+            (Offers(), {"gpu_type": "", "slot_type": "cpu"}, "CPUs"),
+            (Offers(), {"slot_type": "rocm"}, "GPUs"),
+            (queues, {"slot_type": "", "queue": "gpu"}, "GPUs"),
+            (queues, {"queue": "cpu"}, "CPUs"),
+        ):
+            view.offers = offers
+            await fill(pilot, **texts)
+            assert view.form.label("slots") == label, (offers, texts)
+        # What is wrong is told of the field as it is called, and of a file by its key.
+        await fill(pilot, command="true", slots="two")
+        await pilot.press("ctrl+j")
+        await until(pilot, lambda: "✗ fix: CPUs" in screen_text(app), "the verdict")
+        assert "expected a whole number" in view.form.field_error("slots")
 
 
 async def test_remote_text_is_made_visible_in_lists_and_complaints(tmp_path: Path) -> None:

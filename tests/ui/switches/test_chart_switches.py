@@ -64,13 +64,13 @@ async def test_of_several_runs_the_switch_is_of_the_one_whose_finding_is_under_t
     async with chart_dashboard(tmp_path).run_test(size=SIZE) as pilot:
         view = await open_chart(pilot, RUNNING, ("13_7",))
         assert view.switch_jobs() == (RUNNING,)
-        first = view.runs[0].reading
+        first = view.runs[0].facts
         assert first is not None
         # Both runs are of one file; what stands out in the first is taken away.
         monkeypatch.setattr(
             "hpcdash.ui.metrics.following.ChartFollowing._read", lambda *_: asyncio.sleep(0)
         )
-        view.runs[0].reading = None
+        view.runs[0].facts = None
         await press_still(pilot, "n")
         assert view.switch_jobs() == ("13_7",)
         await press_still(pilot, "left", "left", "left", "left")

@@ -98,7 +98,7 @@ async def test_keys_choose_whose_usage_of_which_span_and_by_what(app: HpcdashApp
         await press(pilot, "7")
         text = await shown(pilot, "usage › mine › 30 days › by queue")
         assert "Your own jobs" in text
-        assert re.search(r"^.*\b290\b.*\b1160\b.*\b58\b.*8 \(14 %\)", text, re.M), text
+        assert re.search(r"^.*\b290\b.*\b1160\b.*\b58\b.*8 \(14%\)", text, re.M), text
         await press(pilot, "g")
         assert "user000" in await shown(pilot, "By user")
         await press(pilot, "m")
@@ -138,7 +138,7 @@ async def test_where_no_accounting_answers_the_view_says_so_and_asks_again_on_a_
     app = HpcdashApp([answering(transport)])
     async with app.run_test(size=(120, 40)) as pilot:
         await press(pilot, "7")
-        await until(pilot, lambda: "Nothing known of this span" in screen_text(app))
+        await until(pilot, lambda: "No data for this span" in screen_text(app))
         transport.answers[RUNS_ASKED] = Accounting(runs())
         await press(pilot, "ctrl+r")
         await shown(pilot, "GPU hours a day")

@@ -19,7 +19,7 @@ from hpcdash.errors import ConnectionFailed
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.watch.board import WatchBoard
-from hpcdash.services.watch.facts import FACTS_SCRIPT
+from hpcdash.services.watch.facts import facts_script
 from hpcdash.services.watch.state import WatchFiles
 from hpcdash.ui.actions import help_groups
 from hpcdash.ui.app import HpcdashApp
@@ -153,7 +153,7 @@ async def test_disks_and_logs_are_asked_for_only_while_alerts_are_shown(tmp_path
     app = HpcdashApp([session])
 
     def looks() -> int:
-        return sum(FACTS_SCRIPT in words for words in transport.argvs)
+        return sum(facts_script() in words for words in transport.argvs)
 
     async with app.run_test(size=SIZE) as pilot:
         await settled(pilot)
@@ -169,14 +169,14 @@ async def test_disks_and_logs_are_asked_for_only_while_alerts_are_shown(tmp_path
         began = session.store.clock.now()
         session.store.clock = FrozenClock(began + 40)
         await press(pilot, "5")
-        await until(pilot, lambda: "looked 40 s ago" in status(app), "the age of the look")
-        assert " old" not in status(app)
+        await until(pilot, lambda: "checked 40 s ago" in status(app), "the age of the look")
+        assert "live ·" not in status(app)
         assert looks() == 1
         await press(pilot, "1")
         session.store.clock = FrozenClock(began + 61)
         await press(pilot, "5")
         await until(pilot, lambda: looks() == 2, "a look when it is opened after long")
-        await until(pilot, lambda: "looked 0 s ago" in status(app), "the age of the look")
+        await until(pilot, lambda: "checked 0 s ago" in status(app), "the age of the look")
         session.store.clock = FrozenClock(began + 122)
         await until(
             pilot,
@@ -184,14 +184,14 @@ async def test_disks_and_logs_are_asked_for_only_while_alerts_are_shown(tmp_path
             "a look a minute while it is shown, however seldom [watch] looks",
         )
         await settled(pilot)
-        # Where Cluster not responding nothing was looked at: the age is that of the look before.
+        # Where the cluster does not respond nothing is checked: the age is that of the check before.
         transport.fails["squeue"] = ConnectionFailed("no route to here", "Is the network up?")
         session.store.clock = FrozenClock(began + 192)
         await until(pilot, lambda: Kind.MINE in session.store.errors, "a look without an answer")
         await settled(pilot)
         await until(
             pilot,
-            lambda: "looked 1 min ago" in status(app),
+            lambda: "checked 1 min ago" in status(app),
             "the age of the last look that was answered",
         )
 
@@ -259,7 +259,7 @@ async def test_where_nothing_is_configured_it_says_so_and_what_is_written_meanwh
 
 
 def of_facts(words: tuple[str, ...]) -> bool:
-    return FACTS_SCRIPT in words
+    return facts_script() in words
 
 
 async def test_what_is_written_while_the_view_is_open_is_looked_at_before_nothing_is_wrong(

@@ -330,7 +330,8 @@ class SliceRun:
     def _waiting(self, found: int, seconds: float) -> str:
         cluster = ray.cluster_resources()
         kinds = sorted({kind[1] for name in cluster if (kind := HEAD_RESOURCE.fullmatch(name))})
-        kind, head = self.request["slice"], self.request["head_resource"]
+        kind = self.request["slice"]
+        head = self.request["head_resource"]
         free = int(ray.available_resources().get(head, 0))
         text = format_waiting(min(self.sizes), kind, head, found, free, cluster, near(kind, kinds))
         return f"{text}, after {seconds / 60:.0f} min"
@@ -486,7 +487,8 @@ class SliceRun:
         if not self.attempts.may_be_preempted or self.status.ended:
             return False
         now = time.monotonic()
-        every, after = self.grows_every, self.grows_after
+        every = self.grows_every
+        after = self.grows_after
         if not may_grow(
             self.sizes, self.size, self.changed_at, self.looked_at, now, after=after, every=every
         ):

@@ -211,12 +211,14 @@ def slice_problem(found: Mapping[str, Any], workers: int, request: Mapping[str, 
 
     `workers` is the number of workers that respond.
     """
-    pod, heads, tpus = found["pod"], found["heads"], found["tpus"]
+    pod = found["pod"]
+    heads = found["heads"]
+    tpus = found["tpus"]
     if heads > 1:
         return (
             f"{heads} workers of {pod} have {request['head_resource']}, which only the first one "
-            f"should: a bug of Ray "
-            "in containers, which would let several jobs have one slice. Upgrade Ray"
+            "should: a bug of Ray in containers, which would let several jobs have one slice. "
+            "Upgrade Ray"
         )
     if workers != request["workers"]:
         return f"{pod} has {workers} of its {request['workers']} workers"

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 # The key of the record among the job's metadata.
 METADATA_KEY = "hpcdash_run"
-_MOST_ENDED, _MOST_NODES, _MOST_PAST, _LONGEST_WORDS = 64, 256, 5, 300
+_MAX_ENDED, _MAX_NODES, _MAX_PAST, _LONGEST_WORDS = 64, 256, 5, 300
 # Ray's `(attempt 2 worker 3 pid=77, ip=10.0.0.9) `, coloured or not; of equal lines older versions
 # of Ray print one.
 _FROM_RAY = re.compile(
@@ -92,14 +92,14 @@ class SliceRunStatus:
                 "preempted": self.preempted,
                 "failed": self.failed,
                 "slices": list(self.slices),
-                "nodes": list(self.nodes) if len(self.nodes) <= _MOST_NODES else [],
+                "nodes": list(self.nodes) if len(self.nodes) <= _MAX_NODES else [],
                 "workers_per_slice": self.workers_per_slice,
                 "tpus": self.tpus,
                 "waiting": self.waiting[:_LONGEST_WORDS],
                 "began": self.began,
-                "ended": reported[:_MOST_ENDED],
+                "ended": reported[:_MAX_ENDED],
                 **{kind: text for kind, text in alike.items() if text},
-                "past": [message[:_LONGEST_WORDS] for message in self.past[-_MOST_PAST:]],
+                "past": [message[:_LONGEST_WORDS] for message in self.past[-_MAX_PAST:]],
             },
             separators=(",", ":"),
         )
@@ -123,7 +123,7 @@ def format_not_started(workers: Sequence[int]) -> str:
     have = f"worker {workers[0]} has" if len(workers) == 1 else f"workers {ranges(workers)} have"
     return (
         f"{have} not started: another job uses its TPUs or its slice, or Ray still sets up its "
-        f"environment"
+        "environment"
     )
 
 

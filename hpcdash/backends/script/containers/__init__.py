@@ -53,7 +53,8 @@ def container_command(
     `login` is the path of a file made of `login_file()`. Raises UsageError for an image, a bind or
     a variable that cannot be passed to the runtime.
     """
-    split, command_arguments = split_environment(environment), words(command)
+    split = split_environment(environment)
+    command_arguments = words(command)
     if not command_arguments:
         raise UsageError("there is no command to run", "Give the request a command or a script.")
     if container is None or container.runtime is Runtime.NONE:

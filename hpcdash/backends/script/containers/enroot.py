@@ -124,7 +124,8 @@ def _present(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _create(container: Container, name: str, login: str) -> tuple[str, ...]:
-    image, quoted_name = container.image, shlex.quote(name)
+    image = container.image
+    quoted_name = shlex.quote(name)
     is_file = image.startswith("/")
     hint = shlex.quote(
         f"hpcdash: no enroot container {name} here; on this node run: "

@@ -14,6 +14,7 @@ from hpcdash.backends.script.containers.login import (
 )
 from hpcdash.backends.script.containers.words import ContainerCommand, SplitEnvironment, Word, words
 from hpcdash.domain.request import Container, SlotType
+from hpcdash.shell_files import shell_text
 
 _DEVICES = {
     # The Container Device Interface's name, as `nvidia-ctk cdi generate` writes it.
@@ -21,43 +22,6 @@ _DEVICES = {
     SlotType.ROCM: ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=keep-groups"),
     SlotType.CPU: (),
 }
-
-# The first process of a container gets the signals of a job, and those it does not catch are lost:
-# a shell hands them to all others. What a shell starts beside it ignores INT.
-_HAND_SIGNALS_ON = """\
-[ "$$" = 1 ] || exec "$@"
-for name in HUP TERM USR1 USR2; do trap "kill -$name -1" "$name"; done
-trap 'kill -TERM -1' INT
-exec 3<&0
-"$@" <&3 3<&- &
-child=$!
-while :; do
-  wait "$child"
-  status=$?
-  kill -0 "$child" 2>/dev/null || exit "$status"
-done"""
-
-# A signal that kills `podman run` need not reach the container, which is conmon's child: a process
-# in a session of its own kills it after this shell.
-_NAME_IT = (
-    'hpcdash_container=hpcdash-$(od -An -N 8 -t x8 /dev/urandom | tr -d " ")',
-    """(setsid sh -c 'trap "" HUP INT TERM; tail -s 2 --pid="$1" -f /dev/null; podman kill -s KILL "$2"' sh \\
-  "$$" "$hpcdash_container" < /dev/null > /dev/null 2>&1 &)""",
-)
-# `podman run` ends before its container does where it cannot forward a signal: scancel sends CONT
-# and TERM to each process of a job, and TERM ends the runtime that is just forwarding CONT. Podman
-# then forwards no more, and dies of TERM, which the container has not received.
-_WAIT_FOR_IT = """\
-hpcdash_waited() {
-  trap "" TERM
-  %s
-  [ "$(podman inspect -f "{{.State.Running}}" "$hpcdash_container" 2>/dev/null)" = true ] || exit "$1"
-  podman attach --no-stdin --sig-proxy=false "$hpcdash_container" &
-  sleep 0.5
-  podman kill -s TERM "$hpcdash_container" >/dev/null 2>&1
-  wait "$!"
-  exit "$?"
-}"""
 
 
 def podman_command(
@@ -93,14 +57,24 @@ def podman_command(
         for name in dict.fromkeys((*inherited, *environment.inherited, *environment.exported))
     ]
     options += [f"--env={name}={value}" for name, value in environment.explicit.items()]
-    waiting = _WAIT_FOR_IT.replace("  %s\n", '  rm -f -- "$hpcdash_auth"\n' if has_login else "")
     return ContainerCommand(
-        argv=(*words((*options, container.image, "sh", "-c", _HAND_SIGNALS_ON, "sh")), *command),
+        argv=(
+            *words(
+                (
+                    *options,
+                    container.image,
+                    "sh",
+                    "-c",
+                    shell_text("backends/script/containers/pass_signals.sh"),
+                    "sh",
+                )
+            ),
+            *command,
+        ),
         prepare=(
             *source_login(login),
             *(registry_login(container.image) if has_login else ()),
-            *_NAME_IT,
-            waiting,
+            shell_text("backends/script/containers/podman.sh").rstrip("\n"),
         ),
         environment=environment.exported,
         finish=('hpcdash_waited "$?"',),
@@ -117,6 +91,6 @@ def registry_login(image: str) -> tuple[str, ...]:
         'export REGISTRY_AUTH_FILE="$hpcdash_auth"',
         f'hpcdash_login=$(printf "%s:%s" "${USERNAME}" "${PASSWORD}" | base64 -w 0)',
         f'printf \'{{"auths":{{"%s":{{"auth":"%s"}}}}}}\\n\' {registry} "$hpcdash_login" '
-        f'>"$hpcdash_auth"',
+        '>"$hpcdash_auth"',
         "unset hpcdash_login",
     )

@@ -23,10 +23,8 @@ def pyxis_options(
             f"container.image: {image!r} is not an image",
             "Write NAME:TAG, or the path of a .sqsh file.",
         )
-    is_file, has_scheme = (
-        image.startswith(("/", "./")),
-        "://" in image and not image.startswith("docker://"),
-    )
+    is_file = image.startswith(("/", "./"))
+    has_scheme = "://" in image and not image.startswith("docker://")
     named = image if is_file or has_scheme else import_uri(image).removeprefix("docker://")
     mounts = [_mount(bind) for bind in (*container.binds, *folders)]
     options = [f"--container-image={named}", "--container-mount-home"]

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import tzinfo
-from math import inf
+from math import inf, log10, nan
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from hpcdash.services.metrics.batch import Floats
+from hpcdash.services.metrics.charts.scale import (
+    Tick,
+    clock_ticks,
+    duration_ticks,
+    linear_ticks,
+    whole_ticks,
+)
 from hpcdash.services.metrics.charts.state import FEW_POINTS, ChartState, Mark, Span, main_metric
 from hpcdash.services.metrics.downsample import Smoothing, downsample_view, smoothed, whole_range
+from hpcdash.services.metrics.findings import format_step
 from hpcdash.services.metrics.joined import JoinedRun, Series
 
 _WEIGHTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999)
 _NO_HEIGHT = 1e-9
+# Axes whose x are whole numbers.
+COUNTED = ("step", "samples", "point")
 _AXES_BY_USE = ("step", "tokens", "samples", "epoch", "time", "point")
 
 
@@ -63,7 +73,7 @@ class ChartRequest(Struct, frozen=True):
     state: ChartState
     width: int
     height: int
-    kept: SeriesCache
+    stored: SeriesCache
     zone: tzinfo | None = None
     is_ascii: bool = False
 
@@ -107,7 +117,7 @@ class ChartRequest(Struct, frozen=True):
         return self.axis == "time" and len(self.runs) > 1
 
     def series(self, one: ChartRun, name: str) -> Series:
-        return self.kept.series(one.run, name, self.axis)
+        return self.stored.series(one.run, name, self.axis)
 
     def shift(self, one: ChartRun) -> float:
         """Return the amount to subtract from a run's x."""
@@ -118,16 +128,41 @@ class ChartRequest(Struct, frozen=True):
         ]
         return min(firsts, default=0.0)
 
+    def x_ticks(self, span: Span, most: int) -> list[Tick]:
+        """Return the ticks of the x axis, about `most`."""
+        if self.axis in COUNTED:
+            return whole_ticks(*span, most, format_step)
+        if self.axis != "time":
+            return linear_ticks(*span, most)
+        if self.is_since_begin:
+            return duration_ticks(*span, most)
+        return clock_ticks(*span, most, self.zone)
+
+    def marks(self, one: ChartRun, name: str) -> list[tuple[float, float, Mark]]:
+        """Return the x and the y, as drawn, of a run's marks; y is nan at the foot."""
+        if one.marks_axis != self.axis:
+            return []
+        shift = self.shift(one)
+        found = []
+        for mark in one.marks.get(name, ()):
+            y = mark.y
+            if self.state.log_y:
+                y = log10(y) if y > 0 else nan
+            found.append((mark.x - shift, y, mark))
+        return found
+
     def whole(self) -> Span:
         """Return the span from the first to the last x of the chart; (0, 1) if it is empty."""
-        begin, end = inf, -inf
+        begin = inf
+        end = -inf
         for one in self.runs:
             shift = self.shift(one)
             for name in self.names:
                 series = self.series(one, name)
                 if len(series):
                     first, last = whole_range(series)
-                    begin, end = min(begin, first - shift), max(end, last - shift)
+                    begin = min(begin, first - shift)
+                    end = max(end, last - shift)
         if begin > end:
             return 0.0, 1.0
         return (begin, end) if end > begin else (begin - 0.5, end + 0.5)
@@ -185,8 +220,11 @@ def format_smoothing(text: str, smoothing: Smoothing | None) -> str:
 
 def build_curve(request: ChartRequest, one: ChartRun, name: str, span: Span, columns: int) -> Curve:
     """Build the curve of a run's metric in a span of the x axis."""
-    series, shift, log_y = request.series(one, name), request.shift(one), request.state.log_y
-    begin, end = span[0] + shift, span[1] + shift
+    series = request.series(one, name)
+    shift = request.shift(one)
+    log_y = request.state.log_y
+    begin = span[0] + shift
+    end = span[1] + shift
     view = downsample_view(series, begin, end, columns, log_y=log_y)
     first, last = np.searchsorted(series.x, (begin, end))
     smoothing = parse_smoothing(request.state.smoothing, float(series.points[first:last].sum()))
@@ -199,7 +237,7 @@ def build_curve(request: ChartRequest, one: ChartRun, name: str, span: Span, col
             again.append(
                 _as_drawn(downsample_view(repeated, begin, end, columns, log_y=log_y).last, log_y)
             )
-    broken = (view.nan | view.inf | view.hidden) & ~np.isfinite(view.last)
+    broken = (view.odd | view.hidden) & ~np.isfinite(view.last)
     return Curve(
         one,
         series,
@@ -231,7 +269,8 @@ def chart_height(curves: Sequence[Curve], *, leaves_out: bool) -> Span | None:
     if leaves_out:
         low, high = (float(value) for value in np.quantile(values, (0.02, 0.98)))
     else:
-        low, high = float(values.min()), float(values.max())
+        low = float(values.min())
+        high = float(values.max())
     room = 0.04 * (high - low)
     if high - low <= _NO_HEIGHT * max(abs(low), abs(high)):
         # What differs by rounding alone is a level.
@@ -241,7 +280,8 @@ def chart_height(curves: Sequence[Curve], *, leaves_out: bool) -> Span | None:
 
 def has_outliers(curves: Sequence[Curve]) -> bool:
     """Whether a few columns take most of the height."""
-    whole, most = chart_height(curves, leaves_out=False), chart_height(curves, leaves_out=True)
+    whole = chart_height(curves, leaves_out=False)
+    most = chart_height(curves, leaves_out=True)
     return whole is not None and most is not None and whole[1] - whole[0] > 6 * (most[1] - most[0])
 
 

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import isfinite, isnan
+from math import isfinite
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from hpcdash.domain.job_text import format_clock_time
 from hpcdash.domain.text import clip, visible
-from hpcdash.services.metrics.batch import Floats
-from hpcdash.services.metrics.cells import AXES
+from hpcdash.services.metrics.batch import AXES, Floats
 from hpcdash.services.metrics.charts.curves import (
+    COUNTED,
     ChartRequest,
     ChartRun,
     Curve,
@@ -26,14 +27,7 @@ from hpcdash.services.metrics.charts.curves import (
     has_outliers,
     value_at,
 )
-from hpcdash.services.metrics.charts.scale import (
-    Tick,
-    clock_ticks,
-    duration_ticks,
-    height_ticks,
-    linear_ticks,
-    whole_ticks,
-)
+from hpcdash.services.metrics.charts.scale import Tick, height_ticks
 from hpcdash.services.metrics.charts.state import (
     ACTIVE_PANEL,
     ASCII_FRAME,
@@ -53,10 +47,8 @@ _TWO_COLUMNS_FROM = 110
 _GAP = 2
 # Title, axis and its ticks.
 _AROUND_ROWS = 3
-_LEAST_ROWS = 7
+_MIN_ROWS = 7
 _LETTER_EVERY = 24
-# Axes whose x are whole numbers.
-COUNTED = ("step", "samples", "point")
 Dots = NDArray[np.bool_]
 DOTS_ACROSS, DOTS_DOWN = 2, 4
 _BRAILLE = 0x2800
@@ -68,13 +60,14 @@ _FARTHEST = 1e7
 
 def draw(request: ChartRequest) -> Picture:
     """The picture of a request; one without panels where there is nothing to show."""
-    names, axis = request.names, request.axis
-    if not names or request.width < GUTTER + 10 or request.height < _LEAST_ROWS - 1:
+    names = request.names
+    axis = request.axis
+    if not names or request.width < GUTTER + 10 or request.height < _MIN_ROWS - 1:
         return Picture(axis=axis, axes=request.axes)
     whole = request.whole()
     span = request.state.shown(whole)
     across = 2 if len(names) > 1 and request.width >= _TWO_COLUMNS_FROM else 1
-    most = max(1, request.height // _LEAST_ROWS) * across
+    most = max(1, request.height // _MIN_ROWS) * across
     notes = [f"{len(names) - most} more metrics do not fit"] if len(names) > most else []
     names = names[:most]
     down = -(-len(names) // across)
@@ -85,7 +78,8 @@ def draw(request: ChartRequest) -> Picture:
     points = 0
     for at, name in enumerate(names):
         row, column = divmod(at, across)
-        left, top = column * (width + _GAP), sum(heights[:row])
+        left = column * (width + _GAP)
+        top = sum(heights[:row])
         panel = _Panel(
             request, name, span, left, top, width, heights[row], at, at + across >= len(names)
         )
@@ -119,7 +113,10 @@ class _Panel:
         number: int,
         is_lowest: bool,
     ) -> None:
-        self._request, self._name, self._number, self._is_lowest = request, name, number, is_lowest
+        self._request = request
+        self._name = name
+        self._number = number
+        self._is_lowest = is_lowest
         self._signs = ASCII_FRAME if request.is_ascii else FRAME
         self._canvas = Canvas(
             width - GUTTER, height - (_AROUND_ROWS - (not is_lowest)), is_ascii=request.is_ascii
@@ -154,7 +151,7 @@ class _Panel:
         if hidden:
             notes.append(
                 f"{visible(self._name)}: 0 and below, in {hidden} columns, cannot be shown on a "
-                f"log scale"
+                "log scale"
             )
         if len(self._curves) > 1:
             without = [
@@ -181,7 +178,8 @@ class _Panel:
     def lines(self) -> list[Line]:
         """Draw the lines from the title down to the ticks of the x axis."""
         self._draw_curves()
-        place, signs = self.place, self._signs
+        place = self.place
+        signs = self._signs
         most = max(2, place.height // 3)
         ticks = height_ticks(*place.y, most, GUTTER - 1, is_log=self._request.state.log_y)
         at_row = {self._row(value): text for value, text in ticks} if self._has_values else {}
@@ -219,7 +217,8 @@ class _Panel:
 
     def _curve_text(self, curve: Curve, several: bool) -> str:
         """The newest value, of a single run the lowest too; with a cursor what stands there."""
-        series, request = curve.series, self._request
+        series = curve.series
+        request = self._request
         if not len(series):
             return ""
         letter = f"{curve.run.letter} " if several else ""
@@ -244,10 +243,10 @@ class _Panel:
         return text
 
     def _smooth_at(self, curve: Curve, x: float) -> str:
-        column = self.place.column_at(x)
+        column = self._column(x)
         if curve.smooth is None or column is None:
             return ""
-        values = curve.smooth[2 * (column - self.place.left) : 2 * (column - self.place.left) + 2]
+        values = curve.smooth[2 * column : 2 * column + 2]
         values = values[np.isfinite(values)]
         if not values.size:
             return ""
@@ -263,7 +262,8 @@ class _Panel:
         return f"{format_step(x)} samples" if axis == "samples" else f"{axis} {format_step(x)}"
 
     def _foot(self) -> list[Line]:
-        place, signs = self.place, self._signs
+        place = self.place
+        signs = self._signs
         line = [signs.foot] * place.width
         parts = [" "] * (place.width + GUTTER)
         free_from = 0
@@ -273,10 +273,9 @@ class _Panel:
             name = f"{name} {doubt}" if len(doubt) < len(parts) // 3 else f"{name}?"
         last = len(parts) - len(name) - 1 if name else len(parts)
         for x, label in self._x_ticks():
-            column = place.column_at(x)
-            if column is None:
+            at = self._column(x)
+            if at is None:
                 continue
-            at = column - place.left
             begin = max(free_from, GUTTER + at - len(label) // 2)
             if begin > GUTTER + at or begin + len(label) > last:
                 continue
@@ -291,52 +290,66 @@ class _Panel:
         return foot
 
     def _x_ticks(self) -> list[Tick]:
-        begin, end = self.place.x
         most = max(2, self.place.width // 12)
         if self._request.axis in COUNTED:
             # In the format of the text above and below.
-            most = min(most, max(2, self.place.width // (len(format_step(end)) + 5)))
-            return whole_ticks(begin, end, most, format_step)
-        if self._request.axis != "time":
-            return linear_ticks(begin, end, most)
-        if self._request.is_since_begin:
-            return duration_ticks(begin, end, most)
-        return clock_ticks(begin, end, most, self._request.zone)
+            longest = len(format_step(self.place.x[1]))
+            most = min(most, max(2, self.place.width // (longest + 5)))
+        return self._request.x_ticks(self.place.x, most)
 
     # -- curves and signs
 
     def _draw_curves(self) -> None:
-        self._put_restarts()
+        foot = self._canvas.height - 1
+        restarts = self._restarts()
+        # Under the curves.
+        for column in restarts[-20:]:
+            self._put_line(column, self._signs.restart, "restart")
         for number, curve in enumerate(self._curves):
             for again in curve.again:
-                dots = self._dots(again, again, again, np.zeros(again.size, dtype=bool))
+                dots = self._dots(again, np.zeros(again.size, dtype=bool))
                 # Every other column: what was repeated is dotted.
                 dots[:, ::2] = False
                 self._canvas.draw(dots, f"again-{number}")
             raw = f"run-{number}" if curve.smooth is None else f"raw-{number}"
-            self._canvas.draw(self._dots(curve.line, curve.low, curve.high, curve.broken), raw)
+            self._canvas.draw(self._dots(curve.line, curve.broken, curve.low, curve.high), raw)
         for number, curve in enumerate(self._curves):
             if curve.smooth is not None:
-                self._canvas.draw(
-                    self._dots(curve.smooth, curve.smooth, curve.smooth, curve.broken),
-                    f"run-{number}",
-                )
-        self._put_cursor()
+                self._canvas.draw(self._dots(curve.smooth, curve.broken), f"run-{number}")
+        cursor = self._request.state.cursor
+        if cursor is not None and (at := self._column(cursor)) is not None:
+            self._put_line(at, self._signs.cursor, "cursor", under=True)
         for number, curve in enumerate(self._curves):
             self._put_points(curve, f"run-{number}")
             if len(self._curves) > 1:
                 self._put_letters(curve, number)
         self._put_edges()
-        self._put_restart_letters()
+        for column in restarts:
+            self._canvas.put(column, foot, RESTART_LETTER, "restart")
         for curve in self._curves:
             self._put_marks(curve)
 
-    def _dots(self, line: Floats, low: Floats, high: Floats, broken: Dots) -> Dots:
+    def _dots(
+        self, line: Floats, broken: Dots, low: Floats | None = None, high: Floats | None = None
+    ) -> Dots:
+        low, high = (line if one is None else one for one in (low, high))
         return curve_dots(line, low, high, broken, self.place.y, self._canvas.rows)
 
     def _row(self, value: float) -> int:
-        """The row of cells a value as drawn stands in."""
-        return chart_row(value, self.place.y, self._canvas.rows) // DOTS_DOWN
+        """The row of cells a value as drawn stands in; rows outside of the range are outside of
+        the canvas.
+        """
+        [row] = _chart_rows(np.array([value]), self.place.y, self._canvas.rows)
+        return int(np.rint(row)) // DOTS_DOWN
+
+    def _column(self, x: float) -> int | None:
+        """The column of the canvas an x stands in, None where it is not shown."""
+        column = self.place.column_at(x)
+        return None if column is None else column - self.place.left
+
+    def _put_line(self, column: int, sign: str, style: str, *, under: bool = False) -> None:
+        for row in range(self._canvas.height):
+            self._canvas.put(column, row, sign, style, under=under)
 
     def _put_points(self, curve: Curve, style: str) -> None:
         """Points far from each other are shown as such."""
@@ -358,16 +371,6 @@ class _Panel:
                     cell, self._row(float(near[0])), curve.run.letter, f"letter-{number}"
                 )
 
-    def _put_restarts(self) -> None:
-        """A line under the curves where each newer attempt begins."""
-        for column in self._restarts()[-20:]:
-            for row in range(self._canvas.height):
-                self._canvas.put(column, row, self._signs.restart, "restart")
-
-    def _put_restart_letters(self) -> None:
-        for column in self._restarts():
-            self._canvas.put(column, self._canvas.height - 1, RESTART_LETTER, "restart")
-
     def _restarts(self) -> list[int]:
         """The columns in which newer attempts begin."""
         axis = self._request.axis
@@ -377,21 +380,10 @@ class _Panel:
         for one in self._request.runs:
             row = AXES.index("step" if axis == SAMPLES else axis)
             firsts = np.array([attempt.first[row] for attempt in one.run.attempts[1:]])
-            begins = (
-                one.run.samples_at(firsts) if axis == SAMPLES else firsts
-            ) - self._request.shift(one)
-            shown = [self.place.column_at(x) for x in begins if not isnan(x)]
-            columns += [column - self.place.left for column in shown if column is not None]
+            begins = one.run.samples_at(firsts) if axis == SAMPLES else firsts
+            shown = map(self._column, (begins - self._request.shift(one)).tolist())
+            columns += [column for column in shown if column is not None]
         return columns
-
-    def _put_cursor(self) -> None:
-        cursor = self._request.state.cursor
-        column = None if cursor is None else self.place.column_at(cursor)
-        if column is not None:
-            for row in range(self._canvas.height):
-                self._canvas.put(
-                    column - self.place.left, row, self._signs.cursor, "cursor", under=True
-                )
 
     def _put_edges(self) -> None:
         """Mark where a curve leaves the height that is shown."""
@@ -399,28 +391,22 @@ class _Panel:
             return
         low, high = self.place.y
         for number, curve in enumerate(self._curves):
-            with np.errstate(invalid="ignore"):
-                above, below = np.flatnonzero(curve.high > high), np.flatnonzero(curve.low < low)
-            for column in np.unique(above // 2).tolist():
-                self._canvas.put(column, 0, self._signs.above, f"raw-{number}", under=True)
-            for column in np.unique(below // 2).tolist():
-                self._canvas.put(
-                    column, self._canvas.height - 1, self._signs.below, f"raw-{number}", under=True
-                )
+            for row, sign, is_outside in (
+                (0, self._signs.above, curve.high > high),
+                (self._canvas.height - 1, self._signs.below, curve.low < low),
+            ):
+                for column in np.unique(np.flatnonzero(is_outside) // 2).tolist():
+                    self._canvas.put(column, row, sign, f"raw-{number}", under=True)
 
     def _put_marks(self, curve: Curve) -> None:
-        one: ChartRun = curve.run
-        if one.marks_axis != self._request.axis:
-            return
-        shift, log_y = self._request.shift(one), self._request.state.log_y
-        for mark in one.marks.get(self._name, ()):
-            column = self.place.column_at(mark.x - shift)
+        for x, y, mark in self._request.marks(curve.run, self._name):
+            column = self._column(x)
             if column is None:
                 continue
             row = self._canvas.height - 1
-            if isfinite(mark.y) and not (log_y and mark.y <= 0):
-                row = min(max(self._row(float(np.log10(mark.y)) if log_y else mark.y) - 1, 0), row)
-            self._canvas.put(column - self.place.left, row, mark.sign, mark.style)
+            if isfinite(y):
+                row = min(max(self._row(y) - 1, 0), row)
+            self._canvas.put(column, row, mark.sign, mark.style)
 
 
 def legend(runs: Sequence[ChartRun]) -> Line:
@@ -443,7 +429,8 @@ class Canvas:
     """
 
     def __init__(self, width: int, height: int, *, is_ascii: bool = False) -> None:
-        self.width, self.height = width, height
+        self.width = width
+        self.height = height
         self._is_ascii = is_ascii
         self._letters = np.full((height, width), ord(" "), dtype=np.uint32)
         self._styles = np.zeros((height, width), dtype=np.int16)
@@ -464,7 +451,11 @@ class Canvas:
         bits = dots.reshape(self.height, DOTS_DOWN, self.width, DOTS_ACROSS).transpose(0, 2, 1, 3)
         codes = (bits * _BITS).sum(axis=(2, 3))
         drawn = codes > 0
-        letters = _ascii_letters(bits) if self._is_ascii else codes + _BRAILLE
+        letters = codes + _BRAILLE
+        if self._is_ascii:
+            upper = bits[:, :, :2].any(axis=(2, 3))
+            lower = bits[:, :, 2:].any(axis=(2, 3))
+            letters = np.where(upper & lower, ord(":"), np.where(upper, ord("'"), ord(".")))
         self._letters[drawn] = letters[drawn]
         self._styles[drawn] = self._style(style)
 
@@ -493,11 +484,6 @@ class Canvas:
         return self._names.index(name)
 
 
-def _ascii_letters(bits: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    upper, lower = bits[:, :, :2].any(axis=(2, 3)), bits[:, :, 2:].any(axis=(2, 3))
-    return np.where(upper & lower, ord(":"), np.where(upper, ord("'"), ord("."))).astype(np.uint32)
-
-
 def _pieces(letters: NDArray[np.uint32], styles: NDArray[np.int16], names: list[str]) -> Line:
     starts = [0, *(np.flatnonzero(np.diff(styles)) + 1).tolist(), styles.size]
     text = letters.astype("<u4").tobytes().decode("utf-32-le")
@@ -524,20 +510,31 @@ def curve_dots(
         full[known[k] + 1 : known[k + 1]] = np.nan
     # Each column reaches half the way to its neighbours.
     half = (full[1:] + full[:-1]) / 2
-    before, behind = np.append(np.nan, half), np.append(half, np.nan)
+    before = np.append(np.nan, half)
+    behind = np.append(half, np.nan)
     reach = np.stack((full, before, behind, at[1], at[2]))
-    top, bottom = np.fmin.reduce(reach), np.fmax.reduce(reach)
+    top = np.fmin.reduce(reach)
+    bottom = np.fmax.reduce(reach)
     drawn = np.isfinite(top)
-    top, bottom = np.where(drawn, np.rint(top), rows), np.where(drawn, np.rint(bottom), -1)
+    top = np.where(drawn, np.rint(top), rows)
+    bottom = np.where(drawn, np.rint(bottom), -1)
     row = np.arange(rows)[:, None]
     return (row >= top[None, :]) & (row <= bottom[None, :])
 
 
+class SmallCurve(Struct, frozen=True):
+    """Lines of a curve from its `low` to its `high` value."""
+
+    lines: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+
+
 def small_curve(
     values: Sequence[float], width: int, height: int, *, is_ascii: bool = False
-) -> list[str]:
-    """A curve alone, without axes, as `height` lines of `width` cells; nothing where no value is
-    finite.
+) -> SmallCurve:
+    """Draw a curve alone, without axes, in `height` lines of `width` cells; no lines where no value
+    is finite.
     """
     line = np.asarray(values, dtype=np.float64)
     line[~np.isfinite(line)] = np.nan
@@ -550,8 +547,9 @@ def small_curve(
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         means = np.bincount(places[known], weights=line[known], minlength=columns) / counts
     if not np.isfinite(means).any():
-        return []
-    low, high = float(np.nanmin(means)), float(np.nanmax(means))
+        return SmallCurve()
+    low = float(np.nanmin(means))
+    high = float(np.nanmax(means))
     stretched = np.full(canvas.columns, np.nan)
     stretched[np.arange(columns) * (canvas.columns - 1) // max(columns - 1, 1)] = means
     y = (low, high) if high > low else (low - 1, high + 1)
@@ -561,14 +559,8 @@ def small_curve(
         ),
         "",
     )
-    return ["".join(text for text, _ in line) for line in canvas.lines()]
-
-
-def chart_row(value: float, y: tuple[float, float], rows: int) -> int:
-    """The row a value stands in, counted from the top; rows outside of the range are outside of 0
-    to `rows`.
-    """
-    return int(np.rint(_chart_rows(np.array([value]), y, rows)[0]))
+    lines = tuple("".join(text for text, _ in line) for line in canvas.lines())
+    return SmallCurve(lines, low, high)
 
 
 def _chart_rows(values: Floats, y: tuple[float, float], rows: int) -> Floats:

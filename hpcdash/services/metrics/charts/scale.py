@@ -73,7 +73,8 @@ def height_ticks(begin: float, end: float, most: int, widest: int, *, is_log: bo
             return ticks
     if not end > begin:
         return []
-    low, high = begin + 0.1 * (end - begin), begin + 0.9 * (end - begin)
+    low = begin + 0.1 * (end - begin)
+    high = begin + 0.9 * (end - begin)
     at, apart = (10**low, 10**high - 10**low) if is_log else (low, high - low)
     return [(low, _shortened(at, widest)), (high, f"+{_shortened(apart, widest - 1)}")]
 

@@ -20,7 +20,7 @@ SMOOTHINGS = ("auto", "none", "ema 0.9", "ema 0.97", "ema 0.99", "mean of 50", "
 # Of fewer points the smoothing that fits is none.
 FEW_POINTS = 150
 LETTERS = "ABCDEFGH"
-MOST_RUNS = len(LETTERS)
+MAX_RUNS = len(LETTERS)
 # No span is narrower than this part of the whole.
 _NARROWEST = 1e-6
 # Where a newer attempt begins, and before the name of the panel whose height keys move.
@@ -92,7 +92,8 @@ class ChartState(Struct, frozen=True):
             return whole
         begin, end = self.span
         if self.follows:
-            begin, end = whole[1] - (end - begin), whole[1]
+            begin = whole[1] - (end - begin)
+            end = whole[1]
         return (begin, end) if end > begin and isfinite(end - begin) else whole
 
     def _at(self, span: Span, whole: Span) -> ChartState:

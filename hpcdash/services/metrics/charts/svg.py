@@ -17,23 +17,13 @@ from hpcdash.domain.text import clip, visible
 from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.charts.curves import (
     ChartRequest,
-    ChartRun,
     Curve,
     build_curve,
     chart_height,
     format_smoothing,
 )
-from hpcdash.services.metrics.charts.draw import COUNTED
-from hpcdash.services.metrics.charts.scale import (
-    Tick,
-    clock_ticks,
-    duration_ticks,
-    height_ticks,
-    linear_ticks,
-    whole_ticks,
-)
+from hpcdash.services.metrics.charts.scale import height_ticks
 from hpcdash.services.metrics.charts.state import Span
-from hpcdash.services.metrics.findings import format_step
 
 # In pixels; a column of points is half of one, so that a picture that is printed large stays sharp.
 WIDTH, PANEL_HEIGHT = 960, 300
@@ -42,7 +32,7 @@ _COLUMNS = 2 * (WIDTH - _LEFT - _RIGHT)
 # Colours that colour-blind people can distinguish.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3fbf", "#555555")
 _MARKS = {"warning": "#d98200", "bad": "#c0232c"}
-_MOST_LETTERS = 90
+_MAX_LETTERS = 90
 # XML has no place for these.
 _IMPOSSIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -61,7 +51,7 @@ def draw_svg(request: ChartRequest, title: str) -> str:
         f"<title>{_text(title)}</title>",
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="{_LEFT}" y="22" font-size="15" '
-        f'font-weight="bold">{_text(clip(title, _MOST_LETTERS))}</text>',
+        f'font-weight="bold">{_text(clip(title, _MAX_LETTERS))}</text>',
     ]
     for number, name in enumerate(names):
         panel = _Panel(
@@ -79,13 +69,11 @@ class _Panel:
     def __init__(
         self, request: ChartRequest, name: str, span: Span, top: int, clip_name: str
     ) -> None:
-        self._request, self._name, self._span, self._top, self._clip = (
-            request,
-            name,
-            span,
-            top,
-            clip_name,
-        )
+        self._request = request
+        self._name = name
+        self._span = span
+        self._top = top
+        self._clip = clip_name
         self.curves = [build_curve(request, one, name, span, _COLUMNS) for one in request.runs]
         state = request.state
         self._y = (
@@ -93,24 +81,29 @@ class _Panel:
             or chart_height(self.curves, leaves_out=state.leaves_out)
             or (0.0, 1.0)
         )
+        self._across = request.x_ticks(span, 8)
+        self._up = height_ticks(*self._y, 6, 9, is_log=state.log_y)
 
     def parts(self, *, is_lowest: bool) -> Iterator[str]:
-        foot, right = self._top + PANEL_HEIGHT, WIDTH - _RIGHT
+        foot = self._top + PANEL_HEIGHT
+        right = WIDTH - _RIGHT
         state = self._request.state
         named = visible(self._name) + (" (log scale)" if state.log_y else "")
         yield (
             f'<text x="{_LEFT}" y="{self._top - 7}" '
-            f'font-weight="bold">{_text(clip(named, _MOST_LETTERS))}</text>'
+            f'font-weight="bold">{_text(clip(named, _MAX_LETTERS))}</text>'
         )
         yield (
             f'<clipPath id="{self._clip}"><rect x="{_LEFT}" y="{self._top}" '
             f'width="{right - _LEFT}" '
             f'height="{PANEL_HEIGHT}"/></clipPath>'
         )
-        yield f'<g stroke="#e3e3e3" stroke-width="1">{"".join(self._grid(foot, right))}</g>'
+        grid = [f'<path d="M{self._x(x):.1f} {self._top}V{foot}"/>' for x, _ in self._across]
+        grid += [f'<path d="M{_LEFT} {self._height(y):.1f}H{right}"/>' for y, _ in self._up]
+        yield f'<g stroke="#e3e3e3" stroke-width="1">{"".join(grid)}</g>'
         yield (
             f'<path d="M{_LEFT} {self._top}V{foot}H{right}" fill="none" stroke="#333333" '
-            f'stroke-width="1" '
+            'stroke-width="1" '
             'class="axes"/>'
         )
         yield from self._tick_labels(foot, is_lowest=is_lowest)
@@ -120,34 +113,13 @@ class _Panel:
         yield "</g>"
         yield from self._marks()
 
-    def _ticks(self) -> tuple[list[Tick], list[Tick]]:
-        begin, end = self._span
-        axis, request = self._request.axis, self._request
-        if axis in COUNTED:
-            along = whole_ticks(begin, end, 8, format_step)
-        elif axis != "time":
-            along = linear_ticks(begin, end, 8)
-        elif request.is_since_begin:
-            along = duration_ticks(begin, end, 8)
-        else:
-            along = clock_ticks(begin, end, 8, request.zone)
-        return along, height_ticks(*self._y, 6, 9, is_log=request.state.log_y)
-
-    def _grid(self, foot: int, right: int) -> Iterator[str]:
-        along, up = self._ticks()
-        for x, _ in along:
-            yield f'<path d="M{self._x(x):.1f} {self._top}V{foot}"/>'
-        for y, _ in up:
-            yield f'<path d="M{_LEFT} {self._height(y):.1f}H{right}"/>'
-
     def _tick_labels(self, foot: int, *, is_lowest: bool) -> Iterator[str]:
-        along, up = self._ticks()
-        for y, text in up:
+        for y, text in self._up:
             yield (
                 f'<text x="{_LEFT - 7}" y="{self._height(y) + 4:.1f}" '
                 f'text-anchor="end">{_text(text)}</text>'
             )
-        for x, text in along:
+        for x, text in self._across:
             at = self._x(x)
             anchor = "end" if at + 4 * len(text) > WIDTH - 2 else "middle"
             yield f'<text x="{at:.1f}" y="{foot + 17}" text-anchor="{anchor}">{_text(text)}</text>'
@@ -163,19 +135,20 @@ class _Panel:
         for again in curve.again:
             dotted = f'stroke="{colour}" stroke-width="1" stroke-dasharray="2 3" opacity="0.6"'
             yield from self._lines(_columns_x(), again, np.isnan(again), dotted)
-        check = f'stroke="{colour}" stroke-width="1"' + (' opacity="0.35"' if is_smoothed else "")
-        yield from self._lines(*self._raw(curve), f'{check} class="raw"')
+        style = f'stroke="{colour}" stroke-width="1"' + (' opacity="0.35"' if is_smoothed else "")
+        yield from self._lines(*self._raw(curve), f'{style} class="raw"')
         if curve.smooth is not None:
-            check = f'stroke="{colour}" stroke-width="1.8" class="smoothed"'
+            style = f'stroke="{colour}" stroke-width="1.8" class="smoothed"'
             yield from self._lines(
-                _columns_x(), np.where(curve.broken, np.nan, curve.smooth), curve.broken, check
+                _columns_x(), np.where(curve.broken, np.nan, curve.smooth), curve.broken, style
             )
 
     def _raw(self, curve: Curve) -> tuple[Floats, Floats, NDArray[np.bool_]]:
         """x in pixels, values, and which of them part the line: every point where there are few,
         else each column's lowest and highest.
         """
-        series, shift = curve.series, self._request.shift(curve.run)
+        series = curve.series
+        shift = self._request.shift(curve.run)
         first, last = np.searchsorted(
             series.x, (self._span[0] + shift, np.nextafter(self._span[1] + shift, np.inf))
         )
@@ -185,7 +158,8 @@ class _Panel:
                 values = np.log10(np.where(values > 0, values, np.nan))
             part = (series.x[first:last] - shift - self._span[0]) / (self._span[1] - self._span[0])
             return _LEFT + part * (WIDTH - _LEFT - _RIGHT), values, ~np.isfinite(values)
-        low, high = curve.low, curve.high
+        low = curve.low
+        high = curve.high
         known = np.flatnonzero(np.isfinite(low) | curve.broken)
         # From the side that the column before ended on, so that the line does not go to and fro
         # more than it must.
@@ -198,7 +172,7 @@ class _Panel:
         )
 
     def _lines(
-        self, x: Floats, values: Floats, broken: NDArray[np.bool_], check: str
+        self, x: Floats, values: Floats, broken: NDArray[np.bool_], style: str
     ) -> Iterator[str]:
         """Polylines between breaks; a point alone is a dot."""
         for piece in np.split(np.arange(values.size), np.flatnonzero(broken)):
@@ -206,29 +180,23 @@ class _Panel:
             if piece.size == 1:
                 yield (
                     f'<circle cx="{x[piece[0]]:.1f}" cy="{self._height(values[piece[0]]):.1f}" '
-                    f'r="1.5" {check}/>'
+                    f'r="1.5" {style}/>'
                 )
             elif piece.size:
                 y = [self._height(value) for value in values[piece].tolist()]
                 points = " ".join(
                     f"{a:.1f},{b:.1f}" for a, b in zip(x[piece].tolist(), y, strict=True)
                 )
-                yield f'<polyline points="{points}" {check}/>'
+                yield f'<polyline points="{points}" {style}/>'
 
     def _marks(self) -> Iterator[str]:
-        log_y = self._request.state.log_y
+        foot = self._top + PANEL_HEIGHT - 4.0
         for curve in self.curves:
-            one: ChartRun = curve.run
-            if one.marks_axis != self._request.axis:
-                continue
-            for mark in one.marks.get(self._name, ()):
-                x = mark.x - self._request.shift(one)
+            for x, value, mark in self._request.marks(curve.run, self._name):
                 if not self._span[0] <= x <= self._span[1]:
                     continue
-                y = self._top + PANEL_HEIGHT - 4.0
-                if isfinite(mark.y) and not (log_y and mark.y <= 0):
-                    y = self._height(float(np.log10(mark.y)) if log_y else mark.y) - 5
-                y = min(max(y, self._top + 9), self._top + PANEL_HEIGHT - 4)
+                y = self._height(value) - 5 if isfinite(value) else foot
+                y = min(max(y, self._top + 9), foot)
                 colour = _MARKS.get(mark.style, "#333333")
                 yield (
                     f'<text x="{self._x(x):.1f}" y="{y:.1f}" text-anchor="middle" fill="{colour}">'

@@ -34,7 +34,7 @@ class AppriseNotifier:
         return self._settings.unready_name
 
     async def send(self, message: Message) -> None:
-        """Raises NotifyFailed; which of several addresses failed apprise does not tell."""
+        """Raises NotifyFailed; apprise does not report which of several addresses failed."""
         try:
             import apprise
         except ImportError:
@@ -53,8 +53,8 @@ class AppriseNotifier:
         unknown = sum(not recipients.add(url) for url in self._settings.urls)
         if unknown:
             text = (
-                f"{self.name}: Apprise does not recognize {unknown} of "
-                f"{len(self._settings.urls)} URLs"
+                f"{self.name}: Apprise does not recognize {unknown} of {len(self._settings.urls)} "
+                "URLs"
             )
             raise NotifyFailed(
                 text, "See its documentation for the URL of each service.", is_lasting=True

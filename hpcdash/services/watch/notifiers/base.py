@@ -1,14 +1,17 @@
-"""Base of all notifiers: their interface, their failures, and the removal of secrets from texts.
-
-Sends nothing itself.
+"""Base of all notifiers: their interface, their failures, and the delivery of a message by all at
+once, where one that fails stops no other.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError
@@ -17,13 +20,18 @@ from hpcdash.services.watch.message import Message
 T = TypeVar("T")
 _SHORTEST_SECRET = 4
 _EXCERPT_CHARACTERS = 300
+MAX_ATTEMPTS = 3
+FIRST_PAUSE_SECONDS = 2.0
+LONGEST_PAUSE_SECONDS = 60.0
+
+Sleep = Callable[[float], Awaitable[None]]
 
 
 class NotifyFailed(HpcdashError):
     """A message that was not sent; `is_lasting` where trying again is of no use, `reached` where
     some have it.
 
-    retry_seconds: how long the other side asked to be left alone, None where it did not.
+    retry_seconds: the pause that the other side requested, None if it did not.
     """
 
     def __init__(
@@ -42,7 +50,7 @@ class NotifyFailed(HpcdashError):
 
 
 class Notifier(Protocol):
-    """A way to tell someone."""
+    """A channel of notifications."""
 
     @property
     def name(self) -> str:
@@ -69,30 +77,85 @@ async def in_thread(work: Callable[[], T], limit_seconds: float) -> T:
 
     What blocks still then keeps nobody from leaving.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
+    future: Future[T] = Future()
 
     def run() -> None:
-        result: T | None = None
-        raised: BaseException | None = None
+        future.set_running_or_notify_cancel()
         try:
             result = work()
         except BaseException as error:  # handed to who waits
-            raised = error
-        try:
-            loop.call_soon_threadsafe(settle, result, raised)
-        except RuntimeError:
-            # The loop was closed: no caller waits.
-            pass
+            future.set_exception(error)
+        else:
+            future.set_result(result)
 
     threading.Thread(target=run, name="hpcdash-notifier", daemon=True).start()
     async with asyncio.timeout(limit_seconds):
-        return await future
+        return await asyncio.wrap_future(future)
+
+
+class Delivery(Struct, frozen=True):
+    """Result of one notifier's delivery: its success, attempts and problem, if any."""
+
+    notifier: str
+    reached: bool
+    attempts: int
+    problem: str = ""
+    next_step: str = ""
+
+    @property
+    def summary(self) -> str:
+        """One line for a person."""
+        if self.attempts == 0:
+            return (
+                f"cannot be sent: {self.problem}"
+                if self.problem
+                else f"would be sent: {self.notifier}"
+            )
+        if not self.problem:
+            return f"sent: {self.notifier}"
+        tries = f" ({self.attempts} attempts)" if self.attempts > 1 else ""
+        how = "partly sent" if self.reached else "not sent"
+        return f"{how}{tries}: {self.problem}" + (f" {self.next_step}" if self.next_step else "")
+
+
+async def deliver(
+    notifiers: Iterable[Notifier],
+    message: Message,
+    *,
+    dry_run: bool = False,
+    most_attempts: int = MAX_ATTEMPTS,
+    sleep: Sleep = asyncio.sleep,
+) -> tuple[Delivery, ...]:
+    """One for each notifier, in their order; never raises for what a notifier does.
+
+    With `dry_run` nothing is sent and `attempts` is 0; one that could not be sent has its problem
+    all the same.
+    """
+    ways = list(notifiers)
+    if dry_run:
+        return tuple(Delivery(way.name, False, 0, getattr(way, "problem", "")) for way in ways)
+    return tuple(
+        await asyncio.gather(*(_deliver(way, message, most_attempts, sleep) for way in ways))
+    )
+
+
+async def _deliver(way: Notifier, message: Message, most_attempts: int, sleep: Sleep) -> Delivery:
+    pause = FIRST_PAUSE_SECONDS
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            await way.send(message)
+            return Delivery(way.name, True, attempt)
+        except NotifyFailed as error:
+            if error.is_lasting or attempt >= most_attempts:
+                return Delivery(way.name, error.reached, attempt, error.message, error.next_step)
+            wait = error.retry_seconds if error.retry_seconds is not None else pause
+        except Exception as error:  # a fault of one way's own
+            # Its message may contain the channel's secret.
+            return Delivery(
+                way.name, False, attempt, f"{way.name}: internal error ({type(error).__name__})"
+            )
+        # Many that watch the same cluster do not all come back at once.
+        await sleep(min(wait, LONGEST_PAUSE_SECONDS) * random.uniform(1.0, 1.25))
+        pause *= 3

@@ -68,7 +68,7 @@ class CommandNotifier:
             except TimeoutError:
                 text = (
                     f"{self.name}: did not finish within {self._settings.limit_seconds:g} s "
-                    f"and was stopped"
+                    "and was stopped"
                 )
                 raise NotifyFailed(text, is_lasting=True) from None
             finally:

@@ -16,7 +16,6 @@ from hpcdash.errors import UsageError
 from hpcdash.services.watch.message import Message
 from hpcdash.services.watch.notifiers.base import NotifyFailed, in_thread, without_secrets
 
-_SECURITY = ("starttls", "tls", "none")
 # Each exchange with the server has the time limit; there are about ten.
 _LIMIT_FACTOR = 4
 
@@ -28,10 +27,6 @@ class MailNotifier:
 
     def __init__(self, settings: MailSettings) -> None:
         self._settings = settings
-        if settings.security not in _SECURITY:
-            raise UsageError(
-                f"security = {settings.security!r} is not one of {', '.join(_SECURITY)}"
-            )
         if settings.password and settings.security == "none":
             raise UsageError(
                 "refusing to send an SMTP password without TLS",
@@ -133,22 +128,17 @@ class MailNotifier:
         )
         lasting = reached or all(code >= 500 for code, _ in refused.values())
         text = (
-            f"{self.name}: the server refused {len(refused)} of "
-            f"{len(self._settings.recipients)}: {self._clean(reported)}"
+            f"{self.name}: the server refused {len(refused)} of {len(self._settings.recipients)}: "
+            f"{self._clean(reported)}"
         )
         return NotifyFailed(text, "Check the addresses.", is_lasting=lasting, reached=reached)
 
     def _clean(self, message: str) -> str:
-        password, user = self._settings.password, self._settings.user
-        secrets = [
-            password,
-            *(_base64(text) for text in (password, f"\0{user}\0{password}") if password),
-        ]
-        return without_secrets(message, secrets)
-
-
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
+        password = self._settings.password
+        user = self._settings.user
+        texts = (password, f"\0{user}\0{password}") if password else ()
+        encoded = (base64.b64encode(text.encode()).decode() for text in texts)
+        return without_secrets(message, [password, *encoded])
 
 
 def _checked(address: str) -> Address:

@@ -19,16 +19,15 @@ from hpcdash.errors import UsageError
 from hpcdash.services.watch.message import Message
 from hpcdash.services.watch.notifiers.base import NotifyFailed, in_thread, without_secrets
 
-FORMS = ("json", "slack")
 # Slack cuts a text at 40 000 characters.
 _LONGEST_TEXT = 30_000
-_MOST_OF_AN_ANSWER = 2000
+_MAX_OF_AN_ANSWER = 2000
 _LONGEST_RETRY_SECONDS = 60.0
 _WORTH_ANOTHER_TRY = frozenset({408, 425, 429})
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirected POST would be asked for as a GET, or go to who is not meant."""
+    """Refuses redirects: a POST would become a GET, or reach another recipient."""
 
     def redirect_request(
         self,
@@ -47,8 +46,6 @@ class WebhookNotifier:
 
     def __init__(self, settings: WebhookSettings) -> None:
         self._settings = settings
-        if settings.form not in FORMS:
-            raise UsageError(f"form = {settings.form!r} is not one of {', '.join(FORMS)}")
         try:
             parts = urllib.parse.urlsplit(settings.url)
             self._place = f"{parts.scheme}://{parts.hostname}" + (
@@ -130,23 +127,24 @@ class WebhookNotifier:
         )
         try:
             with opener.open(request, timeout=self._settings.timeout_seconds) as answer:
-                answer.read(_MOST_OF_AN_ANSWER)
+                answer.read(_MAX_OF_AN_ANSWER)
         except urllib.error.HTTPError as error:
             with error:
                 reported = b""
                 with contextlib.suppress(OSError, http.client.HTTPException):
-                    reported = error.read(_MOST_OF_AN_ANSWER)
+                    reported = error.read(_MAX_OF_AN_ANSWER)
             is_lasting = error.code < 500 and error.code not in _WORTH_ANOTHER_TRY
             text = (
                 f"the server answered {error.code} {error.reason}: "
                 f"{reported.decode('utf-8', 'replace')}"
             ).rstrip(": ")
             step = "Check the URL." if is_lasting else ""
+            # In seconds; a date is ignored.
+            pause = error.headers.get("Retry-After") or ""
+            is_known = pause.isdecimal() and len(pause) < 10
+            retry_seconds = min(float(pause), _LONGEST_RETRY_SECONDS) if is_known else None
             raise self._failure(
-                text,
-                step,
-                is_lasting=is_lasting,
-                retry_seconds=_retry_seconds(error.headers.get("Retry-After")),
+                text, step, is_lasting=is_lasting, retry_seconds=retry_seconds
             ) from None
 
     def _failure(
@@ -173,12 +171,3 @@ class WebhookNotifier:
 def _why(error: object) -> str:
     """`Connection refused`, without the number that it has."""
     return str(getattr(error, "strerror", None) or error) or type(error).__name__
-
-
-def _retry_seconds(text: str | None) -> float | None:
-    """Parse a Retry-After in seconds, at most a minute; None for a date or nothing."""
-    return (
-        min(float(text), _LONGEST_RETRY_SECONDS)
-        if text and text.isdecimal() and len(text) < 10
-        else None
-    )

@@ -25,13 +25,11 @@ def ends_soon(jobs: pa.Table, allocations: Collection[str], now: float) -> list[
         left = None if row["ends_at"] is None else row["ends_at"].timestamp() - now
         if left is None or left > SOON_SECONDS:
             continue
-        text = (
-            f"the allocation {format_job(row['id'], row['name'])} ends in "
-            f"{format_span(max(0.0, left))}"
-        )
+        who = format_job(row["id"], row["name"])
+        text = f"the allocation {who} ends in {format_span(max(0.0, left))}"
         step = (
             f"hpcdash alter {shown(row['id'])} --time +1h, where the site allows it; hpcdash "
-            f"alloc makes another"
+            "alloc makes another"
         )
         found.append(Finding(RULE, row["id"], Severity.WARNING, text, step, name=row["name"] or ""))
     return found

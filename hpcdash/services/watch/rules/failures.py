@@ -19,12 +19,11 @@ _BLAMES_A_NODE = (JobState.FAILED, JobState.NODE_FAILED)
 _WORKED = (JobState.COMPLETED, JobState.TIMEOUT, JobState.PREEMPTED, JobState.OUT_OF_MEMORY)
 
 
-def fails_on_a_node(history: pa.Table, watch: FailuresWatch | None = None) -> list[Finding]:
+def fails_on_a_node(history: pa.Table, watch: FailuresWatch) -> list[Finding]:
     """One for each job name of a user whose last runs all failed on the same node.
 
     `history` is of domain.schema.JOBS; rows without nodes or end count for nothing.
     """
-    watch = watch or FailuresWatch()
     runs: dict[tuple[str, str], list[Row]] = {}
     for row in rows_where(history, state=tuple(map(str, (*_BLAMES_A_NODE, *_WORKED)))):
         if row["ends_at"] is not None and node_names(row["node_list"]):
@@ -58,7 +57,8 @@ def _common(rows: Iterable[Row], watch: FailuresWatch) -> tuple[tuple[str, ...],
     `rows` are the newest first; no nodes where none is to blame.
     """
     common: set[str] | None = None
-    count, is_elsewhere = 0, False
+    count = 0
+    is_elsewhere = False
     for row in rows:
         nodes = set(node_names(row["node_list"]))
         if row["state"] not in _BLAMES_A_NODE:
@@ -67,7 +67,8 @@ def _common(rows: Iterable[Row], watch: FailuresWatch) -> tuple[tuple[str, ...],
         if not shared:
             is_elsewhere = True
             break
-        common, count = shared, count + 1
+        common = shared
+        count = count + 1
     if common is None or count < watch.in_a_row or len(common) > watch.most_nodes:
         return (), 0, False
     return tuple(sorted(common)), count, is_elsewhere

@@ -2,62 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from math import ceil
+from collections.abc import Collection, Mapping
+from math import ceil, inf
 from typing import Any
 
+from msgspec import Struct
+
 from hpcdash.config.watch_settings import LossWatch
-from hpcdash.domain.alerts import Finding, Severity, finding_key, format_job, shown
+from hpcdash.domain.alerts import Finding, Severity, format_job, shown
 from hpcdash.domain.units import format_span
-from hpcdash.services.watch.training import Course, Noticed
+from hpcdash.services.metrics.facts import judge_loss
+from hpcdash.services.metrics.findings import (
+    MetricFinding,
+    find_lost_numbers,
+    find_stall,
+    find_vanished,
+    find_zero,
+    format_step,
+)
+from hpcdash.services.metrics.pace import CLEARLY
+from hpcdash.services.watch.rules.rows import job_finding
+from hpcdash.services.watch.state import LogTail, Moment
 
 RULE = "loss"
 LATE = "ends-late"
 STALL = "stall"
 LIMIT = "limit"
+MAX_MOMENTS = 100
 _GRAVE = frozenset({"nan", "inf", "divergence"})
 # Of the spikes of a metric the newest are shown.
-_MOST_MOMENTS = 3
+_MAX_SHOWN = 3
 # Near the limit a pace that is remeasured each round would raise and clear it repeatedly.
 _CERTAIN_PART = 1.05
+# An observed pace that differs from the log's own is trusted after this long.
+_SEEN_SECONDS = 60.0
 
 
 def losses(
-    job_id: str, noticed: Iterable[Noticed], watch: LossWatch, name: str = ""
+    job_id: str,
+    tail: LogTail,
+    now: float,
+    watch: LossWatch,
+    name: str = "",
+    known: Collection[str] = (),
 ) -> list[Finding]:
-    """One for each metric and lasting trouble, and one for each moment, by its step; kinds that are
-    not watched are left out.
+    """Return a finding for each metric of a log and lasting problem, and one for each moment, by
+    its step.
+
+    `now` is the epoch second of the last check, `name` the job's. Kinds that are not watched and
+    metrics that are `known` from another log are left out. Spikes are noted in `tail`, so that each
+    stays the same however much of the log is stored.
     """
     found: list[Finding] = []
-    moments: dict[tuple[str, str], list[Finding]] = {}
-    who = shown(job_id)
-    for one in noticed:
-        if one.kind not in watch.kinds:
-            continue
-        is_grave = one.kind in _GRAVE and not one.is_moment
-        finding = Finding(
-            RULE,
-            job_id,
-            watch.severity if is_grave else Severity.WARNING,
-            f"{format_job(job_id, name)}: {shown(one.metric)}: {shown(one.words)}",
-            _next_step(who, one),
-            aspect=_aspect(one),
-            is_moment=one.is_moment,
-            name=name,
+    moments: list[Finding] = []
+
+    def report(metric: str, kind: str, text: str, begin: float, *, is_moment: bool = False) -> None:
+        if kind not in watch.kinds or metric in known:
+            return
+        is_grave = kind in _GRAVE and not is_moment
+        where = f"@{begin:.10g}" if is_moment else ""
+        # Checkpoints are named by step: an epoch, or a count of samples, is none.
+        place = f"step {format_step(begin)}" if tail.step is not None else "then"
+        (moments if is_moment else found).append(
+            Finding(
+                RULE,
+                job_id,
+                watch.severity if is_grave else Severity.WARNING,
+                f"{format_job(job_id, name)}: {shown(metric)}: {shown(text)}",
+                _next_step(shown(job_id), kind, place, is_moment=is_moment),
+                aspect=f"{kind} {metric}{where}".replace("/", "|"),
+                is_moment=is_moment,
+                name=name,
+            )
         )
-        if one.is_moment:
-            moments.setdefault((one.metric, one.kind), []).append(finding)
-        else:
-            found.append(finding)
-    return [
-        *found,
-        *(finding for newest in moments.values() for finding in newest[-_MOST_MOMENTS:]),
+
+    for metric, stored in tail.metrics.items():
+        x, values = stored.arrays()
+        judged, _ = judge_loss(x, values)
+        lasting = [
+            one for one in judged if one.step_to is None and one.kind not in ("spike", "plateau")
+        ]
+        passing = [one for one in judged if one not in lasting and one.kind != "plateau"]
+        broken = find_zero(x, values)
+        if broken is None and not lasting and metric == next(iter(tail.metrics)):
+            broken = find_vanished(x, (other.arrays()[0] for other in tail.others.values()))
+        lasting += [broken] if broken is not None else []
+        for one in lasting:
+            _note_moment(tail, metric, one, is_moment=False)
+        for one in passing:
+            _note_moment(tail, metric, one, is_moment=True)
+        begun = {one.step_from for one in lasting}
+        reported = [
+            one
+            for one in tail.moments
+            if one.metric == metric and one.is_told and one.begin not in begun
+        ]
+        for kind in dict.fromkeys(one.kind for one in reported):
+            for moment in [one for one in reported if one.kind == kind][-_MAX_SHOWN:]:
+                report(metric, kind, moment.words, moment.begin, is_moment=True)
+        for one in (*lasting, *(one for one in judged if one.kind == "plateau")):
+            report(metric, one.kind, one.words, one.step_from)
+    for metric, stored in tail.others.items():
+        for one in find_lost_numbers(metric, *stored.arrays()):
+            report(metric, one.kind, one.words, one.step_from)
+    if tail.usual_gap is not None and tail.longest_gap is not None and tail.metrics:
+        # By our clock: a log's times may be of another zone.
+        step = tail.step if tail.step is not None else float(tail.sample_count)
+        stall = find_stall(now - tail.sampled_at, tail.usual_gap, tail.longest_gap, step)
+        if stall is not None:
+            report(next(iter(tail.metrics)), STALL, stall.words, step)
+    return [*found, *moments]
+
+
+def _note_moment(tail: LogTail, metric: str, found: MetricFinding, *, is_moment: bool) -> None:
+    """Note a finding with its step, unless it is one that is noted already."""
+    end = inf if found.step_to is None else found.step_to
+    for moment in tail.moments:
+        is_same = moment.metric == metric and moment.kind == found.kind
+        if is_same and moment.begin <= end and found.step_from <= moment.end:
+            moment.words = found.words
+            moment.end = max(moment.end, moment.end if found.step_to is None else end)
+            return
+    until = found.step_from if found.step_to is None else end
+    moments = [
+        *tail.moments,
+        Moment(metric, found.kind, found.step_from, until, found.words, is_moment),
     ]
-
-
-def stall_key(job_id: str, metric: str) -> str:
-    """The key of a job's stall."""
-    return finding_key(RULE, job_id, _aspect(Noticed(metric, STALL, "")))
+    tail.moments = sorted(moments, key=lambda moment: moment.begin)[-MAX_MOMENTS:]
 
 
 def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
@@ -67,6 +138,32 @@ def cannot_be_seen(job_id: str, why: str, name: str = "") -> Finding:
         "Write the log to a file that the login node can read, and set log under [[watch.losses]]"
     )
     return Finding(RULE, job_id, Severity.INFO, text, step, aspect="cannot be seen", name=name)
+
+
+class Course(Struct, frozen=True):
+    """Course of a training: its step, its final step, seconds per step (None: unknown)."""
+
+    step: float
+    last_step: int
+    seconds_per_step: float | None = None
+
+
+def course(tail: LogTail) -> Course | None:
+    """Return the course of a training; None if its final step is unknown.
+
+    The pace is the log's own, else the one seen by rounds. A log's pace that is clearly slower than
+    the seen one is rejected; pauses only make the seen pace slower.
+    """
+    if tail.step is None or tail.last_step is None:
+        return None
+    pace = tail.seconds_per_step
+    if len(tail.stands) > 1:
+        (begin, first), (end, last) = tail.stands[0], tail.stands[-1]
+        if last > first and end > begin:
+            seen = (end - begin) / (last - first)
+            if pace is None or (pace > CLEARLY * seen and end - begin >= _SEEN_SECONDS):
+                pace = seen
+    return Course(tail.step, tail.last_step, pace)
 
 
 def ends_late(
@@ -98,38 +195,28 @@ def ends_late(
         else f"{needed} more job{ending} of this length"
     )
     text = (
-        f"{format_job(who, row.get('name'))} needs {format_span(work)} to reach its last step, "
-        f"{course.last_step}, "
-        f"but its time limit is in {format_span(left)}: it needs {tasks}; {waiting or 'none'} "
-        f"queued"
+        f" needs {format_span(work)} to reach its last step, {course.last_step}, but its time "
+        f"limit is in {format_span(left)}: it needs {tasks}; {waiting or 'none'} queued"
     )
     step = (
         f"hpcdash submit SCRIPT --array 1-{needed - waiting}%1 --after {who}, or hpcdash alter "
         f"{who} --time"
     )
-    return [Finding(LATE, str(row["id"]), Severity.WARNING, text, step, name=row.get("name") or "")]
+    return [job_finding(LATE, row, text, step)]
 
 
-def _next_step(who: str, one: Noticed) -> str:
+def _next_step(who: str, kind: str, place: str, *, is_moment: bool) -> str:
     """Format the advice on a finding; after broken weights it requests no further save."""
-    if one.kind == STALL:
+    if kind == STALL:
         return f"hpcdash log {who} -f; hpcdash stacks {who}"
-    if one.kind not in _GRAVE:
+    if kind not in _GRAVE:
         return f"hpcdash metrics {who}; hpcdash save-switch {who} saves a checkpoint now"
-    # Checkpoints are named by step: an epoch, or a count of samples, is none.
-    begin = f"step {one.begin:,.0f}".replace(",", " ") if one.counts_steps else "then"
-    if one.is_moment:
-        return f"hpcdash metrics {who}; keep a checkpoint from before {begin}"
+    if is_moment:
+        return f"hpcdash metrics {who}; keep a checkpoint from before {place}"
     # With `keep` a save that is broken takes the place of a good one; a kill switch, and TERM, save
     # too.
     return (
-        f"hpcdash cancel {who}, and resume from the newest checkpoint before {begin}. Do not use a "
-        f"save switch: "
-        "every save from now on is corrupt and may replace a good one, as may the last one at a "
-        "kill switch or cancel"
+        f"hpcdash cancel {who}, and resume from the newest checkpoint before {place}. Do not use a "
+        "save switch: every save from now on is corrupt and may replace a good one, as may the "
+        "last one at a kill switch or cancel"
     )
-
-
-def _aspect(one: Noticed) -> str:
-    where = f"@{one.begin:.10g}" if one.is_moment else ""
-    return f"{one.kind} {one.metric}{where}".replace("/", "|")

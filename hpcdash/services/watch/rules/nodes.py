@@ -18,10 +18,10 @@ _IN_USE = (NodeState.ALLOCATED, NodeState.MIXED)
 _NOT_FOR_JOBS = frozenset({"maint", "reboot", "powered_down", "powering_down", "not_responding"})
 
 
-def drained_nodes(nodes: pa.Table, watch: NodesWatch | None = None) -> list[Finding]:
+def drained_nodes(nodes: pa.Table, watch: NodesWatch) -> list[Finding]:
     """One for each node that is drained, draining or down."""
     found = []
-    for row in _rows(nodes, watch or NodesWatch(), _OUT):
+    for row in _rows(nodes, watch, _OUT):
         why = f": {shown(row['reason'])}" if row["reason"] else ", no reason given"
         by = f" (by {shown(row['reason_by'])})" if row["reason_by"] else ""
         since = f", since {row['reason_since']:%Y-%m-%d %H:%M} UTC" if row["reason_since"] else ""
@@ -43,9 +43,8 @@ def spares_subject(watch: NodesWatch) -> str:
     return ",".join(watch.queues) or "all nodes"
 
 
-def spare_nodes(nodes: pa.Table, watch: NodesWatch | None = None) -> list[Finding]:
+def spare_nodes(nodes: pa.Table, watch: NodesWatch) -> list[Finding]:
     """At most one: idle nodes are less than a share of those in use."""
-    watch = watch or NodesWatch()
     in_use = len(_rows(nodes, watch, _IN_USE))
     idle = sum(
         not _NOT_FOR_JOBS & {flag.lower() for flag in row["flags"] or ()}
@@ -56,7 +55,7 @@ def spare_nodes(nodes: pa.Table, watch: NodesWatch | None = None) -> list[Findin
     where = f" in {shown(', '.join(watch.queues))}" if watch.queues else ""
     text = (
         f"{format_count(idle)} idle and {format_count(in_use)} busy nodes{where}: "
-        f"{100 * idle / in_use:.1f} % spare, below {100 * watch.least_spare_share:g} %"
+        f"{100 * idle / in_use:.1f}% spare, below {100 * watch.least_spare_share:g}%"
     )
     step = (
         "A job that loses a node may wait for a replacement: free some, or ask the site to "

@@ -32,20 +32,23 @@ def silent_pool(pool: Pool, now: datetime) -> list[Finding]:
 def stuck_tasks(
     pool: Pool, watch: PoolsWatch, users: tuple[str, ...], now: datetime, name: str = ""
 ) -> list[Finding]:
-    """Return findings on the unfinished tasks of `users` (none: anyone's) and `name`.
-
-    `name` is exact ('': any).
-    """
+    """Return findings on the unfinished tasks that `users` and `name` select."""
     return [
         finding
         for task in pool.tasks
-        if task.is_unfinished and (not users or task.user in users) and name in ("", task.name)
+        if task.is_unfinished and is_selected(task, users, name)
         for finding in _task_findings(pool, task, watch, now)
     ]
 
 
+def is_selected(task: Task, users: tuple[str, ...], name: str) -> bool:
+    """Whether a task is one of `users` (none: anyone's) and has the `name` ('': any)."""
+    return (not users or task.user in users) and name in ("", task.name)
+
+
 def _task_findings(pool: Pool, task: Task, watch: PoolsWatch, now: datetime) -> Iterator[Finding]:
-    who, job = format_task(task), shown(task.id)
+    who = format_task(task)
+    job = shown(task.id)
     ended = [run.ended_at for run in task.runs if run.ended_at is not None]
     waited = (now - max(ended, default=task.submitted_at)).total_seconds()
     if task.state == "waiting" and not task.waits_for and waited >= watch.no_turn_seconds:

@@ -19,8 +19,8 @@ Sample = tuple[float, int]
 
 
 def growth_a_day(samples: Sequence[Sample]) -> float | None:
-    """Units a day of (epoch, used) samples: the slope of the line that fits them best; None where
-    they tell none.
+    """Return the units a day by which (epoch, used) samples grow: the slope of the line that fits
+    them best. None for fewer than two, or a short span.
     """
     if len(samples) < 2:
         return None
@@ -74,46 +74,36 @@ def _judge(
     usable = watch.full_at * limit
     share = used / usable if usable else 1.0
     free = usable - used
-    severity: Severity | None = None
+    severities: list[Severity] = []
+    unit = " inodes" if aspect == INODES else ""
     parts = [
-        f"{100 * share:.0f} % of {_amount(aspect, usable)}{_unit(aspect)} used, "
+        f"{100 * share:.0f}% of {_amount(aspect, usable)}{unit} used, "
         f"{_amount(aspect, max(free, 0))} free"
     ]
     if watch.full_at < 1:
-        parts.append(f"counted as full at {100 * watch.full_at:g} % of {_amount(aspect, limit)}")
+        parts.append(f"counted as full at {100 * watch.full_at:g}% of {_amount(aspect, limit)}")
     if share >= watch.alert_share:
-        severity = (
-            Severity.CRITICAL
-            if share >= max(CRITICAL_SHARE, watch.alert_share)
-            else Severity.WARNING
-        )
+        is_critical = share >= max(CRITICAL_SHARE, watch.alert_share)
+        severities.append(Severity.CRITICAL if is_critical else Severity.WARNING)
     if floor is not None and free < floor:
-        severity = Severity.CRITICAL
+        severities.append(Severity.CRITICAL)
         parts.append(f"below the required {_amount(aspect, floor)}")
     if grown is not None and grown > 0 and watch.forecast_seconds is not None and free > 0:
         seconds = DAY * free / grown
         if seconds <= watch.forecast_seconds:
-            grave = Severity.CRITICAL if seconds <= watch.critical_seconds else Severity.WARNING
-            severity = max(severity or grave, grave)
+            is_critical = seconds <= watch.critical_seconds
+            severities.append(Severity.CRITICAL if is_critical else Severity.WARNING)
             parts.append(f"full in {format_span(seconds)} at {_amount(aspect, grown)} a day")
-    if severity is None:
+    if not severities:
         return None
-    reported = f"{usage.source}, which may lag" + (
-        " and omits one server" if usage.is_inexact else ""
-    )
-    step = "Remove or move old checkpoints. Figures from " + reported + "."
+    step = "Remove or move old checkpoints."
     if aspect == INODES:
-        step = (
-            "Remove or archive small files (environments, caches). Figures from " + reported + "."
-        )
-    return Finding(
-        RULE, watch.path, severity, f"{shown(watch.path)}: {'; '.join(parts)}", step, aspect
-    )
+        step = "Remove or archive small files (environments, caches)."
+    omitted = " and omits one server" if usage.is_inexact else ""
+    step += f" Figures from {usage.source}, which may lag{omitted}."
+    text = f"{shown(watch.path)}: {'; '.join(parts)}"
+    return Finding(RULE, watch.path, max(severities), text, step, aspect)
 
 
 def _amount(aspect: str, amount: float) -> str:
     return format_memory(amount) if aspect == BYTES else format_count(round(amount))
-
-
-def _unit(aspect: str) -> str:
-    return "" if aspect == BYTES else " inodes"

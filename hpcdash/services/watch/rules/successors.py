@@ -15,12 +15,11 @@ RULE = "no-successor"
 
 
 def no_successor(
-    chains: Iterable[JobChain], reasons: ReasonsPart, watch: ChainWatch | None = None
+    chains: Iterable[JobChain], reasons: ReasonsPart, watch: ChainWatch
 ) -> list[Finding]:
-    """One for each chain that runs, of whose jobs and tasks fewer than wanted will ever start after
-    that.
+    """One for each running chain with fewer jobs and tasks behind it that will start than
+    required.
     """
-    watch = watch or ChainWatch()
     found = []
     for chain in chains:
         running = [row for row in chain.rows if row["state"] in ACTIVE]

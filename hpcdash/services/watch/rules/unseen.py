@@ -1,6 +1,4 @@
-"""Places that watchdogs are to look at and cannot, round after round: nothing tells of trouble
-there.
-"""
+"""Places that watchdogs cannot check round after round: problems there stay unknown."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hpcdash.backends.base import ReasonsPart
-from hpcdash.domain.alerts import Finding, Severity, format_job, shown
+from hpcdash.domain.alerts import Finding, shown
 from hpcdash.domain.columns import column_text
 from hpcdash.domain.states import JobState
 from hpcdash.domain.text import clip
-from hpcdash.services.watch.rules.rows import rows_where
+from hpcdash.services.watch.rules.rows import job_finding, rows_where
 
 RULE = "never-starts"
 _REASON_CELLS = 80
@@ -27,11 +27,7 @@ def format_never(state: str, reason: str, reasons: ReasonsPart) -> str:
         .partition(": change ")[0]
     )
     message = clip(shown(reason), _REASON_CELLS)
-    return (
-        f"will never start: {shown(hint)} ({message})"
-        if hint
-        else f"will never start: {shown(reason)}"
-    )
+    return f"will never start: {f'{shown(hint)} ({message})' if hint else shown(reason)}"
 
 
 def waits_for_ever(jobs: pa.Table, reasons: ReasonsPart) -> list[Finding]:
@@ -45,12 +41,6 @@ def waits_for_ever(jobs: pa.Table, reasons: ReasonsPart) -> list[Finding]:
     ):
         step = reasons.never_starts(row["state"], row["reason"])
         if step:
-            text = (
-                f"{format_job(row['id'], row['name'])} "
-                f"{format_never(row['state'], row['reason'], reasons)}"
-            )
-            step = step.replace("{id}", shown(row["id"]))
-            found.append(
-                Finding(RULE, row["id"], Severity.WARNING, text, step, name=row["name"] or "")
-            )
+            text = f" {format_never(row['state'], row['reason'], reasons)}"
+            found.append(job_finding(RULE, row, text, step.replace("{id}", shown(row["id"]))))
     return found

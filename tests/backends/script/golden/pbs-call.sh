@@ -40,35 +40,49 @@ export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPA
 export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
 # /home/ann/dist/lab-1.0-py3-none-any.whl in a venv of this job's own, made once, before anything starts on the nodes.
-unset PY_EXEC
+PY_EXEC=python3 hpcdash_root=/home/ann/launches/hpcdash_exp-1a2b/env
+hpcdash_wheel=/home/ann/dist/lab-1.0-py3-none-any.whl hpcdash_source=''
+hpcdash_tasks=2 hpcdash_stale=180
+hpcdash_beat=
+hpcdash_me="$HOSTNAME.$$.$RANDOM"
+hpcdash_mine="$hpcdash_root/venv.$hpcdash_me"
+hpcdash_venv="$hpcdash_root/venv"
+hpcdash_lock="$hpcdash_root/lock"
+hpcdash_done="$hpcdash_root/done.${SLURM_ARRAY_TASK_ID:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-}}}"
 hpcdash_finish() {
   set +e
-  [ -n "${hpcdash_root:-}" ] || return 0
-  if [ -n "$hpcdash_beat" ]; then hpcdash_unlock; fi
+  [ -z "$hpcdash_beat" ] || hpcdash_unlock
   if [ "$(readlink -- "$hpcdash_venv")" != "$hpcdash_mine" ]; then rm -rf -- "$hpcdash_mine"; fi
   : > "$hpcdash_done"
   set -- "$hpcdash_root"/done.*
-  [ "$#" -ge 2 ] || return 0
+  [ "$#" -ge "$hpcdash_tasks" ] || return 0
   rm -f -- "$hpcdash_venv"
   rm -rf -- "$hpcdash_root"/venv.* "$hpcdash_lock"
   rm -f -- "$hpcdash_root"/done.*
   rmdir -- "$hpcdash_root" 2>/dev/null
 }
 trap hpcdash_finish EXIT
-PY_EXEC="${PY_EXEC:-}"; [ -n "$PY_EXEC" ] || PY_EXEC=python3; export PY_EXEC
-hpcdash_root=/home/ann/launches/hpcdash_exp-1a2b/env
-hpcdash_me="$HOSTNAME.$$.$RANDOM"
-hpcdash_mine="$hpcdash_root/venv.$hpcdash_me"
-hpcdash_venv="$hpcdash_root/venv"
-hpcdash_lock="$hpcdash_root/lock"
-hpcdash_beat=
-hpcdash_done="$hpcdash_root/done.${SLURM_ARRAY_TASK_ID:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-}}}"
 mkdir -p -- "$hpcdash_root" || exit 1
 rm -f -- "$hpcdash_done"
+
+hpcdash_build() {
+  "$PY_EXEC" -m pip wheel --quiet --disable-pip-version-check --no-deps "$@" \
+    --wheel-dir "$hpcdash_mine/wheel" -- "$hpcdash_source"
+}
+# PYTHONPATH would have pip take a package for installed.
 hpcdash_install() {
-  rm -rf -- "$hpcdash_mine" && "$PY_EXEC" -m venv "$hpcdash_mine" &&
-    PYTHONPATH='' "$hpcdash_mine/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
-      -- /home/ann/dist/lab-1.0-py3-none-any.whl && : > "$hpcdash_mine/hpcdash-packaged"
+  rm -rf -- "$hpcdash_mine" || return
+  "$PY_EXEC" -m venv "$hpcdash_mine" || return
+  if [ -n "$hpcdash_source" ]; then
+    hpcdash_build --no-build-isolation || {
+      echo "hpcdash: it is built once more, with what its build needs fetched by pip" >&2
+      hpcdash_build || return
+    }
+    set -- "$hpcdash_mine"/wheel/*.whl
+    hpcdash_wheel=$1
+  fi
+  PYTHONPATH='' "$hpcdash_mine/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+    -- "$hpcdash_wheel" && : > "$hpcdash_mine/hpcdash-packaged"
 }
 hpcdash_unlock() {
   [ -z "$hpcdash_beat" ] || kill "$hpcdash_beat" 2>/dev/null || :
@@ -97,7 +111,7 @@ until [ -e "$hpcdash_venv/pyvenv.cfg" ]; do
     if [ "$hpcdash_now" != "$hpcdash_last" ]; then
       hpcdash_last=$hpcdash_now
       hpcdash_still=0
-    elif [ "$((hpcdash_still += 1))" -ge 180 ]; then
+    elif [ "$((hpcdash_still += 1))" -ge "$hpcdash_stale" ]; then
       echo "hpcdash: who locked $hpcdash_lock shows no life; its lock is taken away" >&2
       rm -rf -- "$hpcdash_lock"
       hpcdash_still=0
@@ -111,16 +125,54 @@ done
 PY_EXEC="$(readlink -- "$hpcdash_venv")/bin/python"
 export PY_EXEC
 
+# For the command, on every host:
+environment=()
+passed_on=(
+  "PYTHONPATH=$PYTHONPATH"
+  "PY_EXEC=$PY_EXEC"
+  "HPCDASH_END_TIME=$HPCDASH_END_TIME"
+  "HPCDASH_END_TIME_OF=$HPCDASH_END_TIME_OF"
+)
+arguments=(bash -c "$command")
+chunk_slots=1 chunk_lines=1
 # PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one. This host is its first.
 hosts=() slots=() all_slots=0
 while read -r count host; do
   hosts+=("$host")
-  slots+=("$((count * 1))")
-  all_slots=$((all_slots + count * 1))
+  slots+=("$((count * chunk_slots / chunk_lines))")
+  all_slots=$((all_slots + count * chunk_slots / chunk_lines))
 done < <(awk '!count[$1]++ { order[++n] = $1 } END { for (i = 1; i <= n; i++) print count[order[i]], order[i] }' \
   "$PBS_NODEFILE")
 
 type -P pbs_tmrsh > /dev/null || PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${PBS_CONF_FILE:-/etc/pbs.conf}")/bin
+
+# Starts its arguments on host $1 in a login shell, as PBS starts this script. Nothing else of its environment goes
+# along: each variable is written out. PBS's TERM to this script is not for what waits for the host.
+login=('cd -- "$0" && exec "$@"' "$PWD")
+on_host() {
+  local host=$1
+  shift
+  trap '' TERM
+  exec pbs_tmrsh "$host" env "HPCDASH_COMMAND_OF=$PBS_JOBID@$host" "USER=$USER" "LOGNAME=$LOGNAME" \
+    bash -l -c "${login[@]}" env "PATH=$PATH" "PBS_JOBID=$PBS_JOBID" \
+    ${PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX" "PBS_ARRAY_ID=$PBS_ARRAY_ID"} "$@"
+}
+
+# One command on each host. The file of PBS_NODEFILE is this host's own; PBS may have put one on others too.
+running=()
+start_nodes() {
+  local rank port=${PBS_JOBID%%[^0-9]*} here=("PBS_NODEFILE=$PBS_NODEFILE")
+  port=$((20000 + (port + ${PBS_ARRAY_INDEX:-0}) % 12000))
+  for rank in "${!hosts[@]}"; do
+    on_host "${hosts[rank]}" "${here[@]}" \
+      "NODE_RANK=$rank" "NUM_NODES=${#hosts[@]}" \
+      "NODE_SLOTS=${slots[rank]}" "NUM_SLOTS=$all_slots" \
+      "MASTER_ADDR=${hosts[0]}" "MASTER_PORT=$port" \
+      "${environment[@]}" "${passed_on[@]}" "${arguments[@]}" &
+    running+=("$!")
+    here=()
+  done
+}
 
 out=/home/ann/launches/hpcdash_exp-1a2b/"job.$PBS_ARRAY_INDEX".out err=/home/ann/launches/hpcdash_exp-1a2b/"job.$PBS_ARRAY_INDEX".err
 # With several hosts PBS's TERM ends what takes their output too, and reaches the commands of the first host alone.
@@ -179,39 +231,7 @@ done
 [ -z "$watch" ] || kill -s KILL "$watch"
 exit "$status"
 END_OF_ON_NODE
-
-# Starts its words on host $1 in a login shell, as PBS starts this script. Nothing else of its environment goes
-# along: each variable is written out. PBS's TERM to this script is not for what waits for the host.
-on_host() {
-  local host=$1
-  shift
-  trap '' TERM
-  exec pbs_tmrsh "$host" env "HPCDASH_COMMAND_OF=$PBS_JOBID@$host" "USER=$USER" "LOGNAME=$LOGNAME" \
-    bash -l -c 'exec bash -c "$@"' bash \
-    "$on_node" on_node "$PWD" "$out" "$err" "${hosts[0]}" \
-    env "PATH=$PATH" "PBS_JOBID=$PBS_JOBID" \
-    ${PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX" "PBS_ARRAY_ID=$PBS_ARRAY_ID"} "$@"
-}
-
-# One command on each host. The file of PBS_NODEFILE is this host's own; PBS may have put one on others too.
-running=()
-start_nodes() {
-  local rank port=${PBS_JOBID%%[^0-9]*} here=("PBS_NODEFILE=$PBS_NODEFILE")
-  port=$((20000 + (port + ${PBS_ARRAY_INDEX:-0}) % 12000))
-  for rank in "${!hosts[@]}"; do
-    on_host "${hosts[rank]}" "${here[@]}" \
-      "NODE_RANK=$rank" "NUM_NODES=${#hosts[@]}" \
-      "NODE_SLOTS=${slots[rank]}" "NUM_SLOTS=$all_slots" \
-      "MASTER_ADDR=${hosts[0]}" "MASTER_PORT=$port" \
-      "PYTHONPATH=$PYTHONPATH" \
-      "PY_EXEC=$PY_EXEC" \
-      "HPCDASH_END_TIME=$HPCDASH_END_TIME" \
-      "HPCDASH_END_TIME_OF=$HPCDASH_END_TIME_OF" \
-      bash -c "$command" &
-    running+=("$!")
-    here=()
-  done
-}
+login=('exec bash -c "$@"' bash "$on_node" on_node "$PWD" "$out" "$err" "${hosts[0]}")
 
 # Every process of the command on every host, found by the variable that it was started with.
 signal_nodes() {

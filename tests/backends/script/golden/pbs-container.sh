@@ -46,25 +46,36 @@ END_OF_IN_CONTAINER
 # When this job's time is over, for hpcdash.job: PBS says it nowhere.
 export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
+# For the command, on every host:
+environment=(
+  DATA=/d
+)
+passed_on=(
+  "HPCDASH_END_TIME=$HPCDASH_END_TIME"
+  "HPCDASH_END_TIME_OF=$HPCDASH_END_TIME_OF"
+)
+arguments=(bash -c "$in_container" in_container "$command")
+chunk_slots=2 chunk_lines=1
 # PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one. This host is its first.
 hosts=() slots=() all_slots=0
 while read -r count host; do
   hosts+=("$host")
-  slots+=("$((count * 2))")
-  all_slots=$((all_slots + count * 2))
+  slots+=("$((count * chunk_slots / chunk_lines))")
+  all_slots=$((all_slots + count * chunk_slots / chunk_lines))
 done < <(awk '!count[$1]++ { order[++n] = $1 } END { for (i = 1; i <= n; i++) print count[order[i]], order[i] }' \
   "$PBS_NODEFILE")
 
 type -P pbs_tmrsh > /dev/null || PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${PBS_CONF_FILE:-/etc/pbs.conf}")/bin
 
-# Starts its words on host $1 in a login shell, as PBS starts this script. Nothing else of its environment goes
+# Starts its arguments on host $1 in a login shell, as PBS starts this script. Nothing else of its environment goes
 # along: each variable is written out. PBS's TERM to this script is not for what waits for the host.
+login=('cd -- "$0" && exec "$@"' "$PWD")
 on_host() {
   local host=$1
   shift
   trap '' TERM
   exec pbs_tmrsh "$host" env "HPCDASH_COMMAND_OF=$PBS_JOBID@$host" "USER=$USER" "LOGNAME=$LOGNAME" \
-    bash -l -c 'cd -- "$0" && exec "$@"' "$PWD" env "PATH=$PATH" "PBS_JOBID=$PBS_JOBID" \
+    bash -l -c "${login[@]}" env "PATH=$PATH" "PBS_JOBID=$PBS_JOBID" \
     ${PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX" "PBS_ARRAY_ID=$PBS_ARRAY_ID"} "$@"
 }
 
@@ -78,10 +89,7 @@ start_nodes() {
       "NODE_RANK=$rank" "NUM_NODES=${#hosts[@]}" \
       "NODE_SLOTS=${slots[rank]}" "NUM_SLOTS=$all_slots" \
       "MASTER_ADDR=${hosts[0]}" "MASTER_PORT=$port" \
-      DATA=/d \
-      "HPCDASH_END_TIME=$HPCDASH_END_TIME" \
-      "HPCDASH_END_TIME_OF=$HPCDASH_END_TIME_OF" \
-      bash -c "$in_container" in_container "$command" &
+      "${environment[@]}" "${passed_on[@]}" "${arguments[@]}" &
     running+=("$!")
     here=()
   done

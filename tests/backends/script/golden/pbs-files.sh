@@ -32,36 +32,80 @@ END_OF_COMMAND
 # The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
 export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
 
-# What is installed where this starts, for the launch's folder.
-(
-  cd -- /home/ann/launches/hpcdash_exp-1a2b && [ ! -e packages.txt ] || exit 0
-  timeout -k 5 30 "$(type -P python python3 | head -n 1)" -c '
+# Writes what is installed where this starts into the launch's folder $1, if there is no list yet: that of the first of
+# the Pythons $3… in the PATH $2.
+note_packages() (
+  cd -- "$1" || exit 0
+  [ ! -e packages.txt ] || exit 0
+  path=$2
+  shift 2
+  timeout -k 5 30 "$(PATH=${path:-$PATH} type -P "$@" | head -n 1)" -c '
 import json, os, pathlib, sys
 from importlib import metadata
 found = set()
-for one in metadata.distributions():
-    said = json.loads(one.read_text("direct_url.json") or "{}").get("vcs_info", {}).get("commit_id", "")
-    found.add("%s==%s%s" % (one.metadata["Name"], one.version, said and "  # " + said))
+for package in metadata.distributions():
+    commit = json.loads(package.read_text("direct_url.json") or "{}").get("vcs_info", {}).get("commit_id", "")
+    found.add("%s==%s%s" % (package.metadata["Name"], package.version, commit and "  # " + commit))
 print("python==%s" % sys.version.split()[0], *sorted(found), sep="\n")
 for file in sorted(pathlib.Path(os.environ.get("CONDA_PREFIX", "/-"), "conda-meta").glob("*.json")):
     print("conda " + file.stem)
 ' | head -c 262144 > "packages.txt.$$"
   if [ -s "packages.txt.$$" ]; then mv -- "packages.txt.$$" packages.txt; else rm -f -- "packages.txt.$$"; fi
 ) < /dev/null > /dev/null 2>&1
+note_packages /home/ann/launches/hpcdash_exp-1a2b '' python python3
 
 # When this job's time is over, for hpcdash.job: PBS says it nowhere.
 export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
+# For the command, on every host:
+environment=(
+  DATA=/data
+)
+passed_on=(
+  "PYTHONPATH=$PYTHONPATH"
+  "HPCDASH_END_TIME=$HPCDASH_END_TIME"
+  "HPCDASH_END_TIME_OF=$HPCDASH_END_TIME_OF"
+)
+arguments=(bash -c "$command")
+chunk_slots=4 chunk_lines=1
 # PBS_NODEFILE names a host once for each of its chunks, and PBS may put several on one. This host is its first.
 hosts=() slots=() all_slots=0
 while read -r count host; do
   hosts+=("$host")
-  slots+=("$((count * 4))")
-  all_slots=$((all_slots + count * 4))
+  slots+=("$((count * chunk_slots / chunk_lines))")
+  all_slots=$((all_slots + count * chunk_slots / chunk_lines))
 done < <(awk '!count[$1]++ { order[++n] = $1 } END { for (i = 1; i <= n; i++) print count[order[i]], order[i] }' \
   "$PBS_NODEFILE")
 
 type -P pbs_tmrsh > /dev/null || PATH=$PATH:$(sed -n 's/^PBS_EXEC=//p' "${PBS_CONF_FILE:-/etc/pbs.conf}")/bin
+
+# Starts its arguments on host $1 in a login shell, as PBS starts this script. Nothing else of its environment goes
+# along: each variable is written out. PBS's TERM to this script is not for what waits for the host.
+login=('cd -- "$0" && exec "$@"' "$PWD")
+on_host() {
+  local host=$1
+  shift
+  trap '' TERM
+  exec pbs_tmrsh "$host" env "HPCDASH_COMMAND_OF=$PBS_JOBID@$host" "USER=$USER" "LOGNAME=$LOGNAME" \
+    bash -l -c "${login[@]}" env "PATH=$PATH" "PBS_JOBID=$PBS_JOBID" \
+    ${PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX" "PBS_ARRAY_ID=$PBS_ARRAY_ID"} "$@"
+}
+
+# One command on each host. The file of PBS_NODEFILE is this host's own; PBS may have put one on others too.
+running=()
+start_nodes() {
+  local rank port=${PBS_JOBID%%[^0-9]*} here=("PBS_NODEFILE=$PBS_NODEFILE")
+  port=$((20000 + (port + ${PBS_ARRAY_INDEX:-0}) % 12000))
+  for rank in "${!hosts[@]}"; do
+    on_host "${hosts[rank]}" "${here[@]}" \
+      "NODE_RANK=$rank" "NUM_NODES=${#hosts[@]}" \
+      "NODE_SLOTS=${slots[rank]}" "NUM_SLOTS=$all_slots" \
+      "MASTER_ADDR=${hosts[0]}" "MASTER_PORT=$port" \
+      "${environment[@]}" "${passed_on[@]}" "${arguments[@]}" &
+    running+=("$!")
+    here=()
+  done
+}
 
 out=/home/ann/launches/hpcdash_exp-1a2b/job.out err=/home/ann/launches/hpcdash_exp-1a2b/job.err
 # With several hosts PBS's TERM ends what takes their output too, and reaches the commands of the first host alone.
@@ -120,39 +164,7 @@ done
 [ -z "$watch" ] || kill -s KILL "$watch"
 exit "$status"
 END_OF_ON_NODE
-
-# Starts its words on host $1 in a login shell, as PBS starts this script. Nothing else of its environment goes
-# along: each variable is written out. PBS's TERM to this script is not for what waits for the host.
-on_host() {
-  local host=$1
-  shift
-  trap '' TERM
-  exec pbs_tmrsh "$host" env "HPCDASH_COMMAND_OF=$PBS_JOBID@$host" "USER=$USER" "LOGNAME=$LOGNAME" \
-    bash -l -c 'exec bash -c "$@"' bash \
-    "$on_node" on_node "$PWD" "$out" "$err" "${hosts[0]}" \
-    env "PATH=$PATH" "PBS_JOBID=$PBS_JOBID" \
-    ${PBS_ARRAY_INDEX:+"PBS_ARRAY_INDEX=$PBS_ARRAY_INDEX" "PBS_ARRAY_ID=$PBS_ARRAY_ID"} "$@"
-}
-
-# One command on each host. The file of PBS_NODEFILE is this host's own; PBS may have put one on others too.
-running=()
-start_nodes() {
-  local rank port=${PBS_JOBID%%[^0-9]*} here=("PBS_NODEFILE=$PBS_NODEFILE")
-  port=$((20000 + (port + ${PBS_ARRAY_INDEX:-0}) % 12000))
-  for rank in "${!hosts[@]}"; do
-    on_host "${hosts[rank]}" "${here[@]}" \
-      "NODE_RANK=$rank" "NUM_NODES=${#hosts[@]}" \
-      "NODE_SLOTS=${slots[rank]}" "NUM_SLOTS=$all_slots" \
-      "MASTER_ADDR=${hosts[0]}" "MASTER_PORT=$port" \
-      DATA=/data \
-      "PYTHONPATH=$PYTHONPATH" \
-      "HPCDASH_END_TIME=$HPCDASH_END_TIME" \
-      "HPCDASH_END_TIME_OF=$HPCDASH_END_TIME_OF" \
-      bash -c "$command" &
-    running+=("$!")
-    here=()
-  done
-}
+login=('exec bash -c "$@"' bash "$on_node" on_node "$PWD" "$out" "$err" "${hosts[0]}")
 
 # Every process of the command on every host, found by the variable that it was started with.
 signal_nodes() {
@@ -213,12 +225,49 @@ end_nodes() {
 }
 trap 'end_nodes 143' TERM
 
-for count in "${slots[@]}"; do
-  if [ "$count" -ne "${slots[0]}" ]; then
-    echo "the hosts have slots in different numbers (${slots[*]}), which deepspeed cannot use: not started" >&2
-    exit 1
-  fi
-done
+# The launchers that need it start as many ranks on each node.
+require_even_slots() {
+  local count
+  for count in "${slots[@]}"; do
+    if [ "$count" -ne "${slots[0]}" ]; then
+      echo "the hosts have slots in different numbers (${slots[*]}), which $1 cannot use: not started" >&2
+      exit 1
+    fi
+  done
+}
+require_even_slots deepspeed
+
+# Runs on a node: $1 is its name, $2 the text, $3 its limit in seconds, $4 the early signal, which is for the command,
+# and the rest what to report of a failure. Output is shown with the node's name before it.
+IFS= read -r -d '' node_step << 'END_OF_NODE_STEP'
+[ -z "$4" ] || trap '' "$4"
+timeout -k 10 "$3" bash -c "$2" 2>&1 < /dev/null | timeout "$(($3 + 20))" sed -u "s/^/$1: /" >&2
+status=${PIPESTATUS[0]}
+node=$1
+shift 4
+report=${*//NODE/$node}
+[ "$status" -eq 0 ] || echo "hpcdash: ${report/STATUS/$status}" >&2
+exit "$status"
+END_OF_NODE_STEP
+# On all hosts at once; where it fails on any the job ends with 1.
+prepare_nodes() {
+  local host pid failed='' steps=()
+  for host in "${hosts[@]}"; do
+    on_host "$host" "${environment[@]}" bash -c "$node_step" node_step "$host" "$@" &
+    steps+=("$!")
+  done
+  # A signal cuts wait short while the step still runs.
+  for pid in "${steps[@]}"; do
+    while :; do
+      interrupted=
+      status=0
+      wait "$pid" || status=$?
+      [ -n "$interrupted" ] || break
+    done
+    [ "$status" -eq 0 ] || failed=1
+  done
+  [ -z "$failed" ] || exit 1
+}
 
 # On each node before the command starts anywhere; where it fails on any the job ends with 1.
 IFS= read -r -d '' hook << 'END_OF_HOOK'
@@ -226,31 +275,8 @@ IFS= read -r -d '' hook << 'END_OF_HOOK'
 module load cuda
 pip install --user -r requirements.txt
 END_OF_HOOK
-# $1 is the node, $2 the text; what it prints is shown with the node's name before it.
-IFS= read -r -d '' on_hooked << 'END_OF_ON_HOOKED'
-timeout -k 10 3600 bash -c "$2" 2>&1 < /dev/null | timeout 3620 sed -u "s/^/$1: /" >&2
-status=${PIPESTATUS[0]}
-[ "$status" -eq 0 ] || echo "hpcdash: the startup hook failed on node $1 (status $status)" >&2
-exit "$status"
-END_OF_ON_HOOKED
-probes=() failed=
-for host in "${hosts[@]}"; do
-  on_host "$host" \
-    DATA=/data \
-    bash -c "$on_hooked" on_hooked "$host" "$hook" &
-  probes+=("$!")
-done
-# A signal cuts wait short while the probe still runs.
-for pid in "${probes[@]}"; do
-  while :; do
-    interrupted=
-    status=0
-    wait "$pid" || status=$?
-    [ -n "$interrupted" ] || break
-  done
-  [ "$status" -eq 0 ] || failed=1
-done
-[ -z "$failed" ] || exit 1
+prepare_nodes "$hook" 3600 '' \
+  'the startup hook failed on node NODE (status STATUS)'
 
 interrupted=
 start_nodes

@@ -34,49 +34,70 @@ END_OF_COMMAND
 # The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
 export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
 
-# When this job's time is over, for hpcdash.job: Slurm is asked once where it does not say so itself.
-HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \
-  --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
-case $HPCDASH_END_TIME in
-  '' | *[!0-9]*) HPCDASH_END_TIME=$(($(date +%s) + 3600)) ;;
-esac
-export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
+# When this job's time is over, for hpcdash.job: Slurm is queried once where it does not report it itself, and without
+# an answer it is the start plus the limit of $1 seconds, or unknown.
+set_end_time() {
+  export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
+  HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \
+    --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
+  case $HPCDASH_END_TIME in
+    '' | *[!0-9]*) HPCDASH_END_TIME=${1:+$(($(date +%s) + $1))} ;;
+  esac
+}
+set_end_time 3600
 
-if [ "$SLURM_JOB_NUM_NODES" -ne 2 ]; then
-  echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: 2. Not started." >&2
-  exit 1
-fi
+require_nodes() {
+  if [ "$SLURM_JOB_NUM_NODES" -ne "$1" ]; then
+    echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: $1. Not started." >&2
+    exit 1
+  fi
+}
+require_nodes 2
 
 # /home/ann/dist/lab-1.0-py3-none-any.whl in a venv of this job's own, made once, before anything starts on the nodes.
-unset PY_EXEC
+PY_EXEC=python3 hpcdash_root=/home/ann/launches/hpcdash_exp-1a2b/env
+hpcdash_wheel=/home/ann/dist/lab-1.0-py3-none-any.whl hpcdash_source=''
+hpcdash_tasks=2 hpcdash_stale=180
+hpcdash_beat=
+hpcdash_me="$HOSTNAME.$$.$RANDOM"
+hpcdash_mine="$hpcdash_root/venv.$hpcdash_me"
+hpcdash_venv="$hpcdash_root/venv"
+hpcdash_lock="$hpcdash_root/lock"
+hpcdash_done="$hpcdash_root/done.${SLURM_ARRAY_TASK_ID:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-}}}"
 hpcdash_finish() {
   set +e
-  [ -n "${hpcdash_root:-}" ] || return 0
-  if [ -n "$hpcdash_beat" ]; then hpcdash_unlock; fi
+  [ -z "$hpcdash_beat" ] || hpcdash_unlock
   if [ "$(readlink -- "$hpcdash_venv")" != "$hpcdash_mine" ]; then rm -rf -- "$hpcdash_mine"; fi
   : > "$hpcdash_done"
   set -- "$hpcdash_root"/done.*
-  [ "$#" -ge 2 ] || return 0
+  [ "$#" -ge "$hpcdash_tasks" ] || return 0
   rm -f -- "$hpcdash_venv"
   rm -rf -- "$hpcdash_root"/venv.* "$hpcdash_lock"
   rm -f -- "$hpcdash_root"/done.*
   rmdir -- "$hpcdash_root" 2>/dev/null
 }
 trap hpcdash_finish EXIT
-PY_EXEC="${PY_EXEC:-}"; [ -n "$PY_EXEC" ] || PY_EXEC=python3; export PY_EXEC
-hpcdash_root=/home/ann/launches/hpcdash_exp-1a2b/env
-hpcdash_me="$HOSTNAME.$$.$RANDOM"
-hpcdash_mine="$hpcdash_root/venv.$hpcdash_me"
-hpcdash_venv="$hpcdash_root/venv"
-hpcdash_lock="$hpcdash_root/lock"
-hpcdash_beat=
-hpcdash_done="$hpcdash_root/done.${SLURM_ARRAY_TASK_ID:-${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-}}}"
 mkdir -p -- "$hpcdash_root" || exit 1
 rm -f -- "$hpcdash_done"
+
+hpcdash_build() {
+  "$PY_EXEC" -m pip wheel --quiet --disable-pip-version-check --no-deps "$@" \
+    --wheel-dir "$hpcdash_mine/wheel" -- "$hpcdash_source"
+}
+# PYTHONPATH would have pip take a package for installed.
 hpcdash_install() {
-  rm -rf -- "$hpcdash_mine" && "$PY_EXEC" -m venv "$hpcdash_mine" &&
-    PYTHONPATH='' "$hpcdash_mine/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
-      -- /home/ann/dist/lab-1.0-py3-none-any.whl && : > "$hpcdash_mine/hpcdash-packaged"
+  rm -rf -- "$hpcdash_mine" || return
+  "$PY_EXEC" -m venv "$hpcdash_mine" || return
+  if [ -n "$hpcdash_source" ]; then
+    hpcdash_build --no-build-isolation || {
+      echo "hpcdash: it is built once more, with what its build needs fetched by pip" >&2
+      hpcdash_build || return
+    }
+    set -- "$hpcdash_mine"/wheel/*.whl
+    hpcdash_wheel=$1
+  fi
+  PYTHONPATH='' "$hpcdash_mine/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+    -- "$hpcdash_wheel" && : > "$hpcdash_mine/hpcdash-packaged"
 }
 hpcdash_unlock() {
   [ -z "$hpcdash_beat" ] || kill "$hpcdash_beat" 2>/dev/null || :
@@ -105,7 +126,7 @@ until [ -e "$hpcdash_venv/pyvenv.cfg" ]; do
     if [ "$hpcdash_now" != "$hpcdash_last" ]; then
       hpcdash_last=$hpcdash_now
       hpcdash_still=0
-    elif [ "$((hpcdash_still += 1))" -ge 180 ]; then
+    elif [ "$((hpcdash_still += 1))" -ge "$hpcdash_stale" ]; then
       echo "hpcdash: who locked $hpcdash_lock shows no life; its lock is taken away" >&2
       rm -rf -- "$hpcdash_lock"
       hpcdash_still=0

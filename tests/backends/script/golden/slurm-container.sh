@@ -45,18 +45,25 @@ exec "$@"' \
   sh bash -c "$1"
 END_OF_IN_CONTAINER
 
-# When this job's time is over, for hpcdash.job: Slurm is asked once where it does not say so itself.
-HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \
-  --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
-case $HPCDASH_END_TIME in
-  '' | *[!0-9]*) HPCDASH_END_TIME=$(($(date +%s) + 3600)) ;;
-esac
-export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
+# When this job's time is over, for hpcdash.job: Slurm is queried once where it does not report it itself, and without
+# an answer it is the start plus the limit of $1 seconds, or unknown.
+set_end_time() {
+  export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
+  HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \
+    --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
+  case $HPCDASH_END_TIME in
+    '' | *[!0-9]*) HPCDASH_END_TIME=${1:+$(($(date +%s) + $1))} ;;
+  esac
+}
+set_end_time 3600
 
-if [ "$SLURM_JOB_NUM_NODES" -ne 1 ]; then
-  echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: 1. Not started." >&2
-  exit 1
-fi
+require_nodes() {
+  if [ "$SLURM_JOB_NUM_NODES" -ne "$1" ]; then
+    echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: $1. Not started." >&2
+    exit 1
+  fi
+}
+require_nodes 1
 
 # What fails on one node ends all.
 export SLURM_KILL_BAD_EXIT=1

@@ -23,13 +23,17 @@ END_OF_COMMAND
 # The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
 export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
 
-# When this job's time is over, for hpcdash.job: Slurm is asked once where it does not say so itself.
-HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \
-  --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
-case $HPCDASH_END_TIME in
-  '' | *[!0-9]*) HPCDASH_END_TIME=$(($(date +%s) + 3600)) ;;
-esac
-export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
+# When this job's time is over, for hpcdash.job: Slurm is queried once where it does not report it itself, and without
+# an answer it is the start plus the limit of $1 seconds, or unknown.
+set_end_time() {
+  export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
+  HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \
+    --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
+  case $HPCDASH_END_TIME in
+    '' | *[!0-9]*) HPCDASH_END_TIME=${1:+$(($(date +%s) + $1))} ;;
+  esac
+}
+set_end_time 3600
 
 # Where the ranks meet: the first node, on a port of this job's own.
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)

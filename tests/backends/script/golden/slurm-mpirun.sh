@@ -25,13 +25,17 @@ END_OF_COMMAND
 # The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
 export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
 
-# When this job's time is over, for hpcdash.job: Slurm is asked once where it does not say so itself.
-HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \
-  --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
-case $HPCDASH_END_TIME in
-  '' | *[!0-9]*) HPCDASH_END_TIME=$(($(date +%s) + 3600)) ;;
-esac
-export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
+# When this job's time is over, for hpcdash.job: Slurm is queried once where it does not report it itself, and without
+# an answer it is the start plus the limit of $1 seconds, or unknown.
+set_end_time() {
+  export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
+  HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \
+    --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
+  case $HPCDASH_END_TIME in
+    '' | *[!0-9]*) HPCDASH_END_TIME=${1:+$(($(date +%s) + $1))} ;;
+  esac
+}
+set_end_time 3600
 
 # Each start is from the beginning, unless the command itself looks for what it saved. With checkpoints = "FOLDER" in
 # the request it is told which checkpoint to go on from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
@@ -60,7 +64,6 @@ signal_nodes() {
   sleep 1
   pkill --signal "$1" --parent "$!" || kill -s "$1" "$!"
 }
-
 # A signal cuts wait short while the command still runs.
 wait_nodes() {
   while :; do
@@ -75,9 +78,9 @@ wait_nodes() {
 # It is passed on to the command on all nodes.
 pass_on() {
   interrupted=1
-  signal_nodes USR1
+  signal_nodes "$1"
 }
-trap pass_on USR1
+trap 'pass_on USR1' USR1
 
 interrupted=
 start_nodes

@@ -28,44 +28,59 @@ END_OF_COMMAND
 # The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
 export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
 
-# When this job's time is over, for hpcdash.job: Slurm is asked once where it does not say so itself.
-HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \
-  --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
-case $HPCDASH_END_TIME in
-  '' | *[!0-9]*) HPCDASH_END_TIME=$(($(date +%s) + 3600)) ;;
-esac
-export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
+# When this job's time is over, for hpcdash.job: Slurm is queried once where it does not report it itself, and without
+# an answer it is the start plus the limit of $1 seconds, or unknown.
+set_end_time() {
+  export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
+  HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \
+    --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
+  case $HPCDASH_END_TIME in
+    '' | *[!0-9]*) HPCDASH_END_TIME=${1:+$(($(date +%s) + $1))} ;;
+  esac
+}
+set_end_time 3600
 
 # Each start is from the beginning, unless the command itself looks for what it saved. With checkpoints = "FOLDER" in
 # the request it is told which checkpoint to go on from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 
-if [ "$SLURM_JOB_NUM_NODES" -ne 2 ]; then
-  echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: 2. Not started." >&2
-  exit 1
-fi
+require_nodes() {
+  if [ "$SLURM_JOB_NUM_NODES" -ne "$1" ]; then
+    echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: $1. Not started." >&2
+    exit 1
+  fi
+}
+require_nodes 2
+
+# Runs on a node: $1 is its name, $2 the text, $3 its limit in seconds, $4 the early signal, which is for the command,
+# and the rest what to report of a failure. Output is shown with the node's name before it.
+IFS= read -r -d '' node_step << 'END_OF_NODE_STEP'
+[ -z "$4" ] || trap '' "$4"
+timeout -k 10 "$3" bash -c "$2" 2>&1 < /dev/null | timeout "$(($3 + 20))" sed -u "s/^/$1: /" >&2
+status=${PIPESTATUS[0]}
+node=$1
+shift 4
+report=${*//NODE/$node}
+[ "$status" -eq 0 ] || echo "hpcdash: ${report/STATUS/$status}" >&2
+exit "$status"
+END_OF_NODE_STEP
+# A step of its own, with all of the job's GPUs. On all nodes, whichever fails first; then the job ends with 1.
+prepare_nodes() {
+  [ -z "$3" ] || trap '' "$3"
+  env -u SLURM_GPUS_PER_TASK -u SLURM_TRES_PER_TASK srun \
+    --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none \
+    --kill-on-bad-exit=0 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
+    bash -c 'exec bash -c "$0" node_step "${SLURMD_NODENAME:-$HOSTNAME}" "$@"' "$node_step" "$@" || exit 1
+  [ -z "$3" ] || trap - "$3"
+}
 
 # On each node before the command starts anywhere; where it fails on any the job ends with 1.
 IFS= read -r -d '' probe << 'END_OF_PROBE'
 nvidia-smi -L > /dev/null &&
   test -d "$DATA"
 END_OF_PROBE
-# $1 is the node, $2 the text; what it prints is shown with the node's name before it.
-IFS= read -r -d '' on_probed << 'END_OF_ON_PROBED'
-trap '' USR1
-timeout -k 10 300 bash -c "$2" 2>&1 < /dev/null | timeout 320 sed -u "s/^/$1: /" >&2
-status=${PIPESTATUS[0]}
-step="submit with exclude_nodes = [\"$1\"], or --exclude=$1"
-[ "$status" -eq 0 ] || echo "hpcdash: node $1 failed the probe (status $status): $step" >&2
-exit "$status"
-END_OF_ON_PROBED
-# USR1 is for the command, which has not started.
-trap '' USR1
-# A step of its own, with all of the job's GPUs. On all nodes, whichever fails first.
-env -u SLURM_GPUS_PER_TASK -u SLURM_TRES_PER_TASK srun \
-  --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none \
-  --kill-on-bad-exit=0 ${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"} \
-  bash -c 'exec bash -c "$0" on_probed "${SLURMD_NODENAME:-$HOSTNAME}" "$1"' "$on_probed" "$probe" || exit 1
-trap - USR1
+prepare_nodes "$probe" 300 USR1 \
+  'node NODE failed the probe (status STATUS):' \
+  'submit with exclude_nodes = ["NODE"], or --exclude=NODE'
 
 # srun's status is to be that of what failed, not 143 of those that it ends for it.
 IFS= read -r -d '' on_node << 'END_OF_ON_NODE'
@@ -88,9 +103,10 @@ start_nodes() {
     bash -c "$on_node" on_node bash -c "$command" &
 }
 
+hpcdash_step=1
 # All processes of the step, on every node; by srun itself where the controller does not answer.
 signal_nodes() {
-  scancel --signal="$1" "$SLURM_JOB_ID.1" || kill -s "$1" "$!"
+  scancel --signal="$1" "$SLURM_JOB_ID.$hpcdash_step" || kill -s "$1" "$!"
 }
 
 # A signal cuts wait short while the command still runs.
@@ -107,9 +123,9 @@ wait_nodes() {
 # It is passed on to the command on all nodes.
 pass_on() {
   interrupted=1
-  signal_nodes USR1
+  signal_nodes "$1"
 }
-trap pass_on USR1
+trap 'pass_on USR1' USR1
 
 interrupted=
 start_nodes

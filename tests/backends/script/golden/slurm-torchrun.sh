@@ -39,13 +39,17 @@ END_OF_COMMAND
 # The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
 export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
 
-# When this job's time is over, for hpcdash.job: Slurm is asked once where it does not say so itself.
-HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \
-  --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
-case $HPCDASH_END_TIME in
-  '' | *[!0-9]*) HPCDASH_END_TIME=$(($(date +%s) + 72000)) ;;
-esac
-export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
+# When this job's time is over, for hpcdash.job: Slurm is queried once where it does not report it itself, and without
+# an answer it is the start plus the limit of $1 seconds, or unknown.
+set_end_time() {
+  export HPCDASH_END_TIME HPCDASH_END_TIME_OF="$SLURM_JOB_ID"
+  HPCDASH_END_TIME=${SLURM_JOB_END_TIME:-$(SLURM_TIME_FORMAT=%s timeout 20 squeue --all --noheader --format=%e \
+    --jobs="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}" 2> /dev/null)}
+  case $HPCDASH_END_TIME in
+    '' | *[!0-9]*) HPCDASH_END_TIME=${1:+$(($(date +%s) + $1))} ;;
+  esac
+}
+set_end_time 72000
 
 # Where this start goes on: the whole checkpoint that was saved last in this folder, '' where there is none.
 # A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
@@ -56,17 +60,17 @@ newest_checkpoint() {
     -o -path ./guard.ckpt \) \
     -printf '%T@ %P\n' | sort -rn | head -n 1
 }
-first_checkpoint=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] && newest_checkpoint) || {
+hpcdash_first_checkpoint=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_CHECKPOINTS" ] && newest_checkpoint) || {
   echo "hpcdash: no checkpoint can be saved in $HPCDASH_CHECKPOINTS: the job ends" >&2
   exit 1
 }
-HPCDASH_RESUME_FROM=${first_checkpoint#* }
+HPCDASH_RESUME_FROM=${hpcdash_first_checkpoint#* }
 HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM:+$HPCDASH_CHECKPOINTS/${HPCDASH_RESUME_FROM%/*}}
 echo "hpcdash: goes on from ${HPCDASH_RESUME_FROM:-the beginning: no whole checkpoint is in $HPCDASH_CHECKPOINTS}" >&2
 
+export HPCDASH_STOPPED_EARLY=/home/ann/launches/hpcdash_exp-1a2b/$SLURM_JOB_ID.stopped
 # Of a job that ends within the GraceTime of a preemption Slurm says COMPLETED, and does not requeue it. This script
 # does where the training has stopped for a signal and saved, and Slurm is preempting the job.
-export HPCDASH_STOPPED_EARLY=/home/ann/launches/hpcdash_exp-1a2b/$SLURM_JOB_ID.stopped
 rm -f -- "$HPCDASH_STOPPED_EARLY"
 
 # 0: Slurm is preempting this job; 1: it is not; 2: the controller does not answer.
@@ -79,13 +83,14 @@ being_preempted() {
   [[ $shown == *$'\n   JobState=RUNNING '* && $shown == *' PreemptTime='[0-9]* ]]
 }
 
+# Restarts the job $1 times at most, and not where the kill switch $2, if any, is set.
 requeue_preempted() {
   local job_id newest deadline=$((SECONDS + 600)) restarts=${SLURM_RESTART_COUNT:-0}
   # The embedded queue preempts nothing.
   [ -z "${HPCDASH_ATTEMPT:-}" ] && grep -qs " $SLURM_JOB_ID\$" "$HPCDASH_STOPPED_EARLY" || return 0
-  [ ! -e /home/ann/KILL ] || return 0
+  [ -z "$2" ] || [ ! -e "$2" ] || return 0
   newest=$(newest_checkpoint)
-  [ "$(printf '%s\n' "$first_checkpoint" "$newest" | sort -rn | head -n 1)" != "$first_checkpoint" ] || return 0
+  [ "$(printf '%s\n' "$hpcdash_first_checkpoint" "$newest" | sort -rn | head -n 1)" != "$hpcdash_first_checkpoint" ] || return 0
   job_id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
   while :; do
     being_preempted
@@ -106,20 +111,22 @@ requeue_preempted() {
     fi
     sleep 5
   done
-  if [ "$restarts" -ge 20 ]; then
-    echo "hpcdash: preempted, and not requeued: restarted $restarts times (max_requeues is 20)" >&2
+  if [ "$restarts" -ge "$1" ]; then
+    echo "hpcdash: preempted, and not requeued: restarted $restarts times (max_requeues is $1)" >&2
     exit 75
   fi
-  echo "hpcdash: preempted: requeues job $job_id, restart $((restarts + 1)) (max_requeues is 20)" >&2
+  echo "hpcdash: preempted: requeues job $job_id, restart $((restarts + 1)) (max_requeues is $1)" >&2
   timeout -k 5 60 scontrol requeue "$job_id" || echo "hpcdash: scontrol requeue $job_id ended with $?" >&2
   exit 75
 }
 
-if [ "$SLURM_JOB_NUM_NODES" -ne 2 ]; then
-  echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: 2. Not started." >&2
-  exit 1
-fi
-
+require_nodes() {
+  if [ "$SLURM_JOB_NUM_NODES" -ne "$1" ]; then
+    echo "nodes given: $SLURM_JOB_NUM_NODES, asked for: $1. Not started." >&2
+    exit 1
+  fi
+}
+require_nodes 2
 # Where the ranks meet: the first node, on a port of this job's own.
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
@@ -147,9 +154,10 @@ start_nodes() {
     bash -c "$on_node" on_node bash -c "$command" &
 }
 
+hpcdash_step=0
 # All processes of the step, on every node; by srun itself where the controller does not answer.
 signal_nodes() {
-  scancel --signal="$1" "$SLURM_JOB_ID.0" || kill -s "$1" "$!"
+  scancel --signal="$1" "$SLURM_JOB_ID.$hpcdash_step" || kill -s "$1" "$!"
 }
 
 # A signal cuts wait short while the command still runs.
@@ -166,13 +174,13 @@ wait_nodes() {
 # It is passed on to the command on all nodes.
 pass_on() {
   interrupted=1
-  signal_nodes USR1
+  signal_nodes "$1"
 }
-trap pass_on USR1
+trap 'pass_on USR1' USR1
 
 interrupted=
 start_nodes
 wait_nodes
 trap '' USR1
-requeue_preempted
+requeue_preempted 20 /home/ann/KILL
 exit "$status"

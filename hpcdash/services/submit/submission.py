@@ -1,0 +1,258 @@
+"""Plans of submissions, each marked so that its job is found where the answer is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.queries import JobScope
+from hpcdash.backends.submissions import (
+    MARK_START,
+    SentFile,
+    Submission,
+    SubmitCommand,
+    SubmittedRequest,
+)
+from hpcdash.domain.demand import format_finding
+from hpcdash.domain.dependencies import split_after
+from hpcdash.domain.offers import Offers
+from hpcdash.domain.request import Request
+from hpcdash.domain.text import counted
+from hpcdash.errors import HpcdashError, NoSuchJob, UsageError
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.jobs.rows import ids_in_full, select_rows
+from hpcdash.services.submit.launch_records import LaunchRecord
+
+# How far the clocks of the cluster and of this machine may be apart.
+CLOCKS_APART = timedelta(minutes=2)
+
+
+class Search(Struct, frozen=True):
+    """Criteria that recognise a new job.
+
+    They are our mark in its comment or ID, or (mark '') its name and time of submission. `user` is
+    the job's owner unless it is oneself; `others` are known other jobs, an array by its number.
+    """
+
+    mark: str
+    name: str | None
+    not_before: datetime
+    user: str = ""
+    others: frozenset[str] = frozenset()
+
+
+class SubmissionPlan(Struct, frozen=True):
+    """Planned submission: commands, notes for a person, and the search for each new job.
+
+    Of a request also `shown`, the script or other text that will run, the `request` with the
+    properties of its queue, and the `record` of the launch, whose job is still ''. `warnings` are
+    those of the script, `code_state` is the state of the code in words.
+    """
+
+    plan: Plan
+    notes: tuple[str, ...]
+    searches: Mapping[str, Search]
+    shown: str = ""
+    request: Request | None = None
+    record: LaunchRecord | None = None
+    warnings: tuple[str, ...] = ()
+    code_state: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the job; '' where only its script has it."""
+        return "" if self.record is None else self.record.name
+
+    @property
+    def folder(self) -> str:
+        """Folder in which the launch is staged; '' for none."""
+        return "" if self.record is None else self.record.folder
+
+
+class SubmissionResult(Struct, frozen=True):
+    """Settled outcome of a submission.
+
+    `message` is what else a person should know of its launch, `journal_problem` the reason that it
+    is not in the journal; '' for none.
+    """
+
+    outcome: Outcome
+    message: str = ""
+    journal_problem: str = ""
+
+
+def new_mark() -> str:
+    return f"{MARK_START}{secrets.token_hex(5)}"
+
+
+def build_plan(
+    store: ClusterStore,
+    *submits: SubmitCommand,
+    before: Sequence[ActionCommand] = (),
+    notes: Sequence[str] = (),
+    rows: tuple[Mapping[str, Any], ...] = (),
+    user: str = "",
+    others: frozenset[str] = frozenset(),
+) -> SubmissionPlan:
+    """Build the plan of commands that submit a job each, after those that prepare it.
+
+    `user` and `others` are as in Search, `rows` those of the jobs that are submitted again.
+    """
+    not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
+    searches = {
+        one.command.job_ids[0]: Search(one.mark, one.job_name or None, not_before, user, others)
+        for one in submits
+    }
+    commands = (*before, *(one.named_command for one in submits))
+    plan = Plan(ActionRequest(Verb.SUBMIT, tuple(searches)), rows, commands)
+    return SubmissionPlan(plan, tuple(notes), searches)
+
+
+async def refuse_large_array(store: ClusterStore, requested: Submission) -> None:
+    """Raises UsageError for an array that is larger than the cluster takes; where that cannot be
+    queried it is sent.
+    """
+    query = store.backend.submit.array_refusal(requested)
+    if query is None:
+        return
+    try:
+        why = await store.ask(query)
+    except HpcdashError:
+        return
+    if why:
+        raise UsageError(why, "Submit it in parts, or let each task do more.")
+
+
+def submitting_program(store: ClusterStore) -> str:
+    """The submit command's own path there, by which sudo runs it as another account; raises
+    UsageError for none.
+    """
+    program = store.backend.submit.program
+    if not program:
+        raise UsageError(
+            f"run_as: {store.backend.title} runs jobs as whoever submits them",
+            "Leave run_as out, and remove it from the configuration.",
+        )
+    path = (store.probe.commands if store.probe else {}).get(program, "")
+    if not path.startswith("/"):
+        raise UsageError(
+            f"run_as: sudo needs the path of {store.backend.title}'s submit command, which is "
+            "unknown",
+            "Remove run_as from the configuration.",
+        )
+    return path
+
+
+async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[str, ...]:
+    """Complete the job IDs of a dependency: PBS does not know the array 12[] as 12."""
+    if not after or store.backend.has_whole_ids:
+        return after
+    conditions = tuple(map(split_after, after))
+    ids = tuple(job_id for _, job_id in conditions)
+    try:
+        parsed = await store.ask(store.backend.queue.jobs(JobScope(job_ids=ids)))
+    except NoSuchJob:
+        return after
+    rows = await asyncio.to_thread(select_rows, parsed.table, ids)
+    return tuple(
+        dict.fromkeys(f"{kind}:{ids_in_full((job_id,), rows)[0]}" for kind, job_id in conditions)
+    )
+
+
+def plan_submission(
+    store: ClusterStore, requested: Submission, offers: Offers | None = None
+) -> SubmissionPlan:
+    """Plan the submission of a script; nothing is submitted.
+
+    Raises UsageError if it is impossible. Its notes report problems of the script, and demands
+    beyond the `offers`: the scheduler decides. `recovery.reconcile` finds out what became of a
+    submission whose answer was lost.
+    """
+    findings = store.backend.scripts.reader().lint_script(
+        requested.script, offers or Offers(), requested.options
+    )
+    submit = store.backend.submit.submission(replace(requested, mark=new_mark()))
+    notes = (*map(format_finding, findings), *submit.notes)
+    return build_plan(store, submit, notes=notes, user=requested.run_as)
+
+
+async def plan_script(
+    store: ClusterStore, requested: Submission, offers: Offers | None = None
+) -> SubmissionPlan:
+    """Plan a script as `plan_submission` does, with the checks that query the cluster: the size of
+    its array, the ids in its dependencies, and the folders of its logs.
+
+    Raises UsageError if it is impossible, and the errors of an unreachable cluster.
+    """
+    from hpcdash.services.submit.checks import missing_log_folders
+
+    await refuse_large_array(store, requested)
+    requested = replace(requested, after=await after_in_full(store, requested.after))
+    planned = plan_submission(store, requested, offers)
+    missing = await missing_log_folders(store, requested)
+    return replace(planned, notes=(*map(format_finding, missing), *planned.notes))
+
+
+async def plan_request(
+    store: ClusterStore,
+    request: Request,
+    text: str = "",
+    base: Path | None = None,
+    *,
+    most_bytes: int = 0,
+    files: Mapping[str, SentFile] = MappingProxyType({}),
+) -> SubmissionPlan:
+    """Plan the submission of a request as it is, for a scheduler that takes requests; files that
+    were sent before are not sent again.
+
+    `base` is the folder here that its `files`, of `most_bytes` at most, are relative to; None: the
+    current one. If the request names none, `files` are sent. Raises UsageError for features that
+    the scheduler lacks, and the errors of an unreachable cluster.
+    """
+    from hpcdash.config.toml_text import without_secrets
+    from hpcdash.services.submit.queues import fetch_offers
+
+    if request.site.run_as:
+        submitting_program(store)
+    notes: tuple[str, ...] = ()
+    if request.files:
+        from hpcdash.services.submit.code_files import find_code_files, read_code_files
+
+        code = await asyncio.to_thread(
+            find_code_files, request.files, base or Path.cwd(), most_bytes
+        )
+        files = await asyncio.to_thread(read_code_files, code)
+        left_out = len(code.files) - len(files)
+        notes = (f"files: {code.words}",)
+        if left_out:
+            notes += (f"files: {counted(left_out, 'link')} left out, as no target is sent",)
+    submitted = await asyncio.to_thread(build_request, store, request, files)
+    before = submitted.before
+    if submitted.is_sent is not None and await store.ask(submitted.is_sent):
+        before = ()
+        notes = (*notes, "its package is already there: not sent again")
+    findings = store.backend.submit.request_findings(request, await fetch_offers(store))
+    notes = (*notes, *map(format_finding, findings), *submitted.submission.notes)
+    planned = build_plan(store, submitted.submission, before=before, notes=notes)
+    [name] = planned.searches
+    record = LaunchRecord("", "", "", name, "", "", 1, store.clock.now(), without_secrets(text))
+    return replace(planned, shown=submitted.shown, request=request, record=record)
+
+
+def build_request(
+    store: ClusterStore, request: Request, files: Mapping[str, SentFile] = MappingProxyType({})
+) -> SubmittedRequest:
+    """A request as it would be handed in with these files; queries nothing. Raises UsageError."""
+    from hpcdash.job.zip import job_zip
+
+    return store.backend.submit.request(request, job_zip(), new_mark(), files)

@@ -1,0 +1,352 @@
+"""Wall of slots: a cell for each GPU of a cluster, one's own jobs by letter and colour."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+from operator import is_
+from string import ascii_letters
+from typing import TYPE_CHECKING, cast
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+from textual.content import Content
+from textual.widgets import Static
+
+from hpcdash.domain.job_ids import parse_array_id
+from hpcdash.domain.tables import Kind
+from hpcdash.domain.text import clip, counted, visible
+from hpcdash.domain.units import format_age, format_count
+from hpcdash.services.cluster.occupancy import (
+    NodeSlots,
+    Occupancy,
+    SlotGroup,
+    cluster_occupancy,
+)
+from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.ui.themes import JOB_STYLES
+from hpcdash.ui.widgets.cells import MUTED, signs, usage_bar
+from hpcdash.ui.workers import start_worker
+
+if TYPE_CHECKING:
+    from hpcdash.ui.screen import DashboardScreen
+
+_GAP = "  "
+_MODEL_CELLS = 14
+_BAR_CELLS = 20
+# Nodes drawn as one cell each are counted more easily in blocks.
+_NODES_TOGETHER = 10
+_MAX_NAMED = 3
+# Up to so many nodes the occupancy takes less than a frame.
+_AT_ONCE_NODES = 1000
+_OTHERS, _FREE = "$quiet", "bold $foreground"
+_LEADING_WORDS = re.compile(r".*[-_.]", re.DOTALL)
+
+
+class JobLetters:
+    """Letters of one's own running jobs, each kept while the job runs; an array has one."""
+
+    def __init__(self) -> None:
+        self._letters: dict[str, str] = {}
+
+    def assign(self, job_ids: Iterable[str]) -> bool:
+        """Give letters to the jobs that run now, and return whether any changed; jobs beyond the
+        alphabet get none.
+        """
+        before = self._letters
+        running = dict.fromkeys(map(parse_array_id, job_ids))
+        self._letters = {key: self._letters[key] for key in running if key in self._letters}
+        taken = set(self._letters.values())
+        unused = (letter for letter in ascii_letters if letter not in taken)
+        missing = (key for key in running if key not in self._letters)
+        self._letters |= dict(zip(missing, unused, strict=False))
+        return self._letters != before
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any job has a letter."""
+        return bool(self._letters)
+
+    def letter(self, job_id: str) -> str:
+        """Letter of a job or of its array; '' for none."""
+        return self._letters.get(parse_array_id(job_id), "")
+
+
+_KNOWN_LETTERS: WeakKeyDictionary[ClusterStore, JobLetters] = WeakKeyDictionary()
+
+
+def job_letters(store: ClusterStore) -> JobLetters:
+    """Return the letters of a cluster's jobs, which all views share."""
+    return _KNOWN_LETTERS.setdefault(store, JobLetters())
+
+
+def letter_style(letter: str) -> str:
+    """Return the name of a letter's style, one of themes.JOB_STYLES; '' for no letter."""
+    return JOB_STYLES[ascii_letters.index(letter) % len(JOB_STYLES)] if letter else ""
+
+
+class SlotWall(Static):
+    """Title and cells of a cluster's slots, over the table of jobs or nodes."""
+
+    DEFAULT_CSS = """
+    SlotWall { height: auto; padding: 0 1; display: none; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__("", markup=False)
+        self._store: ClusterStore | None = None
+        self._tables: tuple[object, ...] = ()
+        # The newest, and that which is drawn.
+        self._computed: Occupancy | None = None
+        self._occupancy: Occupancy | None = None
+        self._room = (0, 0)
+        self._age = ""
+        self._body: list[Content] = []
+
+    async def on_click(self) -> None:
+        await cast("DashboardScreen", self.screen).act("show_nodes")
+
+    def show(self, store: ClusterStore, *, lines: int) -> bool:
+        """Draw the known nodes in at most so many lines, with a title; 0 hides it.
+
+        Returns whether letters of jobs have changed.
+        """
+        nodes = store.snapshots.get(Kind.NODES)
+        mine = store.snapshots.get(Kind.MINE)
+        if not lines or nodes is None:
+            self.display = False
+            return False
+        tables = (nodes.table, mine and mine.table)
+        if not self._tables or not all(map(is_, tables, self._tables)):
+            self._tables = tables
+            if store is not self._store:
+                self._store = store
+                self._computed = None
+            if nodes.table.num_rows > _AT_ONCE_NODES:
+                start_worker(self, self._compute_beside, *tables, group="wall", exclusive=True)
+            else:
+                self._computed = cluster_occupancy(*tables)
+        is_new = self._computed is not self._occupancy
+        self._occupancy = occupancy = self._computed
+        has_new_letters = False
+        if is_new and occupancy is not None:
+            own = (one.job_id for node in occupancy.nodes for one in node.own)
+            has_new_letters = job_letters(store).assign(own)
+        if occupancy is None or not is_drawn(occupancy):
+            self.display = False
+            return has_new_letters
+        room = self.size.width or self.app.size.width - 2
+        self.display = True
+        if self._room != (room, lines) or is_new:
+            self._room = (room, lines)
+            self._age = ""
+            self._body = wall_lines(occupancy, job_letters(store), room, lines)
+        age = format_age(max(0.0, store.clock.now() - nodes.taken_at))
+        if age != self._age:
+            self._age = age
+            self.update(Content("\n").join([wall_title(occupancy, room, age), *self._body]))
+        return has_new_letters
+
+    async def _compute_beside(self, nodes: pa.Table, mine: pa.Table | None) -> None:
+        """Compute what is drawn with the next tick, beside the event loop."""
+        self._computed = await asyncio.to_thread(cluster_occupancy, nodes, mine)
+
+
+def is_drawn(occupancy: Occupancy) -> bool:
+    """Whether a wall shows more than the queues' gauges do: of one node's CPUs it does not."""
+    return occupancy.unit == "GPU" or sum(len(group.nodes) for group in occupancy.groups) > 1
+
+
+def wall_title(occupancy: Occupancy, room: int, age: str) -> Content:
+    """`GPUs  33 of 40 used · 3 free · g05 down ──── 40 s ago`, with a rule between."""
+    total = sum(group.total for group in occupancy.groups)
+    used = sum(group.used for group in occupancy.groups)
+    free = sum(group.free for group in occupancy.groups)
+    own = sum(node.own_count for node in occupancy.nodes)
+    parts = [f"{format_count(used)} of {format_count(total)} used"]
+    parts += [f"{format_count(own)} yours"] if own else []
+    parts.append(f"{format_count(free)} free")
+    left = Content.assemble((f"{occupancy.unit}s", "bold"), _GAP, (" · ".join(parts), "$table-dim"))
+    if down := occupancy.unavailable:
+        named = ", ".join(down) if len(down) <= _MAX_NAMED else counted(len(down), "node")
+        left += Content.styled(f" · {visible(named)} down", "$text-error")
+    right = Content.styled(f" {age} ago", "$table-dim")
+    sign = signs()
+    meanings = (
+        f"   {sign.slot_used} others  {sign.slot_free} free  {sign.slot_down} down  a-z yours"
+    )
+    if occupancy.unit == "GPU" and room - left.cell_length - right.cell_length > len(meanings) + 8:
+        left += Content.styled(meanings, "$table-dim")
+    rule = max(0, room - left.cell_length - right.cell_length - 1)
+    return left + Content.styled(f" {signs().rule * rule}", _OTHERS) + right
+
+
+def wall_lines(occupancy: Occupancy, letters: JobLetters, room: int, lines: int) -> list[Content]:
+    """Draw the groups in at most `lines` of `room` cells, as finely as they fit.
+
+    A cell is a slot, else a node, else each group is a bar with its numbers.
+    """
+    width = max((len(_label(group)) for group in occupancy.groups), default=0)
+    drawings = (_slot_lines, _node_lines) if occupancy.unit == "GPU" else (_node_lines,)
+    for draw in drawings:
+        drawn: list[Content] = []
+        for group in occupancy.groups:
+            added = draw(group, letters, width, room, lines - len(drawn))
+            if not added:
+                break
+            drawn += added
+        else:
+            return drawn
+    return _bar_lines(occupancy, lines)
+
+
+def _label(group: SlotGroup) -> str:
+    """The model; of several in a node, as slices of GPUs are, the first and how many more."""
+    first, *others = group.model.split(",")
+    more = f" +{len(others)}" if others else ""
+    return clip(visible(first), _MODEL_CELLS - len(more)) + more
+
+
+def _slot_lines(
+    group: SlotGroup, letters: JobLetters, width: int, room: int, lines: int
+) -> list[Content]:
+    """`a100  g01 aaaa  g02 ■■■□`: a cell for each slot; [] where they do not fit."""
+    names = _short_names([visible(node.name) for node in group.nodes])
+    widest = max(map(len, names))
+    most = max(node.total for node in group.nodes)
+    each = widest + 1 + most
+    if not _fits(len(names), width, room, lines, each + len(_GAP)):
+        return []
+    cells = [
+        Content.styled(f"{name:<{widest}} ", "$table-dim")
+        + _slots(node, letters)
+        + " " * (most - node.total)
+        for name, node in zip(names, group.nodes, strict=True)
+    ]
+    return _flow(group, cells, width, room, each, _GAP)
+
+
+def _fits(count: int, width: int, room: int, lines: int, each: int) -> bool:
+    """Whether so many parts of `each` cells fit into the lines behind a label."""
+    return count <= lines * ((room - width - len(_GAP)) // each)
+
+
+def _short_names(names: Sequence[str]) -> list[str]:
+    """Return the names without the words that all begin with: `juno-g01` is `g01`."""
+    lowest = min(names)
+    highest = max(names)
+    pairs = enumerate(zip(lowest, highest, strict=False))
+    same = next((at for at, (one, other) in pairs if one != other), 0)
+    shared = _LEADING_WORDS.match(lowest[:same])
+    return [name[shared.end() :] for name in names] if shared else list(names)
+
+
+def _node_lines(
+    group: SlotGroup, letters: JobLetters, width: int, room: int, lines: int
+) -> list[Content]:
+    """`a100  ■■■◧□□□×aa ■■■■■`: a cell for each node; [] where they do not fit."""
+    blocks = -(-len(group.nodes) // _NODES_TOGETHER)
+    if not _fits(blocks, width, room, lines, _NODES_TOGETHER + 1):
+        return []
+    cells = [_node_cell(node, letters) for node in group.nodes]
+    parts = [
+        Content("").join(cells[at * _NODES_TOGETHER : (at + 1) * _NODES_TOGETHER])
+        for at in range(blocks)
+    ]
+    return _flow(group, parts, width, room, _NODES_TOGETHER, " ")
+
+
+def _flow(
+    group: SlotGroup, cells: Sequence[Content], width: int, room: int, each: int, gap: str
+) -> list[Content]:
+    """Put cells of `each` columns into lines that begin with the group's label, or are indented."""
+    label = Content.styled(f"{_label(group):<{width}}", "bold") + (_GAP if width else "")
+    in_line = max(1, (room - label.cell_length + len(gap)) // (each + len(gap)))
+    return [
+        (Content(" " * label.cell_length) if at else label)
+        + Content(gap).join(cells[at : at + in_line])
+        for at in range(0, len(cells), in_line)
+    ]
+
+
+def _slots(node: NodeSlots, letters: JobLetters) -> Content:
+    """Cells of a node: one's own, other people's, and what is free."""
+    parts: list[tuple[str, str]] = []
+    unknown: dict[str, str] = {}
+    drawn = 0
+    for one in node.own:
+        letter = letters.letter(one.job_id)
+        style = f"bold ${letter_style(letter)}" if letter else "bold"
+        if one.count is None:
+            unknown[letter or "?"] = f"{style} underline"
+        else:
+            count = min(one.count, node.total - drawn)
+            parts.append(((letter or "?") * count, style))
+            drawn += count
+    # At least one slot is the job's; how many is not reported.
+    for letter, style in unknown.items():
+        if drawn < node.total:
+            parts.append((letter, style))
+            drawn += 1
+    if node.used is None:
+        parts.append((signs().missing * (node.total - drawn), _OTHERS))
+        return Content.assemble(*parts)
+    others = max(0, min(node.used, node.total) - drawn)
+    parts.append((signs().slot_used * others, _OTHERS))
+    left = node.total - drawn - others
+    if node.is_unavailable:
+        parts.append((signs().slot_down * left, "$text-error"))
+    else:
+        parts.append((signs().slot_free * left, _FREE))
+    return Content.assemble(*parts)
+
+
+def _node_cell(node: NodeSlots, letters: JobLetters) -> Content:
+    """Cell of a whole node: the letter of one's own job that has most of it, else its use."""
+    known = [(one.count or 0, letters.letter(one.job_id)) for one in node.own]
+    letter = max(known, default=(0, ""))[1]
+    if letter:
+        return Content.styled(letter, f"bold ${letter_style(letter)}")
+    if node.is_unavailable:
+        return Content.styled(signs().slot_down, "$text-error")
+    if node.used is None:
+        return Content.styled(signs().missing, _OTHERS)
+    if not node.used:
+        return Content.styled(signs().slot_free, _FREE)
+    full = node.used >= node.total
+    return Content.styled(signs().slot_used if full else signs().slot_partly, _OTHERS)
+
+
+def _bar_lines(occupancy: Occupancy, lines: int) -> list[Content]:
+    """`a100  ━━━━━━━━━━━━──  812/1024   41 nodes free   3 down`: a line for each group."""
+    shown = occupancy.groups[:lines]
+    if len(occupancy.groups) > lines:
+        shown = occupancy.groups[: lines - 1]
+    width = max(len(_label(group)) for group in shown) if shown else 0
+    drawn = [_bar_line(group, width) for group in shown]
+    if left := occupancy.groups[len(shown) :]:
+        used = sum(group.used for group in left)
+        total = sum(group.total for group in left)
+        more = f"+ {counted(len(left), 'model')}  {format_count(used)}/{format_count(total)}"
+        drawn.append(Content.styled(more, "$table-dim"))
+    return drawn
+
+
+def _bar_line(group: SlotGroup, width: int) -> Content:
+    available = sum(node.total for node in group.nodes if not node.is_unavailable)
+    share = min(1.0, group.used / available) if available else 0.0
+    free = sum(1 for node in group.nodes if node.free == node.total)
+    down = sum(1 for node in group.nodes if node.is_unavailable)
+    own = sum(node.own_count for node in group.nodes)
+    label = f"{_label(group):<{width}}{_GAP if width else ''}"
+    parts: list[tuple[str, str]] = [(label, "bold")]
+    parts += [
+        (piece, _OTHERS if style == MUTED else "$table-dim")
+        for piece, style in usage_bar(share, _BAR_CELLS)
+    ]
+    parts.append((f"{_GAP}{format_count(group.used)}/{format_count(available)}", ""))
+    parts.append((f"{_GAP}{counted(free, 'node')} free", "$table-dim"))
+    parts += [(f"{_GAP}{format_count(own)} yours", "bold $accent")] if own else []
+    parts += [(f"{_GAP}{format_count(down)} down", "$text-error")] if down else []
+    return Content.assemble(*parts)

@@ -1,0 +1,83 @@
+"""Detail of the row under the cursor, beside a table: every column that has a value, in full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.text import Text
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from hpcdash.domain.text import visible
+from hpcdash.ui.themes import JOB_STYLES, STATE_STYLES
+from hpcdash.ui.widgets.cells import ACCENT, BAD, GOOD, MUTED, STRONG, WARNING, Cell
+from hpcdash.ui.widgets.table_rows import Column
+
+# On a terminal this wide a table leaves room for it.
+DETAIL_COLUMNS = 160
+_LABEL_CELLS = 14
+_LABELS = {"cpus": "CPUs", "gpus": "GPUs", "type": "GPU type", "by": "reason by"}
+_STYLES = {
+    MUTED: "$table-dim",
+    STRONG: "bold",
+    GOOD: "$text-success",
+    WARNING: "$text-warning",
+    BAD: "$text-error",
+    ACCENT: "$accent",
+    **{name: f"$state-{name}" for name in STATE_STYLES},
+    **{name: f"${name}" for name in JOB_STYLES},
+}
+
+
+class RowDetail(VerticalScroll):
+    """Pane with a title and lines."""
+
+    DEFAULT_CSS = """
+    RowDetail { display: none; dock: right; width: 40%; padding: 0 1; scrollbar-size-vertical: 1; }
+    RowDetail > Static { height: auto; }
+    """
+
+    def __init__(self) -> None:
+        self._body = Static("", markup=False)
+        super().__init__(self._body, classes="panel", can_focus=False)
+        self._shown = ""
+
+    @property
+    def room(self) -> int:
+        """Cells of a line; before it is laid out, those it is going to have."""
+        return self.scrollable_content_region.width or int(0.4 * self.app.size.width) - 4
+
+    def show(self, title: str, content: Content) -> None:
+        """Draw the content under a title, which may hold text of the cluster."""
+        if (drawn := f"{title}\n{content.markup}") != self._shown:
+            self._shown = drawn
+            self.border_title = Content(visible(title))
+            self._body.update(content)
+            self.scroll_home(animate=False)
+
+
+def column_lines(
+    columns: Iterable[tuple[str, Column]], row: Mapping[str, Any], room: int
+) -> list[Content]:
+    """Return each named column that has a value in a row, and its cell in lines of `room` cells."""
+    lines = []
+    for name, column in columns:
+        value = row.get(column.key)
+        cell = cell_content(column.cell(value, row)) if value not in (None, "", []) else Content()
+        if text := cell.plain.strip():
+            cell = cell[cell.plain.index(text) :]
+            label = Content.styled(f"{_LABELS.get(name, name):<{_LABEL_CELLS}}", "$table-dim")
+            for part in cell.wrap(max(8, room - _LABEL_CELLS)):
+                lines.append(label + part.rstrip())
+                label = Content(" " * _LABEL_CELLS)
+    return lines
+
+
+def cell_content(cell: Cell) -> Content:
+    """Return a table's cell as content, its style names resolved by the theme."""
+    if isinstance(cell, Text):
+        return Content.from_rich_text(cell)
+    pieces = [(cell, "")] if isinstance(cell, str) else [cell] if isinstance(cell, tuple) else cell
+    return Content.assemble(*((visible(text), _STYLES.get(style, "")) for text, style in pieces))
