@@ -96,7 +96,7 @@ async def followed_seconds(path: Path) -> float:
     async def is_over() -> bool:
         return False
 
-    ours.note(await ours.file.look())
+    ours.note(await ours.file.stat())
     started = time.perf_counter()
     with _grow(path):
         following = asyncio.create_task(ours.follow(is_over))

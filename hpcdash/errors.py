@@ -151,7 +151,7 @@ class HostKeyRefused(UnreachableError):
 
 
 class CommandError(HpcdashError):
-    """A command that ended badly: `argv`, its exit `status` (None: no status) and its own words."""
+    """A command that ended badly: `argv`, its exit `status` (None: no status) and its output."""
 
     def __init__(
         self,
@@ -160,21 +160,21 @@ class CommandError(HpcdashError):
         *,
         argv: tuple[str, ...] = (),
         status: int | None = None,
-        words: str = "",
+        output: str = "",
     ) -> None:
         super().__init__(message, next_step)
         self.argv = argv
         self.status = status
-        self.words = words
+        self.output = output
 
     @property
     def evidence(self) -> str:
-        """The command, its exit status and its own words, over several lines."""
+        """The command, its exit status and its output, over several lines."""
         lines = [f"command: {readable_command(self.argv)}"] if self.argv else []
         if self.status is not None:
             lines.append(f"exit status: {self.status}")
-        if self.words:
-            lines.append(f"output: {self.words}")
+        if self.output:
+            lines.append(f"output: {self.output}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -221,7 +221,7 @@ class AccountingUnavailable(CommandError):
 
 
 class SchedulerRefused(CommandError):
-    """The scheduler said no, in its own words."""
+    """The scheduler said no, in its output."""
 
 
 class NoSuchJob(CommandError):

@@ -70,7 +70,7 @@ class ActionRequest(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """The outcome for one job: `done` None is unknown; `words` are the scheduler's own.
+    """The outcome for one job: `done` None is unknown; `text` is the scheduler's own.
 
     `is_unreachable`: nothing was done, because the scheduler could not be reached.
     `can_force`: refused, but the same with `force` may work.
@@ -78,7 +78,7 @@ class Outcome(Struct, frozen=True):
 
     job_id: str
     done: bool | None
-    words: str = ""
+    text: str = ""
     is_unreachable: bool = False
     can_force: bool = False
 
@@ -87,7 +87,7 @@ class Outcome(Struct, frozen=True):
         """The id of the job that a submission made, '' where there is none or it was not told: `7`
         of `job 7; …`.
         """
-        found = _NEW_JOB.match(self.words) if self.done else None
+        found = _NEW_JOB.match(self.text) if self.done else None
         return found[1] if found else ""
 
 
@@ -113,7 +113,7 @@ class ActionCommand(Struct, frozen=True):
     job_name: str = ""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Text for a person: `shown`, or else the whole command as it is typed, without its `env`
         settings.
         """

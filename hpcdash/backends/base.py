@@ -273,7 +273,7 @@ class ScriptReader(Protocol):
         options: Sequence[str] = (),
         gpu_types: Sequence[str] = (),
     ) -> str:
-        """Return the next step after a refusal whose own `words` mislead; '' where they do not.
+        """Return the next step after a refusal whose own `text` misleads; '' where they do not.
 
         `gpu_types` are those of the nodes, () where they are not known.
         """

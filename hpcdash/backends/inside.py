@@ -46,7 +46,7 @@ class InsideCommand(Struct, frozen=True):
     is_sampler: bool = False
     title: str = ""
 
-    def words(self, token: str, folder: str, *, as_job: bool) -> tuple[str, ...]:
+    def arguments(self, token: str, folder: str, *, as_job: bool) -> tuple[str, ...]:
         """Arguments of a shell on a node after `-c`: the script and its own arguments."""
         if self.is_sampler:
             script, *arguments = self.argv

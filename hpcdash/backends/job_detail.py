@@ -67,7 +67,7 @@ class Usage(Struct, frozen=True):
     elapsed_seconds: int | None = None
     # The largest sum over a node's tasks that was sampled.
     memory_peak_bytes: int | None = None
-    memory_asked_bytes: int | None = None
+    requested_memory_bytes: int | None = None
     gpus: int | None = None
     gpu_percent: float | None = None
     gpu_memory_peak_bytes: int | None = None

@@ -21,14 +21,14 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+^\[\]-]+")
 class Option:
     """One option as it was given: `name` is its long name in full, `value` None where it has none.
 
-    `words` are the words it took, `written` how it was called; `line` is the 1-based line of the
+    `arguments` are those it took, `written` how it was called; `line` is the 1-based line of the
     script, 0 on a command line. What sbatch would not take has a `problem`, and no name.
     """
 
     name: str
     value: str | None
     written: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     line: int = 0
     problem: str = ""
 
@@ -57,7 +57,7 @@ def read_letters(
     """Return the options behind one dash, of which those without a value may stand together.
 
     `kinds` are the names of the letters, and what they take; `following` is the next word, and the
-    last option's value where that has both of its `words`.
+    last option's value where that has both of its `arguments`.
     """
     found: list[Option] = []
     for position, letter in enumerate(word[1:], start=1):

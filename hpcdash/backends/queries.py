@@ -92,7 +92,7 @@ LOGIN_SHELL_STEP = "`hpcdash doctor` shows what the login shell prints."
 def refused(answer: Answer, message: str, next_step: str = "") -> SchedulerRefused:
     """The error of a script that did not do what it was sent for, with its own words."""
     text = excerpt(answer.stderr)
-    return SchedulerRefused(message, next_step, argv=answer.argv, status=answer.status, words=text)
+    return SchedulerRefused(message, next_step, argv=answer.argv, status=answer.status, output=text)
 
 
 def require_whole(answer: Answer) -> None:
@@ -104,7 +104,7 @@ def require_whole(answer: Answer) -> None:
             "without end.",
             argv=answer.argv,
             status=answer.status,
-            words=excerpt(answer.stdout[:_SHOWN_BYTES]),
+            output=excerpt(answer.stdout[:_SHOWN_BYTES]),
         )
 
 
@@ -133,7 +133,7 @@ def failed(kind: Failure, answer: Answer, command: tuple[str, ...]) -> CommandEr
         kind.next_step.replace("{name}", name),
         argv=command,
         status=answer.status,
-        words=own_message(answer),
+        output=own_message(answer),
     )
 
 
@@ -159,7 +159,7 @@ def unreadable(answer: Answer, what: str, command: tuple[str, ...] = ()) -> Unre
         f"Is {name} a wrapper or an alias here? `hpcdash doctor` shows its path and version.",
         argv=argv,
         status=answer.status,
-        words=excerpt(answer.stdout[:_SHOWN_BYTES]) or excerpt(answer.stderr),
+        output=excerpt(answer.stdout[:_SHOWN_BYTES]) or excerpt(answer.stderr),
     )
 
 

@@ -55,7 +55,7 @@ def _parse(answer: Answer, start: str) -> tuple[OtherLog, ...]:
             "They are in the folder of its launch, which may be another's.",
             argv=answer.argv,
             status=answer.status,
-            words=excerpt(answer.stderr),
+            output=excerpt(answer.stderr),
         )
     paths = answer.stdout.decode("utf-8", "surrogateescape").split("\0")
     endings = [path.removeprefix(start) for path in paths if path.startswith(start)]

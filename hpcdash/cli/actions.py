@@ -266,7 +266,7 @@ def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str
     if plan.request.force:
         print("  forced: processes on nodes that do not respond keep running", file=sys.stderr)
     for command in plan.commands[:_MAX_COMMANDS_SHOWN]:
-        print(f"  {clip(visible(command.words), _COMMAND_LETTERS)}", file=sys.stderr)
+        print(f"  {clip(visible(command.text), _COMMAND_LETTERS)}", file=sys.stderr)
     if len(plan.commands) > _MAX_COMMANDS_SHOWN:
         print(f"  … and {len(plan.commands) - _MAX_COMMANDS_SHOWN} more commands", file=sys.stderr)
     if plan.pause_seconds:
@@ -316,7 +316,7 @@ def _write_table(report: Report) -> None:
     past = _PAST[report.plan.request.verb]
     rows = []
     for outcome in report.outcomes:
-        text = visible(outcome.words)
+        text = visible(outcome.text)
         if outcome.done:
             message = f"{past}: {text}" if text else past
         else:
@@ -327,7 +327,7 @@ def _write_table(report: Report) -> None:
 
 def _write_json(report: Report, session: ClusterSession) -> None:
     results: list[dict[str, Any]] = [
-        {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.words}
+        {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
         for outcome in report.outcomes
     ]
     answer = {
@@ -377,7 +377,7 @@ def _settle(common: CommonOptions, newest: int) -> None:
         for entry in here:
             for outcome in await reconcile_noted(session.store, journal(), entry):
                 print(
-                    f"hpcdash: {visible(outcome.job_id)}: {visible(outcome.words)}", file=sys.stderr
+                    f"hpcdash: {visible(outcome.job_id)}: {visible(outcome.text)}", file=sys.stderr
                 )
         if not here:
             print(f"hpcdash: no unknown submissions on {visible(session.name)}", file=sys.stderr)
@@ -397,7 +397,7 @@ def format_end(entry: JournalEntry) -> str:
     total = len(entry.outcomes)
     match entry.state:
         case "done" if entry.verb == Verb.SUBMIT:
-            return f"done: {', '.join(outcome.words for outcome in entry.outcomes)}"
+            return f"done: {', '.join(outcome.text for outcome in entry.outcomes)}"
         case "done" | "running":
             return entry.state
         case "refused":
@@ -414,7 +414,7 @@ def format_end(entry: JournalEntry) -> str:
 
 
 def _first_message(outcomes: Sequence[Outcome]) -> str:
-    return next((outcome.words for outcome in outcomes if outcome.words), "no reason given")
+    return next((outcome.text for outcome in outcomes if outcome.text), "no reason given")
 
 
 def _cells(entry: JournalEntry) -> tuple[str, ...]:
@@ -440,7 +440,7 @@ def _json_action(entry: JournalEntry) -> dict[str, object]:
         "commands": entry.commands,
         "state": entry.state,
         "outcomes": [
-            {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.words}
+            {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
             for outcome in entry.outcomes
         ],
     }

@@ -115,7 +115,7 @@ def run_alloc(
             print_sentences(*planned.notes)
             print_text(planned.shown)
             for command in planned.plan.commands:
-                print(f"# {visible(command.words)}")
+                print(f"# {visible(command.text)}")
             return 0
         run = SubmissionRun(submission, session, prints=False)
         [outcome] = await run.outcomes(1)
@@ -127,7 +127,7 @@ def run_alloc(
                     "cluster": session.name,
                     "job_id": outcome.new_job or None,
                     "done": outcome.done,
-                    "words": outcome.words,
+                    "words": outcome.text,
                     "script": run.planned.shown,
                     "folder": run.planned.folder,
                 }
@@ -350,7 +350,7 @@ async def _cancel(session: ClusterSession, job_id: str) -> None:
         else:
             text = "may go on" if outcome.done is None else "was not cancelled"
             print_sentences(
-                f"the allocation {outcome.job_id} {text}: {outcome.words}",
+                f"the allocation {outcome.job_id} {text}: {outcome.text}",
                 f"hpcdash cancel {outcome.job_id} ends it",
             )
 
@@ -437,7 +437,7 @@ def _list_runs(common: CommonOptions, job: str, form: str) -> None:
             file=sys.stderr,
         )
     for run in runs:
-        print(f"{run.number:>4}  {visible(run.words)}")
+        print(f"{run.number:>4}  {visible(run.text)}")
 
 
 # -- runs
@@ -508,7 +508,7 @@ def run_inside(
                 outcome = replace(
                     outcome,
                     done=run is not None,
-                    words=outcome.words if run else "it was not delivered",
+                    text=outcome.text if run else "it was not delivered",
                 )
         if form == "json":
             number = None if run is None else run.number
@@ -529,7 +529,7 @@ def run_inside(
                 f"its log: hpcdash log {job} --run {run.number} -f",
             )
         else:
-            print_sentences(f"{title}: {outcome.words}")
+            print_sentences(f"{title}: {outcome.text}")
         return outcome
 
     outcome = with_session(common, work)

@@ -131,8 +131,8 @@ async def _submit(session: ClusterSession, records: NodeCheckRecords, one: Check
             "the dashboard"
         )
     else:
-        one.problem = outcome.words
-        print_sentences(outcome.words)
+        one.problem = outcome.text
+        print_sentences(outcome.text)
 
 
 async def _collect(
@@ -203,7 +203,7 @@ def _write_json(
             "node": one.node,
             "check": one.name,
             "state": one.state,
-            "finding": one.words or None,
+            "finding": one.text or None,
             "gpus": list(one.gpus),
             "before": [known[uuid] for uuid in one.gpus if uuid in known],
         }

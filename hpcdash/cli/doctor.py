@@ -180,7 +180,7 @@ def secret_checks(cluster: ClusterSettings) -> list[Check]:
 
 
 def _failed(name: str, error: HpcdashError) -> Check:
-    text = getattr(error, "words", "")
+    text = getattr(error, "output", "")
     detail = f"{error.message}: {' '.join(text.split())}" if text else error.message
     return Check(name, False, detail, error.next_step)
 
@@ -410,7 +410,7 @@ async def _accounts_check(store: ClusterStore) -> Check | None:
     if query is None:
         return None
     try:
-        offers = (await store.ask(query)).offers
+        offers = (await store.run_query(query)).offers
     except HpcdashError as error:
         return Check("accounts", True, f"unknown: {error.message}")
     if not offers:

@@ -203,7 +203,7 @@ def _keys() -> str:
     from hpcdash.ui.actions import ACTIONS, key_sign
 
     return "".join(
-        f"{key_sign(action.key):14} {action.name:20} {action.words}\n" for action in ACTIONS
+        f"{key_sign(action.key):14} {action.name:20} {action.text}\n" for action in ACTIONS
     )
 
 

@@ -186,5 +186,5 @@ def run_stacks(common: CommonOptions, job: str) -> None:
         raise SchedulerRefused(
             "some of the job's nodes did not answer",
             "Try again.",
-            words=visible("; ".join(problems)),
+            output=visible("; ".join(problems)),
         )

@@ -148,7 +148,7 @@ async def _lacks_account(store: ClusterStore) -> bool:
     if accounts is None:
         return False
     try:
-        return not (await store.ask(accounts)).offers
+        return not (await store.run_query(accounts)).offers
     except HpcdashError:
         return False
 
@@ -301,7 +301,7 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
         _print_pairs(f"Steps of job {picture.job_id}", named)
         return
     for group in job_groups(picture, datetime.fromtimestamp(taken_at, UTC), signs={}):
-        _print_pairs(group.title, [(entry.label, entry.words) for entry in group.entries])
+        _print_pairs(group.title, [(entry.label, entry.text) for entry in group.entries])
     if (failure := picture.failure) is not None and failure.excerpt is not None:
         above = [("", failure.excerpt.above), ("", "…")] if failure.excerpt.above else []
         lines = [("", line) for line in failure.excerpt.lines]

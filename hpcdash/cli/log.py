@@ -218,7 +218,7 @@ class LogFollower(FollowedFile):
 
     async def show_last(self, end: Chunk, lines: int) -> None:
         """Write the last lines of a file that ends with this chunk."""
-        self.note(end.look)
+        self.note(end.stat)
         if lines > 0 and end.content:
             start = await self._start_of_lines(end.content, end.offset, lines)
             if start >= end.offset:
@@ -291,7 +291,7 @@ class LogFollower(FollowedFile):
             if is_lost:
                 self.aside("the cluster is responding again")
                 is_lost = False
-            if self._is_other(chunk.look):
+            if self._is_other(chunk.stat):
                 self.read_to(0)
                 continue
             if chunk.content:
@@ -436,8 +436,8 @@ class _RunLog:
             report(f"run {self._number} of job {self._job} {state}")
             return
         chunk = await file.read_end(SMALL_BYTES)
-        if chunk.look.problem:
-            raise HpcdashError(f"{file.place}: {visible(chunk.look.problem)}.")
+        if chunk.stat.problem:
+            raise HpcdashError(f"{file.place}: {visible(chunk.stat.problem)}.")
         tail = LogFollower(file, log_output())
         try:
             await tail.show_last(chunk, lines)
@@ -488,7 +488,7 @@ async def _task_place(store: ClusterStore, place: LogPlace) -> LogPlace:
     array_id = place.job_id
     if place.row["array_id"] != array_id or place.row["_tasks"] == 1:
         return place
-    queued = await store.ask(store.backend.queue.jobs(JobScope(job_ids=(array_id,))))
+    queued = await store.run_query(store.backend.queue.jobs(JobScope(job_ids=(array_id,))))
     task = telling_task([queued.table], array_id)
     return place if task is None else await locate_logs(store, task)
 
@@ -549,7 +549,7 @@ class _JobLog:
         """
         chunk = await self._file.read_end(SMALL_BYTES)
         try:
-            if not chunk.look.problem:
+            if not chunk.stat.problem:
                 if self._state in WAITING:
                     report(
                         f"job {self._place.job_id} is {self._state}: this log is from an "
@@ -558,17 +558,17 @@ class _JobLog:
                 if self._file.host:
                     report(f"read from {self._file.place}")
                 await self._tail.show_last(chunk, lines)
-            elif follows and chunk.look.is_unreached and self._state not in ENDED:
-                report(f"{self._stream}: {chunk.look.problem}; waiting for it")
+            elif follows and chunk.stat.is_unreached and self._state not in ENDED:
+                report(f"{self._stream}: {chunk.stat.problem}; waiting for it")
                 await self._wait_for_it()
-            elif follows and chunk.look.is_missing and self._state not in ENDED:
+            elif follows and chunk.stat.is_missing and self._state not in ENDED:
                 where = (
-                    f"the job is {self._state}" if self._state in WAITING else chunk.look.problem
+                    f"the job is {self._state}" if self._state in WAITING else chunk.stat.problem
                 )
                 report(f"{self._stream} will be in {self._file.place}: {where}; waiting for it")
                 await self._wait_for_it()
             else:
-                raise self._unreadable(chunk.look)
+                raise self._unreadable(chunk.stat)
             if follows:
                 await self._tail.follow(self._is_over)
         finally:
@@ -578,7 +578,7 @@ class _JobLog:
         while True:
             # Before the check: in between the file may appear, and the job end.
             has_ended = self._state in ENDED
-            check = await self._file.look()
+            check = await self._file.stat()
             if check.is_there:
                 self._tail.note(check)
                 self._tail.has_moved = False

@@ -533,7 +533,7 @@ class ChartPrinter:
                 ChartRequest((chart,), state, width, 0, stored, is_ascii=not self.has_unicode)
             )
         parts = [texts[name] for name in names if texts[name]]
-        parts += [f"{visible(name)}: {finding.words}" for name, finding in find_broken(run, names)]
+        parts += [f"{visible(name)}: {finding.text}" for name, finding in find_broken(run, names)]
         parts.append("; ".join(self._reader.read_course(run, job, names[0])))
         parts.append(format_lost_time(run.lost_time()))
         parts = [part for part in parts if part]
@@ -569,12 +569,12 @@ def _metric_text(name: str, series: Series, facts: RunFacts) -> str:
     messages = [f"{visible(name)} {format_number(value)} at {series.axis} {format_step(x)}"]
     found = facts.findings[name]
     if is_loss(name):
-        spikes = [one.words for one in found if one.kind in ("spike", "divergence")]
+        spikes = [one.text for one in found if one.kind in ("spike", "divergence")]
         if np.isfinite(series.values).sum() < FEWEST_POINTS:
             messages.append("too few points to detect anomalies")
         if spikes:
             more = f" (the newest of {len(spikes)})" if len(spikes) > 1 else ""
             messages.append(spikes[-1] + more)
-        messages += [one.words for one in found if one.kind == "plateau"]
-    messages += [one.words for one in found if one.kind in ("nan", "inf")]
+        messages += [one.text for one in found if one.kind == "plateau"]
+    messages += [one.text for one in found if one.kind in ("nan", "inf")]
     return "; ".join(messages)

@@ -382,7 +382,7 @@ def run_wish(
             if text:
                 print(f"  {visible(text)}", file=sys.stderr)
         for command in planned.plan.commands:
-            print(f"  {visible(command.words)}", file=sys.stderr)
+            print(f"  {visible(command.text)}", file=sys.stderr)
         if needs_confirmation and not await is_agreed():
             return None
         return await session.actions.run(planned.plan)
@@ -397,7 +397,7 @@ def run_wish(
         message = "asked for" if outcome.done else "unknown" if outcome.done is None else "refused"
         print(
             f"{visible(outcome.job_id)}  {wish} "
-            f"{message}{': ' if outcome.words else ''}{visible(outcome.words)}"
+            f"{message}{': ' if outcome.text else ''}{visible(outcome.text)}"
         )
     if status := exit_status(report.outcomes):
         sys.exit(status)

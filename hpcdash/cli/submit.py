@@ -365,9 +365,9 @@ class ScriptSubmission(Struct, frozen=True):
         name = self.path or self.requested.name
         for one in reader.lint_script(self.requested.script, Offers()):
             if one.severity == "error" and one.field in ("", "line 1"):
-                if one.words.startswith("its first line"):
+                if one.text.startswith("its first line"):
                     raise _no_interpreter(name, one.next_step)
-                raise UsageError(f"{name}: {one.words}", one.next_step)
+                raise UsageError(f"{name}: {one.text}", one.next_step)
 
     @property
     def recent(self) -> tuple[str, str, Literal["request", "script"]] | None:
@@ -460,14 +460,14 @@ class SubmissionRun:
 def print_commands(verb: str, cluster: str, plan: Plan) -> None:
     """Print the commands of a plan to stderr before they run."""
     for command in plan.commands:
-        print(f"{verb} on {visible(cluster)}: {visible(command.words)}", file=sys.stderr)
+        print(f"{verb} on {visible(cluster)}: {visible(command.text)}", file=sys.stderr)
 
 
 def _parts(outcome: Outcome) -> tuple[str, str]:
     """Return (the new job's ID or '', the other messages)."""
     if not outcome.done:
-        return "", outcome.words
-    return outcome.new_job, outcome.words.partition("; ")[2] if outcome.new_job else outcome.words
+        return "", outcome.text
+    return outcome.new_job, outcome.text.partition("; ")[2] if outcome.new_job else outcome.text
 
 
 def print_sentences(*sentences: str) -> None:
@@ -485,7 +485,7 @@ def _shown(planned: SubmissionPlan) -> dict[str, Any]:
 
 def _answer(outcomes: Sequence[Outcome], planned: SubmissionPlan, chain: int) -> dict[str, Any]:
     jobs = [
-        {"job_id": _parts(one)[0] or None, "done": one.done, "words": one.words} for one in outcomes
+        {"job_id": _parts(one)[0] or None, "done": one.done, "words": one.text} for one in outcomes
     ]
     answer: dict[str, Any] = dict(jobs[0])
     if chain > 1:
@@ -508,7 +508,7 @@ def print_dry(planned: SubmissionPlan, *, in_full: bool = False) -> None:
     if planned.request is not None:
         print_text(f"{planned.shown}\n")
     for command in planned.plan.commands:
-        shown = shlex.join(without_env(command.argv)) if in_full else command.words
+        shown = shlex.join(without_env(command.argv)) if in_full else command.text
         print(f"{'' if planned.request is None else '# '}{visible(shown)}")
     sys.stdout.flush()
 

@@ -68,7 +68,7 @@ def announce(tracker: SwitchTracker, plan: Plan, session: ClusterSession, *, deb
     if plan.request.verb is Verb.KILL_SWITCH:
         cautions.append("it stays until you clear it (--clear): jobs that start later exit at once")
     command = plan.commands[0]
-    commands = [command.words, *(shlex.join(command.argv).split("\n") if debug else ())]
+    commands = [command.text, *(shlex.join(command.argv).split("\n") if debug else ())]
     lines = [
         f"{plan.request.verb} on {visible(session.name)}: {visible(switch.path)} "
         f"({visible(switch.naming.source)})",
@@ -119,7 +119,7 @@ def write_json(
         "kind": str(kind),
         "switches": [_as_json(one) for one in found],
         "results": [
-            {"job_id": one.job_id, "done": one.done, "words": one.words} for one in outcomes
+            {"job_id": one.job_id, "done": one.done, "words": one.text} for one in outcomes
         ],
     }
     print_json(answer)
@@ -247,7 +247,7 @@ def run_switch(
                 if outcome.done is None
                 else "refused: "
             )
-            print(f"{visible(outcome.job_id)}  {message}{visible(outcome.words)}")
+            print(f"{visible(outcome.job_id)}  {message}{visible(outcome.text)}")
     sys.stdout.flush()
     ways = {outcome.done for outcome in outcomes}
     if ways - {True}:
@@ -331,6 +331,6 @@ async def _run(tracker: SwitchTracker, plan: Plan) -> list[Outcome]:
     for problem in problems:
         print(f"hpcdash: {visible(problem)}", file=sys.stderr)
     return [
-        replace(one, words=f"{one.words}; {unseen}") if one.done and unseen else one
+        replace(one, text=f"{one.text}; {unseen}") if one.done and unseen else one
         for one in outcomes
     ]

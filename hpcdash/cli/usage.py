@@ -240,7 +240,7 @@ async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRun
     """
     store = session.store
     await store.open()
-    rows = (await store.ask(store.backend.history.jobs(None, 0, ids))).table.to_pylist()
+    rows = (await store.run_query(store.backend.history.jobs(None, 0, ids))).table.to_pylist()
     if not rows:
         raise NoSuchJob(
             f"{', '.join(map(visible, ids))}: not found in accounting",
@@ -304,7 +304,7 @@ def _advice_rows(
             "user": one.user,
             "runs": one.runs,
             "jobs": list(one.jobs),
-            "words": list(one.words),
+            "words": list(one.messages),
             "earlier_seconds": starts[number].earlier_seconds if number in starts else None,
         }
         for number, one in enumerate(advice)
@@ -339,7 +339,7 @@ def _print_efficiency(
         out += [[], [("Advice", "title")]]
         for number, one in enumerate(advice):
             out.append([(visible(f"{one.name} ({one.user})"), "value")])
-            out += [[(f"  {text}", "")] for text in one.words]
+            out += [[(f"  {text}", "")] for text in one.messages]
             if number in starts and (text := starts[number].format(now_epoch)):
                 out.append([(f"  {visible(text)}", "")])
     if starts:

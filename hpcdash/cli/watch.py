@@ -298,9 +298,9 @@ def _format_event(event: AlertEvent) -> str:
     """`raised critical: …`, `over: …`, `no longer watched: …`."""
     if event.kind.is_end:
         return (
-            f"{'over' if event.kind is AlertKind.RECOVERED else 'no longer watched'}: {event.words}"
+            f"{'over' if event.kind is AlertKind.RECOVERED else 'no longer watched'}: {event.text}"
         )
-    return f"{event.kind} {event.finding.severity.word}: {event.words}"
+    return f"{event.kind} {event.finding.severity.word}: {event.text}"
 
 
 def _print(text: str) -> None:

@@ -469,7 +469,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             step = "" if outcome.done is False else "hpcdash journal --settle looks for it."
             raise HpcdashError(
                 f"{request.name or 'the job'} {what}: "
-                f"{'; '.join(filter(None, (outcome.words, result.message)))}",
+                f"{'; '.join(filter(None, (outcome.text, result.message)))}",
                 step,
             )
         self.states.submitted()
@@ -530,7 +530,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 if any(outcome.done is None for outcome in outcomes):
                     raise HpcdashError(
                         f"the same call may have been submitted before, in {folder}: "
-                        f"{outcomes[-1].words}",
+                        f"{outcomes[-1].text}",
                         "hpcdash journal --settle looks for it.",
                     )
             found += [
@@ -597,7 +597,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, job_ids), rows))
         for outcome in report.outcomes:
             if outcome.done is not True:
-                raise HpcdashError(f"job {outcome.job_id} was not cancelled: {outcome.words}")
+                raise HpcdashError(f"job {outcome.job_id} was not cancelled: {outcome.text}")
         self.session.poller.poll_now()
         self.states.hurry()
 
@@ -617,7 +617,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         outcomes, _ = await switches.carry_out(switch, plan)
         for outcome in outcomes:
             if outcome.done is not True:
-                raise HpcdashError(f"the kill switch of job {job_id} was not set: {outcome.words}")
+                raise HpcdashError(f"the kill switch of job {job_id} was not set: {outcome.text}")
 
     def _call_back(self, unit: SubmittedJob, callbacks: tuple[Callback, ...]) -> None:
         """Call the callbacks as the scheduler reports the job, until it has ended."""

@@ -143,7 +143,7 @@ class EarlyResults:
         began = self._looked_at = loop.time()
         try:
             for some in _fitting(sorted(folders)):
-                for folder, names in (await self._store.ask(listing_query(some))).items():
+                for folder, names in (await self._store.run_query(listing_query(some))).items():
                     # Two may have attached to the same job.
                     new += sum(_note(results, names) for results in set(folders[folder]))
         finally:

@@ -619,8 +619,8 @@ async def _read_log(job: Job[Any], stderr: bool) -> str:
     if file is None:
         raise HpcdashError(f"the log of job {job.id} is not known")
     chunk = await file.read_end(_LOG_BYTES)
-    if chunk.look.problem and not chunk.look.is_missing:
-        raise HpcdashError(f"{file.place}: {chunk.look.problem}")
+    if chunk.stat.problem and not chunk.stat.is_missing:
+        raise HpcdashError(f"{file.place}: {chunk.stat.problem}")
     return chunk.content.decode("utf-8", "replace")
 
 
@@ -651,7 +651,7 @@ async def _follow_log(job: Job[Any], stderr: bool) -> AsyncGenerator[str, None]:
             quiet_seconds = time.monotonic() - began
             pause_seconds = SHORTEST_PAUSE_SECONDS
             if log is not None and chunk is not None:
-                if log.note(chunk.look) in (FileChange.REPLACED, FileChange.TRUNCATED):
+                if log.note(chunk.stat) in (FileChange.REPLACED, FileChange.TRUNCATED):
                     log.read_to(0)
                     if rest:
                         yield rest.decode("utf-8", "replace")

@@ -120,30 +120,32 @@ async def find_forms(store: ClusterStore, folder: str, index: int | None = None)
         for form in FORMATS
         for at in (index, 0 if index is None else index)
     }
-    chunks = await store.ask(_private_query(folder, [FileRange(name, 0, 0) for name in names]))
+    chunks = await store.run_query(
+        _private_query(folder, [FileRange(name, 0, 0) for name in names])
+    )
     there = [
-        form for form, chunk in zip(names.values(), chunks, strict=True) if chunk.look.is_there
+        form for form, chunk in zip(names.values(), chunks, strict=True) if chunk.stat.is_there
     ]
     return tuple(dict.fromkeys(there))
 
 
 async def _read_files(store: ClusterStore, folder: str, names: Sequence[str]) -> list[bytes | None]:
     """Each file whole, None for one that is not there."""
-    chunks = await store.ask(
+    chunks = await store.run_query(
         _private_query(folder, [FileRange(name, 0, _FIRST_BYTES) for name in names])
     )
     contents: list[bytes | None] = []
     for name, chunk in zip(names, chunks, strict=True):
-        if chunk.look.is_missing:
+        if chunk.stat.is_missing:
             contents.append(None)
             continue
         parts = [chunk.content]
         while True:
-            if chunk.look.problem:
-                raise UsageError(f"{folder}/{name}: {chunk.look.problem}")
+            if chunk.stat.problem:
+                raise UsageError(f"{folder}/{name}: {chunk.stat.problem}")
             if chunk.ends_the_file:
                 break
-            (chunk,) = await store.ask(
+            (chunk,) = await store.run_query(
                 _private_query(folder, [FileRange(name, chunk.end, _PIECE_BYTES)])
             )
             parts.append(chunk.content)
@@ -167,7 +169,7 @@ def _private_query(folder: str, ranges: Iterable[FileRange]) -> Query[tuple[Chun
                 f"the results in {folder} cannot be read",
                 argv=answer.argv,
                 status=answer.status,
-                words=excerpt(answer.stderr),
+                output=excerpt(answer.stderr),
             )
         return query.parse(answer)
 

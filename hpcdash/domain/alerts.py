@@ -27,7 +27,7 @@ class Severity(IntEnum):
 class Finding(Struct, frozen=True):
     """A problem that a rule found with a subject: a job, a node, a path.
 
-    `words` say what is wrong and `next_step` what to do; both are one line and may contain names
+    `text` says what is wrong and `next_step` what to do; both are one line and may contain names
     chosen by anyone, as may `subject` and `name`, the job's name. `aspect` tells apart two findings
     of a rule about one subject: bytes and inodes. A finding that `is_moment`, a loss spike, is not
     a lasting state: it is reported once, neither again nor as resolved.
@@ -36,7 +36,7 @@ class Finding(Struct, frozen=True):
     rule: str
     subject: str
     severity: Severity
-    words: str
+    text: str
     next_step: str = ""
     aspect: str = ""
     is_moment: bool = False

@@ -63,7 +63,7 @@ class CheckpointPlan(Struct, frozen=True):
         return None if self.save_tb is None else self.save_tb * self.saves
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """`a save every 3 h for 40 s: 720 saves, 8 h lost, 0.37 % of its time`."""
         how = f"a save every {_spoken(self.interval_seconds)} for {_spoken(self.save_seconds)}"
         if not self.saves:

@@ -158,7 +158,7 @@ def per_distinct(column: Column, read: Callable[[str], Any], kind: pa.DataType) 
     """`read` of each distinct text, spread over the rows; null stays null, and so does what `read`
     gives None for.
     """
-    encoded = words(column)
+    encoded = dictionary_text(column)
     values = pa.array(
         [None if text is None else read(text) for text in encoded.dictionary.to_pylist()], kind
     )
@@ -169,7 +169,7 @@ def pairs_per_distinct(
     column: Column, read: Callable[[str], tuple[int | None, int | None]]
 ) -> tuple[pa.Array, pa.Array]:
     """Read two whole numbers from each text, once per distinct text, like per_distinct."""
-    encoded = words(column)
+    encoded = dictionary_text(column)
     pairs = [
         (None, None) if text is None else read(text) for text in encoded.dictionary.to_pylist()
     ]
@@ -178,7 +178,7 @@ def pairs_per_distinct(
     return firsts.take(encoded.indices), seconds.take(encoded.indices)
 
 
-def words(column: Column) -> pa.DictionaryArray:
+def dictionary_text(column: Column) -> pa.DictionaryArray:
     """A text column of few distinct values, dictionary-encoded."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()

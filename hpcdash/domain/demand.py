@@ -19,18 +19,18 @@ class LintFinding(Struct, frozen=True):
     """`field` is a key of REQUEST.toml (`time`, `container.image`), `line 7` of a script, or '' for
     the whole.
 
-    `words` and `next_step` may quote remote text: make them visible before they are shown.
+    `text` and `next_step` may quote remote text: make them visible before they are shown.
     """
 
     severity: Severity
     field: str
-    words: str
+    text: str
     next_step: str = ""
 
 
 def format_finding(finding: LintFinding) -> str:
     """`slots: 64 CPUs are more than a node has. At most 32`."""
-    text = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
+    text = ". ".join(part.rstrip(".") for part in (finding.text, finding.next_step) if part)
     return f"{finding.field}: {text}" if finding.field else text
 
 

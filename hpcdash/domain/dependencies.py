@@ -90,7 +90,7 @@ class Condition(Struct, frozen=True):
     delay_minutes: int | None = None
     said: str = ""
 
-    def words(self) -> str:
+    def text(self) -> str:
         """`once it ended well`."""
         if self.kind == SINGLETON:
             return "once every job of its owner with this name has ended"
@@ -185,7 +185,7 @@ class Branch(Struct, frozen=True):
     job_id: str
     name: str
     states: Mapping[str, int]
-    words: str
+    text: str
     depth: int = 0
     is_hopeless: bool = False
 
@@ -206,7 +206,7 @@ def waits_for(dependency: Dependency, rows: Iterable[Row]) -> list[Branch]:
                 condition.job_id,
                 str(job_tables[0]["name"] or "") if job_tables else "",
                 states,
-                condition.words(),
+                condition.text(),
                 is_hopeless=condition.can_never_be(list(states)),
             )
         )
@@ -234,7 +234,7 @@ def waited_for_by(job_id: str, array_id: str | None, rows: Iterable[Row]) -> lis
                 continue
             seen.add(row["id"])
             branches.append(
-                Branch(row["id"], str(row["name"] or ""), _states([row]), condition.words(), depth)
+                Branch(row["id"], str(row["name"] or ""), _states([row]), condition.text(), depth)
             )
             if depth + 1 < _MAX_DEPTH:
                 add(str(row["array_id"] or row["id"]), row["array_id"], depth + 1)

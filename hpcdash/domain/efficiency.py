@@ -34,7 +34,7 @@ class Used(Protocol):
     @property
     def memory_peak_bytes(self) -> int | None: ...
     @property
-    def memory_asked_bytes(self) -> int | None: ...
+    def requested_memory_bytes(self) -> int | None: ...
     @property
     def gpus(self) -> int | None: ...
     @property
@@ -53,7 +53,7 @@ class Meter(Struct, frozen=True):
     """
 
     label: str
-    words: str
+    text: str
     fraction: float | None = None
 
 
@@ -65,9 +65,9 @@ def cpu_fraction(used: Used) -> float | None:
 
 
 def memory_fraction(used: Used) -> float | None:
-    if used.memory_peak_bytes is None or not used.memory_asked_bytes:
+    if used.memory_peak_bytes is None or not used.requested_memory_bytes:
         return None
-    return used.memory_peak_bytes / used.memory_asked_bytes
+    return used.memory_peak_bytes / used.requested_memory_bytes
 
 
 def meters(used: Used, nodes: int | None = 1) -> list[Meter]:
@@ -109,8 +109,8 @@ def _memory(used: Used, nodes: int | None) -> Meter:
     fraction = memory_fraction(used)
     if fraction is None:
         return Meter("memory", f"{peak}{where}")
-    assert used.memory_asked_bytes is not None
-    requested = format_memory(used.memory_asked_bytes)
+    assert used.requested_memory_bytes is not None
+    requested = format_memory(used.requested_memory_bytes)
     return Meter("memory", f"{peak} of {requested}{where} ({_percent(fraction)})", fraction)
 
 
@@ -135,18 +135,17 @@ def advice(used: Used, state: str) -> str:
     """
     fraction = memory_fraction(used)
     if state == JobState.OUT_OF_MEMORY:
-        if not used.memory_asked_bytes:
+        if not used.requested_memory_bytes:
             return ""
-        return (
-            f"it had {format_memory(used.memory_asked_bytes)} and needed more: ask for more memory"
-        )
+        limit = format_memory(used.requested_memory_bytes)
+        return f"it had {limit} and needed more: ask for more memory"
     if (used.elapsed_seconds or 0) < _YOUNG_SECONDS:
         return ""
     if used.gpus and used.gpu_percent is not None and used.gpu_percent < _LITTLE_GPU_PERCENT:
         return f"its {_some(used.gpus, 'GPU')} did next to nothing: does the program find them?"
     if fraction is not None and fraction < _LITTLE_MEMORY and state == JobState.COMPLETED:
         peak = used.memory_peak_bytes or 0
-        requested = used.memory_asked_bytes or 0
+        requested = used.requested_memory_bytes or 0
         enough = enough_memory(peak)
         if requested - enough >= _WORTH_BYTES:
             return (

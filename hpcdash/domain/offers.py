@@ -62,11 +62,11 @@ class QueueLimits(Struct, frozen=True):
 
 class CpuShare(Struct, frozen=True):
     """The CPUs that go with each GPU where a request does not say, None where the queue decides;
-    `words` say so.
+    `text` says so.
     """
 
     per_gpu: int | None
-    words: str
+    text: str
 
 
 class AccountOffer(Struct, frozen=True):

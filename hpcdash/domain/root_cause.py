@@ -100,7 +100,7 @@ class RootCause(Struct, frozen=True):
     rank: str = ""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return f"rank {self.rank}: {self.line}" if self.rank else self.line
 
 

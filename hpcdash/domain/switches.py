@@ -34,7 +34,7 @@ class SwitchKind(StrEnum):
     SAVE = "save"
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return f"{self} switch"
 
 

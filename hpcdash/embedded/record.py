@@ -80,7 +80,7 @@ class Record:
     def exists(self) -> bool:
         return self.path.exists()
 
-    def is_kept(self) -> bool:
+    def has_keeper(self) -> bool:
         """Whether its keeper lives."""
         try:
             descriptor = os.open(self.path, os.O_RDWR)

@@ -56,10 +56,12 @@ def read_pbs_directives(script: str) -> ParsedCommandLine:
             try:
                 selected = _as_sbatch_options(one.name, one.value or "")
             except ValueError as error:
-                given.append(Option("", None, " ".join(one.words), one.words, one.line, str(error)))
+                given.append(
+                    Option("", None, " ".join(one.arguments), one.arguments, one.line, str(error))
+                )
                 continue
             given += [
-                Option(name, text, one.written, one.words, one.line) for name, text in selected
+                Option(name, text, one.written, one.arguments, one.line) for name, text in selected
             ]
     if variables:
         given.append(
@@ -252,7 +254,7 @@ class _Reader:
             # The nodes of a pool here are what its tasks count as some.
             is_moot = option.name == "exclusive" and parse_mark(self._values.get("comment"))
             if option.name not in _SILENT and not is_moot:
-                self.ignored.append(_placed(" ".join(option.words), option.line))
+                self.ignored.append(_placed(" ".join(option.arguments), option.line))
             return
         try:
             taker(option.value or "")

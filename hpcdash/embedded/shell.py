@@ -30,7 +30,7 @@ def _shell(folder: Path, parts: list[str]) -> int:
     store = QueueStore(folder)
     jobs = find_jobs(store, parts[0])
     record = Record(folder, jobs[0].id, jobs[0].attempt) if len(jobs) == 1 else None
-    if record is None or not record.is_kept():
+    if record is None or not record.has_keeper():
         raise UsageError(f"{parts[0]} is no job that runs")
     job = jobs[0]
     submission = store.submission(jobs[0].number)
@@ -66,7 +66,7 @@ def _end_with(record: Record, child: subprocess.Popen[bytes]) -> None:
     front of, too.
     """
     over = threading.Event()
-    while record.is_kept():
+    while record.has_keeper():
         over.wait(_LOOK_SECONDS)
     print("\r\nhpcdash: the job has ended", file=sys.stderr, flush=True)
     child.send_signal(signal.SIGHUP)

@@ -65,7 +65,7 @@ def read(parts: Sequence[str]) -> tuple[int | None, int | None, list[str]]:
             at += 1 if has_value else 2
             continue
         option = next(iter(sbatch.read_command_line(parts[at:]).options), None)
-        if option is None or option.words != tuple(parts[at : at + len(option.words)]):
+        if option is None or option.arguments != tuple(parts[at : at + len(option.arguments)]):
             at += 1
             continue
         value = option.value or ""
@@ -73,7 +73,7 @@ def read(parts: Sequence[str]) -> tuple[int | None, int | None, list[str]]:
             tasks = int(value)
         elif option.name == "cpus-per-task" and value.isdigit():
             cpus = int(value)
-        at += len(option.words)
+        at += len(option.arguments)
     return tasks, cpus, list(parts[at:])
 
 

@@ -327,7 +327,7 @@ class Supervisor:
                 is_idle = not self.is_unsure and not self.attempts and not self.store.has_work()
                 pidfds = [one.pidfd for one in self.attempts.values() if one.pidfd is not None]
             except (StoreUnusable, OSError) as error:
-                self.say(str(error))
+                self.log(str(error))
                 if not self.store.path.exists():
                     return
                 self.is_unsure = True
@@ -351,7 +351,7 @@ class Supervisor:
             drain(woken)
             drain(signal_read)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """A line in the supervisor's own log, once; without room for it, none."""
         if text != self.last_error:
             self.last_error = text
@@ -392,13 +392,13 @@ class Supervisor:
         for job in self.store.active_jobs():
             if job.id not in self.attempts:
                 record = Record(self.folder, job.id, job.attempt)
-                if record.is_kept():
+                if record.has_keeper():
                     self.attempts[job.id] = found_attempt(job, record)
                 else:
                     take_in(self.store, job, record, was_stored=False)
         known = {one.record.path for one in self.attempts.values()}
         left = [record for record in records(self.folder) if record.path not in known]
-        held = [record for record in left if record.is_kept()]
+        held = [record for record in left if record.has_keeper()]
         for record in left:
             if record not in held:
                 record.forget()
@@ -414,7 +414,7 @@ class Supervisor:
         while (pid := _ended_child()) != 0:
             ended.add(pid)
         for job_id, one in list(self.attempts.items()):
-            if one.record.is_kept():
+            if one.record.has_keeper():
                 if one.pid in ended:
                     # It was killed, and the child it had just forked still has the lock.
                     one.forget_keeper()
@@ -472,7 +472,7 @@ class Supervisor:
         try:
             self.machine = this_machine(self.folder)
         except ConfigError as error:
-            self.say(str(error))
+            self.log(str(error))
 
 
 def _ended_child() -> int:

@@ -61,7 +61,7 @@ class _Command:
         if looked := os.environ.get(SUSPEND_LOOKED):
             _make(looked)
 
-    def look(self) -> bool:
+    def check(self) -> bool:
         now = monotonic()
         if not self.is_seen and now >= self._next_check:
             self._next_check = now + _EVERY_SECONDS
@@ -107,7 +107,7 @@ def receive_suspend_command() -> bool:
         return False
     if _command is None or _command.path != path or _command.process != os.getpid():
         _command = _Command(path)
-    return _command.look()
+    return _command.check()
 
 
 def go_suspend() -> None:

@@ -163,7 +163,7 @@ class ChainReader:
             else next((table["user"][0].as_py() for table in tables), None)
         )
         queued, past = await asyncio.gather(
-            store.ask(backend.queue.jobs(JobScope(user=owner or store.user, ended=True))),
+            store.run_query(backend.queue.jobs(JobScope(user=owner or store.user, ended=True))),
             self._past(owner or store.user),
             return_exceptions=True,
         )
@@ -182,7 +182,7 @@ class ChainReader:
     async def _past(self, owner: str) -> ParsedTable:
         if self.store.probe is not None and self.store.probe.has_accounting is False:
             raise AccountingUnavailable("this cluster keeps no accounting")
-        return await self.store.ask(self.store.backend.history.jobs(owner, HISTORY_SECONDS))
+        return await self.store.run_query(self.store.backend.history.jobs(owner, HISTORY_SECONDS))
 
     async def _fetch_tables(self, job_id: str) -> list[pa.Table]:
         """The job or array by itself, where no list has it."""
@@ -192,7 +192,7 @@ class ChainReader:
             backend.history.jobs(None, 0, (job_id,)),
         ):
             try:
-                table = (await self.store.ask(query)).table
+                table = (await self.store.run_query(query)).table
             except (NoSuchJob, AccountingUnavailable, CommandMissing):
                 continue
             if table.num_rows:
@@ -229,7 +229,7 @@ class ChainReader:
         """
         backend = self.store.backend
         self._queried.update(map(parse_job_number, job_ids))
-        requested = (self.store.ask(backend.history.native(job_id)) for job_id in job_ids)
+        requested = (self.store.run_query(backend.history.native(job_id)) for job_id in job_ids)
         for job_id, answer in zip(
             job_ids, await asyncio.gather(*requested, return_exceptions=True), strict=True
         ):
@@ -300,7 +300,7 @@ async def same_again(store: ClusterStore, job_id: str) -> Appendix:
     detail = await store.fetch_detail(job_id)
     script = await fetch_script(store, job_id, detail=detail)
     try:
-        past = await store.ask(store.backend.history.native(job_id))
+        past = await store.run_query(store.backend.history.native(job_id))
     except (NoSuchJob, AccountingUnavailable, CommandMissing):
         past = {}
     return Appendix(job_id, script, str(detail.job["name"][0].as_py() or "job"), detail, past)
@@ -383,7 +383,9 @@ async def fetch_stubbed(store: ClusterStore, job_id: str) -> StubbedScript:
             "hpcdash submit -",
         )
     try:
-        content = await store.ask(whole_file_query(path, _MAX_BYTES, limit_seconds=_LIMIT_SECONDS))
+        content = await store.run_query(
+            whole_file_query(path, _MAX_BYTES, limit_seconds=_LIMIT_SECONDS)
+        )
     except UnreadableOutput as error:
         error.message = f"{path}: {error.message}"
         error.next_step = (

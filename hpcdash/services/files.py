@@ -96,7 +96,7 @@ class Chunk(Struct, frozen=True):
     past its size.
     """
 
-    look: FileStat
+    stat: FileStat
     offset: int
     content: bytes
 
@@ -106,7 +106,7 @@ class Chunk(Struct, frozen=True):
 
     @property
     def ends_the_file(self) -> bool:
-        return self.end >= self.look.size
+        return self.end >= self.stat.size
 
 
 class FileRange(Struct, frozen=True):
@@ -190,7 +190,7 @@ def whole_file_query(
 
     def parse(answer: Answer) -> bytes:
         [chunk] = query.parse(answer)
-        problem = chunk.look.problem or ("" if chunk.ends_the_file else _CUT_SHORT)
+        problem = chunk.stat.problem or ("" if chunk.ends_the_file else _CUT_SHORT)
         if len(chunk.content) > most_bytes:
             problem = f"it is larger than {most_bytes >> 20} MiB"
         if problem:
@@ -309,7 +309,7 @@ def _chunk(
         parse_stat(reported[1], now), owner=(reported[6] or b"").decode("utf-8", "replace")
     )
     chunk = cut_blocks(check, int(reported[5]), requested.length, block, body, complaint)
-    return chunk if is_whole else replace(chunk, look=replace(chunk.look, problem=_CUT_SHORT))
+    return chunk if is_whole else replace(chunk, stat=replace(chunk.stat, problem=_CUT_SHORT))
 
 
 def _block_size(length: int) -> int:

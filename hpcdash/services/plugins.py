@@ -48,7 +48,7 @@ class PluginCommand(Struct, frozen=True):
     subject: str
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The command as a person would type it, safe to show."""
         return readable_command(self.argv)
 

@@ -104,7 +104,7 @@ class Health(Struct):
 
     `state` is one of: idle, connecting, asking, connected, lost, failed. `detail` is the reason as
     text. `asking` means that a person may be needed: a prompt is open, or the host waits for an
-    approval. `words` is the hosts' (hostile) output in this login or the last, each line after its
+    approval. `text` is the hosts' (hostile) output in this login or the last, each line after its
     hop, `waiting_since` when (monotonic) the wait for the person began.
     """
 
@@ -114,7 +114,7 @@ class Health(Struct):
     connected_at: float | None = None
     last_seconds: float | None = None
     retry_at: float | None = None
-    words: str = ""
+    text: str = ""
     waiting_since: float | None = None
     extra: dict[str, str] = field(default_factory=dict)
 

@@ -335,7 +335,7 @@ class HttpTransport:
         """
         if self._login is not None:
             await self._login.connect(force=force)
-            self._health.words = self._login.health.words
+            self._health.text = self._login.health.text
 
     async def _open(self) -> tuple[_Reader, _Writer]:
         await self._log_in()

@@ -61,7 +61,7 @@ def timed_out(
         f"{where}.",
         "The machine or its scheduler may be busy; try again later.",
         argv=argv,
-        words=excerpt(stderr),
+        output=excerpt(stderr),
     )
     error.answer_seconds = answer_seconds
     return error

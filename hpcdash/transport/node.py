@@ -71,7 +71,7 @@ _INTERACT_OPTIONS = (
 class NodeUnreached(HpcdashError):
     """ssh from the login node does not get to a node; the login node itself answers.
 
-    `words` are ssh's own.
+    `text` is ssh's own.
     """
 
     def __init__(self, host: str, text: str) -> None:
@@ -80,7 +80,7 @@ class NodeUnreached(HpcdashError):
             f"Try it by hand, on the login node: ssh {host}",
         )
         self.host = host
-        self.words = text
+        self.text = text
 
 
 class ThroughNode:
@@ -132,7 +132,9 @@ class ThroughNode:
                 f"{program_name(argv)} had not finished after {limit_seconds:g} s on "
                 f"{self.name} and was ended."
             )
-            raise CommandTimedOut(message, error.next_step, argv=argv, words=error.words) from error
+            raise CommandTimedOut(
+                message, error.next_step, argv=argv, output=error.output
+            ) from error
         stdout = out.feed(answer.stdout) + out.rest
         stderr = err.feed(answer.stderr) + err.rest
         if not answer.truncated and (

@@ -17,11 +17,11 @@ class Proxy(Struct, frozen=True):
     """A running ProxyCommand; what it says on stderr goes into a file without a name."""
 
     process: ChildProcess
-    words: IO[bytes]
+    stderr: IO[bytes]
 
-    def said(self) -> str:
-        self.words.seek(0)
-        return excerpt(self.words.read(), 300)
+    def message(self) -> str:
+        self.stderr.seek(0)
+        return excerpt(self.stderr.read(), 300)
 
     def end(self) -> None:
         if self.process.returncode is None:

@@ -36,7 +36,7 @@ class HopClient(asyncssh.SSHClient):
         self.offered: set[str] = set()
         self.gave_up = False
         self.found_nobody = False
-        self.words = ""
+        self.text = ""
         self._prompter = prompter
         self._health = health
         self._lost = lost
@@ -83,14 +83,14 @@ class HopClient(asyncssh.SSHClient):
     async def password_auth_requested(self) -> str | None:
         if not self._can_prompt("password"):
             return None
-        answers = await self.ask("Password", "", (PromptField(f"Password of {self.hop.label}"),))
+        answers = await self.prompt("Password", "", (PromptField(f"Password of {self.hop.label}"),))
         return answers[0] if answers else None
 
     async def password_change_requested(self, prompt: str, lang: str) -> tuple[str, str]:
         labels = ("Current password", "New password", "New password again")
         instructions = prompt or "The password has expired."
         for _ in range(_PASSWORD_TRIES):
-            answers = await self.ask(
+            answers = await self.prompt(
                 "Change the password", instructions, tuple(map(PromptField, labels))
             )
             if answers is None:
@@ -122,14 +122,14 @@ class HopClient(asyncssh.SSHClient):
             *before, last = label.strip().splitlines() or [""]
             messages += before
             fields.append(PromptField(last if before else label, secret=not echo))
-        return await self.ask(name, "\n".join(filter(None, messages)), tuple(fields))
+        return await self.prompt(name, "\n".join(filter(None, messages)), tuple(fields))
 
     async def passphrase(self, path: Path, is_wrong: bool) -> str | None:
         """The passphrase of a key file, or None once the person gave up; `is_wrong`: the last one
         did not fit.
         """
         instructions = "That passphrase did not fit." if is_wrong else ""
-        answers = await self.ask(
+        answers = await self.prompt(
             "Passphrase", instructions, (PromptField(f"Passphrase of {path}"),)
         )
         return answers[0] if answers else None
@@ -142,7 +142,7 @@ class HopClient(asyncssh.SSHClient):
         self.clock.wait_for_person()
         self._had_person |= needs_touch
 
-    async def ask(
+    async def prompt(
         self, title: str, instructions: str, fields: tuple[PromptField, ...]
     ) -> list[str] | None:
         """The person's answers, one a field, or None once they gave up."""
@@ -163,12 +163,12 @@ class HopClient(asyncssh.SSHClient):
     def show(self, text: str) -> None:
         """Show the host's output, and store it."""
         if text := text.strip()[:_LONGEST_WORDS]:
-            self.words = text
+            self.text = text
             self._message = f"{self._message}\n{text}".strip()
             message = "\n".join(
                 f"{self.hop.label}: {line}" for line in text.splitlines() if line.strip()
             )
-            self._health.words = f"{self._health.words}\n{message}".strip()
+            self._health.text = f"{self._health.text}\n{message}".strip()
             self._prompter.show(self.hop.label, text)
 
     def silent(self) -> None:

@@ -65,7 +65,7 @@ class Login:
         `attended` then says whether a person took part, or may have, at any hop of this login or
         one before: another login may need them again.
         """
-        self._health.words = ""
+        self._health.text = ""
         line = SshLine()
         try:
             for hop in self.hops:
@@ -82,7 +82,7 @@ class Login:
 
     def _warn_configuration(self, hop: Hop) -> None:
         for text in hop.warnings:
-            self._health.words = f"{self._health.words}\n{hop.label}: {text}".strip()
+            self._health.text = f"{self._health.text}\n{hop.label}: {text}".strip()
             self._prompter.show(hop.label, text)
 
     async def _open_hop(
@@ -260,7 +260,7 @@ def explain_failure(
 
 def _server_message(client: HopClient) -> str:
     """The last thing the host said, with a space before it."""
-    text = " ".join(client.words.split())
+    text = " ".join(client.text.split())
     return f" It said: {text[:_LONGEST_WORDS]}" if text else ""
 
 
@@ -279,5 +279,5 @@ def _is(error: OSError, number: int) -> bool:
 
 def _proxy_message(line: SshLine) -> str:
     """Return the message of a failed ProxyCommand."""
-    message = line.proxy.said() if line.proxy else ""
+    message = line.proxy.message() if line.proxy else ""
     return f" (ProxyCommand said: {message})" if message else ""

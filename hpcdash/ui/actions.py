@@ -74,7 +74,7 @@ class Action(Struct, frozen=True):
 
     name: str
     key: str
-    words: str
+    text: str
     views: frozenset[str] | None = None
     capability: Capability | None = None
     acts: bool = False
@@ -582,7 +582,7 @@ ACTIONS: tuple[Action, ...] = (
         shown=11,
         short="copy",
     ),
-    Action("ask_now", "ctrl+r", "refresh now", shown=8, short="refresh", while_typing=True),
+    Action("refresh", "ctrl+r", "refresh now", shown=8, short="refresh", while_typing=True),
     Action("next_cluster", "tab", "next cluster", TABLES | USAGE | {"job", "script"}),
     Action("theme", "T", "next theme"),
     Action("themes", "f9", "choose a theme"),
@@ -740,7 +740,7 @@ def _with_keys(
         if taken is not None:
             step = "Take another key." if taken.plugin or taken.line else f"Remap {taken.name} too."
             problems.append(
-                (path, f"{key_sign(action.key)!r} already means {taken.words!r} there", step)
+                (path, f"{key_sign(action.key)!r} already means {taken.text!r} there", step)
             )
     return (*actions, *own.values()), problems
 
@@ -824,7 +824,7 @@ class OfferedActions(Struct, frozen=True):
             hidden.add("share")
         alterable = backend.actions.alterable
         return [
-            replace(action, words=format_changeable(alterable))
+            replace(action, text=format_changeable(alterable))
             if action.name == "alter" and alterable
             else action
             for action in available(self.registry, view_name, backend.capabilities, self.read_only)

@@ -99,7 +99,7 @@ class CommandLine:
         """Have a filter ('/') or a command (':') typed, with what it may be; typing replaces what
         is `proposed`.
         """
-        self.bar.ask(mode, value, proposed=proposed)
+        self.bar.prompt(mode, value, proposed=proposed)
         self._list(mode, "" if proposed else value)
 
     def _list(self, mode: str, value: str) -> None:
@@ -166,7 +166,7 @@ class CommandLine:
         """Return what can be the first word after ':', with its meaning."""
         commands = {name: f"{spec.title or name} view" for name, spec in self._views().items()}
         commands |= {name: f"alias: {line}" for name, line in self._aliases.items()}
-        return commands | {action.name: action.words for action in self._screen.actions()}
+        return commands | {action.name: action.text for action in self._screen.actions()}
 
     def _candidates(self, mode: str, value: str) -> list[tuple[str, str]]:
         """Return the completions with their meaning.

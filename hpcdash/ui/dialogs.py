@@ -311,10 +311,10 @@ class ChecklistDialog(Dialog[list[str] | None]):
 
 
 class Choice(Struct, frozen=True):
-    """Choice: `value` is its meaning, `label` its name ('': its value), `words` a description."""
+    """Choice: `value` is its meaning, `label` its name ('': its value), `text` a description."""
 
     value: str
-    words: str = ""
+    text: str = ""
     label: str = ""
 
 
@@ -352,7 +352,7 @@ class ChoiceDialog(Dialog[None]):
         options = []
         for name, choice in zip(names, self.choices, strict=True):
             text = Text(name, "bold", no_wrap=True, overflow="ellipsis")
-            text.append(" " * (widest - cell_width(name) + 2) + visible(choice.words), "not bold")
+            text.append(" " * (widest - cell_width(name) + 2) + visible(choice.text), "not bold")
             options.append(Option(text))
         yield OptionList(*options, classes="scrolls", markup=False, compact=True)
 

@@ -92,21 +92,21 @@ class HelpDialog(Dialog[None]):
             shown = [one for one in group if all(word in _searched(one) for word in parts)]
             add(
                 heading,
-                [Option(key_line(key_sign(one.key), one.words), id=one.name) for one in shown],
+                [Option(key_line(key_sign(one.key), one.text), id=one.name) for one in shown],
             )
         for heading, text in self.notes:
             if all(word in f"{heading} {text.plain}".lower() for word in parts):
                 add(heading, [Option(line, disabled=True) for line in text.split("\n")])
         with self.prevent(OptionList.OptionHighlighted):
             listed.clear_options()
-            nothing = f"Nothing matches{did_you_mean(requested, self._known_words())}"
+            nothing = f"Nothing matches{did_you_mean(requested, self._known_terms())}"
             listed.add_options(options or [Option(nothing, disabled=True)])
-        known = {one.name: one.words.lower() for _, group in self.groups for one in group}
+        known = {one.name: one.text.lower() for _, group in self.groups for one in group}
         places = [at for at, option in enumerate(options) if not option.disabled]
         begins = [at for at in places if known[str(options[at].id)].startswith(requested)]
         listed.highlighted = next(iter(begins or places), None)
 
-    def _known_words(self) -> set[str]:
+    def _known_terms(self) -> set[str]:
         """Words of the actions, for what was mistyped."""
         return {
             word for _, group in self.groups for one in group for word in _searched(one).split()
@@ -131,7 +131,7 @@ def _heading(text: str) -> Option:
 
 def _searched(action: Action) -> str:
     return (
-        f"{action.words} {action.short} {action.name.replace('_', ' ')} {key_sign(action.key)}"
+        f"{action.text} {action.short} {action.name.replace('_', ' ')} {key_sign(action.key)}"
     ).lower()
 
 

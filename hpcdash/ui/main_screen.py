@@ -121,7 +121,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         """
         self.offered = replace(self.offered, registry=actions)
         self._bindings = BindingsMap(
-            Binding(action.key, f"act({action.name!r})", action.words, show=False, priority=True)
+            Binding(action.key, f"act({action.name!r})", action.text, show=False, priority=True)
             for action in actions
             if action.key
         )
@@ -384,11 +384,11 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
     def _show_login_message(self) -> None:
         """A host's banner, for a while and once, where the login was too quick to read it."""
         health = self.session.store.transport.health
-        if health.state == "connected" and health.words != self._login_texts.get(
+        if health.state == "connected" and health.text != self._login_texts.get(
             self.session.name, ""
         ):
-            self._login_texts[self.session.name] = health.words
-            self.notice(beginning(health.words, _NOTICE_LINES))
+            self._login_texts[self.session.name] = health.text
+            self.notice(beginning(health.text, _NOTICE_LINES))
 
     @on(View.CrumbsChanged)
     def _crumbs_changed(self, event: View.CrumbsChanged) -> None:
@@ -537,7 +537,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         """Show a message for a while, off the table."""
         # None where the screen is being closed.
         for notice in self.query(Notice):
-            notice.say(text)
+            notice.set_text(text)
 
     def begin_tour(self) -> None:
         """Show the first hint."""

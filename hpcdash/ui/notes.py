@@ -32,7 +32,7 @@ def listed_filters(
     bookmarks.
     """
     named = tuple((configured or {}).items())
-    bookmarks = session_notes(session).kept().bookmarks.get(view, ())
+    bookmarks = session_notes(session).load().bookmarks.get(view, ())
     return (
         *named,
         *((text, text) for text in bookmarks if text not in {text for _, text in named}),
@@ -42,7 +42,7 @@ def listed_filters(
 def toggle_bookmark(screen: DashboardScreen, view: str, text: str) -> None:
     """Bookmark a view's filter, or no longer."""
     notes = session_notes(screen.session)
-    if text in notes.kept().bookmarks.get(view, ()):
+    if text in notes.load().bookmarks.get(view, ()):
         keep(
             screen, lambda: notes.forget_bookmark(view, text), f"bookmark removed: {visible(text)}"
         )
@@ -95,7 +95,7 @@ def toggle_pins(screen: DashboardScreen) -> None:
     if not job_ids:
         screen.notify("select a job first", severity="warning", timeout=3)
         return
-    is_requested = not notes.kept().pinned.issuperset(job_ids)
+    is_requested = not notes.load().pinned.issuperset(job_ids)
     what = f"job {visible(job_ids[0])}" if len(job_ids) == 1 else f"{len(job_ids)} jobs"
     now = screen.session.store.clock.now()
     done = f"{what} {'pinned' if is_requested else 'no longer pinned'}"
@@ -123,7 +123,7 @@ def write_note(screen: DashboardScreen) -> None:
             )
 
     screen.app.push_screen(
-        NoteDialog(f"Note on job {job_id}", notes.kept().notes.get(job_id, "")), take
+        NoteDialog(f"Note on job {job_id}", notes.load().notes.get(job_id, "")), take
     )
 
 

@@ -123,7 +123,7 @@ class ScreenActions:
             ChoiceDialog("Theme", [*map(Choice, names)], preview, app.theme, preview)
         )
 
-    def do_ask_now(self) -> None:
+    def do_refresh(self) -> None:
         store = self.screen.session.store
         if store.connection_error is not None:
             self.screen.notify(f"connecting to {visible(store.title)} …", timeout=3, markup=False)

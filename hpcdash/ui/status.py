@@ -75,7 +75,7 @@ def format_login(session: ClusterSession) -> str:
     if health.state != "asking" or health.waiting_since is None:
         return ""
     waited = format_age(max(0.0, time.monotonic() - health.waiting_since))
-    messages = health.words.splitlines()[-_LOGIN_LINES:] or [health.detail]
+    messages = health.text.splitlines()[-_LOGIN_LINES:] or [health.detail]
     requested = (
         f"waiting for you for {waited}: a question, or an approval on your phone or another device"
     )
@@ -114,7 +114,7 @@ def explanation(session: ClusterSession, view: View) -> tuple[str, str] | None:
         )
     if snapshot is not None and snapshot.rejected:
         return "rows that could not be read", "\n".join(snapshot.rejected)
-    if text := session.store.transport.health.words:
+    if text := session.store.transport.health.text:
         return "what was said at the login", text
     return None
 

@@ -612,7 +612,7 @@ class ReadTableView(TableView):
         """Put what the reader knows on the screen."""
         self.reload()
 
-    def do_ask_now(self) -> bool:
+    def do_refresh(self) -> bool:
         self.read()
         # The screen has the lists fetched.
         return False

@@ -51,7 +51,7 @@ async def run_dashboard(
     try:
         dashboard = ChildProcess(argv, stdin=subprocess.PIPE, environment=environment)
     except OSError as error:
-        await say(browser, f"hpcdash cannot be started: {error.strerror}")
+        await show_text(browser, f"hpcdash cannot be started: {error.strerror}")
         return
     try:
         stdin = await dashboard.open_stdin()
@@ -73,7 +73,7 @@ async def run_dashboard(
             await dashboard.terminate()
 
 
-async def say(browser: web.WebSocketResponse, text: str) -> None:
+async def show_text(browser: web.WebSocketResponse, text: str) -> None:
     """Put lines on the browser's screen, in place of what was there."""
     lines = "\r\n".join(map(visible, text.splitlines()))
     with suppress(ConnectionError):
@@ -105,7 +105,7 @@ async def _show(dashboard: ChildProcess, browser: web.WebSocketResponse) -> None
         with suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
                 if await dashboard.wait():
-                    await say(browser, excerpt(await complaining, _MAX_STDERR_BYTES))
+                    await show_text(browser, excerpt(await complaining, _MAX_STDERR_BYTES))
         await browser.close()
     finally:
         complaining.cancel()

@@ -18,7 +18,7 @@ from pathlib import Path
 from aiohttp import WSCloseCode, web
 
 from hpcdash.web.local_server import HERE, LocalServer, refuse_request
-from hpcdash.web.process import run_dashboard, say
+from hpcdash.web.process import run_dashboard, show_text
 
 LINK_SECONDS = 600
 MAX_DASHBOARDS = 8
@@ -144,7 +144,7 @@ class DashboardServer:
             with self._server.busy(request):
                 await browser.prepare(request)
                 if len(self._browsers) >= MAX_DASHBOARDS:
-                    await say(
+                    await show_text(
                         browser,
                         f"hpcdash serve shows at most {MAX_DASHBOARDS} dashboards at once. Close "
                         "another tab.",

@@ -32,7 +32,7 @@ ROW: dict[str, Any] = {"id": "12", "nodes": 2, "gpus": 0, "node_list": "n[1-2]",
 
 def run_on_node(command: InsideCommand, folder: Path, **variables: str) -> list[NodeOutput]:
     """The frames of a command on this machine, as a step has it run there."""
-    words = command.words("hpcdash-t", str(folder), as_job=False)
+    words = command.arguments("hpcdash-t", str(folder), as_job=False)
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
@@ -105,7 +105,7 @@ def test_a_command_ends_when_nobody_reads_it(tmp_path: Path) -> None:
     """As where hpcdash was killed: its side of the pipe is closed, and nothing signals what
     runs.
     """
-    words = InsideCommand(("sh", "-c", "echo $$; exec sleep 1000"), seconds=600).words(
+    words = InsideCommand(("sh", "-c", "echo $$; exec sleep 1000"), seconds=600).arguments(
         "hpcdash-t", "/", as_job=False
     )
     process = subprocess.Popen(

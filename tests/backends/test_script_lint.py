@@ -58,7 +58,7 @@ def test_a_good_script_finds_nothing(lines: tuple[str, ...]) -> None:
 def test_what_sbatch_would_not_take_is_an_error(script: bytes, words: str) -> None:
     (one,) = lint_script(script, "slurm", OFFERS)
     assert one.severity == "error"
-    assert words in one.words
+    assert words in one.text
 
 
 def test_a_shebang_that_is_not_first_is_pointed_at() -> None:
@@ -69,7 +69,7 @@ def test_a_shebang_that_is_not_first_is_pointed_at() -> None:
 def test_qsub_runs_a_script_without_a_shebang_in_the_login_shell() -> None:
     (one,) = pbs("#PBS -q main", head=b"")
     assert (one.severity, one.field) == ("warning", "line 1")
-    assert "login shell" in one.words
+    assert "login shell" in one.text
 
 
 @for_each(
@@ -109,7 +109,7 @@ def test_a_dash_of_print_in_a_command_is_a_warning() -> None:
 def test_a_directive_that_is_not_read_is_told(lines: tuple[str, ...], place: str) -> None:
     (one,) = slurm(*lines)
     assert (one.severity, one.field) == ("warning", place)
-    assert "not read" in one.words
+    assert "not read" in one.text
 
 
 def test_of_many_directives_that_are_not_read_a_few_are_named() -> None:
@@ -122,7 +122,7 @@ def test_a_directive_with_a_blank_after_its_first_letter_is_told(
 ) -> None:
     magic = "# SBATCH --hold" if lint is slurm else "# PBS -h"
     (one,) = lint(magic)
-    assert (one.severity, one.field, one.words) == (
+    assert (one.severity, one.field, one.text) == (
         "warning",
         "line 2",
         "not read: there is a blank after #",
@@ -164,7 +164,7 @@ def test_what_a_script_for_slurm_asks_for_is_held_against_the_offers(
 ) -> None:
     (one,) = slurm(f"#SBATCH {line}")
     assert (one.severity, one.field) == ("error", "line 2")
-    assert place_words in one.words
+    assert place_words in one.text
 
 
 @for_each(
@@ -185,7 +185,7 @@ def test_what_a_script_for_slurm_asks_for_is_held_against_the_offers(
 def test_what_a_script_for_pbs_asks_for_is_held_against_the_offers(line: str, words: str) -> None:
     (one,) = pbs(f"#PBS {line}")
     assert (one.severity, one.field) == ("error", "line 2")
-    assert words in one.words
+    assert words in one.text
 
 
 def test_a_time_that_is_said_over_the_script_is_the_one_that_counts() -> None:

@@ -67,7 +67,7 @@ class Cluster:
         report = await self.actions.run(plan_submission(self.store, wanted).plan)
         (outcome,) = report.outcomes
         assert outcome.done, outcome
-        return outcome.words.removeprefix("job ").partition(";")[0]
+        return outcome.text.removeprefix("job ").partition(";")[0]
 
     async def does(
         self, verb: str, *job_ids: str, signal: str = "", to: str = "", **changes: str
@@ -76,7 +76,7 @@ class Cluster:
         plan = self.actions.plan(ActionRequest(Verb(verb), job_ids, signal, to, changes))
         report = await self.actions.run(plan)
         assert report.journal_problem == ""
-        return {outcome.job_id: (outcome.done, outcome.words) for outcome in report.outcomes}
+        return {outcome.job_id: (outcome.done, outcome.text) for outcome in report.outcomes}
 
     async def do(
         self, verb: str, *job_ids: str, signal: str = "", to: str = "", **changes: str
@@ -99,7 +99,9 @@ class Cluster:
 
     async def rows(self, *job_ids: str) -> list[Row]:
         """The rows of the queue, of ended jobs too; raises NoSuchJob."""
-        parsed = await self.store.ask(self.store.backend.queue.jobs(JobScope(job_ids=job_ids)))
+        parsed = await self.store.run_query(
+            self.store.backend.queue.jobs(JobScope(job_ids=job_ids))
+        )
         assert parsed.rejected == ()
         found: list[Row] = parsed.table.to_pylist()
         return found
@@ -118,7 +120,7 @@ class Cluster:
 
     async def past(self, *job_ids: str) -> list[Row]:
         """The rows of the history."""
-        parsed = await self.store.ask(self.store.backend.history.jobs(None, 0, job_ids))
+        parsed = await self.store.run_query(self.store.backend.history.jobs(None, 0, job_ids))
         found: list[Row] = parsed.table.to_pylist()
         return found
 
@@ -152,7 +154,7 @@ class Cluster:
         """Once the history knows how a job was submitted."""
 
         async def look() -> str | None:
-            known = await self.store.ask(self.store.backend.history.native(job_id))
+            known = await self.store.run_query(self.store.backend.history.native(job_id))
             return known.get(self.submission_field)
 
         await self.until(look, lambda: f"the history to have {job_id}")

@@ -58,7 +58,7 @@ async def submitted(
     planned = await launches.plan(one, **staged)
     outcome = await launched(cluster, launches, planned)
     assert outcome.done, outcome
-    return outcome.words.removeprefix("job ").partition(";")[0], Path(planned.folder)
+    return outcome.text.removeprefix("job ").partition(";")[0], Path(planned.folder)
 
 
 def planted(path: str) -> Path:
@@ -138,7 +138,7 @@ async def test_a_launch_whose_folder_cannot_be_made_is_not_submitted(
     report = await cluster.actions.run(planned.plan)
     (outcome,) = await reconcile(cluster.store, planned, report)
     assert outcome.done is False
-    assert "File exists" in outcome.words
+    assert "File exists" in outcome.text
     assert "remain in" in await launches.conclude(planned, outcome)
     assert (folder / "batch.sh").exists()
 
@@ -169,7 +169,7 @@ async def test_of_a_lost_answer_it_is_found_out_whether_it_was_submitted(
     assert (outcome.done, said) == (is_there, ""), outcome
     assert left(launches) == ([Path(planned.folder).name] if is_there else [])
     if is_there:
-        await cluster.do("cancel", outcome.words.removeprefix("job "))
+        await cluster.do("cancel", outcome.text.removeprefix("job "))
 
 
 async def test_of_what_completes_the_folder_goes_and_of_what_fails_it_stays(

@@ -74,7 +74,7 @@ async def earlier(cluster: Cluster) -> Earlier:
 async def submitted(cluster: Cluster, again: SubmissionPlan) -> str:
     (outcome,) = (await cluster.actions.run(again.plan)).outcomes
     assert outcome.done, outcome
-    return outcome.words.removeprefix("job ").partition(";")[0]
+    return outcome.text.removeprefix("job ").partition(";")[0]
 
 
 async def test_exactly_the_failed_tasks_are_submitted_again_as_they_were(
@@ -132,13 +132,13 @@ async def lost(
         report = await cluster.actions.run(again.plan)
     assert [outcome.done for outcome in report.outcomes] == [None]
     (outcome,) = await reconcile(cluster.store, again, report)
-    return outcome.done, outcome.words
+    return outcome.done, outcome.text
 
 
 async def jobs_named(cluster: Cluster, name: str) -> list[str]:
     """The ids of all jobs of a name that were submitted here."""
     query = cluster.store.backend.queue.jobs(JobScope(user=cluster.store.user, ended=True))
-    rows = (await cluster.store.ask(query)).table.to_pylist()
+    rows = (await cluster.store.run_query(query)).table.to_pylist()
     return [
         row["id"] for row in rows if (row["name"], row["work_dir"]) == (name, str(cluster.work))
     ]
@@ -211,5 +211,5 @@ async def test_what_is_no_option_or_no_script_is_refused(cluster: Cluster) -> No
     ):
         again = plan_submission(cluster.store, Submission(script, "refused", options))
         (outcome,) = (await cluster.actions.run(again.plan)).outcomes
-        assert (outcome.done, bool(outcome.words)) == (False, True), (script, options, outcome)
+        assert (outcome.done, bool(outcome.text)) == (False, True), (script, options, outcome)
     assert await jobs_named(cluster, "refused") == []

@@ -58,7 +58,7 @@ async def last_lines(path: Path, lines: int) -> bytes:
 async def followed(path: Path, transport: Transport | None = None) -> AsyncIterator[Gathered]:
     out = Gathered()
     tail = LogFollower(LogFile(transport or LocalTransport(), str(path)), RawOutput(out))
-    tail.note(await tail.file.look())
+    tail.note(await tail.file.stat())
     task = asyncio.create_task(tail.follow(never))
     try:
         yield out
@@ -150,7 +150,7 @@ async def test_what_only_a_person_can_mend_ends_it(tmp_path: Path) -> None:
     path.write_bytes(b"one\n")
     transport = ScriptedTransport(behind=LocalTransport())
     tail = LogFollower(LogFile(transport, str(path)), RawOutput(Gathered()))
-    tail.note(await tail.file.look())
+    tail.note(await tail.file.stat())
     transport.fails["*"] = AuthenticationFailed("Who are you?")
     with pytest.raises(AuthenticationFailed):
         await tail.follow(never)
@@ -160,7 +160,7 @@ async def test_a_quiet_file_of_a_job_that_is_over_ends_it(tmp_path: Path) -> Non
     path = tmp_path / "log"
     path.write_bytes(b"one\n")
     tail = LogFollower(LogFile(LocalTransport(), str(path)), RawOutput(out := Gathered()))
-    tail.note(await tail.file.look())
+    tail.note(await tail.file.stat())
     answers = iter((False, False, True))
 
     async def is_over() -> bool:

@@ -503,13 +503,13 @@ def test_a_submission_that_nobody_saw_the_end_of_is_told_before_another(program:
 
 
 def store(backend: Any, asked: list[str]) -> Any:
-    async def ask(query: Query[Any]) -> Any:
+    async def run_query(query: Query[Any]) -> Any:
         asked.append(query.argv[-1])
         return SimpleNamespace(
             table=build_table(job_row("12[3].pbs01", _number=12) | {"array_id": "12[].pbs01"})
         )
 
-    return cast("Any", SimpleNamespace(backend=backend, ask=ask))
+    return cast("Any", SimpleNamespace(backend=backend, run_query=run_query))
 
 
 async def test_where_an_id_is_whole_as_it_is_written_nobody_is_asked() -> None:

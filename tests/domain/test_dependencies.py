@@ -63,16 +63,16 @@ def test_each_condition_is_told_with_the_other_job_s_state() -> None:
         job_row("6_[2-9]", _tasks=8),
     ]
     first, second, third = waits_for(parse_dependency("afterok:1,afterany:6_*,after:77+5"), known)
-    assert (first.name, dict(first.states), first.words) == (
+    assert (first.name, dict(first.states), first.text) == (
         "prep",
         {"running": 1},
         "after success",
     )
-    assert (dict(second.states), second.words) == (
+    assert (dict(second.states), second.text) == (
         {"pending": 8, "completed": 1},
         "after all its tasks end",
     )
-    assert (dict(third.states), third.words) == ({}, "5 min after it starts")
+    assert (dict(third.states), third.text) == ({}, "5 min after it starts")
 
 
 @for_each(
@@ -107,7 +107,7 @@ def test_of_several_ways_one_that_is_left_is_enough() -> None:
 def test_a_singleton_waits_for_its_namesakes() -> None:
     (branch,) = waits_for(parse_dependency("singleton"), [job_row("1")])
     assert (branch.job_id, dict(branch.states)) == ("", {})
-    assert "this name" in branch.words
+    assert "this name" in branch.text
 
 
 def test_those_that_wait_are_found_with_those_that_wait_for_them() -> None:

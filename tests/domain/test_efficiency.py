@@ -16,17 +16,17 @@ HOUR = Usage(
     cpus=64,
     elapsed_seconds=3600,
     memory_peak_bytes=41 * GIB,
-    memory_asked_bytes=256 * GIB,
+    requested_memory_bytes=256 * GIB,
 )
 
 
 def words(usage: Usage, nodes: int = 1) -> dict[str, str]:
-    return {meter.label: meter.words for meter in meters(usage, nodes)}
+    return {meter.label: meter.text for meter in meters(usage, nodes)}
 
 
 def test_cpu_and_memory_are_parts_of_what_was_asked_for() -> None:
     cpu, memory = meters(HOUR)
-    assert (cpu.words, memory.words) == ("12.4/64 cores (19%)", "peak 41G of 256G (16%)")
+    assert (cpu.text, memory.text) == ("12.4/64 cores (19%)", "peak 41G of 256G (16%)")
     assert (cpu.fraction, memory.fraction) == (pytest.approx(0.19375), pytest.approx(41 / 256))
 
 
@@ -62,7 +62,7 @@ def test_a_job_that_did_not_end_by_itself_might_have_used_more(state: str) -> No
 
 def test_a_little_memory_is_not_worth_a_word() -> None:
     little = replace(
-        HOUR, cpu_seconds=60.0 * 3600, memory_peak_bytes=GIB // 10, memory_asked_bytes=2 * GIB
+        HOUR, cpu_seconds=60.0 * 3600, memory_peak_bytes=GIB // 10, requested_memory_bytes=2 * GIB
     )
     assert advice(little, "completed") == ""
 

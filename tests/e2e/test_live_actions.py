@@ -57,7 +57,7 @@ class Person:
         plan = self.actions.plan(ActionRequest(Verb(verb), job_ids, signal, to, changes))
         report = await self.actions.run(plan)
         assert report.journal_problem == ""
-        return {outcome.job_id: (outcome.done, outcome.words) for outcome in report.outcomes}
+        return {outcome.job_id: (outcome.done, outcome.text) for outcome in report.outcomes}
 
 
 @asynccontextmanager

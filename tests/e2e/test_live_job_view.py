@@ -193,7 +193,7 @@ async def test_of_two_nodes_the_rank_that_failed_first_tells_why(
     async with store_on(slurm_lab, "alice") as store:
         failure = (await ended(store, job_id)).failure
     assert failure is not None
-    assert failure.words == "rank 1: ValueError: shard 7 has no labels"
+    assert failure.text == "rank 1: ValueError: shard 7 has no labels"
     assert failure.stream == ("stderr" if separate else "log")
 
 
@@ -206,5 +206,5 @@ async def test_of_a_launch_whose_containers_did_not_all_come_up_all_is_shown(
         failure = (await ended(store, job_id)).failure
     assert failure is not None
     assert failure.excerpt is not None
-    assert failure.words == "FATAL: While making image from oci registry: manifest unknown"
+    assert failure.text == "FATAL: While making image from oci registry: manifest unknown"
     assert len(failure.excerpt.lines) == 42

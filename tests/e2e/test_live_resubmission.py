@@ -141,7 +141,7 @@ async def submit(store: ClusterStore, again: SubmissionPlan, journal: Path) -> s
     report = await Actions(store, Journal(journal)).run(again.plan)
     [outcome] = report.outcomes
     assert outcome.done, outcome
-    return outcome.words.removeprefix("job ")
+    return outcome.text.removeprefix("job ")
 
 
 @pytest.mark.journey
@@ -222,7 +222,7 @@ def test_after_a_lost_answer_the_new_job_is_looked_for_and_not_sent_again(
             report = await Actions(store, Journal(tmp_path / "journal.jsonl")).run(prepared.plan)
             assert report.outcomes[0].done is None
             [outcome] = await reconcile(store, prepared, report)
-            return outcome.done, outcome.words
+            return outcome.done, outcome.text
 
     done, words = asyncio.run(again())
     listed = (

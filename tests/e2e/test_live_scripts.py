@@ -334,7 +334,7 @@ async def test_paths_are_looked_for_as_who_one_is_there(store: ClusterStore) -> 
         command="x", work_dir="/root", container=Container(image="/nosuch.sif", binds=("/etc",))
     )
     found = await missing_paths(store, request)
-    assert [(one.field, one.words) for one in found] == [
+    assert [(one.field, one.text) for one in found] == [
         ("work_dir", "/root cannot be entered: no permission"),
         ("container.image", "/nosuch.sif does not exist"),
     ]

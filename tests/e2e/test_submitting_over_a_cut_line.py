@@ -308,13 +308,13 @@ def test_what_is_said_is_what_slurm_has_and_nothing_is_sent_twice(
     assert one.calls in stage.calls, one
     assert one.outcome.done is stage.done, one
     if stage.done:
-        assert one.outcome.words == f"job {one.jobs[0]}"
+        assert one.outcome.text == f"job {one.jobs[0]}"
     elif stage.done is False:
         assert one.jobs == []
-        assert one.outcome.words.startswith("it never arrived")
+        assert one.outcome.text.startswith("it never arrived")
     else:
-        assert "may or may not have been submitted" in one.outcome.words
-        assert "hpcdash:" in one.outcome.words
+        assert "may or may not have been submitted" in one.outcome.text
+        assert "hpcdash:" in one.outcome.text
 
 
 def test_nothing_of_ours_is_left_on_the_login_node(played: tuple[Stage, Seen]) -> None:
@@ -474,7 +474,7 @@ async def submit(
         assert report.outcomes[0].done is None
         (outcome,) = await reconcile(store, again, report)
         await acting
-        table = (await store.ask(store.backend.queue.jobs(JobScope(ended=True)))).table
+        table = (await store.run_query(store.backend.queue.jobs(JobScope(ended=True)))).table
         jobs = [row["id"] for row in table.to_pylist() if row["comment"] == search.mark]
         assert await until_gone(search.mark) == []
         return outcome, jobs, search.mark
@@ -489,11 +489,11 @@ def judge(there: Gate, outcome: Outcome, jobs: list[str], point: str) -> None:
     if point == "answered":
         assert len(jobs) == 1
         assert outcome.done is True
-        assert outcome.words == f"job {jobs[0]}"
+        assert outcome.text == f"job {jobs[0]}"
     else:
         assert jobs == []
         assert outcome.done is False
-        assert outcome.words.startswith("it never arrived")
+        assert outcome.text.startswith("it never arrived")
 
 
 @pytest.mark.usefixtures("soon")

@@ -78,7 +78,7 @@ async def test_a_plain_launch_whose_answer_is_lost_is_found_and_not_doubled(
         assert queue.rows("jobs", "--ended") == []
         return
     assert result.outcome.done
-    assert result.outcome.words == "job 1"
+    assert result.outcome.text == "job 1"
     assert [row["id"] for row in queue.rows("jobs", "--ended")] == ["1"]
     assert queue.ended("1").exit_code == 3
     log = Path(planned.folder, "1.out")

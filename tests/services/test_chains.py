@@ -149,7 +149,7 @@ async def test_a_later_one_that_cannot_be_planned_is_an_outcome_and_the_first_is
 
     at = 1
     outcomes = await chain.launches.submit_chain(refuses, chain.actions, 2)
-    assert [(outcome.done, outcome.words) for outcome in outcomes] == [
+    assert [(outcome.done, outcome.text) for outcome in outcomes] == [
         (True, "job 91"),
         (False, "not submitted: it cannot be"),
     ]
@@ -169,7 +169,7 @@ async def test_what_the_journal_could_not_take_is_said(chain: Chain, tmp_path: P
     (tmp_path / "journal.jsonl").mkdir()
     [outcome] = await chain.submit(1)
     assert outcome.new_job == "91"
-    assert "not written to the journal" in outcome.words
+    assert "not written to the journal" in outcome.text
 
 
 PBS = Path(__file__).parents[2] / "fixtures" / "pbs" / "23.06" / "everyday"

@@ -70,8 +70,8 @@ def test_ranges_and_ends_of_many_files_come_with_one_command(run: Run, tmp_path:
     assert [chunk.content for chunk in chunks] == [
         content[begin : begin + length] for begin, (_, length) in zip(begins, wanted, strict=True)
     ]
-    assert {(chunk.look.size, chunk.look.problem) for chunk in chunks} == {(whole, "")}
-    assert len({chunk.look.identity for chunk in chunks}) == len(names)
+    assert {(chunk.stat.size, chunk.stat.problem) for chunk in chunks} == {(whole, "")}
+    assert len({chunk.stat.identity for chunk in chunks}) == len(names)
 
 
 def test_each_that_cannot_be_read_says_why_and_the_others_are_read(
@@ -99,18 +99,18 @@ def test_each_that_cannot_be_read_says_why_and_the_others_are_read(
         f"{tmp_path}/file": "",
     }
     chunks = run(files_query([FileRange(path, 0, 10) for path in problems]))
-    assert [chunk.look.problem for chunk in chunks] == list(problems.values())
+    assert [chunk.stat.problem for chunk in chunks] == list(problems.values())
     assert [chunk.content for chunk in chunks] == [b""] * (len(problems) - 1) + [b"here"]
 
 
 def test_what_is_as_it_was_is_not_read_again(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"one")
-    [known] = [chunk.look for chunk in run(files_query([FileRange(str(path), None, 9)]))]
+    [known] = [chunk.stat for chunk in run(files_query([FileRange(str(path), None, 9)]))]
 
     def again() -> tuple[bytes, bool]:
         [chunk] = run(files_query([FileRange(str(path), None, 9, known)]))
-        return chunk.content, chunk.look == known
+        return chunk.content, chunk.stat == known
 
     assert again() == (b"", True)
     os.utime(path, (1, 1))
@@ -140,7 +140,7 @@ def test_one_that_stands_for_another_is_read_where_that_holds_but_blanks(
         ]
     chunks = run(files_query(ranges))
     assert [chunk.content for chunk in chunks[1::2]] == [b"", b"more", b"more", b"more"]
-    assert chunks[1].look == FileStat()
+    assert chunks[1].stat == FileStat()
     assert chunks[0].content == b"bad\n"
 
 
@@ -150,9 +150,9 @@ def test_the_age_is_by_the_clock_there(run: Run, tmp_path: Path) -> None:
     os.utime(path, (time.time() - 600,) * 2)
     ranges = [FileRange(str(path), 0, 0), FileRange(str(tmp_path / "none"), 0, 0)]
     there, missing = run(files_query(ranges, with_age=True))
-    assert there.look.age_seconds == pytest.approx(600, abs=5)
-    assert missing.look.age_seconds is None
-    assert run(files_query(ranges))[0].look.age_seconds is None
+    assert there.stat.age_seconds == pytest.approx(600, abs=5)
+    assert missing.stat.age_seconds is None
+    assert run(files_query(ranges))[0].stat.age_seconds is None
 
 
 def test_a_file_cannot_forge_the_answer_for_the_next(run: Run, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_bsd_s_stat_is_understood(tmp_path: Path) -> None:
     query = files_query([FileRange(str(path), None, 4)])
     [by_bsd] = query.parse(answer(query, path=str(stat.parent)))
     assert by_bsd == query.parse(answer(query))[0]
-    assert (by_bsd.content, by_bsd.look.size) == (b"6789", 10)
+    assert (by_bsd.content, by_bsd.stat.size) == (b"6789", 10)
 
 
 def test_what_an_answer_that_was_cut_lacks_is_said_of_each_file(tmp_path: Path) -> None:
@@ -187,10 +187,10 @@ def test_what_an_answer_that_was_cut_lacks_is_said_of_each_file(tmp_path: Path) 
         whole, stdout=b"Welcome!\n" + whole.stdout[: whole.stdout.rindex(b"there") - 25], status=137
     )
     chunks = query.parse(cut)
-    assert [bool(chunk.look.problem) for chunk in chunks] == [False, True, True]
+    assert [bool(chunk.stat.problem) for chunk in chunks] == [False, True, True]
     assert chunks[0].content == b"0123456789"
     nothing = replace(whole, stdout=b"", stderr=b"This account is not available.\n", status=1)
-    assert {chunk.look.problem for chunk in query.parse(nothing)} == {
+    assert {chunk.stat.problem for chunk in query.parse(nothing)} == {
         "This account is not available."
     }
 

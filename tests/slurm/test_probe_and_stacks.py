@@ -66,7 +66,7 @@ def test_a_node_that_fails_its_probe_is_named_and_the_command_starts_nowhere(
     assert {"g1: GPUs 0,1", "g2: GPUs 0,1", "g2: CUDA error: lost"} <= set(said)
     cause = root_cause(said)
     assert cause is not None
-    assert cause.words == (
+    assert cause.text == (
         'hpcdash: node g2 failed the probe (status 9): submit with exclude_nodes = ["g2"], or '
         "--exclude=g2"
     )

@@ -965,7 +965,7 @@ def with_runs(
 @dataclass(frozen=True, slots=True)
 class _Fault:
     kind: str
-    words: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -1079,7 +1079,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for fault in tried.faults:
             broken[fault.kind] += 1
             if broken[fault.kind] <= 2:
-                print(fault.words, flush=True)
+                print(fault.text, flush=True)
     print(
         f"seed {asked.seed}: {count} mutants {digest.hexdigest()[:16]}; {broken.total()} broke "
         "their readers"

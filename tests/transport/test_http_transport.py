@@ -231,7 +231,7 @@ def log_request(path: str) -> str:
 async def read(transport: HttpTransport, path: str = "/logs/a") -> tuple[bytes, str]:
     query = files_query([FileRange(path, 0, 1 << 20)])
     [chunk] = query.parse(await transport.run(query.argv))
-    return chunk.content, chunk.look.problem
+    return chunk.content, chunk.stat.problem
 
 
 async def test_a_log_is_read_like_a_file_and_followed_by_one_request() -> None:
@@ -319,7 +319,7 @@ async def test_when_a_log_grew_is_known_once_it_was_seen_to_grow() -> None:
             query = files_query(
                 [FileRange(path, 0, 0) for path in ("/logs/a", "/logs/a#1")], with_age=True
             )
-            return [chunk.look for chunk in query.parse(await transport.run(query.argv))]
+            return [chunk.stat for chunk in query.parse(await transport.run(query.argv))]
 
         assert [(look.is_there, look.age_seconds) for look in await looks()] == [(True, None)] * 2
         log.grow(b"1: b\n")
@@ -390,7 +390,7 @@ async def test_a_person_may_log_in_for_longer_than_a_request_may_take_and_try_ag
         cluster.approved.set()
         await connecting
         assert transport.health.state == "connected"
-        assert "Pushed a login request" in transport.health.words
+        assert "Pushed a login request" in transport.health.text
         await transport.close()
         assert transport.health.state == "idle"
         connecting = asyncio.create_task(transport.run(("GET", "/a"), limit_seconds=2.0))

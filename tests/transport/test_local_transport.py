@@ -109,7 +109,7 @@ async def test_a_group_over_its_limit_is_ended_even_if_it_ignores_term() -> None
         await LocalTransport().run(
             ("sh", "-c", "trap '' TERM; echo slow >&2; sleep 87654.1; :"), limit_seconds=0.3
         )
-    assert caught.value.words == "slow"
+    assert caught.value.output == "slow"
     assert await until_gone("87654.1") == []
 
 

@@ -374,7 +374,7 @@ async def test_a_criterion_of_match_that_is_unknown_is_warned_of_and_does_not_ke
     async with transport_to(sshd, user, tmp_path, person := Person(), config=config) as transport:
         assert (await transport.run(("echo", "in"))).stdout == b"in\n"
         ((hop, words),) = person.shown
-        assert transport.health.words == f"{hop}: {words}"
+        assert transport.health.text == f"{hop}: {words}"
     assert words.startswith(
         f"{tmp_path}/config line 6: hpcdash cannot evaluate Match localnetwork 203.0.113.0/24"
     )

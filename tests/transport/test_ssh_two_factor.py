@@ -203,7 +203,7 @@ async def test_words_without_a_question_are_shown_while_the_host_waits_for_an_ap
         hop = f"bob@127.0.0.1:{cluster.port}"
         assert person.shown[0] == (hop, cluster.push_words)
         assert transport.health.state == "asking"
-        assert transport.health.words == f"{hop}: Pushed a login request\n{hop}: to your phone…"
+        assert transport.health.text == f"{hop}: Pushed a login request\n{hop}: to your phone…"
         # The network's second is over.
         await asyncio.wait({connecting}, timeout=1.3)
         cluster.approved.set()

@@ -96,7 +96,7 @@ async def test_what_the_last_run_knew_is_shown_with_its_age_while_the_controller
             "Wait for it.",
             argv=("squeue",),
             status=1,
-            words="refused",
+            text="refused",
         ),
         ConnectionFailed("the line broke", "Is the VPN up?"),
     ],
@@ -197,7 +197,7 @@ def waiting_transport() -> tuple[ScriptedTransport, asyncio.Event, list[float]]:
         transport.connect_error = None
         logins.append(time.monotonic())
         transport.health.state, transport.health.waiting_since = "asking", time.monotonic() - 61
-        transport.health.words = "maya@gate: Pushed a login \x1b[31mrequest"
+        transport.health.text = "maya@gate: Pushed a login \x1b[31mrequest"
         await approved.wait()
 
     transport.on_connect = log_in

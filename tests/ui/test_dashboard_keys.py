@@ -114,12 +114,12 @@ async def test_help_and_palette_have_every_action_and_the_key_line_no_other(view
             app.main.set_focus(None)
         actions = app.main.actions()
         line = str(app.main.query_one(KeyLine).render())
-        known = {f"{key_sign(action.key)} {action.short or action.words}" for action in actions}
+        known = {f"{key_sign(action.key)} {action.short or action.text}" for action in actions}
         assert {part.strip() for part in re.split("   |│", line)} <= known
         await press(pilot, "question_mark")
         shown = screen_text(app)
         for action in actions:
-            assert f"{key_sign(action.key):<12}{action.words}" in shown
+            assert f"{key_sign(action.key):<12}{action.text}" in shown
 
 
 @for_each(
@@ -148,7 +148,7 @@ def test_help_begins_with_what_the_view_has_alone(
 ) -> None:
     actions = available(ACTIONS, view, ALL, False)
     groups = help_groups(actions, view)
-    lines = [f"{key_sign(one.key):<12}{one.words}" for _, group in groups for one in group]
+    lines = [f"{key_sign(one.key):<12}{one.text}" for _, group in groups for one in group]
     assert len(lines) == len(actions)
     places = [
         next(at for at, line in enumerate(lines) if line.startswith(words))

@@ -36,7 +36,7 @@ class Trial:
 
     def __init__(self, checks: list[Check], *answers: list[Check]) -> None:
         self.health = Health(
-            "asking", "waiting for an approval", words="juno: Autopushing to phone...\x07"
+            "asking", "waiting for an approval", text="juno: Autopushing to phone...\x07"
         )
         self.checks = checks
         self.answers = list(answers)

@@ -80,10 +80,10 @@ async def test_no_file_outside_the_recording_is_read(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("hello\n", encoding="utf-8")
     log = app.sessions[0].store.log_file(str(secret))
-    assert (await log.read(0, 100)).look.is_missing
+    assert (await log.read(0, 100)).stat.is_missing
     assert (
         await app.sessions[0].store.log_file(f"/../../../../../../..{secret}").read(0, 100)
-    ).look.is_missing
+    ).stat.is_missing
 
 
 @pytest.mark.parametrize("key", ["1", "2", "3", "4"], ids=["jobs", "nodes", "resources", "history"])
@@ -147,7 +147,7 @@ async def test_the_logs_of_a_ray_program_s_workers_are_chosen_from_a_list(versio
         await press(pilot, "o")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog), "the list of logs")
         assert isinstance(app.screen, ChoiceDialog)
-        names = [choice.words for choice in app.screen.choices]
+        names = [choice.text for choice in app.screen.choices]
         await press(
             pilot,
             *["down"] * next(at for at, words in enumerate(names) if "train-0.01" in words),

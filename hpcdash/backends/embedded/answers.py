@@ -40,7 +40,7 @@ def require_success(answer: Answer) -> None:
             "Reinstall hpcdash.",
             argv=answer.argv,
             status=answer.status,
-            words=text,
+            output=text,
         )
     if "no such job" in text:
         raise NoSuchJob(message, next_step)
@@ -56,7 +56,7 @@ def require_success(answer: Answer) -> None:
             "This is a bug in hpcdash; please report it.",
             argv=answer.argv,
             status=answer.status,
-            words=text,
+            output=text,
         )
     raise SchedulerRefused(message, next_step)
 
@@ -85,7 +85,7 @@ def read_object(answer: Answer, made: Callable[[dict[str, Any]], T]) -> T:
         "Check for another version of hpcdash on the PATH.",
         argv=answer.argv,
         status=answer.status,
-        words=excerpt(answer.stdout[:400]) or excerpt(answer.stderr),
+        output=excerpt(answer.stdout[:400]) or excerpt(answer.stderr),
     )
 
 

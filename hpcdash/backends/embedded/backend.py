@@ -331,7 +331,7 @@ def _read_usage(answer: Answer, *, row: Mapping[str, Any]) -> Usage:
             cpus=row["cpus"],
             elapsed_seconds=row["elapsed_seconds"],
             memory_peak_bytes=found["memory_peak_bytes"] or None,
-            memory_asked_bytes=row["memory_bytes"],
+            requested_memory_bytes=row["memory_bytes"],
             gpus=row["gpus"],
         )
 

@@ -52,7 +52,7 @@ def inside_step(
         f"HPCDASH_JOB_SUFFIX=:{program[-1]}",
         "HPCDASH_JOB_SAME=",
     )
-    parts = command.words(token, str(row["work_dir"] or ""), as_job=True)
+    parts = command.arguments(token, str(row["work_dir"] or ""), as_job=True)
     argv = held(seconds, *unset, f"HPCDASH_JOB_PATTERNS={patterns}", "LC_ALL=C", "sh", "-c", *parts)
     return InsideStep(argv, token, seconds + 15.0, _failure)
 
@@ -60,5 +60,5 @@ def inside_step(
 def _failure(answer: Answer) -> SchedulerRefused:
     text = excerpt(answer.stderr)
     return SchedulerRefused(
-        "nothing runs beside this job", argv=("sh",), status=answer.status, words=text
+        "nothing runs beside this job", argv=("sh",), status=answer.status, output=text
     )

@@ -129,7 +129,7 @@ def _together(parts: Sequence[Outcome]) -> Outcome:
     done = sum(part.done is True for part in parts)
     if worst.done is True or not done:
         return worst
-    return replace(worst, words=f"{worst.words}; done for {done} of {len(parts)}")
+    return replace(worst, text=f"{worst.text}; done for {done} of {len(parts)}")
 
 
 def _about(target: Target, reported: Sequence[tuple[JobId, str]]) -> tuple[JobId, str] | None:

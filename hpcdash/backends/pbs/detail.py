@@ -59,7 +59,7 @@ def parse_usage(answer: Answer, *, question: Listing, row: Mapping[str, Any]) ->
         if used
         else row["elapsed_seconds"],
         memory_peak_bytes=_on_a_node(size_bytes(used.get("mem", "")), nodes),
-        memory_asked_bytes=_on_a_node(row["memory_bytes"], nodes),
+        requested_memory_bytes=_on_a_node(row["memory_bytes"], nodes),
         gpus=row["gpus"],
         note="; ".join(notes),
     )

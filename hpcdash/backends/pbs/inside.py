@@ -52,7 +52,7 @@ def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
         if not _HOST.fullmatch(node):
             raise UsageError(f"{visible(node)} is not a name of a machine")
     token = fresh_frame_token()
-    script, *arguments = command.words(token, str(row["work_dir"] or ""), as_job=True)
+    script, *arguments = command.arguments(token, str(row["work_dir"] or ""), as_job=True)
     job_id = str(row["id"])
     number, _, server = job_id.partition(".")
     variables = {
@@ -102,5 +102,5 @@ def _failure(answer: Answer) -> SchedulerRefused:
         "Try it by hand, on the login node: ssh NODE",
         argv=("ssh",),
         status=answer.status,
-        words=text,
+        output=text,
     )

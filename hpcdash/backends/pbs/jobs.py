@@ -29,7 +29,7 @@ from hpcdash.backends.pbs.listing import (
     WORK_DIR_VARIABLE,
     Listing,
     Want,
-    is_asked,
+    is_requested,
     listing,
     read_listing,
 )
@@ -52,13 +52,13 @@ from hpcdash.domain import schema
 from hpcdash.domain.columns import (
     MOST,
     as_array,
+    dictionary_text,
     match_text,
     pairs_per_distinct,
     per_distinct,
     row_numbers,
     utc_instants,
     with_columns,
-    words,
 )
 from hpcdash.domain.runs import split_runs
 from hpcdash.domain.schema import NO_NUMBER, NO_TEXT
@@ -268,7 +268,7 @@ def _elapsed(
 
 
 def _requested(raw: _Raw) -> dict[str, pa.Array]:
-    encoded = words(raw.first_present("Resource_List.select", "Resource_List.nodes"))
+    encoded = dictionary_text(raw.first_present("Resource_List.select", "Resource_List.nodes"))
     read = [
         None if text is None else read_resource_request(text)
         for text in encoded.dictionary.to_pylist()
@@ -349,7 +349,7 @@ def in_schema(rows: pa.Table, dialect: Dialect) -> pa.Table:
     columns = []
     for field in schema.JOBS:
         column = as_array(rows[field.name])
-        columns.append(words(column) if pa.types.is_dictionary(field.type) else column)
+        columns.append(dictionary_text(column) if pa.types.is_dictionary(field.type) else column)
     return pa.table(columns, schema=schema.JOBS)
 
 
@@ -400,7 +400,7 @@ def read_jobs(answer: Answer, question: Listing) -> tuple[ParsedTable, int]:
     frame, rejected, clock_epoch_seconds = _ordered_frame(answer, question)
     table = in_schema(frame, question.dialect)
     if question.job_ids:
-        requested = [is_asked(question, row_id) for row_id in table["id"].to_pylist()]
+        requested = [is_requested(question, row_id) for row_id in table["id"].to_pylist()]
         table = table.filter(pa.array(requested, pa.bool_()))
     return ParsedTable(table, rejected), clock_epoch_seconds
 
@@ -429,7 +429,7 @@ def read_runs(answer: Answer, question: Listing) -> ParsedTable:
         "suspended_seconds": pc.if_else(is_lost, NO_NUMBER, suspended),
         "cpu_seconds_used": cpu_seconds,
         "memory_peak_bytes": peak_bytes,
-        "usage_source": words(pc.if_else(is_known, known, NO_TEXT)),
+        "usage_source": dictionary_text(pc.if_else(is_known, known, NO_TEXT)),
         "run": pc.fill_null(as_array(integers(frame[count])), 1),
     }
     return ParsedTable(with_columns(runs, columns), rejected)

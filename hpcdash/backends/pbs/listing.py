@@ -237,12 +237,14 @@ def read_whole(answer: Answer, requested: Listing) -> dict[str, str]:
     numbers = {job.number for job in requested.job_ids}
     for job_id, attributes in found:
         # Of several tasks it is their array that was asked for.
-        if is_asked(requested, job_id) or ("[]" in job_id and parse_job_number(job_id) in numbers):
+        if is_requested(requested, job_id) or (
+            "[]" in job_id and parse_job_number(job_id) in numbers
+        ):
             return {"Job Id": job_id, **attributes}
     return {}
 
 
-def is_asked(requested: Listing, row_id: str) -> bool:
+def is_requested(requested: Listing, row_id: str) -> bool:
     """Whether a row is one of those asked for by id, or holds tasks of it."""
     try:
         row = pbs_job_id(row_id)

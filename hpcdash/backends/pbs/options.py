@@ -64,7 +64,7 @@ def read_command_line(parts: Sequence[str], line: int = 0) -> ParsedCommandLine:
             continue
         found = read_letters(word, parts[at] if at < len(parts) else None, line, OPTIONS)
         given += found
-        at += len(found[-1].words) > 1
+        at += len(found[-1].arguments) > 1
     return ParsedCommandLine(tuple(given), tuple(others))
 
 
@@ -434,7 +434,9 @@ def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
                     (f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
                 )
             elif option.name not in ("l", "W"):
-                stored[" ".join(directive_word("extra_args", word) for word in option.words)] = None
+                stored[
+                    " ".join(directive_word("extra_args", word) for word in option.arguments)
+                ] = None
         if read.script:
             refused.append(
                 (

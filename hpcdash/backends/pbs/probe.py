@@ -36,7 +36,7 @@ def parse_probe(answer: Answer) -> Probe:
     def missing(message: str, next_step: str) -> CommandMissing:
         text = reported or excerpt(answer.stderr)
         return CommandMissing(
-            message, next_step, argv=_COMMAND, status=answer.status or None, words=text
+            message, next_step, argv=_COMMAND, status=answer.status or None, output=text
         )
 
     if folder := found.get("folder"):

@@ -165,7 +165,7 @@ def batch_script(
         resume_part(request, "PBS_ARRAY_INDEX"),
         body.package,
         fanout(
-            _into_logs(body.words, place.folder) if place.is_run else body.words,
+            _into_logs(body.arguments, place.folder) if place.is_run else body.arguments,
             body.environment,
             passed_on=(
                 *(["PYTHONPATH"] if body.library else []),
@@ -403,7 +403,7 @@ def _cpus_beside_gpus(
             "no CPUs are asked for with the GPUs, and PBS gives each chunk 1; cpus_per_gpu "
             "asks for more"
         )
-        messages = [share.words if share else unknown]
+        messages = [share.text if share else unknown]
     if each is None:
         return "", messages
     # PBS sets OMP_NUM_THREADS to all CPUs of the chunk, which each rank would take for its own.

@@ -151,7 +151,7 @@ def _given_arguments(line: ParsedCommandLine, *, without_depend: bool) -> list[s
             for name, value in attributes(option.value or ""):
                 parts += [] if name == "depend" else ["-W", f"{name}={value}"]
         else:
-            parts += option.words
+            parts += option.arguments
     return parts
 
 

@@ -15,11 +15,11 @@ from hpcdash.domain.columns import (
     MOST,
     Column,
     as_array,
+    dictionary_text,
     digits,
     per_distinct,
     utc_instants,
     whole_numbers,
-    words,
 )
 from hpcdash.domain.nodelist import compress
 
@@ -182,7 +182,7 @@ def exec_hosts(hosts: Column, vnodes: Column | None = None) -> tuple[pa.Array, p
     their exec_vnode.
     """
     places = as_array(hosts) if vnodes is None else pc.coalesce(as_array(hosts), as_array(vnodes))
-    encoded = words(places)
+    encoded = dictionary_text(places)
     named = [None if text is None else parse_hosts(text) for text in encoded.dictionary.to_pylist()]
     lists = pa.array([compress(names) if names else None for names in named], pa.string())
     counts = pa.array([len(names) if names else None for names in named], pa.int64())

@@ -66,7 +66,7 @@ def _check_package(answer: Answer) -> None:
             "Submit its request again.",
             argv=answer.argv,
             status=answer.status,
-            words=refusal(response.body),
+            output=refusal(response.body),
         )
 
 

@@ -86,7 +86,7 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
         text = refusal(response.body)
         if response.status == _NOT_FOUND and "does not exist" in text:
             raise NoSuchJob(
-                "Ray does not know this job", argv=answer.argv, status=_NOT_FOUND, words=text
+                "Ray does not know this job", argv=answer.argv, status=_NOT_FOUND, output=text
             )
         if response.status == _NOT_FOUND:
             raise UnreadableOutput(
@@ -94,7 +94,7 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
                 "Check the URL. hpcdash needs Ray 2.9 or later with its dashboard (ray[default]).",
                 argv=answer.argv,
                 status=_NOT_FOUND,
-                words=text,
+                output=text,
             )
         if response.status == _TOO_MANY:
             raise ControllerDown(
@@ -102,7 +102,7 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
                 "It answers only so many at once: try again a little later.",
                 argv=answer.argv,
                 status=response.status,
-                words=text,
+                output=text,
             )
         if response.status >= 500:
             raise ControllerDown(
@@ -110,9 +110,9 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
                 "`ray status` on the head node says whether Ray runs.",
                 argv=answer.argv,
                 status=response.status,
-                words=text,
+                output=text,
             )
-        raise SchedulerRefused("Ray refused", argv=answer.argv, status=response.status, words=text)
+        raise SchedulerRefused("Ray refused", argv=answer.argv, status=response.status, output=text)
     return responses
 
 
@@ -216,7 +216,7 @@ def unreadable(answer: Answer, why: str) -> UnreadableOutput:
         "Is this the URL of a Ray dashboard (by default port 8265 of the head node)?",
         argv=answer.argv,
         status=answer.status,
-        words=excerpt(_FRAME.sub(b"", answer.stdout[:400])),
+        output=excerpt(_FRAME.sub(b"", answer.stdout[:400])),
     )
 
 

@@ -286,7 +286,7 @@ class Body(Struct, frozen=True):
     """
 
     definitions: str
-    words: tuple[str | Word, ...]
+    arguments: tuple[str | Word, ...]
     start: Start
     environment: Mapping[str, str]
     notes: tuple[str, ...]

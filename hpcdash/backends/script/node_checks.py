@@ -87,7 +87,7 @@ class NodeCheck(Struct, frozen=True):
     standard library; '' for the bash in `check_NAME.sh`.
     """
 
-    words: str
+    description: str
     limit_seconds: int
     python: str = ""
     needs_gpus: bool = True
@@ -111,17 +111,17 @@ _GPU = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class CheckResult(Struct, frozen=True):
-    """Result of one check on one node: `state` is ok, skipped or failed. `words` are hostile."""
+    """Result of one check on one node: `state` is ok, skipped or failed. `text` is hostile."""
 
     node: str
     name: str
     state: str
-    words: str
+    text: str
 
     @property
     def gpus(self) -> tuple[str, ...]:
         """The GPUs that it names."""
-        return tuple(_GPU.findall(self.words))
+        return tuple(_GPU.findall(self.text))
 
 
 def ready_names(text: str) -> tuple[str, ...]:

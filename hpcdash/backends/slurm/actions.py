@@ -225,10 +225,10 @@ def read_requeue(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
     """
 
     def explained(outcome: Outcome) -> Outcome:
-        if outcome.done is True or _DISABLED not in outcome.words:
+        if outcome.done is True or _DISABLED not in outcome.text:
             return outcome
         why = format_no_requeue(parse_job_id(outcome.job_id).number)
-        return replace(outcome, words=f"{outcome.words}: {why}")
+        return replace(outcome, text=f"{outcome.text}: {why}")
 
     return tuple(map(explained, read_scontrol(answer, targets)))
 

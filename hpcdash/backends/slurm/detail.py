@@ -220,7 +220,7 @@ def parse_script(answer: Answer) -> Script:
     ):
         if any(phrase in text for phrase in phrases):
             raise SchedulerRefused(
-                message, next_step, argv=answer.argv, status=answer.status, words=text
+                message, next_step, argv=answer.argv, status=answer.status, output=text
             )
     require_success(answer)
     if text:

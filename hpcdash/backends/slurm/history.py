@@ -45,11 +45,11 @@ from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import (
     as_array,
+    dictionary_text,
     digits,
     per_distinct,
     text_column,
     with_columns,
-    words,
 )
 from hpcdash.domain.schema import NO_TEXT
 from hpcdash.domain.states import ENDED, WAITING
@@ -206,7 +206,7 @@ def text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def sacct_columns(raw: pa.Table, reason: pa.Array, counts_gpus: bool) -> dict[str, pa.Array]:
     """Return the columns of sacct's rows that domain.schema.JOBS and RUNS have in common."""
     ids = raw["jobid"]
-    native = words(raw["state"])
+    native = dictionary_text(raw["state"])
     state = states(native, reason)
     tres = pc.coalesce(none_to_null(raw["alloctres"]), none_to_null(raw["reqtres"]))
     gpus, memory_bytes = tres_columns(tres)
@@ -226,8 +226,8 @@ def sacct_columns(raw: pa.Table, reason: pa.Array, counts_gpus: bool) -> dict[st
         "id": ids,
         **array_columns(ids, pc.replace_substring_regex(ids, r"_.*$", ""), tasks),
         "name": raw["jobname"],
-        **{name: words(none_to_null(raw[name])) for name in ("user", "account", "qos")},
-        "queue": words(none_to_null(raw["partition"])),
+        **{name: dictionary_text(none_to_null(raw[name])) for name in ("user", "account", "qos")},
+        "queue": dictionary_text(none_to_null(raw["partition"])),
         "state": state,
         "native_state": native,
         "nodes": integers(none_to_null(raw["nnodes"])),
@@ -253,14 +253,14 @@ def sacct_columns(raw: pa.Table, reason: pa.Array, counts_gpus: bool) -> dict[st
 def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
     null_time = pa.scalar(None, schema.TIME)
     no_text = pa.nulls(raw.num_rows, pa.string())
-    reason = words(none_to_null(raw["reason"]))
+    reason = dictionary_text(none_to_null(raw["reason"]))
     columns = sacct_columns(raw, reason, counts_gpus)
     ended = is_any(columns["state"], frozenset(ENDED))
     waiting = is_any(columns["state"], frozenset(WAITING))
     not_begun = pc.or_(waiting, pc.and_(ended, pc.is_null(columns["node_list"])))
     columns |= {
         # sacct keeps the last reason a job waited for.
-        "reason": words(pc.if_else(waiting, reason.dictionary_decode(), NO_TEXT)),
+        "reason": dictionary_text(pc.if_else(waiting, reason.dictionary_decode(), NO_TEXT)),
         "priority": integers(none_to_null(raw["priority"])),
         "started_at": pc.if_else(not_begun, null_time, columns["started_at"]),
         "ends_at": pc.if_else(ended, columns["ends_at"], null_time),

@@ -27,7 +27,7 @@ def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
     """srun within the job. Slurm refuses it to all but the job's owner and operators."""
     token = fresh_frame_token()
     seconds = command.seconds + GRACE_SECONDS
-    parts = command.words(token, str(row["work_dir"] or ""), as_job=False)
+    parts = command.arguments(token, str(row["work_dir"] or ""), as_job=False)
     job = (
         queue_id(str(row["id"])),
         str(row["nodes"] or 1),
@@ -47,10 +47,10 @@ def _failure(answer: Answer) -> CommandError:
     error = failure(answer)
     if type(error) is not SchedulerRefused:
         return error
-    if "step aborted" in error.words:
-        return SchedulerRefused("The job ended while the command ran", words=error.words)
+    if "step aborted" in error.output:
+        return SchedulerRefused("The job ended while the command ran", output=error.output)
     step = "Only its owner can, while it runs. Some sites allow no steps from the login node."
-    text = error.words or "no output"
+    text = error.output or "no output"
     return SchedulerRefused(
-        "Slurm does not start a step in this job", step, status=answer.status, words=text
+        "Slurm does not start a step in this job", step, status=answer.status, output=text
     )

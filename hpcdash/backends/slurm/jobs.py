@@ -45,11 +45,11 @@ from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.columns import (
+    dictionary_text,
     digits,
     pairs_per_distinct,
     per_distinct,
     with_columns,
-    words,
 )
 from hpcdash.domain.job_ids import covers, parse_job_id, with_cluster
 from hpcdash.domain.schema import NO_NUMBER, NO_TEXT
@@ -243,7 +243,7 @@ def _text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _reasons(column: pa.ChunkedArray) -> pa.Array:
-    return words(pc.if_else(pc.is_in(column, _NO_REASON), NO_TEXT, column))
+    return dictionary_text(pc.if_else(pc.is_in(column, _NO_REASON), NO_TEXT, column))
 
 
 def states(native: pa.Array, reason: pa.Array) -> pa.Array:
@@ -348,7 +348,7 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
     ids = raw.pop("jobarrayid")
     nodes_at = raw.pop("nodelist")
     null_time = pa.scalar(None, schema.TIME)
-    native = words(raw.pop("state"))
+    native = dictionary_text(raw.pop("state"))
     reason = _reasons(raw.pop("reason"))
     state = states(native, reason)
     ended = is_any(state, frozenset(ENDED))
@@ -365,13 +365,13 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
         "id": ids,
         **array_columns(ids, raw.pop("arrayjobid"), raw.pop("arraytaskid")),
         "name": raw.pop("name"),
-        "user": words(raw.pop("username")),
-        "account": words(raw.pop("account")),
-        "queue": words(raw.pop("partition")),
-        "qos": words(raw.pop("qos")),
+        "user": dictionary_text(raw.pop("username")),
+        "account": dictionary_text(raw.pop("account")),
+        "queue": dictionary_text(raw.pop("partition")),
+        "qos": dictionary_text(raw.pop("qos")),
         "state": state,
         "native_state": native,
-        "reason": words(pc.if_else(stale, no_word, reason.dictionary_decode())),
+        "reason": dictionary_text(pc.if_else(stale, no_word, reason.dictionary_decode())),
         "priority": integers(raw.pop("prioritylong")),
         "nodes": integers(raw.pop("numnodes")),
         "cpus": integers(raw.pop("numcpus")),

@@ -207,7 +207,7 @@ def refusal_hint(
     """Return a hint on a refusal whose message is misleading; '' where it is not."""
     if _NOT_AVAILABLE not in text:
         return ""
-    own = [word for option in read_directives(script).options for word in option.words]
+    own = [word for option in read_directives(script).options for word in option.arguments]
     given = (*own, *options)
     requested = next((found[1] for word in given if (found := _GPU_TYPE.fullmatch(word))), "")
     if requested and gpu_types and requested.casefold() not in map(str.casefold, gpu_types):

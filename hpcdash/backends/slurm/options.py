@@ -84,7 +84,7 @@ def read_command_line(parts: Sequence[str], line: int = 0) -> ParsedCommandLine:
             break
         given += found
         # A value that stands in a word of its own is the last option's.
-        at += 2 if len(found[-1].words) > 1 else 1
+        at += 2 if len(found[-1].arguments) > 1 else 1
     return ParsedCommandLine(tuple(given), tuple(parts[at:]))
 
 
@@ -417,7 +417,7 @@ def _whole_option(option: Option) -> Option:
         option.name,
         value,
         _whole(option.written),
-        tuple(map(_whole, option.words)),
+        tuple(map(_whole, option.arguments)),
         option.line,
         option.problem,
     )

@@ -40,7 +40,7 @@ def parse_probe(answer: Answer) -> Probe:
             "squeue --version gave no answer within 10 s",
             "The login node or its disk may be busy; try again later.",
             argv=_COMMAND,
-            words=excerpt(answer.stderr),
+            output=excerpt(answer.stderr),
         )
     if not commands.get("squeue") or "slurm" not in version.lower():
         if commands.get("squeue") and answer.stderr.strip():
@@ -58,7 +58,7 @@ def parse_probe(answer: Answer) -> Probe:
             step,
             argv=_COMMAND,
             status=127,
-            words=excerpt(answer.stderr),
+            output=excerpt(answer.stderr),
         )
     storage = found.get("AccountingStorageType", "")
     counted = found.get("AccountingStorageTRES", "").split(",")

@@ -36,7 +36,7 @@ from hpcdash.backends.slurm.usage import clock_seconds, size_bytes
 from hpcdash.backends.slurm.values import durations
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
-from hpcdash.domain.columns import as_array, per_distinct, row_numbers, words
+from hpcdash.domain.columns import as_array, dictionary_text, per_distinct, row_numbers
 from hpcdash.domain.schema import NO_TEXT, UsageSource
 from hpcdash.domain.states import ACTIVE
 
@@ -320,7 +320,7 @@ def _lines(chunk: bytes) -> list[bytes]:
 
 
 def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> pa.Table:
-    no_word = words(pa.nulls(raw.num_rows, pa.string()))
+    no_word = dictionary_text(pa.nulls(raw.num_rows, pa.string()))
     columns = sacct_columns(raw, no_word, counts_gpus)
     is_known = pc.or_(pc.is_valid(used["cpu"]), pc.is_valid(used["memory"]))
     source = pc.if_else(is_known, pa.scalar(str(UsageSource.ACCOUNTING)), NO_TEXT)
@@ -344,7 +344,7 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
             skip_nulls=False,
         ),
         "gpu_memory_peak_bytes": used["gpu_memory"],
-        "usage_source": words(source),
+        "usage_source": dictionary_text(source),
         "run": pa.repeat(pa.scalar(1, pa.int64()), raw.num_rows),
         "_task_memory_peak_bytes": used["task_memory"],
         "_admin_comment": text_or_null(raw["admincomment"]),

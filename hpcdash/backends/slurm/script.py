@@ -199,7 +199,7 @@ def batch_script(
     if steps:
         prepare = shell_text("backends/script/node_step.sh", "backends/slurm/prepare_nodes.sh")
         parts += [prepare, *steps]
-    arguments = body.words
+    arguments = body.arguments
     is_alone = request_slots(request).nodes == 1 and tasks == 1
     log = _rank_log(request, place)
     if request.launcher not in LONE_LAUNCHERS and (log or not is_alone):

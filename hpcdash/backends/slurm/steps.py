@@ -20,7 +20,7 @@ from hpcdash.backends.slurm.runs import amounts, cpu_seconds
 from hpcdash.backends.slurm.values import instants, integers
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
-from hpcdash.domain.columns import as_array, words
+from hpcdash.domain.columns import as_array, dictionary_text
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.shell_files import shell_text
 
@@ -76,8 +76,8 @@ def _running(used: bytes) -> dict[str, str]:
 
 
 def _in_schema(raw: pa.Table, running: Mapping[str, str]) -> pa.Table:
-    native = words(raw["state"])
-    state = states(native, words(pa.nulls(raw.num_rows, pa.string())))
+    native = dictionary_text(raw["state"])
+    state = states(native, dictionary_text(pa.nulls(raw.num_rows, pa.string())))
     ended = is_any(state, frozenset(ENDED))
     sampled = pa.array([running.get(step) for step in raw["jobidraw"].to_pylist()], pa.string())
     tres = pc.coalesce(sampled, as_array(raw["tresusageintot"]))

@@ -199,7 +199,7 @@ def _split_options(given: Iterable[Option], row: Mapping[str, Any]) -> tuple[lis
     for option in given:
         if option.problem:
             # A site's plugin may take it.
-            remaining += option.words
+            remaining += option.arguments
         elif option.name in _OF_THAT_TIME:
             dropped.append(_word(option.name, option.value))
         elif (

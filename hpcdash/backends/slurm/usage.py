@@ -107,7 +107,7 @@ def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
     requested = Usage(
         cpus=row["cpus"],
         elapsed_seconds=row["elapsed_seconds"],
-        memory_asked_bytes=_on_a_node(row["memory_bytes"], row["nodes"]),
+        requested_memory_bytes=_on_a_node(row["memory_bytes"], row["nodes"]),
         gpus=row["gpus"],
     )
     fields = ",".join(RUNNING_FIELDS)
@@ -138,7 +138,7 @@ def parse_running(answer: Answer, *, requested: Usage) -> Usage:
             "Try again once it has ended: accounting may show it to everyone.",
             argv=answer.argv,
             status=answer.status,
-            words=text.strip(),
+            output=text.strip(),
         )
     if not steps:
         if text.strip() and _NO_STEP not in text:
@@ -169,7 +169,7 @@ def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
     requested = Usage(
         cpus=digits(whole["ncpus"]),
         elapsed_seconds=digits(whole["elapsedraw"]),
-        memory_asked_bytes=_on_a_node(memory_bytes, digits(whole["nnodes"])),
+        requested_memory_bytes=_on_a_node(memory_bytes, digits(whole["nnodes"])),
         gpus=allocated_gpus or gpus,
     )
     cpu_seconds = clock_seconds(whole["totalcpu"])

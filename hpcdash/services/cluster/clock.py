@@ -96,7 +96,7 @@ def _read_clock(answer: Answer) -> float:
             "date printed no time",
             argv=answer.argv,
             status=answer.status,
-            words=excerpt(answer.stderr or text),
+            output=excerpt(answer.stderr or text),
         )
     return float(text)
 

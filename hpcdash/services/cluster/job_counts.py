@@ -12,7 +12,7 @@ from collections.abc import Collection
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.domain.columns import as_array, words
+from hpcdash.domain.columns import as_array, dictionary_text
 from hpcdash.domain.nodelist import contains, expand
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.domain.tables import Kind
@@ -82,7 +82,9 @@ def with_pause(jobs: pa.Table, why: str) -> pa.Table:
     """The jobs with `why` as the reason of those that wait for their start alone."""
     field = jobs.schema.field("reason")
     reasons = as_array(jobs["reason"]).cast(pa.string())
-    column = words(pc.if_else(_is_pending(jobs), pa.scalar(why), reasons)).cast(field.type)
+    column = dictionary_text(pc.if_else(_is_pending(jobs), pa.scalar(why), reasons)).cast(
+        field.type
+    )
     return jobs.set_column(jobs.schema.get_field_index("reason"), field, column)
 
 

@@ -78,7 +78,7 @@ class QueryRunner:
         # The probe's message on a configured scheduler without commands.
         self._why_missing: CommandMissing | None = None
 
-    async def ask(self, query: Query[T], *, times: int = 1) -> T:
+    async def run_query(self, query: Query[T], *, times: int = 1) -> T:
         """The answer to a query, read in a thread; raises RateLimited at `times` the ceiling on
         commands a minute.
         """
@@ -158,7 +158,7 @@ class QueryRunner:
                 f"{title}'s server, or the disk it works on, may hang or be busy; jobs run on "
                 "without it.",
                 argv=query.command,
-                words=error.words,
+                output=error.output,
             )
             failure.answer_seconds = error.answer_seconds
             raise failure from error
@@ -307,5 +307,5 @@ async def find_scheduler(
         "; ".join(error.message for error in missing),
         missing[0].next_step,
         status=missing[0].status,
-        words="\n".join(error.words for error in missing if error.words),
+        output="\n".join(error.output for error in missing if error.output),
     )

@@ -365,16 +365,16 @@ class ClusterStore:
         self.backend, probe = await find_scheduler(self._backends, fetch, prepend_path)
         return probe
 
-    async def ask(self, query: Query[T]) -> T:
+    async def run_query(self, query: Query[T]) -> T:
         """Run a query that a person waits for; its answer is read in a thread.
 
         Raises RateLimited at twice the ceiling on commands a minute: polls leave that much room.
         """
-        return await self._queries.ask(query, times=_PERSONS_TIMES)
+        return await self._queries.run_query(query, times=_PERSONS_TIMES)
 
     async def poll(self, query: Query[T]) -> T:
         """Run a query like `ask`, for the background: under the ceiling itself."""
-        return await self._queries.ask(query)
+        return await self._queries.run_query(query)
 
     async def act(self, command: ActionCommand, on_output: OnOutput | None = None) -> Answer:
         """Run a command that acts on jobs, once and regardless of our own ceiling.
@@ -602,22 +602,22 @@ class ClusterStore:
         """
         if known is not None:
             try:
-                native = await self.ask(self.backend.detail.native(job_id))
+                native = await self.run_query(self.backend.detail.native(job_id))
             except NoSuchJob:
-                native = await self.ask(self.backend.history.native(job_id))
+                native = await self.run_query(self.backend.history.native(job_id))
             return self.backend.detail.join(known, native)
         row_query = self.backend.queue.jobs(
             JobScope(job_ids=(parse_array_id(job_id) if holds_many(job_id) else job_id,))
         )
         try:
             parsed, native = await asyncio.gather(
-                self.ask(row_query), self.ask(self.backend.detail.native(job_id))
+                self.run_query(row_query), self.run_query(self.backend.detail.native(job_id))
             )
             row = find_row(parsed.table, job_id)
             own_id: str = row["id"][0].as_py()
             if parse_job_number(own_id) != parse_job_number(job_id):
                 # Slurm's number of a component or a task, whose own ID has more information.
-                native = await self.ask(self.backend.detail.native(own_id))
+                native = await self.run_query(self.backend.detail.native(own_id))
         except NoSuchJob as error:
             return await self._fetch_past_detail(job_id, error)
         with contextlib.suppress(HpcdashError):
@@ -628,8 +628,8 @@ class ClusterStore:
     async def _fetch_past_detail(self, job_id: str, not_in_queue: NoSuchJob) -> JobDetail:
         try:
             parsed, native = await asyncio.gather(
-                self.ask(self.backend.history.jobs(None, 0, (job_id,))),
-                self.ask(self.backend.history.native(job_id)),
+                self.run_query(self.backend.history.jobs(None, 0, (job_id,))),
+                self.run_query(self.backend.history.native(job_id)),
             )
         except NoSuchJob as error:
             # No failure that a command and its status would explain.

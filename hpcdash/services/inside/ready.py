@@ -20,11 +20,11 @@ _EACH_GPU, _TIMEOUT = "--each-gpu", "--timeout"
 
 
 class ReadyCommand(Struct, frozen=True):
-    """`name` is what it is called in a list, `words` what it tells."""
+    """`name` is what it is called in a list, `text` what it tells."""
 
     name: str
     command: InsideCommand
-    words: str = ""
+    text: str = ""
 
 
 BUILT_IN = (

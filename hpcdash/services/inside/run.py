@@ -146,7 +146,9 @@ async def run_inside(
     step = store.backend.inside.step(row, command)
     parse = partial(_parse, step=step, command=command)
     cap_bytes = 2 * CAP_BYTES * max(1, len(step.nodes)) * (8 if command.each_gpu else 1)
-    return await store.ask(Query(step.argv, parse, step.limit_seconds, step.command, cap_bytes))
+    return await store.run_query(
+        Query(step.argv, parse, step.limit_seconds, step.command, cap_bytes)
+    )
 
 
 async def run_noted(

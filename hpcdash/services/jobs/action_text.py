@@ -243,7 +243,7 @@ def present_value(name: str, rows: Sequence[Row]) -> str:
 
 def shown_command(command: ActionCommand) -> str:
     """A command as a person reads it, whole; control bytes made visible."""
-    return visible(command.words)
+    return visible(command.text)
 
 
 def format_error(error: HpcdashError) -> str:
@@ -262,7 +262,7 @@ def format_done(report: Report) -> str:
         return f"{visible(signal_name(request.signal))} sent to {jobs}"
     if request.verb is Verb.SUBMIT:
         return (
-            f"{jobs} submitted: {visible(', '.join(outcome.words for outcome in report.outcomes))}"
+            f"{jobs} submitted: {visible(', '.join(outcome.text for outcome in report.outcomes))}"
         )
     return f"{jobs} {_DONE[request.verb]}"
 

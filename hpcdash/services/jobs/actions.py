@@ -95,7 +95,7 @@ class Actions:
             title = self.store.backend.title
             raise UsageError(
                 f"{title} cannot be asked this as {account}",
-                f"Run it as {account}: {command.words}",
+                f"Run it as {account}: {command.text}",
             )
         return replace(command, argv=("sudo", "-n", "-u", account, path, *parts))
 
@@ -127,7 +127,7 @@ class Actions:
         named = tuple(dict.fromkeys(job_ids))
         scope = JobScope(job_ids=named) if len(named) <= _MAX_NAMED_IDS else JobScope(ended=True)
         try:
-            parsed = await self.store.ask(self.store.backend.queue.jobs(scope))
+            parsed = await self.store.run_query(self.store.backend.queue.jobs(scope))
         except NoSuchJob:
             return ()
         if scope.job_ids:
@@ -329,7 +329,7 @@ class _Run:
         for outcome in before:
             if outcome.done is None:
                 self._known[outcome.job_id] = replace(
-                    outcome, done=False, words=f"{NEVER_ARRIVED}: {outcome.words}"
+                    outcome, done=False, text=f"{NEVER_ARRIVED}: {outcome.text}"
                 )
         return any(outcome.done is not True for outcome in before)
 

@@ -52,8 +52,8 @@ class JobFailure(Struct, frozen=True):
     problem: str = ""
 
     @property
-    def words(self) -> str:
-        return "" if self.excerpt is None else self.excerpt.words
+    def text(self) -> str:
+        return "" if self.excerpt is None else self.excerpt.text
 
 
 async def fetch_failure(
@@ -73,7 +73,9 @@ async def fetch_failure(
         return JobFailure(problem=f"its log is still on {files.host}")
     containers = await count_containers(store, detail, row)
     up = await fetch_up(store, files) if containers else None
-    ends = await store.ask(ends_query([(files.stderr, None), (files.stdout, None)], _END_BYTES))
+    ends = await store.run_query(
+        ends_query([(files.stderr, None), (files.stdout, None)], _END_BYTES)
+    )
     return await asyncio.to_thread(_failure, files, ends, containers, up, debug)
 
 
@@ -124,7 +126,7 @@ async def fetch_up(store: ClusterStore, files: LogFiles) -> int | None:
         return None
     script = shell_text("services/jobs/containers_up.sh")
     argv = ("sh", "-c", script, "sh", path, CONTAINER_UP, str(_HEAD_BYTES), str(_MAX_HOSTS))
-    return len(await store.ask(Query(argv, _parse_up, limit_seconds=_HEAD_LIMIT_SECONDS)))
+    return len(await store.run_query(Query(argv, _parse_up, limit_seconds=_HEAD_LIMIT_SECONDS)))
 
 
 def _parse_up(answer: Answer) -> frozenset[str]:
@@ -143,9 +145,9 @@ class Excerpt(Struct, frozen=True):
     above: str = ""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The line that says why, and which rank wrote it; '' where nothing was written."""
-        return "" if self.cause is None else self.cause.words
+        return "" if self.cause is None else self.cause.text
 
     @property
     def explains(self) -> bool:

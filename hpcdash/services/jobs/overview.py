@@ -364,7 +364,7 @@ class JobPicture:
         if (row := newest_row(self.job_id, self._tables())) is not None:
             self.row = row
 
-    async def look(self) -> bool:
+    async def refresh(self) -> bool:
         """Take what the tables know now; whether the job is in another state than its details
         say.
         """
@@ -521,24 +521,24 @@ class JobPicture:
         assert self.row is not None
         self._usage_at = self.store.clock.now()
         query = self.store.backend.detail.usage(self.row)
-        self.usage = None if query is None else await self.store.ask(query)
+        self.usage = None if query is None else await self.store.run_query(query)
 
     async def _fetch_steps(self) -> None:
         assert self.row is not None
         if (query := self.store.backend.detail.steps(self.row)) is not None:
             self._need_accounting()
-            self.steps = (await self.store.ask(query)).table
+            self.steps = (await self.store.run_query(query)).table
 
     async def _fetch_activity(self) -> None:
         assert self.row is not None
         native = self.detail.native if self.detail is not None else {}
         self._activity_at = self.store.clock.now()
         query = self.store.backend.detail.activity(self.row, native)
-        self.activity = None if query is None else await self.store.ask(query)
+        self.activity = None if query is None else await self.store.run_query(query)
 
     async def _fetch_priority(self) -> None:
         query = self.store.backend.detail.priority(self.job_id)
-        self.priority = {} if query is None else await self.store.ask(query)
+        self.priority = {} if query is None else await self.store.run_query(query)
 
     async def _fetch_failure(self) -> None:
         assert self.row is not None
@@ -580,7 +580,7 @@ class JobPicture:
             and (query := self.store.backend.policy.qos(str(self.row["qos"]))) is not None
         ):
             self._need_accounting()
-            self.qos = await self.store.ask(query)
+            self.qos = await self.store.run_query(query)
 
     async def _fetch_limits(self) -> None:
         """The limits, which the view of them shares."""
@@ -591,7 +591,7 @@ class JobPicture:
         if self.row["queue"]:
             first_queue = str(self.row["queue"]).partition(",")[0]
             query = self.store.backend.policy.queue_rules(first_queue)
-            self.queue_rules = {} if query is None else await self.store.ask(query)
+            self.queue_rules = {} if query is None else await self.store.run_query(query)
 
     async def _fetch_related(self) -> None:
         """The jobs it depends on that no table knows: those of the queue, then those of the
@@ -606,7 +606,7 @@ class JobPicture:
             return
         backend = self.store.backend
         try:
-            queued = await self.store.ask(backend.queue.jobs(JobScope(job_ids=unknown)))
+            queued = await self.store.run_query(backend.queue.jobs(JobScope(job_ids=unknown)))
         except NoSuchJob:
             past = unknown
         else:
@@ -621,7 +621,7 @@ class JobPicture:
         backend = self.store.backend
         ids = (self.array_id,)
         try:
-            queued = await self.store.ask(backend.queue.jobs(JobScope(job_ids=ids)))
+            queued = await self.store.run_query(backend.queue.jobs(JobScope(job_ids=ids)))
         except NoSuchJob:
             pass
         else:
@@ -636,7 +636,7 @@ class JobPicture:
 
     async def _remember_ended(self, job_ids: tuple[str, ...]) -> None:
         """Add ended jobs from the history; of unfinished jobs the queue reports more."""
-        past = await self.store.ask(self.store.backend.history.jobs(None, 0, job_ids))
+        past = await self.store.run_query(self.store.backend.history.jobs(None, 0, job_ids))
         await self._keep(past.table.filter(are_in(past.table, ENDED)), is_complete=False)
 
     async def _keep(self, table: pa.Table, *, is_complete: bool) -> None:

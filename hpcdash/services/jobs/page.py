@@ -64,7 +64,7 @@ class Entry(Struct, frozen=True):
     pieces: tuple[tuple[str, str], ...] = ()
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return "".join(text for text, _ in self.pieces) if self.pieces else self.value
 
 
@@ -162,7 +162,7 @@ def job_groups(
 
 def _launched(picture: JobPicture) -> tuple[Entry, ...]:
     reported = picture.launched
-    return () if reported is None else tuple(Entry(label, text) for label, text in reported.words())
+    return () if reported is None else tuple(Entry(label, text) for label, text in reported.text())
 
 
 def _policy(picture: JobPicture) -> list[Entry]:
@@ -179,7 +179,7 @@ def _policy(picture: JobPicture) -> list[Entry]:
 
 def _runs(picture: JobPicture) -> tuple[Entry, ...]:
     """The newest of an allocation's runs, in their order."""
-    entries = [Entry(str(run.number), run.words) for run in picture.runs[-_MAX_RUNS_SHOWN:]]
+    entries = [Entry(str(run.number), run.text) for run in picture.runs[-_MAX_RUNS_SHOWN:]]
     if picture.runs:
         entries.append(
             Entry(
@@ -212,7 +212,7 @@ def _log_entries(picture: JobPicture) -> list[Entry]:
         return _remarks(picture, Part.LOG)
     if failure.excerpt is None:
         return [Entry(value=f"{Part.LOG}: {failure.problem}", is_dim=True)]
-    text = clip(failure.words, _MAX_LOG_CELLS)
+    text = clip(failure.text, _MAX_LOG_CELLS)
     return [Entry(f"{failure.stream} {'says' if failure.excerpt.explains else 'ends with'}", text)]
 
 
@@ -266,9 +266,9 @@ def _usage(picture: JobPicture) -> list[Entry]:
     entries = [
         Entry(
             f"{label} {meter.label}",
-            meter.words,
+            meter.text,
             meter.fraction,
-            is_dim=meter.words == "not recorded on this cluster",
+            is_dim=meter.text == "not recorded on this cluster",
         )
         for meter in meters(usage, row["nodes"])
     ]
@@ -461,7 +461,7 @@ def _branch(branch: Branch, signs: Mapping[str, str]) -> Entry:
         states = [("no longer known", "unknown")]
     for at, (text, state) in enumerate(states):
         pieces += [(", ", "")] * (at > 0) + [(text.strip(), state)]
-    pieces += [("  ", "")] * bool(pieces) + [(branch.words, "")]
+    pieces += [("  ", "")] * bool(pieces) + [(branch.text, "")]
     label = ("  " * branch.depth + "└ " if branch.depth else "") + (branch.job_id or "others")
     return Entry(label, pieces=tuple(pieces))
 

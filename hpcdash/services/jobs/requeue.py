@@ -57,7 +57,7 @@ async def fetch_refusal(store: ClusterStore, rows: Sequence[Row]) -> str:
         return ""
     try:
         why = store.backend.detail.requeue_refusal(
-            await store.ask(store.backend.detail.native(str(rows[0]["id"])))
+            await store.run_query(store.backend.detail.native(str(rows[0]["id"])))
         )
     except HpcdashError:
         # A job that the scheduler has forgotten is refused with its own message.

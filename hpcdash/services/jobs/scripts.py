@@ -46,12 +46,12 @@ async def fetch_script(
     if queued is None or past is None:
         return await _not_given_back(store, job_id, detail)
     try:
-        return await store.ask(queued)
+        return await store.run_query(queued)
     except SchedulerRefused as error:
         obstacle = error
     except NoSuchJob:
         try:
-            return await store.ask(past)
+            return await store.run_query(past)
         except (NoSuchJob, AccountingUnavailable) as error:
             obstacle = error
     return await _submitted_file(store, job_id, detail, obstacle)
@@ -116,8 +116,8 @@ async def keep_submitted(
                     store.scripts.keep, store.name, outcome.new_job, command.stdin, now
                 )
             except OSError as error:
-                text = f"{outcome.words}; its script could not be saved: {error.strerror}"
-                outcome = replace(outcome, words=text)
+                text = f"{outcome.text}; its script could not be saved: {error.strerror}"
+                outcome = replace(outcome, text=text)
         reported.append(outcome)
     return tuple(reported)
 
@@ -137,7 +137,7 @@ async def _submitted_file(
     if path is None:
         raise obstacle
     try:
-        content = await store.ask(whole_file_query(path, _MAX_BYTES))
+        content = await store.run_query(whole_file_query(path, _MAX_BYTES))
     except CommandError as error:
         obstacle.next_step = (
             f"It was submitted from {path}, which cannot be read now: {error.message}"

@@ -74,8 +74,8 @@ async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
     number = parse_array_id(job_id)
     backend = store.backend
     queued, past = await asyncio.gather(
-        store.ask(backend.queue.jobs(JobScope(job_ids=(number,)))),
-        store.ask(backend.history.jobs(None, 0, (number,))),
+        store.run_query(backend.queue.jobs(JobScope(job_ids=(number,)))),
+        store.run_query(backend.history.jobs(None, 0, (number,))),
         return_exceptions=True,
     )
     problem = ""
@@ -107,7 +107,7 @@ async def fetch_tasks(store: ClusterStore, job_id: str) -> Tasks:
 async def _fetch_workers(store: ClusterStore, job_id: str) -> list[Row]:
     """The workers of a job that is one, where each ends by itself; [] of any other job."""
     query = store.backend.detail.workers(await store.fetch_detail(job_id))
-    return [] if query is None else (await store.ask(query)).table.to_pylist()
+    return [] if query is None else (await store.run_query(query)).table.to_pylist()
 
 
 def _array_rows(tables: Sequence[pa.Table], number: str) -> list[Row]:
@@ -242,7 +242,7 @@ class TriageReader:
             files += located
             for begin in range(0, len(files), FILES_A_COMMAND):
                 portion = files[begin : begin + FILES_A_COMMAND]
-                ends = await self.store.ask(
+                ends = await self.store.run_query(
                     ends_query([(place.stdout, place.stderr) for _, place in portion])
                 )
                 self._keep(portion, ends)

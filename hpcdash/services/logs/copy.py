@@ -37,7 +37,7 @@ def _same_file(path: Path, chunk: Chunk) -> Path | None:
             same = here.read(len(chunk.content)) == chunk.content
     except (OSError, ValueError):
         return None
-    return path if same and f"{status.st_dev}:{status.st_ino}" == chunk.look.identity else None
+    return path if same and f"{status.st_dev}:{status.st_ino}" == chunk.stat.identity else None
 
 
 async def copy_end(
@@ -48,7 +48,7 @@ async def copy_end(
     The caller deletes it. `on_output` receives the number of bytes copied, and of all. Raises the
     errors of LogFile, and OSError if there is no room.
     """
-    check = await file.look()
+    check = await file.stat()
     offset = begin = max(0, check.size - most_bytes)
     descriptor, name = tempfile.mkstemp(prefix="hpcdash-log-", suffix=".log")
     try:

@@ -51,7 +51,7 @@ def ends_query(
         chunks = query.parse(answer)
         return tuple(
             # stdout is not read if stderr counts.
-            _end(output if output.look.is_there or output.look.problem else errors)
+            _end(output if output.stat.is_there or output.stat.problem else errors)
             for errors, output in zip(chunks[::2], chunks[1::2], strict=True)
         )
 
@@ -59,8 +59,8 @@ def ends_query(
 
 
 def _end(chunk: Chunk) -> LogEnd:
-    if chunk.look.problem:
-        return LogEnd((), _PROBLEMS.get(chunk.look.obstacle, chunk.look.problem))
+    if chunk.stat.problem:
+        return LogEnd((), _PROBLEMS.get(chunk.stat.obstacle, chunk.stat.problem))
     return LogEnd(last_lines(chunk))
 
 

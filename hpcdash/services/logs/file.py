@@ -87,9 +87,9 @@ class LogFile:
         """The path for a person to read: node:/path where it is on a node's own disk."""
         return f"{self.host}:{self.path}" if self.host else self.path
 
-    async def look(self) -> FileStat:
+    async def stat(self) -> FileStat:
         """Return the present state of the file."""
-        return (await self.read(0, 0)).look
+        return (await self.read(0, 0)).stat
 
     async def read(self, offset: int, length: int) -> Chunk:
         """At most `length` bytes from `offset` on (fewer at the end), with a look, in one
@@ -241,7 +241,7 @@ class LogFile:
         shared = len(needle) - 1
         begins: Iterable[int] = range(low, high, _SCAN_BYTES)
         if backwards:
-            size = (await self.look()).size
+            size = (await self.stat()).size
             begins = reversed(range(low, min(high, size), _SCAN_BYTES))
         for begin in begins:
             chunk = await self.read(begin, min(_SCAN_BYTES + shared, high - begin))

@@ -57,7 +57,7 @@ async def fetch_other_logs(store: ClusterStore, place: LogPlace) -> tuple[OtherL
             f"a job of {store.backend.title} has no logs besides its stdout and stderr"
         )
     query = store.backend.logs.others(place.detail, place.files)
-    return () if query is None else await store.ask(query)
+    return () if query is None else await store.run_query(query)
 
 
 def find_other_log(logs: Sequence[OtherLog], requested: str) -> OtherLog:

@@ -140,10 +140,10 @@ class _TimeSearch:
     async def _last(self) -> Stamp:
         """The last time in the file."""
         chunk = await self._file.read_end(_PROBE_BYTES)
-        if chunk.look.is_there:
+        if chunk.stat.is_there:
             self._size = chunk.end
-            if chunk.look.modified_at:
-                self._about = datetime.fromtimestamp(chunk.look.modified_at, self._zone).replace(
+            if chunk.stat.modified_at:
+                self._about = datetime.fromtimestamp(chunk.stat.modified_at, self._zone).replace(
                     tzinfo=None
                 )
         stamps = await asyncio.to_thread(self._stamps, chunk)

@@ -123,7 +123,7 @@ class LogWindow:
     # -- held rows
 
     @property
-    def look(self) -> FileStat:
+    def stat(self) -> FileStat:
         """The file as it was last seen."""
         return self.followed.stat
 
@@ -133,7 +133,7 @@ class LogWindow:
 
     @property
     def ends_the_file(self) -> bool:
-        return self._is_gone or self.end >= self.look.size
+        return self._is_gone or self.end >= self.stat.size
 
     def index_of(self, offset: int) -> int:
         """The row that a byte of the file is in, the next where it was overwritten, or the nearest
@@ -187,7 +187,7 @@ class LogWindow:
             if self._saw(chunk):
                 await self._open_end()
             elif chunk.end >= start:
-                is_end = chunk.end >= self.look.size
+                is_end = chunk.end >= self.stat.size
                 cut = await asyncio.to_thread(
                     _cut, chunk.content, begin, start, at_end=is_end, until=start
                 )
@@ -216,13 +216,13 @@ class LogWindow:
         async with self._turn:
             before = (self.is_open, self._generation, self._is_gone, self.end)
             expected = self.growth.bytes_per_second * seconds
-            is_little = max(expected, self.look.size - self.end) <= FOLLOWED_BYTES
+            is_little = max(expected, self.stat.size - self.end) <= FOLLOWED_BYTES
             adds = self.is_open and not self._is_gone and is_little
             if adds:
                 chunk = await self.file.read(self.end, FOLLOWED_BYTES)
             else:
                 chunk = await self.file.read_end(FOLLOWED_BYTES if self.is_open else END_BYTES)
-            if self._saw(chunk) or (adds and self.look.size > chunk.end):
+            if self._saw(chunk) or (adds and self.stat.size > chunk.end):
                 await self._open_end()
             elif self.is_open and chunk.offset <= self.end:
                 if chunk.end > self.end:
@@ -236,7 +236,7 @@ class LogWindow:
         now.
         """
         async with self._turn:
-            if not self._saw(Chunk(await self.file.look(), 0, b"")):
+            if not self._saw(Chunk(await self.file.stat(), 0, b"")):
                 return False
             await self._open_end()
             return True
@@ -252,9 +252,9 @@ class LogWindow:
 
     async def _hold(self, chunk: Chunk, around: int) -> None:
         """Hold this chunk in place of all that was held."""
-        if not chunk.look.is_there or chunk.look.problem:
+        if not chunk.stat.is_there or chunk.stat.problem:
             return
-        is_end = chunk.end >= self.look.size
+        is_end = chunk.end >= self.stat.size
         cut = await asyncio.to_thread(_cut, chunk.content, chunk.offset, around, at_end=is_end)
         self.is_open = True
         self.rows, self._tail = cut.rows, cut.tail
@@ -266,7 +266,7 @@ class LogWindow:
         fresh = chunk.content[self.end - chunk.offset :]
         begin = self.end - len(self._tail)
         content = self._tail + fresh
-        is_end = chunk.end >= self.look.size
+        is_end = chunk.end >= self.stat.size
         cut = await asyncio.to_thread(_cut, content, begin, around, at_start=True, at_end=is_end)
         self.rows = [
             *self.rows[: bisect_right(self.rows, begin - 1, key=attrgetter("offset"))],
@@ -299,17 +299,17 @@ class LogWindow:
 
     def _saw(self, chunk: Chunk) -> bool:
         """Note what a file is now; whether what is held is of another file, or of what it was."""
-        before_bytes = self.look.size
-        change = self.followed.note(chunk.look)
+        before_bytes = self.stat.size
+        change = self.followed.note(chunk.stat)
         self.looked_at = now = self._now()
         if change is FileChange.DELETED or change is FileChange.CLOSED:
             self.happened = Happened(change, now, before_bytes)
             self._is_gone = self.is_open
-        if not chunk.look.is_there:
+        if not chunk.stat.is_there:
             return False
         is_other = change is FileChange.REPLACED or change is FileChange.TRUNCATED
         if self.is_open and is_other:
-            self.happened = Happened(change, now, chunk.look.size)
+            self.happened = Happened(change, now, chunk.stat.size)
             self.is_open = self._is_gone = False
             self._generation += 1
             self.growth = FileGrowth()
@@ -317,7 +317,7 @@ class LogWindow:
         if change is FileChange.APPEARED or is_other:
             self._is_gone = False
             self.happened = None
-        self.growth.saw(now, chunk.look)
+        self.growth.saw(now, chunk.stat)
         return False
 
 

@@ -139,7 +139,7 @@ class RunReader:
             y if isfinite(y) else nan,
             plain if self._is_ascii else sign,
             style,
-            f"{visible(name)}: {finding.words}" if name else finding.words,
+            f"{visible(name)}: {finding.text}" if name else finding.text,
             finding.kind,
             lasts=finding.step_to is None,
         )
@@ -179,7 +179,7 @@ class RunReader:
             ("tokens_per_second", "samples_per_second"),
             ("teraflops",),
         ):
-            messages += [pace.words for pace in paces if pace.measure in measures][:1]
+            messages += [pace.text for pace in paces if pace.measure in measures][:1]
         return tuple(messages)
 
 

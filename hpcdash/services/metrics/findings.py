@@ -37,7 +37,7 @@ class MetricFinding(Struct, frozen=True):
     step_from: float
     step_to: float | None
     value: float
-    words: str
+    text: str
     peak_at: float = nan
 
     @property

@@ -180,11 +180,11 @@ class LossTails:
 
         def parse(answer: Answer) -> list[tuple[str, str, FileStat, LossTail]]:
             return [
-                (job_id, path, chunk.look, self._parse_tail(job_id, chunk))
+                (job_id, path, chunk.stat, self._parse_tail(job_id, chunk))
                 for (job_id, path), check, chunk in zip(
                     requested, known, query.parse(answer), strict=True
                 )
-                if not chunk.look.problem and chunk.look != check
+                if not chunk.stat.problem and chunk.stat != check
             ]
 
         return Query(query.argv, parse, query.limit_seconds)

@@ -119,11 +119,11 @@ class TrainingPace(Struct, frozen=True):
     claimed: float = nan
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """`0.52 s/step, 14 % slower than the run's median`, `51.4k tokens/s, steady`."""
         if isfinite(self.claimed):
-            claim = replace(self, newest=self.claimed, drift_percent=nan, claimed=nan).words
-            return f"{replace(self, claimed=nan).words} (its log says {claim})"
+            claim = replace(self, newest=self.claimed, drift_percent=nan, claimed=nan).text
+            return f"{replace(self, claimed=nan).text} (its log says {claim})"
         unit = _UNITS[self.measure]
         amount = self.newest
         if unit == "s/step" and amount < 0.1:

@@ -242,7 +242,7 @@ class NamedMetricsFiles:
             return named
         if self._environment is None or not self._environment.keys() >= set(names):
             # One's own login environment is what sbatch hands to a job.
-            values = await self._store.ask(values_query(names))
+            values = await self._store.run_query(values_query(names))
             self._environment = {**(self._environment or {}), **dict.fromkeys(names, ""), **values}
         own = {name: value for name, value in self._environment.items() if value}
         return path_in_script((METRICS,), text, {**own, **known})

@@ -150,8 +150,8 @@ class MetricSource:
         length = FIRST_BYTES
         end, head = await asyncio.gather(self._chunk(None, length), self._chunk(0, HEAD_BYTES))
         while True:
-            self.stat = end.look
-            if not end.look.is_there or end.look.problem:
+            self.stat = end.stat
+            if not end.stat.is_there or end.stat.problem:
                 return
             await asyncio.to_thread(self._begin_with, end, head, length >= LONGEST_STRETCH)
             if self._read.begin is not None or end.offset == 0 or length >= LONGEST_STRETCH:
@@ -173,8 +173,8 @@ class MetricSource:
         read = self._read
         generation = self._generation
         chunk = await self._chunk(read.end - len(read.mark), NEW_BYTES + len(read.mark))
-        self.stat = chunk.look
-        if not chunk.look.is_there or (chunk.look.problem and not chunk.content):
+        self.stat = chunk.stat
+        if not chunk.stat.is_there or (chunk.stat.problem and not chunk.content):
             return False
         # What was read is still there, in this file or in a copy of it that took its name.
         if not chunk.content.startswith(read.mark):
@@ -206,8 +206,8 @@ class MetricSource:
         began = time.monotonic()
         chunk = await self._chunk(begin, read.begin - begin)
         if (
-            not chunk.look.is_there
-            or chunk.look.identity != read.identity
+            not chunk.stat.is_there
+            or chunk.stat.identity != read.identity
             or chunk.end < read.begin
         ):
             # read_new finds the reason.
@@ -242,7 +242,7 @@ class MetricSource:
             chunk = await self._chunk(at, min(NEW_BYTES, until - at))
             if (
                 not chunk.content
-                or chunk.look.identity != identity
+                or chunk.stat.identity != identity
                 or generation != self._generation
             ):
                 return False
@@ -280,7 +280,7 @@ class MetricSource:
             if stamp is not None and stamp != self._stamp:
                 self._stamp = stamp
                 at, has_zone = stamp
-                behind_seconds = zone_behind_seconds(at, chunk.look.modified_at)
+                behind_seconds = zone_behind_seconds(at, chunk.stat.modified_at)
                 self.behind_seconds = 0.0 if has_zone else behind_seconds
         return chunk
 
@@ -307,7 +307,7 @@ class MetricSource:
             self._again_from = None
             self._was_again = False
             begin = chunk.offset if is_longest and reader.whole_from is None else reader.whole_from
-            self._read = _Read(begin, chunk.end, chunk.content[-MARK_BYTES:], chunk.look.identity)
+            self._read = _Read(begin, chunk.end, chunk.content[-MARK_BYTES:], chunk.stat.identity)
             self._stretch_bytes = FIRST_BYTES
 
     def _take_new(self, chunk: Chunk, generation: int) -> None:
@@ -318,7 +318,7 @@ class MetricSource:
             self._log.append(self._reader.feed(chunk.content[read.end - chunk.offset :]))
             begin = read.begin if read.begin is not None else self._reader.whole_from
             mark = (read.mark + chunk.content[read.end - chunk.offset :])[-MARK_BYTES:]
-            self._read = _Read(begin, chunk.end, mark, chunk.look.identity)
+            self._read = _Read(begin, chunk.end, mark, chunk.stat.identity)
 
     def _take_before(self, chunk: Chunk, end: int, generation: int) -> None:
         content = chunk.content[: end - chunk.offset]

@@ -198,7 +198,7 @@ class Coordinator:
         store = self.actions.store
         pool = self.pool
         scope = JobScope(queue=pool.queue, qos=pool.qos, reservation=pool.reservation)
-        parsed = await store.ask(store.backend.queue.jobs(scope))
+        parsed = await store.run_query(store.backend.queue.jobs(scope))
         rows: dict[str, Row] = {str(row["id"]): row for row in parsed.table.to_pylist()}
         self._members = frozenset(rows)
         self._busy = frozenset(
@@ -232,7 +232,7 @@ class Coordinator:
         store = self.actions.store
         waits = _HISTORY_WAIT_SECONDS
         try:
-            parsed = await store.ask(
+            parsed = await store.run_query(
                 store.backend.history.jobs(None, _HISTORY_SECONDS, [one.id for one in tasks])
             )
             past = {
@@ -367,7 +367,7 @@ class Coordinator:
         if not detail.holds_requeued:
             return ""
         try:
-            return detail.task_refusal(await self.actions.store.ask(detail.native(job_id)))
+            return detail.task_refusal(await self.actions.store.run_query(detail.native(job_id)))
         except NoSuchJob:
             return ""
         except UnreadableOutput as error:
@@ -639,7 +639,7 @@ class Coordinator:
 
     async def _modified_at(self, task: StoredTask, path: PurePosixPath) -> float | None:
         if task.folder and str(path.parent) == task.folder:
-            seen = await self._files(task).look(path.name)
+            seen = await self._files(task).stat(path.name)
             return None if seen is None else float(seen[1])
         return await self._files(task).modified_at(str(path)) if path.is_absolute() else None
 
@@ -795,14 +795,14 @@ class Coordinator:
         named = frozenset(_names(pool.node_list)) if pool.node_list else None
         reserved: frozenset[str] | None = None
         if pool.reservation:
-            parsed = await store.ask(store.backend.policy.reservations(store.user))
+            parsed = await store.run_query(store.backend.policy.reservations(store.user))
             reserved = frozenset(
                 name
                 for row in parsed.table.to_pylist()
                 if row["name"] == pool.reservation
                 for name in _names(row["node_list"])
             )
-        parsed = await store.ask(store.backend.queue.nodes())
+        parsed = await store.run_query(store.backend.queue.nodes())
         self._usable_at = self._now
         self._usable = frozenset(
             str(row["name"])
@@ -885,7 +885,7 @@ class Coordinator:
         if outcome.done:
             self._reported.pop(job_id, None)
         else:
-            self._warn_once(job_id, f"job {job_id}: {verb}: {outcome.words}")
+            self._warn_once(job_id, f"job {job_id}: {verb}: {outcome.text}")
         return outcome
 
     def _warn_once(self, job_id: str, text: str) -> None:

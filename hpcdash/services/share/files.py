@@ -98,13 +98,13 @@ class TaskFiles:
 
     async def seen_at(self) -> float | None:
         """Return when the training received the command, in epoch seconds; None if it did not."""
-        found = await self.look(_SEEN)
+        found = await self.stat(_SEEN)
         return float(found[1]) if found and found[0] else None
 
     async def _has_text(self, name: str) -> bool:
-        return ((await self.look(name)) or (0, 0))[0] > 0
+        return ((await self.stat(name)) or (0, 0))[0] > 0
 
-    async def look(self, name: str) -> tuple[int, int] | None:
+    async def stat(self, name: str) -> tuple[int, int] | None:
         """(bytes, modified, in epoch seconds) of a regular file there; None where it cannot be
         seen.
         """

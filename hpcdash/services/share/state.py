@@ -564,10 +564,10 @@ class PoolReader:
         """Raises HpcdashError where there is none, it is not the coordinator's, or it cannot be
         understood.
         """
-        known = None if self._last is None or self.state is None else self._last.look
+        known = None if self._last is None or self.state is None else self._last.stat
         query = files_query([FileRange(self._file, 0, MAX_BYTES + 1, known)])
-        [chunk] = await self._store.ask(query)
-        check = chunk.look
+        [chunk] = await self._store.run_query(query)
+        check = chunk.stat
         name = self.pool.name
         coordinator = self.pool.coordinator or self._store.user
         owner = check.owner or "nobody known"

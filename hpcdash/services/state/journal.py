@@ -60,10 +60,10 @@ class JournalEntry(Struct, frozen=True):
     parts: tuple[str, ...] = ()
 
 
-class _Ended(msgspec.Struct):
+class _Ended(msgspec.Struct, rename={"text": "words"}):
     job_id: str
     done: bool | None
-    words: str = ""
+    text: str = ""
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -143,7 +143,7 @@ class Journal:
     def after(self, action_id: str, outcomes: Sequence[Outcome]) -> None:
         """Note how it ended; raises JournalUnwritable."""
         ended = tuple(
-            _Ended(without_surrogates(one.job_id), one.done, without_surrogates(one.words))
+            _Ended(without_surrogates(one.job_id), one.done, without_surrogates(one.text))
             for one in outcomes
         )
         self._write(_Line(JOURNAL_SCHEMA, "after", action_id, self._time(), outcomes=ended))
@@ -205,7 +205,7 @@ class Journal:
             begun.job_ids,
             begun.commands,
             _state(ended.outcomes) if ended else self._state_without_end(begun, at),
-            tuple(Outcome(one.job_id, one.done, one.words) for one in ended.outcomes)
+            tuple(Outcome(one.job_id, one.done, one.text) for one in ended.outcomes)
             if ended
             else (),
             begun.names,

@@ -44,7 +44,7 @@ class JobNotes:
         self._stamp: tuple[int, int] | None = None
         self._notes = StoredNotes()
 
-    def kept(self) -> StoredNotes:
+    def load(self) -> StoredNotes:
         """Return the notes in the file; if it cannot be read, those read before, or none."""
         stamp = self._database.stamp()
         if stamp != self._stamp:
@@ -68,7 +68,7 @@ class JobNotes:
 
     def pin(self, job_ids: Iterable[str], is_pinned: bool, at: float) -> None:
         """Pin jobs, or let them go. Raises StateUnusable."""
-        notes = self.kept().notes
+        notes = self.load().notes
         self._note([(job_id, is_pinned, notes.get(job_id, "")) for job_id in job_ids], at)
 
     def write(self, job_id: str, note: str, at: float) -> None:
@@ -77,7 +77,7 @@ class JobNotes:
         Raises StateUnusable.
         """
         self._note(
-            [(job_id, job_id in self.kept().pinned, visible(note.strip())[:LONGEST_NOTE])], at
+            [(job_id, job_id in self.load().pinned, visible(note.strip())[:LONGEST_NOTE])], at
         )
 
     def _note(self, jobs: Sequence[tuple[str, bool, str]], at: float) -> None:

@@ -60,7 +60,7 @@ class Run(Struct, frozen=True):
         return "completed" if self.status == 0 else f"failed with {self.status}"
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Its state, how long it took, what it is."""
         took = ""
         if self.started_at is not None and self.ended_at is not None:
@@ -165,7 +165,7 @@ async def fetch_runs(store: ClusterStore, allocation: Allocation) -> tuple[Run, 
     """Raises UsageError for a job that is no allocation, and what keeps the cluster from
     answering.
     """
-    return await store.ask(runs_query(allocation))
+    return await store.run_query(runs_query(allocation))
 
 
 def new_run_folder(store: ClusterStore, allocation: Allocation) -> str:

@@ -180,7 +180,7 @@ async def missing_paths(
     query = [one for one in paths if one.path and "\x00" not in one.path]
     if not query:
         return ()
-    findings = await store.ask(_query(tuple(query[:MAX_PATHS])))
+    findings = await store.run_query(_query(tuple(query[:MAX_PATHS])))
     if len(query) > MAX_PATHS:
         findings += (
             LintFinding("warning", "", f"{len(query) - MAX_PATHS} paths were not checked"),

@@ -58,7 +58,7 @@ class CodeFiles(Struct, frozen=True):
     total: int
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """`214 files, 12M; the largest is data/x.bin, 8M`."""
         count = "1 file" if len(self.files) == 1 else f"{len(self.files)} files"
         largest = max(self.files, key=lambda one: one.size)
@@ -73,7 +73,7 @@ class CodeFiles(Struct, frozen=True):
     def notes(self) -> tuple[str, ...]:
         """Notes on the files, to be read before they are sent."""
         leading_out = [one for one in self.files if one.target and _leads_out(one)]
-        messages = [f"files: {self.words}"]
+        messages = [f"files: {self.text}"]
         if leading_out:
             first = leading_out[0]
             others = f" and {len(leading_out) - 1} more" if len(leading_out) > 1 else ""
@@ -135,7 +135,7 @@ def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFi
     code = CodeFiles(tuple(found[name] for name in sorted(found)), total)
     if total > most_bytes:
         raise UsageError(
-            f"files: {code.words}: more than {format_memory(most_bytes)}",
+            f"files: {code.text}: more than {format_memory(most_bytes)}",
             "List what the job does not need in .gitignore, name less, or raise files_limit in "
             "[launch].",
         )

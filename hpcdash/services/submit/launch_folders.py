@@ -296,7 +296,7 @@ async def read_stored_launches(
     folders: list[InspectedFolder] = []
     for at in range(0, len(found), _FOLDERS_A_COMMAND):
         pairs = [(one.folder, one.sums) for one in found[at : at + _FOLDERS_A_COMMAND]]
-        folders += await store.ask(inspect_query(pairs))
+        folders += await store.run_query(inspect_query(pairs))
     stored = []
     for record, folder in zip(found, folders, strict=True):
         if not folder.is_there and not record.run_as:

@@ -309,7 +309,7 @@ class LaunchService:
                 digest=digest,
                 mark=search.mark,
                 record=planned.record,
-                words="; ".join([*planned.notes, *(one.words for one in findings)]),
+                text="; ".join([*planned.notes, *(one.text for one in findings)]),
             )
             self._own.add(launch.launch_id)
             try:
@@ -333,15 +333,13 @@ class LaunchService:
         if outcome.done is False:
             await asyncio.to_thread(self._served.forget, launch)
             raise _refusal(outcome, message)
-        text = "; ".join(
-            filter(None, (launch.words, message, "" if outcome.done else outcome.words))
-        )
+        text = "; ".join(filter(None, (launch.text, message, "" if outcome.done else outcome.text)))
         if outcome.done:
             record = replace(launch.record, job_id=outcome.new_job)
             launch = msgspec.structs.replace(launch, stage=Stage.SUBMITTED, record=record)
         else:
             self._changed.set()
-        launch = msgspec.structs.replace(launch, words=text)
+        launch = msgspec.structs.replace(launch, text=text)
         await asyncio.to_thread(self._served.update, launch)
         return launch
 
@@ -396,7 +394,7 @@ class LaunchService:
             await self._remove_folder(launch)
         with contextlib.suppress(HpcdashError):
             # That it was not known is no longer to be said.
-            await self._settled(msgspec.structs.replace(launch, words=""), outcome)
+            await self._settled(msgspec.structs.replace(launch, text=""), outcome)
 
     # -- states
 
@@ -655,11 +653,11 @@ def _reused() -> KeyReused:
 
 
 def _refusal(outcome: Outcome, reported: str) -> HpcdashError:
-    text = "; ".join(filter(None, (outcome.words, reported)))
+    text = "; ".join(filter(None, (outcome.text, reported)))
     message = f"not submitted: {text.removeprefix('not submitted: ')}"
-    if outcome.is_unreachable or outcome.words.startswith(NEVER_ARRIVED):
+    if outcome.is_unreachable or outcome.text.startswith(NEVER_ARRIVED):
         return UnreachableError(message, "Send it again; the same Idempotency-Key may be used.")
-    return SchedulerRefused(message, words=outcome.words)
+    return SchedulerRefused(message, output=outcome.text)
 
 
 def _job_rows(job_id: str, rows: Sequence[Row]) -> tuple[Row, ...]:

@@ -73,7 +73,7 @@ class LaunchedJob(Struct, frozen=True):
             "code": self.code or None,
         }
 
-    def words(self) -> tuple[tuple[str, str], ...]:
+    def text(self) -> tuple[tuple[str, str], ...]:
         """(label, words) of what there is, in a few lines. As hostile as the request is."""
         called = self.function
         if self.item_index is not None:

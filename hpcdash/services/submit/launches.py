@@ -144,12 +144,12 @@ class Launches:
         from hpcdash.services.submit.checks import dropped_finding
 
         try:
-            found = await self.store.ask(_root_query(storage_root, *filter(None, [switch])))
+            found = await self.store.run_query(_root_query(storage_root, *filter(None, [switch])))
         except CommandTimedOut:
             if not switch:
                 raise
             # Its disk may be another than that of the launches.
-            found = await self.store.ask(_root_query(storage_root))
+            found = await self.store.run_query(_root_query(storage_root))
             text = f"cannot tell whether the kill switch {switch} is set: its disk does not respond"
             self._switches[switch] = LintFinding("warning", "", text)
         if found.is_switch_dropped:
@@ -258,7 +258,7 @@ class Launches:
             script = await self._in_turn(request, script)
         code_state = await self._code_state(request, base)
         if code_state is not None and not request.plain:
-            script = with_code_state(script, code_state.words)
+            script = with_code_state(script, code_state.summary)
         content = script.text.encode("utf-8", "surrogateescape")
         await refuse_large_array(self.store, Submission(content, script.job_name))
         more = {} if code_state is None else {PROVENANCE_NAME: code_state.text}
@@ -309,7 +309,7 @@ class Launches:
             request=request,
             record=record,
             warnings=script.warnings,
-            code_state="" if code_state is None else code_state.words,
+            code_state="" if code_state is None else code_state.summary,
         )
 
     async def _in_turn(self, request: Request, script: BatchScript) -> BatchScript:
@@ -351,7 +351,9 @@ class Launches:
         packed = await asyncio.to_thread(
             lambda: pack_code_files(find_code_files(request.files, folder, limit))
         )
-        return replace(packed, arrived=await self.store.ask(folder_query(root, packed.digest)))
+        return replace(
+            packed, arrived=await self.store.run_query(folder_query(root, packed.digest))
+        )
 
     async def plan_run(
         self,
@@ -389,7 +391,7 @@ class Launches:
         place = Place(folder.rpartition(".")[2], folder, script=script, is_run=True)
         made = _with_script_warning(self._script(request, place, aside), files.get(name))
         if (code_state := await self._code_state(request, base)) is not None:
-            made = with_code_state(made, code_state.words)
+            made = with_code_state(made, code_state.summary)
         more = {TITLE_NAME: title_content(title)}
         staged = launch_files(request, place, made, text, files, more, at=self.store.clock.now())
         code = await self._packed(request, base, allocation.root) if request.files else None
@@ -403,7 +405,7 @@ class Launches:
         from hpcdash.services.submit.staging import trust_query
 
         if root not in self._trusted:
-            await self.store.ask(trust_query(self.settings.launch_program, root))
+            await self.store.run_query(trust_query(self.settings.launch_program, root))
             self._trusted.add(root)
 
     async def findings(self, planned: SubmissionPlan) -> tuple[LintFinding, ...]:
@@ -494,7 +496,7 @@ class Launches:
                 result = await self.submit(planned, actions, on_message)
             outcome = result.outcome
             if result.journal_problem:
-                outcome = replace(outcome, words=f"{outcome.words}; {result.journal_problem}")
+                outcome = replace(outcome, text=f"{outcome.text}; {result.journal_problem}")
                 result = replace(result, outcome=outcome)
             outcomes.append(outcome)
             if on_result is not None:
@@ -521,7 +523,7 @@ class Launches:
             version = self.store.probe.version if self.store.probe else ""
             types = await self._gpu_types() if request.gpu_type else ()
             reader = self.store.backend.scripts.reader()
-            messages.append(reader.refusal_hint(outcome.words, version, planned.shown, (), types))
+            messages.append(reader.refusal_hint(outcome.text, version, planned.shown, (), types))
             left = await remove_folder(self.store, record, self.settings.launch_program)
             if left:
                 messages.append(f"its files remain in {record.folder}: {left}")
@@ -779,14 +781,14 @@ def format_chain(outcomes: Sequence[Outcome], count: int) -> str:
     jobs = counted(len(standing), "job")
     last = outcomes[-1]
     if count == 1:
-        return last.words
+        return last.text
     if len(standing) == count:
         return f"{jobs}, one after the other: {' '.join(standing)}"
     rest = count - len(outcomes)
     stand = f", which stay: {' '.join(standing)}" if standing else ""
     parts = [f"{jobs} of {count} submitted{stand}"]
     if not last.new_job:
-        parts.append(f"number {len(outcomes)}: {last.words or 'no reason given'}")
+        parts.append(f"number {len(outcomes)}: {last.text or 'no reason given'}")
     if rest:
         parts.append(f"the {rest} after it {'was' if rest == 1 else 'were'} not sent")
     return "; ".join(parts)

@@ -50,7 +50,7 @@ async def find_ended(
         return ()
     try:
         table = (
-            await store.ask(
+            await store.run_query(
                 store.backend.queue.jobs(JobScope(job_ids=tuple(one.job_id for one in checks)))
             )
         ).table
@@ -84,7 +84,7 @@ async def read_check(store: ClusterStore, check: SubmittedCheck) -> FoundByCheck
             )
             if files.stdout is None:
                 raise UsageError(f"the log path of job {check.job_id} is unknown")
-            content = await store.ask(whole_file_query(files.stdout, _MAX_LOG_BYTES))
+            content = await store.run_query(whole_file_query(files.stdout, _MAX_LOG_BYTES))
             results, gpus = parse_results(content.decode("utf-8", "replace").splitlines())
         except UnreachableError:
             raise
@@ -123,7 +123,7 @@ async def read_ended_checks(store: ClusterStore, records: NodeCheckRecords) -> t
 def format_result(result: CheckResult, known: Mapping[str, str]) -> str:
     """Format a check's message, with earlier findings on the GPUs that it names."""
     before = "; ".join(known[uuid] for uuid in result.gpus if uuid in known)
-    return f"{visible(result.words)} ({before})" if before else visible(result.words)
+    return f"{visible(result.text)} ({before})" if before else visible(result.text)
 
 
 def format_results(results: Sequence[CheckResult], known: Mapping[str, str]) -> str:
@@ -165,7 +165,7 @@ class NodeFinding(Struct, frozen=True):
             return f"checked {format_age(now - self.found[-1][1])} ago: {names} ok"
         return "; ".join(
             f"{one.name} check failed {format_age(now - at)} ago: "
-            f"{clip(visible(one.words), _SHOWN_LETTERS)}"
+            f"{clip(visible(one.text), _SHOWN_LETTERS)}"
             for one, at in self.failed
         )
 
@@ -229,7 +229,7 @@ class NodeCheckRecords:
             "excluded.finding END, at = CASE excluded.finding WHEN '' THEN at ELSE excluded.at END"
         )
         statements: list[tuple[str, tuple[Any, ...]]] = [
-            (check_findings, (self.cluster, one.node, one.name, one.state, one.words, at))
+            (check_findings, (self.cluster, one.node, one.name, one.state, one.text, at))
             for one in results
         ]
         statements += [
@@ -238,7 +238,7 @@ class NodeCheckRecords:
             for uuid in uuids
         ]
         statements += [
-            (gpu_findings, (self.cluster, uuid, one.node, f"{one.name}: {one.words}", at))
+            (gpu_findings, (self.cluster, uuid, one.node, f"{one.name}: {one.text}", at))
             for one in results
             if one.state == "failed"
             for uuid in one.gpus

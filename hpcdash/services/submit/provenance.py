@@ -50,7 +50,7 @@ class CodeState(Struct, frozen=True):
     not_compared: tuple[str, ...] = ()
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """`main 1a2b3c4d5e6f, changed since (diff 5f3a9c12), 2 untracked files`."""
         branch = clip(visible(self.branch), _SHOWN_LETTERS) or "detached"
         parts = [f"{branch} {self.commit[:12] or 'without a commit'}"]

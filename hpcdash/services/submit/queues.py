@@ -80,7 +80,7 @@ class LaunchQueues:
                     await self._query(Kind.NODES)
                 query = self._store.backend.policy.queue_limits()
                 if query is not None and self._limits is None:
-                    self._limits = await self._store.ask(query)
+                    self._limits = await self._store.run_query(query)
 
     def known(self) -> list[KnownQueue]:
         """In the cluster's order; none where nothing is known."""
@@ -203,7 +203,7 @@ class LaunchQueues:
 
     async def _query(self, kind: Kind) -> None:
         if self._table(kind) is None:
-            self._asked[kind] = (await self._store.ask(self._store.query(kind))).table
+            self._asked[kind] = (await self._store.run_query(self._store.query(kind))).table
 
 
 async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
@@ -243,7 +243,7 @@ async def _fetched(
     if query is None:
         return ()
     try:
-        parsed = await store.ask(query)
+        parsed = await store.run_query(query)
     except HpcdashError as error:
         notes.append(f"{what} are unknown: {error.message}")
         return ()

@@ -94,15 +94,13 @@ async def reconcile(
             [found] = await keep_submitted(store, commands[job_id], (found,))
         outcomes[job_id] = found
         if found.done:
-            on_message(
-                f"it is {found.words}" if len(lost) == 1 else f"{job_id}: it is {found.words}"
-            )
+            on_message(f"it is {found.text}" if len(lost) == 1 else f"{job_id}: it is {found.text}")
     known = tuple(outcomes.values())
     if report.note_again is not None and (
         problem := await asyncio.to_thread(report.note_again, known)
     ):
         known = tuple(
-            replace(outcome, words=f"{outcome.words}; {problem}")
+            replace(outcome, text=f"{outcome.text}; {problem}")
             if outcome.job_id in lost
             else outcome
             for outcome in known
@@ -266,7 +264,7 @@ class _Looking:
             try:
                 # Not forced: a login that prompts a person is left to them.
                 await self._store.open()
-                return await self._store.ask(query)
+                return await self._store.run_query(query)
             except (*_NEEDS_A_PERSON, CommandMissing):
                 raise
             except HpcdashError as error:
@@ -403,7 +401,7 @@ async def reconcile_recent(store: ClusterStore, journal: Journal) -> list[str]:
     for entry in await asyncio.to_thread(unsettled_today, store, journal):
         at = datetime.fromtimestamp(entry.at).astimezone()
         for outcome in await reconcile_noted(store, journal, entry):
-            what = f"it is {outcome.words}" if outcome.done else outcome.words
+            what = f"it is {outcome.text}" if outcome.done else outcome.text
             messages.append(
                 f"the submission of {outcome.job_id} at {at:%H:%M} has no recorded result: {what}"
             )

@@ -220,7 +220,7 @@ async def _prepare(
     ]
     submit = submits[0]
     if submit.check is not None:
-        await store.ask(submit.check)
+        await store.run_query(submit.check)
     lines = counted(script.text.count("\n") or 1, "line")
     warning = "; it may have changed since" if script.source.startswith(READ_FROM) else ""
     return submits, [f"script: {lines}, {script.source}{warning}", *submit.notes]
@@ -247,7 +247,7 @@ async def _past(store: ClusterStore, requested: Resubmission) -> Mapping[str, st
     if 0 <= age < _HISTORY_LAG_SECONDS:
         await asyncio.sleep(_HISTORY_LAG_SECONDS - age)
     try:
-        return await store.ask(store.backend.history.native(requested.job_id))
+        return await store.run_query(store.backend.history.native(requested.job_id))
     except (NoSuchJob, AccountingUnavailable, CommandMissing):
         return {}
 
@@ -306,7 +306,7 @@ async def _submitted_job(store: ClusterStore, journal: Journal, entry: JournalEn
         [outcome] = await reconcile_noted(store, journal, entry)
     if outcome.done is None:
         raise UsageError(
-            f"{name} may have been submitted again: {outcome.words}",
+            f"{name} may have been submitted again: {outcome.text}",
             "hpcdash journal --settle looks for it.",
         )
     return outcome.new_job if outcome.done else ""
@@ -323,7 +323,7 @@ async def _unfinished_job(store: ClusterStore, sent: Mapping[str, str]) -> str:
         return ""
     job_id = [*sent.values()][-1]
     try:
-        table = (await store.ask(store.backend.queue.jobs(JobScope(job_ids=(job_id,))))).table
+        table = (await store.run_query(store.backend.queue.jobs(JobScope(job_ids=(job_id,))))).table
     except NoSuchJob:
         return ""
     return job_id if any(state not in ENDED for state in table["state"].to_pylist()) else ""
@@ -365,7 +365,7 @@ def format_parts(outcomes: tuple[Outcome, ...], count: int) -> str:
     last = outcomes[-1]
     stand = f", which stay: {' '.join(standing)}" if standing else ""
     return (
-        f"{len(standing)} of {count} parts submitted{stand}; {last.job_id}: {last.words}; R "
+        f"{len(standing)} of {count} parts submitted{stand}; {last.job_id}: {last.text}; R "
         "sends the rest"
     )
 
@@ -461,8 +461,8 @@ def _more_memory(
 
 def _requested_memory(row: Row, usage: Usage) -> int | None:
     """Bytes on a node."""
-    if usage.memory_asked_bytes is not None or row["memory_bytes"] is None:
-        return usage.memory_asked_bytes
+    if usage.requested_memory_bytes is not None or row["memory_bytes"] is None:
+        return usage.requested_memory_bytes
     return int(row["memory_bytes"]) // max(1, row["nodes"] or 1)
 
 
@@ -500,7 +500,7 @@ async def _table(store: ClusterStore, kind: Kind) -> pa.Table | None:
 async def _usage(store: ClusterStore, row: Row) -> Usage:
     query = store.backend.detail.usage(row)
     try:
-        return Usage() if query is None else await store.ask(query)
+        return Usage() if query is None else await store.run_query(query)
     except HpcdashError:
         return Usage()
 

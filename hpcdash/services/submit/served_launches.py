@@ -35,7 +35,7 @@ class ServedLaunch(msgspec.Struct, frozen=True, kw_only=True):
     `client` is the name of the token it came with, `key` that client's own (None: none was given).
 
     `digest` tells the request from any other. `mark` is in the comment of its job. `tasks` counts
-    its jobs by their state once they have ended. `words` are what else was said of its submission.
+    its jobs by their state once they have ended. `text` is what else was said of its submission.
     """
 
     launch_id: str
@@ -47,7 +47,7 @@ class ServedLaunch(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     mark: str
     record: LaunchRecord
-    words: str = ""
+    text: str = ""
     tasks: Mapping[str, int] = {}
     exit_code: int | None = None
     exit_signal: int | None = None

@@ -126,7 +126,7 @@ async def refuse_large_array(store: ClusterStore, requested: Submission) -> None
     if query is None:
         return
     try:
-        why = await store.ask(query)
+        why = await store.run_query(query)
     except HpcdashError:
         return
     if why:
@@ -160,7 +160,7 @@ async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[st
     conditions = tuple(map(split_after, after))
     ids = tuple(job_id for _, job_id in conditions)
     try:
-        parsed = await store.ask(store.backend.queue.jobs(JobScope(job_ids=ids)))
+        parsed = await store.run_query(store.backend.queue.jobs(JobScope(job_ids=ids)))
     except NoSuchJob:
         return after
     rows = await asyncio.to_thread(select_rows, parsed.table, ids)
@@ -233,12 +233,12 @@ async def plan_request(
         )
         files = await asyncio.to_thread(read_code_files, code)
         left_out = len(code.files) - len(files)
-        notes = (f"files: {code.words}",)
+        notes = (f"files: {code.text}",)
         if left_out:
             notes += (f"files: {counted(left_out, 'link')} left out, as no target is sent",)
     submitted = await asyncio.to_thread(build_request, store, request, files)
     before = submitted.before
-    if submitted.is_sent is not None and await store.ask(submitted.is_sent):
+    if submitted.is_sent is not None and await store.run_query(submitted.is_sent):
         before = ()
         notes = (*notes, "its package is already there: not sent again")
     findings = store.backend.submit.request_findings(request, await fetch_offers(store))

@@ -105,15 +105,13 @@ class SwitchNames:
         """Return the named path as an absolute one, or the reason that it cannot be a switch."""
         if named is None and row["user"] and row["user"] != self.store.user:
             who = f"what {row['user']} shows to others"
-            return Naming(
-                problem=f"no {kind.words} is named in the comment of {job_id} or in {who}"
-            )
+            return Naming(problem=f"no {kind.text} is named in the comment of {job_id} or in {who}")
         if named is None:
-            return Naming(problem=f"no {kind.words} file is known for job {job_id}")
+            return Naming(problem=f"no {kind.text} file is known for job {job_id}")
         whole = absolute_path(named.path, row["work_dir"])
         problem = format_unknown(named) if named.unknown else ""
         if not problem and (wrong := path_problem(whole)):
-            problem = f"{whole!r} ({named.source}) cannot be its {kind.words}: {wrong}"
+            problem = f"{whole!r} ({named.source}) cannot be its {kind.text}: {wrong}"
         return Naming("" if problem else whole, named.source, problem)
 
     def remembered(
@@ -163,7 +161,7 @@ class SwitchNames:
         if named is None or not names or row["user"] != self.store.user:
             return named
         # One's own login environment is what sbatch hands to a job.
-        values = await self.store.ask(values_query(names))
+        values = await self.store.run_query(values_query(names))
         return switch_in_script(kind, text, {**values, **known})
 
 

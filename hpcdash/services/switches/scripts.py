@@ -67,7 +67,7 @@ def _parse_snapshot(answer: Answer, *, path: str, token: str) -> SwitchSnapshot:
             "Try again.",
             argv=("ls", "-ld", path),
             status=answer.status,
-            words=excerpt(answer.stderr),
+            output=excerpt(answer.stderr),
         )
     reported = dict(piece.removesuffix("\n").partition(" ")[::2] for piece in pieces[1:-1])
     return parse_snapshot(path, reported)

@@ -172,7 +172,7 @@ class JobSwitches:
     async def fetch_snapshot(self, switch: Switch) -> SwitchSnapshot:
         """Query the entry at its path now; raises CommandTimedOut if its disk does not answer."""
         try:
-            return await self.store.ask(snapshot_query(switch.path, switch.owner))
+            return await self.store.run_query(snapshot_query(switch.path, switch.owner))
         except CommandTimedOut as error:
             error.message = f"the disk of {switch.path} does not respond"
             raise
@@ -347,7 +347,7 @@ class JobSwitches:
         is_requested = most is None or count_jobs(rows) < most
         if is_requested and (store.probe is None or store.probe.has_accounting is not False):
             try:
-                past = (await store.ask(backend.history.jobs(None, 0, ids))).table.to_pylist()
+                past = (await store.run_query(backend.history.jobs(None, 0, ids))).table.to_pylist()
             except UnreachableError:
                 raise
             except HpcdashError:
@@ -382,7 +382,7 @@ class JobSwitches:
         check = f"hpcdash {switch.kind}-switch {switch.job_id} --status"
         lost = f"the answer was lost; check with: {check}"
         outcomes = tuple(
-            replace(one, words=one.words.replace(ANSWER_LOST, lost, 1)) if one.done is None else one
+            replace(one, text=one.text.replace(ANSWER_LOST, lost, 1)) if one.done is None else one
             for one in report.outcomes
         )
         return outcomes, problems
@@ -495,7 +495,7 @@ class SwitchLog:
         except HpcdashError as error:
             return self._last_line, f"cannot tell whether its log is growing: {error.message}"
         for path, chunk in zip(self._read, found, strict=True):
-            if not chunk.look.is_there:
+            if not chunk.stat.is_there:
                 continue
             text = chunk.content.decode("utf-8", "surrogateescape")
             # An incomplete line is read again, unless it fills all that is read at once.
@@ -504,17 +504,17 @@ class SwitchLog:
                 end = len(text)
             self._last_line = telling_line(self._switch.kind, text[:end], self._last_line)
             read = self._read[path] + len(text[:end].encode("utf-8", "surrogateescape"))
-            self._read[path] = read if read <= chunk.look.size else 0
+            self._read[path] = read if read <= chunk.stat.size else 0
         return self._last_line, self._grows(found)
 
     async def _read_logs(self, read: Mapping[str, int | None]) -> tuple[Chunk, ...]:
-        found = await self._store.ask(written_query(tuple(read), tuple(read.values())))
-        self._sizes = {path: chunk.look.size for path, chunk in zip(read, found, strict=True)}
+        found = await self._store.run_query(written_query(tuple(read), tuple(read.values())))
+        self._sizes = {path: chunk.stat.size for path, chunk in zip(read, found, strict=True)}
         return found
 
     def _grows(self, found: Sequence[Chunk]) -> str:
-        ages = [chunk.look.age_seconds for chunk in found if chunk.look.age_seconds is not None]
-        is_there = any(chunk.look.is_there for chunk in found)
+        ages = [chunk.stat.age_seconds for chunk in found if chunk.stat.age_seconds is not None]
+        is_there = any(chunk.stat.is_there for chunk in found)
         unknown = "it is not known when its log grew" if is_there else "it has no log yet"
         return format_log(min(ages, default=None), unknown)
 

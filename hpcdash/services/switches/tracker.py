@@ -397,9 +397,9 @@ class SwitchTracker:
         )
         if outcome.done is not True:
             result = "not done" if outcome.done is False else "not known whether it was done"
-            messages.append(f"{result}: {outcome.words}")
-        elif "; " in outcome.words:
-            messages.append(outcome.words)
+            messages.append(f"{result}: {outcome.text}")
+        elif "; " in outcome.text:
+            messages.append(outcome.text)
         self.act_message = visible("; ".join(messages))
         self._changed()
         return True

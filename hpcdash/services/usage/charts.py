@@ -465,7 +465,7 @@ def _advice(report: UsageReport, width: int) -> list[Line]:
             visible(f"{advice.name} ({advice.user})" if report.users > 1 else advice.name), width
         )
         lines.append(((name, "value"),))
-        for text in advice.words:
+        for text in advice.messages:
             lines += [
                 ((f"  {part}", "warn" if first else ""),)
                 for first, part in _wrapped(text, width - 2)

@@ -395,7 +395,7 @@ class Advice(Struct, frozen=True):
     name: str
     runs: int
     jobs: tuple[str, ...]
-    words: tuple[str, ...]
+    messages: tuple[str, ...]
     memory_bytes: int | None = None
     limit_seconds: int | None = None
 

@@ -360,7 +360,7 @@ def _waste(report: UsageReport) -> str:
 def _advice(report: UsageReport) -> str:
     items = []
     for advice in report.advice:
-        text = "".join(f"<li>{_text(line)}</li>" for line in advice.words)
+        text = "".join(f"<li>{_text(line)}</li>" for line in advice.messages)
         items.append(
             f"<b>{_text(advice.name)}</b> <span "
             f"class=who>{_text(advice.user)}</span><ul>{text}</ul>"

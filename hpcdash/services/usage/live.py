@@ -113,8 +113,8 @@ class LiveUse:
             if count:
                 await asyncio.sleep(EVERY_SECONDS if count > 1 else _TOLD_SECONDS)
             count += 1
-            requested = await store.ask(nodes)
-            for sample in await store.ask(store.backend.inside.use(native, requested)):
+            requested = await store.run_query(nodes)
+            for sample in await store.run_query(store.backend.inside.use(native, requested)):
                 known = self.nodes.get(sample.node)
                 if (
                     known is None

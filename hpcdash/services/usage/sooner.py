@@ -134,7 +134,7 @@ async def _fetch_job(store: ClusterStore, job_id: str) -> _Job:
     detail = await store.fetch_detail(job_id)
     script = await fetch_script(store, job_id, detail=detail)
     try:
-        past = await store.ask(store.backend.history.native(job_id))
+        past = await store.run_query(store.backend.history.native(job_id))
     except (NoSuchJob, AccountingUnavailable):
         past = {}
     return _Job(detail, past, script)

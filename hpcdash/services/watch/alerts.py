@@ -50,11 +50,11 @@ class AlertKind(StrEnum):
 class Ending(Struct, frozen=True):
     """Present state after a finding disappeared.
 
-    `words` describe it ('': unknown). `is_watched` is whether a rule still checks it: what is no
+    `text` describes it ('': unknown). `is_watched` is whether a rule still checks it: what is no
     longer watched did not recover.
     """
 
-    words: str = ""
+    text: str = ""
     is_watched: bool = True
 
 
@@ -101,9 +101,9 @@ class AlertEvent(Struct, frozen=True):
         return self.finding.key
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Text of the finding, or after an end of the present state."""
-        return self.ending or self.finding.words
+        return self.ending or self.finding.text
 
 
 class PendingNotification(Struct, frozen=True):
@@ -200,7 +200,7 @@ class Alerts(Struct, frozen=True):
             states[key] = state
             if kind is None:
                 continue
-            event = AlertEvent(kind, state.finding, state.since, now, ending.words, state.told_to)
+            event = AlertEvent(kind, state.finding, state.since, now, ending.text, state.told_to)
             if _is_withheld(event, quiet, settings, snoozed):
                 continue
             events.append(event)
@@ -260,7 +260,7 @@ def _unreadable(why: str) -> HpcdashError:
 
 
 def _rank(finding: Finding) -> tuple[int, str, str]:
-    return finding.severity, finding.words, finding.next_step
+    return finding.severity, finding.text, finding.next_step
 
 
 def _matches(key: str, keys: Collection[str]) -> bool:

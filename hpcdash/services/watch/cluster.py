@@ -162,7 +162,7 @@ class Watching(Endings):
                 if query is None or is_known:
                     continue
                 try:
-                    stored[name] = qos_state(await self.store.ask(query), now)
+                    stored[name] = qos_state(await self.store.run_query(query), now)
                 except HpcdashError as error:
                     check.problems.append(f"{what} {name} could not be queried: {error.message}")
 
@@ -252,7 +252,7 @@ class Watching(Endings):
                 # What the scheduler streams is no file of the login node's.
                 for some in filter(None, (streamed, rest)):
                     self._facts = self._facts.with_others(
-                        await self.store.ask(facts_query(some, self.store.user))
+                        await self.store.run_query(facts_query(some, self.store.user))
                     )
             except HpcdashError as error:
                 failure = error

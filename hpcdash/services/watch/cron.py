@@ -52,7 +52,7 @@ async def folder_there(store: ClusterStore, named: str = "") -> str:
 async def stands(store: ClusterStore, named: str = "") -> tuple[str, tuple[CronStand, ...]]:
     """(the folder, what is installed there or in the queue, by label)."""
     folder, installed = await _list(store, named)
-    parsed = await store.ask(store.backend.queue.jobs(JobScope(user=store.user)))
+    parsed = await store.run_query(store.backend.queue.jobs(JobScope(user=store.user)))
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in parsed.table.to_pylist():
         label = label_in(row["name"] or "")
@@ -106,11 +106,11 @@ async def install(
             "was not submitted" if outcome.done is False else "may or may not have been submitted"
         )
         raise HpcdashError(
-            f"{job.name} {text}: {outcome.words}", "Check with hpcdash cron --status."
+            f"{job.name} {text}: {outcome.text}", "Check with hpcdash cron --status."
         )
     return (
         *messages,
-        f"{job.name}: {outcome.words}",
+        f"{job.name}: {outcome.text}",
         *((report.journal_problem,) if report.journal_problem else ()),
     )
 
@@ -133,7 +133,7 @@ async def remove(
     )
     if waiting:
         report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, waiting)))
-        messages += [f"{one.job_id}: {one.words or 'cancelled'}" for one in report.outcomes]
+        messages += [f"{one.job_id}: {one.text or 'cancelled'}" for one in report.outcomes]
     return tuple(messages) or (f"{job.name} is neither installed in {job.folder} nor in the queue",)
 
 
@@ -148,7 +148,9 @@ async def _list(store: ClusterStore, named: str) -> tuple[str, dict[str, list[st
         named,
         FOLDER_BELOW_HOME,
     )
-    return await store.ask(Query(argv, partial(_parse, token=token), limit_seconds=_LIMIT_SECONDS))
+    return await store.run_query(
+        Query(argv, partial(_parse, token=token), limit_seconds=_LIMIT_SECONDS)
+    )
 
 
 def _parse(answer: Answer, *, token: str) -> tuple[str, dict[str, list[str]]]:
@@ -159,7 +161,7 @@ def _parse(answer: Answer, *, token: str) -> tuple[str, dict[str, list[str]]]:
             "Name another with --folder.",
             argv=("sh",),
             status=answer.status,
-            words=excerpt(answer.stderr),
+            output=excerpt(answer.stderr),
         )
     folder = parts[0].removeprefix("folder ").rstrip("\n")
     found: dict[str, list[str]] = {}
@@ -189,5 +191,5 @@ async def _act(
         )
     if answer.status != 0:
         raise CommandError(
-            what, "Check free space and permissions.", argv=("sh",), words=excerpt(answer.stderr)
+            what, "Check free space and permissions.", argv=("sh",), output=excerpt(answer.stderr)
         )

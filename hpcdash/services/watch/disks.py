@@ -182,7 +182,7 @@ def _unreadable(program: str, printed: bytes, what: str = "usage") -> Unreadable
         f"{program} printed no {what}",
         "Run it there by hand.",
         argv=tuple(program.split()),
-        words=excerpt(printed),
+        output=excerpt(printed),
     )
 
 

@@ -312,7 +312,7 @@ class Judge:
             if unseen:
                 check.unknown.add(finding_key(hanging.RULE, job_id))
                 check.findings.append(hanging.cannot_be_seen(job_id, unseen, row["name"] or ""))
-                check.problems.append(check.findings[-1].words)
+                check.problems.append(check.findings[-1].text)
                 continue
             if facts is None or not paths or not facts.files.keys() >= set(paths):
                 check.unknown.add(finding_key(hanging.RULE, job_id))

@@ -47,7 +47,7 @@ def build_message(events: Sequence[AlertEvent], cluster: str) -> Message:
     for event, line in zip(events[:MAX_IN_TEXT], lines, strict=False):
         step = visible(event.finding.next_step)
         if event.kind is AlertKind.RECOVERED:
-            was = f"It was: {visible(event.finding.words)}. " if event.ending else ""
+            was = f"It was: {visible(event.finding.text)}. " if event.ending else ""
             step = f"{was}Duration: {format_span(event.at - event.since)}."
         elif event.kind is AlertKind.UNWATCHED:
             step = f"It is no longer checked. Since {format_utc(event.since)}."
@@ -85,7 +85,7 @@ def _message(
 
 
 def _line(event: AlertEvent) -> str:
-    text = visible(event.words)
+    text = visible(event.text)
     is_critical = event.finding.severity is Severity.CRITICAL and not event.kind.is_end
     return f"{'CRITICAL ' if is_critical else ''}{_MARKS[event.kind]}{text}"
 
@@ -100,7 +100,7 @@ def _record(event: AlertEvent) -> dict[str, Any]:
         "aspect": finding.aspect or None,
         "severity": finding.severity.word,
         "title": rule_title(finding.rule, finding.aspect),
-        "words": finding.words,
+        "words": finding.text,
         "now": event.ending or None,
         "next_step": finding.next_step or None,
         "since": format_utc(event.since),

@@ -60,7 +60,7 @@ class NotificationPlan(Struct):
         for one, why in self.lost:
             grouped.setdefault((one.channel, why), []).append(one)
         return tuple(
-            f"{channel} was never notified: {many[0].ending or many[0].finding.words}"
+            f"{channel} was never notified: {many[0].ending or many[0].finding.text}"
             + (f" (and {len(many) - 1} more)" if len(many) > 1 else "")
             + f"; {why}"
             for (channel, why), many in grouped.items()

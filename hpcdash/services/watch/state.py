@@ -124,7 +124,7 @@ class Moment(msgspec.Struct):
     kind: str
     begin: float
     end: float
-    words: str
+    text: str
     is_told: bool = True
 
 

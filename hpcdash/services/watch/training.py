@@ -37,7 +37,7 @@ def read_on(
 
     `head` is its beginning where `chunk` does not begin there and it was not read before.
     """
-    check = chunk.look
+    check = chunk.stat
     # A copy of a log is another file in each process.
     is_other = tail is not None and check.modified_at > 0 and tail.identity != check.identity
     if tail is None or is_other or check.size < tail.read_to:

@@ -74,7 +74,7 @@ class ChainActions:
             return ""
 
         sign = f"append after {visible(end.job_id)}: "
-        self.screen.query_one(CommandBar).ask(
+        self.screen.query_one(CommandBar).prompt(
             APPEND, _proposed(end), sign=sign, take=take, proposed=True
         )
         # Its prompt is above it, where there is room.
@@ -160,7 +160,7 @@ class ChainActions:
         else:
             outcome = await replace_stubbed(session.store, before, content)
             is_done = outcome.done is True
-            text = f"{before.path}: {outcome.words}" + (
+            text = f"{before.path}: {outcome.text}" + (
                 "" if is_done else f"; yours is kept in {file}"
             )
         if is_done:

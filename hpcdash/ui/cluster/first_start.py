@@ -325,7 +325,7 @@ class TrialDialog(Dialog[bool]):
             )
             seconds = time.monotonic() - self._began
             # `Autopushing login request to phone...`
-            for line in health.words.splitlines()[-_MAX_WORDS:] if not self._checks else []:
+            for line in health.text.splitlines()[-_MAX_WORDS:] if not self._checks else []:
                 found.add_row("", "", Text(visible(line)))
             found.add_row(Text(signs().ellipsis), "", Text(f"{visible(doing)}, {seconds:.0f} s"))
         self.query_one("#found", Static).update(found)

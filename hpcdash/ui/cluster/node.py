@@ -59,11 +59,11 @@ class NodeView(JobsView):
         if (query := store.backend.queue.node_activity(self.node_name)) is None:
             return
         try:
-            activity = await store.ask(query)
+            activity = await store.run_query(query)
         except HpcdashError as error:
             self._activity = (("activity", error.message),)
         else:
-            self._activity = tuple((one.label, one.words) for one in activity_entries(activity))
+            self._activity = tuple((one.label, one.text) for one in activity_entries(activity))
         self.reload()
 
     def on_resize(self) -> None:

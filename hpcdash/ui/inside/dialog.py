@@ -60,7 +60,7 @@ class ExecDialog(Dialog[None]):
         )
         yield Static("", classes="warned", id="complaint", markup=False)
         rows = [(line, "run before") for line in self._recent]
-        rows += [(one.name, one.words) for one in self._ready]
+        rows += [(one.name, one.text) for one in self._ready]
         names = [clip(visible(name), _NAME_CELLS) for name, _ in rows]
         widest = max(map(cell_width, names), default=0)
         options = []

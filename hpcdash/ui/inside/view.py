@@ -112,7 +112,7 @@ class InsideView(View):
             self.start()
             self.post_message(self.CrumbsChanged())
 
-    def do_ask_now(self) -> None:
+    def do_refresh(self) -> None:
         self.do_run_again()
 
     def do_wrap(self) -> None:

@@ -222,7 +222,7 @@ def result_lines(outcomes: Sequence[Outcome]) -> Text:
         sign, word = key_labels[outcome.done]
         style = "" if outcome.done else "bold"
         text.append(f"{sign} {word:<8}{clip(visible(outcome.job_id), 24):<{ids}}", style)
-        message = visible(" ".join(outcome.words.split()))
+        message = visible(" ".join(outcome.text.split()))
         text.append(f"  {message}\n" if message else "\n")
     if len(ordered) > _MAX_RESULTS:
         text.append(f"and {len(ordered) - _MAX_RESULTS} more\n")

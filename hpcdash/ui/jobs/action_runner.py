@@ -193,7 +193,7 @@ class ActionRunner:
         ):
             self._notify(report, session)
         if forced is not None and self.screen.session is session:
-            text = next(outcome.words for outcome in report.outcomes if outcome.can_force)
+            text = next(outcome.text for outcome in report.outcomes if outcome.can_force)
             self.begin(
                 Question(
                     session.actions.plan(forced, _plan_rows(forced, plan)),

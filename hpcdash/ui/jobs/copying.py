@@ -101,4 +101,6 @@ async def _submit_line(session: ClusterSession, job_id: str) -> str:
         return line
     if Capability.HISTORY not in session.store.backend.capabilities:
         return ""
-    return part.submit_line(await session.store.ask(session.store.backend.history.native(job_id)))
+    return part.submit_line(
+        await session.store.run_query(session.store.backend.history.native(job_id))
+    )

@@ -227,7 +227,7 @@ class HistoryView(JobsView):
     def source(self) -> pa.Table | None:
         if self._span == ("", ""):
             return super().source()
-        return None if self._jobs is None else with_notes(self._jobs, self._notes.kept())
+        return None if self._jobs is None else with_notes(self._jobs, self._notes.load())
 
     def _format_waiting(self) -> str:
         if self._span == ("", ""):
@@ -239,7 +239,7 @@ class HistoryView(JobsView):
     def do_span(self) -> None:
         """Choose which span is shown."""
         choices = [Choice(since, label=label) for since, label in _SPANS.items()]
-        choices.append(Choice(_OTHER, label="other …", words="since and until a time"))
+        choices.append(Choice(_OTHER, label="other …", text="since and until a time"))
         present = self._span[0] if self._span[0] in _SPANS and not self._span[1] else _OTHER
         self.app.push_screen(
             ChoiceDialog("History of how long?", choices, self._take_choice, present)
@@ -330,7 +330,7 @@ class HistoryView(JobsView):
                 text.append(f", next command in {progress.wait_seconds:.0f} s")
             line.update(text.append(" · esc stops"))
 
-    def do_ask_now(self) -> None:
+    def do_refresh(self) -> None:
         if self._span == ("", ""):
             self.session.poller.poll_now()
         elif self._progress is None:

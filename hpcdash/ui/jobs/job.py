@@ -168,7 +168,7 @@ class JobView(View):
         self.take_focus()
         self._fetch()
 
-    def do_ask_now(self) -> None:
+    def do_refresh(self) -> None:
         self._fetch()
 
     def _fetch(self) -> None:
@@ -180,7 +180,7 @@ class JobView(View):
             start_worker(self, self._update, exclusive=True, group="look")
 
     async def _update(self) -> None:
-        if await self.picture.look():
+        if await self.picture.refresh():
             self._fetch()
         else:
             start_worker(self, self.picture.keep_usage_fresh, group="usage")
@@ -325,7 +325,7 @@ class JobView(View):
 
     def _note_lines(self) -> list[Text]:
         """Return the person's notes on the job or its array, and whether it is pinned."""
-        stored = session_notes(self.session).kept()
+        stored = session_notes(self.session).load()
         row = self.picture.row or {}
         ids = list(dict.fromkeys(filter(None, (self.job_id, row.get("id"), row.get("array_id")))))
         parts = ["pinned"] if stored.pinned.intersection(ids) else []
@@ -418,7 +418,7 @@ def entry_lines(group: Group, width: int, find_style: StyleOf, console: Console)
     lines = [_title(group.title, width, find_style)]
     room = width - beside - _BAR_CELLS - _INDENT
     with_bar = [
-        cell_len(visible(entry.words)) for entry in group.entries if entry.fraction is not None
+        cell_len(visible(entry.text)) for entry in group.entries if entry.fraction is not None
     ]
     # If the longest label leaves no room, none has a bar.
     bar_at = max(with_bar, default=0) if max(with_bar, default=0) <= room else None

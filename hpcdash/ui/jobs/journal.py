@@ -144,7 +144,7 @@ class JournalView(TableView):
         super().shown()
         self.reread()
 
-    def do_ask_now(self) -> None:
+    def do_refresh(self) -> None:
         self.reread()
 
     def reread(self) -> None:
@@ -221,7 +221,7 @@ class JournalView(TableView):
             state = {True: "done", False: "refused", None: "unknown"}[outcome.done]
             text.append(f"{outcome_sign(state)} {state:<8}", "" if outcome.done else "bold")
             text.append(
-                visible(f"{outcome.job_id}  {' '.join(outcome.words.split())}".rstrip()) + "\n"
+                visible(f"{outcome.job_id}  {' '.join(outcome.text.split())}".rstrip()) + "\n"
             )
         text.rstrip()
         return text
@@ -240,11 +240,7 @@ def build_table(entries: Sequence[JournalEntry]) -> pa.Table:
             "jobs": len(entry.job_ids),
             "outcome": entry.state,
             "words": next(
-                (
-                    " ".join(one.words.split())
-                    for one in entry.outcomes
-                    if not one.done and one.words
-                ),
+                (" ".join(one.text.split()) for one in entry.outcomes if not one.done and one.text),
                 "",
             ),
             "name": f"{entry.verb} {entry.cluster} {entry.state}",

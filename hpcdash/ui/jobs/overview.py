@@ -431,7 +431,7 @@ class JobOverview(Vertical):
         if store.budget.wait_seconds() > 0:
             return
         try:
-            self._usages[job_id] = await store.ask(query), time.monotonic()
+            self._usages[job_id] = await store.run_query(query), time.monotonic()
         except HpcdashError:
             return
         self._draw_again(row)
@@ -759,10 +759,10 @@ def _usage(usage: Usage, row: Row) -> Content:
 
     parts = [
         Content.styled(f"{meter.label} ", "$text-muted")
-        + Content(visible(meter.words))
+        + Content(visible(meter.text))
         + (Content(" ") + _bar(meter.fraction) if meter.fraction is not None else Content())
         for meter in meters(usage, row["nodes"])
-        if meter.words != NOT_ACCOUNTED
+        if meter.text != NOT_ACCOUNTED
     ]
     return Content(" · ").join(parts)
 
@@ -821,7 +821,7 @@ def _cause(row: Row, tail: LossTail) -> Content:
     cause = _root_cause(row["state"], tail)
     explains = cause is not None and cause.strength > Strength.WORDS
     return (
-        Content.styled(cause.words, "$text-error") if cause is not None and explains else Content()
+        Content.styled(cause.text, "$text-error") if cause is not None and explains else Content()
     )
 
 

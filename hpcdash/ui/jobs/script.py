@@ -80,7 +80,7 @@ class ScriptView(View):
 
     # -- script
 
-    def do_ask_now(self) -> None:
+    def do_refresh(self) -> None:
         start_worker(self, self._fetch, exclusive=True, group="script")
 
     async def _fetch(self) -> None:
@@ -131,7 +131,7 @@ class ScriptView(View):
             return
         await self._know_history()
         bar = self.screen.query_one(CommandBar)
-        bar.ask(
+        bar.prompt(
             "diff",
             self._earlier_job() or "",
             sign="differs from job: ",
@@ -199,7 +199,7 @@ class ScriptView(View):
     # -- keys
 
     def do_search(self) -> None:
-        self.screen.query_one(CommandBar).ask("script search", sign="/", take=self._take_search)
+        self.screen.query_one(CommandBar).prompt("script search", sign="/", take=self._take_search)
 
     def _take_search(self, typed: str) -> str:
         requested = visible(typed)

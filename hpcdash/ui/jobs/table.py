@@ -215,7 +215,7 @@ class JobsView(TableView):
 
     def source(self) -> pa.Table | None:
         table = super().source()
-        return None if table is None else with_notes(table, self._notes.kept())
+        return None if table is None else with_notes(table, self._notes.load())
 
     @cached_property
     def _losses(self) -> ShownLosses:
@@ -377,7 +377,7 @@ class JobsView(TableView):
         """The chosen ones; the user is left out by itself where all jobs are one's own."""
         columns = super().columns()
         if self.column_names == self.spec.shown:
-            stored = self._notes.kept()
+            stored = self._notes.load()
             known = self.catalogue
             columns[1:1] = [known["pinned"]] if stored.pinned else []
             has_letters = "letter" in known and job_letters(self.session.store).is_used
@@ -458,7 +458,7 @@ class JobsView(TableView):
         return replace(column, width=min(longest, _ID_CELLS), longest=longest)
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
-        return pinned_first(self._folded(table, sort), self._notes.kept())
+        return pinned_first(self._folded(table, sort), self._notes.load())
 
     def _folded(self, table: pa.Table, sort: tuple[str, bool] | None) -> pa.Table:
         if self._fold_all:

@@ -31,7 +31,7 @@ Part = tuple[int, int, Style]
 
 
 class LogLines(Widget, can_focus=True):
-    """Lines of a viewport, or `words` where it is empty."""
+    """Lines of a viewport, or `notices` where it is empty."""
 
     ALLOW_SELECT = False
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -72,9 +72,9 @@ class LogLines(Widget, can_focus=True):
     def __init__(self, viewport: Viewport) -> None:
         super().__init__()
         self.viewport = viewport
-        self.words: Sequence[str] = ()
+        self.notices: Sequence[str] = ()
         # The search text, and the current row; both are marked.
-        self.wanted: re.Pattern[str] | None = None
+        self.pattern: re.Pattern[str] | None = None
         self.current: int | None = None
         # A row that one jumped to.
         self.pointed: int | None = None
@@ -126,7 +126,7 @@ class LogLines(Widget, can_focus=True):
         placed = self.viewport.placed()
         strips = [self._strip(one, width) for one in placed]
         if not placed:
-            lines = [line for text in self.words for line in _in_lines(visible(text), width - 2)]
+            lines = [line for text in self.notices for line in _in_lines(visible(text), width - 2)]
             strips = [self._text_strip(line, width) for line in lines[:height]]
         blank = Strip.blank(width, self._style())
         return strips + [blank] * (height - len(strips))
@@ -183,12 +183,12 @@ class LogLines(Widget, can_focus=True):
         ]
 
     def _matches(self, row: int, text: str, first: int, last: int) -> list[Part]:
-        if self.wanted is None:
+        if self.pattern is None:
             return []
         is_current = self.viewport.window.rows[row].offset == self.current
         style = self._style("current" if is_current else "match")
-        margin = len(self.wanted.pattern)
-        found = self.wanted.finditer(text, max(0, first - margin), min(len(text), last + margin))
+        margin = len(self.pattern.pattern)
+        found = self.pattern.finditer(text, max(0, first - margin), min(len(text), last + margin))
         return [(match.start(), match.end(), style) for match in found]
 
     def _style(self, name: str = "", *, partial: bool = False) -> Style:

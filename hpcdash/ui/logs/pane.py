@@ -32,7 +32,7 @@ class LogPane(LogReading):
     def _share(self, text: str) -> Callable[[float], None]:
         def on_output(share: float) -> None:
             self._doing = f"{text} {100 * share:.0f}%, esc stops"
-            self.say()
+            self.show_state()
 
         return on_output
 
@@ -56,7 +56,7 @@ class LogPane(LogReading):
         lines = self.lines
         lines.pointed = None
         flags = re.IGNORECASE if text == text.lower() else re.NOFLAG
-        lines.wanted = re.compile(re.escape(text), flags) if text else None
+        lines.pattern = re.compile(re.escape(text), flags) if text else None
         lines.current = None
         if text:
             here = self._matches_on_screen()
@@ -67,7 +67,7 @@ class LogPane(LogReading):
         self._moved()
 
     def _matches_on_screen(self) -> list[int]:
-        requested = self.lines.wanted
+        requested = self.lines.pattern
         rows = dict.fromkeys(placed.row for placed in self.viewport.placed())
         return [
             self.window.rows[row].offset
@@ -112,7 +112,7 @@ class LogPane(LogReading):
 
     async def _search(self, start: int, backwards: bool) -> str:
         requested = self.search_text
-        size = max(self.window.look.size, self.window.end)
+        size = max(self.window.stat.size, self.window.end)
         found = await find_text(
             self.window.file,
             requested,
@@ -137,7 +137,7 @@ class LogPane(LogReading):
         store = self.session.store
         try:
             found = await find_time(
-                self.window.file, typed, self.window.look.size, store.clock.now(), self.session.zone
+                self.window.file, typed, self.window.stat.size, store.clock.now(), self.session.zone
             )
         except NoTimes:
             return "its lines have no times"
@@ -180,8 +180,8 @@ class LogPane(LogReading):
 
     async def _open_outside(self) -> str:
         file = self.window.file
-        if not self.window.look.is_there:
-            return self.window.look.problem
+        if not self.window.stat.is_there:
+            return self.window.stat.problem
         here = await same_file_here(file)
         if here is not None:
             self.post_message(self.PagerRequested(here))
@@ -189,7 +189,7 @@ class LogPane(LogReading):
 
         def on_output(copied: int, of: int) -> None:
             self._doing = f"fetching {format_memory(copied)} of {format_memory(of)}, esc stops"
-            self.say()
+            self.show_state()
 
         try:
             self.post_message(self.PagerRequested(await copy_end(file, on_output), is_copy=True))

@@ -54,7 +54,7 @@ Part = tuple[str, str]
 
 
 class LogReading(Vertical):
-    """Reader that follows one file while it is shown. `path` None: `words` is the reason.
+    """Reader that follows one file while it is shown. `path` None: `note` is the reason.
 
     `host` is the node that has it on its own disk; `begin_at` the offset to show first, None: its
     end.
@@ -117,10 +117,10 @@ class LogReading(Vertical):
         yield Line()
 
     def on_mount(self) -> None:
-        self.lines.words = ["opening …"] if self.path else []
+        self.lines.notices = ["opening …"] if self.path else []
         if self.path:
             start_worker(self, self._watch, group="watch")
-        self.say()
+        self.show_state()
 
     # -- following
 
@@ -135,7 +135,7 @@ class LogReading(Vertical):
             self._pace.begin()
             if not self._is_shown:
                 self.is_resting = True
-                await self._pace.wanted()
+                await self._pace.requested()
                 self.is_resting = False
                 continue
             began = time.monotonic()
@@ -159,8 +159,8 @@ class LogReading(Vertical):
 
     async def _read_new(self, seconds: float) -> bool:
         """Read what is new where one follows, else see what became of the file."""
-        size = self.window.look.size
-        identity = self.window.look.identity
+        size = self.window.stat.size
+        identity = self.window.stat.identity
         if self.viewport.following:
             is_new = await self.window.follow(seconds)
         else:
@@ -178,10 +178,10 @@ class LogReading(Vertical):
             self._redraw()
             if (begin_at := self._begin_at) is not None:
                 self._begin_at = None
-                if begin_at < self.window.look.size:
+                if begin_at < self.window.stat.size:
                     self._jump(begin_at)
-        check = self.window.look
-        self.say()
+        check = self.window.stat
+        self.show_state()
         return is_new or (check.size, check.identity) != (size, identity)
 
     def _error(self, error: HpcdashError | None) -> None:
@@ -247,7 +247,7 @@ class LogReading(Vertical):
         self._moved()
 
     def go_percent(self, percent: float) -> None:
-        self._jump(int(self.window.look.size * percent / 100))
+        self._jump(int(self.window.stat.size * percent / 100))
 
     def _jump(self, offset: int, *, above: int = 0) -> None:
         """To the row of an offset, with so many lines above it; read it first where it is not
@@ -287,7 +287,7 @@ class LogReading(Vertical):
 
     def _moved(self) -> None:
         self._redraw()
-        self.say()
+        self.show_state()
         self._read_ahead()
 
     def _redraw(self) -> None:
@@ -328,13 +328,13 @@ class LogReading(Vertical):
                     break
                 self.viewport.pay()
                 self._redraw()
-                self.say()
+                self.show_state()
         except (UnreachableError, CommandTimedOut) as error:
             self._error(error)
         finally:
             self._paging = False
             self.viewport.owed = 0
-            self.say()
+            self.show_state()
 
     # -- searching and jumping, which may take a while
 
@@ -347,7 +347,7 @@ class LogReading(Vertical):
         self._doing = text
         self._found = ""
         start_worker(self, self._do, work, *arguments, group="work", exclusive=True)
-        self.say()
+        self.show_state()
 
     async def _do(self, work: Callable[..., Awaitable[str]], *arguments: object) -> None:
         try:
@@ -364,11 +364,11 @@ class LogReading(Vertical):
         self.workers.cancel_group(self, "work")
         self._doing = ""
         self._found = ""
-        self.say()
+        self.show_state()
 
     # -- text
 
-    def say(self) -> None:
+    def show_state(self) -> None:
         """Show the state of the file and the job, and the position."""
         if not self.is_attached or not self.children:
             return
@@ -384,8 +384,8 @@ class LogReading(Vertical):
             if self._opened or not self.path or self.window.looked_at is not None
             else ["opening …"]
         )
-        if not has_rows and list(self.lines.words) != parts:
-            self.lines.words = parts
+        if not has_rows and list(self.lines.notices) != parts:
+            self.lines.notices = parts
             self._redraw()
         shown = "\n".join(visible(note) for note in notes) if has_rows else ""
         if shown != self._notes:
@@ -393,7 +393,7 @@ class LogReading(Vertical):
             below = self.query_one(".notes", Static)
             below.update(Text(shown))
             below.display = bool(shown)
-        self.query_one(Line).say(self._bar())
+        self.query_one(Line).set_text(self._bar())
 
     def _bar(self) -> Text:
         """Return the bar with the stream, the position and the current operation."""
@@ -410,7 +410,7 @@ class LogReading(Vertical):
             growth=self.format_growth() if self.is_beside else "",
             line_number=self._line_number.line_at_row(placed[0].row) if placed else None,
             searched=self.search_text,
-            said=message,
+            message=message,
             has_ended=self._has_ended,
         )
 
@@ -443,7 +443,7 @@ class LogPace:
         """Begin a check: later requests are for the next one."""
         self._wake.clear()
 
-    async def wanted(self) -> None:
+    async def requested(self) -> None:
         """Wait until a check is requested, however long that takes."""
         await self._wake.wait()
 
@@ -537,7 +537,7 @@ def file_notes(
     window: LogWindow, row: Mapping[str, Any] | None, reason_hint: str, zone: tzinfo | None
 ) -> list[str]:
     """Return notes on the file itself: missing and why, empty, or replaced by another."""
-    check = window.look
+    check = window.stat
     happened = window.happened
     notes = []
     if happened is not None:
@@ -609,7 +609,7 @@ def format_growth(window: LogWindow, now: float, *, ended: bool) -> str:
     """
     growth = window.growth
     still = None if growth.last_at is None else now - growth.last_at
-    if not window.look.is_there or still is None:
+    if not window.stat.is_there or still is None:
         return ""
     if ended:
         return f"last written {format_age(still)} ago"
@@ -630,13 +630,13 @@ class LogStatus(Struct, frozen=True):
     growth: str = ""
     line_number: int | None = None
     searched: str = ""
-    said: str = ""
+    message: str = ""
     has_ended: bool = False
 
 
 def place_parts(window: LogWindow, viewport: Viewport, status: LogStatus) -> list[Part]:
     """Return the parts of the position in the log, the first from the left."""
-    check = window.look
+    check = window.stat
     size = check.size if check.is_there else window.end
     placed = viewport.placed()
     end = window.rows[placed[-1].row].end if placed else 0
@@ -652,7 +652,7 @@ def place_parts(window: LogWindow, viewport: Viewport, status: LogStatus) -> lis
         ("wrapped" if viewport.wrap else "", ""),
         (f"from column {viewport.left + 1}" if viewport.left else "", ""),
         (f"/{status.searched}" if status.searched else "", ""),
-        (status.said or ("reading …" if viewport.owed else ""), "bold"),
+        (status.message or ("reading …" if viewport.owed else ""), "bold"),
     ]
 
 

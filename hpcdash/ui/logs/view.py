@@ -131,7 +131,7 @@ class LogView(View):
         for pane in self._streams.panes:
             pane.row = self._row()
             pane.read_now()
-            pane.say()
+            pane.show_state()
         self.post_message(self.CrumbsChanged())
 
     async def _show_files(self, files: LogFiles, before: LogPlace | None) -> None:
@@ -185,7 +185,7 @@ class LogView(View):
             if row is not None and pane.row is not None and row["state"] != pane.row["state"]:
                 self._start_fetch()
             pane.row = row
-            pane.say()
+            pane.show_state()
 
     def on_log_reading_changed(self, event: LogPane.Changed) -> None:
         event.stop()
@@ -237,9 +237,9 @@ class LogView(View):
         return f"{path or ''}{'   s shows both streams' if wide and path else ''}"
 
     def counts(self) -> tuple[str, str]:
-        if self.pane is None or not self.pane.window.look.is_there:
+        if self.pane is None or not self.pane.window.stat.is_there:
             return "", ""
-        size = format_memory(self.pane.window.look.size)
+        size = format_memory(self.pane.window.stat.size)
         growth = self.pane.format_growth()
         return ", ".join(part for part in (size, growth) if part), growth or size
 
@@ -487,7 +487,7 @@ class LogView(View):
         self.app.copy_to_clipboard(path or self.job_id)
         self.notify(f"copied {visible(path or self.job_id)}", markup=False)
 
-    def do_ask_now(self) -> None:
+    def do_refresh(self) -> None:
         self._notice = ""
         self.session.poller.poll_now()
         self._start_fetch()
@@ -504,7 +504,7 @@ def nothing_there(pane: LogPane | None) -> str:
         return ""
     if pane is None or not pane.path or pane.window.looked_at is None:
         return "nothing to go through: no log is open"
-    return f"nothing to go through: {pane.window.look.problem or 'the log is empty'}"
+    return f"nothing to go through: {pane.window.stat.problem or 'the log is empty'}"
 
 
 class LogPrompts:
@@ -516,7 +516,7 @@ class LogPrompts:
 
     def prompt_text(self) -> None:
         if (pane := self._pane()) is not None:
-            self._bar().ask("search", pane.search_text, sign="/", take=self._take_text)
+            self._bar().prompt("search", pane.search_text, sign="/", take=self._take_text)
 
     def _take_text(self, typed: str) -> str:
         pane = self._pane()
@@ -528,7 +528,7 @@ class LogPrompts:
 
     def prompt_percent(self) -> None:
         if self._pane() is not None:
-            self._bar().ask("percent", sign="%", take=self._take_percent)
+            self._bar().prompt("percent", sign="%", take=self._take_percent)
 
     def _take_percent(self, typed: str) -> str:
         try:
@@ -546,7 +546,7 @@ class LogPrompts:
 
     def prompt_time(self) -> None:
         if self._pane() is not None:
-            self._bar().ask("time", sign="@", take=self._take_time)
+            self._bar().prompt("time", sign="@", take=self._take_time)
 
     def _take_time(self, typed: str) -> str:
         if not typed.strip():
@@ -644,7 +644,7 @@ class LogStreams(Horizontal):
                 pane.set_class(pane.is_active, "-active")
                 pane.border_title = stream
                 pane.read_now()
-                pane.say()
+                pane.show_state()
         self._frame()
 
     def on_resize(self) -> None:

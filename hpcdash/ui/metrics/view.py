@@ -115,7 +115,7 @@ class ChartView(ChartFollowing, can_focus=True):
     def tell(self, request: ChartRequest) -> None:
         from hpcdash.services.metrics.charts.draw import legend
 
-        self.query_one("#legend", Line).say(self._legend(legend(request.runs)))
+        self.query_one("#legend", Line).set_text(self._legend(legend(request.runs)))
         self.set_class(not self.picture.panels, "-empty")
         self.set_class(self.size.height < _ROOMY, "-cramped")
         row = self._row()
@@ -129,10 +129,10 @@ class ChartView(ChartFollowing, can_focus=True):
             self.query_one("#nothing", Static).update(self._nothing())
         first = self.runs[0]
         course = first.facts.course if first.facts is not None else ()
-        self.query_one("#meaning", Line).say(
+        self.query_one("#meaning", Line).set_text(
             Text(clip(visible(" · ".join(course)), max(self.size.width - 2, 1)))
         )
-        self.query_one("#found", Line).say(self._found_line())
+        self.query_one("#found", Line).set_text(self._found_line())
         self.post_message(self.CrumbsChanged())
 
     def on_resize(self) -> None:
@@ -140,7 +140,7 @@ class ChartView(ChartFollowing, can_focus=True):
         super().on_resize()
 
     def show_problem(self, text: str) -> None:
-        self.query_one("#found", Line).say(Text(visible(text)))
+        self.query_one("#found", Line).set_text(Text(visible(text)))
 
     def _legend(self, pieces: Sequence[tuple[str, str]]) -> Text:
         text = Text(no_wrap=True, overflow="ellipsis")
@@ -205,7 +205,7 @@ class ChartView(ChartFollowing, can_focus=True):
         room = self.size.width - 2
         for number, (letter, mark) in enumerate(shown):
             left = room - cell_len(text.plain) - 5
-            message = f"{letter}{' ' if letter else ''}{mark.words}"
+            message = f"{letter}{' ' if letter else ''}{mark.text}"
             if number and cell_len(message) > left:
                 break
             text.append("   " if number else "")
@@ -304,7 +304,7 @@ class ChartView(ChartFollowing, can_focus=True):
         facts = self._switch_run().facts
         for mark in facts.found if facts is not None else ():
             if _is_broken(mark):
-                return f"{mark.words}: {_SAVES_BROKEN}"
+                return f"{mark.text}: {_SAVES_BROKEN}"
         return ""
 
     def key_ranks(self) -> Mapping[str, int]:
@@ -350,7 +350,7 @@ class ChartView(ChartFollowing, can_focus=True):
         for one in explained(is_ascii=is_ascii()):
             style = plot.get_component_rich_style(f"chart-plot--{one.style}") if one.style else ""
             text.append("  ").append(one.signs, style).append(" " * (12 - len(one.signs))).append(
-                f"{one.words}\n"
+                f"{one.text}\n"
             )
         return text
 
@@ -619,7 +619,7 @@ class ChartView(ChartFollowing, can_focus=True):
             for message in run.facts.course:
                 text.append(f"  {message}\n")
             for mark in run.facts.found:
-                text.append(f"  {mark.sign} {mark.words}\n")
+                text.append(f"  {mark.sign} {mark.text}\n")
             if not run.facts.found:
                 reported = "too few points to tell" if run.facts.too_few else "no anomalies so far"
                 text.append(f"  {reported}\n", "dim")

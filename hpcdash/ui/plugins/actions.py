@@ -62,7 +62,7 @@ class RunDialog(Dialog[None]):
                 yield Static(visible(plugin.description), classes="words", markup=False)
             place = "the login node" if plugin.where == "cluster" else "this machine"
             yield Static(f"command to run on {place}", classes="label", markup=False)
-            yield Static(visible(self._command.words), classes="under", markup=False)
+            yield Static(visible(self._command.text), classes="under", markup=False)
         with Horizontal(classes="buttons"):
             yield AnswerButton("No (n)", id="no")
             yield AnswerButton("Yes, run it (y)", id="yes")

@@ -151,4 +151,4 @@ class OutputView(View):
         left_out = (
             f"the last {counted(len(self.page.lines), 'line')}" if self._output.left_out else ""
         )
-        return "  ·  ".join(part for part in (state, left_out, visible(self.command.words)) if part)
+        return "  ·  ".join(part for part in (state, left_out, visible(self.command.text)) if part)

@@ -115,7 +115,7 @@ class SubmitActions:
         # Before other input, or another request.
         warnings = _dropped_switch(view, looked)
         notes = [text for text in view.format_notes(looked) if text not in warnings]
-        view.say("")
+        view.show_progress("")
         first = await plan(None)
         if self.screen.view is not view:
             return
@@ -169,14 +169,14 @@ class SubmitActions:
 
         async def on_result(link: int, result: SubmissionResult) -> None:
             messages.append(result.message)
-            view.say(f"submitting a chain: {link + 1} of {links}, {result.outcome.words}")
+            view.show_progress(f"submitting a chain: {link + 1} of {links}, {result.outcome.text}")
 
         try:
             settled = await session.launches.submit_chain(
-                plan_link, session.actions, links, on_result, view.say
+                plan_link, session.actions, links, on_result, view.show_progress
             )
         finally:
-            view.say("")
+            view.show_progress("")
         is_well = len(settled) == links and all(outcome.done for outcome in settled)
         self.screen.notify(
             visible(f"{format_chain(settled, links)} on {session.store.title}"),
@@ -239,7 +239,7 @@ def _dropped_switch(view: SubmitView, looked: FormPreview) -> tuple[str, ...]:
         return ()
     dropped = dropped_finding(request_kill_switch(looked.request))
     return (
-        (f"{dropped.words}. {dropped.next_step}",)
+        (f"{dropped.text}. {dropped.next_step}",)
         if dropped in view.answer.preview_findings(looked)
         else ()
     )

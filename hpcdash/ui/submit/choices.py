@@ -157,7 +157,7 @@ def field_hint(
         parts.append(format_node(queue))
     elif name == "time" and queue is not None and queue.limit_seconds:
         parts.append(f"{queue.name} gives up to {format_span(queue.limit_seconds)}")
-    elif typed and (text := next((one.words for one in choices if one.value == typed), "")):
+    elif typed and (text := next((one.text for one in choices if one.value == typed), "")):
         parts = [text]
     word = texts.get(name, "").rpartition(" ")[2] if FIELDS[name].kind is FieldKind.WORDS else typed
     # Values that the field itself proposes behind the cursor.

@@ -139,7 +139,7 @@ class SubmitPage(View):
         warnings = dict(looked.warnings)
         asides = [problems[""]] if problems.get("") else []
         for finding in self.answer.preview_findings(looked):
-            text = finding.words.rstrip(".")
+            text = finding.text.rstrip(".")
             if finding.field not in warnings and self._has_field(finding.field):
                 warnings[finding.field] = text
             else:
@@ -201,19 +201,19 @@ class SubmitPage(View):
         refusal = self.answer.preview_refusal(looked)
         parts = [
             looked.called,
-            "; ".join(part for part in (looked.words, start) if part),
+            "; ".join(part for part in (looked.summary, start) if part),
             looked.saving,
             f"the scheduler said it would refuse it: {refusal}" if refusal else "",
             *(f"{self._label(name)}: {text}" for name, text in looked.warnings.items()),
             *looked.asides,
             *(
-                ". ".join(filter(None, (one.words, one.next_step)))
+                ". ".join(filter(None, (one.text, one.next_step)))
                 for one in self.answer.preview_findings(looked)
             ),
         ]
         return tuple(filter(None, parts))
 
-    def say(self, text: str) -> None:
+    def show_progress(self, text: str) -> None:
         """Show the progress of a submission in place of the verdict; '' brings that back."""
         if text and self.is_live:
             self.query_one("#verdict", Static).update(Text(visible(text), "bold"))
@@ -307,7 +307,7 @@ class SubmitPage(View):
                 problems=looked.problems,
                 warnings={},
                 asides=(),
-                words="",
+                text="",
                 saving="",
                 request=None,
                 links=looked.links,
@@ -342,7 +342,7 @@ class SubmitPage(View):
 
     async def _query_start(self) -> None:
         """Query its start or the reason of a refusal, and the paths that are missing."""
-        query = asyncio.ensure_future(self.answer.ask(self.seen, self.offers.gpu_types))
+        query = asyncio.ensure_future(self.answer.refresh(self.seen, self.offers.gpu_types))
         await asyncio.sleep(0)
         self._notify()
         await query
@@ -353,7 +353,7 @@ class SubmitPage(View):
         await self.answer.check_paths(self.seen)
         self._notify()
 
-    def do_ask_now(self) -> None:
+    def do_refresh(self) -> None:
         """Query the offers and the estimated start again."""
         self.answer.forget()
         self.batch_file.forget()
@@ -391,7 +391,7 @@ class ClusterAnswer:
         self._for = ""
         self._queried_at = float("-inf")
 
-    async def ask(self, looked: FormPreview, gpu_types: Sequence[str] = ()) -> None:
+    async def refresh(self, looked: FormPreview, gpu_types: Sequence[str] = ()) -> None:
         """Query when it would start, and which of its paths are missing."""
         from hpcdash.services.submit.checks import estimate_start, missing_paths
 
@@ -522,7 +522,7 @@ def verdict(
         fields = ", ".join(name for name in problems if name)
         first.append(f"✗ fix: {fields or 'see below'}", "bold")
     else:
-        first.append(visible(looked.words) or "nothing to submit yet", "bold")
+        first.append(visible(looked.summary) or "nothing to submit yet", "bold")
         if looked.links > 1:
             first.append(f"   × {looked.links} in a chain", "bold")
     lines = [first]

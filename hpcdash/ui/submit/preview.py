@@ -60,18 +60,19 @@ _UNITS = {EVERY: HOUR, TAKES: 1}
 
 
 class FormPreview(Struct, frozen=True):
-    """`problems` keep it from being submitted, `warnings` do not: words by field, '' for the whole.
+    """Summary of a submission, with the faults that would refuse it.
 
-    `words` say what it comes to, `saving` what its checkpoints cost in `run_seconds`: its time and
-    that of all that come one after another, None where that is not known. `script` is what would be
-    submitted, '' where nothing can be told yet; `text` is what is kept of it: the request as TOML,
-    or the script. `called` is which function is called, with how many items, '' for none.
+    `problems` prevent it, `warnings` do not: text by field, '' for the whole. `saving` is the cost
+    of its checkpoints in `run_seconds`: its time and that of all that come one after another, None
+    where that is unknown. `script` is what would be submitted, '' where that is unknown; `text` is
+    what is stored of it: the request as TOML, or the script. `called`: the function that is called,
+    with the number of items, '' for none.
     """
 
     problems: Mapping[str, str] = field(default_factory=dict)
     warnings: Mapping[str, str] = field(default_factory=dict)
     asides: tuple[str, ...] = ()
-    words: str = ""
+    summary: str = ""
     script: str = ""
     lines: Sequence[ScriptLine] = ()
     folds: Sequence[Fold] = ()
@@ -160,7 +161,7 @@ async def _read_there(store: ClusterStore, path: str) -> bytes:
     """
     await store.open()
     try:
-        return await store.ask(whole_file_query(_path_there(path), _MAX_BYTES))
+        return await store.run_query(whole_file_query(_path_there(path), _MAX_BYTES))
     except UnreadableOutput as error:
         raise UsageError(f"{path}: {error.message} (on the cluster)") from error
 
@@ -209,21 +210,21 @@ def preview_request(
         return FormPreview(problems, text=reading.text, links=reading.links)
     if store.backend.submit.takes_requests:
         requested = request
-        words = ""
+        summary = ""
         called = ""
     else:
         requested = in_its_queue(request, launches)
-        words = format_resources(requested, offers, packs_nodes=packs_nodes)
+        summary = format_resources(requested, offers, packs_nodes=packs_nodes)
         called = format_call(request.call, request.array) if request.call is not None else ""
     try:
         shown, script_warnings = _render(request, launches, root)
     except UsageError as error:
         _complain(problems, error)
         return FormPreview(
-            problems, words=words, text=reading.text, links=reading.links, called=called
+            problems, summary=summary, text=reading.text, links=reading.links, called=called
         )
     if store.backend.submit.takes_requests:
-        words = request.name or "a job"
+        summary = request.name or "a job"
         findings = store.backend.submit.request_findings(request, offers)
         queue = ""
         run_seconds = None
@@ -245,7 +246,7 @@ def preview_request(
         problems,
         warnings,
         asides,
-        words,
+        summary,
         shown,
         lines,
         script_folds(shown, lines, store.backend.scripts.blocks()),
@@ -381,7 +382,7 @@ def sorted_findings(
     odd = dict[str, str]()
     asides: list[str] = []
     for finding in findings:
-        text = ". ".join(part.rstrip(".") for part in (finding.words, finding.next_step) if part)
+        text = ". ".join(part.rstrip(".") for part in (finding.text, finding.next_step) if part)
         name = finding.field if finding.field in FIELDS else ""
         if not name and finding.field:
             text = f"{finding.field}: {text}"
@@ -419,7 +420,7 @@ def _report_rest(
     ):
         if finding.severity == "error" and texts.get(finding.field, "").strip():
             message = ". ".join(
-                part.rstrip(".") for part in (finding.words, finding.next_step) if part
+                part.rstrip(".") for part in (finding.text, finding.next_step) if part
             )
             problems.setdefault(finding.field, message)
 
@@ -434,7 +435,7 @@ def _has_line(finding: LintFinding) -> bool:
 
 def _with_notes(lines: Sequence[ScriptLine], findings: Sequence[LintFinding]) -> list[ScriptLine]:
     """The lines, with what was found in one beside it."""
-    notes = {finding.field: finding.words for finding in findings if _has_line(finding)}
+    notes = {finding.field: finding.text for finding in findings if _has_line(finding)}
     return [
         replace(line, note=f"! {visible(notes[key])}")
         if (key := f"line {line.number}") in notes
@@ -472,7 +473,7 @@ def with_saving(
     message = ""
     if looked.run_seconds and figures.keys() == _UNITS.keys():
         try:
-            message = CheckpointPlan(looked.run_seconds / DAY, figures[EVERY], figures[TAKES]).words
+            message = CheckpointPlan(looked.run_seconds / DAY, figures[EVERY], figures[TAKES]).text
         except UsageError as error:
             warnings[TAKES] = error.message
     return replace(looked, warnings=warnings, saving=message)

@@ -293,7 +293,7 @@ class SubmitView(SubmitPage):
             return
         self.replaces = ""
         name = self.draft().texts.get("name", "").strip()
-        self.screen.query_one(CommandBar).ask(
+        self.screen.query_one(CommandBar).prompt(
             "template",
             name,
             sign="keep as a template called: ",

@@ -164,7 +164,7 @@ class SwitchDialog(Dialog[None]):
     ) -> None:
         """`against` is why it should not be set, '' for none."""
         super().__init__(
-            f"{kind.words.capitalize()} for job {visible(job_id)} on {visible(session.store.title)}"
+            f"{kind.text.capitalize()} for job {visible(job_id)} on {visible(session.store.title)}"
         )
         self.tracker = SwitchTracker(
             switches, kind, (job_id,), zone=session.zone, changed=self._show
@@ -377,7 +377,7 @@ class SwitchDialog(Dialog[None]):
             if not self.tracker.problem:
                 yield "now", "looking …", ""
             return
-        effect = self.tracker.plan_drop().commands[0].words if self.can_drop else ""
+        effect = self.tracker.plan_drop().commands[0].text if self.can_drop else ""
         yield from switch_lines(
             self.tracker, effect, self._command() if self._shows_command else ""
         )

@@ -107,7 +107,7 @@ class LiveUseView(View):
             )
         self.post_message(self.CrumbsChanged())
 
-    def do_ask_now(self) -> None:
+    def do_refresh(self) -> None:
         if not self._is_sampling:
             self.start()
 

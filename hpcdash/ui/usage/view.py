@@ -149,13 +149,13 @@ class UsageView(View):
         self._paint()
         self.post_message(self.CrumbsChanged())
 
-    def do_ask_now(self) -> None:
+    def do_refresh(self) -> None:
         if self._progress is None:
             self._start_fetch()
 
     def do_span(self) -> None:
         choices = [Choice(since, label=label) for since, label in _SPANS.items()]
-        choices.append(Choice(_OTHER, label="other …", words="since and until a time"))
+        choices.append(Choice(_OTHER, label="other …", text="since and until a time"))
         present = self._span[0] if self._span[0] in _SPANS and not self._span[1] else _OTHER
         self.app.push_screen(
             ChoiceDialog("Usage of how long?", choices, self._take_choice, present)

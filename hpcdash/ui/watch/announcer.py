@@ -67,7 +67,7 @@ class AlertAnnouncer:
         for event in shown:
             over = event.kind.is_end
             mark = {"recovered": "over: ", "unwatched": "no longer watched: "}.get(event.kind, "")
-            text = f"{mark}{clip(visible(event.words), _WORDS_CELLS)}{where}"
+            text = f"{mark}{clip(visible(event.text), _WORDS_CELLS)}{where}"
             self.screen.notify(
                 text, severity="information" if over else "warning", timeout=_SECONDS, markup=False
             )

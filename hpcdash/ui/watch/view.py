@@ -160,7 +160,7 @@ class AlertsView(TableView):
         super().shown()
         self._judge()
 
-    def do_ask_now(self) -> bool:
+    def do_refresh(self) -> bool:
         self.check()
         return False
 
@@ -315,10 +315,10 @@ def build_table(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:
                 "rule": finding.rule,
                 "title": rule_title(finding.rule, finding.aspect),
                 "id": finding.subject,
-                "words": finding.words,
+                "words": finding.text,
                 "next_step": finding.next_step,
                 "snoozed_until": None if until is None else datetime.fromtimestamp(int(until), UTC),
-                "name": f"{finding.rule} {rule_title(finding.rule, finding.aspect)} {finding.words}",
+                "name": f"{finding.rule} {rule_title(finding.rule, finding.aspect)} {finding.text}",
                 "user": None,
             }
         )

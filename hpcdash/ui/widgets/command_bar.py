@@ -116,7 +116,7 @@ class CommandBar(Horizontal):
     def is_open(self) -> bool:
         return bool(self.display)
 
-    def ask(
+    def prompt(
         self,
         mode: str,
         value: str = "",

@@ -54,7 +54,7 @@ class FilterTabs(Line):
                 clip(visible(label), _TAB_CELLS), "bold underline" if text == present else ""
             )
             self._places.append((start, line.cell_len, text))
-        self.say(line)
+        self.set_text(line)
 
     def on_click(self, event: events.Click) -> None:
         at = event.get_content_offset(self)

@@ -158,7 +158,7 @@ class Tour(Line):
         )
         room = (self.size.width or self.app.size.width - 2) - how.cell_len
         text.truncate(max(0, room), overflow="ellipsis", pad=True)
-        self.say(text.append_text(how))
+        self.set_text(text.append_text(how))
 
     def _phrase(self, phrase: str, actions: frozenset[str]) -> Text | None:
         text = Text()
@@ -182,7 +182,7 @@ class Notice(Static):
     def __init__(self) -> None:
         super().__init__("", markup=False)
 
-    def say(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         """Show a text until the time is up."""
         self.update("\n".join(map(visible, text.splitlines())))
         self.display = True

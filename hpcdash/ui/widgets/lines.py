@@ -25,7 +25,7 @@ _KEY_GAP, _GROUP_GAP = "   ", "  │  "
 _FIRST = frozenset({"help"})
 _LESS_OFTEN = frozenset({"detail", "alter"})
 _USEFUL_RANK = 2
-_EVERYWHERE = frozenset({"help", "command", "palette", "back", "escape", "ask_now"})
+_EVERYWHERE = frozenset({"help", "command", "palette", "back", "escape", "refresh"})
 _ASIDE_COLUMNS = 118
 # Alone, or after the name of a host.
 _PATH = re.compile(r"(?<![^\s:])(?:~|\.{1,2})?/\S+")
@@ -66,7 +66,7 @@ class Line(Static):
         super().__init__("", id=id, classes=classes, markup=False)
         self._shown: Text | None = None
 
-    def say(self, text: Text) -> None:
+    def set_text(self, text: Text) -> None:
         if self._shown is None or text.markup != self._shown.markup:
             self._shown = text
             # It stays one line of the whole width: nothing else moves.
@@ -123,7 +123,7 @@ class Breadcrumb(ActionLine):
         pieces = [
             Text.assemble(
                 (key_sign(action.key), "bold"),
-                (f" {action.short or action.words}", "" if action.name == here else "dim"),
+                (f" {action.short or action.text}", "" if action.name == here else "dim"),
             )
             for action in elsewhere
         ]
@@ -142,7 +142,7 @@ class Breadcrumb(ActionLine):
                 self.places.append((start, start + piece.cell_len, action.name))
                 start += piece.cell_len + len(gap)
             text.append_text(views)
-        self.say(text)
+        self.set_text(text)
 
 
 class Hint(Line):
@@ -165,7 +165,7 @@ class Hint(Line):
             text = text.replace(
                 path, clip_path(path, max(_SHORTEST_PATH, cell_width(path) - excess)), 1
             )
-        self.say(Text(text, no_wrap=True, overflow="ellipsis"))
+        self.set_text(Text(text, no_wrap=True, overflow="ellipsis"))
 
 
 class StatusLine(Line):
@@ -194,7 +194,7 @@ class StatusLine(Line):
         gap = room - text.cell_len - cell_len(aside)
         if aside and room >= _ASIDE_COLUMNS and gap >= len(_GAP):
             text.append(" " * gap + aside, "dim")
-        self.say(text)
+        self.set_text(text)
 
 
 class KeyLine(ActionLine):
@@ -224,9 +224,9 @@ class KeyLine(ActionLine):
             for at, action in enumerate(sorted(group, key=lambda one: one.shown or 0)):
                 text.append((_KEY_GAP if at else _GROUP_GAP) if text.plain else "", "dim")
                 start = text.cell_len
-                text.append(key_sign(action.key), "bold").append(f" {action.short or action.words}")
+                text.append(key_sign(action.key), "bold").append(f" {action.short or action.text}")
                 self.places.append((start, text.cell_len, action.name))
-        self.say(text)
+        self.set_text(text)
 
 
 def _importance(action: Action) -> tuple[int, int]:
@@ -240,7 +240,7 @@ def _importance(action: Action) -> tuple[int, int]:
 
 
 def _key_text(action: Action) -> str:
-    return f"{key_sign(action.key)} {action.short or action.words}"
+    return f"{key_sign(action.key)} {action.short or action.text}"
 
 
 class Banner(Static):
@@ -262,9 +262,13 @@ class Banner(Static):
         lines: list[str] = []
         if error is not None:
             lines.append(f"✗ {error.message}")
-            if isinstance(error, CommandError) and error.words and error.words not in error.message:
+            if (
+                isinstance(error, CommandError)
+                and error.output
+                and error.output not in error.message
+            ):
                 speaker = program_name(error.argv) if error.argv else "output"
-                lines.append(f"  {speaker}: {' '.join(error.words.split())}")
+                lines.append(f"  {speaker}: {' '.join(error.output.split())}")
             if meanwhile:
                 lines.append(f"  {meanwhile}")
             if error.next_step:

@@ -41,7 +41,7 @@ MAX_JOBS_OF_A_LAUNCH = 1000
 _USABLE = (NodeState.IDLE, NodeState.MIXED, NodeState.ALLOCATED)
 
 
-class ErrorDetail(msgspec.Struct, kw_only=True):
+class ErrorDetail(msgspec.Struct, kw_only=True, rename={"text": "words"}):
     """Error in the form of the command line: command, result, own output, next step."""
 
     message: str
@@ -49,7 +49,7 @@ class ErrorDetail(msgspec.Struct, kw_only=True):
     exit_status: int
     command: str | None = None
     status: int | None = None
-    words: str | None = None
+    text: str | None = None
     file: str | None = None
     line: int | None = None
     key: str | None = None
@@ -69,7 +69,7 @@ class Envelope(msgspec.Struct, kw_only=True):
     taken_at: str
 
 
-class LaunchSummary(msgspec.Struct, kw_only=True):
+class LaunchSummary(msgspec.Struct, kw_only=True, rename={"text": "words"}):
     """A launch. `tasks` counts its jobs by their state; null where that is not known yet."""
 
     id: str
@@ -83,7 +83,7 @@ class LaunchSummary(msgspec.Struct, kw_only=True):
     exit_code: int | None
     exit_signal: int | None
     idempotency_key: str | None
-    words: str | None
+    text: str | None
 
 
 class LaunchAnswer(Envelope, kw_only=True):
@@ -99,15 +99,15 @@ class LaunchesAnswer(Envelope, kw_only=True):
     launches: list[LaunchSummary]
 
 
-class TerminationAnswer(Envelope, kw_only=True):
+class TerminationAnswer(Envelope, kw_only=True, rename={"text": "words"}):
     """Result of a termination; `done`: whether its job was cancelled.
 
-    It is null where the scheduler's answer was lost. `words` is the scheduler's message.
+    It is null where the scheduler's answer was lost. `text` is the scheduler's message.
     """
 
     id: str
     done: bool | None
-    words: str
+    text: str
 
 
 class SlotUsage(msgspec.Struct, kw_only=True):
@@ -213,7 +213,7 @@ def summarize_launch(state: LaunchState) -> LaunchSummary:
         exit_code=launch.exit_code if row is None else row["exit_code"],
         exit_signal=launch.exit_signal if row is None else row["exit_signal"],
         idempotency_key=launch.key,
-        words=launch.words or None,
+        text=launch.text or None,
     )
 
 
@@ -276,7 +276,7 @@ def build_error(error: HpcdashError) -> Error:
             exit_status=error.exit_status,
             command=readable_command(argv) if argv else None,
             status=error.status if isinstance(error, CommandError) else None,
-            words=(error.words or None) if isinstance(error, CommandError) else None,
+            text=(error.output or None) if isinstance(error, CommandError) else None,
             file=(error.file or None) if isinstance(error, ConfigError) else None,
             line=error.line if isinstance(error, ConfigError) else None,
             key=(error.key or None) if isinstance(error, ConfigError) else None,

@@ -48,14 +48,14 @@ class LogReader(FollowedFile):
                 break
             size *= 4
         start = _start_of_lines(chunk.content, lines)
-        return self.page(Chunk(chunk.look, chunk.offset + start, chunk.content[start:]))
+        return self.page(Chunk(chunk.stat, chunk.offset + start, chunk.content[start:]))
 
     def page(self, chunk: Chunk, *, is_whole: bool = False) -> LogPage:
         """A chunk up to its last whole letter, all of it where it `is_whole`. Raises NoLog."""
-        self.note(chunk.look)
-        if not chunk.look.is_there:
+        self.note(chunk.stat)
+        if not chunk.stat.is_there:
             raise NoLog(
-                f"{self.file.place}: {chunk.look.problem}", "It is written once the job runs."
+                f"{self.file.place}: {chunk.stat.problem}", "It is written once the job runs."
             )
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = decoder.decode(chunk.content, final=is_whole)
@@ -65,7 +65,7 @@ class LogReader(FollowedFile):
             path=self.file.place,
             offset=chunk.offset,
             next_offset=chunk.end - len(pending),
-            size=chunk.look.size,
+            size=chunk.stat.size,
             text=text,
         )
 
@@ -113,11 +113,11 @@ async def follow(
                 return
             continue
         is_lost = False
-        if reader.note(chunk.look) in (FileChange.TRUNCATED, FileChange.REPLACED):
+        if reader.note(chunk.stat) in (FileChange.TRUNCATED, FileChange.REPLACED):
             reader.read_to(0)
-            yield _event("restart", {"size": chunk.look.size})
+            yield _event("restart", {"size": chunk.stat.size})
             continue
-        if chunk.look.is_there and chunk.content:
+        if chunk.stat.is_there and chunk.content:
             page = reader.page(chunk, is_whole=has_ended or quiet_seconds > _QUIET_SECONDS)
             if page.next_offset > reader.offset:
                 reader.read_to(page.next_offset)

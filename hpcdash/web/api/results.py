@@ -26,7 +26,7 @@ async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailu
     for what is no JSON.
     """
     if files.is_pickle:
-        is_there = (check := await files.result.look()).is_there
+        is_there = (check := await files.result.stat()).is_there
         if not is_there and not check.is_missing:
             raise NoResult(f"{files.result.place}: {check.problem}")
     else:
@@ -58,11 +58,11 @@ async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailu
 async def _read(file: LogFile, most_bytes: int) -> bytes | None:
     """All of it; None where there is none."""
     chunk = await file.read(0, most_bytes + 1)
-    if chunk.look.is_missing:
+    if chunk.stat.is_missing:
         return None
-    if chunk.look.problem:
-        raise NoResult(f"{file.place}: {chunk.look.problem}")
-    if chunk.look.size > most_bytes:
+    if chunk.stat.problem:
+        raise NoResult(f"{file.place}: {chunk.stat.problem}")
+    if chunk.stat.size > most_bytes:
         raise ResultTooLarge(
             f"the result is larger than {most_bytes >> 20} MiB: {file.place}",
             "Read the file itself, or have the function write what is large to a file of its own.",

@@ -307,7 +307,7 @@ class ApiServer:
         outcome = await self._launches.terminate(launch)
         common = self._session.envelope()
         answer = answers.TerminationAnswer(
-            **common, id=launch.launch_id, done=outcome.done, words=outcome.words
+            **common, id=launch.launch_id, done=outcome.done, text=outcome.text
         )
         return _json(answer, 409 if outcome.done is False else 202 if outcome.done is None else 200)
 

@@ -59,7 +59,7 @@ class Asked:
         return query.parse(run(query.argv, self.queue))
 
     def rows(self, scope: JobScope) -> list[dict[str, Any]]:
-        parsed = self.ask(self.backend.queue.jobs(scope))
+        parsed = self.run_query(self.backend.queue.jobs(scope))
         assert parsed.rejected == ()
         assert parsed.table.schema.equals(JOBS)
         return parsed.table.to_pylist()  # type: ignore[no-any-return]
@@ -73,7 +73,7 @@ def asked(tmp_path: Path) -> Iterator[Asked]:
 
 
 def test_a_probe_names_who_and_what_is_there(asked: Asked) -> None:
-    probe = asked.ask(asked.backend.probe.query())
+    probe = asked.run_query(asked.backend.probe.query())
     assert probe.version.startswith("hpcdash ")
     assert probe.controller_answers
     assert probe.has_accounting
@@ -82,7 +82,7 @@ def test_a_probe_names_who_and_what_is_there(asked: Asked) -> None:
 
 def test_an_empty_queue_is_an_empty_table_of_the_same_schema(asked: Asked) -> None:
     assert asked.rows(JobScope()) == []
-    history = asked.ask(asked.backend.history.jobs(None, 3600))
+    history = asked.run_query(asked.backend.history.jobs(None, 3600))
     assert (history.table.num_rows, history.table.schema.equals(JOBS)) == (0, True)
 
 
@@ -172,18 +172,18 @@ def test_running_and_ended_jobs_tell_their_times_and_exit(asked: Asked) -> None:
     assert row["stderr_path"] == str(queue.work / "err")
     assert row["ends_at"] >= row["started_at"]
     assert [row["id"] for row in asked.rows(JobScope())] == [runs]
-    history = asked.ask(asked.backend.history.jobs("", 3600)).table
+    history = asked.run_query(asked.backend.history.jobs("", 3600)).table
     assert history.column("id").to_pylist() == [ended]
-    both = asked.ask(asked.backend.history.jobs("", 1, (runs, ended))).table
+    both = asked.run_query(asked.backend.history.jobs("", 1, (runs, ended))).table
     assert both.column("id").to_pylist() == [runs, ended]
 
 
 def test_nodes_and_queues_have_their_schemas(asked: Asked) -> None:
-    nodes = asked.ask(asked.backend.queue.nodes()).table
+    nodes = asked.run_query(asked.backend.queue.nodes()).table
     assert nodes.schema.equals(NODES)
     (node,) = nodes.to_pylist()
     assert (node["state"], node["cpus"], node["gpus"], node["queues"]) == ("idle", 4, 2, ["local"])
-    queues = asked.ask(asked.backend.queue.queues()).table
+    queues = asked.run_query(asked.backend.queue.queues()).table
     assert queues.schema.equals(QUEUES)
     (line,) = queues.to_pylist()
     assert (line["name"], line["cpus"], line["jobs_pending"], line["default"]) == (
@@ -200,20 +200,20 @@ def test_one_job_s_words_script_usage_and_logs_are_there(asked: Asked) -> None:
         "echo caf\u00e9", "--error=%j.err", "--signal=B:USR1@30", "--time=5", "--partition=x"
     )
     queue.ended(number)
-    native = asked.ask(backend.detail.native(number))
+    native = asked.run_query(backend.detail.native(number))
     assert native["JobState"] == "COMPLETED"
     assert native["EarlySignal"] == "B:10@30"
     assert native["Ignored"] == "--partition=x"
-    row = asked.ask(backend.queue.jobs(JobScope(job_ids=(number,)))).table
+    row = asked.run_query(backend.queue.jobs(JobScope(job_ids=(number,)))).table
     files = backend.logs.files(JobDetail(row, native), None)
     assert (files.stdout, files.stderr) == (
         f"{queue.work}/slurm-{number}.out",
         f"{queue.work}/{number}.err",
     )
-    assert asked.ask(backend.scripts.query(number)).text == "#!/bin/sh\necho caf\u00e9\n"
+    assert asked.run_query(backend.scripts.query(number)).text == "#!/bin/sh\necho caf\u00e9\n"
     query = backend.detail.usage(row.to_pylist()[0])
     assert query is not None
-    usage = asked.ask(query)
+    usage = asked.run_query(query)
     assert usage.cpus == 1
     assert usage.cpu_seconds is not None
     assert backend.scripts.explain("#SBATCH --time=10") != ""
@@ -224,7 +224,7 @@ def test_one_job_s_words_script_usage_and_logs_are_there(asked: Asked) -> None:
 def test_a_script_that_is_no_utf8_comes_back_byte_for_byte(asked: Asked) -> None:
     script = b"#!/bin/sh\n# \xff\n"
     asked.queue.run("submit", "--hold", stdin=script)
-    text = asked.ask(asked.backend.scripts.query("1")).text
+    text = asked.run_query(asked.backend.scripts.query("1")).text
     assert text.encode("utf-8", "surrogateescape") == script
 
 
@@ -237,7 +237,7 @@ def test_a_job_that_is_not_there_is_no_such_job(asked: Asked) -> None:
         backend.history.jobs("", 60, ("7_3",)),
     ):
         with pytest.raises(NoSuchJob, match="no such job in this queue: 7") as refused:
-            asked.ask(query)
+            asked.run_query(query)
         # Nobody types the queue's own program.
         assert refused.value.evidence == ""
 
@@ -263,7 +263,7 @@ def test_a_queue_whose_content_cannot_be_read_is_damaged(asked: Asked, damage: s
         connection.execute(damage)
     connection.close()
     with pytest.raises(ControllerDown, match=r"queue\.db is damaged") as damaged:
-        asked.ask(asked.backend.queue.jobs(JobScope()))
+        asked.run_query(asked.backend.queue.jobs(JobScope()))
     assert "Traceback" not in str(damaged.value)
     for path in asked.queue.folder.glob("queue.db*"):
         path.unlink()
@@ -272,8 +272,8 @@ def test_a_queue_whose_content_cannot_be_read_is_damaged(asked: Asked, damage: s
 def test_a_fault_of_the_queues_program_is_told_as_one(asked: Asked) -> None:
     broken = embedded_backend((sys.executable, "-c", "raise RuntimeError('of the test')"))
     with pytest.raises(SchedulerRefused, match="program failed") as failed:
-        asked.ask(broken.queue.jobs(JobScope()))
-    assert "RuntimeError: of the test" in failed.value.words
+        asked.run_query(broken.queue.jobs(JobScope()))
+    assert "RuntimeError: of the test" in failed.value.output
 
 
 def test_a_queue_that_cannot_be_used_and_a_program_that_is_not_there_have_their_own_errors(
@@ -283,17 +283,17 @@ def test_a_queue_that_cannot_be_used_and_a_program_that_is_not_there_have_their_
     blocked.write_text("")
     other = embedded_backend((*asked.queue.program[:-1], str(blocked / "queue")))
     with pytest.raises(ControllerDown, match="cannot be made: Not a directory"):
-        asked.ask(other.queue.jobs(JobScope()))
+        asked.run_query(other.queue.jobs(JobScope()))
     (asked.queue.folder / "queue.db").write_bytes(b"no database" * 1000)
     with pytest.raises(ControllerDown, match="is damaged") as damaged:
-        asked.ask(asked.backend.queue.jobs(JobScope()))
+        asked.run_query(asked.backend.queue.jobs(JobScope()))
     folder = asked.queue.folder
     assert f"mv {folder} {folder}.damaged" in damaged.value.next_step
     assert str(damaged.value).count("is damaged") == str(damaged.value).count("mv ") == 1
     (asked.queue.folder / "queue.db").unlink()
     missing = embedded_backend((sys.executable, "-I", "-m", "hpcdash_not_there", "x"))
     with pytest.raises(CommandMissing):
-        asked.ask(missing.probe.query())
+        asked.run_query(missing.probe.query())
     talks = embedded_backend(("echo", "welcome"))
     with pytest.raises(UnreadableOutput):
-        asked.ask(talks.queue.jobs(JobScope()))
+        asked.run_query(talks.queue.jobs(JobScope()))

@@ -47,7 +47,7 @@ def answered(
 ) -> dict[str, Any]:
     outcomes = command.read(CommandResult(command.argv, status, stdout, stderr, 0.01))
     assert tuple(outcome.job_id for outcome in outcomes) == command.job_ids
-    return {outcome.job_id: (outcome.done, outcome.words) for outcome in outcomes}
+    return {outcome.job_id: (outcome.done, outcome.text) for outcome in outcomes}
 
 
 # -- what is asked
@@ -160,7 +160,7 @@ def test_a_job_whose_node_does_not_answer_may_be_cancelled_by_force() -> None:
         CommandResult((), 222, b"", b"qdel: Server could not connect to MOM 7.pbs01\n", 0.1)
     )
     assert (outcome.done, outcome.can_force) == (False, True)
-    assert outcome.words.startswith(
+    assert outcome.text.startswith(
         "Server could not connect to MOM (its node does not respond; cancel --force"
     )
     request = ActionRequest(Verb.CANCEL, ("7.pbs01", "8[2].pbs01"), force=True)

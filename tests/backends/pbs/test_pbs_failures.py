@@ -222,7 +222,7 @@ def test_what_pbs_was_heard_to_say(
     assert message in error.message
     assert error.next_step
     assert "{name}" not in f"{error.message}{error.next_step}"
-    assert (error.status, error.words) == (status, words.strip())
+    assert (error.status, error.output) == (status, words.strip())
     unreachable = issubclass(kind, (ControllerDown, CommandMissing))
     assert error.exit_status == (EXIT_UNREACHABLE if unreachable else EXIT_REFUSED)
 

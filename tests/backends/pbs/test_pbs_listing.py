@@ -168,7 +168,7 @@ def test_an_unknown_job_is_no_such_job(stand_ins: StandIns) -> None:
     with pytest.raises(NoSuchJob) as caught:
         asked(stand_ins, "everyday", PbsQueue(Dialect.OPENPBS).jobs(JobScope(job_ids=("99999",))))
     assert (caught.value.argv, caught.value.status) == (("qstat", "-x", "-f", "99999"), 153)
-    assert "Unknown Job Id 99999.pbs01" in caught.value.words
+    assert "Unknown Job Id 99999.pbs01" in caught.value.output
 
 
 def test_somebody_else_s_job_that_is_hidden_is_no_such_job(stand_ins: StandIns) -> None:
@@ -182,7 +182,7 @@ def test_somebody_else_s_job_that_is_hidden_is_no_such_job(stand_ins: StandIns) 
 def test_a_server_that_is_down_fails_the_script(stand_ins: StandIns, scope: JobScope) -> None:
     with pytest.raises(ControllerDown) as caught:
         asked(stand_ins, "server-down", PbsQueue(Dialect.OPENPBS).jobs(scope))
-    assert "Connection refused" in caught.value.words
+    assert "Connection refused" in caught.value.output
 
 
 def test_older_pbs_gives_the_same_rows_as_text(stand_ins: StandIns) -> None:

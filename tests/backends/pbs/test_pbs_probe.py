@@ -191,7 +191,7 @@ def test_slurms_programs_by_torques_names_are_no_pbs(tmp_path: Path, qstat: str)
     with pytest.raises(CommandMissing, match="no PBS here: qstat is Slurm's") as raised:
         probed(tmp_path, qstat)
     assert "put squeue on the PATH" in raised.value.next_step
-    assert raised.value.words
+    assert raised.value.output
 
 
 def test_slurms_programs_are_told_by_their_usage_where_their_file_cannot_be_read() -> None:
@@ -228,7 +228,7 @@ def test_where_qstat_does_not_tell_its_version_the_server_does(tmp_path: Path) -
 def test_another_schedulers_qstat_is_no_pbs(tmp_path: Path) -> None:
     with pytest.raises(CommandMissing, match="no PBS here: qstat is Grid Engine's") as raised:
         probed(tmp_path, _GRID_ENGINE)
-    assert "GE 6.2u5" in raised.value.words
+    assert "GE 6.2u5" in raised.value.output
     with pytest.raises(CommandMissing, match="does not identify itself as PBS's"):
         probed(tmp_path, "echo hello\n")
 

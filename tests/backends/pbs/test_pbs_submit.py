@@ -359,12 +359,12 @@ def test_a_site_s_words_before_the_id_are_no_id() -> None:
         b"Project: 42.5 h left\nYour job will be charged to 7.x of y\n3\n\n5.pbs01 is "
         b"soon\n  138.pbs01  \nThanks!\n"
     )
-    assert outcome(answered(printed)).words == "job 138.pbs01"
+    assert outcome(answered(printed)).text == "job 138.pbs01"
 
 
 def test_torque_may_leave_its_server_out_and_pbs_does_not() -> None:
-    assert outcome(answered(b"138\n"), TORQUE).words == "job 138"
-    assert outcome(answered(b"138[]\n"), TORQUE).words == "job 138[]"
+    assert outcome(answered(b"138\n"), TORQUE).text == "job 138"
+    assert outcome(answered(b"138[]\n"), TORQUE).text == "job 138[]"
     assert outcome(answered(b"138\n")).done is None
 
 
@@ -431,7 +431,7 @@ def test_no_answer_breaks_the_reader(
 ) -> None:
     [found] = handed(dialect=dialect).command.read(answered(stdout, status=status, stderr=stderr))
     assert found.job_id == "train.sh"
-    assert found.done is not True or found.words.startswith("job ")
+    assert found.done is not True or found.text.startswith("job ")
 
 
 # -- once more

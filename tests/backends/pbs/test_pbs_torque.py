@@ -422,7 +422,7 @@ def test_a_script_is_handed_in_with_arguments_tasks_and_a_mark(fresh_site: Torqu
     )
     outcomes = submit.command.read(fresh_site.act(submit.command))
     ((program, *words), more) = fresh_site.called[0]
-    assert (outcomes[0].done, outcomes[0].words) == (True, f"job 1053[].{SERVER_NAME}")
+    assert (outcomes[0].done, outcomes[0].text) == (True, f"job 1053[].{SERVER_NAME}")
     assert program == "qsub"
     assert more["stdin"] == "#!/bin/sh\n#PBS -l nodes=1:ppn=2\necho $1\n"
     given = dict(zip(words, [*words[1:], ""], strict=True))

@@ -57,7 +57,7 @@ def test_what_a_running_job_used_is_as_old_as_its_sample() -> None:
         cpus=4,
         elapsed_seconds=1140,
         memory_peak_bytes=2 << 30,
-        memory_asked_bytes=4 << 30,
+        requested_memory_bytes=4 << 30,
         gpus=1,
         note=RUNNING_NOTE,
     )
@@ -70,7 +70,7 @@ def test_what_an_ended_job_used_is_the_whole_of_it() -> None:
 
 def test_memory_is_that_of_a_node_where_a_job_has_several() -> None:
     found = used(ENDED_JOB | USED | {"exec_host": "cn01/0*2+cn02/0*2", "Resource_List.mem": "4gb"})
-    assert (found.memory_peak_bytes, found.memory_asked_bytes, found.note) == (
+    assert (found.memory_peak_bytes, found.requested_memory_bytes, found.note) == (
         1 << 30,
         2 << 30,
         SPREAD_NOTE,

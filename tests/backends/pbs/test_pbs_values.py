@@ -107,7 +107,7 @@ def test_whole_numbers_may_be_negative() -> None:
 
 
 def test_words_are_of_the_schema_s_type() -> None:
-    assert values.words(column("gpu", None, "gpu")).cast(schema.WORD).to_pylist() == [
+    assert values.dictionary_text(column("gpu", None, "gpu")).cast(schema.WORD).to_pylist() == [
         "gpu",
         None,
         "gpu",

@@ -236,6 +236,6 @@ def test_each_word_of_a_command_line_is_an_option_s_or_another_s(words: list[str
     line = read_command_line(words)
     letters = sum(len(word) for word in words)
     assert (
-        sum(len(word) for one in line.given for word in one.words) + sum(map(len, line.script))
+        sum(len(word) for one in line.given for word in one.arguments) + sum(map(len, line.script))
         >= letters
     )

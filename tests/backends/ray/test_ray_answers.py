@@ -307,7 +307,7 @@ def test_an_id_with_a_slash_stays_one_part_of_the_path() -> None:
     [outcome] = command.read(
         told(b"Traceback\nRuntimeError: Request failed with status code 404", 500)
     )
-    assert (outcome.done, outcome.words) == (False, "Ray cannot stop a job whose ID contains /?")
+    assert (outcome.done, outcome.text) == (False, "Ray cannot stop a job whose ID contains /?")
 
 
 def test_a_submission_sent_twice_is_one_job() -> None:
@@ -322,7 +322,7 @@ def test_a_submission_sent_twice_is_one_job() -> None:
         500,
     )
     assert [one.new_job for one in command.read(twice)] == ["raysubmit_0123abcd"]
-    assert [(one.done, one.words) for one in command.read(told(b"no room", 400))] == [
+    assert [(one.done, one.text) for one in command.read(told(b"no room", 400))] == [
         (False, "no room")
     ]
     assert [one.done for one in command.read(Told(0, b""))] == [None]
@@ -606,7 +606,7 @@ def test_an_ended_job_is_deleted_by_one_request_and_a_running_one_is_refused_in_
         told(b"Job a does not exist", 404),
         Told(0, b"cut"),
     ]
-    assert [(one.done, one.words) for answer in answers for one in command.read(answer)] == [
+    assert [(one.done, one.text) for answer in answers for one in command.read(answer)] == [
         (True, ""),
         (False, "RuntimeError: it is in a non-terminal state"),
         (False, "Job a does not exist"),
@@ -783,8 +783,8 @@ def test_a_folder_goes_in_one_package_whose_name_is_its_content_s() -> None:
     body = json.loads(first.submission.command.stdin or b"")
     assert body["runtime_env"] == {"working_dir": f"gcs://{upload.argv[1].rpartition('/')[2]}"}
     assert body["metadata"] == {"job_name": "train", "labels": "a,b", "hpcdash_script": first.shown}
-    assert "2 files of yours" in upload.words
-    assert "s3cret" not in first.shown + upload.words + str(body)
+    assert "2 files of yours" in upload.text
+    assert "s3cret" not in first.shown + upload.text + str(body)
     assert first.is_sent is not None
     assert first.is_sent.argv == ("GET", upload.argv[1])
     assert [first.is_sent.parse(told(b"", status)) for status in (200, 404, 500)] == [

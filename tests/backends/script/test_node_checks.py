@@ -141,7 +141,7 @@ def test_what_a_check_says_is_read_by_node_and_is_the_cause(tmp_path: Path) -> N
         "hpcdash: node n1 failed the probe (status 1): x",
     ]
     results, gpus = parse_results(said)
-    assert [(one.node, one.name, one.state, one.words) for one in results] == [
+    assert [(one.node, one.name, one.state, one.text) for one in results] == [
         ("n1", "disk", "ok", "/tmp"),
         ("n1", "cuda", "failed", f"{UUID}: cuInit answers X"),
         ("n2", "nccl", "skipped", "libnccl.so.2 is not there"),

@@ -44,7 +44,7 @@ def answered(
 ) -> dict[str, tuple[bool | None, str]]:
     outcomes = command.read(CommandResult(command.argv, status, b"", stderr, 0.01))
     assert tuple(outcome.job_id for outcome in outcomes) == command.job_ids
-    return {outcome.job_id: (outcome.done, outcome.words) for outcome in outcomes}
+    return {outcome.job_id: (outcome.done, outcome.text) for outcome in outcomes}
 
 
 # -- what is asked

@@ -121,7 +121,7 @@ def test_words_on_stdout_count_where_stderr_is_empty() -> None:
 
 
 def test_bytes_that_are_no_text_fail_as_well() -> None:
-    assert "\ufffd" in failure(answered(status=1, stderr=b"\xff\xfe")).words
+    assert "\ufffd" in failure(answered(status=1, stderr=b"\xff\xfe")).output
 
 
 def test_commands_run_without_the_settings_that_change_their_output() -> None:

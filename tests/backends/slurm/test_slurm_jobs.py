@@ -283,7 +283,7 @@ def test_a_single_job_that_is_not_there_is_no_such_job() -> None:
 def test_other_text_is_no_list_of_jobs() -> None:
     with pytest.raises(UnreadableOutput) as error:
         parse_jobs(answered(b"JOBID PARTITION\n 1 main\n"), token=TOKEN)
-    assert "JOBID PARTITION" in error.value.words
+    assert "JOBID PARTITION" in error.value.output
 
 
 def test_a_failure_is_no_empty_queue() -> None:

@@ -391,7 +391,7 @@ def test_what_sbatch_says_while_it_tries_again_is_explained() -> None:
     )
     (outcome,) = command.read(answered(b"", stderr=said.encode(), status=1, argv=("sbatch",)))
     assert outcome.done is False
-    assert "MaxJobCount" in outcome.words
+    assert "MaxJobCount" in outcome.text
     assert command.limit_seconds > 120, "sbatch itself gives up after two minutes"
 
 

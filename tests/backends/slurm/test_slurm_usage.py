@@ -31,7 +31,7 @@ from tests.support.job_rows import job_row
 from tests.support.records import for_each
 from tests.support.slurm_text import answered
 
-ASKED = Usage(cpus=4, elapsed_seconds=100, memory_asked_bytes=1 << 30, gpus=0)
+ASKED = Usage(cpus=4, elapsed_seconds=100, requested_memory_bytes=1 << 30, gpus=0)
 BATCH = (
     "1.batch|1|n1|cpu=00:00:27,energy=0,fs/disk=48616,mem=316664K,pages=3,vmem=374960K|"
     "cpu=00:00:27,energy=0,fs/disk=48616,mem=367864K,pages=3|energy=0,fs/disk=52428801|367864K\n"
@@ -145,7 +145,7 @@ def test_an_ended_job_s_use_is_that_of_its_steps() -> None:
         "|fs/disk=1|59292K",
     )
     assert usage.cpu_seconds == pytest.approx(10.909)
-    assert (usage.cpus, usage.elapsed_seconds, usage.memory_asked_bytes) == (2, 11, 500 << 20)
+    assert (usage.cpus, usage.elapsed_seconds, usage.requested_memory_bytes) == (2, 11, 500 << 20)
     assert (usage.memory_peak_bytes, usage.disk_read_bytes) == (112048 * 1024, 77224 + 44118)
 
 
@@ -166,7 +166,7 @@ def test_without_a_gathering_plugin_nothing_is_known_rather_than_nought() -> Non
         "4.batch|1|1|100|200|100|8||00:00:00||||",
     )
     assert (usage.cpu_seconds, usage.memory_peak_bytes, usage.disk_read_bytes) == (None, None, None)
-    assert (usage.cpus, usage.gpus, usage.memory_asked_bytes) == (8, 2, 4 << 30)
+    assert (usage.cpus, usage.gpus, usage.requested_memory_bytes) == (8, 2, 4 << 30)
 
 
 def test_sstat_is_asked_of_what_runs_and_sacct_of_what_ended() -> None:

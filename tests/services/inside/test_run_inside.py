@@ -103,7 +103,7 @@ async def test_what_the_scheduler_refuses_is_raised_in_its_words(cluster: Cluste
     )
     with pytest.raises(SchedulerRefused, match="does not start a step in this job") as refused:
         await run_inside(cluster.store, ROW, COMMAND)
-    assert "Access/permission denied" in refused.value.words
+    assert "Access/permission denied" in refused.value.output
     aborted = b"srun: Job step aborted: Waiting up to 7 seconds for job step to finish.\n"
     cluster.transport.answers["sh*"] = (0, b"\n", aborted)
     with pytest.raises(SchedulerRefused, match="The job ended while the command ran"):

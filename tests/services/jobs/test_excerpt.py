@@ -365,7 +365,7 @@ LOGS: dict[str, tuple[str, str]] = {
 
 @for_each(("log", "why"), LOGS.values(), ids=LOGS)
 def test_the_line_that_says_why_is_told(log: str, why: str) -> None:
-    assert failure_excerpt(shown(log.encode())).words == why
+    assert failure_excerpt(shown(log.encode())).text == why
 
 
 def lines(count: int) -> list[str]:
@@ -441,9 +441,9 @@ PIECES = st.sampled_from(
 def test_no_bytes_break_it(raw: bytes) -> None:
     excerpt = failure_excerpt(shown(raw))
     # A no-break space is shown as one.
-    shown_text = "".join((*excerpt.lines, excerpt.words, excerpt.above)).replace("\xa0", " ")
+    shown_text = "".join((*excerpt.lines, excerpt.text, excerpt.above)).replace("\xa0", " ")
     assert shown_text.isprintable()
-    assert bool(excerpt.words) == any(line.strip() for line in excerpt.lines)
+    assert bool(excerpt.text) == any(line.strip() for line in excerpt.lines)
 
 
 @for_each(
@@ -492,7 +492,7 @@ def test_what_a_script_made_here_says_before_it_ends_is_why(script: str, why: st
         "srun: error: n1: task 0: Exited with 1",
     ]
     found = failure_excerpt(noise)
-    assert (found.words, found.explains) == (why, True)
+    assert (found.text, found.explains) == (why, True)
 
 
 @for_each(

@@ -85,7 +85,7 @@ class Watched:
     def says(self, label: str) -> str:
         groups = job_groups(self.picture, self.clock_time, signs={})
         return next(
-            (entry.words for group in groups for entry in group.entries if entry.label == label), ""
+            (entry.text for group in groups for entry in group.entries if entry.label == label), ""
         )
 
     def remarks(self) -> list[str]:
@@ -182,7 +182,7 @@ async def test_no_more_than_the_end_of_a_large_log_is_read(tmp_path: Path) -> No
     failure = watched.picture.failure
     assert failure is not None
     assert failure.excerpt is not None
-    assert failure.words == "ValueError: nan in the loss"
+    assert failure.text == "ValueError: nan in the loss"
     assert len(failure.excerpt.lines) == 15
 
 

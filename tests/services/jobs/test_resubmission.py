@@ -113,7 +113,7 @@ async def test_where_no_history_is_kept_a_job_may_have_ended_without_a_trace(
     again = await prepared(transport, store)
     [outcome] = await reconcile(store, again, lost(again))
     assert outcome.done is None
-    assert "without a history" in outcome.words
+    assert "without a history" in outcome.text
 
 
 async def test_where_the_queue_cannot_be_asked_it_stays_unknown(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ async def test_where_the_queue_cannot_be_asked_it_stays_unknown(tmp_path: Path) 
     transport.fails[RECENT] = ControllerDown("it does not answer")
     [outcome] = await reconcile(store, again, lost(again))
     assert outcome.done is None
-    assert "it does not answer" in outcome.words
+    assert "it does not answer" in outcome.text
 
 
 @pytest.mark.parametrize(("numbers", "done"), [((), False), (("93",), True), (("93", "94"), None)])

@@ -103,13 +103,13 @@ async def test_any_part_is_read_as_it_is(transport: Transport, folder: Path) -> 
     ):
         chunk = await file.read(offset, length)
         assert (chunk.offset, chunk.content) == (offset, content[offset : offset + length])
-        assert (chunk.look.size, chunk.look.problem) == (300_000, "")
+        assert (chunk.stat.size, chunk.stat.problem) == (300_000, "")
     for length in (1, 1000, 299_999, 300_000, 500_000):
         chunk = await file.read_end(length)
         assert chunk.content == content[-length:]
         assert chunk.ends_the_file
     beyond = await file.read(300_000, 10)
-    assert (beyond.content, beyond.look.size) == (b"", 300_000)
+    assert (beyond.content, beyond.stat.size) == (b"", 300_000)
     assert (await file.read(10**12, 10)).content == b""
 
 
@@ -160,16 +160,16 @@ async def test_what_cannot_be_read_says_why(transport: Transport, folder: Path) 
         "/good link": "",
     }
     for name, problem in problems.items():
-        look = await LogFile(transport, f"{folder}{name}").look()
+        look = await LogFile(transport, f"{folder}{name}").stat()
         assert look.problem == problem
         assert look.is_there == (not problem)
         assert look.is_missing == (name in ("/none", "/a/b/c", "/file/x", "/link"))
-    assert (await LogFile(transport, "/dev/null").look()).problem == "output goes to /dev/null"
-    assert (await LogFile(transport, "").look()).problem == "the path of the file is unknown"
+    assert (await LogFile(transport, "/dev/null").stat()).problem == "output goes to /dev/null"
+    assert (await LogFile(transport, "").stat()).problem == "the path of the file is unknown"
     for impossible in ("a\0b", "\ud800"):
-        assert (await LogFile(transport, impossible).look()).problem == "no file can have this path"
+        assert (await LogFile(transport, impossible).stat()).problem == "no file can have this path"
     for long in ("x" * 300_000, "x" * 5000):
-        assert (await LogFile(transport, long).look()).problem
+        assert (await LogFile(transport, long).stat()).problem
 
 
 @pytest.mark.parametrize("transport", ["over ssh"], indirect=True)
@@ -181,10 +181,10 @@ async def test_what_one_may_not_read_says_why(transport: Transport, folder: Path
     closed.chmod(stat.S_IRWXU)
     if (await transport.run(("id", "-u"))).stdout.strip() == str(os.getuid()).encode():
         pytest.skip("the tests' own user logs in, and may read its files")
-    look = await LogFile(transport, str(folder / "log")).look()
+    look = await LogFile(transport, str(folder / "log")).stat()
     assert (look.problem, look.is_missing) == ("no permission to read it", False)
     assert (
-        await LogFile(transport, str(closed / "log")).look()
+        await LogFile(transport, str(closed / "log")).stat()
     ).problem == f"no permission to enter {closed}"
     assert await LogFile(transport, str(folder / "log")).find("x", 0) is None
     assert await LogFile(transport, str(folder / "log")).count_lines(1) == 0
@@ -192,7 +192,7 @@ async def test_what_one_may_not_read_says_why(transport: Transport, folder: Path
 
 async def test_files_that_claim_to_be_empty_are_read(transport: Transport) -> None:
     chunk = await LogFile(transport, "/proc/version").read(0, 5)
-    assert (chunk.content, chunk.look.size) == (b"Linux", 5)
+    assert (chunk.content, chunk.stat.size) == (b"Linux", 5)
 
 
 async def test_a_file_that_grows_is_read_from_where_one_was(
@@ -201,13 +201,13 @@ async def test_a_file_that_grows_is_read_from_where_one_was(
     path = write(folder / "log", b"")
     file = LogFile(transport, str(path))
     followed = FollowedFile(file)
-    followed.note(await file.look())
+    followed.note(await file.stat())
     read = b""
     for step in range(5):
         with path.open("ab") as writer:
             writer.write(b"step %d\n" % step * 1000)
         chunk = await file.read(followed.offset, 1 << 20)
-        assert followed.note(chunk.look) is FileChange.GREW
+        assert followed.note(chunk.stat) is FileChange.GREW
         followed.read_to(chunk.end)
         read += chunk.content
     assert read == path.read_bytes()
@@ -220,7 +220,7 @@ async def test_what_became_of_a_file_is_told(transport: Transport, folder: Path)
     changes: list[FileChange] = []
 
     async def look_again() -> None:
-        changes.append(followed.note(await file.look()))
+        changes.append(followed.note(await file.stat()))
 
     await look_again()
     write(path, b"one\ntwo\n")
@@ -433,7 +433,7 @@ async def test_a_line_that_fails_raises_and_says_nothing_of_the_file(
     transport: Transport, folder: Path, login_node: Sshd
 ) -> None:
     file = LogFile(transport, str(write(folder / "log", b"x")))
-    assert (await file.look()).is_there
+    assert (await file.stat()).is_there
     login_node.kill_with_sessions()
     try:
         with pytest.raises(UnreachableError):
@@ -461,8 +461,8 @@ async def test_another_account_s_reader_that_says_anything_is_no_file(
     said.write_text(answer)
     file = LogFile(LocalTransport(), "/jobs/one/7.out", reader=("sh", "-c", f"cat {said}", "sh"))
     for chunk in (await file.read(3, 10), await file.read_end(10)):
-        assert (chunk.look.is_there, chunk.content) == (False, b"")
-        assert chunk.look.problem
+        assert (chunk.stat.is_there, chunk.content) == (False, b"")
+        assert chunk.stat.problem
 
 
 async def test_another_account_s_reader_gives_no_more_than_was_asked_for_from_there(

@@ -219,7 +219,7 @@ async def test_what_cannot_be_read_for_a_while_is_not_said_to_be_deleted(log: Pa
 async def test_a_log_that_is_not_there_yet_is_opened_once_it_is(log: Path) -> None:
     window = window_of(log)
     assert not await window.follow(0.0)
-    assert window.look.problem
+    assert window.stat.problem
     assert window.happened is None
     assert not window.is_open
     put(log, b"")

@@ -157,7 +157,7 @@ async def test_a_file_of_the_node_is_read_by_offset(site: Site) -> None:
     file = LogFile(site.transport, str(site.write("12[3].pbs01.OU", content)), NODE)
     for offset, length in ((0, 10), (511, 2), (99_999, 5), (0, 200_000)):
         chunk = await file.read(offset, length)
-        assert (chunk.look.problem, chunk.content) == ("", content[offset : offset + length])
+        assert (chunk.stat.problem, chunk.content) == ("", content[offset : offset + length])
     assert (await file.read_end(1000)).content == content[-1000:]
     assert file.place == f"{NODE}:{site.folder}/12[3].pbs01.OU"
 
@@ -197,7 +197,7 @@ async def test_a_log_that_grows_is_followed_through_the_node(site: Site) -> None
 
 
 async def test_a_file_that_is_not_there_is_missing_not_beyond_reach(site: Site) -> None:
-    look = await LogFile(site.transport, f"{site.folder}/none", NODE).look()
+    look = await LogFile(site.transport, f"{site.folder}/none", NODE).stat()
     assert (look.is_missing, look.is_unreached, look.problem) == (
         True,
         False,
@@ -208,8 +208,8 @@ async def test_a_file_that_is_not_there_is_missing_not_beyond_reach(site: Site) 
 async def test_each_look_at_a_node_is_a_login_so_looks_are_rarer(site: Site) -> None:
     path = str(site.write("log", b"x"))
     near, far = LogFile(site.transport, path), LogFile(site.transport, path, NODE)
-    await near.look()
-    await far.look()
+    await near.stat()
+    await far.stat()
     assert near.pause_seconds == 0.0
     assert far.pause_seconds == log_file.NODE_PAUSE_SECONDS
 
@@ -341,7 +341,7 @@ async def refusal(site: Site) -> str:
     file = LogFile(site.transport, str(site.write("log", b"secret")), NODE)
     chunk = await file.read(0, 100)
     assert chunk.content == b""
-    assert (chunk.look.is_there, chunk.look.is_missing, chunk.look.is_unreached) == (
+    assert (chunk.stat.is_there, chunk.stat.is_missing, chunk.stat.is_unreached) == (
         False,
         False,
         True,
@@ -351,8 +351,8 @@ async def refusal(site: Site) -> str:
         f"it is on {NODE} ({site.folder}/log) until the job ends, and ssh {NODE} from the "
         "login node does not work ("
     )
-    assert chunk.look.problem.startswith(head)
-    return chunk.look.problem.removeprefix(head)
+    assert chunk.stat.problem.startswith(head)
+    return chunk.stat.problem.removeprefix(head)
 
 
 async def test_a_node_that_wants_a_password_is_not_asked_for_one(site: Site) -> None:
@@ -377,7 +377,7 @@ async def test_a_node_without_sshd_is_not_reached(site: Site) -> None:
 async def test_a_node_that_is_reached_again_is_read_again(site: Site) -> None:
     file = LogFile(site.transport, str(site.write("log", b"here")), NODE)
     site.configure(port=free_port())
-    assert (await file.look()).is_unreached
+    assert (await file.stat()).is_unreached
     site.configure()
     assert (await file.read(0, 10)).content == b"here"
     assert file.pause_seconds == log_file.NODE_PAUSE_SECONDS
@@ -423,7 +423,7 @@ async def test_what_is_no_name_of_a_machine_is_never_run(name: str) -> None:
     with pytest.raises(NodeUnreached):
         await ThroughNode(transport, name).run(("true",))
     if name:
-        assert (await LogFile(transport, "/x", name).look()).is_unreached
+        assert (await LogFile(transport, "/x", name).stat()).is_unreached
     assert transport.argvs == []
 
 

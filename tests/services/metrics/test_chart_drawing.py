@@ -260,8 +260,8 @@ def test_a_log_that_went_silent_is_said_to_have_while_its_job_runs() -> None:
         run, ("loss",), "step", JobFacts(1.7e9 + 4000, is_running=True), SeriesCache()
     )
     ended = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9 + 4000), SeriesCache())
-    assert [mark.words for mark in silent.found if "no sample for" in mark.words]
-    assert not [mark.words for mark in ended.found if "no sample for" in mark.words]
+    assert [mark.text for mark in silent.found if "no sample for" in mark.text]
+    assert not [mark.text for mark in ended.found if "no sample for" in mark.text]
 
 
 @for_each("is_log", [False, True])

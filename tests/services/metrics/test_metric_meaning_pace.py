@@ -87,7 +87,7 @@ def test_a_steady_run_has_its_seconds_per_step() -> None:
     assert pace is not None
     assert pace.newest == pytest.approx(0.5)
     assert pace.drift_percent == pytest.approx(0)
-    assert pace.words == "0.5 s/step, steady"
+    assert pace.text == "0.5 s/step, steady"
 
 
 def test_times_of_whole_seconds_give_the_pace_of_quick_steps() -> None:
@@ -110,7 +110,7 @@ def test_a_newest_hour_that_is_slower_is_told_in_percent() -> None:
     pace = times_pace(np.arange(23_000.0), np.cumsum(took))
     assert pace is not None
     assert pace.drift_percent == pytest.approx(-20)
-    assert pace.words == "1.25 s/step, 20% slower than the run's median"
+    assert pace.text == "1.25 s/step, 20% slower than the run's median"
 
 
 def test_a_restart_is_no_pace() -> None:
@@ -135,12 +135,12 @@ def test_what_a_log_says_itself_is_read_with_its_unit_and_its_drift() -> None:
     assert pace is not None
     assert pace.newest == pytest.approx(0.4)
     assert pace.drift_percent == pytest.approx(25)
-    assert pace.words == "0.4 s/step, 25% faster than the run's median"
+    assert pace.text == "0.4 s/step, 25% faster than the run's median"
     flops = metric_pace(
         "throughput per GPU (TFLOP/s/GPU)", np.array([150.0, nan, 160, 155]), np.full(4, nan)
     )
     assert flops is not None
-    assert flops.words == "155 TFLOP/s per device, steady"
+    assert flops.text == "155 TFLOP/s per device, steady"
     assert metric_pace("loss", values, values) is None
     assert metric_pace("tps", np.array([nan]), np.array([nan])) is None
 
@@ -211,7 +211,7 @@ def test_the_time_beside_an_mfu_is_milliseconds_a_step() -> None:
     ],
 )
 def test_a_pace_is_told_as_people_write_it(measure: Measure, newest: float, words: str) -> None:
-    assert TrainingPace(measure, newest, nan, "times").words == words
+    assert TrainingPace(measure, newest, nan, "times").text == words
 
 
 def test_an_end_behind_the_limit_is_told_in_array_tasks() -> None:
@@ -280,7 +280,7 @@ def test_what_is_seen_counts_where_the_log_says_clearly_another_pace() -> None:
 
     (pace,) = run_paces(make_run(0.25), "loss")
     assert pace.newest == pytest.approx(0.25)
-    assert pace.words == "0.25 s/step, steady (its log says 1.02 s/step)"
+    assert pace.text == "0.25 s/step, steady (its log says 1.02 s/step)"
     assert seconds_per_step(run_paces(make_run(1.4), "loss")) == pytest.approx(1.02)
     growth = PaceGrowth()
     for second in range(10):

@@ -64,7 +64,7 @@ def test_a_spike_is_found_within_five_points_and_its_recovery_is_told(
     soon = find_spikes(steps[: at + 5], loss[: at + 5], before)
     assert [finding.kind for finding in soon.findings] == ["spike"]
     assert soon.findings[0].step_from == pytest.approx(at, abs=2)
-    assert "not yet back" in soon.findings[0].words
+    assert "not yet back" in soon.findings[0].text
     assert soon.findings[0].step_to is None
     (whole,) = find_spikes(steps, loss).findings
     assert whole.kind == "spike"
@@ -143,7 +143,7 @@ def test_of_curves_that_fall_steeply_none_has_a_spike_at_any_time(kind: str, see
                 for count in (*range(130, 1000, 67), 1400, 2000, 2700, 2760, 3100, 4000):
                     analysis = find_spikes(steps[:count], loss[:count], analysis)
                     told += [
-                        (name, seed, size, count, finding.words) for finding in analysis.findings
+                        (name, seed, size, count, finding.text) for finding in analysis.findings
                     ]
     assert told == []
 
@@ -178,8 +178,8 @@ def test_one_single_point_far_above_is_a_spike() -> None:
     loss[12_345] += 4.0
     (finding,) = find_spikes(steps, loss).findings
     assert (finding.kind, finding.step_from, finding.step_to) == ("spike", 12_345, 12_346)
-    assert finding.words.startswith("spike at 12 345: 2.")
-    assert finding.words.endswith("back after 1 point")
+    assert finding.text.startswith("spike at 12 345: 2.")
+    assert finding.text.endswith("back after 1 point")
 
 
 def test_many_spikes_do_not_hide_a_single_point() -> None:
@@ -242,7 +242,7 @@ def test_a_loss_that_rises_slowly_and_lastingly_is_a_divergence() -> None:
     (finding,) = find_spikes(steps[:14_000], rising[:14_000]).findings
     assert finding.kind == "divergence"
     assert 12_000 < finding.step_from < 13_500
-    assert finding.words.startswith("diverging since 12 ")
+    assert finding.text.startswith("diverging since 12 ")
 
 
 def test_a_divergence_that_comes_back_is_over() -> None:
@@ -332,7 +332,7 @@ def test_a_spike_of_three_points_among_the_first_ones_is_found(count: int) -> No
             loss[at : at + 3] += [6.8, 6.0, 5.0]
             (finding,) = find_spikes(steps, loss).findings
             assert (finding.kind, finding.step_from) == ("spike", at)
-            told = float(finding.words.split(": ")[1].split(" →")[0])
+            told = float(finding.text.split(": ")[1].split(" →")[0])
             assert told == pytest.approx(before, abs=0.25)
 
 
@@ -345,7 +345,7 @@ def test_a_short_healthy_run_has_no_spike_at_any_time() -> None:
                 loss = course(steps) + 0.04 * noise_of(kind, np.random.default_rng(seed), steps)
                 for count in range(20, 300, 13):
                     told += [
-                        finding.words
+                        finding.text
                         for finding in find_spikes(steps[:count], loss[:count]).findings
                     ]
     assert told == []
@@ -358,6 +358,6 @@ def test_a_spike_is_told_from_where_the_curve_stood_just_before_and_without_jarg
         7
     ).standard_normal(steps.size)
     (finding,) = find_spikes(steps, loss).findings
-    found = re.fullmatch(r"spike at 42\d: (\S+) → 7\.\d+, back after \d+ points", finding.words)
-    assert found is not None, finding.words
+    found = re.fullmatch(r"spike at 42\d: (\S+) → 7\.\d+, back after \d+ points", finding.text)
+    assert found is not None, finding.text
     assert float(found[1]) == pytest.approx(4.55, abs=0.12)

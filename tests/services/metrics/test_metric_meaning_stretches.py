@@ -26,7 +26,7 @@ def test_the_first_nan_is_told_with_how_often_and_where_it_was_over() -> None:
     values[[3, 5]] = np.nan
     (finding,) = find_not_finite(steps, values)
     assert (finding.kind, finding.step_from, finding.step_to) == ("nan", 30, 60)
-    assert finding.words == "nan first at 30 (2 times, last at 50); a number again since 60"
+    assert finding.text == "nan first at 30 (2 times, last at 50); a number again since 60"
 
 
 def test_an_inf_that_became_nan_has_not_ended() -> None:
@@ -35,7 +35,7 @@ def test_an_inf_that_became_nan_has_not_ended() -> None:
         ("nan", 2, None),
         ("inf", 1, None),
     ]
-    assert found[1].words == "inf first at 1 (once); no number since"
+    assert found[1].text == "inf first at 1 (once); no number since"
 
 
 def test_numbers_alone_are_nothing_to_tell() -> None:
@@ -45,7 +45,7 @@ def test_numbers_alone_are_nothing_to_tell() -> None:
 def test_a_metric_that_became_nan_stands_out_and_one_that_never_was_a_number_does_not() -> None:
     x = np.arange(6.0)
     (finding,) = find_lost_numbers("reward", x, np.array([1, 1, 1, np.nan, np.nan, np.nan]))
-    assert finding.words == "nan first at 3 (3 times, last at 5); no number since"
+    assert finding.text == "nan first at 3 (3 times, last at 5); no number since"
     assert find_lost_numbers("val_acc", x, np.full(6, np.nan)) == ()
     assert find_lost_numbers("reward", x, np.array([1, np.nan, 1, 1, 1, 1])) == ()
     # A gradient that is nan from the first step on is broken, too.
@@ -56,7 +56,7 @@ def test_a_loss_that_falls_to_exactly_0_stands_out() -> None:
     x = np.arange(10.0)
     finding = find_zero(x, np.array([2.1, 2.05, 2.08, 2.01, 1.99, 2, 0, 0, 0, 0]))
     assert finding is not None
-    assert finding.words == "exactly 0 since 6 (4 points)"
+    assert finding.text == "exactly 0 since 6 (4 points)"
     assert find_zero(x, np.zeros(10)) is not None
     assert find_zero(x, np.array([2.1, 2.05, 2.08, 2.01, 1.99, 2, 0, 0, 1.9, 0])) is None
 
@@ -72,7 +72,7 @@ def test_a_loss_that_is_no_longer_logged_while_steps_go_on_stands_out() -> None:
     finding = find_vanished(steps[:90], [steps, steps[::10]])
     assert finding is not None
     assert (finding.kind, finding.step_from, finding.step_to) == ("nan", 91, None)
-    assert finding.words.startswith("not logged since 91, in 10 records")
+    assert finding.text.startswith("not logged since 91, in 10 records")
     assert find_vanished(steps[:97], [steps]) is None
 
 
@@ -99,7 +99,7 @@ def test_a_loss_that_no_longer_falls_is_a_plateau(seed: int) -> None:
     assert finding is not None
     assert finding.step_from == 7000
     assert finding.value == pytest.approx(2.5, abs=0.003)
-    assert finding.words.endswith("since 7 000 (3000 points)")
+    assert finding.text.endswith("since 7 000 (3000 points)")
 
 
 def test_noise_that_would_hide_the_progress_is_no_plateau() -> None:
@@ -118,7 +118,7 @@ def test_a_log_silent_for_ten_usual_gaps_has_stalled() -> None:
     finding = stall(times, 1200, 200)
     assert finding is not None
     assert finding.value == 1200
-    assert finding.words == "no sample for 20 min after 200; usual is every 30 s"
+    assert finding.text == "no sample for 20 min after 200; usual is every 30 s"
 
 
 def test_an_evaluation_as_long_as_the_last_one_is_no_stall() -> None:

@@ -18,13 +18,13 @@ def test_what_is_kept_of_a_job_is_read_by_the_next_run_and_not_by_another_cluste
     tmp_path: Path,
 ) -> None:
     notes = JobNotes(tmp_path, "juno")
-    assert notes.kept() == StoredNotes()
+    assert notes.load() == StoredNotes()
     notes.pin(["7", "8"], True, 1.0)
     notes.write("7", "  the one for the paper ", 2.0)
     notes.pin(["8"], False, 3.0)
     for same in (notes, JobNotes(tmp_path, "juno")):
-        assert same.kept() == StoredNotes(frozenset({"7"}), {"7": "the one for the paper"})
-    assert JobNotes(tmp_path, "vega").kept() == StoredNotes()
+        assert same.load() == StoredNotes(frozenset({"7"}), {"7": "the one for the paper"})
+    assert JobNotes(tmp_path, "vega").load() == StoredNotes()
     notes.write("7", "", 4.0)
     notes.pin(["7"], False, 5.0)
     assert StateDatabase(tmp_path).read("SELECT * FROM job_notes") == []
@@ -33,7 +33,7 @@ def test_what_is_kept_of_a_job_is_read_by_the_next_run_and_not_by_another_cluste
 def test_a_note_holds_no_control_characters_and_is_of_bounded_length(tmp_path: Path) -> None:
     notes = JobNotes(tmp_path, "juno")
     notes.write("7", "a\x1b]52;c;x\a\nb\udcff" + "x" * 2000, 1.0)
-    kept = notes.kept().notes["7"]
+    kept = notes.load().notes["7"]
     assert len(kept) == LONGEST_NOTE
     assert kept.isprintable()
 
@@ -46,15 +46,15 @@ def test_the_oldest_notes_go_and_pinned_jobs_stay(
     notes.pin(["1"], True, 1.0)
     for number in range(2, 7):
         notes.write(str(number), "noted", float(number))
-    assert (notes.kept().pinned, set(notes.kept().notes)) == ({"1"}, {"5", "6"})
+    assert (notes.load().pinned, set(notes.load().notes)) == ({"1"}, {"5", "6"})
 
 
 def test_a_database_of_before_is_read_and_written(tmp_path: Path) -> None:
     Drafts(tmp_path).keep("juno", StoredDraft({"name": "train"}))
     notes = JobNotes(tmp_path, "juno")
-    assert notes.kept() == StoredNotes()
+    assert notes.load() == StoredNotes()
     notes.pin(["7"], True, 1.0)
-    assert notes.kept().pinned == {"7"}
+    assert notes.load().pinned == {"7"}
     assert Drafts(tmp_path).take("juno") is not None
 
 
@@ -63,9 +63,9 @@ def test_bookmarks_are_kept_in_their_order_by_view_and_once(tmp_path: Path) -> N
     for text in ("state:running", "user:bob", "state:running"):
         notes.bookmark("jobs", text)
     notes.bookmark("nodes", "gpus>0")
-    assert notes.kept().bookmarks == {"jobs": ("state:running", "user:bob"), "nodes": ("gpus>0",)}
+    assert notes.load().bookmarks == {"jobs": ("state:running", "user:bob"), "nodes": ("gpus>0",)}
     notes.forget_bookmark("jobs", "state:running")
-    assert notes.kept().bookmarks["jobs"] == ("user:bob",)
+    assert notes.load().bookmarks["jobs"] == ("user:bob",)
     for number in range(MAX_BOOKMARKS + 5):
         notes.bookmark("jobs", f"id:{number}")
-    assert len(notes.kept().bookmarks["jobs"]) == MAX_BOOKMARKS
+    assert len(notes.load().bookmarks["jobs"]) == MAX_BOOKMARKS

@@ -76,7 +76,7 @@ async def test_what_is_missing_is_found_by_its_field(store: ClusterStore, tmp_pa
         ("error", "container.image"),
         ("warning", "container.binds"),
     ]
-    assert (found[1].words, found[1].next_step) == (f"{gone} does not exist", f"mkdir -p {gone}")
+    assert (found[1].text, found[1].next_step) == (f"{gone} does not exist", f"mkdir -p {gone}")
 
 
 @pytest.mark.parametrize("what", ["file", "link to nowhere", "folder", "nothing"])
@@ -97,14 +97,14 @@ async def test_a_kill_switch_that_is_there_still_is_told_before_it_ends_what_sta
     )
     for request in (by_key, by_variable):
         found = [
-            (one.severity, one.words)
+            (one.severity, one.text)
             for one in await missing_paths(store, request)
-            if "still set" in one.words
+            if "still set" in one.text
         ]
         told = [("warning", f"the kill switch {switch} is still set: the job would stop at once")]
         assert found == (told if what in ("file", "link to nowhere") else [])
     at_run = Request(command="x", kill_switch="/tmp/$USER/KILL")
-    assert not [one for one in await missing_paths(store, at_run) if "still set" in one.words]
+    assert not [one for one in await missing_paths(store, at_run) if "still set" in one.text]
 
 
 async def test_a_script_that_comes_along_is_not_looked_for(store: ClusterStore) -> None:
@@ -123,9 +123,9 @@ async def test_an_image_by_a_name_or_from_a_registry_is_not_looked_for(store: Cl
 async def test_a_file_where_a_folder_has_to_be_is_told(store: ClusterStore, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (one,) = await missing_paths(store, Request(command="x", work_dir=f"{tmp_path}/file"))
-    assert one.words == f"{tmp_path}/file is not a folder"
+    assert one.text == f"{tmp_path}/file is not a folder"
     (other,) = await missing_paths(store, (RequiredPath("script", str(tmp_path), PathKind.FILE),))
-    assert other.words == f"{tmp_path} is not a file"
+    assert other.text == f"{tmp_path} is not a file"
 
 
 async def test_no_path_is_read_as_anything_else(store: ClusterStore, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ async def test_no_path_is_read_as_anything_else(store: ClusterStore, tmp_path: P
     ]
     found = await missing_paths(store, hostile)
     assert [one.field for one in found] == hostile[:-1]
-    assert {one.words.removeprefix(one.field) for one in found} == {" does not exist"}
+    assert {one.text.removeprefix(one.field) for one in found} == {" does not exist"}
     assert not wire.exists()
 
 
@@ -155,7 +155,7 @@ async def test_odd_names_that_are_there_are_found(store: ClusterStore, tmp_path:
 
 async def test_of_very_many_paths_the_rest_is_told(store: ClusterStore) -> None:
     found = await missing_paths(store, ["/"] * (MAX_PATHS + 3))
-    assert [one.words for one in found] == ["3 paths were not checked"]
+    assert [one.text for one in found] == ["3 paths were not checked"]
 
 
 async def test_nothing_to_look_for_asks_nothing() -> None:
@@ -210,7 +210,7 @@ async def test_a_folder_of_logs_that_sbatch_would_not_make_is_warned_of(
     ):
         assert await missing_log_folders(store, wanted(f"#SBATCH {fine}")) == ()
     (warning,) = await missing_log_folders(store, wanted("#SBATCH -o logs/%j.out -e logs/%j.err"))
-    assert (warning.severity, warning.words) == (
+    assert (warning.severity, warning.text) == (
         "warning",
         f"the folder of its log: {tmp_path}/logs does not exist",
     )

@@ -245,7 +245,7 @@ def test_equal_files_make_one_archive_which_is_sent_once(project: Path, cluster:
         replace(again, arrived=None), str(cluster.root), cluster.stage("two"), "job"
     )
     assert command.stdin == b""
-    assert "already on the cluster" in command.words
+    assert "already on the cluster" in command.text
     assert cluster.send(again, str(cluster.root / "two")).done
     assert (cluster.root / "two" / "code" / "src" / "b.py").read_text() == "2"
     (cache,) = cluster.root.glob(".code-*")
@@ -264,7 +264,7 @@ def test_what_was_cut_is_not_used_and_goes_on_where_it_ended(
     assert cut.done is False
     assert (
         f"150000 of {len(code.archive)} bytes of the files arrived: submit again to send the rest"
-        in cut.words
+        in cut.text
     )
     assert not (Path(folder) / "code").exists()
     assert cluster.arrived(code) == 150_000
@@ -301,7 +301,7 @@ def test_damaged_files_are_not_used(project: Path, cluster: Cluster, is_kept: bo
         command = code_command(code, str(cluster.root), folder, "job", 0)
         (outcome,) = command.read(run(command.argv, code.archive[:-3] + b"abc"))
     assert outcome.done is False
-    assert "damaged" in outcome.words
+    assert "damaged" in outcome.text
     assert not (Path(folder) / "code").exists()
     assert cluster.send(code, folder).done
 
@@ -312,7 +312,7 @@ def test_a_full_disk_is_said_and_leaves_no_part(project: Path, cluster: Cluster)
     code, folder = packed(project), cluster.stage()
     outcome = cluster.send(code, folder, file_blocks=200)
     assert outcome.done is False
-    assert "File too large" in outcome.words
+    assert "File too large" in outcome.text
     assert list(cluster.root.glob(".code-*/*")) == []
     # It arrives whole, and cannot be unpacked.
     outcome = cluster.send(code, folder, file_blocks=900)
@@ -344,7 +344,7 @@ def test_a_full_disk_is_named_with_the_room_it_has_and_the_next_step(
             assert outcome.done is False
             assert re.search(
                 rf"{re.escape(words)}.*; \d+ KiB are free in {disk}\. Delete something",
-                outcome.words,
+                outcome.text,
             )
             assert not (Path(folder) / "code").exists()
         refused = staging_command(
@@ -352,8 +352,8 @@ def test_a_full_disk_is_named_with_the_room_it_has_and_the_next_step(
         )
         (outcome,) = refused.read(run(refused.argv, refused.stdin or b""))
         assert outcome.done is False
-        assert "No space left on device" in outcome.words or "Wrote only" in outcome.words
-        assert "set storage_root in [launch]" in outcome.words
+        assert "No space left on device" in outcome.text or "Wrote only" in outcome.text
+        assert "set storage_root in [launch]" in outcome.text
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
 
@@ -365,8 +365,8 @@ def test_the_cause_that_tar_gives_is_reported(project: Path, cluster: Cluster) -
     clashing = replace(code, files=(link, replace(code.files[0], name=b"b/a.py")))
     outcome = cluster.send(pack_code_files(clashing), cluster.stage())
     assert outcome.done is False
-    assert outcome.words.startswith("nothing was submitted: tar: code/b")
-    assert "Exiting with failure" not in outcome.words
+    assert outcome.text.startswith("nothing was submitted: tar: code/b")
+    assert "Exiting with failure" not in outcome.text
 
 
 def test_it_says_how_much_has_arrived(project: Path, cluster: Cluster) -> None:

@@ -110,7 +110,9 @@ async def test_what_a_crash_leaves_is_launched_once(
     found = await service.submit("ci", accounts, HELD, {}, "key")
     assert (found.stage, found.launch_id == left.launch_id) == (Stage.SUBMITTED, was_sent)
     assert (await service.state(found)).status == LaunchStatus.PENDING
-    rows = (await after.store.ask(after.store.backend.queue.jobs(JobScope()))).table.to_pylist()
+    rows = (
+        await after.store.run_query(after.store.backend.queue.jobs(JobScope()))
+    ).table.to_pylist()
     assert [row["id"] for row in rows] == [found.job_id]
     with pytest.raises(KeyReused):
         await service.submit("ci", accounts, replace(HELD, command="other"), {}, "key")
@@ -231,7 +233,7 @@ async def test_of_another_account_s_job_only_its_own_folder_is_read_and_as_that_
     transport = session.store.transport
     assert isinstance(transport, ScriptedTransport)
     transport.answers["sudo"] = (3, b"", b"hpcdash-launch: there is no file 7.out")
-    assert (await file.read(0, 10)).look.is_missing
+    assert (await file.read(0, 10)).stat.is_missing
     [command] = transport.ran("sudo")
     assert command[:4] == ("sudo", "-n", "-u", "bob")
 

@@ -232,8 +232,8 @@ async def test_a_plain_launch_has_the_state_of_its_code_beside_the_script(
     state = CodeState("1a2b3c4d", "main", b"")
     monkeypatch.setattr(provenance, "find_code_state", lambda folder: state)
     planned = await launches.plan(Request(command="true", plain=True), base=tmp_path)
-    assert planned.code_state == state.words
-    assert state.words not in planned.shown
+    assert planned.code_state == state.summary
+    assert state.summary not in planned.shown
     assert PROVENANCE_NAME.encode() in (planned.plan.commands[0].stdin or b"")
 
 

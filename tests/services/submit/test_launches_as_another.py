@@ -147,8 +147,8 @@ async def test_nothing_is_run_but_what_the_rules_allow(launches: Launches, site:
     one = await planned(launches)
     stage, submit = one.plan.commands
     assert "chown" not in " ".join(stage.argv)
-    assert stage.words.startswith("stage 4 files (")
-    assert stage.words.endswith(f") in {one.folder} as {site.alice}")
+    assert stage.text.startswith("stage 4 files (")
+    assert stage.text.endswith(f") in {one.folder} as {site.alice}")
     assert submit.argv[:5] == ("sudo", "-n", "-u", site.alice, f"{site.bin}/sbatch")
     assert one.searches["as-another"].user == site.alice
 
@@ -184,7 +184,7 @@ def test_pbs_gets_our_mark_as_a_word_and_its_configuration_from_root_s_file(site
 async def test_a_refused_one_is_removed(launches: Launches, site: SudoSite, tmp_path: Path) -> None:
     (site.bin / "refuses").touch()
     outcome, said = await submitted(launches, await planned(launches), tmp_path)
-    assert (outcome.done, outcome.words, said) == (False, "Invalid qos", "")
+    assert (outcome.done, outcome.text, said) == (False, "Invalid qos", "")
     assert list(site.root.iterdir()) == []
 
 
@@ -197,11 +197,10 @@ async def test_without_the_rules_nothing_is_submitted(
     assert outcome.done is False
     assert (
         f"not submitted: cannot create {one.folder} and its files: sudo: a password is "
-        "required" in (outcome.words)
+        "required" in (outcome.text)
     )
     assert (
-        f"the sudo rules do not let this account run {site.program} as {site.alice}"
-        in outcome.words
+        f"the sudo rules do not let this account run {site.program} as {site.alice}" in outcome.text
     )
     assert said == ""
     assert not (site.bin / "said" / "called").exists()
@@ -215,7 +214,7 @@ async def test_nothing_is_submitted_from_a_folder_that_was_there_before(
     site.run_as(site.bob, "mkdir", "-m", "777", one.folder)
     outcome, said = await submitted(launches, one, tmp_path)
     assert outcome.done is False
-    assert "File exists" in outcome.words
+    assert "File exists" in outcome.text
     assert "is another account's" in said
     assert owners(Path(one.folder)) == {site.bob}
     assert not (site.bin / "said" / "called").exists()
@@ -232,7 +231,7 @@ async def test_a_program_that_keeps_another_root_is_told_of(
     )
     outcome, said = await submitted(launches, await planned(launches), tmp_path)
     assert outcome.done is False
-    assert f"{site.program} keeps launches in {site.root}" in outcome.words
+    assert f"{site.program} keeps launches in {site.root}" in outcome.text
     assert said == ""
     assert (list(site.root.iterdir()), list(other.iterdir())) == ([], [])
 
@@ -265,7 +264,7 @@ async def test_its_log_is_read_as_its_account(
     await submitted(launches, one, tmp_path)
     path = f"{one.folder}/7.out"
     file = launches.store.log_file(path)
-    missing = await file.look()
+    missing = await file.stat()
     assert (missing.is_there, missing.is_missing) == (False, True)
     assert missing.problem == "hpcdash-launch: there is no file 7.out"
     lines = b"".join(b"line %d\n" % number for number in range(1000))
@@ -276,7 +275,7 @@ async def test_its_log_is_read_as_its_account(
         == 0
     )
     chunk = await file.read(5, 3)
-    assert (chunk.look.identity, chunk.look.size) == (identity(Path(path)), len(lines))
+    assert (chunk.stat.identity, chunk.stat.size) == (identity(Path(path)), len(lines))
     assert (chunk.offset, chunk.content) == (5, lines[5:8])
     end = await file.read_end(9)
     assert (end.content, end.ends_the_file) == (lines[-9:], True)
@@ -284,10 +283,10 @@ async def test_its_log_is_read_as_its_account(
     assert await file.find("line 7", len(lines), backwards=True) == lines.index(b"line 799\n")
     assert await file.count_lines(lines.index(b"line 500\n")) == 500
     # Whoever is not the launch's account may not, and says why.
-    plain = await launches.store.log_file(f"{one.folder}x/7.out").look()
+    plain = await launches.store.log_file(f"{one.folder}x/7.out").stat()
     assert plain.is_missing
     install_rules(site.rules, "")
-    assert (await file.look()).problem == "sudo: a password is required"
+    assert (await file.stat()).problem == "sudo: a password is required"
 
 
 async def test_it_needs_a_storage_root(launches: Launches, site: SudoSite) -> None:

@@ -42,7 +42,7 @@ def store(
     queues = pa.table({"name": ["gpu"], "limit_seconds": pa.array([most_seconds], pa.int64())})
     nodes = pa.table({"queues": [["gpu"], ["cpu"]], "memory_bytes": [most * GIB, 4096 * GIB]})
 
-    async def ask(query: Any) -> Usage:
+    async def run_query(query: Any) -> Usage:
         if usage is None:
             raise SchedulerRefused("no accounting")
         return usage
@@ -53,7 +53,7 @@ def store(
             detail=SimpleNamespace(usage=lambda row: "sacct"),
         ),
         table={Kind.QUEUES: queues, Kind.NODES: nodes}.get,
-        ask=ask,
+        run_query=run_query,
     )
 
 
@@ -74,11 +74,11 @@ async def test_no_more_time_is_proposed_than_the_queue_gives() -> None:
 
 
 async def test_after_running_out_of_memory_what_was_asked_counts_and_what_was_used() -> None:
-    sampled_low = Usage(memory_peak_bytes=3 * GIB, memory_asked_bytes=16 * GIB)
+    sampled_low = Usage(memory_peak_bytes=3 * GIB, requested_memory_bytes=16 * GIB)
     found = await propose(store(sampled_low), [row("out_of_memory")])
     assert found is not None
     assert (found.before.memory_bytes, found.proposed.memory_bytes) == (16 * GIB, 24 * GIB)
-    over = Usage(memory_peak_bytes=20 * GIB, memory_asked_bytes=16 * GIB)
+    over = Usage(memory_peak_bytes=20 * GIB, requested_memory_bytes=16 * GIB)
     found = await propose(store(over), [row("out_of_memory")])
     assert found is not None
     assert found.proposed.memory_bytes == 28 * GIB
@@ -88,10 +88,10 @@ async def test_after_running_out_of_memory_what_was_asked_counts_and_what_was_us
 @for_each(
     ("usage", "bytes_or_none"),
     [
-        (Usage(memory_peak_bytes=20 * GIB, memory_asked_bytes=16 * GIB), 28 * GIB),
+        (Usage(memory_peak_bytes=20 * GIB, requested_memory_bytes=16 * GIB), 28 * GIB),
         (Usage(memory_peak_bytes=20 * GIB), 28 * GIB),
-        (Usage(memory_peak_bytes=9 * GIB, memory_asked_bytes=16 * GIB), None),
-        (Usage(memory_asked_bytes=16 * GIB), None),
+        (Usage(memory_peak_bytes=9 * GIB, requested_memory_bytes=16 * GIB), None),
+        (Usage(requested_memory_bytes=16 * GIB), None),
         (None, None),
     ],
 )

@@ -32,22 +32,22 @@ def project(tmp_path: Path) -> Path:
 def test_the_commit_and_what_changed_since_are_known(project: Path) -> None:
     before = find_code_state(project)
     assert before is not None
-    assert before.words == "trunk without a commit, 1 untracked file"
+    assert before.summary == "trunk without a commit, 1 untracked file"
     git(project, "add", ".")
     git(project, "commit", "-q", "-m", "first")
     commit = git(project, "rev-parse", "HEAD").strip()
     clean = find_code_state(project)
     assert clean is not None
-    assert clean.words == f"trunk {commit[:12]}"
+    assert clean.summary == f"trunk {commit[:12]}"
     (project / "a.py").write_text("2\n")
     (project / "b.py").write_text("3\n")
     git(project, "checkout", "-q", "--detach")
     changed = find_code_state(project)
     assert changed is not None
-    assert changed.words.startswith(f"detached {commit[:12]}, changed since (diff ")
-    assert changed.words.endswith("), 1 untracked file")
+    assert changed.summary.startswith(f"detached {commit[:12]}, changed since (diff ")
+    assert changed.summary.endswith("), 1 untracked file")
     (project / "a.py").write_text("1\n")
-    subprocess.run(["git", "-C", project, "apply"], input=changed.text, check=True)
+    subprocess.run(["git", "-C", project, "apply"], input=changed.summary, check=True)
     assert (project / "a.py").read_text() == "2\n"
 
 
@@ -101,7 +101,7 @@ def test_no_filter_is_run_and_its_files_are_named_as_not_compared(
     assert b"+2" in found.diff
     assert b"b.bin" not in found.diff
     assert found.not_compared == ("b.bin",)
-    assert ", 1 not compared (filters, submodules)" in found.words
+    assert ", 1 not compared (filters, submodules)" in found.text
     assert b"not compared: b.bin\n" in found.text
     assert list(ran.iterdir()) == []
 
@@ -141,7 +141,7 @@ def test_what_a_partial_clone_lacks_is_not_fetched_and_changes_are_unknown(
     found = find_code_state(project)
     assert found is not None
     assert found.diff is None
-    assert "changes unknown" in found.words
+    assert "changes unknown" in found.text
     assert list(ran.iterdir()) == []
 
 

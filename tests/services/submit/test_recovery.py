@@ -116,7 +116,7 @@ async def test_where_the_staging_was_lost_it_never_arrived_and_nothing_needs_to_
     report, outcome = await person.submit()
     assert report.outcomes == (outcome,)
     assert outcome.done is False
-    assert outcome.words.startswith("it never arrived")
+    assert outcome.text.startswith("it never arrived")
     assert (person.transport.count("stage"), person.transport.submitted) == (1, [])
     assert person.transport.count(RECENT) == 0
     assert person.journal.read()[0][0].state == "refused"
@@ -206,7 +206,7 @@ async def test_one_that_does_not_end_over_there_is_not_known(
     person.transport.answers[STILL_THERE] = "still there\n"
     _, outcome = await person.submit()
     assert outcome.done is None
-    assert person.mark in outcome.words
+    assert person.mark in outcome.text
 
 
 async def test_a_line_that_is_down_for_a_while_is_opened_again(
@@ -243,7 +243,7 @@ async def test_a_person_who_has_to_log_in_is_not_asked_by_the_search(
     # Asked for once, and not in spite of what the last login took.
     assert person.transport.connects[before:] == [False]
     assert outcome.done is None
-    assert "the line was lost, and took a password" in outcome.words
+    assert "the line was lost, and took a password" in outcome.text
 
 
 @pytest.mark.parametrize(("comment", "done"), [("mark", True), ("", None), ("another's", False)])
@@ -259,7 +259,7 @@ async def test_a_job_that_left_the_queue_at_once_is_found_in_the_history(
     _, outcome = await person.submit()
     assert outcome.done is done, outcome
     if done is None:
-        assert "93" in outcome.words
+        assert "93" in outcome.text
 
 
 async def test_a_history_that_cannot_be_asked_leaves_it_unknown(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ async def test_a_history_that_cannot_be_asked_leaves_it_unknown(tmp_path: Path) 
     person.transport.fails[HISTORY] = HpcdashError("the database is down")
     _, outcome = await person.submit()
     assert outcome.done is None
-    assert "the database is down" in outcome.words
+    assert "the database is down" in outcome.text
 
 
 async def test_a_submission_of_an_earlier_run_is_looked_for_by_the_mark_in_the_journal(

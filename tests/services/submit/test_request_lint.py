@@ -107,7 +107,7 @@ def test_a_name_that_is_not_there_suggests_the_nearest() -> None:
 
 def test_a_queue_that_can_take_all_of_it_is_named() -> None:
     one = only(ask(limit_seconds=60 * HOUR))
-    assert one.words == (
+    assert one.text == (
         "2-12:00:00 is over the limit of queue main, 2-00:00:00: it would wait for ever, or be "
         "refused"
     )
@@ -121,7 +121,7 @@ def test_what_becomes_of_a_job_in_a_closed_queue_is_said_and_a_refusal_is_an_err
     off = replace(MAIN, server_note="scheduling is off on this server: no jobs start")
     offers = Offers((off, disabled, stopped))
     told = [
-        (one.severity, one.field, one.words)
+        (one.severity, one.field, one.text)
         for queue in ("closed", "stopped", "main")
         for one in lint_request(ask(queue=queue, slot_type=SlotType.CPU), offers)
     ]
@@ -202,7 +202,7 @@ def test_more_nodes_than_have_gpus_are_told_of() -> None:
     assert lint_request(ask(slots=4, slots_per_node=2, queue="gpu"), mixed) == ()
     request_ = ask(slots=6, slots_per_node=2, queue="gpu", site=Site(tres_supported=False))
     assert (
-        lint_request(request_, mixed)[0].words == "3 nodes with GPUs are more than queue gpu has: 2"
+        lint_request(request_, mixed)[0].text == "3 nodes with GPUs are more than queue gpu has: 2"
     )
     assert (
         lint_request(ask(slots=6, slots_per_node=1, slot_type=SlotType.CPU, queue="gpu"), mixed)
@@ -214,7 +214,7 @@ def test_pbs_may_put_slots_that_are_not_counted_a_node_on_few_nodes() -> None:
     for request_ in (ask(slots=8, queue="gpu"), ask(slots=8, queue="main", slot_type=SlotType.CPU)):
         assert lint_request(request_, OFFERS, packs_nodes=True) == ()
     (many,) = lint_request(ask(slots=8, slots_per_node=1, queue="gpu"), OFFERS, packs_nodes=True)
-    assert "8 nodes are more" in many.words
+    assert "8 nodes are more" in many.text
     cores = ask(slots=8, slot_type=SlotType.CPU, limit_seconds=HOUR)
     assert format_resources(cores, Offers(), packs_nodes=True) == "8 CPUs for 1 h = 8 CPU-hours"
 

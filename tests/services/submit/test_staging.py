@@ -103,8 +103,8 @@ def test_what_is_there_already_is_neither_entered_nor_changed(tmp_path: Path, pl
     before = sorted(tmp_path.rglob("*"))
     outcome = stage(staged_files(str(place), OWN, {}))
     assert outcome.done is False
-    assert "not submitted" in outcome.words
-    assert "File exists" in outcome.words
+    assert "not submitted" in outcome.text
+    assert "File exists" in outcome.text
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -124,7 +124,7 @@ def test_where_no_folder_can_be_made_that_is_said(tmp_path: Path) -> None:
     (tmp_path / "jobs").write_bytes(b"")
     outcome = stage(staged_files(str(tmp_path / "jobs" / "one-1"), OWN, {}))
     assert outcome.done is False
-    assert f"cannot create {tmp_path}/jobs/one-1 and its files: mkdir: " in outcome.words
+    assert f"cannot create {tmp_path}/jobs/one-1 and its files: mkdir: " in outcome.text
 
 
 @for_each(
@@ -317,7 +317,7 @@ def test_nothing_is_staged_where_anybody_may_swap_it(
     if not is_staged:
         assert (
             f"others may write to {root}, and so others could replace what jobs run from {root}"
-            in outcome.words
+            in outcome.text
         )
 
 

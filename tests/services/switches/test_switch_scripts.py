@@ -111,7 +111,7 @@ def test_a_second_drop_and_a_second_clear_change_nothing(node: Node, tmp_path: P
     dropped = node.look(path)
     path.unlink()
     command = clear_command(dropped, ("7",))
-    assert command.read(node.run(command.argv))[0].words == "it is already gone"
+    assert command.read(node.run(command.argv))[0].text == "it is already gone"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_folder_that_is_gone_or_another_is_told(node: Node, tmp_path: Path) ->
     look = node.look(folder / "KILL")
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    assert "gone or was replaced" in node.drop(folder / "KILL", look=look).words
+    assert "gone or was replaced" in node.drop(folder / "KILL", look=look).text
     assert not (tmp_path / "KILL").exists()
 
 
@@ -293,19 +293,17 @@ def test_a_command_is_told_in_plain_words_and_without_its_script(tmp_path: Path)
     look = Node(SHELLS[0]).look(path)
     group = tmp_path.group()
     assert (
-        drop_command(look, "", ("7",)).words
+        drop_command(look, "", ("7",)).text
         == f"create the empty file {path}, group {group}; links are not followed"
     )
     path.touch()
-    assert (
-        clear_command(Node(SHELLS[0]).look(path), ("7",)).words == f"remove the empty file {path}"
-    )
+    assert clear_command(Node(SHELLS[0]).look(path), ("7",)).text == f"remove the empty file {path}"
     path.write_text("a note")
-    words = clear_command(Node(SHELLS[0]).look(path), ("7",)).words
+    words = clear_command(Node(SHELLS[0]).look(path), ("7",)).text
     assert words == f"remove the file {path}, at most 6 bytes"
     path.unlink()
     path.symlink_to("nowhere")
-    words = clear_command(Node(SHELLS[0]).look(path), ("7",)).words
+    words = clear_command(Node(SHELLS[0]).look(path), ("7",)).text
     assert words == f"remove the link {path}, not its target"
 
 
@@ -366,7 +364,7 @@ def test_a_colleague_drops_it_in_the_group_s_folder_and_another_clears_it(people
         0o664,
     )
     assert refusal(people.alice.look(path)).startswith("already set ")
-    assert people.alice.clear(path).words == f"removed {path}, created by {people.bob.account}"
+    assert people.alice.clear(path).text == f"removed {path}, created by {people.bob.account}"
 
 
 @NEEDS_ROOT
@@ -391,7 +389,7 @@ def test_a_stranger_s_open_folder_is_refused_before_and_by_the_command_itself(
     path = make_folder(people, "trap", mallory, mallory, 0o777) / "KILL"
     look = people.alice.look(path, people.alice.account)
     assert f"is {mallory}'s" in refusal(look)
-    assert "another owner" in people.alice.drop(path, people.alice.account).words
+    assert "another owner" in people.alice.drop(path, people.alice.account).text
     assert not path.exists()
     assert people.alice.drop(path, mallory).done, "the job's own owner may have it there"
 
@@ -403,7 +401,7 @@ def test_a_group_one_is_not_in_is_not_given_and_it_is_said(people: People) -> No
     outcome = people.mallory.drop(path)
     assert outcome.done
     assert path.group() == mallory
-    assert "it keeps your group" in outcome.words
+    assert "it keeps your group" in outcome.text
 
 
 @contextlib.contextmanager

@@ -97,7 +97,7 @@ class Site:
         plan = self.switches.plan_drop(switch, await self.switches.fetch_snapshot(switch))
         (outcome,), problems = await self.switches.carry_out(switch, plan)
         assert (outcome.done, problems) == (True, [])
-        return outcome.words
+        return outcome.text
 
     async def checked(self, switch: Switch) -> SwitchTracker:
         """The switch as one command finds it."""
@@ -310,10 +310,10 @@ async def test_a_drop_whose_answer_was_lost_is_told_with_how_to_look(
     plan = replace(plan, commands=tuple(replace(one, limit_seconds=0.5) for one in plan.commands))
     (outcome,), _ = await site.switches.carry_out(switch, plan)
     assert outcome.done is None
-    assert outcome.words.startswith(
+    assert outcome.text.startswith(
         f"the answer was lost; check with: hpcdash kill-switch {job} --status ("
     )
-    assert acting.ANSWER_LOST not in outcome.words
+    assert acting.ANSWER_LOST not in outcome.text
 
 
 async def test_what_a_job_was_launched_with_counts_before_its_script(site: Site) -> None:

@@ -187,7 +187,7 @@ async def test_what_is_refused_is_raised_in_the_scheduler_s_words(looks: _Looks)
     looks.step_stream([], stderr=b"srun: error: Access/permission denied\n", status=1)
     with pytest.raises(SchedulerRefused) as refused:
         await followed(looks)
-    assert "Access/permission denied" in refused.value.words
+    assert "Access/permission denied" in refused.value.output
 
 
 def gpus(*percents: float) -> str:

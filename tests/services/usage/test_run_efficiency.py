@@ -346,7 +346,7 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
     rows += [run_row("62", name="long", cpus=1, elapsed_seconds=7200, limit_seconds=30 * 3600)]
     rows += [run_row("63", name="brief", cpus=64, elapsed_seconds=20, cpu_seconds_used=1.0)]
     told = advise(with_use(build_table(*rows, schema=RUNS)))
-    advice = {one.name: one.words for one in told}
+    advice = {one.name: one.messages for one in told}
     assert advice == {
         "eval": ("asked 256G, peak 31G in 40 runs: 40G would do",),
         "idle": ("GPUs < 1% busy in 1 run: does the program find them?",),

@@ -25,9 +25,9 @@ PLAIN = AlertSettings(remind_seconds=None)
 
 
 def finding(
-    subject: str = "a", severity: Severity = Severity.WARNING, rule: str = "rule", words: str = "x"
+    subject: str = "a", severity: Severity = Severity.WARNING, rule: str = "rule", text: str = "x"
 ) -> Finding:
-    return Finding(rule, subject, severity, words)
+    return Finding(rule, subject, severity, text)
 
 
 def kinds(events: tuple[AlertEvent, ...]) -> list[AlertKind]:
@@ -45,7 +45,7 @@ def play(rounds: list[list[Finding]], settings: AlertSettings = PLAIN) -> list[l
 
 
 def test_once_then_over() -> None:
-    assert play([[finding()], [finding(words="y")], [], [], [finding()]]) == [
+    assert play([[finding()], [finding(text="y")], [], [], [finding()]]) == [
         [RAISED],
         [],
         [RECOVERED],
@@ -202,7 +202,7 @@ def test_what_is_no_longer_watched_did_not_recover_and_ends_at_once() -> None:
     alerts, (ended,) = alerts.step([], HOUR, settings, find_ending=fixed_ending)
     assert (ended.kind, ended.key) == (UNWATCHED, finding_key("rule", "a"))
     _, (recovered,) = alerts.step([], 20 * HOUR, settings, find_ending=fixed_ending)
-    assert (recovered.kind, recovered.words) == (RECOVERED, "b is well")
+    assert (recovered.kind, recovered.text) == (RECOVERED, "b is well")
 
 
 @for_each(
@@ -218,7 +218,7 @@ FINDINGS = st.builds(
     subject=st.sampled_from(["a", "b", "/c/", "d\n\ud7ff"]),
     severity=st.sampled_from(Severity),
     rule=st.sampled_from(["one", "two"]),
-    words=st.text(max_size=3),
+    text=st.text(max_size=3),
 )
 ROUNDS = st.lists(st.tuples(st.lists(FINDINGS, max_size=6), st.integers(0, 12)), max_size=15)
 SETTINGS = st.builds(

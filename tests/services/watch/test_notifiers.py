@@ -554,7 +554,7 @@ class TestRound:
         assert "over: no job train" in written[-1]
         assert [one.notifier for one in told.deliveries] == [hearing.name]
         assert told.lost == (
-            f"{deaf.name} was never notified: {self.finding.words}; it is resolved",
+            f"{deaf.name} was never notified: {self.finding.text}; it is resolved",
         )
         assert told.alerts == Alerts()
 
@@ -562,7 +562,7 @@ class TestRound:
         self,
     ) -> None:
         one, two = Listener("hook"), Listener("hook")
-        grave = replace(self.finding, severity=Severity.CRITICAL, words="worse")
+        grave = replace(self.finding, severity=Severity.CRITICAL, text="worse")
         two.is_deaf = True
         told = await self.rounds(Alerts(), [(0, [self.slight])], one, two)
         told = await self.rounds(told, [(60, [grave])], one, two)
@@ -600,7 +600,7 @@ class TestRound:
 
     async def test_a_channel_that_is_new_hears_of_no_end_of_what_it_was_not_told(self) -> None:
         old, new = Listener("hook"), Listener("mail")
-        other = replace(self.finding, subject="other", words="no job other")
+        other = replace(self.finding, subject="other", text="no job other")
         nobody = await self.rounds(Alerts(), [(0, [replace(self.finding, subject="third")])])
         told = await self.rounds(
             nobody, [(60, [self.finding, replace(self.finding, subject="third")])], old

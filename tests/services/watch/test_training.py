@@ -77,7 +77,7 @@ def test_nan_is_grave_until_there_are_numbers_again_and_then_no_more() -> None:
     assert log.round(lines(range(1, 200))) == []
     (found,) = log.round(lines(range(200, 240), lambda step: float("nan")))
     assert (found.severity, found.is_moment) == (Severity.CRITICAL, False)
-    assert found.words.startswith("job 7: lm loss: nan first at 200 ")
+    assert found.text.startswith("job 7: lm loss: nan first at 200 ")
     assert found.next_step.startswith(
         "hpcdash cancel 7, and resume from the newest checkpoint before step 200. "
     )
@@ -105,7 +105,7 @@ def test_a_loss_that_megatron_leaves_out_once_it_is_nan_is_grave() -> None:
     )
     found = log.round("".join(broken.format(step) for step in range(200, 214)).encode())
     assert {one.severity for one in found} == {Severity.CRITICAL}
-    assert [one.words.partition(" (")[0] for one in found] == [
+    assert [one.text.partition(" (")[0] for one in found] == [
         "job 7: lm loss: not logged since 200, in 14 records: some trainers leave out a loss that "
         "is nan",
         "job 7: grad norm: nan first at 200",
@@ -122,7 +122,7 @@ def test_a_loss_of_exactly_0_beside_a_gradient_that_is_nan_is_grave() -> None:
     found = log.round(
         "".join(record.format(0.0, "nan", step / 10) for step in range(20, 24)).encode()
     )
-    assert [one.words.partition(" (")[0] for one in found] == [
+    assert [one.text.partition(" (")[0] for one in found] == [
         "job 7: loss: exactly 0 since 2",
         "job 7: grad_norm: nan first at 2",
     ]
@@ -157,7 +157,7 @@ def test_a_spike_is_one_moment_with_its_step_whatever_else_the_log_gets() -> Non
     for begin in range(1, 4801, 300):
         found = log.round(lines(range(begin, begin + 300), spiked))
         keys |= {one.key for one in found}
-        assert not found or "spike at 640" in found[0].words
+        assert not found or "spike at 640" in found[0].text
     assert keys == {"loss/spike lm loss@640/7"}
     assert log.tail is not None
     assert len(log.tail.metrics["lm loss"].x) // 8 <= MAX_POINTS + 64
@@ -180,7 +180,7 @@ def test_a_log_whose_beginning_is_too_long_to_be_read_is_read_from_its_end() -> 
     log = Log(most_bytes=20_000)
     log.round(lines(range(1, 3000)))
     (found,) = log.round(lines(range(3000, 3010), lambda step: float("inf")), age=60)
-    assert found.words.startswith("job 7: lm loss: inf first at 3 000")
+    assert found.text.startswith("job 7: lm loss: inf first at 3 000")
 
 
 def test_a_run_that_begins_anew_from_a_checkpoint_leaves_what_it_repeats_behind() -> None:
@@ -201,7 +201,7 @@ def test_a_log_that_is_copied_for_each_look_stalls_as_one_that_is_looked_at_does
     log.round(lines(range(1000, 1100), stamped=True), age=None)
     log.identity = "1:3"
     (found,) = log.round(age=None)
-    assert "no sample for 10 min after 1 099" in found.words
+    assert "no sample for 10 min after 1 099" in found.text
 
 
 def test_divergence_is_grave_and_a_training_that_diverges_is_no_spike() -> None:
@@ -221,7 +221,7 @@ def test_no_sample_for_much_longer_than_usual_is_a_stall_by_our_clock() -> None:
     assert log.round(lines(range(1000, 1100), stamped=True), age=5) == []
     assert log.round(age=35, seconds=30) == []
     (found,) = log.round(b"still loading\n" * 20, age=0, seconds=270)
-    assert "no sample for 5 min after 1 099; usual is every 1 s" in found.words
+    assert "no sample for 5 min after 1 099; usual is every 1 s" in found.text
     assert log.round(lines(range(1100, 1110), stamped=True)) == []
 
 
@@ -234,7 +234,7 @@ def test_samples_that_came_since_the_last_look_are_no_stall_though_the_servers_c
     assert log.tail is not None
     assert log.tail.stands[-1][0] - log.tail.stands[0][0] == 600
     (found,) = log.round(b"still loading\n", age=behind)
-    assert "no sample for 10 min" in found.words
+    assert "no sample for 10 min" in found.text
 
 
 def test_what_was_cut_short_holds_more_back() -> None:
@@ -261,10 +261,10 @@ def test_a_training_that_needs_more_tasks_than_wait_behind_it() -> None:
     # 30 h to go, 2 h left, tasks of 10 h: three more.
     stand = Course(step=0, last_step=1080, seconds_per_step=100)
     (found,) = ends_late(row(10, 8), stand, NOW, waiting=1)
-    assert "needs 3 more array tasks; 1 queued" in found.words
+    assert "needs 3 more array tasks; 1 queued" in found.text
     assert "--array 1-2%1 --after 7_1" in found.next_step
     (found,) = ends_late({**row(10, 8), "id": "7", "array_id": None}, stand, NOW, waiting=1)
-    assert "needs 3 more jobs of this length; 1 queued" in found.words
+    assert "needs 3 more jobs of this length; 1 queued" in found.text
     assert ends_late(row(10, 8), stand, NOW, waiting=3) == []
     assert ends_late(row(40, 8), stand, NOW, waiting=0) == []
     assert ends_late(row(10, 8), Course(0, 1080), NOW, waiting=0) == []

@@ -246,7 +246,7 @@ def test_a_disk_that_runs_out_of_inodes_is_found(tmp_path: Path) -> None:
         assert usage is not None
         (finding,) = storage(usage, StorageWatch(str(folder)))
         assert (finding.aspect, finding.severity.word) == ("inodes", "warning")
-        assert finding.words.startswith(f"{folder}: 91% of 100 inodes used")
+        assert finding.text.startswith(f"{folder}: 91% of 100 inodes used")
 
 
 def test_a_folder_with_limits_of_its_own_is_counted_by_du(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class TestIsRunning:
             build_table(job_row("1", "completed"), job_row("2", "failed")), RunningWatch("train")
         )
         assert found.severity is Severity.CRITICAL
-        assert found.words == "no job train is running or pending"
+        assert found.text == "no job train is running or pending"
 
     @for_each("state", ["running", "pending", "completing", "suspended", "requeued", "unknown"])
     def test_any_that_lives_is_enough(self, state: str) -> None:
@@ -98,7 +98,7 @@ class TestIsRunning:
     def test_another_users_job_of_that_name_does_not_count(self) -> None:
         watch = RunningWatch("train", ("bob",))
         (found,) = is_running(build_table(job_row("1", "running")), watch)
-        assert (found.subject, found.words) == (
+        assert (found.subject, found.text) == (
             "train of bob",
             "no job train of bob is running or pending",
         )
@@ -115,11 +115,11 @@ class TestIsRunning:
 
     def test_a_hostile_name_is_made_visible(self) -> None:
         (found,) = is_running(build_table(), RunningWatch("a\n\x1b]0;b"))
-        assert found.words.isprintable()
+        assert found.text.isprintable()
 
 
 class TestPulse:
-    def words(self, *rows: dict[str, Any]) -> str:
+    def text(self, *rows: dict[str, Any]) -> str:
         return format_pulse(
             "train", living_rows(build_table(*rows), RunningWatch("train")), NOW, EITHER
         )
@@ -130,36 +130,36 @@ class TestPulse:
         assert pulse_line(now, "train runs\n") == "[2026-11-21 16:05:09] PULSE: train runs␊"
 
     def test_a_task_behind_its_array(self) -> None:
-        assert self.words(task_row("88", "2", reason="JobArrayTaskLimit")) == (
+        assert self.text(task_row("88", "2", reason="JobArrayTaskLimit")) == (
             "train (88_2) waits for the task of its array that runs to end"
         )
 
     def test_one_that_depends_on_another(self) -> None:
-        assert self.words(
+        assert self.text(
             job_row("9", "pending", "afterany:8(unfulfilled)", reason="Dependency")
         ) == ("train (9) waits for the job it depends on to end (afterany:8(unfulfilled))")
-        assert "never start" in self.words(job_row("9", reason="DependencyNeverSatisfied"))
+        assert "never start" in self.text(job_row("9", reason="DependencyNeverSatisfied"))
 
     def test_an_estimated_start(self) -> None:
-        words = self.words(job_row("9", reason="Priority", _expected_start_at=at(690)))
+        words = self.text(job_row("9", reason="Priority", _expected_start_at=at(690)))
         assert words == (
             "train (9) is estimated by the scheduler to start in 1 h 30 min, at 2026-11-20 "
             "11:30:00 (Priority)"
         )
-        assert "no estimate" in self.words(job_row("9", reason="Resources"))
-        assert "was estimated by the scheduler to start at 2026-11-20 09:00:00" in self.words(
+        assert "no estimate" in self.text(job_row("9", reason="Resources"))
+        assert "was estimated by the scheduler to start at 2026-11-20 09:00:00" in self.text(
             job_row("9", _expected_start_at=at(540))
         )
 
     def test_the_one_that_runs_counts(self) -> None:
-        words = self.words(
+        words = self.text(
             job_row("9", reason="Priority"),
             job_row("8", "running", started=540, ended=660, node_list="n[1-2]"),
         )
         assert words == "train (8) has been running for 1 h on n[1-2], 1 h left"
 
     def test_nothing_left(self) -> None:
-        assert self.words(job_row("8", "completed")) == "train is neither running nor pending"
+        assert self.text(job_row("8", "completed")) == "train is neither running nor pending"
 
 
 def test_every_rule_has_a_title_in_words() -> None:
@@ -180,7 +180,7 @@ class TestIsHanging:
 
     def test_a_log_that_has_not_grown_for_longer_than_the_limit(self) -> None:
         (found,) = self.found(569, job_row("8", "running", started=0))
-        assert found.words == "job 8 (train): its log has not grown for 31 min: /w/8.out"
+        assert found.text == "job 8 (train): its log has not grown for 31 min: /w/8.out"
         assert self.found(571, job_row("8", "running", started=0)) == []
 
     def test_a_job_that_has_just_begun_with_an_old_log_does_not_hang(self) -> None:
@@ -191,7 +191,7 @@ class TestIsHanging:
 
     def test_a_log_that_nobody_can_look_at_is_no_silence_and_wakes_nobody(self) -> None:
         found = cannot_be_seen("8", "its log is on n7 until it ends")
-        assert found.words == "cannot tell whether job 8 hangs: its log is on n7 until it ends"
+        assert found.text == "cannot tell whether job 8 hangs: its log is on n7 until it ends"
         assert (found.severity, found.key) == (Severity.INFO, "is-hanging/cannot be seen/8")
 
     def test_growth_and_truncation_count_as_writing(self) -> None:
@@ -224,7 +224,7 @@ class TestNodes:
         table[1] |= {"reason": "GPU 3\x07 fell off", "reason_by": "root", "reason_since": at(5)}
         (found,) = drained_nodes(build_table(*table, schema=NODES), NodesWatch())
         assert (
-            found.words
+            found.text
             == "node drained0 is drained, since 2026-11-20 00:05 UTC: GPU 3␇ fell off (by root)"
         )
 
@@ -254,7 +254,7 @@ class TestNodes:
         table = nodes(idle=1, allocated=1).to_pylist()
         table[0]["flags"] = ["maint"]
         (found,) = spare_nodes(build_table(*table, schema=NODES), NodesWatch())
-        assert found.words == "0 idle and 1 busy nodes: 0.0% spare, below 5%"
+        assert found.text == "0 idle and 1 busy nodes: 0.0% spare, below 5%"
 
 
 class TestSuccessors:
@@ -265,7 +265,7 @@ class TestSuccessors:
 
     def test_the_last_of_a_train(self) -> None:
         (found,) = self.found(task_row("88", "9", "completed"), task_row("88", "10", "running"))
-        assert found.words == "train (88_10) is running with no successor queued"
+        assert found.text == "train (88_10) is running with no successor queued"
         assert found.next_step.endswith("--after 88_10")
 
     def test_a_task_or_a_job_behind_it(self) -> None:
@@ -278,7 +278,7 @@ class TestSuccessors:
     def test_fewer_than_wanted(self) -> None:
         rows = (job_row("8", "running"), job_row("9", "pending", "afterany:8(unfulfilled)"))
         (found,) = self.found(*rows, watch=ChainWatch(fewest_waiting=2))
-        assert found.words == "train (8) is running with 1 successor queued"
+        assert found.text == "train (8) is running with 1 successor queued"
 
     def test_those_that_are_held_or_never_start_do_not_count(self) -> None:
         behind = (
@@ -286,7 +286,7 @@ class TestSuccessors:
             job_row("10", "pending", "afterok:8(failed)", reason="DependencyNeverSatisfied"),
         )
         (found,) = self.found(job_row("8", "running"), *behind)
-        assert found.words == (
+        assert found.text == (
             "train (8) is running with no successor queued, plus 1 held and 1 that will never start"
         )
 
@@ -306,7 +306,7 @@ class TestDeadlines:
         (found,) = self.ending(ends=660, saved=500)
         assert found.severity is Severity.WARNING
         assert (
-            found.words == "job 8 (train) ends in 1 h but finishes its next save in 1 h 20 min: "
+            found.text == "job 8 (train) ends in 1 h but finishes its next save in 1 h 20 min: "
             "2 h 40 min of training would be lost"
         )
         assert "save-switch 8" in found.next_step
@@ -335,17 +335,16 @@ class TestDeadlines:
         assert self.silent(saved=60) == []
         (found,) = self.silent(saved=50, newest="step-00000012")
         assert (found.severity, found.subject) == (Severity.WARNING, "8")
-        assert found.words == (
+        assert found.text == (
             "job 8 (train): no save in 3 intervals of 3 h; "
             "the newest complete checkpoint, step-00000012, is 9 h 10 min old: /scratch/ck"
         )
         assert found.next_step == "hpcdash log 8 -f; hpcdash save-switch 8"
         (found,) = self.silent(saved=None, place="/scratch/*.pt", is_folder=False)
         assert (
-            found.words
-            == "job 8 (train): no save in 3 intervals of 3 h; no file yet: /scratch/*.pt"
+            found.text == "job 8 (train): no save in 3 intervals of 3 h; no file yet: /scratch/*.pt"
         )
-        assert "no complete checkpoint yet: /scratch/ck" in self.silent(saved=None)[0].words
+        assert "no complete checkpoint yet: /scratch/ck" in self.silent(saved=None)[0].text
 
     def test_a_job_that_has_just_begun_with_an_old_checkpoint_or_whose_saves_nobody_looks_for_is_not_told(
         self,
@@ -363,13 +362,13 @@ class TestDeadlines:
         assert ending(last_saved_at=at(400).timestamp(), place="/scratch/ck") == []
         (found,) = ending(place="/scratch/ck")
         assert found.severity is Severity.WARNING
-        assert found.words == (
+        assert found.text == (
             "job 8 (train) ends in 1 h 30 min and has not saved for 10 h: 11 h 30 min of "
             "training would be lost"
         )
         row = job_row("8", "running", started=0, ended=600.8)
         (found,) = ending()
-        assert found.words == (
+        assert found.text == (
             "job 8 (train) ends in 48 s and its last save is unknown: up to 10 h of training would "
             "be lost"
         )
@@ -409,13 +408,13 @@ class TestDeadlines:
         queues = {"low": QosState(0.0, "cancel", 10)}
         qos = {"normal": QosState(0.0, is_preempted=False)}
         (found,) = grace_too_short(saves, qos, queues)
-        assert found.words == (
+        assert found.text == (
             "job 8 (train): its partition low is preemptible (cancel) with 10 s of grace; a "
             "save takes 40 s"
         )
         assert grace_too_short(saves, {"normal": QosState(0.0, "", 60)}, queues) == []
         (found,) = grace_too_short(saves, {"normal": QosState(0.0, "", 0)}, queues)
-        assert "its QoS normal is preemptible (cancel)" in found.words
+        assert "its QoS normal is preemptible (cancel)" in found.text
         safe = {"low": QosState(0.0, "cancel", 10, is_preempted=False)}
         assert grace_too_short(saves, qos, safe) == []
 
@@ -443,7 +442,7 @@ class TestWaiting:
             build_table(job_row("9", reason=reason), job_row("10", "running", reason=reason)),
             EITHER,
         )
-        assert reason in found.words
+        assert reason in found.text
         assert found.next_step
         assert "{" not in found.next_step
 
@@ -484,7 +483,7 @@ class TestWaiting:
     def test_a_reason_is_told_in_words_with_its_code(self, reason: str, words: str) -> None:
         table = build_table(job_row("9", reason=reason))
         (found,) = waits_for_ever(table, SLURM.reasons)
-        assert found.words == f"job 9 (train) will never start: {words}"
+        assert found.text == f"job 9 (train) will never start: {words}"
         waits = format_pulse("train", table.to_pylist(), NOW, SLURM.reasons)
         assert waits == f"train (9) will never start: {words}"
 
@@ -531,9 +530,9 @@ class TestPools:
         pool = Pool("lab", "", NOW, 4, 4, 4, tasks=tasks, tasks_left_out=0, **rules)  # type: ignore[arg-type]
         assert silent_pool(pool, NOW + timedelta(seconds=10)) == []
         (silent,) = silent_pool(pool, NOW + timedelta(hours=1))
-        assert silent.words.startswith("pool lab: its coordinator has said nothing for 1 h")
+        assert silent.text.startswith("pool lab: its coordinator has said nothing for 1 h")
         watch = PoolsWatch(no_turn_seconds=HOUR, unsaved_in_a_row=2)
-        return [f"{one.rule}: {one.words}" for one in stuck_tasks(pool, watch, users, NOW, name)]
+        return [f"{one.rule}: {one.text}" for one in stuck_tasks(pool, watch, users, NOW, name)]
 
     def test_a_task_that_gets_no_turn_is_told_with_why(self) -> None:
         assert self.found(self.task(state="waiting")) == [
@@ -600,7 +599,7 @@ class TestFailures:
                 *[("failed", "n[1,3]"), ("failed", "n1"), ("node_failed", "n[1,4]")],
             )
         )
-        assert found.words == "train of alice failed 3 times in a row on n1"
+        assert found.text == "train of alice failed 3 times in a row on n1"
         assert "--exclude=n1" in found.next_step
 
     def test_one_that_worked_there_ends_the_row(self) -> None:
@@ -620,7 +619,7 @@ class TestFailures:
 
     def test_failures_elsewhere_before_put_the_job_in_doubt(self) -> None:
         (found,) = self.found(self.history(("failed", "n7"), *[("failed", "n1")] * 3))
-        assert "the job may be at fault" in found.words
+        assert "the job may be at fault" in found.text
         assert self.found(self.history(("failed", "n1"), ("failed", "n2"), ("failed", "n1"))) == []
 
     def test_of_many_common_nodes_none_can_be_named(self) -> None:
@@ -634,7 +633,7 @@ def test_losses_are_told_by_metric_and_kind_and_moments_by_their_step() -> None:
     moments = [Moment("loss", "spike", step, step, f"spike at {step}") for step in (5, 7, 12, 19)]
     tail = LogTail(metrics={"loss": WatchedMetric(), "train/loss": broken}, moments=moments)
     nan, *spikes = losses("8", tail, NOW.timestamp(), LossWatch())
-    assert (nan.severity, nan.words, nan.is_moment) == (
+    assert (nan.severity, nan.text, nan.is_moment) == (
         Severity.CRITICAL,
         "job 8: train/loss: nan first at 9 (once); no number since",
         False,
@@ -681,6 +680,6 @@ def test_an_allocation_is_warned_of_once_its_time_is_nearly_over(tmp_path: Path)
     known = LaunchedCheckpoints(tmp_path, "c").allocations(jobs)
     assert known == ("1", "2", "5")
     (found,) = ends_soon(jobs, known, NOW.timestamp())
-    assert found.words == "the allocation job 1 (work) ends in 14 min"
+    assert found.text == "the allocation job 1 (work) ends in 14 min"
     assert (found.key, found.severity) == (finding_key("allocation-ends", "1"), Severity.WARNING)
     assert ends_soon(jobs, (), NOW.timestamp()) == []

@@ -353,7 +353,7 @@ def test_bytes_and_inodes_are_told_apart() -> None:
         ("bytes", Severity.WARNING),
         ("inodes", Severity.CRITICAL),
     ]
-    assert found[1].words == "/work: 99% of 1000 inodes used, 10 free"
+    assert found[1].text == "/work: 99% of 1000 inodes used, 10 free"
 
 
 def test_growth_against_what_is_left_forecasts_the_end() -> None:
@@ -364,13 +364,13 @@ def test_growth_against_what_is_left_forecasts_the_end() -> None:
     )
     # A quarter of a TiB a day, three eighths left.
     assert finding.severity is Severity.WARNING
-    assert "full in 1 d 12 h at 256G a day" in finding.words
+    assert "full in 1 d 12 h at 256G a day" in finding.text
     assert storage(full(0.5), StorageWatch("/work", forecast_seconds=None), history) == []
 
 
 def test_what_the_checkpoints_are_known_to_write_counts_before_anything_was_measured() -> None:
     (finding,) = storage(full(0.5), StorageWatch("/work", planned_bytes_a_day=2.0 * TIB))
-    assert (finding.severity, "full in 6 h" in finding.words) == (Severity.CRITICAL, True)
+    assert (finding.severity, "full in 6 h" in finding.text) == (Severity.CRITICAL, True)
 
 
 def test_growth_needs_an_hour_and_does_not_mind_order() -> None:

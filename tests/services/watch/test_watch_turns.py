@@ -76,7 +76,7 @@ class Busy(ClusterStore):
     async def fetch(self, kind: Kind) -> Snapshot:
         return self.snapshots[kind]
 
-    async def ask(self, query: Query[Any]) -> Any:
+    async def run_query(self, query: Query[Any]) -> Any:
         self.ticking.epoch += self.late_seconds
         return self.answer(query.parse.keywords["requested"])  # type: ignore[attr-defined]
 
@@ -107,7 +107,7 @@ async def test_what_took_long_to_answer_counts_as_of_now() -> None:
     store.late_seconds = FRESH_SECONDS + 1
     found = await look(watching(store, HANGING + 'log = "/l/{id}"'))
     assert [one.rule for one in found.findings] == ["is-hanging"]
-    assert "has not grown for 1 h 23 min" in found.findings[0].words
+    assert "has not grown for 1 h 23 min" in found.findings[0].text
     assert found.unknown == set()
 
 
@@ -124,7 +124,7 @@ async def test_a_log_that_a_rule_names_is_not_on_the_node_that_has_the_jobs_own_
     watch = watching(Busy(1, silent), HANGING + 'log = "/l/{id}"\n[[watch.losses]]\nname = "train"')
     watch.state.logs_of, watch.state.hosts = {"1": ["/own/1"]}, {"1": "cn01"}
     found = await look(watch)
-    assert [one.words for one in found.findings if one.rule == "is-hanging"] == [
+    assert [one.text for one in found.findings if one.rule == "is-hanging"] == [
         "job 1 (train): its log has not grown for 1 h 23 min: /l/1"
     ]
 
@@ -216,7 +216,7 @@ async def test_a_log_that_grows_is_fresh_however_wrong_its_servers_clock_is_and_
     for _ in range(3):
         size, written = size + 100, store.ticking.epoch
         assert (await look(watch)).findings == []
-    words = [[one.words for one in (await look(watch)).findings] for _ in range(4)]
+    words = [[one.text for one in (await look(watch)).findings] for _ in range(4)]
     # The last growth was seen at most a round late.
     assert words[0] == []
     assert "has not grown for" in words[-1][0]
@@ -247,7 +247,7 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
     watch.state = msgspec.json.decode(msgspec.json.encode(watch.state), type=WatchState)
     (found,) = (await look(watch)).findings
     assert (found.key, found.severity) == ("cannot-look///l", Severity.CRITICAL)
-    assert found.words == "/l could not be checked 4 times in a row: it does not respond"
+    assert found.text == "/l could not be checked 4 times in a row: it does not respond"
 
     # Where the command itself fails nothing is known of the place: it stays as it was.
     failure.append(CommandError("it broke"))
@@ -256,7 +256,7 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
     dead.clear()
     # The storage path is still told by no tool, and so far in one round only.
     assert [one for one in (await look(watch)).findings if one.rule == "cannot-look"] == []
-    assert watch.find_ending(found).words == "/l can be checked again"
+    assert watch.find_ending(found).text == "/l can be checked again"
     # Our own ceiling on commands says nothing of a place.
     failure.append(RateLimited("too many"))
     before = dict(watch.state.blind)

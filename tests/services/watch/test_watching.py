@@ -169,7 +169,7 @@ async def test_a_job_that_hangs_is_told_once_by_webhook_and_mail_and_once_that_i
             (queue.work / "go").touch()
             report = await here.until(lambda report: report.notified.events)
             assert kinds(report) == [("recovered", "is-hanging")]
-            assert report.notified.events[0].words == f"job {job} (train): its log is growing again"
+            assert report.notified.events[0].text == f"job {job} (train): its log is growing again"
             assert kinds(await here.round()) == []
             assert (len(hook.requests), len(mail.taken)) == (2, 2)
             assert json.loads(hook.requests[1].body)["alerts"][0]["kind"] == "recovered"
@@ -215,19 +215,19 @@ async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails
         report = await here.round()
         assert kinds(report) == []
         (found,) = (one for one in report.check.findings if one.rule == "is-hanging")
-        assert found.words.startswith(
+        assert found.text.startswith(
             f"cannot tell whether job {job} (train) hangs: its log stays on cn01 until it ends, "
             "and "
         )
-        assert "Permission denied" in found.words
-        assert [words for words in report.check.problems if "cannot tell" in words] == [found.words]
+        assert "Permission denied" in found.text
+        assert [words for words in report.check.problems if "cannot tell" in words] == [found.text]
         # Nothing is over because it is not seen.
         assert {
             key for key in report.notified.alerts.states if not key.startswith("is-hanging/cannot")
         } >= {f"loss/nan loss/{job}"}
         node.ssh_does(REACHES)
         report = await here.round()
-        assert not [one for one in report.check.findings if "cannot be seen" in one.words]
+        assert not [one for one in report.check.findings if "cannot be seen" in one.text]
 
 
 async def test_a_long_table_on_a_nodes_own_disk_is_read_under_its_header(
@@ -268,7 +268,7 @@ async def test_a_nan_loss_is_told_until_there_are_numbers_and_a_spike_once(
         report = await here.until(lambda report: report.notified.events)
         assert sorted(told(report)) == [("raised", ""), ("raised", "spike loss@300")]
         assert "to reach its last step, 9000, but its time limit is in" in next(
-            one.finding.words for one in report.notified.events if one.finding.rule == "ends-late"
+            one.finding.text for one in report.notified.events if one.finding.rule == "ends-late"
         )
         more(800, 900, lambda step: float("nan"))
         assert told(await here.until(lambda report: report.notified.events)) == [
@@ -312,14 +312,14 @@ async def test_a_path_or_log_that_is_not_there_is_told_after_some_rounds(
                     events=report.notified.events + (await here.round()).notified.events,
                 ),
             )
-        assert sorted(event.words for event in report.notified.events) == [
+        assert sorted(event.text for event in report.notified.events) == [
             f"{tmp_path}/{job}.log {not_seen}: no such file, or no permission",
             f"{tmp_path}/scrach {not_seen}: no tool reports its usage",
         ]
         (tmp_path / f"{job}.log").touch()
         (tmp_path / "scrach").mkdir()
         over = (await here.round()).notified.events
-        assert sorted(event.words for event in over) == [
+        assert sorted(event.text for event in over) == [
             f"{tmp_path}/{job}.log can be checked again",
             f"{tmp_path}/scrach can be checked again",
         ]
@@ -338,7 +338,7 @@ async def test_a_job_that_neither_runs_nor_waits_is_told_until_it_is_back(
         assert sorted(kinds(report)) == [("raised", "is-running"), ("recovered", "is-running")]
         assert report.check.pulses[0].endswith("is held and will not start until it is released")
         assert "job train is in the queue again as 2" in [
-            event.words for event in report.notified.events
+            event.text for event in report.notified.events
         ]
 
 
@@ -361,7 +361,7 @@ async def test_what_is_no_longer_configured_did_not_recover(
             ("unwatched", "is-hanging"),
         }
         assert "no job gone" in next(
-            event.words for event in ended if event.finding.rule == "is-running"
+            event.text for event in ended if event.finding.rule == "is-running"
         )
         assert kinds(await here.round(settings=renamed)) == []
         await here.until(lambda report: ("raised", "is-hanging") in kinds(report))
@@ -370,7 +370,7 @@ async def test_what_is_no_longer_configured_did_not_recover(
         report = await here.until(
             lambda report: any(event.kind.is_end for event in report.notified.events)
         )
-        assert [event.words for event in report.notified.events if event.kind.is_end] == [
+        assert [event.text for event in report.notified.events if event.kind.is_end] == [
             "job 1 (train) has ended"
         ]
 
@@ -387,7 +387,7 @@ async def test_a_cluster_that_cannot_be_reached_is_told_after_some_rounds_and_no
             assert (kinds(report), report.check.is_reached) == ([], False)
         report = await here.round()
         assert kinds(report) == [("raised", "unreachable")]
-        assert "no route to here" in report.notified.events[0].finding.words
+        assert "no route to here" in report.notified.events[0].finding.text
         assert kinds(await here.round()) == []
         here.transport.connect_error = None
         assert kinds(await here.round()) == [("recovered", "unreachable")]
@@ -455,7 +455,7 @@ async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_t
         report = await here.round()
         assert kinds(report) == [("raised", "no-save")]
         assert len(here.transport.argvs) == 2
-        words = report.notified.events[0].words
+        words = report.notified.events[0].text
         assert f"job {task} (train): no save in " in words
         assert words.endswith(f"no complete checkpoint yet: {tmp_path}/saved/4%")
         assert kinds(await here.round()) == []
@@ -464,7 +464,7 @@ async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_t
         report = await here.round()
         assert kinds(report) == [("recovered", "no-save")]
         assert (
-            report.notified.events[0].words
+            report.notified.events[0].text
             == f"job {task} (train): it saved again, or its next save is not overdue"
         )
 
@@ -609,7 +609,7 @@ async def test_the_dashboard_begins_with_what_is_known_asks_nothing_and_tells_on
         board = WatchBoard(here.store, here.settings, here.files)
         here.transport.argvs.clear()
         (event,) = await board.judge()
-        assert event.finding.words.startswith("no job b")
+        assert event.finding.text.startswith("no job b")
         assert await board.judge() == ()
         assert (board.count, len(board.states), here.transport.argvs) == (2, 2, [])
 
@@ -694,8 +694,8 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(
         }
         for finding, words in said.items():
             ending = watching.find_ending(finding)
-            assert (ending.words, ending.is_watched) == (words or "", words is not None), finding
-        assert watching.find_ending(found("drained-nodes", node)).words.startswith(
+            assert (ending.text, ending.is_watched) == (words or "", words is not None), finding
+        assert watching.find_ending(found("drained-nodes", node)).text.startswith(
             f"node {node} is back: "
         )
 
@@ -772,7 +772,7 @@ async def test_tasks_of_a_shared_pool_are_judged_by_what_its_coordinator_publish
             ("recovered", "no-turn"),
             ("recovered", "slow-save"),
         ]
-        assert [event.words for event in report.notified.events[1:]] == [
+        assert [event.text for event in report.notified.events[1:]] == [
             "job 7 (t): it had its turn",
             "job 7 (t) saved when it was interrupted",
         ]

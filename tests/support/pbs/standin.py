@@ -41,7 +41,7 @@ class Refusal(Exception):
     def __init__(self, status, words):
         super().__init__(words)
         self.status = status
-        self.words = words
+        self.text = words
 
 
 class Scene:
@@ -256,7 +256,7 @@ def status_of_jobs(scene, names, ended, subjobs, delimiter):
         else:
             write([line], delimiter)
             continue
-        sys.stderr.write(f"{failed.words}\n")
+        sys.stderr.write(f"{failed.text}\n")
     if failed is not None:
         raise Refusal(failed.status, "")
 
@@ -431,7 +431,7 @@ def act(scene, program, words):
     for typed in names:
         refused = refusal_of(scene, program, typed, dict(options))
         if refused is not None:
-            sys.stderr.write(f"{refused.words}\n")
+            sys.stderr.write(f"{refused.text}\n")
             status = refused.status
     raise Refusal(status, "")
 
@@ -823,8 +823,8 @@ def main():
         answer(Scene(HERE / "scene"), program, words)
     except Refusal as refusal:
         sys.stdout.flush()
-        if refusal.words:
-            sys.stderr.write(f"{refusal.words}\n")
+        if refusal.text:
+            sys.stderr.write(f"{refusal.text}\n")
         return refusal.status
     return 0
 

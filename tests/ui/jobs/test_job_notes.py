@@ -104,5 +104,5 @@ async def test_a_note_outlives_its_job(queue: QueueLab, tmp_path: Path) -> None:
         await press(pilot, "P")
         await note(pilot, "wrong data set")
         await until(pilot, lambda: "wrong data set" in screen_text(app), "the note")
-        kept = session_notes(app.main.session).kept()
+        kept = session_notes(app.main.session).load()
         assert (kept.notes, kept.pinned) == ({number: "wrong data set"}, {number})

@@ -167,7 +167,7 @@ async def test_a_submission_whose_end_no_run_saw_is_looked_for_at_the_start_and_
             pilot, lambda: any("it is job 417" in notice for notice in notices(app)), "told"
         )
         (entry,), _ = app.main.session.actions.journal.read()
-        assert (entry.state, entry.outcomes[0].words) == ("done", "job 417")
+        assert (entry.state, entry.outcomes[0].text) == ("done", "job 417")
 
 
 async def test_nothing_is_looked_for_where_every_submission_was_seen_to_end(tmp_path: Path) -> None:

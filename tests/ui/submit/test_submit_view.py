@@ -181,16 +181,16 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
         )
         of_other = (await fill(pilot, kill_switch=str(tmp_path / "OTHER"))).seen
         switch.touch()
-        await answer.ask(of_other)
+        await answer.refresh(of_other)
         await answer.check_paths(of_switch)
         assert answer.preview_findings(of_other) == ()
         assert [
-            one.words.startswith(switch_there) for one in answer.preview_findings(of_switch)
+            one.text.startswith(switch_there) for one in answer.preview_findings(of_switch)
         ] == [True]
         await answer.check_paths(of_other)
         await answer.check_paths(of_switch)
         assert [
-            one.words.startswith(switch_there) for one in answer.preview_findings(of_switch)
+            one.text.startswith(switch_there) for one in answer.preview_findings(of_switch)
         ] == [True]
 
         async def unanswered(*_: object) -> NoReturn:

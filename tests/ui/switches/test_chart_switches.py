@@ -44,7 +44,7 @@ async def test_a_spike_brings_the_save_switch_into_the_key_line_and_s_opens_that
             await until(pilot, lambda: isinstance(pilot.app.screen, SwitchDialog), "the dialog")
             dialog = pilot.app.screen
             assert isinstance(dialog, SwitchDialog)
-            assert (dialog.job_id, dialog.kind.words) == (RUNNING, words)
+            assert (dialog.job_id, dialog.kind.text) == (RUNNING, words)
             await until(
                 pilot,
                 lambda words=words: (

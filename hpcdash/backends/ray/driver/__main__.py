@@ -232,7 +232,7 @@ class SliceRun:
                 report(f"attempt {self.attempts.number} succeeded; {self.attempts.counts}")
                 return 0
             text = (
-                f"attempt {self.attempts.number} {outcome.kind}: {outcome.worker}, {outcome.words}"
+                f"attempt {self.attempts.number} {outcome.kind}: {outcome.worker}, {outcome.text}"
             )
             report(text)
             # One that grows goes on at once with what it holds.
@@ -392,18 +392,19 @@ class SliceRun:
             if timeout is not None and outcome.kind == FAILED:
                 # Its command was killed first, and then its task.
                 outcome = replace(outcome, kind=CANCELLED)
-            self.status.ended[rank] = (outcome.kind, outcome.words, outcome.code, node)
+            self.status.ended[rank] = (outcome.kind, outcome.text, outcome.code, node)
             if outcome.kind in (FAILED, PREEMPTED):
                 report(
                     f"attempt {self.attempts.number}: {outcome.worker} {outcome.kind}: "
-                    f"{outcome.words}"
+                    f"{outcome.text}"
                 )
             outcomes.append(outcome)
 
         while waiting:
             watched = [*waiting, *locks]
             ready, _ = ray.wait(
-                watched, timeout=_LOOK_SECONDS if self.size == max(self.sizes) else self.look
+                watched,
+                timeout=_LOOK_SECONDS if self.size == max(self.sizes) else self.check_seconds,
             )
             if ready:
                 ready, _ = ray.wait(watched, num_returns=len(watched), timeout=0)
@@ -413,7 +414,7 @@ class SliceRun:
                     outcomes.append(_outcome(reference, f"the lock of {locks.pop(reference)}")[0])
                     report(
                         f"attempt {self.attempts.number}: {outcomes[-1].worker} is lost: "
-                        f"{outcomes[-1].words}"
+                        f"{outcomes[-1].text}"
                     )
                 else:
                     take(reference)
@@ -449,7 +450,7 @@ class SliceRun:
         return Outcome(PREEMPTED, lost, "it lost workers, and their peers failed")
 
     @property
-    def look(self) -> float:
+    def check_seconds(self) -> float:
         """Seconds between two checks for more slices."""
         return min(_LOOK_SECONDS, self.grows_every)
 

@@ -40,14 +40,14 @@ _SHORT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of one worker: `kind` is one of the four constants, `words` the reason.
+    """Outcome of one worker: `kind` is one of the four constants, `text` the reason.
 
     `code` is the command's exit status.
     """
 
     kind: str
     worker: str
-    words: str = ""
+    text: str = ""
     code: int | None = None
 
 

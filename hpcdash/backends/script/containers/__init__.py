@@ -15,8 +15,8 @@ from hpcdash.backends.script.containers.pyxis import pyxis_options
 from hpcdash.backends.script.containers.words import (
     ContainerCommand,
     Word,
+    as_words,
     split_environment,
-    words,
 )
 from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.errors import UsageError
@@ -54,7 +54,7 @@ def container_command(
     a variable that cannot be passed to the runtime.
     """
     split = split_environment(environment)
-    command_arguments = words(command)
+    command_arguments = as_words(command)
     if not command_arguments:
         raise UsageError("there is no command to run", "Give the request a command or a script.")
     if container is None or container.runtime is Runtime.NONE:

@@ -7,7 +7,12 @@ import shlex
 from collections.abc import Sequence
 
 from hpcdash.backends.script.containers.login import source_login
-from hpcdash.backends.script.containers.words import ContainerCommand, SplitEnvironment, Word, words
+from hpcdash.backends.script.containers.words import (
+    ContainerCommand,
+    SplitEnvironment,
+    Word,
+    as_words,
+)
 from hpcdash.domain.request import Container, SlotType
 
 SCHEMES = ("docker://", "oras://", "library://", "shub://", "docker-archive:", "oci-archive:")
@@ -46,7 +51,7 @@ def apptainer_command(
     for bind in container.binds:
         options += ["--bind", _escaped(bind)]
     return ContainerCommand(
-        argv=(Word('"$hpcdash_runtime"', is_shell=True), *words(options), image, *command),
+        argv=(Word('"$hpcdash_runtime"', is_shell=True), *as_words(options), image, *command),
         prepare=(
             *source_login(login),
             *_hand_over(environment, explicit),

@@ -14,7 +14,12 @@ from hpcdash.backends.script.containers.login import (
     split_registry,
     without_trace,
 )
-from hpcdash.backends.script.containers.words import ContainerCommand, SplitEnvironment, Word, words
+from hpcdash.backends.script.containers.words import (
+    ContainerCommand,
+    SplitEnvironment,
+    Word,
+    as_words,
+)
 from hpcdash.domain.request import Container, SlotType
 from hpcdash.errors import UsageError
 
@@ -90,9 +95,9 @@ def enroot_command(
     note = "force_pull recreates the container: other jobs on the node that use it lose its files."
     return ContainerCommand(
         argv=(
-            *words(options),
+            *as_words(options),
             Word('"${hpcdash_env[@]}"', is_shell=True),
-            *words(("--", name, *inside)),
+            *as_words(("--", name, *inside)),
             *command,
         ),
         prepare=(

@@ -12,7 +12,12 @@ from hpcdash.backends.script.containers.login import (
     split_registry,
     without_trace,
 )
-from hpcdash.backends.script.containers.words import ContainerCommand, SplitEnvironment, Word, words
+from hpcdash.backends.script.containers.words import (
+    ContainerCommand,
+    SplitEnvironment,
+    Word,
+    as_words,
+)
 from hpcdash.domain.request import Container, SlotType
 from hpcdash.shell_files import shell_text
 
@@ -59,7 +64,7 @@ def podman_command(
     options += [f"--env={name}={value}" for name, value in environment.explicit.items()]
     return ContainerCommand(
         argv=(
-            *words(
+            *as_words(
                 (
                     *options,
                     container.image,

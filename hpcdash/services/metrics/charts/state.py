@@ -112,7 +112,7 @@ class Mark(Struct, frozen=True):
     y: float
     sign: str
     style: str
-    words: str
+    text: str
     kind: str = ""
     lasts: bool = False
 
@@ -202,7 +202,7 @@ class SignLabels(Struct, frozen=True):
 
     signs: str
     style: str
-    words: str
+    text: str
 
 
 def explained(*, is_ascii: bool) -> tuple[SignLabels, ...]:

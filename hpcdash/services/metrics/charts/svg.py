@@ -200,7 +200,7 @@ class _Panel:
                 colour = _MARKS.get(mark.style, "#333333")
                 yield (
                     f'<text x="{self._x(x):.1f}" y="{y:.1f}" text-anchor="middle" fill="{colour}">'
-                    f"{_text(mark.sign)}<title>{_text(mark.words)}</title></text>"
+                    f"{_text(mark.sign)}<title>{_text(mark.text)}</title></text>"
                 )
 
     def _x(self, x: float) -> float:

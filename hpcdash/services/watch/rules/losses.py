@@ -99,18 +99,18 @@ def losses(
         ]
         for kind in dict.fromkeys(one.kind for one in reported):
             for moment in [one for one in reported if one.kind == kind][-_MAX_SHOWN:]:
-                report(metric, kind, moment.words, moment.begin, is_moment=True)
+                report(metric, kind, moment.text, moment.begin, is_moment=True)
         for one in (*lasting, *(one for one in judged if one.kind == "plateau")):
-            report(metric, one.kind, one.words, one.step_from)
+            report(metric, one.kind, one.text, one.step_from)
     for metric, stored in tail.others.items():
         for one in find_lost_numbers(metric, *stored.arrays()):
-            report(metric, one.kind, one.words, one.step_from)
+            report(metric, one.kind, one.text, one.step_from)
     if tail.usual_gap is not None and tail.longest_gap is not None and tail.metrics:
         # By our clock: a log's times may be of another zone.
         step = tail.step if tail.step is not None else float(tail.sample_count)
         stall = find_stall(now - tail.sampled_at, tail.usual_gap, tail.longest_gap, step)
         if stall is not None:
-            report(next(iter(tail.metrics)), STALL, stall.words, step)
+            report(next(iter(tail.metrics)), STALL, stall.text, step)
     return [*found, *moments]
 
 
@@ -120,13 +120,13 @@ def _note_moment(tail: LogTail, metric: str, found: MetricFinding, *, is_moment:
     for moment in tail.moments:
         is_same = moment.metric == metric and moment.kind == found.kind
         if is_same and moment.begin <= end and found.step_from <= moment.end:
-            moment.words = found.words
+            moment.text = found.text
             moment.end = max(moment.end, moment.end if found.step_to is None else end)
             return
     until = found.step_from if found.step_to is None else end
     moments = [
         *tail.moments,
-        Moment(metric, found.kind, found.step_from, until, found.words, is_moment),
+        Moment(metric, found.kind, found.step_from, until, found.text, is_moment),
     ]
     tail.moments = sorted(moments, key=lambda moment: moment.begin)[-MAX_MOMENTS:]
 
