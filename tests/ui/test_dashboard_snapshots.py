@@ -8,10 +8,29 @@ from typing import Any, NamedTuple
 import pytest
 from textual.pilot import Pilot
 
+from hpcdash.ui.app import HpcdashApp
 from tests.ui.metrics.chart_stage import drawn
-from tests.ui.stage import dashboard, press, screen_text, settled, shown_rows, until
+from tests.ui.stage import (
+    CASES,
+    PBS_CASES,
+    dashboard,
+    press,
+    replayed,
+    screen_text,
+    settled,
+    shown_rows,
+    until,
+)
 
 SMALL, LOW, USUAL, WIDE, LARGE = (80, 24), (100, 30), (120, 34), (160, 45), (250, 70)
+MAIN_SIZES = (SMALL, (120, 35), WIDE, (220, 60))
+RAY_CASES = CASES.parents[1] / "ray" / "2.60"
+MAIN_CASES = {
+    "training": (CASES, "training"),
+    "empty": (CASES, "empty"),
+    "pbs": (PBS_CASES, "training"),
+    "ray": (RAY_CASES, "training"),
+}
 
 
 class Scene(NamedTuple):
@@ -34,8 +53,8 @@ SCENES: dict[str, Scene] = {
     "nodes": Scene(keys=("2",)),
     "queues": Scene(keys=("3",)),
     "history": Scene(before=("4",), row="52", shown="Segmentation fault"),
-    "clusters": Scene("everyday", keys=("6",)),
     "job": Scene(row="6", keys=("d",)),
+    "job and log": Scene(row="6", keys=("enter",), shown="step 29140 loss"),
     "failed job": Scene(before=("4",), row="52", keys=("d",), shown="Segmentation fault"),
     "node": Scene(keys=("2", "end", "enter")),
     "log": Scene(row="6", keys=("l",), shown="step 29140 loss"),
@@ -51,7 +70,7 @@ SCENES: dict[str, Scene] = {
     "hostile": Scene("hostile"),
 }
 # What stands at a size of its own.
-SIZES = {"chart": WIDE, "log": WIDE, "array": WIDE, "journal": SMALL}
+SIZES = {"job and log": WIDE, "chart": WIDE, "log": WIDE, "array": WIDE, "journal": SMALL}
 SHOWN = [
     *((name, SMALL) for name in ("mine", "job", "help")),
     *((name, SIZES.get(name, USUAL)) for name in SCENES),
@@ -93,3 +112,30 @@ def test_a_view_looks_as_it_did(
         await settled(pilot)
 
     assert snap_compare(dashboard(case), terminal_size=size, run_before=go_there)
+
+
+@pytest.mark.parametrize("size", MAIN_SIZES, ids=[f"{w}x{h}" for w, h in MAIN_SIZES])
+@pytest.mark.parametrize("name", MAIN_CASES)
+def test_the_first_screen_looks_as_it_did(
+    snap_compare: Any, monkeypatch: pytest.MonkeyPatch, name: str, size: tuple[int, int]
+) -> None:
+    monkeypatch.setattr("hpcdash.ui.jobs.overview.READ_EVERY_SECONDS", math.inf)
+    cases, case = MAIN_CASES[name]
+    app = dashboard(case, cases=cases)
+    assert snap_compare(app, terminal_size=size, run_before=settled)
+
+
+def test_several_clusters_look_as_they_did(snap_compare: Any) -> None:
+    app = HpcdashApp(
+        [replayed("training"), replayed("controller-down"), replayed("everyday", PBS_CASES)]
+    )
+
+    async def visit_all(pilot: Pilot[Any]) -> None:
+        await settled(pilot)
+        for name in ("controller-down", "everyday"):
+            await press(pilot, "6")
+            shown_rows(app).move_to(name)
+            await press(pilot, "enter")
+        await press(pilot, "6")
+
+    assert snap_compare(app, terminal_size=(140, 20), run_before=visit_all)

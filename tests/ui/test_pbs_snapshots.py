@@ -16,6 +16,7 @@ SMALL, LARGE = (80, 24), (120, 40)
 # keys from there on.
 SCENES: dict[str, tuple[str, tuple[str, ...], str, tuple[str, ...]]] = {
     "mine": ("everyday", (), "", ()),
+    "training": ("training", (), "2.pbs01", ()),
     "everyone": ("everyday", ("m",), "", ()),
     "unfolded": ("everyday", ("a",), "14[4].pbs01", ()),
     "nodes": ("everyday", ("2",), "", ()),
