@@ -13,6 +13,9 @@ from zipfile import ZipFile
 
 import pytest
 
+from tests.support.program import Program, home_with
+from tests.support.screen import dashboard
+
 pytestmark = pytest.mark.system
 
 _ROOT = Path(__file__).parents[2]
@@ -135,3 +138,32 @@ def test_each_python_here_installs_it_from_the_registry(
         )
         subprocess.run(pip, check=True)
         use(environment / "bin" / "hpcdash", home)
+
+
+class UvProgram(Program, frozen=True):
+    """hpcdash as `uvx hpcdash` runs it, with its wheel from a local index."""
+
+    index: Path = Path()
+
+    def argv(self, *words: str) -> tuple[str, ...]:
+        uvx = Path(sys.executable).with_name("uvx")
+        return (str(uvx), "--index", self.index.as_uri(), "hpcdash", *words)
+
+
+@pytest.mark.long
+async def test_uvx_runs_the_demo_from_an_index(packages: Path, tmp_path: Path) -> None:
+    wheel = only(packages, "*.whl")
+    index = tmp_path / "index"
+    (index / "hpcdash").mkdir(parents=True)
+    shutil.copy(wheel, index / "hpcdash")
+    (index / "hpcdash" / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>\n')
+    network = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(("UV_", "SSL_CERT")) or name.lower().endswith("_proxy")
+    }
+    program = UvProgram(home_with(tmp_path / "home"), variables=network, index=index)
+    async with dashboard(program, "demo", is_cold=True) as screen:
+        await screen.until("allreduce-bench")
+        screen.type("\x11")
+        assert await screen.ended() == 0
