@@ -8,11 +8,16 @@ from typing import Any, NamedTuple
 import pytest
 from textual.pilot import Pilot
 
+from benchmarks.generate_jobs import jobs_text
+from benchmarks.stand_in import nodes_text
 from hpcdash.ui.app import HpcdashApp
+from tests.support.scripted_transport import NODES
 from tests.ui.metrics.chart_stage import drawn
 from tests.ui.stage import (
     CASES,
     PBS_CASES,
+    answering,
+    answering_transport,
     dashboard,
     press,
     replayed,
@@ -139,3 +144,21 @@ def test_several_clusters_look_as_they_did(snap_compare: Any) -> None:
         await press(pilot, "6")
 
     assert snap_compare(app, terminal_size=(140, 20), run_before=visit_all)
+
+
+@pytest.mark.parametrize(("jobs", "nodes"), [(200, 4_000), (100_000, 40)])
+def test_a_large_cluster_looks_as_it_did(
+    snap_compare: Any, monkeypatch: pytest.MonkeyPatch, jobs: int, nodes: int
+) -> None:
+    monkeypatch.setattr("hpcdash.ui.jobs.overview.READ_EVERY_SECONDS", math.inf)
+    transport = answering_transport(mine=jobs_text(jobs))
+    transport.answers[NODES] = nodes_text(nodes)
+    app = HpcdashApp([answering(transport)])
+
+    async def wall_drawn(pilot: Pilot[Any]) -> None:
+        await settled(pilot)
+        # The occupancy of thousands of nodes is computed in a thread.
+        await until(pilot, lambda: "a-z yours" in screen_text(app), "the wall")
+        await settled(pilot)
+
+    assert snap_compare(app, terminal_size=WIDE, run_before=wall_drawn)

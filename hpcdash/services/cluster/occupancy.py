@@ -9,6 +9,7 @@ from operator import attrgetter
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.domain import schema
 from hpcdash.domain.nodelist import contains, expand
@@ -28,7 +29,8 @@ class OwnSlots(Struct, frozen=True):
 
 
 class NodeSlots(Struct, frozen=True):
-    """Slots of a node. `used` None: unreported. `own` are those of one's own jobs.
+    """Slots of a node. `used` None: unreported. `own` are those of one's own jobs, and count as
+    used: the list of jobs may be newer than that of nodes.
 
     Unused slots of a node that `is_unavailable` (down, drained or draining) start no job.
     """
@@ -41,8 +43,8 @@ class NodeSlots(Struct, frozen=True):
 
     @property
     def own_count(self) -> int:
-        """Slots of one's own jobs, as far as their split is known."""
-        return sum(one.count or 0 for one in self.own)
+        """Slots of one's own jobs, as far as their split is known; at most all of the node's."""
+        return min(self.total, sum(one.count or 0 for one in self.own))
 
     @property
     def free(self) -> int:
@@ -105,6 +107,8 @@ def cluster_occupancy(nodes: pa.Table, mine: pa.Table | None = None) -> Occupanc
             node = NodeSlots(
                 name, total, in_use[name], state in UNAVAILABLE, tuple(own.get(name, ()))
             )
+            if node.used is not None and node.used < node.own_count:
+                node = replace(node, used=node.own_count)
             groups.setdefault(str(model or "") if has_gpus else "", []).append(node)
     made = (SlotGroup(model, tuple(members)) for model, members in groups.items())
     return Occupancy(unit, tuple(sorted(made, key=attrgetter("total"), reverse=True)))

@@ -278,11 +278,12 @@ def _slots(node: NodeSlots, letters: JobLetters) -> Content:
     for one in node.own:
         letter = letters.letter(one.job_id)
         style = f"bold ${letter_style(letter)}" if letter else "bold"
+        sign = letter or signs().slot_used
         if one.count is None:
-            unknown[letter or "?"] = f"{style} underline"
+            unknown[sign] = f"{style} underline"
         else:
             count = min(one.count, node.total - drawn)
-            parts.append(((letter or "?") * count, style))
+            parts.append((sign * count, style))
             drawn += count
     # At least one slot is the job's; how many is not reported.
     for letter, style in unknown.items():

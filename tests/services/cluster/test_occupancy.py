@@ -51,6 +51,19 @@ def test_a_cluster_without_gpus_has_its_cpus() -> None:
     assert (found.unit, slots(found)["c1"].free) == ("CPU", 48)
 
 
+def test_own_jobs_newer_than_the_nodes_count_as_used_up_to_all_of_the_node() -> None:
+    mine = jobs(
+        {"id": "1", "node_list": "a1", "gpus": 2},
+        {"id": "2", "node_list": "a2", "gpus": 3},
+        {"id": "3", "node_list": "a2", "gpus": 3},
+    )
+    found = slots(cluster_occupancy(nodes(gpu_node("a1", 1), gpu_node("a2", 4)), mine))
+    assert [(node.used, node.own_count, node.free) for node in found.values()] == [
+        (2, 2, 2),
+        (4, 4, 0),
+    ]
+
+
 def test_use_that_is_not_reported_is_neither_used_nor_free() -> None:
     [node] = cluster_occupancy(nodes(gpu_node("a1", None))).nodes
     assert (node.used, node.free) == (None, 0)
