@@ -198,7 +198,7 @@ def noise_lines(noise: bytes | bytearray, token: bytes = b"") -> list[str]:
 
 
 class ParsedOffers(Struct, Generic[T_co], frozen=True):
-    """Offers of a cluster, of one kind; `rejected` describes the rows that could not be read."""
+    """Offers of a cluster, of one kind; `rejected` describes the unreadable rows."""
 
     offers: tuple[T_co, ...]
     rejected: tuple[str, ...] = ()

@@ -180,7 +180,7 @@ def run_action(
         report, session = with_session(common, work)
     except _AllEnded as ended:
         print(
-            f"{verb}: nothing was sent, as it already finished: {format_jobs(ended.rows)}",
+            f"{verb}: nothing was sent: already finished: {format_jobs(ended.rows)}",
             file=sys.stderr,
         )
         sys.exit(EXIT_REFUSED)
@@ -204,13 +204,15 @@ def run_action(
 def _refuse_ambiguous(job_ids: Sequence[str], expression: str, *, everyone: bool) -> None:
     """Raise UsageError unless either job IDs or a filter is given."""
     if job_ids and expression:
-        raise UsageError("both jobs and --filter are given", "Name the jobs, or filter them.")
+        raise UsageError("job IDs and --filter cannot be combined", "Give one or the other.")
     if everyone and not expression:
-        raise UsageError("--all goes with --filter", "--filter EXPR says which of everyone's jobs.")
+        raise UsageError(
+            "--all needs --filter", "Add --filter EXPR to select among everyone's jobs."
+        )
     if not job_ids and not expression:
         raise UsageError(
-            "no job is named",
-            "Name jobs by their ids, or say which: --filter 'state:pending name:sweep'.",
+            "no job given",
+            "Give job IDs or a filter: --filter 'state:pending name:sweep'.",
         )
 
 
@@ -228,7 +230,9 @@ def _list_jobs(rows: Sequence[Row]) -> None:
 
 def exit_status(outcomes: Sequence[Outcome]) -> int:
     ways = {outcome.done for outcome in outcomes}
-    return EXIT_UNREACHABLE if None in ways else EXIT_REFUSED if False in ways else 0
+    if None in ways:
+        return EXIT_UNREACHABLE
+    return EXIT_REFUSED if False in ways else 0
 
 
 def _unknown(job_ids: Sequence[str], rows: Sequence[Row]) -> list[str]:
@@ -250,7 +254,7 @@ def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str
     if ended := sum(row["_tasks"] or 1 for row in plan.rows) - sum(
         row["_tasks"] or 1 for row in rows
     ):
-        print(f"  {ended} of the same already finished", file=sys.stderr)
+        print(f"  {ended} already finished (skipped)", file=sys.stderr)
     if unknown := _unknown(plan.request.job_ids, plan.rows):
         print(
             f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}",

@@ -100,8 +100,7 @@ def run_alloc(
     )
     if request.site.run_as:
         raise UsageError(
-            "alloc: an allocation takes runs only from the account it runs as, but run_as names "
-            "another"
+            "alloc: runs must come from the allocation's own account, but run_as names another"
         )
     text = request_text(request, site=site.launch.site)
     foreground = None if keep or dry_run else _Foreground()
@@ -162,7 +161,11 @@ def _request(
     gpus: int | None, nodes: int | None, cpus: int | None, *, queue: str, account: str, name: str
 ) -> Request:
     """GPUs on any nodes, or evenly on so many; without GPUs, CPUs."""
-    slots = gpus if gpus is not None else cpus if cpus is not None else nodes or 1
+    slots = nodes or 1
+    if gpus is not None:
+        slots = gpus
+    elif cpus is not None:
+        slots = cpus
     per_node = None if gpus is not None and nodes is None else -(-slots // (nodes or 1))
     return Request(
         kind=KIND,
@@ -232,8 +235,8 @@ class _Foreground:
         self._reported.set()
         if not self._job_id:
             print_sentences(
-                "the allocation ends once its submission is answered; interrupt again to stop "
-                "waiting"
+                "the allocation is cancelled once the scheduler answers; interrupt again to "
+                "stop waiting"
             )
         return True
 
@@ -341,14 +344,14 @@ async def _cancel(session: ClusterSession, job_id: str) -> None:
     try:
         rows = await actions.fetch_rows((job_id,))
     except HpcdashError:
-        print_sentences(f"the allocation {job_id} goes on: hpcdash cancel {job_id} ends it")
+        print_sentences(f"the allocation {job_id} continues: hpcdash cancel {job_id} ends it")
         raise
     report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, (job_id,)), rows))
     for outcome in report.outcomes:
         if outcome.done:
             print_sentences(f"the allocation {outcome.job_id} was cancelled")
         else:
-            text = "may go on" if outcome.done is None else "was not cancelled"
+            text = "may continue" if outcome.done is None else "was not cancelled"
             print_sentences(
                 f"the allocation {outcome.job_id} {text}: {outcome.text}",
                 f"hpcdash cancel {outcome.job_id} ends it",

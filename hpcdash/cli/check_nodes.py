@@ -111,7 +111,7 @@ def _limit(text: str) -> int:
     except ValueError as error:
         raise UsageError(f"--time: {error}", "Write it as in 10m.") from None
     if not seconds:
-        raise UsageError(f"--time: {text} is no time limit", "Write it as in 10m.")
+        raise UsageError(f"--time: {text} is not a time limit", "Write it as in 10m.")
     return seconds
 
 
@@ -186,9 +186,9 @@ def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:
     bad = {one.node for one in results if one.state not in ("ok", "skipped")}
     nodes = {one.node for one in results}
     print_sentences(
-        f"{counted(len(nodes), 'node')}, {len(bad)} not well"
+        f"{counted(len(nodes), 'node')}, {len(bad)} failed"
         if bad
-        else f"{counted(len(nodes), 'node')}, all well"
+        else f"{counted(len(nodes), 'node')}, all ok"
     )
 
 

@@ -125,7 +125,7 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
             fields.setdefault("backend", backend)
     write_cluster(path, name, fields)
     print(f"{name} is in {path}")
-    print(f"look at it:  hpcdash --cluster {name}      test it:  hpcdash doctor --cluster {name}")
+    print(f"open it:  hpcdash --cluster {name}      test it:  hpcdash doctor --cluster {name}")
 
 
 async def _try_cluster(cluster: ClusterSettings) -> tuple[str, str]:

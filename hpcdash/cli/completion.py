@@ -140,14 +140,14 @@ def install(cli: click.Command, shell: str) -> tuple[Path, str]:
     file, then = {
         "bash": (
             share / "bash-completion/completions/hpcdash",
-            "It works in new shells if the package bash-completion is installed.",
+            "Active in new shells if the package bash-completion is installed.",
         ),
         "zsh": (
             home / ".zfunc/_hpcdash",
-            "It works in new shells once ~/.zshrc has: fpath=(~/.zfunc $fpath); autoload -Uz "
+            "Active in new shells once ~/.zshrc has: fpath=(~/.zfunc $fpath); autoload -Uz "
             "compinit; compinit",
         ),
-        "fish": (config / "fish/completions/hpcdash.fish", "It works in new shells."),
+        "fish": (config / "fish/completions/hpcdash.fish", "Active in new shells."),
     }[shell]
     try:
         make_folder(file.parent)

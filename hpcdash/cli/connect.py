@@ -18,7 +18,7 @@ from hpcdash.services.jobs.connect import ShellPlan, explain_end, plan_shell
 from hpcdash.services.session import ClusterSession
 from hpcdash.transport.terminal import ESCAPE_HELP, Terminal
 
-_WITHOUT_TERMINAL = "From a script, name the command: hpcdash connect JOB -- COMMAND"
+_WITHOUT_TERMINAL = "In a script, give a command: hpcdash connect JOB -- COMMAND"
 # The time a command without a terminal may take.
 _SCRIPT_SECONDS = 24 * HOUR
 # Exit status of ssh after the person left it.

@@ -89,7 +89,7 @@ def demonstration() -> Iterator[Path]:
 
         message = undertaker.stdout.readline().decode("utf-8", "replace").strip()
         if message != READY:
-            raise HpcdashError(message or "the demonstration's queue does not start")
+            raise HpcdashError(message or "the demo's queue did not start")
         yield folder
     finally:
         undertaker.stdin.close()

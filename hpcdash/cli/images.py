@@ -182,7 +182,7 @@ async def _seen(transport: Transport, programs: tuple[str, ...]) -> tuple[str, s
     lines = answer.stdout.decode("utf-8", "surrogateescape").split("\n")
     if answer.status or len(lines) < 3:
         raise CommandError(
-            f"{transport.name} does not answer as a shell does: {excerpt(answer.stderr)}"
+            f"{transport.name} did not answer like a shell: {excerpt(answer.stderr)}"
         )
     return lines[0], lines[1], lines[2]
 

@@ -237,7 +237,7 @@ def format_empty(
         case "jobs", False:
             return "The queue has no jobs. hpcdash submit submits one."
         case "shares", True:
-            return "No fair share is yours. --all shows all accounts."
+            return "You have no fair share here. --all shows all accounts."
         case "history", _:
             whose, everyone = (" of yours", "; --all shows everyone's") if mine else ("", "")
             return f"No job{whose} ended in {span}. An earlier --since goes further back{everyone}."

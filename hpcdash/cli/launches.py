@@ -25,7 +25,7 @@ from hpcdash.services.submit.launch_folders import (
 )
 
 _MAX_WHY_LETTERS = 60
-_NO_FOLDERS = "No launch folders: nothing submitted from here left one on this cluster."
+_NO_FOLDERS = "No launch folders on this cluster."
 
 
 def run_list(common: CommonOptions, *, form: str) -> None:

@@ -252,14 +252,13 @@ def main() -> None:
         path = log_traceback(error) if debug else None
         if isinstance(error, OSError) and error.errno in _NOT_WRITTEN and error.filename is None:
             _complain(
-                f"the output could not be written: {error.strerror}\nCheck the free space on its "
-                "disk."
+                f"could not write the output: {error.strerror}\nCheck the free space on its disk."
             )
             _discard_output()
         elif isinstance(error, FileNotFoundError) and not _has_current_folder():
             _complain("the current folder no longer exists\nGo to another one: cd")
         else:
-            _complain(f"something went wrong in hpcdash itself: {type(error).__name__}: {error}")
+            _complain(f"internal error of hpcdash: {type(error).__name__}: {error}")
             if _is_source_tree():
                 import traceback
 

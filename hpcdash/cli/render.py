@@ -96,7 +96,7 @@ def _unknown(request: Request) -> list[str]:
     """Return the checks that only a cluster could answer."""
     if request.slots and request.slot_type is None:
         return [
-            'slots are assumed to be GPUs, as no cluster is asked; set slot_type = "cpu" for CPU '
+            'slots are assumed to be GPUs, as no cluster is queried; set slot_type = "cpu" for CPU '
             "cores"
         ]
     return []

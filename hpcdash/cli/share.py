@@ -84,11 +84,11 @@ def run_simulate(
         ) from None
     except (BadTrace, UnicodeDecodeError) as error:
         raise UsageError(
-            f"{trace}: {error}", "`hpcdash share generate` prints a trace to begin with."
+            f"{trace}: {error}", "`hpcdash share generate` prints an example trace."
         ) from None
     if not tasks:
         raise UsageError(
-            f"{trace} has no tasks", "`hpcdash share generate` prints a trace to begin with."
+            f"{trace} has no tasks", "`hpcdash share generate` prints an example trace."
         )
     rules = PoolRules(Quotas({(EVERYONE, level): nodes for level in LEVELS}), frozenset({EVERYONE}))
     if pool is not None:
@@ -120,7 +120,7 @@ def run_simulate(
     screen.write(lines if screen.has_unicode else as_ascii(lines))
     if outcomes[0].never_run:
         print(
-            "hpcdash: tasks that never run ask for more than the nodes or the quota gives",
+            "hpcdash: tasks that never run request more than the nodes or the quota allow",
             file=sys.stderr,
         )
 
@@ -142,7 +142,7 @@ def _pool(common: CommonOptions, name: str) -> PoolSettings:
     if name not in settings.share:
         raise UsageError(
             f"there is no [share.{visible(name)}] in the configuration",
-            "It says nodes = … and quotas.",
+            "Define it with nodes = … and quotas.",
         )
     return settings.share[name]
 
@@ -153,7 +153,7 @@ def _seconds(text: str) -> int:
     except ValueError as error:
         raise UsageError(f"--for {error}", "Write 9m, or 1h.") from None
     if not seconds:
-        raise UsageError(f"--for {visible(text)} is not an amount of time", "Write 9m, or 1h.")
+        raise UsageError(f"--for {visible(text)} is not a duration", "Write 9m, or 1h.")
     return seconds
 
 
@@ -177,7 +177,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
     site = chosen_site(common)
     if site.cluster.transport != "local":
         raise UsageError(
-            "a pool is coordinated on its cluster: files of its tasks are there",
+            "a pool is coordinated on its own cluster, where its tasks' files are",
             "Add --local there.",
         )
 
@@ -186,7 +186,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
         await store.open()
         if not store.backend.detail.holds_requeued:
             raise UsageError(
-                f"{store.backend.title} shares no pool: it does not put a job back and hold it"
+                f"{store.backend.title} cannot share a pool: it cannot requeue and hold a job"
             )
         if pool.node_list and store.backend.is_embedded:
             raise UsageError(
@@ -280,8 +280,8 @@ def _pool_here(session: ClusterSession, name: str) -> PoolSettings:
         return pools[name]
     if not pools:
         raise UsageError(
-            f"no pool is shared on {visible(session.name)}",
-            "[share.NAME] in the configuration makes one: docs/share.md.",
+            f"no shared pool on {visible(session.name)}",
+            "[share.NAME] in the configuration defines one: docs/share.md.",
         )
     text = f"there is no pool {visible(name)}" if name else "there are several pools"
     raise UsageError(text, f"Name one: {', '.join(pools)}.")
@@ -355,13 +355,13 @@ def run_wish(
 
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
-        raise UsageError(f"share {wish}: nothing is changed here (read-only)")
+        raise UsageError(f"share {wish} is refused: hpcdash is read-only")
     requested = None if priority is None else _priority(priority)
     needs_confirmation = not common.yes
     if needs_confirmation and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             f"share {wish} needs confirmation, but there is no terminal",
-            "--yes does it without asking.",
+            "Use --yes to skip the question.",
         )
 
     async def work(session: ClusterSession) -> Report | None:
@@ -394,7 +394,7 @@ def run_wish(
     if report.journal_problem:
         print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
     for outcome in report.outcomes:
-        message = "asked for" if outcome.done else "unknown" if outcome.done is None else "refused"
+        message = {True: "requested", False: "refused", None: "unknown"}[outcome.done]
         print(
             f"{visible(outcome.job_id)}  {wish} "
             f"{message}{': ' if outcome.text else ''}{visible(outcome.text)}"
@@ -424,7 +424,7 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
         (level, *(text.format_quota(pool, one, level) for one in users))
         for level in text.quota_levels(pool)
     ]
-    yield from ("", *align_cells(rows)) if users else ("", "no quota: no task of this pool runs")
+    yield from ("", *align_cells(rows)) if users else ("", "no quota: this pool runs no tasks")
     rows = [
         (
             "ID",

@@ -275,12 +275,12 @@ def run_submit(
         )
         if chain > 1 and submission.request.is_task:
             raise UsageError(
-                "--chain: a task of a shared pool goes on by itself until it ends",
+                "--chain: a task of a shared pool already continues until it is done",
                 "Leave --chain out.",
             )
     elif plain:
         raise UsageError(
-            "--plain is for a request: a batch script is submitted as it is", "Leave --plain out."
+            "--plain is for a request: a batch script is submitted unchanged", "Leave --plain out."
         )
     else:
         name = Path(script).name if script != "-" else "stdin"
@@ -296,8 +296,7 @@ def run_submit(
             print_sentences(*planned.notes)
             if chain > 1:
                 print_sentences(
-                    f"the first of a chain of {chain}: each of the others would wait for the end "
-                    "of the one before it"
+                    f"the first of a chain of {chain}: each job waits for the previous one to end"
                 )
             if form == "json":
                 commands = [without_env(command.argv) for command in planned.plan.commands]
@@ -333,7 +332,7 @@ def _format_unsettled(session: ClusterSession) -> str:
         return ""
     return (
         f"the outcome of submitting {', '.join(names[:3])} is unknown; hpcdash journal "
-        "--settle looks for it"
+        "--settle searches for it"
     )
 
 

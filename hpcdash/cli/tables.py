@@ -132,13 +132,9 @@ def _shower(name: str, kind: pa.DataType, now_epoch: float) -> tuple[Callable[[A
     if pa.types.is_floating(kind):
         return lambda value: f"{value:.2f}" if math.isfinite(value) else UNKNOWN, True
     if pa.types.is_integer(kind):
-        return (
-            format_duration
-            if name.endswith("_seconds")
-            else format_memory
-            if name.endswith("_bytes")
-            else str
-        ), True
+        if name.endswith("_seconds"):
+            return format_duration, True
+        return format_memory if name.endswith("_bytes") else str, True
     return visible, False
 
 
@@ -262,7 +258,7 @@ def _csv_values(table: pa.Table, name: str) -> list[Any]:
     column = table[name]
     values = json_values(column)
     if pa.types.is_boolean(column.type):
-        return [None if value is None else "true" if value else "false" for value in values]
+        return [None if value is None else str(value).lower() for value in values]
     if pa.types.is_list(column.type):
         return [
             None if value is None else ",".join(item or "" for item in value) for value in values

@@ -255,7 +255,9 @@ async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRun
             print(f"hpcdash: {text}", file=sys.stderr)
     ended = [row for row in rows if row["state"] in ENDED and row["ends_at"] is not None]
     if not ended:
-        raise UsageError("none of these jobs has ended", "Their efficiency is known once they end.")
+        raise UsageError(
+            "none of these jobs has finished", "Efficiency is available once jobs finish."
+        )
     begins = min(int((row["started_at"] or row["ends_at"]).timestamp()) for row in ended)
     ends = max(int(row["ends_at"].timestamp()) for row in ended)
     users = tuple({str(row["user"]) for row in ended if row["user"]})

@@ -243,7 +243,7 @@ class _Watch:
             if path
             else "run it with --debug to write the traceback to its log file"
         )
-        what = f"something went wrong in hpcdash itself: {type(error).__name__}: {error}"
+        what = f"internal error of hpcdash: {type(error).__name__}: {error}"
         _complain(f"{title}: this round failed: {what}; {where}")
 
     def _report(self, session: ClusterSession, report: RoundReport) -> None:

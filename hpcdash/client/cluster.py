@@ -466,7 +466,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 if outcome.done is False
                 else "may have been submitted, and its answer was lost"
             )
-            step = "" if outcome.done is False else "hpcdash journal --settle looks for it."
+            step = "" if outcome.done is False else "hpcdash journal --settle searches for it."
             raise HpcdashError(
                 f"{request.name or 'the job'} {what}: "
                 f"{'; '.join(filter(None, (outcome.text, result.message)))}",
@@ -531,7 +531,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                     raise HpcdashError(
                         f"the same call may have been submitted before, in {folder}: "
                         f"{outcomes[-1].text}",
-                        "hpcdash journal --settle looks for it.",
+                        "hpcdash journal --settle searches for it.",
                     )
             found += [
                 (outcome.new_job, folder)
@@ -565,7 +565,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
     def _refuse_changes(self) -> None:
         if self._is_read_only:
-            raise UsageError("nothing is changed here: the configuration says read_only")
+            raise UsageError("refused: hpcdash is read-only (configuration)")
 
     # -- requests of jobs
 

@@ -298,7 +298,7 @@ class SubmittedJob:
         if others := [one for one in forms if one != form]:
             raise UsageError(
                 f"job {self.job_id(index)} left its result as {others[0]}, and {form} was "
-                "asked for",
+                "requested",
                 f'Write hpcdash.connect(…, result_format="{others[0]}") to read it'
                 + (": reading a pickle runs the code in it." if others[0] == PICKLE else "."),
             )

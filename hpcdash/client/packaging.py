@@ -58,7 +58,7 @@ def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) ->
     Raises UsageError for code that cannot be there.
     """
     if packaging not in PACKAGINGS:
-        raise UsageError(f"packaging: {packaging!r} is none of {', '.join(PACKAGINGS)}")
+        raise UsageError(f"packaging: {packaging!r} is not one of {', '.join(PACKAGINGS)}")
     main = sys.modules.get("__main__")
     main_file: str | None = getattr(main, "__file__", None)
     is_sent = packaging == "source" or not is_here

@@ -162,7 +162,7 @@ def _private_query(folder: str, ranges: Iterable[FileRange]) -> Query[tuple[Chun
             raise UsageError(
                 f"{folder} is not a folder of your own that is closed to others (mode 0700): no "
                 "result is read from it",
-                "Look who may have written there before you read what is in it.",
+                "Check who may have written there before you read it.",
             )
         if answer.status and not answer.stdout:
             raise SchedulerRefused(

@@ -92,7 +92,7 @@ class TrackedJob:
             self.rows[index] = {
                 **row,
                 "state": str(JobState.GONE),
-                "reason": "it is in no list any more",
+                "reason": "it is no longer listed",
             }
             self.ended.add(index)
 

@@ -33,7 +33,7 @@ def parse_document(text: str, named: str) -> dict[str, object]:
     match = _POSITION.search(message)
     reported = message[: match.start()] if match else message
     if _REPEATED.fullmatch(reported):
-        reported = "this key or table was set before"
+        reported = "duplicate key or table"
     reported = f"not TOML: {printable(reported)}"
     if match is None:
         # The one such case: an integer with more digits than Python converts.
@@ -63,15 +63,15 @@ def read_bytes(file: Path) -> bytes | None:
         raise ConfigError("this is a directory; expected a TOML file", file=named) from None
     except PermissionError:
         raise ConfigError(
-            "no permission to read it", "Look at its owner and mode with `ls -l`.", file=named
+            "no permission to read it", "Check its owner and mode with `ls -l`.", file=named
         ) from None
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or error}", file=named) from None
     except ValueError:
-        raise ConfigError("no file can have this name", file=named) from None
+        raise ConfigError("not a valid file name", file=named) from None
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigError(
-            f"larger than {MAX_FILE_BYTES // 1024} KiB; no configuration is", file=named
+            f"larger than {MAX_FILE_BYTES // 1024} KiB, too large for a configuration", file=named
         )
     return raw
 

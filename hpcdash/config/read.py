@@ -67,7 +67,7 @@ def load_settings(
     if raw is None:
         if must_exist:
             raise ConfigError(
-                "there is no such file",
+                "no such file",
                 f"Give --config or ${ENVIRONMENT_VARIABLE} a file that exists, or leave them out.",
                 file=shown_path(file),
             )

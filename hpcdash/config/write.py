@@ -37,7 +37,7 @@ def write_cluster(
     before = decode(raw, named)
     if name in settings_from_text(before, path).clusters:
         raise ConfigError(
-            "this cluster is there already",
+            "this cluster already exists",
             "Choose another name, or edit it there.",
             file=named,
             line=find_line(key_lines(before), ("clusters", name)),
@@ -56,7 +56,7 @@ def write_cluster(
     after = _joined(before, block, format_pair(name, given), expected)
     if after is None:
         raise ConfigError(
-            "clusters are written here in a way that a table cannot be added to",
+            "clusters are written here in a form that no table can be added to",
             f"Add it by hand:\n{block}",
             file=named,
             line=find_line(key_lines(before), ("clusters",)),
@@ -90,7 +90,9 @@ def _joined(before: str, block: str, pair: str, expected: Mapping[str, object]) 
 
     The cluster is a table at the end, or in a `clusters = {...}`, which no table can follow.
     """
-    gap = "" if not before else "\n" if before.endswith("\n") else "\n\n"
+    gap = ""
+    if before:
+        gap = "\n" if before.endswith("\n") else "\n\n"
     end = (gap + block).replace("\n", "\r\n" if "\r\n" in before else "\n")
     places = [(len(before), end)]
     for brace in re.finditer("}", before):

@@ -79,7 +79,7 @@ def parse_tasks(text: str) -> ArrayTasks:
         raise ValueError(f"{_excerpt(text)} is not a list of array tasks")
     ranges = [_parse_item(item, text) for item in items]
     if not ranges and not is_incomplete:
-        raise ValueError(f"{_excerpt(text)} names no array tasks")
+        raise ValueError(f"{_excerpt(text)} contains no array tasks")
     if sum(map(len, ranges)) > MAX_TASKS:
         raise ValueError(f"{_excerpt(text)} has more than {MAX_TASKS} tasks")
     return ArrayTasks(

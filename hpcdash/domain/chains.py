@@ -51,8 +51,8 @@ SIGN_OF = {
 _MAX_SIGNS = 40
 _WAITED = {
     "afterany": "after {}",
-    "afterok": "after {}, ended well",
-    "afternotok": "after {}, ended badly",
+    "afterok": "after {} succeeds",
+    "afternotok": "after {} fails",
     "after": "once {} began",
     "aftercorr": "task by task after {}",
 }
@@ -524,7 +524,7 @@ def format_wait(unit: Unit, chain: JobChain) -> str:
     parts = []
     for condition in unit.after.conditions:
         if condition.kind == SINGLETON:
-            parts.append("one at a time of its name")
+            parts.append("one at a time with its name")
         elif follows(condition):
             kind = (
                 condition.kind.removesuffix("array")
@@ -600,12 +600,12 @@ def chain_notes(chain: JobChain) -> tuple[str, ...]:
         notes.append(f"a branch: {', '.join(followers)} follow {unit.number}")
     named = [unit.number for unit in chain.units if unit.by_name]
     if named:
-        notes.append(f"joined by name, as nothing tells what they waited for: {', '.join(named)}")
+        notes.append(f"linked by name; their dependencies are unknown: {', '.join(named)}")
     if chain.lost:
-        notes.append(f"followed once, and in no list any more: {', '.join(chain.lost)}")
+        notes.append(f"no longer listed: {', '.join(chain.lost)}")
     for unit in chain.units:
         if unit.is_array and not one_at_a_time(unit):
-            at_once = f"{unit.throttle} at once" if unit.throttle else "side by side"
+            at_once = f"{unit.throttle} at once" if unit.throttle else "in parallel"
             notes.append(f"the tasks of {unit.job_id} run {at_once}")
         if text := format_lost(unit, chain):
             notes.append(f"{unit.job_id} {text}")
@@ -627,6 +627,6 @@ def format_hold(rows: Iterable[Row], now: datetime) -> str:
     if not waits or max(waits) < 60:
         return ""
     return (
-        f"a hold may start the age anew of {len(waits)} that waited up to "
+        f"a hold may reset the age of {len(waits)} that waited up to "
         f"{format_span(max(waits))} for a turn"
     )

@@ -93,7 +93,7 @@ def _lint_queues(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
         yield LintFinding(
             "error",
             place,
-            f"there is no queue {name!r}",
+            f"no queue {name!r}",
             nearest(name, (one.name for one in offers.listed)),
         )
     requested = [
@@ -102,7 +102,7 @@ def _lint_queues(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     if not requested:
         if not unknown:
             names = (queue.name for queue in offers.listed if queue.is_available)
-            text = "no queue is asked for, and none is known to be the default"
+            text = "no queue is requested, and the default queue is unknown"
             yield LintFinding("warning", place, text, nearest("", names))
         return
     open_ones = [queue for queue in requested if queue.is_available]
@@ -132,7 +132,7 @@ def _with_another(
         if queue.is_available and not _against(demand, queue, offers)
     ]
     for at, one in enumerate(found):
-        more = f"Queue {able[0]} can take all of this." if able and not at else ""
+        more = f"Queue {able[0]} fits the whole request." if able and not at else ""
         yield replace(one, next_step=" ".join(filter(None, (one.next_step, more))))
 
 
@@ -159,7 +159,7 @@ def _over_time(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | No
             f"At most {most} otherwise.",
         )
     return LintFinding(
-        "error", place, f"{text}: it would wait for ever, or be refused", f"At most {most}."
+        "error", place, f"{text}: it would pend forever or be refused", f"At most {most}."
     )
 
 
@@ -184,7 +184,7 @@ def _without_gpus(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFind
         "error",
         demand.place("gpus", "gpus_per_node", "gpu_type", "queues"),
         f"queue {queue.name} has no GPUs",
-        f"There are some in {', '.join(having[:5])}." if having else "Ask for CPUs.",
+        f"Available in {', '.join(having[:5])}." if having else "Request CPUs.",
     )
 
 
@@ -201,7 +201,7 @@ def _gpu_type(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding 
     having = [one.name for one in offers.listed if requested in map(str.casefold, one.gpu_types)]
     text = f"queue {queue.name} has no GPU of type {demand.gpu_type!r}"
     next_step = (
-        f"There are some in {', '.join(having[:5])}."
+        f"Available in {', '.join(having[:5])}."
         if having
         else nearest(demand.gpu_type, queue.gpu_types)
     )
@@ -266,7 +266,7 @@ def _lint_qos(demand: Demand, offers: Offers) -> Iterator[LintFinding]:
     place = demand.place("qos")
     qos = _named(offers.qos, demand.qos)
     if offers.qos and qos is None:
-        text = f"there is no QoS {demand.qos!r}"
+        text = f"no QoS {demand.qos!r}"
         yield LintFinding(
             "error", place, text, nearest(demand.qos, (one.name for one in offers.qos))
         )

@@ -37,7 +37,7 @@ _MEANING = {
 }
 _ARRAY_MEANING = {
     "afterok": "after all its tasks succeed",
-    "afternotok": "after all its tasks end, one in failure",
+    "afternotok": "after all its tasks end, at least one failed",
     "afterany": "after all its tasks end",
     "after": "after all its tasks start",
 }
@@ -55,7 +55,7 @@ def parse_after(text: str) -> tuple[str, ...]:
     for word in split_ids(text):
         kind, colon, jobs = word.partition(":")
         if colon and kind not in AFTER_KINDS:
-            raise ValueError(f"{word!r}: {kind!r} is none of {', '.join(AFTER_KINDS)}")
+            raise ValueError(f"{word!r}: {kind!r} is not one of {', '.join(AFTER_KINDS)}")
         for job in (jobs if colon else word).split(":"):
             found.setdefault(f"{kind}:{parse_job_id(job)}" if colon else str(parse_job_id(job)))
     return tuple(found)
@@ -249,7 +249,7 @@ def format_never(branches: Sequence[Branch], is_any: bool) -> str:
     if not lost or (is_any and len(lost) < len(branches)):
         return ""
     which = " and ".join(lost) or "its condition"
-    return f"can never start: {which} did not end that way; cancel it, or change what it depends on"
+    return f"can never start: {which} did not end that way; cancel it, or change its dependency"
 
 
 def _states(rows: Sequence[Row]) -> dict[str, int]:

@@ -138,11 +138,11 @@ def advice(used: Used, state: str) -> str:
         if not used.requested_memory_bytes:
             return ""
         limit = format_memory(used.requested_memory_bytes)
-        return f"it had {limit} and needed more: ask for more memory"
+        return f"it had {limit} and needed more: request more memory"
     if (used.elapsed_seconds or 0) < _YOUNG_SECONDS:
         return ""
     if used.gpus and used.gpu_percent is not None and used.gpu_percent < _LITTLE_GPU_PERCENT:
-        return f"its {_some(used.gpus, 'GPU')} did next to nothing: does the program find them?"
+        return f"its {_some(used.gpus, 'GPU')} were nearly idle: does the program detect them?"
     if fraction is not None and fraction < _LITTLE_MEMORY and state == JobState.COMPLETED:
         peak = used.memory_peak_bytes or 0
         requested = used.requested_memory_bytes or 0
@@ -173,7 +173,9 @@ def enough_memory(peak_bytes: int) -> int:
 
 
 def _busy(cores: float) -> str:
-    return "0" if not cores else "< 0.1" if cores < 0.1 else f"{cores:.1f}".removesuffix(".0")
+    if 0 < cores < 0.1:
+        return "< 0.1"
+    return f"{cores:.1f}".removesuffix(".0")
 
 
 def _some(count: int, what: str) -> str:

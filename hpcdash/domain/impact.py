@@ -158,7 +158,7 @@ def _left_out(
             reason = texts.get(state, str(state).replace("_", " "))
         reasons[reason] = reasons.get(reason, 0) + _tasks(row)
     if missing:
-        reasons["in no list any more"] = len(missing)
+        reasons["no longer listed"] = len(missing)
     return tuple(f"{count} {reason} (skipped)" for reason, count in reasons.items())
 
 
@@ -326,7 +326,7 @@ def _deleted(active: Sequence[Row], waiting: Sequence[Row], ended: Sequence[Row]
             "job, its state, exit status and script",
             "jobs, their states, exit statuses and scripts",
         )
-        yield f"the cluster forgets {count} ended {lost}"
+        yield f"the cluster deletes {count} ended {lost}"
     if count := count_jobs((*active, *waiting)):
         yield f"{count} {_one(count, 'has', 'have')} not ended, and can only be cancelled"
 
@@ -352,13 +352,9 @@ def _lost(active: Sequence[Row], unless: str) -> str:
     )
     spent = format_spent(active)
     suspended = sum(_tasks(row) for row in active if row["state"] == JobState.SUSPENDED)
-    word = (
-        "suspended"
-        if suspended == count
-        else "running"
-        if not suspended
-        else "running or suspended"
-    )
+    word = "running or suspended"
+    if suspended in (0, count):
+        word = "suspended" if suspended else "running"
     return f"{count} {word}: {spent or 'all work so far'} will be lost {unless}"
 
 

@@ -84,7 +84,7 @@ def parse_job_id(text: str) -> JobId:
         return replace(parse_job_id(plain), cluster=cluster)
     number = _NUMBER.match(text)
     if number is None:
-        raise BadJobId(text, 0, "it begins with the job's number")
+        raise BadJobId(text, 0, "it must start with the job's number")
     position = number.end()
     tasks = None
     component = None
@@ -147,7 +147,7 @@ def _read_tasks(text: str, position: int) -> tuple[ArrayTasks, int]:
         raise BadJobId(text, position, "a task's number comes after _, or several in brackets")
     end = text.find("]", position)
     if end < 0:
-        raise BadJobId(text, len(text), "the bracket is not closed")
+        raise BadJobId(text, len(text), "unclosed bracket")
     body = text[position + 1 : end]
     try:
         tasks = parse_tasks(body)
@@ -176,7 +176,7 @@ def split_ids(text: str) -> list[str]:
     Raises BadJobId where a comma has no id on one of its sides.
     """
     if missing := _MISSING.search(text):
-        raise BadJobId(text, missing.start(), "an id is missing beside a comma")
+        raise BadJobId(text, missing.start(), "an ID is missing next to a comma")
     return _parts(text)
 
 

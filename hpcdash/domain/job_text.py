@@ -29,9 +29,9 @@ _CODES = {
     127: "a command was not found: a module not loaded, an environment not active, a typing error?",
 }
 _STATES: dict[str, str] = {
-    JobState.TIMEOUT: "ran into its time limit",
+    JobState.TIMEOUT: "hit its time limit",
     JobState.OUT_OF_MEMORY: "used more memory than it requested",
-    JobState.PREEMPTED: "made way for a job that comes first",
+    JobState.PREEMPTED: "preempted by a job that comes first",
     JobState.NODE_FAILED: "a node it ran on failed",
     JobState.CANCELLED: "cancelled",
     JobState.GONE: "not found in the queue or in accounting",
@@ -213,12 +213,12 @@ def grouped(
 
 
 _SIGNALS: dict[int, str] = {
-    signal.SIGHUP: "its terminal or session went away",
+    signal.SIGHUP: "its terminal or session closed",
     signal.SIGINT: "interrupted",
     signal.SIGQUIT: "told to quit",
     signal.SIGILL: "an instruction this processor does not know: built for another kind of node?",
     signal.SIGTRAP: "stopped by a trap",
-    signal.SIGABRT: "it aborted itself: a failed assertion or an uncaught error",
+    signal.SIGABRT: "it aborted: a failed assertion or an uncaught error",
     signal.SIGBUS: "a bus error: a file it had mapped shrank, or the disk is full",
     signal.SIGFPE: "an arithmetic error, such as a division by zero",
     signal.SIGKILL: "killed outright, often for using too much memory",
@@ -227,7 +227,7 @@ _SIGNALS: dict[int, str] = {
     signal.SIGUSR2: "a signal it did not handle",
     signal.SIGPIPE: "wrote to a pipe nobody reads any more",
     signal.SIGALRM: "its own alarm went off",
-    signal.SIGTERM: "asked to end",
+    signal.SIGTERM: "terminated on request",
     signal.SIGXCPU: "used up its CPU time limit",
     signal.SIGXFSZ: "wrote a larger file than it may",
 }
@@ -255,13 +255,11 @@ def format_exit(state: str, exit_code: int | None, exit_signal: int | None) -> s
         return _format_signal(exit_signal)
     if not exit_code:
         return (
-            ""
-            if state == JobState.COMPLETED or exit_code is None
-            else "exit 0, yet not as it should"
+            "" if state == JobState.COMPLETED or exit_code is None else "exit 0, but the job failed"
         )
     number = exit_code - _SHELL_SIGNAL
     if number > 0 and signal_name(number):
-        return f"exit {exit_code}: a command of it was ended by {_format_signal(number)}"
+        return f"exit {exit_code}: one of its commands was ended by {_format_signal(number)}"
     text = _CODES.get(exit_code)
     return f"exit {exit_code}: {text}" if text else f"exit {exit_code}"
 
@@ -269,8 +267,8 @@ def format_exit(state: str, exit_code: int | None, exit_signal: int | None) -> s
 def _format_signal(number: int) -> str:
     if number == _OUTPUT_NOT_WRITABLE:
         return (
-            "its output could not be written: is the folder there, writable, and is there "
-            "quota left?"
+            "its output could not be written: check that its folder exists, is writable "
+            "and within quota"
         )
     if number == _OUT_OF_MEMORY:
         return "used more memory than it requested"

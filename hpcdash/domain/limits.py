@@ -133,10 +133,10 @@ def format_when(row: Mapping[str, Any], now: datetime) -> str:
     ends = row["ends_at"]
     seconds = row["duration_seconds"]
     if starts is not None and starts > now:
-        lasts = (
-            f", lasts {format_span(seconds)}" if seconds else ", has no end" if ends is None else ""
-        )
-        return f"begins in {format_span((starts - now).total_seconds())}{lasts}"
+        lasts = f", lasts {format_span(seconds)}" if seconds else ""
+        if ends is None and not seconds:
+            lasts = ", has no end"
+        return f"starts in {format_span((starts - now).total_seconds())}{lasts}"
     if ends is None:
         return "has no end" if starts is not None else ""
     left = (ends - now).total_seconds()

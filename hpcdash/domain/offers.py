@@ -44,8 +44,10 @@ class QueueOffer(Struct, frozen=True):
         """Reason that it starts no job now, as far as known; of an open one its server's note."""
         if self.is_available:
             return self.server_note
-        what = f"is {self.note}" if self.note else "" if self.server_note else "starts no jobs now"
-        return "; ".join(filter(None, (what and f"queue {self.name} {what}", self.server_note)))
+        reasons = [self.server_note] if self.server_note else []
+        if self.note:
+            reasons.insert(0, f"queue {self.name} is {self.note}")
+        return "; ".join(reasons) or f"queue {self.name} starts no jobs now"
 
 
 class QueueLimits(Struct, frozen=True):

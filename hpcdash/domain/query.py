@@ -141,7 +141,7 @@ class QueryText:
             text.append(self.next())
             self.at += 1
         if self.ended():
-            raise self.bad("this quote is never closed", start)
+            raise self.bad("unclosed quote", start)
         self.at += 1
         return "".join(text)
 
@@ -263,8 +263,8 @@ class Comparisons:
         name = self.keys.get(key.lower())
         if name is None:
             near = difflib.get_close_matches(key.lower(), self.keys, 1, 0.6)
-            hint = f"did you mean {near[0]}?" if near else 'quote it to look for the words: "…"'
-            raise self.text.bad(f"there is no column {key}; {hint}", start)
+            hint = f"did you mean {near[0]}?" if near else 'quote it to search for the text: "…"'
+            raise self.text.bad(f"no column {key}; {hint}", start)
         self.text.at = value_at
         self.text.skip_space()
         if self.text.ended() or self.text.next() == ")":
@@ -319,14 +319,14 @@ class Comparisons:
                 value.position,
             )
         if value.is_none:
-            raise self.text.bad(f"none is neither more nor less; write {key}:none", value.position)
+            raise self.text.bad(f"none cannot be ordered; write {key}:none", value.position)
         self._check(kind, value)
         if kind is ColumnKind.INSTANT:
             return InstantCompares(name, operator, value.text, self.zone)
         number = read_number(kind, value.text)
         if number is None:
             raise self.text.bad(
-                f"nothing is compared with {value.text}; write {key}:none", value.position
+                f"{value.text} cannot be compared; write {key}:none", value.position
             )
         return NumberCompares(name, operator, number)
 
@@ -448,13 +448,11 @@ class _Reader:
         self.text = QueryText(expression)
         self.comparisons = Comparisons(self.text, schema, zone)
         names = schema.names
-        candidates = (
-            _JOB_WORD_COLUMNS
-            if "id" in names
-            else _NODE_WORD_COLUMNS
-            if "features" in names
-            else ("name",)
-        )
+        candidates: tuple[str, ...] = ("name",)
+        if "id" in names:
+            candidates = _JOB_WORD_COLUMNS
+        elif "features" in names:
+            candidates = _NODE_WORD_COLUMNS
         self.word_columns = tuple(name for name in candidates if name in names)
 
     def read(self) -> FilterCondition:
@@ -463,7 +461,7 @@ class _Reader:
             return Everything()
         condition = self._either(0)
         if not self.text.ended():
-            raise self.text.bad("this parenthesis closes nothing", self.text.at)
+            raise self.text.bad("unmatched closing parenthesis", self.text.at)
         return condition
 
     def _either(self, depth: int) -> FilterCondition:
@@ -498,7 +496,7 @@ class _Reader:
             self.text.skip_space()
             condition = self._either(depth + 1)
             if self.text.ended():
-                raise self.text.bad("this parenthesis is never closed", start)
+                raise self.text.bad("unclosed parenthesis", start)
             self.text.at += 1
         else:
             condition = self._term()

@@ -46,7 +46,7 @@ def parse_priority(text: str) -> Priority:
         return Priority[text.strip().upper().replace("-", "_")]
     except KeyError:
         raise ValueError(
-            f"{text!r} is no priority: {', '.join(one.name for one in (*LEVELS, Priority.AUTO))}"
+            f"{text!r} is not a priority: {', '.join(one.name for one in (*LEVELS, Priority.AUTO))}"
         ) from None
 
 

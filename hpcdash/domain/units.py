@@ -104,8 +104,8 @@ def format_span(seconds: float, *, exact: bool = False) -> str:
     1 s`.
     """
     whole = int(seconds)
-    if not exact:
-        whole -= whole % (HOUR if whole >= DAY else MINUTE if whole >= MINUTE else 1)
+    if not exact and whole >= MINUTE:
+        whole -= whole % (HOUR if whole >= DAY else MINUTE)
     parts = []
     rest = whole
     for size, unit in ((DAY, "d"), (HOUR, "h"), (MINUTE, "min")):
@@ -132,7 +132,9 @@ def parse_memory(text: str, *, bare_unit_bytes: int = 1) -> int:
     if parts is None:
         raise ValueError(f"{text!r} is not an amount of memory: write 16G, 1.5T or 4000M")
     number, letter, byte = parts.groups()
-    scale = KIB ** _MEMORY_POWERS[letter.upper()] if letter else 1 if byte else bare_unit_bytes
+    scale = 1 if byte else bare_unit_bytes
+    if letter:
+        scale = KIB ** _MEMORY_POWERS[letter.upper()]
     return _whole(float(number) * scale if "." in number else int(number) * scale, text)
 
 
@@ -287,7 +289,7 @@ def _shift_seconds(requested: str) -> int | None:
         return None
     seconds = parse_duration(amount)
     if seconds is None:
-        raise ValueError("forever is not a moment")
+        raise ValueError("a time cannot be infinite")
     if seconds > 1000 * 366 * DAY:
-        raise ValueError("that is too far away")
+        raise ValueError("too far in the future")
     return sign * seconds

@@ -122,10 +122,6 @@ def _requeue(folder: Path, parts: list[str]) -> int:
     return _act(folder, parts, "requeue")
 
 
-def _acting(verb: str) -> Callable[[Path, list[str]], int]:
-    return partial(_act, verb=verb)
-
-
 def _signal(folder: Path, parts: list[str]) -> int:
     """NAME RECIPIENT ID…; the recipient is steps, batch or full."""
     if len(parts) < 3 or parts[1] not in ("steps", "batch", "full"):
@@ -198,7 +194,10 @@ def _alter_limit(store: QueueStore, job: Job, value: str) -> str:
 
 
 COMMANDS: dict[str, Callable[[Path, list[str]], int]] = {
-    **{verb: _acting(verb) for verb in ("cancel", "hold", "release", "suspend", "resume")},
+    **{
+        verb: partial(_act, verb=verb)
+        for verb in ("cancel", "hold", "release", "suspend", "resume")
+    },
     "requeue": _requeue,
     "signal": _signal,
     "alter": _alter,

@@ -238,7 +238,9 @@ def node_columns(store: QueueStore, machine: Machine) -> dict[str, list[Any]]:
     active = store.active_jobs()
     cpus_used = sum(job.cpus for job in active)
     gpus_used = sum(job.gpus for job in active)
-    state = "idle" if not active else "allocated" if cpus_used >= machine.cpus else "mixed"
+    state = "idle"
+    if active:
+        state = "allocated" if cpus_used >= machine.cpus else "mixed"
     try:
         from os import getloadavg
 

@@ -293,9 +293,9 @@ class _Reader:
         )
         if per_node and tasks > per_node:
             raise UsageError(
-                f"{tasks} tasks of {each} GPUs, {per_node} on a node, are asked for; this machine "
+                f"{tasks} tasks of {each} GPUs, {per_node} on a node, are requested; this machine "
                 "is one node",
-                "Ask for all on one: with slots, slots_per_node = slots.",
+                "Request all on one: with slots, slots_per_node = slots.",
             )
 
     def _text(self, name: str) -> Callable[[str], None]:
@@ -339,14 +339,14 @@ class _Reader:
         # '1', '1-4': this machine is one node.
         if _positive(value.partition("-")[0]) > 1:
             raise ValueError(
-                f"{value} nodes are asked for; this machine is one (with slots, slots_per_node = "
+                f"{value} nodes are requested; this machine is one (with slots, slots_per_node = "
                 "slots)"
             )
 
     def _array(self, value: str) -> None:
         tasks = parse_tasks(value)
         if tasks.is_incomplete or not tasks.count:
-            raise ValueError(f"{value!r} names no array tasks: write 3, 1-10, 0-15:4 or 1-10%2")
+            raise ValueError(f"{value!r} contains no array tasks: write 3, 1-10, 0-15:4 or 1-10%2")
         if tasks.count > MAX_ARRAY:
             raise ValueError(
                 f"{tasks.count} tasks are more than the {MAX_ARRAY} this queue takes at once"
@@ -443,12 +443,12 @@ def read_dependencies(text: str) -> tuple[tuple[JobDependency, ...], bool]:
     """`afterok:12:13,afterany:14_3`, with `?` for 'any of them', `,` for all; raises ValueError."""
     is_any = "?" in text
     if is_any and "," in text:
-        raise ValueError("',' (all of them) and '?' (any of them) do not go together")
+        raise ValueError("',' (all of them) and '?' (any of them) cannot be combined")
     found: list[JobDependency] = []
     for clause in re.split(r"[,?]", text):
         kind, *targets = clause.strip().split(":")
         if kind not in _DEPENDENCY_KINDS:
-            raise ValueError(f"{kind!r} is none of {', '.join(_DEPENDENCY_KINDS)}")
+            raise ValueError(f"{kind!r} is not one of {', '.join(_DEPENDENCY_KINDS)}")
         if kind == "singleton":
             found.append(JobDependency(kind))
             continue

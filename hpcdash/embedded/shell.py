@@ -31,7 +31,7 @@ def _shell(folder: Path, parts: list[str]) -> int:
     jobs = find_jobs(store, parts[0])
     record = Record(folder, jobs[0].id, jobs[0].attempt) if len(jobs) == 1 else None
     if record is None or not record.has_keeper():
-        raise UsageError(f"{parts[0]} is no job that runs")
+        raise UsageError(f"{parts[0]} is not a running job")
     job = jobs[0]
     submission = store.submission(jobs[0].number)
     environment = job_environment(

@@ -30,10 +30,12 @@ def judge(database: Database, number: int, request: QueueRequest, name: bytes) -
     """Note, inside `writing`, whether a submission's pending jobs may start now, or never may."""
     verdicts = [_verdict(database, number, name, one) for one in request.dependencies]
     kinds = {verdict for verdict, _ in verdicts}
-    if request.any_dependency:
-        verdict = MET if MET in kinds else NEVER if kinds == {NEVER} else NOT_YET
+    # The verdict that decides alone, that which decides if no other is left, and else it waits.
+    decisive, last = (MET, NEVER) if request.any_dependency else (NEVER, MET)
+    if decisive in kinds:
+        verdict = decisive
     else:
-        verdict = NEVER if NEVER in kinds else NOT_YET if NOT_YET in kinds else MET
+        verdict = NOT_YET if NOT_YET in kinds else last
     if verdict == NOT_YET:
         return
     database.change(
@@ -361,7 +363,7 @@ class QueueStore(Database):
         )
 
     def put_back(self, job_id: int, *, restarted: bool, held: bool = False) -> None:
-        """Note that a job waits again: it never began (same restarts), or is to run once more, when
+        """Note that a job waits again: it never started (same restarts), or is to run once more, when
         released.
         """
         self.change(

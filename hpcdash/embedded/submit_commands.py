@@ -39,7 +39,7 @@ def _submit(folder: Path, parts: list[str]) -> int:
     file = line.script[0] if line.script and line.script[0] not in _STDIN else None
     if wrapped is not None:
         if line.script:
-            raise UsageError("--wrap stands in place of a script: give one of them")
+            raise UsageError("--wrap replaces the script: give one of them")
         script, command = f"#!/bin/sh\n{wrapped}\n".encode("utf-8", "surrogateescape"), "(wrap)"
     else:
         script, command = _read_script(file)
@@ -83,7 +83,7 @@ def _print_number(store: QueueStore, number: int, ignored: Sequence[str]) -> int
     try:
         ensure_supervisor(store.folder)
     except OSError as error:
-        print(f"it is kept, but cannot be started yet: {error.strerror}", file=sys.stderr)
+        print(f"it is queued, but cannot start yet: {error.strerror}", file=sys.stderr)
     return 0
 
 
@@ -148,7 +148,7 @@ def _current_folder() -> str:
         return os.getcwd()
     except FileNotFoundError:
         raise UsageError(
-            "the folder this was called from is not there any more", "Go to another one."
+            "the folder this was called from no longer exists", "Go to another one."
         ) from None
 
 
@@ -173,14 +173,14 @@ def _read_script(file: str | None) -> tuple[bytes, str]:
 def _refuse_what_never_fits(request: QueueRequest, machine: Machine) -> None:
     if request.cpus > machine.cpus:
         raise UsageError(
-            f"the job asks for {request.cpus} CPUs; this machine gives {machine.cpus}",
-            "Ask for fewer on the command line, which goes before the script's lines: --ntasks=1 "
+            f"the job requests {request.cpus} CPUs; this machine has {machine.cpus}",
+            "Request fewer on the command line, which overrides the script: --ntasks=1 "
             "--cpus-per-task=1",
         )
     if request.gpus > len(machine.gpu_ids):
         raise UsageError(
-            f"the job asks for {request.gpus} GPUs; this machine has {len(machine.gpu_ids)}",
-            "Ask for fewer on the command line, which goes before the script's lines: --gpus=0",
+            f"the job requests {request.gpus} GPUs; this machine has {len(machine.gpu_ids)}",
+            "Request fewer on the command line, which overrides the script: --gpus=0",
         )
 
 

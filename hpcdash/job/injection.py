@@ -102,7 +102,7 @@ def _askers(function: Callable[..., Any], signature: inspect.Signature) -> Itera
     preset = {
         name for layer in layers if isinstance(layer, functools.partial) for name in layer.keywords
     }
-    names = _global_names(layers[-1])
+    names = getattr(layers[-1], "__globals__", {})
     for parameter in signature.parameters.values():
         if (
             parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -131,10 +131,6 @@ def _layers(function: Any) -> Iterator[Any]:
             function = function.__init__
         elif not inspect.isroutine(function):
             function = type(function).__call__
-
-
-def _global_names(function: Any) -> Mapping[str, Any]:
-    return getattr(function, "__globals__", {})
 
 
 def _means_context(annotation: Any, names: Mapping[str, Any]) -> bool:

@@ -142,6 +142,6 @@ def _make(path: str, content: bytes = b"") -> bool:
         finally:
             os.close(file)
     except OSError as error:
-        _log.warn(path, f"{path} cannot be made: {error}")
+        _log.warn(path, f"{path} cannot be created: {error}")
         return False
     return True

@@ -104,7 +104,7 @@ class ChainReader:
             if not chain.units:
                 raise NoSuchJob(
                     f"job {self.job_id} was not found in the queue or in its history",
-                    "Is the number right?",
+                    "Check the job ID.",
                 )
             # The one that was asked for first: its own past leads to the others.
             requested = sorted(
@@ -334,11 +334,7 @@ def plan_append(
     waiting = appended(again, phrased)
     if waiting is None:
         return _from_row(store, requested, row)
-    notes = [
-        note
-        for note in waiting.notes
-        if not note.startswith("left out, since they no longer apply")
-    ]
+    notes = [note for note in waiting.notes if not note.startswith("omitted: they no longer apply")]
     return build_plan(store, waiting, notes=notes)
 
 

@@ -226,7 +226,7 @@ def reader_problem(answer: Answer) -> str:
     lines = [
         line for line in excerpt(answer.stderr, 400).splitlines() if line and not line[0].isdigit()
     ]
-    ended = f"reading it ended with status {answer.status}" if answer.status else _CUT_SHORT
+    ended = f"reading it failed with status {answer.status}" if answer.status else _CUT_SHORT
     return lines[-1] if lines else ended
 
 
@@ -325,13 +325,13 @@ def _problem(kind: str, where: bytes, path: str) -> str:
     folder = where.decode("utf-8", "surrogateescape")
     texts = {
         "folder": "this is a folder",
-        "missing": "there is no such file",
-        "no-folder": f"there is no folder {folder}",
+        "missing": "no such file",
+        "no-folder": f"no such folder: {folder}",
         "not-a-folder": f"{folder} is not a folder",
         "closed-folder": f"no permission to enter {folder}",
         "closed": "no permission to read it",
         "dangling": f"it is a link to {folder}, which does not exist",
-        "broken": f"it is a link to {folder}, itself a link that leads nowhere",
+        "broken": f"it is a link to {folder}, itself a dangling link",
         "special": "it is not a regular file",
         "no-stat": "this machine has no stat command",
         "skipped": "",

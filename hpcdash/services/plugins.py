@@ -104,7 +104,7 @@ def build_command(
                 )
             if match[0] != word and ".." in PurePath(values[field]).parts:
                 raise UsageError(
-                    f"not run: the {field} of {subject} has a '..', and would lead out of the "
+                    f"not run: the {field} of {subject} contains '..' and would leave the "
                     f"folder in {word!r}",
                     f"Read ${variable_name(kind, field)} in the command instead.",
                 )
@@ -125,7 +125,7 @@ def _require_safe(field: str, value: str, subject: str, variable: str, *, is_who
         raise UsageError(f"not run: {subject} has no {field}", f"Its command needs {{{field}}}.")
     if _CONTROL.search(value) or not _is_passable(value):
         raise UsageError(
-            f"not run: the {field} of {subject} holds control characters",
+            f"not run: the {field} of {subject} contains control characters",
             f"Read ${variable} in the command instead.",
         )
     if not is_whole and not _PLAIN.fullmatch(value):

@@ -111,7 +111,7 @@ class HttpTransport:
         parts = urlsplit(url)
         if login is not None and parts.scheme == "https":
             raise UsageError(
-                f"{url}: https is not spoken through ssh",
+                f"{url}: https does not work through ssh",
                 "Write http: ssh encrypts the connection.",
             )
         self.name = url

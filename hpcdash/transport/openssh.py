@@ -266,7 +266,7 @@ class OpenSshTransport:
         if "Permission denied" in reported:
             return AuthenticationFailed(
                 message,
-                f"Open a master by hand, then ask again: {program} -MNf {shlex.quote(place)}",
+                f"Open a master by hand, then retry: {program} -MNf {shlex.quote(place)}",
             )
         return ConnectionFailed(message, f"Try it by hand: {by_hand}")
 

@@ -98,7 +98,7 @@ class ReplayTransport:
         if answer.seconds > limit_seconds:
             raise CommandTimedOut(
                 f"gave no answer within {limit_seconds:g} s",
-                "Asked again by itself.",
+                "Retrying automatically.",
                 argv=argv,
                 status=None,
             )

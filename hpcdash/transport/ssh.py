@@ -71,7 +71,7 @@ LOGINS_SECONDS = 300.0
 STREAM_LIMIT_SECONDS = 86_400.0
 # Errors that only a person can fix are not retried until a person requests it.
 _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused, ConfigError)
-_OPENED_AGAIN = "It is opened again with the next command."
+_OPENED_AGAIN = "The next command reconnects."
 _LOG_IN_AGAIN = "Log in again: ctrl+r in the dashboard, or run the command again."
 
 
@@ -344,9 +344,7 @@ class SshTransport:
             if self._waiting == 1 and not opening.done():
                 opening.cancel()
             if opening.cancelled() and not _being_cancelled():
-                raise NotSent(
-                    f"Connecting to {self.name} was given up.", "Connect again."
-                ) from None
+                raise NotSent(f"Connecting to {self.name} was aborted.", "Connect again.") from None
             raise
         finally:
             self._waiting -= 1
@@ -414,7 +412,7 @@ class SshTransport:
             health.state, health.detail = "idle", ""
             if self._is_attended:
                 self._last_error = LoginRequired(
-                    f"Logging in to {self.name} was given up.", _LOG_IN_AGAIN
+                    f"Logging in to {self.name} was aborted.", _LOG_IN_AGAIN
                 )
             raise
         finally:

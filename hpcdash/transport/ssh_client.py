@@ -128,7 +128,7 @@ class HopClient(asyncssh.SSHClient):
         """The passphrase of a key file, or None once the person gave up; `is_wrong`: the last one
         did not fit.
         """
-        instructions = "That passphrase did not fit." if is_wrong else ""
+        instructions = "Wrong passphrase." if is_wrong else ""
         answers = await self.prompt(
             "Passphrase", instructions, (PromptField(f"Passphrase of {path}"),)
         )

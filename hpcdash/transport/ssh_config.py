@@ -499,7 +499,7 @@ def _local_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError) as error:
         raise ConfigError(
-            "Who runs this is unknown.", "Set USER, or name the user: user@host."
+            "The user is unknown.", "Set USER, or name the user: user@host."
         ) from error
 
 

@@ -69,7 +69,9 @@ class Login:
         line = SshLine()
         try:
             for hop in self.hops:
-                self._warn_configuration(hop)
+                for text in hop.warnings:
+                    self._health.text = f"{self._health.text}\n{hop.label}: {text}".strip()
+                    self._prompter.show(hop.label, text)
                 is_last = hop is self.hops[-1]
                 connection = await self._open_hop(
                     hop, line, lost if is_last else lambda _reason: None
@@ -79,11 +81,6 @@ class Login:
             line.abort()
             raise
         return line
-
-    def _warn_configuration(self, hop: Hop) -> None:
-        for text in hop.warnings:
-            self._health.text = f"{self._health.text}\n{hop.label}: {text}".strip()
-            self._prompter.show(hop.label, text)
 
     async def _open_hop(
         self, hop: Hop, line: SshLine, lost: Callable[[str], None]
@@ -233,7 +230,7 @@ def explain_failure(
         )
     if isinstance(error, socket.gaierror):
         return ConnectionFailed(
-            f"No address is known for {hop.host}: {error.strerror}.",
+            f"Cannot resolve {hop.host}: {error.strerror}.",
             "Check the host's name, the network and the VPN.",
         )
     if isinstance(error, TimeoutError) and error.errno is None:

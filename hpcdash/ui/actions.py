@@ -150,7 +150,7 @@ ACTIONS: tuple[Action, ...] = (
         short="mine/all",
     ),
     Action(
-        "span", "w", "another span of time", frozenset({"history"}) | USAGE, shown=2, short="span"
+        "span", "w", "change the time span", frozenset({"history"}) | USAGE, shown=2, short="span"
     ),
     Action(
         "grouping",
@@ -171,7 +171,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "sooner",
         "w",
-        "what would start sooner: asks about a shorter limit and fewer nodes",
+        "start sooner: estimates for a shorter limit and fewer nodes",
         frozenset({"job"}),
         Capability.EXPECTED_START,
         short="sooner",
@@ -179,14 +179,14 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "overview",
         "v",
-        "overview of the job: show or hide",
+        "show or hide the job overview",
         JOB_TABLES | {"job"},
         short="overview",
     ),
     Action(
         "switch_focus",
         "ctrl+w",
-        "between the table and the overview",
+        "switch between table and overview",
         JOB_TABLES | {"job"},
         short="overview",
     ),
@@ -258,7 +258,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "delete",
         "delete",
-        "delete what the cluster keeps of an ended job (asks)",
+        "delete a finished job's record on the cluster (asks)",
         OF_A_JOB,
         Capability.DELETE,
         acts=True,
@@ -424,7 +424,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "edit_next",
         "E",
-        "edit what the next job of the chain runs, where it is a stub",
+        "edit the script of the chain's next job (stubs only)",
         frozenset({"chain"}),
         Capability.SCRIPT,
         acts=True,
@@ -667,10 +667,10 @@ def key_problems(settings: Settings) -> list[tuple[KeyPath, str]]:
     for at, plugin in enumerate(settings.plugins):
         if plugin.name in taken:
             problems.append(
-                (("plugins", at, "name"), f"{plugin.name!r} means something else already")
+                (("plugins", at, "name"), f"{plugin.name!r} already means something else")
             )
         elif plugin.name in settings.aliases:
-            problems.append((("plugins", at, "name"), f"{plugin.name!r} is an alias already"))
+            problems.append((("plugins", at, "name"), f"{plugin.name!r} is already an alias"))
         taken.add(plugin.name)
     return problems
 
@@ -713,7 +713,7 @@ def _with_keys(
     own_names = {action.name for action in own.values()}
     keys = {name: key for name, key in keys.items() if name not in own_names}
     problems: list[tuple[KeyPath, str, str]] = [
-        (("keys", name), "no action has this name", f"The actions: {', '.join(known)}.")
+        (("keys", name), "no such action", f"Actions: {', '.join(known)}.")
         for name in keys
         if name not in known
     ]
@@ -731,14 +731,16 @@ def _with_keys(
         before.append(action)
     for path, action, others in given:
         if remaining := MOVING_KEYS & set(action.key.split(",")):
-            text = f"{min(remaining)!r} moves the cursor, or is the program's own"
-            problems.append((path, text, "Take another key."))
+            text = f"{min(remaining)!r} is reserved"
+            problems.append((path, text, "Choose another key."))
             continue
         taken = next(
             (other for other in others if other is not action and _clash(other, action)), None
         )
         if taken is not None:
-            step = "Take another key." if taken.plugin or taken.line else f"Remap {taken.name} too."
+            step = (
+                "Choose another key." if taken.plugin or taken.line else f"Remap {taken.name} too."
+            )
             problems.append(
                 (path, f"{key_sign(action.key)!r} already means {taken.text!r} there", step)
             )
@@ -843,7 +845,7 @@ class OfferedActions(Struct, frozen=True):
         if action.views is not None and view_name not in action.views:
             return ""
         if self.read_only and action.acts:
-            return f"read-only: {action.name.replace('_', ' ')} is taken away"
+            return f"read-only: {action.name.replace('_', ' ')} is disabled"
         if _is_absent(session, action):
             return f"{session.store.backend.name} has no {action.name.replace('_', ' ')}"
         return ""

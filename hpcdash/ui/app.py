@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 MAX_TOLD = 2
 _CONFIG_ERROR_SECONDS = 20.0
 _T = TypeVar("_T")
-_SETTINGS_STAY = "The settings from before stay."
+_SETTINGS_STAY = "The previous settings still apply."
 # Keys of the configuration's first level that count at once; [watch] is read by the watchdogs
 # themselves.
 _TAKEN_LIVE = frozenset(
@@ -170,7 +170,7 @@ class HpcdashApp(DashboardApp):
     def open_outside(self, program: str, file: Path) -> None:
         """Leave the screen to a person's 'pager' or 'editor' until they are done with a file."""
         if self._run_outside is None:
-            self.notify("nothing can be opened from here", severity="warning")
+            self.notify("nothing to open here", severity="warning")
             return
         self.leave_screen(partial(self._run_outside, program, file))
 
@@ -183,7 +183,7 @@ class HpcdashApp(DashboardApp):
             with self.suspend():
                 complaint = run()
         except SuspendNotSupported:
-            complaint = "this terminal cannot be left to another program"
+            complaint = "this terminal cannot run another program"
         finally:
             self.is_outside = False
         if complaint:
@@ -247,7 +247,7 @@ class HpcdashApp(DashboardApp):
         for name in ("fold_arrays", "clock"):
             if getattr(settings.ui, name) != getattr(before.ui, name):
                 waiting.append(f"ui.{name}")
-        text = "the configuration was read again"
+        text = "configuration reloaded"
         if waiting:
             text += f"; restart hpcdash for {', '.join(waiting)}"
         self.notify(text, severity="warning" if waiting else "information", timeout=8, markup=False)
@@ -261,7 +261,7 @@ class HpcdashApp(DashboardApp):
         try:
             descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
         except OSError:
-            raise UsageError("this terminal cannot be left to another program") from None
+            raise UsageError("this terminal cannot run another program") from None
         pollers = [session.poller for session in self.main.sessions]
         failure: HpcdashError | None = None
         status: int | None = None
@@ -277,7 +277,7 @@ class HpcdashApp(DashboardApp):
                 except HpcdashError as error:
                     failure = error
         except SuspendNotSupported:
-            raise UsageError("this terminal cannot be left to another program") from None
+            raise UsageError("this terminal cannot run another program") from None
         finally:
             for poller in pollers:
                 poller.focus(self.app_focus)

@@ -260,10 +260,10 @@ class CommandLine:
         if known is not None:
             return (
                 screen.offered.why_not(screen.session, screen.view_name, known)
-                or f"{name} is for another view"
+                or f"{name} does not work in this view"
             )
         hint = did_you_mean(name, (*self._commands(), "quit"))
-        return f"no view or action is called {name!r}{hint}"
+        return f"no such view or action: {name!r}{hint}"
 
 
 def _is_view_filter(view: TableView, text: str) -> bool:

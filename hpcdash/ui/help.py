@@ -84,7 +84,8 @@ class HelpDialog(Dialog[None]):
         def add(heading: str, lines: list[Option]) -> None:
             if lines and heading:
                 options.extend(
-                    ([Option("", disabled=True)] if options else []) + [_heading(heading)]
+                    ([Option("", disabled=True)] if options else [])
+                    + [Option(Text(heading, "bold"), disabled=True)]
                 )
             options.extend(lines)
 
@@ -123,10 +124,6 @@ class HelpDialog(Dialog[None]):
         self.dismiss()
         if event.option_id is not None:
             self.run_action_named(event.option_id)
-
-
-def _heading(text: str) -> Option:
-    return Option(Text(text, "bold"), disabled=True)
 
 
 def _searched(action: Action) -> str:

@@ -119,7 +119,7 @@ def write_note(screen: DashboardScreen) -> None:
             keep(
                 screen,
                 lambda: notes.write(job_id, note, now),
-                "noted" if note.strip() else "no note any more",
+                "noted" if note.strip() else "note removed",
             )
 
     screen.app.push_screen(

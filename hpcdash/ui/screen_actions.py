@@ -143,7 +143,7 @@ class ScreenActions:
     def do_explain(self) -> None:
         explained = explanation(self.screen.session, self.screen.view)
         if explained is None:
-            self.screen.notify("nothing is wrong", timeout=2)
+            self.screen.notify("no errors", timeout=2)
         else:
             title, text = explained
             lines = Text("\n".join(visible(line) for line in text.split("\n")))

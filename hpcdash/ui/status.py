@@ -76,9 +76,7 @@ def format_login(session: ClusterSession) -> str:
         return ""
     waited = format_age(max(0.0, time.monotonic() - health.waiting_since))
     messages = health.text.splitlines()[-_LOGIN_LINES:] or [health.detail]
-    requested = (
-        f"waiting for you for {waited}: a question, or an approval on your phone or another device"
-    )
+    requested = f"waiting for you for {waited}: a prompt, or an approval on another device"
     return "\n".join([*messages, requested])
 
 
@@ -98,7 +96,7 @@ def format_left_out(snapshot: Snapshot | None) -> str:
         return ""
     count = len(snapshot.rejected)
     left_out = "1 row" if count == 1 else f"{count} rows"
-    return f"{left_out} of the answer could not be read and left out; ! shows what came"
+    return f"{left_out} of the answer unreadable and skipped; ! shows them"
 
 
 def explanation(session: ClusterSession, view: View) -> tuple[str, str] | None:
@@ -109,13 +107,13 @@ def explanation(session: ClusterSession, view: View) -> tuple[str, str] | None:
     snapshot = shown_snapshot(session, view)
     if error is not None:
         evidence = error.evidence if isinstance(error, CommandError) else ""
-        return "what went wrong", "\n\n".join(
+        return "the error", "\n\n".join(
             part for part in (error.message, evidence, error.next_step) if part
         )
     if snapshot is not None and snapshot.rejected:
-        return "rows that could not be read", "\n".join(snapshot.rejected)
+        return "unreadable rows", "\n".join(snapshot.rejected)
     if text := session.store.transport.health.text:
-        return "what was said at the login", text
+        return "login messages", text
     return None
 
 
@@ -154,7 +152,7 @@ def format_alert_count(session: ClusterSession) -> str:
     '' for none, and where no rules are checked.
     """
     count = session.watching.count if session.watching is not None else 0
-    return "" if not count else "1 alert" if count == 1 else f"{count} alerts"
+    return counted(count, "alert") if count else ""
 
 
 def status_parts(session: ClusterSession, view: View, *, read_only: bool) -> list[StatusPart]:

@@ -458,7 +458,7 @@ class TableView(View):
         if self.filter_text:
             toggle_bookmark(cast("DashboardScreen", self.screen), self.spec.name, self.filter_text)
         else:
-            self.notify("there is no filter to bookmark: / filters", severity="warning", timeout=3)
+            self.notify("no filter to bookmark; / filters", severity="warning", timeout=3)
 
     def do_next_bookmark(self) -> None:
         self._go_to_bookmark(1)
@@ -473,7 +473,7 @@ class TableView(View):
         texts = ["", *(text for _, text in self._filters())]
         if len(texts) == 1:
             self.notify(
-                "no filter is bookmarked: B keeps the one that is applied",
+                "no bookmarks; B bookmarks the current filter",
                 severity="warning",
                 timeout=3,
             )

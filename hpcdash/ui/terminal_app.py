@@ -94,7 +94,7 @@ class TerminalApp(App[None]):
 
     def was_not_stopped(self) -> None:
         """There is no shell that could continue it."""
-        self.notify("it was not started from a shell that one could go back to", severity="warning")
+        self.notify("not started from a shell with job control", severity="warning")
 
     def _continued(self, _: App[None]) -> None:
         self.refresh(layout=True)

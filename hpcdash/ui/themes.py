@@ -268,13 +268,15 @@ class _Reader:
             raise ConfigError(error.message, file=error.file, line=error.line) from error
         for key in content:
             if key not in _KEYS:
-                raise self.wrong("unknown key", key, next_step=f"A theme has {', '.join(_KEYS)}.")
+                raise self.wrong(
+                    "unknown key", key, next_step=f"Keys of a theme: {', '.join(_KEYS)}."
+                )
         name = content.get("name")
         if not isinstance(name, str) or not name or not name.isprintable():
-            raise self.wrong("wants the theme's name as text", "name")
+            raise self.wrong("expected the theme's name", "name")
         dark = content.get("dark", True)
         if not isinstance(dark, bool):
-            raise self.wrong("wants true or false", "dark")
+            raise self.wrong("expected true or false", "dark")
         colors = self.colors(content)
         variables = self.variables(content)
         for few in _DEPTHS:
@@ -332,7 +334,9 @@ class _Reader:
                 variables[key] = value
             else:
                 raise self.wrong(
-                    "wants a colour such as #80a0c0, or a text style such as bold", key, "variables"
+                    "expected a colour such as #80a0c0, or a text style such as bold",
+                    key,
+                    "variables",
                 )
         return variables
 
@@ -349,13 +353,15 @@ class _Reader:
     def section(self, content: dict[str, Any], name: str) -> dict[str, Any]:
         section = content.get(name)
         if not isinstance(section, dict):
-            raise self.wrong("is missing" if section is None else f"wants a section [{name}]", name)
+            raise self.wrong(
+                "is missing" if section is None else f"expected a section [{name}]", name
+            )
         return section
 
     def color(self, value: object, key: str, section: str) -> Color:
         color = _parsed(value) if isinstance(value, str) else None
         if color is None or color.a < 1 or color.ansi is not None:
-            raise self.wrong("wants an opaque colour such as #80a0c0", key, section)
+            raise self.wrong("expected an opaque colour such as #80a0c0", key, section)
         return color
 
     def wrong(self, message: str, key: str, section: str = "", next_step: str = "") -> ConfigError:

@@ -94,11 +94,11 @@ def _remove_dead_socket(path: Path) -> None:
         return
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
         raise UsageError(
-            f"{path} is there already and is not a socket of yours",
+            f"{path} already exists and is not your socket",
             "Remove it, or name another path.",
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as query:
         status = query.connect_ex(str(path))
     if status != errno.ECONNREFUSED:
-        raise UsageError(f"something listens on {path} already", "End it, or name another path.")
+        raise UsageError(f"something already listens on {path}", "End it, or name another path.")
     path.unlink()

@@ -48,6 +48,6 @@ def test_a_crash_is_told_in_a_sentence_and_to_a_developer_with_its_traceback(
     _, status = os.waitpid(child, 0)
     words = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown).decode(errors="replace")
     assert os.waitstatus_to_exitcode(status) == 1
-    assert "something went wrong in hpcdash itself: ValueError: boom" in words
+    assert "internal error of hpcdash: ValueError: boom" in words
     assert ("Traceback (most recent call last)" in words) == is_source_tree
     assert ("run it again with --debug" in words) != is_source_tree

@@ -14,7 +14,7 @@ from tests.support.records import for_each
 
 SLURM = "slurm/22.05/empty"
 TRAINING = "slurm/22.05/training"
-LAUNCHES = "No launch folders: nothing submitted from here left one on this cluster."
+LAUNCHES = "No launch folders on this cluster."
 
 
 @for_each(
@@ -94,7 +94,7 @@ def test_a_table_without_rows_always_has_a_reason() -> None:
         "The scheduler lists no nodes. hpcdash doctor checks the setup."
     )
     assert texts["limits", True].startswith("No limits apply to you.")
-    assert texts["shares", True] == "No fair share is yours. --all shows all accounts."
+    assert texts["shares", True] == "You have no fair share here. --all shows all accounts."
     assert texts["shares", False] == "The scheduler lists no fair shares."
 
 

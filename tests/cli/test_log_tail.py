@@ -117,7 +117,7 @@ async def test_a_file_deleted_and_made_anew_is_read_from_its_start_whatever_its_
         def is_said() -> bool:
             nonlocal said
             said += capsys.readouterr().err
-            return "is gone: there is no such file" in said
+            return "is gone: no such file" in said
 
         await until(is_said)
         aside.write_bytes(b"two, and longer\n")

@@ -166,7 +166,7 @@ def test_what_has_no_metric_is_refused_with_a_next_step(program: Program) -> Non
         program, TRAIN.replace("out.log", "held.log").replace("err.log", "held.err"), "--hold"
     )
     words = program("metrics", held).refused(1)
-    assert "held.log: there is no such file" in words
+    assert "held.log: no such file" in words
     assert "The job is held" in words
     assert "999" in program("metrics", "999").refused(1)
     program("metrics", held, "--format", "yaml").refused(2)
@@ -205,7 +205,7 @@ def test_a_file_is_read_without_a_job(program: Program) -> None:
     chart = program("metrics", "--file", "train.log")
     assert (chart.status, chart.text.splitlines()[0]) == (0, str(program.home / "train.log"))
     absent = program("metrics", "--file", "none.log").refused(1)
-    assert "none.log: there is no such file" in absent
+    assert "none.log: no such file" in absent
     assert "Check the path: hpcdash looks for it on" in absent
     assert "[metrics]" not in absent, "no expression finds a file"
     assert "hpcdash metrics --file train.log" in program("metrics", "train.log").refused(2)

@@ -307,7 +307,7 @@ def test_tasks_that_ended_are_not_counted_among_those_that_are_cancelled(
     done = program("cancel", "--yes", typed)
     assert (done.status, done.text) == (0, "12[].pbs01  cancelled\n")
     assert (
-        "cancel on local: 3 jobs of alice (3 running)\n  7 of the same already finished\n"
+        "cancel on local: 3 jobs of alice (3 running)\n  7 already finished (skipped)\n"
         in done.stderr
     )
     assert stand_ins.calls("qdel") == [["qdel", "12[].pbs01"]]
@@ -460,10 +460,14 @@ def test_other_verbs_ask_too_where_a_filter_chooses(
             1,
             "none of your jobs in the queue matches",
         ),
-        (("cancel", "12", "--filter", "state:pending"), 2, "both jobs and --filter are given"),
-        (("hold",), 2, "no job is named"),
-        (("hold", "12", "--all"), 2, "--all goes with --filter"),
-        (("cancel", "--filter", "colour:red", "--yes"), 2, "there is no column colour"),
+        (
+            ("cancel", "12", "--filter", "state:pending"),
+            2,
+            "job IDs and --filter cannot be combined",
+        ),
+        (("hold",), 2, "no job given"),
+        (("hold", "12", "--all"), 2, "--all needs --filter"),
+        (("cancel", "--filter", "colour:red", "--yes"), 2, "no column colour"),
     ],
     ids=["no match", "both", "neither", "all alone", "a bad filter"],
 )
@@ -479,8 +483,5 @@ def test_a_filter_that_chooses_nothing_or_not_alone_changes_nothing(
 def test_nothing_is_sent_to_cancel_what_has_ended(program: Program, stand_ins: StandIns) -> None:
     done = program("cancel", "24", "--yes")
     assert done.status == 1
-    assert (
-        "cancel: nothing was sent, as it already finished: 1 job of alice (1 cancelled)"
-        in done.stderr
-    )
+    assert "cancel: nothing was sent: already finished: 1 job of alice (1 cancelled)" in done.stderr
     assert stand_ins.calls("qdel") == []

@@ -152,7 +152,7 @@ def test_what_cannot_be_written_is_no_fault_of_the_program(
         )
     said = done.stderr.decode()
     assert done.returncode == 1
-    assert "hpcdash: the output could not be written: No space left on device\n" in said
+    assert "hpcdash: could not write the output: No space left on device\n" in said
     assert "hpcdash itself" not in said
 
 

@@ -193,7 +193,7 @@ def test_what_the_queue_cannot_give_is_warned_of_and_left_to_the_scheduler(
     program: Program,
 ) -> None:
     file = request(program, 'command = "true"\nqueue = "gone"')
-    said = "hpcdash: queue: there is no queue 'gone'. There is: local\n"
+    said = "hpcdash: queue: no queue 'gone'. There is: local\n"
     assert said in program("submit", file, "--dry-run").stderr
     done = program("submit", file, "--chain", "2")
     assert done.stderr.count(said) == 1
@@ -314,7 +314,9 @@ def test_what_cannot_be_is_refused_before_anything_is_staged(
 def test_a_request_that_the_queue_refuses_leaves_no_folder(program: Program) -> None:
     done = program("submit", request(program), "--", "--dependency=afterwards:1")
     assert (done.status, done.text) == (1, "")
-    assert "hpcdash: line 10 of the script: --dependency: 'afterwards' is none of " in done.stderr
+    assert (
+        "hpcdash: line 10 of the script: --dependency: 'afterwards' is not one of " in done.stderr
+    )
     assert launches(program) == []
 
 
@@ -473,7 +475,9 @@ def test_a_job_to_wait_for_that_is_no_id_is_told_before_anything_is_done(program
     assert "--after: 'abc' is not a job ID" in done.stderr
     assert "submit on" not in done.stderr
     done = program("submit", request(program), "--after", "afterwards:1")
-    assert "--after: 'afterwards:1': 'afterwards' is none of afterany, afterok" in done.refused(2)
+    assert "--after: 'afterwards:1': 'afterwards' is not one of afterany, afterok" in done.refused(
+        2
+    )
 
 
 def test_a_dry_run_of_a_chain_says_that_it_is_the_first(program: Program) -> None:
@@ -497,7 +501,7 @@ def test_a_submission_that_nobody_saw_the_end_of_is_told_before_another(program:
     noted.path.write_bytes(noted.path.read_bytes().replace(b'"host":"', b'"host":"not-'))
     done = program("submit", request(program, 'command = "true"'), "--dry-run")
     assert (
-        "the outcome of submitting night is unknown; hpcdash journal --settle looks for it"
+        "the outcome of submitting night is unknown; hpcdash journal --settle searches for it"
         in done.stderr
     )
 

@@ -183,7 +183,7 @@ async def test_what_goes_wrong_with_one_cluster_ends_neither_its_watch_nor_the_o
     watched.cancel()
     await asyncio.wait([watched])
     assert (
-        "went wrong in hpcdash itself: OSError: [Errno 5] Input/output error; run it with --debug"
+        "internal error of hpcdash: OSError: [Errno 5] Input/output error; run it with --debug"
         in said
     )
     assert (

@@ -92,7 +92,7 @@ def test_what_a_request_cannot_have_is_logged_once(
     for job in (queue.submit(request), queue.submit(request)):
         job.wait()
     assert [one.getMessage() for one in caplog.records if one.name == "hpcdash"] == [
-        "hpcdash: place: Slurm has none, it is not asked for"
+        "hpcdash: place: Slurm has none, it is not requested"
     ]
 
 
@@ -210,7 +210,7 @@ def test_a_pickle_that_was_not_asked_for_is_never_read(
     with hpcdash.connect("local", result_format="json") as cluster:
         for one in (cluster.attach(job.id), cluster.attach(array.id)[1]):
             with pytest.raises(
-                UsageError, match="left its result as pickle, and json was asked for"
+                UsageError, match="left its result as pickle, and json was requested"
             ):
                 one.result(SECONDS)
         assert cluster.attach(described.id).result(SECONDS)["python"] == 3
@@ -227,7 +227,7 @@ def test_results_of_another_programs_launch_are_read_as_asked_for(
     monkeypatch.setenv("HPCDASH_STATE", str(tmp_path / "another"))
     with hpcdash.connect("local") as cluster:
         assert cluster.attach(array.id).results(SECONDS) == [1, 3]
-        with pytest.raises(UsageError, match="left its result as json, and pickle was asked for"):
+        with pytest.raises(UsageError, match="left its result as json, and pickle was requested"):
             cluster.attach(described.id).result(SECONDS)
 
 
@@ -375,7 +375,7 @@ def test_what_cannot_be_submitted_is_refused_before_anything_is(
         calls.add.submit(threading.Lock())
     with pytest.raises(UsageError, match="1 to"):
         calls.add.map([])
-    with pytest.raises(UsageError, match="none of auto"):
+    with pytest.raises(UsageError, match="not one of auto"):
         calls.add.with_options(packaging="box").submit(1)
     assert queue.jobs().empty
 

@@ -82,9 +82,9 @@ def test_what_each_waits_for_is_said_in_words() -> None:
     assert [format_wait(unit, train) for unit in train.units] == [
         "",
         "after 10",
-        "after 11, ended well",
+        "after 11 succeeds",
         "once 12 began + 5 min",
-        "after 13, ended badly or after 12, ended well",
+        "after 13 fails or after 12 succeeds",
     ]
 
 
@@ -99,7 +99,7 @@ def test_branches_and_jobs_joined_by_name_are_notes() -> None:
     assert chain_notes(branch) == ("a branch: 12, 13 follow 11",)
     earlier = job_row("1", "failed", submitted=0, started=1, ended=60)
     named = find_chain("2", [job_row("2", "running", submitted=0, started=61), earlier])
-    assert chain_notes(named) == ("joined by name, as nothing tells what they waited for: 2",)
+    assert chain_notes(named) == ("linked by name; their dependencies are unknown: 2",)
 
 
 def test_it_ends_when_each_took_its_limit_after_the_one_before() -> None:
@@ -143,7 +143,7 @@ def test_a_hold_costs_those_their_age_whose_turn_began_to_come() -> None:
     ]
     assert (
         format_hold(rows, at(135))
-        == "a hold may start the age anew of 1 that waited up to 2 h 15 min for a turn"
+        == "a hold may reset the age of 1 that waited up to 2 h 15 min for a turn"
     )
     assert format_hold(rows[1:], at(135)) == ""
     assert format_hold(rows, at(0) + timedelta(seconds=20)) == ""

@@ -77,11 +77,11 @@ def test_a_young_job_gets_no_advice() -> None:
 
 
 def test_a_job_out_of_memory_is_told_to_ask_for_more_however_young() -> None:
-    assert "ask for more memory" in advice(replace(HOUR, elapsed_seconds=3), "out_of_memory")
+    assert "request more memory" in advice(replace(HOUR, elapsed_seconds=3), "out_of_memory")
 
 
 def test_gpus_that_did_nothing_come_first() -> None:
-    assert "its 4 GPUs did next to nothing" in advice(
+    assert "its 4 GPUs were nearly idle" in advice(
         replace(HOUR, gpus=4, gpu_percent=0.5), "running"
     )
     assert "GPU" not in advice(replace(HOUR, gpus=4, gpu_percent=None), "running")

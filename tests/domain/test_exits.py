@@ -13,10 +13,10 @@ from tests.support.records import for_each
             "failed",
             137,
             0,
-            "exit 137: a command of it was ended by signal 9 (KILL): killed outright, often for "
+            "exit 137: one of its commands was ended by signal 9 (KILL): killed outright, often for "
             "using",
         ),
-        ("failed", 143, 0, "signal 15 (TERM): asked to end"),
+        ("failed", 143, 0, "signal 15 (TERM): terminated on request"),
         ("failed", 139, 0, "segmentation fault"),
         ("failed", 126, 0, "could not be executed"),
         ("failed", 127, 0, "was not found"),
@@ -24,11 +24,11 @@ from tests.support.records import for_each
         ("failed", 0, 53, "its output could not be written"),
         ("failed", 0, 125, "used more memory than it requested"),
         ("out_of_memory", 0, 125, "used more memory than it requested"),
-        ("timeout", 0, 15, "ran into its time limit"),
+        ("timeout", 0, 15, "hit its time limit"),
         ("node_failed", 0, 0, "a node it ran on failed"),
         ("preempted", 0, 15, "made way"),
         ("cancelled", 0, 15, "cancelled"),
-        ("cancelled", 143, 0, "asked to end"),
+        ("cancelled", 143, 0, "terminated on request"),
         ("gone", None, None, "not found in the queue or in accounting"),
     ],
 )

@@ -116,7 +116,7 @@ def test_a_suspend_of_what_is_suspended_resumes_it() -> None:
 def test_a_verb_that_fits_no_job_chooses_none_and_says_why() -> None:
     choice = choose("cancel", ("1",), (row("1", "completed"),), missing=("9",))
     assert choice.job_ids == ()
-    assert choice.left_out == ("1 already finished (skipped)", "1 in no list any more (skipped)")
+    assert choice.left_out == ("1 already finished (skipped)", "1 no longer listed (skipped)")
 
 
 def test_a_state_that_nobody_knows_is_left_to_the_scheduler() -> None:

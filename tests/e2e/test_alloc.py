@@ -282,7 +282,7 @@ async def test_a_signal_during_the_submission_ends_what_it_made(
         await asyncio.to_thread(wait_until, "the submission", began.exists)
         screen.process.send_signal(number)
         if number != signal.SIGHUP:
-            await screen.until("once its submission is answered")
+            await screen.until("once the scheduler answers")
         go.touch()
         assert await screen.ended() == 128 + number
     assert queue.ended("1").state == "cancelled"

@@ -75,7 +75,7 @@ def test_a_folder_is_sent_once_and_a_job_starts_in_it(
     first = over_ssh("submit", str(request))
     assert first.status == 0, first
     assert "5 files" in sent(first)
-    assert "out leads out of the folder, to /etc/shadow" in first.stderr
+    assert "out points outside the folder, to /etc/shadow" in first.stderr
     job = first.text.strip()
 
     def state() -> str:

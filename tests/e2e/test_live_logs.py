@@ -133,7 +133,7 @@ def test_what_is_added_cut_off_and_replaced_is_followed(
         sleeper.path.write_bytes(b"again\n")
         run.until("stdout", b"again\n")
         sleeper.path.rename(sleeper.path.with_suffix(".1"))
-        run.until("stderr", b"is gone: there is no such file")
+        run.until("stderr", b"is gone: no such file")
         sleeper.path.write_bytes(b"another file\n")
         run.until("stdout", b"another file\n")
         run.process.send_signal(signal.SIGINT)
@@ -177,7 +177,7 @@ def test_a_job_that_waits_has_no_log_yet_and_it_can_be_waited_for(
     )
     path = lab.work_dir("alice") / f"held-{job_id}.out"
     words = over_ssh("log", job_id).refused(1)
-    assert f"{path}: there is no such file." in words
+    assert f"{path}: no such file." in words
     assert f"Job {job_id} is held" in words
     assert over_ssh("log", job_id, "--path").text == f"{path}\n"
     with following(over_ssh, job_id, "-f") as run:

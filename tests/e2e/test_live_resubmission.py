@@ -194,7 +194,7 @@ def test_a_wrapped_job_with_no_comment_is_submitted_again_under_a_mark(
     [search] = prepared.searches.values()
     assert search.mark.startswith("hpcdash:")
     assert told(slurm_lab, new_id)["comment"] == search.mark
-    assert "left out, since they no longer apply: --dependency=singleton" in prepared.notes
+    assert "omitted: they no longer apply: --dependency=singleton" in prepared.notes
     slurm_lab.wait_state(new_id, "FAILED")
 
 

@@ -54,7 +54,7 @@ async def the_draft_is_there(program: Program) -> None:
         await screen.until("You have no jobs")
         screen.type("n")
         await screen.until("--job-name=half-done")
-        await screen.until("restored what you typed")
+        await screen.until("restored your unsaved form")
     assert drafts(program) == []
 
 

@@ -395,7 +395,7 @@ async def test_a_person_is_told_what_became_of_it_and_what_is_not_known(
     )
     try:
         assert (found.run.status, found.run.text.split()) == (0, found.jobs)
-        assert f"looking for the job by its mark {found.mark}" in found.run.stderr
+        assert f"searching for the job by its mark {found.mark}" in found.run.stderr
         assert f"it is job {found.jobs[0]}" in found.run.stderr
         assert (never.run.status, never.run.stdout, never.jobs) == (1, b"", [])
         assert "hpcdash: it never arrived" in never.run.stderr

@@ -32,8 +32,8 @@ from tests.support.records import for_each
             "line 2 of the script: --time: 'soon' is not a duration",
         ),
         (b"#!/bin/sh\n#SBATCH --no-such\n", "line 2 of the script: --no-such: unknown"),
-        (b"#!/bin/sh\n#SBATCH --nodes=2\n", "2 nodes are asked for; this machine is one"),
-        (b"#!/bin/sh\n#SBATCH -c 64\n", "asks for 64 CPUs; this machine gives 4"),
+        (b"#!/bin/sh\n#SBATCH --nodes=2\n", "2 nodes are requested; this machine is one"),
+        (b"#!/bin/sh\n#SBATCH -c 64\n", "requests 64 CPUs; this machine has 4"),
         (b"#!/bin/sh\n#SBATCH --array=5-1\n", "is an empty range"),
         (b"#!/bin/sh\n#SBATCH --array=0-200000\n", "200001 tasks are more than the 100000"),
     ],
@@ -53,9 +53,9 @@ def test_what_is_no_batch_script_is_refused_in_words(
         (["--no-such", "job.sh"], "--no-such: unknown"),
         (["missing.sh"], "missing.sh: No such file or directory"),
         (["."], ".: Is a directory"),
-        (["--wrap=true", "job.sh"], "--wrap stands in place of a script"),
+        (["--wrap=true", "job.sh"], "--wrap replaces the script"),
         (["--token"], "--token needs a value"),
-        (["--dependency=before:1", "job.sh"], "'before' is none of"),
+        (["--dependency=before:1", "job.sh"], "'before' is not one of"),
         (["--signal=XYZ@10", "job.sh"], "'XYZ' is not a signal"),
         (["--begin=someday", "job.sh"], "'someday' is not a time"),
     ],
@@ -147,7 +147,7 @@ def test_a_folder_that_is_gone_is_no_place_to_submit_from(queue: QueueLab) -> No
         env=queue.environment,
         check=False,
     )
-    assert (done.returncode, b"not there any more" in done.stderr) == (2, True)
+    assert (done.returncode, b"no longer exists" in done.stderr) == (2, True)
 
 
 def test_an_environment_larger_than_the_system_takes_fails_in_words(queue: QueueLab) -> None:

@@ -112,7 +112,7 @@ def test_pbs_chunks_are_added_up_and_nodes_are_not() -> None:
     assert read("#PBS -l select=1:ncpus=2:host=n1,place=free").ignored == (
         "line 2 of the script: -l select=1:ncpus=2:host=n1,place=free",
     )
-    with pytest.raises(UsageError, match="2 nodes are asked for"):
+    with pytest.raises(UsageError, match="2 nodes are requested"):
         request("#PBS -l nodes=2:ppn=4")
 
 
@@ -127,7 +127,7 @@ def test_pbs_chunks_are_added_up_and_nodes_are_not() -> None:
         ("#PBS -N", "line 2 of the script: -N: without its value"),
         ("#PBS walltime", "line 2 of the script: walltime: not an option of qsub"),
         ("#PBS -J 5-1", "empty range"),
-        ("#PBS -W depend=beforeok:3", "'beforeok' is none of"),
+        ("#PBS -W depend=beforeok:3", "'beforeok' is not one of"),
     ],
 )
 def test_pbs_lines_that_cannot_be_read_are_told_with_their_place(line: str, words: str) -> None:

@@ -168,7 +168,7 @@ def test_a_dead_mount_stops_nothing_and_is_heard_of_when_it_answers(
     switches.exit_if_killed()
     assert not any(switches.kill_wanted() or switches.save_wanted() for _ in range(1000))
     # The thread that looks may begin later than it is no longer waited for.
-    wait_until("both to be asked for", lambda: {str(kill), str(save)} <= {*asked})
+    wait_until("both to be requested", lambda: {str(kill), str(save)} <= {*asked})
     # One look a file hangs; the others do not wait for it.
     assert sorted(asked) == [str(kill), str(save)]
     assert caplog.text.count("does not respond") == 2

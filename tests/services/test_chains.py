@@ -115,7 +115,7 @@ async def test_a_lost_answer_is_looked_for_and_the_chain_goes_on_from_the_job_th
     outcomes = await chain.submit(3)
     assert [outcome.new_job for outcome in outcomes] == ["91", "192", "93"]
     assert chain.waited_for[2] == "--dependency=afterany:192"
-    assert chain.messages[0].startswith("the answer was lost; looking for the job by its mark")
+    assert chain.messages[0].startswith("the answer was lost; searching for the job by its mark")
     assert len(chain.transport.submitted) == 3
 
 

@@ -30,7 +30,7 @@ def test_nodes_are_checked_by_a_job_and_what_was_found_is_told_by_node(over_ssh:
         ("n2", "cuda", "failed"),
     ], done
     assert "libcuda.so.1" in rows[1][3]
-    assert (done.status, "2 nodes, 2 not well" in done.stderr) == (1, True)
+    assert (done.status, "2 nodes, 2 failed" in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

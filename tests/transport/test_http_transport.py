@@ -277,14 +277,14 @@ async def test_a_path_that_is_no_log_is_no_file_of_this_machine(tmp_path: Path) 
         GrowingLog(b""), log_request=log_request, file_readers=file_readers()
     ) as transport:
         content, problem = await read(transport, str(tmp_path / "secret"))
-    assert (content, problem) == (b"", "there is no such file")
+    assert (content, problem) == (b"", "no such file")
 
 
 async def test_a_log_that_the_server_does_not_know_is_missing() -> None:
     async with asked(
         answering("500 Oops", b"no file"), log_request=log_request, file_readers=file_readers()
     ) as transport:
-        assert await read(transport) == (b"", "there is no such file")
+        assert await read(transport) == (b"", "no such file")
 
 
 async def test_what_watchdogs_ask_of_logs_is_answered_and_no_disk_of_this_machine_is_looked_at(

@@ -176,9 +176,7 @@ async def test_nothing_is_left_running_when_the_line_goes(
         else:
             error = await raised(ConnectionFailed, running)
             assert "lost while running sh" in error.message
-            assert error.next_step == "It is opened again with the next command.", (
-                "most commands submit nothing"
-            )
+            assert error.next_step == "The next command reconnects.", "most commands submit nothing"
             assert transport.health.state == "lost"
         assert await until_gone(word) == []
     await line.stop()
@@ -594,7 +592,7 @@ async def test_a_wrong_passphrase_is_asked_three_times(
         await raised(AuthenticationFailed, transport.connect())
     assert [prompt.instructions for prompt in person.prompts] == [
         "",
-        *["That passphrase did not fit."] * 2,
+        *["Wrong passphrase."] * 2,
     ]
 
 
@@ -661,7 +659,7 @@ async def test_failures_to_connect_say_what_and_what_next(
         assert error.next_step
     unknown = SshTransport("nobody@no-such-host.invalid", Person(), config_path=tmp_path / "config")
     error = await raised(ConnectionFailed, unknown.connect())
-    assert "No address is known for no-such-host.invalid" in error.message
+    assert "Cannot resolve no-such-host.invalid" in error.message
 
 
 async def test_a_host_that_accepts_and_says_nothing_is_given_up_on(

@@ -29,7 +29,7 @@ async def test_bookmarked_filters_are_tabs_that_keys_and_mouse_choose(tmp_path: 
         tabs = app.main.view.query_one(FilterTabs)
         assert not tabs.display
         await press(pilot, "greater_than_sign")
-        assert "no filter is bookmarked: B keeps the one that is applied" in notices(app)
+        assert "no bookmarks; B bookmarks the current filter" in notices(app)
         await keep_filter(pilot, "state:running")
         await press(pilot, "escape")
         await keep_filter(pilot, "id:302")
@@ -63,7 +63,7 @@ async def test_a_bookmark_of_another_version_that_is_no_filter_says_so(tmp_path:
         await settled(pilot)
         before = ids_of(app)
         await press(pilot, "greater_than_sign")
-        assert "there is no column colour" in " ".join(notices(app))
+        assert "no column colour" in " ".join(notices(app))
         assert ids_of(app) == before
 
 

@@ -96,7 +96,7 @@ async def test_what_the_last_run_knew_is_shown_with_its_age_while_the_controller
             "Wait for it.",
             argv=("squeue",),
             status=1,
-            text="refused",
+            output="refused",
         ),
         ConnectionFailed("the line broke", "Is the VPN up?"),
     ],
@@ -210,14 +210,14 @@ async def test_a_login_that_waits_for_its_person_says_so_with_the_hosts_words() 
     async with app.run_test(size=USUAL) as pilot:
         await until(pilot, lambda: "waiting for you" in banner_of(app))
         assert "maya@gate: Pushed a login ␛[31mrequest" in banner_of(app)
-        assert "approval on your phone" in banner_of(app)
+        assert "approval on another device" in banner_of(app)
         assert "1 min" in banner_of(app)
         assert "│ waiting for you" in screen_text(app)
         approved.set()
         await until(pilot, lambda: shown_rows(app).row_count and not banner_of(app))
         await until(pilot, lambda: "Pushed a login ␛[31mrequest" in screen_text(app))
         await press(pilot, "exclamation_mark")
-        assert "what was said at the login" in screen_text(app)
+        assert "login messages" in screen_text(app)
 
 
 async def test_a_line_that_took_a_person_stays_lost_until_they_ask_for_it() -> None:
@@ -255,7 +255,7 @@ async def test_rows_that_could_not_be_read_are_counted_and_shown_on_request() ->
     app = dashboard("garbage")
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
-        assert "1 row of the answer could not be read" in banner_of(app)
+        assert "1 row of the answer unreadable" in banner_of(app)
         assert shown_rows(app).row_count > 5
         await press(pilot, "exclamation_mark")
         assert "Maintenance on Monday" in screen_text(app)
@@ -279,7 +279,7 @@ async def test_no_accounting_is_an_error_of_the_history_alone() -> None:
         (("m",), "The queue is empty. n submits a job"),
         (
             ("4",),
-            "None of your jobs ended in the last 7 days. w looks further back, m shows everyone's",
+            "None of your jobs ended in the last 7 days. w extends the span, m shows everyone's",
         ),
         (("2", "slash", "z", "z", "enter"), "Nothing matches zz. esc clears the filter"),
     ],
@@ -302,6 +302,6 @@ async def test_a_job_no_list_knows_is_an_error_of_its_own_view() -> None:
         await app.main.push("job", job_id="999999")
         await settled(pilot)
         assert "has no answer to: squeue -a -h -t all -j 999999" in banner_of(app)
-        assert "nothing known of this job" in screen_text(app)
+        assert "no data on this job" in screen_text(app)
         await press(pilot, "escape")
         assert banner_of(app) == ""

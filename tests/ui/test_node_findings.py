@@ -77,14 +77,14 @@ async def test_the_marked_nodes_are_checked_by_a_job_for_each_kind_once_that_is_
         assert app.screen is app.main
         shown_rows(app).mark_all(["g01", "gone"])
         await press(pilot, "C")
-        assert notices(app)[-1] == "not checked: gone is not listed any more. u clears all marks"
+        assert notices(app)[-1] == "not checked: gone is no longer listed. u clears all marks"
 
 
 async def test_read_only_nothing_is_checked(tmp_path: Path) -> None:
     app = recorded_app(tmp_path, read_only=True)
     async with app.run_test(size=SIZE) as pilot:
         await press(pilot, "3", "C")
-        assert notices(app)[-1] == "read-only: check nodes is taken away"
+        assert notices(app)[-1] == "read-only: check nodes is disabled"
 
 
 @pytest.mark.system
@@ -104,7 +104,7 @@ async def test_what_the_job_finds_is_told_by_the_run_that_sees_its_end(
         await pilot.press("C")
         await until(pilot, lambda: "by 1 job?" in screen_text(app), "the question")
         await press(pilot, "y")
-        await until(pilot, lambda: "what it finds is told here" in screen_text(app), "the job")
+        await until(pilot, lambda: "results will appear here" in screen_text(app), "the job")
     queue.act("cancel", before)
     queue.ended("2")
     again = queue_app(queue, state)

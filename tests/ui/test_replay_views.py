@@ -141,9 +141,7 @@ async def test_the_logs_of_a_ray_program_s_workers_are_chosen_from_a_list(versio
     async with app.run_test(size=(140, 40)) as pilot:
         await settled(pilot)
         await app.main.push("log", job_id="raysubmit_sweep")
-        await until(
-            pilot, lambda: "(stderr goes there too)" in screen_text(app), "the driver's log"
-        )
+        await until(pilot, lambda: "(stdout and stderr)" in screen_text(app), "the driver's log")
         await press(pilot, "o")
         await until(pilot, lambda: isinstance(app.screen, ChoiceDialog), "the list of logs")
         assert isinstance(app.screen, ChoiceDialog)

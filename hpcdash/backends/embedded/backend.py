@@ -68,7 +68,7 @@ _HINTS = {
     "BeginTime": "waiting for its start time",
     "JobArrayTaskLimit": "the array's limit on running tasks is reached",
     "NonZeroExitCode": "exited with an error status",
-    "TimeLimit": "ran into its time limit",
+    "TimeLimit": "hit its time limit",
     "more than this machine has": "requests more than this machine has and will never start",
 }
 

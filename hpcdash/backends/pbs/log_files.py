@@ -170,7 +170,7 @@ class _Job:
         path = f"{home.rstrip('/')}/{self._name}.{stream.key}{parse_job_number(self._id)}{index}"
         note = (
             f"kept in {text} {where} (-k {self._native.get('Keep_Files', '')}), whatever path "
-            "was asked for"
+            "was requested"
         )
         return _Place(path, "", "; ".join((note, *filter(None, [self._format_removed(stream)]))))
 

@@ -241,7 +241,7 @@ def read_placement(text: str) -> Placement:
     for word in text.split(":"):
         kind = "group" if _GROUPING.fullmatch(word) else _PLACE_WORDS.get(word, "")
         if not kind:
-            raise ValueError(f"{word!r} is none of {', '.join(_PLACE_WORDS)} and group=RESOURCE")
+            raise ValueError(f"{word!r} is not one of {', '.join(_PLACE_WORDS)} and group=RESOURCE")
         if kind in found:
             raise ValueError(f"{found[kind]} and {word} exclude each other")
         found[kind] = word

@@ -348,7 +348,7 @@ _ENDINGS: tuple[tuple[str, _Hint], ...] = (
     ),
     (r"^terminated$", "deleted"),
     # As domain.job_text describes the states that these end in.
-    (r"^exceeded resource walltime", "ran into its time limit"),
+    (r"^exceeded resource walltime", "hit its time limit"),
     (r"^exceeded resource (?:mem|hpmem)\b", "used more memory than it requested"),
     (r"^exceeded resource vmem", "used more virtual memory than requested"),
     (r"^exceeded resource cput", "used more CPU time than requested"),

@@ -155,7 +155,7 @@ def read_record(
     left_out = ["its dependency"] if _WAITS.search(native.get("depend", "")) else []
     left_out += ["its start time"] if native.get("Execution_Time") else []
     if left_out:
-        notes.append(f"left out, since they no longer apply: {', '.join(left_out)}")
+        notes.append(f"omitted: they no longer apply: {', '.join(left_out)}")
     named = _named_variables([*parts, "-v", in_script.get("v", "")]) if has_environment else None
     passed, lost = _passed_on(variables, named)
     if lost:

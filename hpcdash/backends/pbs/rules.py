@@ -62,7 +62,7 @@ _OLD_AMOUNTS = {
 _PER_JOB = (
     ("resources_max", "longest time", "at most for a job"),
     ("resources_min", "shortest time", "at least for a job"),
-    ("resources_default", "time if none is asked", "if not asked for"),
+    ("resources_default", "time if none is asked", "if not requested"),
 )
 _LISTS = (("user", "only for users"), ("group", "only for groups"), ("host", "only from hosts"))
 

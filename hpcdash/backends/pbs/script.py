@@ -275,7 +275,7 @@ def _unasked(request: Request) -> list[str]:
     """Return a message for each field that PBS has no option for."""
     messages = []
     if request.qos:
-        messages.append(f"PBS knows no QoS: {request.qos} is not asked for")
+        messages.append(f"PBS knows no QoS: {request.qos} is not requested")
     if request.exclude_nodes:
         messages.append(
             f"PBS leaves no nodes out by name: {', '.join(request.exclude_nodes)} may be given all "
@@ -363,7 +363,7 @@ def resource_directives(
         )
     if slots.slots and slots.spare:
         warnings.append(
-            f"{format_slots(slots, slot_type)}: {slots.spare} more than the {slots.slots} asked for"
+            f"{format_slots(slots, slot_type)}: {slots.spare} more than the {slots.slots} requested"
         )
     if request.gpu_type and slot_type is not SlotType.CPU and request.gpu_type not in besides:
         warnings.append(

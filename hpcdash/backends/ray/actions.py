@@ -104,7 +104,7 @@ class RayActions(ActionsPart):
     def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
         """A request for each job; raises UsageError for what Ray cannot do."""
         if not request.job_ids:
-            raise UsageError("no job is named")
+            raise UsageError("no job given")
         if request.verb not in (Verb.CANCEL, Verb.DELETE) or request.force:
             raise UsageError(
                 f"Ray has no way to {request.verb} a job{' by force' * request.force}",

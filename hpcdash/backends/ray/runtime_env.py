@@ -54,7 +54,7 @@ def _check_modules(value: object) -> None:
         if not separator:
             raise ValueError(f"py_modules: {uri} is no URI: `files` sends folders of this machine")
         if protocol not in _MODULE_PROTOCOLS:
-            raise ValueError(f"py_modules: {protocol} is none of {', '.join(_MODULE_PROTOCOLS)}")
+            raise ValueError(f"py_modules: {protocol} is not one of {', '.join(_MODULE_PROTOCOLS)}")
         if not path.partition("?")[0].endswith(_MODULE_ENDINGS):
             raise ValueError(f"py_modules: {uri} ends in none of {', '.join(_MODULE_ENDINGS)}")
 

@@ -322,7 +322,7 @@ def has_library(request: Request, place: Place) -> bool:
 def unsupported_fields(request: Request, names: Iterable[str], scheduler: str) -> list[str]:
     """Return a message for each field of a request that a scheduler has nothing for."""
     return [
-        f"{name}: {scheduler} has none, it is not asked for"
+        f"{name}: {scheduler} has none, it is not requested"
         for name in (*names, *NOT_IN_SCRIPTS)
         if getattr(request, name) not in ("", (), None)
     ]

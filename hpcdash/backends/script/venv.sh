@@ -73,7 +73,7 @@ until [ -e "$hpcdash_venv/pyvenv.cfg" ]; do
       hpcdash_last=$hpcdash_now
       hpcdash_still=0
     elif [ "$((hpcdash_still += 1))" -ge "$hpcdash_stale" ]; then
-      echo "hpcdash: who locked $hpcdash_lock shows no life; its lock is taken away" >&2
+      echo "hpcdash: who locked $hpcdash_lock shows no life; its lock is removed" >&2
       rm -rf -- "$hpcdash_lock"
       hpcdash_still=0
     fi

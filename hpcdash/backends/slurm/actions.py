@@ -312,7 +312,7 @@ def _time(value: str) -> str:
         ) from None
     if seconds is None:
         if sign:
-            raise UsageError(f"time: {value!r} is not an amount of time")
+            raise UsageError(f"time: {value!r} is not a duration")
         return "UNLIMITED"
     if not 0 < seconds <= _LONGEST_SECONDS:
         raise UsageError(

@@ -81,7 +81,7 @@ def parse_priority(answer: Answer) -> Mapping[str, str]:
         texts["site"] = site
     if _number(nice):
         texts["nice"] = (
-            f"{-_number(nice):.0f}, as it was asked for"
+            f"{-_number(nice):.0f}, as it was requested"
             if _number(nice) > 0
             else f"+{-_number(nice):.0f}"
         )

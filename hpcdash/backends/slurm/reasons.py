@@ -58,7 +58,7 @@ _EXACT = {
     "launch failed requeued held": "could not be launched and was held; release it to try again",
     "user env retrieval failed requeued held": "its owner's environment could not be read; held",
     "NonZeroExitCode": "exited with an error status",
-    "TimeLimit": "ran into its time limit",
+    "TimeLimit": "hit its time limit",
     "OutOfMemory": "used more memory than it requested",
     "JobLaunchFailure": "could not be launched; is its output path writable?",
     "RaisedSignal": "ended by a signal",

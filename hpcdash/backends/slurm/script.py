@@ -390,7 +390,7 @@ def _slots(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
     if site.tres_supported:
         refused = (
             f"Slurm takes no {slots.slots} GPUs in tasks of {slots.per_node}: whole nodes "
-            "are asked for"
+            "are requested"
         )
         warnings = (refused, *warnings)
     return Directives((*_tasks(slots), f"--gres=gpu:{_typed(request)}{slots.per_node}"), warnings)
@@ -457,7 +457,7 @@ def _spare(slots: Slots, slot_type: SlotType) -> tuple[str, ...]:
     if slots.spare <= 0:
         return ()
     return (
-        f"{format_slots(slots, slot_type)}: {slots.spare} more than the {slots.slots} asked for",
+        f"{format_slots(slots, slot_type)}: {slots.spare} more than the {slots.slots} requested",
     )
 
 

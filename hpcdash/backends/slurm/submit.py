@@ -582,7 +582,7 @@ def _recovered_options(
         return _RecoveredOptions(options, arguments, names, (note,))
     listed, dropped = _split_options(line.options, row)
     arguments = tuple(line.script[1:])
-    notes = [f"left out, since they no longer apply: {' '.join(dropped)}"] if dropped else []
+    notes = [f"omitted: they no longer apply: {' '.join(dropped)}"] if dropped else []
     notes += _blank_notes(line, arguments)
     given = frozenset(option.name for option in (*line.options, *in_script))
     return _RecoveredOptions(tuple(listed), arguments, given, tuple(notes))

@@ -125,7 +125,7 @@ class Demonstration:
         over = time.monotonic() + _BEGIN_SECONDS
         while not wake(self.queue_folder):
             if time.monotonic() > over:
-                raise HpcdashError("the demonstration's queue does not start")
+                raise HpcdashError("the demo's queue did not start")
             time.sleep(0.005)
         numbers: dict[str, str] = {}
         for sample in samples(self.work_folder):

@@ -411,7 +411,7 @@ class ClusterStore:
         )
 
     async def fetch(self, kind: Kind) -> Snapshot:
-        """Ask for a kind now (callers at the same time share one question); raises what went wrong,
+        """Ask for a kind now (callers at the same time share one question); raises the error,
         and keeps it.
         """
         running = self._fetching.get(kind)

@@ -36,7 +36,7 @@ BUILT_IN = (
     ReadyCommand(
         "leftovers",
         LIST_LEFTOVERS,
-        "processes that your ended jobs left behind; asks whether to end them",
+        "processes left by your finished jobs; offers to end them",
     ),
 )
 
@@ -80,5 +80,5 @@ def read_command(line: str) -> InsideCommand:
     if parts[:1] == ["--"]:
         parts.pop(0)
     if not parts or not parts[0]:
-        raise UsageError("there is no command")
+        raise UsageError("no command")
     return InsideCommand(tuple(parts), seconds, each_gpu)

@@ -113,14 +113,14 @@ async def fetch_inside_row(
     store.backend.require(needs)
     shown = visible(job_id)
     if holds_many(job_id):
-        raise UsageError(f"{shown} is many jobs", "Name one task, such as 88_3.")
+        raise UsageError(f"{shown} means several jobs", "Name one task, such as 88_3.")
     if row is None or row.get("node_list") is None or row["state"] not in ACTIVE:
         row = (await store.fetch_detail(job_id)).job.to_pylist()[0]
     owner = str(row["user"] or "")
     me = store.probe.user if store.probe is not None else ""
     if owner and me and owner != me:
         raise UsageError(
-            f"job {shown} is {visible(owner)}'s: only its owner can get inside (you are {me})"
+            f"job {shown} is {visible(owner)}'s: only its owner can run commands in it (you are {me})"
         )
     if (row["_tasks"] or 1) > 1:
         raise UsageError(f"{shown} is an array", f"Name one of its tasks: {shown}_1")
@@ -202,9 +202,7 @@ def _parse(answer: Answer, *, step: InsideStep, command: InsideCommand) -> Insid
         for node in step.nodes
         if node not in received
     ]
-    skipped = [
-        NodeOutput(node, problem="not asked: too many nodes for ssh") for node in step.skipped
-    ]
+    skipped = [NodeOutput(node, problem="skipped: too many nodes for ssh") for node in step.skipped]
     cut = "cut off at the time limit"
     outputs = [
         replace(one, problem=cut) if one.status is None and not one.problem else one

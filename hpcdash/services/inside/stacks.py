@@ -66,7 +66,7 @@ def format_stack_places(places: Sequence[StackPlace]) -> list[str]:
     ]
     if len(places) > 1:
         few = places[-1].who
-        lines.append(f"stacks differ: look at {_format_who(few)} first")
+        lines.append(f"stacks differ: check {_format_who(few)} first")
     return lines
 
 

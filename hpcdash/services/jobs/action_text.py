@@ -38,7 +38,7 @@ _HARMLESS_SIGNALS = frozenset({"CONT"})
 SIGNALS: dict[str, str] = {
     "USR1": "many trainings save a checkpoint; other programs end",
     "USR2": "like USR1, for another purpose",
-    "TERM": "asks it to end; a cancel sends it first",
+    "TERM": "requests termination; a cancel sends it first",
     "INT": "like ctrl+c: KeyboardInterrupt in Python",
     "HUP": "reloads its configuration, or ends",
     "CONT": "continues after STOP",
@@ -46,7 +46,7 @@ SIGNALS: dict[str, str] = {
     "KILL": "ends at once: nothing is saved",
 }
 RECIPIENTS: dict[str, tuple[str, str]] = {
-    "": ("job steps", "what srun started, not what the script itself runs"),
+    "": ("job steps", "processes started by srun, not by the script itself"),
     "batch": ("batch script", "its shell only; without a trap it ends, and the job with it"),
     "full": ("both", "script and steps; a script without a trap ends the job"),
 }

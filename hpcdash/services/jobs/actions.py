@@ -33,7 +33,7 @@ from hpcdash.services.state.journal import Journal, JournalUnwritable
 Row = Mapping[str, Any]
 # More ids than this are searched in the whole queue: each makes the command longer.
 _MAX_NAMED_IDS = 500
-ANSWER_LOST = "the answer was lost; look at the job"
+ANSWER_LOST = "the answer was lost; check the job"
 NEVER_ARRIVED = "it never arrived"
 pause = asyncio.sleep
 # The message of a command that ends sooner is reported with its outcome.
@@ -94,7 +94,7 @@ class Actions:
         if not path.startswith("/"):
             title = self.store.backend.title
             raise UsageError(
-                f"{title} cannot be asked this as {account}",
+                f"{title} cannot run this as {account}",
                 f"Run it as {account}: {command.text}",
             )
         return replace(command, argv=("sudo", "-n", "-u", account, path, *parts))
@@ -271,7 +271,7 @@ class _Run:
                 self._learn(self._lost(command, f" ({error.message})"))
                 self._sent = None
                 self._not_run(
-                    self._plan.commands[position + 1 :], "the command before it got no answer"
+                    self._plan.commands[position + 1 :], "the previous command got no answer"
                 )
                 return
             except HpcdashError as error:
@@ -344,7 +344,7 @@ class _Run:
                 job_id for one in self._plan.commands[position + 1 :] for job_id in one.job_ids
             }
         return [
-            Outcome(job_id, False, f"{NEVER_ARRIVED}: the command before it got no answer{why}")
+            Outcome(job_id, False, f"{NEVER_ARRIVED}: the previous command got no answer{why}")
             if job_id in later
             else Outcome(job_id, None, f"{ANSWER_LOST}{why}")
             for job_id in command.job_ids

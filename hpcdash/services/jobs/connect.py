@@ -96,7 +96,7 @@ def _node(row: Mapping[str, Any], requested: str) -> str:
         named = f"0 to {len(nodes) - 1}: {visible(compress(nodes))}"
     raise UsageError(
         f"job {visible(str(row['id']))} has no node {visible(requested)}",
-        f"Its nodes: {named}." if nodes else "Its nodes are not known.",
+        f"Its nodes: {named}." if nodes else "Its nodes are unknown.",
     )
 
 

@@ -233,13 +233,11 @@ def _cancelled_by(row: Mapping[str, Any], native: Mapping[str, str]) -> list[Ent
     found = _CANCELLED_BY.fullmatch(row["native_state"] or "")
     if found is None:
         return []
-    who = (
-        "root"
-        if found[1] == "0"
-        else "its owner"
-        if native.get("UID") == found[1]
-        else f"user number {found[1]}"
-    )
+    who = f"user number {found[1]}"
+    if found[1] == "0":
+        who = "root"
+    elif native.get("UID") == found[1]:
+        who = "its owner"
     return [Entry("cancelled by", who)]
 
 
@@ -435,13 +433,9 @@ def _waits_for(picture: JobPicture, signs: Mapping[str, str]) -> list[Group]:
     ]
     if never := format_never(branches, dependency.is_any):
         entries.append(Entry("→", never))
-    which = (
-        "Waits for"
-        if len(branches) < 2
-        else "Waits for any of"
-        if dependency.is_any
-        else "Waits for all of"
-    )
+    which = "Waits for"
+    if len(branches) > 1:
+        which += " any of" if dependency.is_any else " all of"
     return [Group(which, (*entries, *_remarks(picture, Part.RELATED)), is_aside=True)]
 
 

@@ -143,4 +143,4 @@ async def _submitted_file(
             f"It was submitted from {path}, which cannot be read now: {error.message}"
         )
         raise obstacle from error
-    return Script(content.decode("utf-8", "surrogateescape"), f"{READ_FROM}{path} as it is now")
+    return Script(content.decode("utf-8", "surrogateescape"), f"{READ_FROM}{path}, as it is now")

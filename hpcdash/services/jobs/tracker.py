@@ -51,7 +51,7 @@ _MAX_POLLS_LEFT_OUT = 20
 # further back.
 _NEWLY_ENDED_EVERY_SECONDS = 60.0
 _NEWLY_ENDED_OVERLAP_SECONDS = 10
-LOOKING_UP = "left the queue; how it ended is being looked up"
+LOOKING_UP = "left the queue; fetching its exit status"
 EXIT_UNKNOWN = "exit unknown: not found in the queue or in accounting"
 NO_HISTORY = "exit unknown: it left the queue, and this cluster keeps no job history"
 T = TypeVar("T")

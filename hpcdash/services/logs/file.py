@@ -193,7 +193,7 @@ class LogFile:
         argv = (*self._reader, begin_word, str(length)) if self._reader else query.argv
         answer = await self._run(argv, query.limit_seconds)
         if answer is None:
-            unread = FileStat(problem="it cannot be asked for here")
+            unread = FileStat(problem="not available here")
             if self._unreached:
                 unread = FileStat(problem=self._unreached, obstacle=Obstacle.UNREACHED)
             return Chunk(unread, begin or 0, b"")

@@ -262,7 +262,7 @@ class LogWindow:
         self._trim(around)
 
     async def _append(self, chunk: Chunk, around: int) -> None:
-        """Add what comes after `end`, which may go on with the last row."""
+        """Add what comes after `end`, which may continue with the last row."""
         fresh = chunk.content[self.end - chunk.offset :]
         begin = self.end - len(self._tail)
         content = self._tail + fresh

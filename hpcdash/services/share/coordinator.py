@@ -282,7 +282,9 @@ class Coordinator:
         task = PoolTask(job_id, user, self._nodes(row), priority, place)
         name = str(row["name"] or "")
         refusal = await self._refusal(task, row, name)
-        state = "refused" if refusal else "paused" if mark.is_paused else "waiting"
+        state = "paused" if mark.is_paused else "waiting"
+        if refusal:
+            state = "refused"
         with self.database.writing(self._now):
             self.database.add(
                 StoredTask(
@@ -340,13 +342,13 @@ class Coordinator:
     async def _refusal(self, task: PoolTask, row: Row, name: str) -> str:
         """Return the reason that a job is not a task of this pool; '' if it is one."""
         if row["_tasks"] != 1 or row["array_id"] is not None:
-            return "an array is no task"
+            return "an array cannot be a task"
         for what, requested, has in (
             ("queue", self.pool.queue, row["queue"]),
             ("QoS", self.pool.qos, row["qos"]),
         ):
             if requested and has != requested:
-                return f"its {what} is {has}, and the pool's is {requested} alone"
+                return f"its {what} is {has}; the pool accepts only {requested}"
         if refusal := self.rules.refusal(
             task, capacity=self.pool.nodes, gpus=int(row["gpus"] or 0)
         ):
@@ -371,7 +373,7 @@ class Coordinator:
         except NoSuchJob:
             return ""
         except UnreadableOutput as error:
-            return f"what the scheduler says of it cannot be read: {error.message}"
+            return f"the scheduler's record of it cannot be read: {error.message}"
 
     async def _begin_again(self, task: StoredTask, row: Row) -> None:
         """Somebody has put a task back into the queue that had ended; or another job has its number
@@ -429,7 +431,7 @@ class Coordinator:
                 after = (
                     ""
                     if task.asked_at is None
-                    else f", {now - task.asked_at:.1f} s after it was asked to"
+                    else f", {now - task.asked_at:.1f} s after the request"
                 )
                 self.tell(f"job {task.id} is suspended{after}")
         elif state == JobState.PENDING:
@@ -437,7 +439,7 @@ class Coordinator:
                 # Whoever released or requeued it: its turn has not come.
                 await self._act(Verb.HOLD, task.id, task.user)
             elif self._is_start_overdue(task):
-                await self._withdraw(task, str(row["reason"] or "no reason is told"))
+                await self._withdraw(task, str(row["reason"] or "no reason given"))
         elif state in _RUNS:
             if task.state in ("waiting", "paused"):
                 # Somebody else released it.
@@ -746,16 +748,16 @@ class Coordinator:
             queue_up(
                 one.pool_task
                 for one in tasks.values()
-                if one.state == "waiting" and self._may_start(one, rows)
+                if one.state == "waiting"
+                and one.retry_at <= self._now
+                and one.id in rows
+                and one.id not in self.waits_for
             ),
             self.rules.quotas,
             capacity=capacity,
             free=capacity - sum(one.nodes for one in tasks.values() if one.state in WITH_NODES),
             leaving=[one.running_task for one in tasks.values() if one.state == "suspending"],
         )
-
-    def _may_start(self, task: StoredTask, rows: Mapping[str, Row]) -> bool:
-        return task.retry_at <= self._now and task.id in rows and task.id not in self.waits_for
 
     async def _capacity(self, tasks: Mapping[str, StoredTask], rows: Mapping[str, Row]) -> int:
         """Count the nodes that the pool's tasks may have now.

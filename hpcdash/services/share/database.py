@@ -157,7 +157,7 @@ class ShareDatabase:
             os.close(lock)
             raise PoolHeld(
                 f"this pool has a coordinator: {holder}",
-                "One at a time coordinates a pool; it goes on when that ends.",
+                "A pool has one coordinator at a time; this one can start once the other has ended.",
             )
         self._lock, self._token = lock, secrets.token_hex(8)
         self._connection.execute(

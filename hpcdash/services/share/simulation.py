@@ -360,12 +360,12 @@ def _parse_row(row: Mapping[str | None, str | None], line: int) -> TracedTask:
         except ValueError:
             raise BadTrace(f"line {line}: {text!r} is no {name}") from None
         if isinstance(value, float) and not (isfinite(value) and value >= 0):
-            raise BadTrace(f"line {line}: {name} = {text} is no time")
+            raise BadTrace(f"line {line}: {name} = {text} is not a time")
         values[field_name] = value
     if None in row:
         raise BadTrace(f"line {line}: more values than columns")
     if values["nodes"] < 1 or values["work_seconds"] <= 0 or values.get("checkpoint_seconds") == 0:
-        raise BadTrace(f"line {line}: nodes, seconds and checkpoint_seconds are more than 0")
+        raise BadTrace(f"line {line}: nodes, seconds and checkpoint_seconds must be above 0")
     return TracedTask(**values)
 
 

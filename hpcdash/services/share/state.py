@@ -366,7 +366,7 @@ def publish(state: Pool, file: Path) -> None:
             atomic_write(there, content + b"\n", mode=0o644, sync=False)
     except OSError as error:
         raise HpcdashError(
-            f"what pool {state.pool} does cannot be published: {file}: {error.strerror}",
+            f"the state of pool {state.pool} cannot be published: {file}: {error.strerror}",
             "state_file of the pool needs a folder that the coordinator may write to.",
         ) from error
 
@@ -469,7 +469,7 @@ class _Waiting:
 
     def why(self, task: StoredTask, grace_seconds: float) -> str:
         if task.state == "suspending" and not task.words and task.id not in self._unwarned:
-            return f"was asked to suspend, and has {grace_seconds:g} s to save"
+            return f"is suspending, with {grace_seconds:g} s to save"
         if task.state == "starting":
             return "is being started"
         if task.state == "paused":
@@ -582,7 +582,7 @@ class PoolReader:
         if owner != coordinator:
             raise HpcdashError(
                 f"pool {name}: {self._file} belongs to {owner}, its coordinator is {coordinator}",
-                f"coordinator in [share.{name}] names the account whose file is believed.",
+                f"coordinator in [share.{name}] names the account whose file is trusted.",
             )
         if known is not None and check == known and not chunk.content and self.state is not None:
             return self.state

@@ -43,8 +43,7 @@ def format_silence(pool: Pool, now: datetime) -> str:
     if silent < SILENT_SECONDS:
         return ""
     return (
-        f"its coordinator has said nothing for {format_age(silent)}: no task is started or "
-        "suspended"
+        f"no update from its coordinator for {format_age(silent)}: no task is started or suspended"
     )
 
 

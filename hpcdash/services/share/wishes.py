@@ -106,7 +106,7 @@ async def plan_wish(
         return WishPlan(
             plan,
             f"Stop job {visible(job_id)} for good?",
-            ("It is ended and does not start again.",),
+            ("It ends and will not start again.",),
             (),
         )
     interrupted: Sequence[Task] = ()
@@ -121,7 +121,7 @@ async def plan_wish(
         outcome: tuple[str, ...] = ()
     else:
         if mark.is_paused == (wish is Wish.SUSPEND):
-            is_so = "suspended by you already" if mark.is_paused else "not suspended by you"
+            is_so = "already suspended by you" if mark.is_paused else "not suspended by you"
             raise HpcdashError(f"job {visible(job_id)} is {is_so}")
         mark = dataclasses.replace(mark, is_paused=wish is Wish.SUSPEND)
         interrupted = pool.interrupted_by(job_id, is_paused=mark.is_paused)
@@ -149,7 +149,7 @@ def _priority(pool: Pool, task: Task, wish: Wish, requested: Priority | None) ->
     if rules.allowed_priority(task.user, Priority.NORMAL) == Priority.AUTO:
         raise HpcdashError(
             f"{task.user} may not choose a priority in pool {pool.pool}",
-            "choosers in its coordinator's configuration says who may.",
+            "choosers in its coordinator's configuration lists who may.",
         )
 
     def refusal(level: Priority) -> str:

@@ -240,7 +240,9 @@ def _state(outcomes: Sequence[_Ended]) -> str:
     ways = {one.done for one in outcomes}
     if None in ways or not ways:
         return "unknown"
-    return "partly" if len(ways) > 1 else "done" if True in ways else "refused"
+    if len(ways) > 1:
+        return "partly"
+    return "done" if True in ways else "refused"
 
 
 def _read_line(text: bytes) -> _Line | None:

@@ -109,4 +109,4 @@ def difference(before: Recent, text: str) -> list[str]:
 
     hpcdash.domain.scripts.difference_lines makes it safe to show.
     """
-    return unified(before.text, text, ("as it was submitted last", "now"))
+    return unified(before.text, text, ("last submission", "now"))

@@ -101,7 +101,7 @@ async def find_allocation(store: ClusterStore, job_id: str) -> Allocation:
     Raises UsageError for another user's job, and for IDs that stand for many jobs.
     """
     if holds_many(job_id):
-        raise UsageError(f"{visible(job_id)} is many jobs, and no allocation for runs")
+        raise UsageError(f"{visible(job_id)} means several jobs, not an allocation for runs")
     probe = await store.open()
     detail = await store.fetch_detail(job_id)
     row = detail.job.to_pylist()[0]

@@ -78,8 +78,8 @@ class CodeFiles(Struct, frozen=True):
             first = leading_out[0]
             others = f" and {len(leading_out) - 1} more" if len(leading_out) > 1 else ""
             messages.append(
-                f"files: {_shown(first.name)}{others} leads out of the folder, to "
-                f"{_shown(first.target)}: the link is sent as it is, not what it leads to here"
+                f"files: {_shown(first.name)}{others} points outside the folder, to "
+                f"{_shown(first.target)}: the link itself is sent, not its target"
             )
         return tuple(messages)
 
@@ -109,7 +109,9 @@ def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFi
     for name in names:
         path = Path(os.path.abspath(root / os.path.expanduser(name)))
         is_within = path == root or root in path.parents
-        top = root if is_within else path if _is_folder(path) else path.parent
+        top = path if _is_folder(path) else path.parent
+        if is_within:
+            top = root
         for file in _listed(path, name):
             one = _looked_at(os.fsencode(file), os.fsencode(top))
             if one is None:
@@ -117,7 +119,7 @@ def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFi
             known = found.get(one.name)
             if known is not None and known.path != one.path:
                 raise UsageError(
-                    f"files: {_shown(one.name)} is there twice: {_shown(known.path)} and "
+                    f"files: {_shown(one.name)} appears twice: {_shown(known.path)} and "
                     f"{_shown(one.path)}",
                     "Name folders whose file names do not clash.",
                 )
@@ -136,7 +138,7 @@ def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFi
     if total > most_bytes:
         raise UsageError(
             f"files: {code.text}: more than {format_memory(most_bytes)}",
-            "List what the job does not need in .gitignore, name less, or raise files_limit in "
+            "List what the job does not need in .gitignore, name fewer, or raise files_limit in "
             "[launch].",
         )
     return code
@@ -151,7 +153,7 @@ def _refuse_file_as_folder(one: CodeFile, found: Mapping[bytes, CodeFile]) -> No
         kind = "link" if file.target else "file"
         path = one.path[: len(one.path) - len(one.name) + len(folder)]
         raise UsageError(
-            f"files: {_shown(folder)} is there twice: {kind} {_shown(file.path)} and folder "
+            f"files: {_shown(folder)} appears twice: {kind} {_shown(file.path)} and folder "
             f"{_shown(path)}",
             "Name folders whose file names do not clash.",
         )
@@ -354,7 +356,7 @@ def _names(ended: GitOutput, folder: Path) -> list[bytes]:
 
 def _too_many_files() -> UsageError:
     return UsageError(
-        f"files: more than {MAX_FILES} files", "Name less, or list folders in .gitignore."
+        f"files: more than {MAX_FILES} files", "Name fewer, or list folders in .gitignore."
     )
 
 
@@ -386,7 +388,9 @@ def folder_query(root: str, digest: str) -> Query[int | None]:
 
     def read(answer: Answer) -> int | None:
         word = answer.stdout.decode("ascii", "replace").strip()
-        return None if word == "there" else int(word) if word.isdecimal() else 0
+        if word == "there":
+            return None
+        return int(word) if word.isdecimal() else 0
 
     script = shell_text("services/submit/partial_archive.sh", "services/submit/cached_code.sh")
     return Query(("sh", "-c", script, "sh", root, digest), read)

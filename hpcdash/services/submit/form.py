@@ -104,7 +104,7 @@ def read_script_form(
         try:
             labels[name] = tuple(shlex.split(texts.get(name, "")))
         except ValueError:
-            problems[name] = "a quote is not closed"
+            problems[name] = "unclosed quote"
     options = [
         *reader.queue_and_time_options(request.queue, request.limit_seconds),
         *labels.get("extra_args", ()),
@@ -238,13 +238,13 @@ def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError:
-        raise _UnclosedQuote("a quote is not closed") from None
+        raise _UnclosedQuote("unclosed quote") from None
 
 
 def _options(text: str) -> list[str]:
     """Options as they are typed, each with its value: `-A lab --nice=3` are two."""
     if _ITEM.sub("", text).strip():
-        raise _UnclosedQuote("a quote is not closed")
+        raise _UnclosedQuote("unclosed quote")
     options: list[str] = []
     for word in _ITEM.findall(text):
         if word.startswith("-") or not options:

@@ -90,7 +90,7 @@ _RUNS = FormGroup(
             "files",
             "files",
             "local files and folders to send; the command starts there. Files that git ignores are "
-            "left out",
+            "omitted",
             FieldKind.WORDS,
             ".",
         ),
@@ -212,7 +212,7 @@ _POOL = FormGroup(
         FormField(
             "labels",
             "labels",
-            "words to find it by; for accounting where the site says so",
+            "free text to find it by; some sites use it for accounting",
             FieldKind.WORDS,
             "nlp 7B",
         ),
@@ -341,7 +341,7 @@ _MORE = FormGroup(
             "bash to run once on each node before the command",
             FieldKind.LINES,
         ),
-        FormField("launcher", "launcher", "what starts the processes", choices=tuple(Launcher)),
+        FormField("launcher", "launcher", "launcher of the processes", choices=tuple(Launcher)),
         FormField(
             "rank_variables",
             "rank counts",

@@ -181,7 +181,7 @@ class LivingJobs(Struct, frozen=True):
             if f"{row['work_dir'] or ''}/".startswith(below):
                 return f"job {job_id} works in it"
         return (
-            "a job that has not ended names it"
+            "an unfinished job names it"
             if any(record.folder in one for one in self.requests)
             else ""
         )
@@ -307,9 +307,9 @@ async def read_stored_launches(
         state, ended_at = _state(record, rows, living)
         reason = _reason_to_stay(record, state, also_failed=also_failed) or living.names(record)
         if not reason and (ended_at is None or store.clock.now() < ended_at + least_age_seconds):
-            reason = "it ended later than that" if ended_at else "when it ended is not known"
+            reason = "it ended later than that" if ended_at else "its end time is unknown"
         if not reason and record.job_id in unread:
-            reason = "what it found of nodes is not read yet"
+            reason = "its findings on nodes were not read yet"
         stored.append(
             StoredLaunch(
                 record, state, ended_at, folder.kib, folder.files, reason or folder.reason_to_stay
@@ -335,9 +335,9 @@ def _state(
 
 def _reason_to_stay(record: LaunchRecord, state: str, *, also_failed: bool) -> str:
     if not record.job_id:
-        return "whether it was submitted is not known"
+        return "unknown whether it was submitted"
     if state == "unknown":
-        return "how its job ended is not known"
+        return "the exit of its job is unknown"
     if state == "unfinished":
         return f"job {record.job_id} has not ended"
     if record.run_as:

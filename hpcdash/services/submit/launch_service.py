@@ -62,7 +62,7 @@ class NoSuchLaunch(HpcdashError):
     """There is no such launch, or it is another account's."""
 
     def __init__(self) -> None:
-        super().__init__("there is no such launch", "GET /launches lists those of your accounts.")
+        super().__init__("no such launch", "GET /launches lists those of your accounts.")
 
 
 class NoLog(HpcdashError):
@@ -498,8 +498,8 @@ class LaunchService:
         """Cancel its job, as its account. Raises UsageError where that cannot be asked."""
         if not launch.job_id:
             raise HpcdashError(
-                "it is not known yet whether its job was submitted",
-                f"Look for {launch.mark} in the queue, or try later.",
+                "unknown so far whether its job was submitted",
+                f"Search the queue for {launch.mark}, or try later.",
             )
         rows = _own(await self._session.actions.fetch_rows([launch.job_id]), launch)
         request = ActionRequest(Verb.CANCEL, (launch.job_id,))
@@ -551,7 +551,7 @@ class LaunchService:
                 "the launch calls no function", "GET /launches/ID/logs has what it printed."
             )
         if not launch.job_id:
-            raise NoResult("it has no known job yet", "Look at its status first.")
+            raise NoResult("it has no known job yet", "Check its status first.")
         if not launch.record.folder:
             raise NoResult("its result, if JSON, is in its log", "GET /launches/ID/logs has it.")
         if request.array is None and task is not None:
@@ -586,7 +586,7 @@ class LaunchService:
         its owner may have named any file as the job's output.
         """
         if not launch.job_id:
-            raise NoLog("it has no known job yet", "Look at its status first.")
+            raise NoLog("it has no known job yet", "Check its status first.")
         job_id = (
             launch.job_id if task is None else with_tasks(launch.job_id, parse_tasks(str(task)))
         )

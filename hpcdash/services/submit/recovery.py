@@ -110,14 +110,10 @@ async def reconcile(
 
 def _format_searches(searches: Iterable[Search]) -> str:
     marks = [search.mark for search in searches if search.mark]
-    how = (
-        f"by its mark {marks[0]}"
-        if len(marks) == 1
-        else "by their marks"
-        if marks
-        else "by its name"
-    )
-    return f"the answer was lost; looking for the job {how}"
+    how = "by their marks" if marks else "by its name"
+    if len(marks) == 1:
+        how = f"by its mark {marks[0]}"
+    return f"the answer was lost; searching for the job {how}"
 
 
 class _Looking:
@@ -165,7 +161,7 @@ class _Looking:
 
     def _give_up(self, why: str) -> None:
         for job_id, search in self._left.items():
-            check = f"look for {search.mark}" if search.mark else "look for its name"
+            check = f"search for {search.mark}" if search.mark else "search for its name"
             text = (
                 f"it may or may not have been submitted: {why}. Before you submit again, "
                 f"{check} in the queue"

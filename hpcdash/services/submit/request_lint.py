@@ -136,7 +136,7 @@ def format_resources(request: Request, offers: Offers, *, packs_nodes: bool = Fa
         )
     notes = [" ".join(parts).replace(",,", ",")]
     if slots.slots and slots.spare:
-        notes.append(f"{slots.spare} more than the {slots.slots} asked for")
+        notes.append(f"{slots.spare} more than the {slots.slots} requested")
     if queue is not None and (idle := _idle(queue, is_cpu=is_cpu)):
         notes.append(idle)
     return "; ".join(notes)

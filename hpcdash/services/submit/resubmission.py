@@ -175,8 +175,7 @@ async def _plan_parts(
     ]
     if is_chained:
         notes.append(
-            "each waits for the end of the one before it (afterany), so that no more than "
-            f"{throttle} run"
+            f"each waits for the previous one to end (afterany), so at most {throttle} run"
         )
     if sent:
         notes.insert(
@@ -298,16 +297,14 @@ async def _submitted_job(store: ClusterStore, journal: Journal, entry: JournalEn
     """The new job of a part; '' where it was surely not submitted."""
     [name] = entry.job_ids
     if entry.state == "running":
-        raise UsageError(
-            f"{name} is being submitted again already", "Wait for it: J shows how it ends."
-        )
+        raise UsageError(f"{name} is already being resubmitted", "Wait for it: J shows the result.")
     [outcome] = entry.outcomes or (Outcome(name, None),)
     if outcome.done is None:
         [outcome] = await reconcile_noted(store, journal, entry)
     if outcome.done is None:
         raise UsageError(
-            f"{name} may have been submitted again: {outcome.text}",
-            "hpcdash journal --settle looks for it.",
+            f"{name} may have been resubmitted: {outcome.text}",
+            "hpcdash journal --settle searches for it.",
         )
     return outcome.new_job if outcome.done else ""
 
@@ -361,7 +358,7 @@ def format_parts(outcomes: tuple[Outcome, ...], count: int) -> str:
     """
     standing = [outcome.new_job for outcome in outcomes if outcome.new_job]
     if len(standing) == count:
-        return f"submitted again in {counted(count, 'part')}: {' '.join(standing)}"
+        return f"resubmitted in {counted(count, 'part')}: {' '.join(standing)}"
     last = outcomes[-1]
     stand = f", which stay: {' '.join(standing)}" if standing else ""
     return (

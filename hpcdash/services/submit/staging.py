@@ -411,7 +411,7 @@ def inspect_query(folders: Sequence[tuple[str, str]]) -> Query[tuple[InspectedFo
             state, *sizes, reason = (*line.split(" ", 3), "", "", "")[:4]
             kib, files = (int(text) if text.isdecimal() and int(text) else None for text in sizes)
             inspected.append(
-                InspectedFolder(False, None, None, "its folder is not there")
+                InspectedFolder(False, None, None, "its folder does not exist")
                 if state == "gone"
                 else InspectedFolder(True, kib, files, reason)
             )

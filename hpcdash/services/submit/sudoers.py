@@ -16,7 +16,7 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9_@+][A-Za-z0-9._@+-]{0,199}")
 _ALIAS = re.compile(r"[A-Z][A-Z0-9_]*")
 _GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}")
 
-# How `remove` ends where there is no such launch.
+# How `remove` ends if there is no such launch.
 NOTHING_THERE = 3
 
 

@@ -135,7 +135,7 @@ class FetchedRuns(Struct, frozen=True):
 
     `missing` lists the parts of the span that are not known, oldest first: they were not asked for
     in time, the cluster keeps ended jobs only since `retained_since`, or `problem` says why they could
-    not be. `rejected` lists, in words, rows that could not be read. `hides_others`: whether the
+    not be. `rejected` lists, in words, unreadable rows. `hides_others`: whether the
     cluster hides others' runs from whoever asked; None: not asked, or not known. `running` are
     those that have begun and not ended, where they were asked for: `ends_at` is null.
     """

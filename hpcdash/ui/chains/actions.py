@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from hpcdash.backends.job_detail import Script
 from hpcdash.domain.chains import AppendWish, Unit, read_append
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.chains import (
     Appendix,
@@ -54,10 +54,10 @@ class ChainActions:
             return
         end = view.end_unit()
         if end is None:
-            self.screen.notify("the chain is not loaded yet", severity="warning", timeout=3)
+            self.screen.notify("chain not loaded yet", severity="warning", timeout=3)
             return
         if end.has_ended:
-            text = f"{end.job_id} has ended: nothing can wait for it; R on it submits it again"
+            text = f"{end.job_id} has finished: no job can depend on it. R resubmits it"
             self.screen.notify(visible(text), severity="warning", timeout=6, markup=False)
             return
         session = self.screen.session
@@ -68,7 +68,7 @@ class ChainActions:
             except ValueError as error:
                 return str(error)
             if wish.count > MAX_LINKS:
-                return f"at most {MAX_LINKS} one by one; use an array instead: 1-{wish.count}%1"
+                return f"at most {MAX_LINKS} single jobs; use an array instead: 1-{wish.count}%1"
             self._is_appending = True
             start_worker(self.screen, self._append, view, session, end, wish, group="acting")
             return ""
@@ -152,7 +152,7 @@ class ChainActions:
         open_outside("editor", file)
         content = _read_content(file)
         if content == before.content:
-            text = f"{before.path} stays as it is"
+            text = f"{before.path} is unchanged"
             is_done = True
         elif content is None:
             text = f"the edited file cannot be read: {file}"
@@ -161,7 +161,7 @@ class ChainActions:
             outcome = await replace_stubbed(session.store, before, content)
             is_done = outcome.done is True
             text = f"{before.path}: {outcome.text}" + (
-                "" if is_done else f"; yours is kept in {file}"
+                "" if is_done else f"; your version is in {file}"
             )
         if is_done:
             with contextlib.suppress(OSError):
@@ -201,13 +201,7 @@ def _proposed(end: Unit) -> str:
 
 def _question(end: Unit, wish: AppendWish, appendix: Appendix) -> str:
     """`append 3 jobs of train after 64?`"""
-    what = (
-        f"an array {wish.array}"
-        if wish.array
-        else "1 job"
-        if wish.count == 1
-        else f"{wish.count} jobs"
-    )
+    what = f"an array {wish.array}" if wish.array else counted(wish.count, "job")
     if end.is_array and not wish.array and not wish.path:
         what = "the same array"
     return f"append {what} of {appendix.name} after {end.job_id}?"

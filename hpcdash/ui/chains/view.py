@@ -224,7 +224,7 @@ class ChainView(ReadTableView):
         notes = self.query_one(".notes", Static)
         if chain is None:
             if self._error is not None:
-                head.update("no chain to show; ! tells more")
+                head.update("no chain to show; ! shows the error")
             return
         head.update(chains.picture(chain.rows, signs().states, max(40, self.size.width - 4)))
         lines = [visible(line) for line in self._note_lines(chain)]
@@ -242,7 +242,7 @@ class ChainView(ReadTableView):
         if chain.living:
             end = chains.latest_end(chain, self.now())
             if end is None:
-                lines.insert(0, "when it ends is open: not all have a time limit")
+                lines.insert(0, "end unknown: not all jobs have a time limit")
             else:
                 ends = cells.short_deadline(end, self.now(), self.session.zone)
                 held = any(row["state"] == "held" for row in chain.living)
@@ -276,7 +276,7 @@ class ChainView(ReadTableView):
     def hint(self) -> str:
         bar = self.screen.query_one(CommandBar) if self.is_live else None
         if bar is not None and bar.is_open and bar.mode == APPEND:
-            return "how many more, or tasks as 1-10%1; then a script, or nothing for the same"
+            return "number of jobs, or tasks as 1-10%1; then a script (default: the same)"
         return super().hint()
 
     def take_focus(self) -> None:
@@ -288,7 +288,7 @@ class ChainView(ReadTableView):
             return job_hint(self.session, row, self.now())
         living = count_jobs(self.chain.living) if self.chain is not None else 0
         if not living:
-            return "the whole chain has ended; R on a row resubmits it"
+            return "the chain has finished; R on a row resubmits it"
         return "keys act on the whole chain; select a row to act on one job"
 
     # -- selection

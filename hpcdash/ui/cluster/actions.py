@@ -79,8 +79,7 @@ class ClusterActions:
                 except HpcdashError as error:
                     messages.append(f"its results are only in its log: {error.message}")
                 messages.append(
-                    f"job {outcome.new_job} checks {compress(one.nodes)}; what it finds is told "
-                    "here"
+                    f"job {outcome.new_job} checks {compress(one.nodes)}; results will appear here"
                 )
         self.screen.notice("\n".join(filter(None, messages)))
 
@@ -98,7 +97,7 @@ class ClusterActions:
         if view.spec.name == "queues":
             return [select_nodes(name, rows, "", names) for name in sorted(names)]
         if missing := sorted(names - {row["name"] for row in rows}):
-            raise UsageError(f"{missing[0]} is not listed any more", "u clears all marks.")
+            raise UsageError(f"{missing[0]} is no longer listed", "u clears all marks.")
         return [Selection(tuple(row for row in rows if row["name"] in names), "")]
 
     async def _is_agreed(self, planned: Sequence[CheckJob], left_out: Sequence[str]) -> bool:

@@ -145,7 +145,7 @@ class ClustersView(TableView):
             )
         return "  ·  ".join(
             part
-            for part in (hops, since, health.detail, session.origin, "enter goes there")
+            for part in (hops, since, health.detail, session.origin, "enter switches to it")
             if part
         )
 

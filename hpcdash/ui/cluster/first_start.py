@@ -60,7 +60,7 @@ THIS_MACHINE = PlaceChoice(JobsPlace.THIS_MACHINE)
 DEMO = PlaceChoice(JobsPlace.DEMO)
 _WORDS = {
     THIS_MACHINE: "run jobs on this machine, without a scheduler",
-    DEMO: "sample jobs on a temporary queue; nothing stays",
+    DEMO: "sample jobs on a temporary queue, removed at exit",
 }
 
 
@@ -184,7 +184,7 @@ class PlaceDialog(Dialog[PlaceChoice | None]):
         yield Static("\n".join(self._why), classes="words", markup=False)
         yield TextInput(
             self._typed,
-            placeholder="[user@]host[:port] of its login node, or a part of a name below",
+            placeholder="[user@]host[:port] of a login node, or part of a name below",
         )
         yield OptionList(classes="scrolls", markup=False, compact=True)
 

@@ -87,7 +87,7 @@ class NodeView(JobsView):
                 iter(nodes.filter(pc.equal(nodes["name"], self.node_name)).to_pylist()), None
             )
         if row is None:
-            return Text("not in the last list of nodes")
+            return Text("not in the latest list of nodes")
         now = self.now().timestamp()
         known_load = "unknown" if row["load"] is None else f"{row['load']:.1f}"
         memory_used = format_memory(row["memory_used_bytes"] or 0)
@@ -130,15 +130,13 @@ class NodeView(JobsView):
         host, is_vnode = VNODE.subn("", self.node_name)
         shown = on_node(table, self.node_name).num_rows
         parts = (
-            [f"those of all of {host}: a job's list names no part of it"]
-            if is_vnode and shown
-            else []
+            [f"those of all of {host}: jobs do not name its parts"] if is_vnode and shown else []
         )
         if (is_vnode or shown < count) and active_jobs(
-            table.filter(_is_spread_unlisted(table))
+            table.filter(pc.and_(pc.is_valid(table["array_id"]), pc.is_null(table["node_list"])))
         ).num_rows:
             parts.append(
-                "arrays listed as one row are left out: on which nodes their tasks run is not told"
+                "arrays listed as one row are omitted: the nodes of their tasks are unknown"
             )
         return "; ".join(parts)
 
@@ -156,8 +154,3 @@ class NodeView(JobsView):
             self.reload()
         if changed.kind is Kind.NODES and self.display:
             self._start_activity()
-
-
-def _is_spread_unlisted(jobs: pa.Table) -> pa.ChunkedArray:
-    """Return a mask of the rows for tasks of an array whose nodes are unknown."""
-    return pc.and_(pc.is_valid(jobs["array_id"]), pc.is_null(jobs["node_list"]))

@@ -74,7 +74,7 @@ class InsideActions:
         else:
             row = known_row(self.screen.session.store, job_id)
             if holds_many(job_id) or (row is not None and (row["_tasks"] or 1) > 1):
-                text = f"{job_id} is an array: point at one of its tasks"
+                text = f"{job_id} is an array: select one of its tasks"
             elif row is not None and row["state"] not in ACTIVE:
                 text = f"job {job_id} is not running ({row['state']})"
         if text:

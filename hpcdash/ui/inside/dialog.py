@@ -55,9 +55,7 @@ class ExecDialog(Dialog[None]):
         self._run = run
 
     def compose_body(self) -> ComposeResult:
-        yield TextInput(
-            placeholder="command and its arguments; no shell reads them", select_on_focus=False
-        )
+        yield TextInput(placeholder="command and arguments (no shell)", select_on_focus=False)
         yield Static("", classes="warned", id="complaint", markup=False)
         rows = [(line, "run before") for line in self._recent]
         rows += [(one.name, one.text) for one in self._ready]

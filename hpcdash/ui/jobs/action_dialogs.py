@@ -34,7 +34,7 @@ _HINTS = {
     "time": "2h, 1-12:00:00",
     "memory": "per node: 16G",
     "nice": "higher waits longer",
-    "throttle": "how many tasks may run at a time",
+    "throttle": "maximum number of tasks at a time",
 }
 _IDS_CELLS = 130
 _COMMAND_LETTERS = 8_000
@@ -217,7 +217,9 @@ def result_lines(outcomes: Sequence[Outcome]) -> Text:
     ids = min(24, max((len(visible(outcome.job_id)) for outcome in ordered), default=0))
     text = Text()
     if any(outcome.done is None for outcome in ordered):
-        text.append("Where it is unknown, look with ctrl+r: it was not repeated.\n\n", "bold")
+        text.append(
+            "If the result is unknown, check with ctrl+r: the action was not repeated.\n\n", "bold"
+        )
     for outcome in ordered[:_MAX_RESULTS]:
         sign, word = key_labels[outcome.done]
         style = "" if outcome.done else "bold"
@@ -334,7 +336,7 @@ class AlterDialog(Dialog[None]):
         for field in self.fields:
             self._complain(f"{field.name}-complaint", problems.get(field.name, ""))
         is_enough = bool(changes) or self.may_stay
-        self._complain("complaint", "" if is_enough else "nothing is changed yet")
+        self._complain("complaint", "" if is_enough else "no changes yet")
         if wrong := next((name for name, problem in problems.items() if problem), None):
             self.query_one(f"#{wrong}", Input).focus()
         elif is_enough:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -129,7 +129,7 @@ class ActionRunner:
         for other in self._underway:
             if other.cluster == session.name and not other.numbers.isdisjoint(numbers):
                 self.screen.notify(
-                    f"wait for the {other.title}, which still runs",
+                    f"wait: the {other.title} is still running",
                     severity="warning",
                     markup=False,
                 )
@@ -196,7 +196,14 @@ class ActionRunner:
             text = next(outcome.text for outcome in report.outcomes if outcome.can_force)
             self.begin(
                 Question(
-                    session.actions.plan(forced, _plan_rows(forced, plan)),
+                    session.actions.plan(
+                        forced,
+                        tuple(
+                            row
+                            for row in plan.rows
+                            if {row["id"], row["array_id"]} & set(forced.job_ids)
+                        ),
+                    ),
                     (f"refused: {visible(text)}", _FORCED_NOTE),
                 )
             )
@@ -261,7 +268,7 @@ class ActionRunner:
             self.screen.app.push_screen(ResultsDialog(report, session.store.title))
         else:
             counts = action_text.outcome_counts(report.outcomes)
-            text = f"{report.plan.request.verb}{_where(session)}: {counts}; J shows what was said"
+            text = f"{report.plan.request.verb}{_where(session)}: {counts}; J shows the output"
             self.screen.notify(text, severity="error", timeout=15, markup=False)
 
 
@@ -273,10 +280,6 @@ def _forced(report: Report) -> ActionRequest | None:
     """The same by force, for the jobs that may be had so; None where there are none."""
     job_ids = tuple(outcome.job_id for outcome in report.outcomes if outcome.can_force)
     return replace(report.plan.request, job_ids=job_ids, force=True) if job_ids else None
-
-
-def _plan_rows(request: ActionRequest, plan: Plan) -> tuple[Mapping[str, Any], ...]:
-    return tuple(row for row in plan.rows if {row["id"], row["array_id"]} & set(request.job_ids))
 
 
 def _numbers(job_ids: Iterable[str]) -> frozenset[str]:

@@ -339,7 +339,7 @@ class JobActions:
             plan = session.actions.plan(ActionRequest(Verb.REQUEUE, choice.job_ids), choice.rows)
             if refused := await fetch_refusal(session.store, choice.rows):
                 self.screen.notify(
-                    f"{refused}; R submits it again", severity="warning", timeout=15, markup=False
+                    f"{refused}; R resubmits it", severity="warning", timeout=15, markup=False
                 )
                 return
             facts = await requeue_facts(
@@ -426,7 +426,9 @@ class JobActions:
             asides = [f"it runs: its {stays} stay" if running == 1 else f"they run: {stays} stay"]
         elif stays and running:
             verb = "runs" if running == 1 else "run"
-            asides = [f"{running} of them {verb}: {stays} can be changed where all wait"]
+            asides = [
+                f"{running} of them {verb}: {stays} can be changed only while all are pending"
+            ]
         # Each of several jobs keeps its own value, unless something is typed.
         present = rows if len(choice.job_ids) == 1 else ()
         known = {"queue": self._queues(), "qos": self._qos()}
@@ -520,19 +522,14 @@ def _clock(seconds: int | None) -> str:
 
 
 def _memory(amount_bytes: int | None) -> str:
-    return (
-        ""
-        if amount_bytes is None
-        else f"{-(-amount_bytes >> 20)}M"
-        if amount_bytes & _GIB - 1
-        else f"{amount_bytes >> 30}G"
-    )
+    if amount_bytes is None:
+        return ""
+    is_whole = amount_bytes % _GIB == 0
+    return f"{amount_bytes >> 30}G" if is_whole else f"{-(-amount_bytes >> 20)}M"
 
 
 def _reasons(left_out: Sequence[str]) -> str:
-    return (
-        ", ".join(text.removesuffix(" (skipped)") for text in left_out) or "nothing is known of it"
-    )
+    return ", ".join(text.removesuffix(" (skipped)") for text in left_out) or "unknown job"
 
 
 class AgainChoice(Struct, frozen=True):
@@ -550,7 +547,7 @@ async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
     if isinstance(view, TriageView):
         rows = view.rows_to_submit()
         if not rows:
-            return "no task failed: mark those to submit again"
+            return "no task failed: mark the tasks to resubmit"
         return AgainChoice(resubmissions(rows), _format_living(rows))
     targets = view.targets()
     if not targets.job_ids:
@@ -581,7 +578,7 @@ def _only(job_id: str, targets: Targets) -> Row:
     record.
     """
     if len(targets.rows) != 1:
-        raise UsageError(f"what job {job_id} is, is not known", "Ask again when the list has it.")
+        raise UsageError(f"job {job_id} is unknown", "Try again once it is listed.")
     return targets.rows[0]
 
 
@@ -593,7 +590,7 @@ async def _array_resubmission(array_id: str, store: ClusterStore) -> tuple[Resub
         total = count_jobs((*tasks.ended, *tasks.living))
         return requested, [f"{count_jobs(failed)} of the {total} tasks of array {array_id} failed"]
     every = (*tasks.ended, *tasks.living)
-    parts = [f"no task of array {array_id} failed: this is the whole array again"]
+    parts = [f"no task of array {array_id} failed: this resubmits the whole array"]
     return Resubmission(array_id, None, every), [*parts, *_format_living(every)]
 
 
@@ -602,4 +599,4 @@ def _format_living(rows: Sequence[Row]) -> tuple[str, ...]:
     if not living:
         return ()
     subject = "it has" if count_jobs(rows) == 1 else f"{living} of them have"
-    return (f"{subject} not ended: both copies would run",)
+    return (f"{subject} not finished: both copies would run",)

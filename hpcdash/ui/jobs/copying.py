@@ -54,7 +54,7 @@ def offer_copies(screen: DashboardScreen) -> None:
             start_worker(screen, _fetch_text, screen, session, job_id, label, group="copy")
 
     choices = [Choice(label, clip(visible(text), _SHOWN_CELLS)) for label, text in texts.items()]
-    choices += [Choice(label, "asks the scheduler") for label in requested]
+    choices += [Choice(label, "queries the scheduler") for label in requested]
     screen.app.push_screen(ChoiceDialog(f"Copy from job {job_id}", choices, take))
 
 

@@ -59,29 +59,29 @@ def use_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
     """Return `71`, the used percentage of the request; its style shows whether that is little."""
     if value is None:
         return ""
-    return (
-        f"{100 * value:.0f}",
-        cells.BAD if value < POOR_USE else cells.WARNING if value < FAIR_USE else cells.GOOD,
-    )
+    style = cells.GOOD
+    if value < FAIR_USE:
+        style = cells.BAD if value < POOR_USE else cells.WARNING
+    return f"{100 * value:.0f}", style
 
 
 class SpanDialog(Dialog[tuple[str, str] | None]):
     """A span as it is typed: since when, and until when."""
 
     def __init__(self, check: Callable[[str, str], Span], since: str, until: str) -> None:
-        super().__init__("Jobs of which span?")
+        super().__init__("Jobs of a time span")
         self._check = check
         self._typed = (since, until)
 
     def compose_body(self) -> ComposeResult:
         yield Static("since: 90d, 12h, yesterday, 2026-01-01", classes="label", markup=False)
         yield TextInput(self._typed[0], id="since", compact=True)
-        yield Static("until: the same, or nothing for now", classes="label", markup=False)
+        yield Static("until: the same, or empty for now", classes="label", markup=False)
         yield TextInput(self._typed[1], id="until", compact=True)
         yield Static("", classes="warned", id="problem", markup=False)
 
     def format_keys(self) -> str:
-        return "enter ask · tab the other · esc cancel"
+        return "enter apply · tab next field · esc cancel"
 
     def on_mount(self) -> None:
         self.query_one("#since", Input).focus()
@@ -153,14 +153,12 @@ class HistoryView(JobsView):
         owned = self.whose(everyone=False)
         if self._span != ("", ""):
             whose = "No jobs ended" if self.everyone or not owned else "None of your jobs ended"
-            return f"{whose} in this span ({self._format_span()}). w chooses another one"
+            return f"{whose} in this span ({self._format_span()}). w changes the span"
         if not owned:
-            return "No jobs ended in the last 7 days. w looks further back"
+            return "No jobs ended in the last 7 days. w extends the span"
         if self.everyone:
-            return "No jobs ended in the last 7 days. w looks further back, m shows only yours"
-        return (
-            "None of your jobs ended in the last 7 days. w looks further back, m shows everyone's"
-        )
+            return "No jobs ended in the last 7 days. w extends the span, m shows only yours"
+        return "None of your jobs ended in the last 7 days. w extends the span, m shows everyone's"
 
     def scope_crumbs(self) -> Sequence[str]:
         whose = self.whose(everyone=self.everyone)
@@ -239,10 +237,10 @@ class HistoryView(JobsView):
     def do_span(self) -> None:
         """Choose which span is shown."""
         choices = [Choice(since, label=label) for since, label in _SPANS.items()]
-        choices.append(Choice(_OTHER, label="other …", text="since and until a time"))
+        choices.append(Choice(_OTHER, label="other …", text="from and until"))
         present = self._span[0] if self._span[0] in _SPANS and not self._span[1] else _OTHER
         self.app.push_screen(
-            ChoiceDialog("History of how long?", choices, self._take_choice, present)
+            ChoiceDialog("History: time span", choices, self._take_choice, present)
         )
 
     def _take_choice(self, value: str) -> None:
@@ -302,7 +300,7 @@ class HistoryView(JobsView):
             if fetched.unasked_seconds and fetched.problem is None:
                 gone = format_span(fetched.unasked_seconds)
                 self.notify(
-                    f"stopped: {gone} of the span was not asked for. ctrl+r asks for the rest",
+                    f"stopped: {gone} of the span was not loaded. ctrl+r loads the rest",
                     timeout=6,
                 )
             if forgotten := fetched.format_forgotten():

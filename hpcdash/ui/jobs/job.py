@@ -282,7 +282,7 @@ class JobView(View):
         picture = self.picture
         if picture.row is None:
             is_over = self.own_error is not None and Part.DETAIL not in picture.asking
-            return Text("nothing known of this job" if is_over else "loading …")
+            return Text("no data on this job" if is_over else "loading …")
         width = self._page.scrollable_content_region.width or self.app.size.width - 3
         is_wide = width >= _TWO_COLUMNS
         column = (width - 3) // 2 if is_wide else width
@@ -468,14 +468,12 @@ def _value(entry: Entry, find_style: StyleOf, bar_at: int | None = None) -> Text
         return Text.assemble(
             *((visible(message), find_style(state)) for message, state in entry.pieces)
         )
-    style = (
-        find_style("label")
-        if entry.is_dim
-        else find_style("advice")
-        if entry.label == "→"
-        else find_style(entry.state)
-    )
-    text = Text(visible(entry.value), style)
+    name = entry.state
+    if entry.is_dim:
+        name = "label"
+    elif entry.label == "→":
+        name = "advice"
+    text = Text(visible(entry.value), find_style(name))
     if entry.fraction is not None and bar_at is not None:
         text.append(" " * (max(0, bar_at - text.cell_len) + 2))
         for message, name in cells.usage_bar(min(max(entry.fraction, 0.0), 1.0), _BAR_CELLS):

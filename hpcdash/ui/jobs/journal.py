@@ -61,7 +61,7 @@ _MEANING = {
     "done": "done for every job",
     "refused": "refused: nothing was done",
     "partly": "done for some of the jobs",
-    "unknown": "nobody saw how it ended; look at the jobs",
+    "unknown": "result unknown; check the jobs",
     "running": "still running",
 }
 
@@ -130,11 +130,7 @@ class JournalView(TableView):
         return "No actions yet. What you submit, hold or cancel is listed here; q goes back"
 
     def _format_waiting(self) -> str:
-        return (
-            "Nothing known. ! shows the error, ctrl+r reads again"
-            if self._error is not None
-            else "reading …"
-        )
+        return "No data yet. ! error · ctrl+r retry" if self._error is not None else "reading …"
 
     def on_mount(self) -> None:
         self.reload()
@@ -165,7 +161,7 @@ class JournalView(TableView):
     def hint(self) -> str:
         if self._unreadable:
             lines = "1 line" if self._unreadable == 1 else f"{self._unreadable} lines"
-            return f"{lines} of the journal could not be read and left out  ·  enter shows an entry"
+            return f"{lines} of the journal unreadable and skipped  ·  enter shows an entry"
         return super().hint()
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
@@ -175,7 +171,7 @@ class JournalView(TableView):
         age = format_age(max(0.0, self.session.actions.journal.age_seconds(entry)))
         return (
             f"{age} ago  ·  {_MEANING.get(entry.state, entry.state)}  ·  enter shows the "
-            "commands and what was said"
+            "commands and their output"
         )
 
     def scope_crumbs(self) -> Sequence[str]:

@@ -72,11 +72,11 @@ _MAX_FAILED_LOGS = 8
 _MAX_GROUPS = 4
 
 _FIRST_STEPS = (
-    ("new", "submit a job: a command, or a batch script as it is"),
+    ("new", "submit a job: a command or an existing batch script"),
     ("mine", "jobs of all users"),
-    ("show_queues", "queues: their limits, and what is free"),
-    ("show_nodes", "nodes, and the jobs on each"),
-    ("show_history", "jobs that ended: how, and what they used"),
+    ("show_queues", "queues: limits and free resources"),
+    ("show_nodes", "nodes and their jobs"),
+    ("show_history", "finished jobs: exit status and usage"),
     ("shares", "fair share of your accounts"),
     ("limits", "your limits and usage"),
     ("help", "all keys and commands"),

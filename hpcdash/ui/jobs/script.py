@@ -90,7 +90,7 @@ class ScriptView(View):
         except HpcdashError as error:
             self._error = error
             if self.script is None:
-                self.query_one(Static).update("no script to show; ! tells more")
+                self.query_one(Static).update("no script to show; ! shows the error")
             self.post_message(self.CrumbsChanged())
             return
         self._error = None
@@ -127,7 +127,7 @@ class ScriptView(View):
     async def do_diff(self) -> None:
         """Prompt for another job; the last earlier one of the same name is proposed."""
         if self.script is None:
-            self.notify("there is no script yet to compare", severity="warning", timeout=3)
+            self.notify("no script to compare yet", severity="warning", timeout=3)
             return
         await self._know_history()
         bar = self.screen.query_one(CommandBar)
@@ -220,7 +220,7 @@ class ScriptView(View):
 
     def _step(self, places: int) -> None:
         if not self.page.matches:
-            self.notify("nothing is searched for; / does", timeout=2)
+            self.notify("no search yet; / searches", timeout=2)
             return
         self.page.step(places)
         self.post_message(self.CrumbsChanged())
@@ -267,7 +267,7 @@ class ScriptView(View):
             return
         if self.other_id is None:
             message = "the script"
-            text = _as_utf8(self.script.text)
+            text = self.script.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         else:
             message = "the difference"
             text = "".join(f"{line.text}\n" for line in self.page.lines)
@@ -295,7 +295,7 @@ class ScriptView(View):
             open_outside("editor", file)
             if file.exists() and file.read_bytes() != content:
                 self.notify(
-                    "what you changed was a copy, now deleted: the job's script stays as it is",
+                    "you edited a copy, now deleted: the job's script is unchanged",
                     timeout=8,
                 )
         except OSError as error:
@@ -378,10 +378,6 @@ def _whole_ids(table: pa.Table) -> list[str]:
 def _has_server(job_id: str) -> bool:
     """Whether ids are PBS's here: 12.server, 12[3].server."""
     return "." in job_id or "[]" in job_id
-
-
-def _as_utf8(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _file_word(text: str) -> str:

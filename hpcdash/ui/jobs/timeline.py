@@ -108,7 +108,7 @@ class TimelineView(View):
             return
         table = self.session.store.table(self.main_kind)
         if table is None:
-            self._body.update("Waiting for the queue …")
+            self._body.update("Loading the queue …")
             return
         now = self.now()
         if self._by_node:

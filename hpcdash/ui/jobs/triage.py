@@ -168,7 +168,7 @@ class TriageView(ReadTableView):
         if self.reader.is_reading_logs:
             return "reading its log …"
         began = any(member.nodes for member in group.members)
-        return "its log was not read" if began else "it never began"
+        return "its log was not read" if began else "it never started"
 
     def cell_functions(self) -> Mapping[str, cells.CellFunction]:
         return {"tasks": tasks_cell, "exit": exit_cell, "line": line_cell}

@@ -131,7 +131,7 @@ class LogPane(LogReading):
 
     def go_time(self, typed: str) -> None:
         """To the first line that was written at a time or after it."""
-        self._work(f"looking for {typed} …, esc stops", self._to_time, typed)
+        self._work(f"searching for {typed} …, esc stops", self._to_time, typed)
 
     async def _to_time(self, typed: str) -> str:
         store = self.session.store
@@ -140,13 +140,13 @@ class LogPane(LogReading):
                 self.window.file, typed, self.window.stat.size, store.clock.now(), self.session.zone
             )
         except NoTimes:
-            return "its lines have no times"
+            return "its lines have no timestamps"
         except ValueError as error:
             return str(error)
         when = local_wall_time(found.seconds)
         if found.offset is None:
             self._go_end()
-            return f"all is before {when}"
+            return f"no line is after {when}"
         await self._hold(found.offset)
         self.viewport.to_offset(found.offset, above=1)
         self.lines.pointed = found.offset
@@ -194,5 +194,5 @@ class LogPane(LogReading):
         try:
             self.post_message(self.PagerRequested(await copy_end(file, on_output), is_copy=True))
         except OSError as error:
-            return f"no room for a copy here: {error.strerror}"
+            return f"cannot save a copy here: {error.strerror}"
         return ""

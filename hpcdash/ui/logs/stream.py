@@ -544,23 +544,21 @@ def file_notes(
         when = format_clock_time(happened.at, zone)
         match happened.change:
             case FileChange.DELETED if window.file.host:
-                read = "; what was read is shown" if window.rows else ""
+                read = "; showing what was read" if window.rows else ""
                 notes.append(
-                    f"is no longer on {window.file.host} since {when}: it goes where it stays as "
-                    f"the job ends{read}"
+                    f"left {window.file.host} at {when}: the end of the job moves it to its final "
+                    f"place{read}"
                 )
             case FileChange.DELETED:
-                read = "what was read is shown; " if window.rows else ""
-                notes.append(f"was deleted at {when}; {read}looked for again")
+                read = "showing what was read; " if window.rows else ""
+                notes.append(f"was deleted at {when}; {read}retrying")
             case FileChange.CLOSED:
-                read = "what was read is shown; " if window.rows else ""
-                notes.append(
-                    f"cannot be read since {when}: {check.problem}; {read}looked for again"
-                )
+                read = "showing what was read; " if window.rows else ""
+                notes.append(f"cannot be read since {when}: {check.problem}; {read}retrying")
             case FileChange.TRUNCATED:
                 notes.append(f"was truncated (to {format_memory(happened.size)}) at {when}")
             case FileChange.REPLACED:
-                notes.append(f"another file took its place at {when}")
+                notes.append(f"was replaced by another file at {when}")
         if happened.change in (FileChange.DELETED, FileChange.CLOSED):
             return notes
     state = "" if row is None else str(row["state"])
@@ -571,14 +569,14 @@ def file_notes(
             notes.append(f"will be at {window.file.path} once the job starts")
             notes.append(f"the job is {state_word(state)}{_why(row, reason_hint)}")
         elif not check.is_there and state not in ENDED:
-            notes.append(f"{check.problem}; looked for again, ctrl+r looks now")
+            notes.append(f"{check.problem}; retrying (ctrl+r: now)")
         else:
             notes.append(check.problem)
     elif check.is_there and check.size == 0:
         notes.append(
             "is empty; q goes back"
             if state in ENDED
-            else "is empty so far; new lines appear by themselves"
+            else "is empty so far; new lines appear automatically"
         )
     return notes
 

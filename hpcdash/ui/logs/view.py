@@ -60,7 +60,7 @@ class LogView(View):
         Binding("pagedown", "page(1)", "page down", show=False, priority=True),
         Binding("space", "page(1)", "page down", show=False),
         Binding("home", "first", "first line", show=False, priority=True),
-        Binding("end", "last", "the end, and follow it", show=False, priority=True),
+        Binding("end", "last", "end, and follow", show=False, priority=True),
         Binding("left", "sideways(-1)", "left", show=False, priority=True),
         Binding("right", "sideways(1)", "right", show=False, priority=True),
     ]
@@ -231,7 +231,7 @@ class LogView(View):
             return ""
         path = self.pane.window.file.place if self.pane is not None and self.pane.path else None
         if not self._has_stderr and path is not None:
-            return f"{path}   (stderr goes there too)"
+            return f"{path}   (stdout and stderr)"
         # The view has no width of its own before its first layout, and no hint is drawn after it.
         wide = self.app.size.width >= SIDE_BY_SIDE_COLUMNS and not self._streams.is_beside
         return f"{path or ''}{'   s shows both streams' if wide and path else ''}"
@@ -306,7 +306,7 @@ class LogView(View):
             self._show_notice("")
             return
         if not self._has_stderr:
-            self._show_notice("stdout and stderr go to one file" if stream == "stderr" else "")
+            self._show_notice("stdout and stderr share one file" if stream == "stderr" else "")
             return
         self._show_notice("")
         self._streams.stream = stream
@@ -317,7 +317,7 @@ class LogView(View):
         if self.place is None:
             return
         if not self._has_stderr:
-            self._show_notice("stdout and stderr go to one file")
+            self._show_notice("stdout and stderr share one file")
             return
         self._streams.is_beside = not self._streams.is_beside
         await self._show_streams()
@@ -354,7 +354,7 @@ class LogView(View):
         if pane.search_text:
             pane.next_match(backwards=backwards)
         else:
-            self._show_notice("nothing is searched for; / does")
+            self._show_notice("no search yet; / searches")
 
     def do_to_percent(self) -> None:
         self._prompts.prompt_percent()
@@ -442,7 +442,7 @@ class LogView(View):
         try:
             count = len(await self._fetch_runs(self.place))
         except UsageError:
-            self._show_notice("this job is not an array task, and no allocation for runs")
+            self._show_notice("this job is neither an array task nor an allocation for runs")
             return
         except HpcdashError as error:
             self._show_notice(error.message)
@@ -471,9 +471,7 @@ class LogView(View):
         at = order.index(row["_task"] or 0) + step
         if not 0 <= at < len(order):
             self._show_notice(
-                "the last task of the array that is known"
-                if step > 0
-                else "the first task that is known"
+                "the last known task of the array" if step > 0 else "the first known task"
             )
             return
         self.job_id = tasks[order[at]]
@@ -503,7 +501,7 @@ def nothing_there(pane: LogPane | None) -> str:
     if pane is not None and pane.window.rows:
         return ""
     if pane is None or not pane.path or pane.window.looked_at is None:
-        return "nothing to go through: no log is open"
+        return "no log is open"
     return f"nothing to go through: {pane.window.stat.problem or 'the log is empty'}"
 
 

@@ -67,7 +67,7 @@ class Viewport:
         if not rows or self.height <= 0:
             return []
         if self.following:
-            self._to_last()
+            self._set_top(*self._last_top())
         row, part = self._top()
         if not self.wrap:
             return [PlacedRow(number) for number in range(row, min(len(rows), row + self.height))]
@@ -199,9 +199,6 @@ class Viewport:
                 return row, parts - left
             left -= parts
         return 0, 0
-
-    def _to_last(self) -> None:
-        self._set_top(*self._last_top())
 
     def unread(self) -> list[LogRow]:
         """The rows of the screen whose text is not known yet; folding lines needs it anyway."""

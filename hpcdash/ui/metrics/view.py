@@ -96,7 +96,7 @@ class ChartView(ChartFollowing, can_focus=True):
         Binding("pagedown", "stretch(1.25)", "less of the height", show=False, priority=True),
         Binding("equals_sign", "zoom(0.5)", "zoom in", show=False),
         Binding("home", "whole", "all of it", show=False, priority=True),
-        Binding("end", "end", "the end, and follow it", show=False, priority=True),
+        Binding("end", "end", "end, and follow", show=False, priority=True),
     ]
 
     notice = ""

@@ -141,9 +141,9 @@ class OutputView(View):
     def hint(self) -> str:
         seconds = (self._ended or time.monotonic()) - self._began
         if self.is_running:
-            state = f"running, {seconds:.0f} s; leaving ends it"
+            state = f"running, {seconds:.0f} s; leaving stops it"
         elif self._is_stopped:
-            state = f"ended by you after {seconds:.0f} s"
+            state = f"stopped by you after {seconds:.0f} s"
         elif self.status is None:
             state = "not finished"
         else:

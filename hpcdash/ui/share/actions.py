@@ -62,7 +62,7 @@ class ShareActions:
         pool = view.pool
         tasks = view.chosen_tasks()
         if pool is None or not tasks:
-            self.screen.notify("no task is pointed at", severity="warning", timeout=3)
+            self.screen.notify("select a task first", severity="warning", timeout=3)
             return
         try:
             planned = [await plan_wish(self.screen.session, pool, task.id, wish) for task in tasks]

@@ -32,10 +32,8 @@ from hpcdash.ui.view import FRAMED_LINES
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.cells import signs
 
-_NO_POOLS = (
-    "No pool is shared here. [share.NAME] in the configuration makes one: hpcdash config example"
-)
-_NO_TASKS = "No tasks. A request with a priority under share is one: n submits"
+_NO_POOLS = "No shared pool. [share.NAME] in the configuration defines one: hpcdash config example"
+_NO_TASKS = "No tasks. n submits a request with a priority under share"
 # The signs and colours of the job states that come nearest.
 _LIKE = {
     "waiting": JobState.PENDING,
@@ -167,7 +165,7 @@ class ShareView(ReadTableView):
     def do_next_pool(self) -> None:
         """The next pool of the configuration."""
         if len(self._readers) < 2:
-            self.notify("there is no other pool here", timeout=3)
+            self.notify("no other pool here", timeout=3)
             return
         self._at = (self._at + 1) % len(self._readers)
         self._error = None
@@ -285,7 +283,7 @@ class ShareView(ReadTableView):
         users = text.quota_users(pool, self.session.store.user or "")
         levels = text.quota_levels(pool)
         if not levels:
-            yield Content.styled("no quota: no task of this pool runs", "$text-warning")
+            yield Content.styled("no quota: this pool runs no tasks", "$text-warning")
             return
         tall = self.app.size.height
         most = 1 if tall < FRAMED_LINES else max(2, (tall - FRAMED_LINES) // 4 + 2)
@@ -330,7 +328,7 @@ class ShareView(ReadTableView):
         pool = self.pool
         task = self.pointed_task()
         lines = [] if pool is None else list(self._past(pool))
-        lines = lines or ["No task was interrupted for another."]
+        lines = lines or ["No task was interrupted."]
         title = "Interrupted"
         if task is not None and task.runs:
             lines = [*self._runs(task), "", title, *lines]

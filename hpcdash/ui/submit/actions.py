@@ -133,7 +133,7 @@ class SubmitActions:
         name = first.plan.request.job_ids[0]
         title = view.not_known.question(draft, name)
         if title:
-            asides.insert(0, "look for it first: esc, and 1 shows your jobs; J shows what was sent")
+            asides.insert(0, "check first: esc, then 1 for your jobs, J for what was sent")
         question = Question(first.plan, asides, warnings, title, is_doubtful=bool(title))
         begun_at = session.store.clock.now()
         if not await self.runner.is_confirmed(question):
@@ -209,7 +209,7 @@ class SubmitActions:
         if is_the_same:
             view.forget()
         else:
-            parts.append("what you typed since is kept")
+            parts.append("your later edits are kept")
         self.screen.notice("; ".join(parts))
         if self.screen.view is view and is_the_same:
             await self.screen.pop()
@@ -257,7 +257,7 @@ def _planner(
         nonlocal name
         request = looked.request
         if request is None:
-            raise UsageError("there is nothing to submit yet")
+            raise UsageError("nothing to submit yet")
         request = request if after is None else replace(request, after=after, name=name)
         planned = await session.launches.plan(request, looked.text)
         name = name or planned.name
@@ -268,7 +268,7 @@ def _planner(
         from hpcdash.ui.submit.preview import script_submission
 
         if looked.as_it_is is None or not looked.script:
-            raise UsageError("there is no script yet to submit")
+            raise UsageError("no script to submit yet")
         # The previewed script: the form may name another file by now.
         content = looked.script.encode("utf-8", "surrogateescape")
         await session.store.open(force=True)

@@ -30,7 +30,7 @@ _CHOICE_WORDS = {
     "srun": "one task per GPU or core",
     "none": "no container",
     "apptainer": "also called singularity",
-    "here": "a file on this machine, sent as it is now",
+    "here": "a file on this machine, sent unchanged",
     "cluster": "a file there",
 }
 
@@ -156,7 +156,7 @@ def field_hint(
     ):
         parts.append(format_node(queue))
     elif name == "time" and queue is not None and queue.limit_seconds:
-        parts.append(f"{queue.name} gives up to {format_span(queue.limit_seconds)}")
+        parts.append(f"{queue.name} allows up to {format_span(queue.limit_seconds)}")
     elif typed and (text := next((one.text for one in choices if one.value == typed), "")):
         parts = [text]
     word = texts.get(name, "").rpartition(" ")[2] if FIELDS[name].kind is FieldKind.WORDS else typed

@@ -15,7 +15,7 @@ from textual.suggester import Suggester
 from textual.widget import Widget
 from textual.widgets import Input, Static, TextArea
 
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.services.submit.form_fields import GROUPS, YES, FieldKind, FormField, FormGroup, Way
 from hpcdash.ui.widgets.lines import TextInput
 
@@ -339,7 +339,7 @@ class _Group(Vertical):
         self.display = bool(rows)
         messages = [f"{row.label} {' '.join(row.text.split())}" for row in rows if row.text.strip()]
         wrong = sum(bool(row.complaint) for row in rows)
-        text = ", ".join([*([f"! {wrong} to look at"] if wrong else []), *messages])
+        text = ", ".join([*([f"! {counted(wrong, 'problem')}"] if wrong else []), *messages])
         self.heading.tell(text[:_SAID_CELLS])
 
 

@@ -171,9 +171,7 @@ class SubmitPage(View):
         looked = self.seen
         if self.page_shown == DIFFERENCE:
             text = (
-                "What changed since it was submitted last"
-                if looked.difference
-                else self._no_difference()
+                "Changes since the last submission" if looked.difference else self._no_difference()
             )
         elif not looked.script:
             text = "Generated script"
@@ -191,8 +189,8 @@ class SubmitPage(View):
 
     def _no_difference(self) -> str:
         if self.seen.before is not None:
-            return "No changes since it was last submitted"
-        return "Nothing with this name was submitted from here"
+            return "No changes since the last submission"
+        return "Nothing was submitted under this name from here"
 
     def format_notes(self, looked: FormPreview | None = None) -> tuple[str, ...]:
         """Return the summary and warnings to confirm a submission; None: those of `seen`."""
@@ -203,7 +201,7 @@ class SubmitPage(View):
             looked.called,
             "; ".join(part for part in (looked.summary, start) if part),
             looked.saving,
-            f"the scheduler said it would refuse it: {refusal}" if refusal else "",
+            f"the scheduler would refuse it: {refusal}" if refusal else "",
             *(f"{self._label(name)}: {text}" for name, text in looked.warnings.items()),
             *looked.asides,
             *(
@@ -432,7 +430,7 @@ class ClusterAnswer:
             # The user still has to confirm the submission.
             if not switch:
                 return
-            text = f"whether the kill switch {switch} is set is not known: {error.message}"
+            text = f"cannot check the kill switch {switch}: {error.message}"
             missing = (
                 *(one for one in self.preview_findings(looked) if one.field),
                 LintFinding("warning", "", text),
@@ -451,12 +449,12 @@ class ClusterAnswer:
         if not self.is_for(looked):
             return Text("start estimate: waiting for you to stop typing", "dim")
         if self.failed:
-            return Text(f"start: not known: {visible(self.failed)}", "dim")
+            return Text(f"start: unknown: {visible(self.failed)}", "dim")
         estimate = self.estimate
         if not estimate.is_known:
             return Text(f"start: {visible(estimate.hint) or 'not told here'}", "dim")
         if estimate.refusal:
-            text = f"✗ it would be refused: {visible(estimate.refusal)}"
+            text = f"✗ would be refused: {visible(estimate.refusal)}"
             return Text(f"{text}. {visible(estimate.hint)}" if estimate.hint else text, "bold")
         return self._start(estimate, zone)
 

@@ -273,7 +273,7 @@ def _render(request: Request, launches: Launches, root: str) -> tuple[str, tuple
 
 
 def _difference(old: str, new: str) -> Sequence[ScriptLine]:
-    return difference_lines(unified(old, new, ("as it was submitted last", "as it is now")))
+    return difference_lines(unified(old, new, ("last submission", "now")))
 
 
 def _run_seconds(request: Request, links: int) -> int | None:
@@ -327,7 +327,8 @@ def preview_script(
     if reading.options:
         # An option over a line of the script may fix the error: the scheduler decides.
         findings = tuple(
-            replace(one, severity="warning") if _may_be_mended(one) else one for one in findings
+            replace(one, severity="warning") if _has_line(one) or one.field == "extra_args" else one
+            for one in findings
         )
     problems, warnings, asides = sorted_findings(findings, problems, "file")
     text = content.decode("utf-8", "surrogateescape")
@@ -337,7 +338,7 @@ def preview_script(
     if before is not None:
         difference = _difference(before.text, text)
     over = " ".join((*reading.options, *([f"array {reading.array}"] if reading.array else [])))
-    message = f"the script as it is{', over it ' + over if over else ''}"
+    message = f"the unchanged script{', over it ' + over if over else ''}"
     return FormPreview(
         problems,
         warnings,
@@ -423,10 +424,6 @@ def _report_rest(
                 part.rstrip(".") for part in (finding.text, finding.next_step) if part
             )
             problems.setdefault(finding.field, message)
-
-
-def _may_be_mended(finding: LintFinding) -> bool:
-    return _has_line(finding) or finding.field == "extra_args"
 
 
 def _has_line(finding: LintFinding) -> bool:

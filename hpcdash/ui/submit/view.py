@@ -121,9 +121,9 @@ class SubmitView(SubmitPage):
         return (
             ("↑ ↓ tab", "move"),
             ("pgup pgdn", "the script"),
-            ("enter", "lists what a field may hold, or moves on; in several lines a new one"),
-            ("→", "takes what is suggested"),
-            ("space", "folds or shows a heading's fields"),
+            ("enter", "list the choices, or next field; in text of several lines a new line"),
+            ("→", "accept the suggestion"),
+            ("space", "fold or unfold a group of fields"),
         )
 
     def take_focus(self) -> None:
@@ -146,7 +146,7 @@ class SubmitView(SubmitPage):
         if name == "after" and self._offered_after is not None:
             job_id, text = self._offered_after
             choices = [
-                Choice(job_id, f"{text}: you pointed at it"),
+                Choice(job_id, f"{text}: the selected job"),
                 *(c for c in choices if c.value != job_id),
             ]
         if name == "file":
@@ -197,9 +197,7 @@ class SubmitView(SubmitPage):
         ):
             return
         self.put(Draft(stored.texts, stored.rest), as_it_is=stored.as_it_is)
-        self.notify(
-            "restored what you typed before hpcdash ended; ctrl+l for an empty form", timeout=6
-        )
+        self.notify("restored your unsaved form; ctrl+l clears it", timeout=6)
 
     def on_form_page_entered(self, event: FormPage.Entered) -> None:
         event.stop()
@@ -289,14 +287,14 @@ class SubmitView(SubmitPage):
         from hpcdash.ui.widgets.command_bar import CommandBar
 
         if self.templates is None:
-            self.notify("templates are not kept here", severity="warning", timeout=3)
+            self.notify("templates cannot be saved here", severity="warning", timeout=3)
             return
         self.replaces = ""
         name = self.draft().texts.get("name", "").strip()
         self.screen.query_one(CommandBar).prompt(
             "template",
             name,
-            sign="keep as a template called: ",
+            sign="template name: ",
             take=partial(keep_as, self),
             proposed=True,
         )
@@ -304,7 +302,7 @@ class SubmitView(SubmitPage):
     def do_copy(self) -> None:
         """The script."""
         if len(self.seen.script) > _MAX_COPIED_LETTERS or not self.seen.script:
-            self.notify("there is no script that a clipboard takes", severity="warning", timeout=3)
+            self.notify("no script to copy", severity="warning", timeout=3)
             return
         self.app.copy_to_clipboard(self.seen.script)
         self.notify(f"copied the script: {len(self.seen.lines)} lines", timeout=2)
@@ -367,7 +365,7 @@ class SubmitView(SubmitPage):
         name = self.form.field
         if not name:
             if self.form.is_on_heading:
-                return "space folds or shows these fields"
+                return "space folds or unfolds these fields"
             return "ctrl+o: the next page" if self.page_shown != FORM else ""
         if (
             name == "after"
@@ -375,7 +373,7 @@ class SubmitView(SubmitPage):
             and not self.form.texts().get("after")
         ):
             job_id, text = self._offered_after
-            return f"jobs whose end it waits for; enter offers {job_id} ({text})"
+            return f"jobs to wait for; enter inserts {job_id} ({text})"
         return field_hint(
             name, self.form.texts(), self.offers, self._choices(name), self.seen.queue
         )
@@ -388,7 +386,7 @@ def starting_points(view: SubmitView) -> list[tuple[str, str, Callable[[], None]
     ]
     if view.put_away is not None:
         before = view.put_away
-        found.append(("what stood there before", _load_message(before), lambda: view.put(before)))
+        found.append(("the previous content", _load_message(before), lambda: view.put(before)))
     templates = view.templates
     for name in templates.names() if templates is not None else ():
         found.append((name, "a template", partial(_take_template, view, name)))
@@ -435,21 +433,23 @@ async def remember(view: SubmitView, looked: FormPreview) -> None:
         )
     except StateUnusable as error:
         view.notify(
-            f"it is not among the recent ones: {error.message}", severity="warning", markup=False
+            f"not added to the recent submissions: {error.message}",
+            severity="warning",
+            markup=False,
         )
 
 
 def keep_as(view: SubmitView, name: str) -> str:
     """Keep what stands there as a template; a complaint, '' where that was done."""
     if view.templates is None:
-        return "templates are not kept here"
+        return "templates cannot be saved here"
     content = view.batch_file.content
     if view.seen.as_it_is is None:
         text = read_form(view.draft()).text
     elif isinstance(content, bytes):
         text = content.decode("utf-8", "surrogateescape")
     else:
-        return "there is no script yet to keep"
+        return "no script to save yet"
     name = name.strip()
     try:
         if (
@@ -458,13 +458,13 @@ def keep_as(view: SubmitView, name: str) -> str:
             and view.templates.read(name) != text
         ):
             view.replaces = name
-            return f"there is another template {name}: enter once more puts this in its place"
+            return f"template {name} exists: enter again replaces it"
         file = view.templates.save(name, text)
     except HpcdashError as error:
         return error.message
     except OSError as error:
-        return f"it could not be written: {error.strerror}"
-    view.notify(f"kept as {file}", timeout=4, markup=False)
+        return f"could not be written: {error.strerror}"
+    view.notify(f"saved as {file}", timeout=4, markup=False)
     return ""
 
 
@@ -534,10 +534,7 @@ class NotKnown:
         )
         if sent is None:
             return ""
-        return (
-            f"whether job {sent.name} was submitted at {sent.at:%H:%M} is not known: submit "
-            "once more?"
-        )
+        return f"unknown whether job {sent.name} was submitted at {sent.at:%H:%M}: submit again?"
 
     def _without(self, draft: Draft, name: str) -> list[_Sent]:
         return [one for one in self._sent if one.draft != draft and one.name != name]

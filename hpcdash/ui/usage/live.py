@@ -137,8 +137,8 @@ class LiveUseView(View):
         if self._error is not None:
             return ""
         if self._has_ended:
-            return "the job's step ended; ctrl+r looks again"
+            return "the job's step ended; ctrl+r starts another"
         if self._live is None or not self._live.nodes:
             return "reading the job's nodes …"
         nodes = counted(len(self._live.nodes), "node")
-        return f"{nodes}, sampled every {EVERY_SECONDS} s while this is shown; leaving ends it"
+        return f"{nodes}, sampled every {EVERY_SECONDS} s while this is shown; leaving stops it"

@@ -83,7 +83,7 @@ class LimitsView(TableView):
             self.reload()
 
     def placeholder(self) -> str:
-        return "No limits are set for you. 3 shows what queues allow"
+        return "No limits apply to you. 3 shows those of queues"
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         """The jobs that it is on."""
@@ -176,7 +176,7 @@ class SharesView(TableView):
         return (self.spec.name, "all accounts" if self.everyone else "mine")
 
     def placeholder(self) -> str:
-        return "No account here is yours. m shows all accounts"
+        return "You have no accounts here. m shows all accounts"
 
     def do_mine(self) -> None:
         self.everyone = not self.everyone

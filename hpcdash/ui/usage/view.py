@@ -155,11 +155,9 @@ class UsageView(View):
 
     def do_span(self) -> None:
         choices = [Choice(since, label=label) for since, label in _SPANS.items()]
-        choices.append(Choice(_OTHER, label="other …", text="since and until a time"))
+        choices.append(Choice(_OTHER, label="other …", text="from and until"))
         present = self._span[0] if self._span[0] in _SPANS and not self._span[1] else _OTHER
-        self.app.push_screen(
-            ChoiceDialog("Usage of how long?", choices, self._take_choice, present)
-        )
+        self.app.push_screen(ChoiceDialog("Usage: time span", choices, self._take_choice, present))
 
     def _take_choice(self, value: str) -> None:
         if value == _OTHER:
@@ -175,7 +173,7 @@ class UsageView(View):
     def do_save_report(self) -> None:
         """The report as a page of HTML, in the folder that hpcdash was started in."""
         if self.report is None:
-            self.notify("there is no report yet", severity="warning", timeout=3)
+            self.notify("no report yet", severity="warning", timeout=3)
             return
         from hpcdash.services.usage.html_page import report_page
 
@@ -241,7 +239,7 @@ class UsageView(View):
             if fetched.unasked_seconds and fetched.problem is None:
                 gone = format_span(fetched.unasked_seconds)
                 self.notify(
-                    f"stopped: {gone} of the span was not asked for. ctrl+r asks for the rest",
+                    f"stopped: {gone} of the span was not loaded. ctrl+r loads the rest",
                     timeout=6,
                 )
         finally:

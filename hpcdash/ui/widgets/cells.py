@@ -202,13 +202,9 @@ def default_cell(column: ColumnSpec, kind: FieldType) -> CellFunction:
         return state_cell
     if kind != "count":
         return text_cell
-    return (
-        duration_cell
-        if column.key.endswith("_seconds")
-        else memory_cell
-        if column.key.endswith("_bytes")
-        else count_cell
-    )
+    if column.key.endswith("_seconds"):
+        return duration_cell
+    return memory_cell if column.key.endswith("_bytes") else count_cell
 
 
 def age_cell(clock: Clock) -> CellFunction:

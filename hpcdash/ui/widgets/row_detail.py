@@ -79,5 +79,7 @@ def cell_content(cell: Cell) -> Content:
     """Return a table's cell as content, its style names resolved by the theme."""
     if isinstance(cell, Text):
         return Content.from_rich_text(cell)
-    pieces = [(cell, "")] if isinstance(cell, str) else [cell] if isinstance(cell, tuple) else cell
+    if isinstance(cell, str):
+        return Content(visible(cell))
+    pieces = [cell] if isinstance(cell, tuple) else cell
     return Content.assemble(*((visible(text), _STYLES.get(style, "")) for text, style in pieces))

@@ -113,8 +113,9 @@ def _paths() -> Json:
                 "List the launches of the token's accounts, newest first.", "LaunchesAnswer"
             ),
             "post": _operation(
-                "Launch a request, whose keys are those of REQUEST.toml. 202: whether it was "
-                "submitted is not known yet; the server looks for it, and never submits it again.",
+                "Launch a request, whose keys are those of REQUEST.toml. 202: unknown so "
+                "far whether it was submitted; the server searches for it and never submits it "
+                "twice.",
                 "LaunchAnswer",
                 statuses=("201", "202"),
                 parameters=[_KEY],
@@ -168,7 +169,7 @@ def _paths() -> Json:
         },
         f"{launch}/result": {
             "get": _operation(
-                "Give what the launch's function returned, where its result_format is json, or "
+                "Return what the launch's function returned, where its result_format is json, or "
                 "how it failed. 404: it has left nothing yet. 409: it is a pickle, which is not "
                 f"read. 413: larger than {MAX_RESULT_BYTES >> 20} MiB.",
                 "ResultAnswer",
@@ -210,7 +211,7 @@ def _paths() -> Json:
         },
         "/health": {
             "get": {
-                **_operation("Tell whether the server runs; needs no token.", "ServerHealth"),
+                **_operation("Report whether the server runs; needs no token.", "ServerHealth"),
                 "security": [],
             }
         },

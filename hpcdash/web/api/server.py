@@ -81,7 +81,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class ApiServer:
     """Serves one cluster to the clients of `tokens`.
 
-    `is_read_only`: nothing is launched, ended or deleted. `report` is given what went wrong in
+    `is_read_only`: nothing is launched, ended or deleted. `report` is given the error in
     hpcdash itself, and why the tokens cannot be read.
     """
 
@@ -166,7 +166,7 @@ class ApiServer:
         except Exception as error:
             # A client has no good use for a traceback.
             self._report(error)
-            answer = _plain_error(500, "something went wrong in hpcdash itself")
+            answer = _plain_error(500, "internal error of hpcdash")
         resource = request.match_info.route.resource
         route = resource.canonical if resource is not None else ""
         method = request.method if resource is not None else ""
@@ -186,13 +186,13 @@ class ApiServer:
             if error.message != self._tokens_problem:
                 self._report(error)
             self._tokens_problem = error.message
-            return _plain_error(503, "the server cannot read its tokens", "Its terminal tells why.")
+            return _plain_error(
+                503, "the server cannot read its tokens", "Its terminal shows the reason."
+            )
         self._tokens_problem = ""
         if client is None:
             step = "Send the header: Authorization: Bearer TOKEN"
-            return _plain_error(
-                401, "no token that is known", step, headers={"WWW-Authenticate": "Bearer"}
-            )
+            return _plain_error(401, "unknown token", step, headers={"WWW-Authenticate": "Bearer"})
         request[_CLIENT] = client
         if request.method == "POST":
             # Read before it counts as busy: a slow one is closed in time. A few at once are held in
@@ -210,7 +210,7 @@ class ApiServer:
     def _refuse_changes(self) -> None:
         if self._is_read_only:
             raise NotAllowed(
-                "nothing is changed here (read-only)",
+                "refused: hpcdash is read-only",
                 "Start hpcdash serve --api without --read-only.",
             )
 
@@ -237,7 +237,7 @@ class ApiServer:
         key = _idempotency_key(request)
         body = await request.read()
         if request.content_type != _JSON:
-            raise web.HTTPUnsupportedMediaType(reason=f"the body is to be {_JSON}")
+            raise web.HTTPUnsupportedMediaType(reason=f"the body must be {_JSON}")
         requested, files = await asyncio.to_thread(self._read_request, body)
         client = request[_CLIENT]
         launch = await self._launches.submit(client.name, client.accounts, requested, files, key)
@@ -253,7 +253,7 @@ class ApiServer:
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise web.HTTPBadRequest(reason=_one_line(f"not JSON: {error}")) from None
         if not isinstance(document, dict):
-            raise UsageError("the body is to be an object with the keys of a request")
+            raise UsageError("the body must be an object with the keys of a request")
         files = _read_files(document.pop("files", {}))
         document = {key: value for key, value in document.items() if value is not None}
         site = self._session.launches.settings.site
@@ -309,7 +309,7 @@ class ApiServer:
         answer = answers.TerminationAnswer(
             **common, id=launch.launch_id, done=outcome.done, text=outcome.text
         )
-        return _json(answer, 409 if outcome.done is False else 202 if outcome.done is None else 200)
+        return _json(answer, {True: 200, False: 409, None: 202}[outcome.done])
 
     async def _delete(self, request: web.Request) -> web.StreamResponse:
         self._refuse_changes()
@@ -373,7 +373,7 @@ class ApiServer:
     ) -> web.StreamResponse:
         followers = self._followers[request[_CLIENT].name]
         if len(followers) >= MAX_FOLLOWERS:
-            return _plain_error(503, f"you follow {MAX_FOLLOWERS} logs already")
+            return _plain_error(503, f"you already follow {MAX_FOLLOWERS} logs")
         task = asyncio.current_task()
         assert task is not None
         followers.add(task)

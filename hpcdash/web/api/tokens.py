@@ -84,7 +84,7 @@ class Tokens:
                 return
             self._forget()
             if not stat.S_ISREG(status.st_mode):
-                raise ConfigError("this is no file", _NEXT_STEP, file=named)
+                raise ConfigError("not a file", _NEXT_STEP, file=named)
             if status.st_uid != os.geteuid():
                 raise ConfigError(
                     "the file with the tokens is not yours", f"Run: ls -l {named}", file=named

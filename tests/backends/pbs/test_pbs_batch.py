@@ -50,7 +50,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "cpus_per_gpu": (6, "l.select=8:ngpus=1:ncpus=6"),
     "queue": ("gpu long", "q=gpu long"),
     "account": ("a", "A=a"),
-    "qos": ("high", "W:high is not asked for"),
+    "qos": ("high", "W:high is not requested"),
     "reservation": ("R12", "q=R12"),
     "limit_seconds": (93784, "l.walltime=26:03:04"),
     "memory_bytes": ((1 << 30) + 1, "l.select=8:ngpus=1:mem=1048577kb"),

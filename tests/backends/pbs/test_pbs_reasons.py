@@ -217,7 +217,7 @@ def test_an_array_that_began_and_a_task_that_ended_have_no_reason() -> None:
             "exceeded resource walltime",
             "timeout",
             "exceeded resource walltime",
-            "ran into its time limit",
+            "hit its time limit",
         ),
         (
             "exceeded resource mem",
@@ -359,7 +359,7 @@ def test_torques_exit_statuses_are_others() -> None:
 
 
 def test_the_reasons_of_an_exit_status_have_hints() -> None:
-    assert PbsReasons().hint("timeout", exit_reason(-29)) == "ran into its time limit"
+    assert PbsReasons().hint("timeout", exit_reason(-29)) == "hit its time limit"
     assert (
         PbsReasons().hint("out_of_memory", exit_reason(-27)) == "used more memory than it requested"
     )

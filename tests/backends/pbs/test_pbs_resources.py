@@ -195,7 +195,7 @@ def test_what_a_person_should_know_is_told() -> None:
     assert len(no_gpus) == 1
     assert "CUDA_VISIBLE_DEVICES" in no_gpus[0]
     assert pbs_resources(Request(slots=100, slots_per_node=32, cpus_per_gpu=1), CUDA).warnings == (
-        "4 nodes × 32 GPUs = 128: 28 more than the 100 asked for",
+        "4 nodes × 32 GPUs = 128: 28 more than the 100 requested",
     )
     (typed,) = pbs_resources(
         Request(slots=8, slots_per_node=4, cpus_per_gpu=1, gpu_type="a100"), CUDA

@@ -605,7 +605,7 @@ def test_what_was_meant_for_then_is_left_out_and_that_is_said() -> None:
         }
     )
     assert options(found) == [*PLAIN, "-v", MARKED]
-    assert "left out, since they no longer apply: its dependency, its start time" in found.notes
+    assert "omitted: they no longer apply: its dependency, its start time" in found.notes
     assert len(again({"depend": "beforeany:16.pbs01@pbs01"}).notes) == 1
 
 

@@ -47,9 +47,7 @@ def aged(path: Path, seconds: float) -> Path:
 def test_the_first_start_makes_the_folder_and_begins_anew(tmp_path: Path) -> None:
     found, said, status = started("my runs/llm", tmp_path)
     assert (found, status) == ("", 0)
-    assert said == (
-        f"hpcdash: goes on from the beginning: no whole checkpoint is in {tmp_path}/my runs/llm\n"
-    )
+    assert said == (f"hpcdash: starting over: no complete checkpoint in {tmp_path}/my runs/llm\n")
     assert (tmp_path / "my runs/llm").is_dir()
 
 
@@ -66,7 +64,7 @@ def test_it_goes_on_from_what_the_library_saved_last_and_not_from_what_it_was_sa
     found, said, _ = started(f"{tmp_path}/c", tmp_path)
     newest = checkpoints.newest()
     assert newest is not None
-    assert (found, said) == (str(newest.path), f"hpcdash: goes on from {newest.path}\n")
+    assert (found, said) == (str(newest.path), f"hpcdash: resuming from {newest.path}\n")
     assert newest.step == 1000
 
 

@@ -193,7 +193,7 @@ def test_what_a_person_sits_before_has_one_node(kind: str) -> None:
 
 def test_slots_given_beyond_those_asked_for_are_told() -> None:
     (warning,) = slurm_resources(Request(slots=100, slots_per_node=32, site=GRES), CUDA).warnings
-    assert warning == "4 nodes × 32 GPUs = 128: 28 more than the 100 asked for"
+    assert warning == "4 nodes × 32 GPUs = 128: 28 more than the 100 requested"
     assert slurm_resources(Request(slots=128, slots_per_node=32, site=GRES), CUDA).warnings == ()
 
 

@@ -135,9 +135,7 @@ def test_a_whole_array_has_the_tasks_it_had_and_is_refused_where_these_are_not_k
 def test_what_was_meant_for_then_is_left_out_and_said() -> None:
     found = again("sbatch -d afterok:5 --begin=16:00 --parsable -W -Q -n2 train.sh")
     assert options(found) == ["--ntasks=2"]
-    assert (
-        "left out, since they no longer apply: --dependency=afterok:5 --begin=16:00" in found.notes
-    )
+    assert "omitted: they no longer apply: --dependency=afterok:5 --begin=16:00" in found.notes
 
 
 def test_directives_meant_for_then_are_overruled() -> None:

@@ -71,7 +71,7 @@ async def test_a_job_that_is_no_one_s_own_or_is_many_is_refused(
     await cluster.store.open()
     with pytest.raises(HpcdashError, match=words):
         await fetch_inside_row(cluster.store, "12", row)
-    with pytest.raises(UsageError, match="many jobs"):
+    with pytest.raises(UsageError, match="means several jobs"):
         await fetch_inside_row(cluster.store, "12_[1-3]")
 
 
@@ -142,7 +142,7 @@ def test_ranks_that_stand_in_one_place_are_told_together_and_the_odd_ones_first_
     assert lines[0] == f"5 of 6 in {reduce}: ranks 0-4"
     assert lines[1].startswith("1 of 6 in read (")
     assert lines[1].endswith(": rank 5")
-    assert lines[2] == "stacks differ: look at rank 5 first"
+    assert lines[2] == "stacks differ: check rank 5 first"
     assert "\x1b" not in "".join(lines)
     assert format_stack_places(read_stack_places(outputs[:0])) == []
 

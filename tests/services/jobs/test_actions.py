@@ -94,7 +94,7 @@ async def test_a_lost_answer_is_unknown_and_nothing_more_is_sent(
     report = await acting.run("alter", "41", "42", "43", changes=ONE_BY_ONE)
     assert len(acting.sent) == 2
     assert [outcome.done for outcome in report.outcomes] == [True, None, False]
-    assert "the answer was lost; look at the job" in report.outcomes[1].text
+    assert "the answer was lost; check the job" in report.outcomes[1].text
     assert report.outcomes[2].text.startswith("not run: ")
     assert acting.states == ["unknown"]
 

@@ -152,8 +152,8 @@ async def test_what_cannot_be_read_says_why(transport: Transport, folder: Path) 
     (folder / "good link").symlink_to("file")
     problems = {
         "": "this is a folder",
-        "/none": "there is no such file",
-        "/a/b/c": f"there is no folder {folder}/a",
+        "/none": "no such file",
+        "/a/b/c": f"no such folder: {folder}/a",
         "/file/x": f"{folder}/file is not a folder",
         "/fifo": "it is not a regular file",
         "/link": "it is a link to gone/file, which does not exist",

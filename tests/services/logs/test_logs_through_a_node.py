@@ -201,7 +201,7 @@ async def test_a_file_that_is_not_there_is_missing_not_beyond_reach(site: Site) 
     assert (look.is_missing, look.is_unreached, look.problem) == (
         True,
         False,
-        "there is no such file",
+        "no such file",
     )
 
 

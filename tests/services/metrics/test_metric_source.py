@@ -176,13 +176,13 @@ async def test_another_file_under_the_name_begins_anew_and_one_with_the_same_byt
 async def test_of_a_file_that_is_gone_what_was_read_is_kept_and_said(log: Path) -> None:
     source = log_source(log)
     assert not await source.read_new()
-    assert source.problem == "there is no such file"
+    assert source.problem == "no such file"
     put(log, lines(0, 10))
     assert await source.read_new()
     assert (source.problem, steps(source)) == ("", [*range(10)])
     remove(log)
     assert not await source.read_new()
-    assert source.problem == "there is no such file"
+    assert source.problem == "no such file"
     assert steps(source) == [*range(10)]
 
 

@@ -316,7 +316,7 @@ async def test_a_job_that_waits_says_so_and_its_log_is_read_once_it_comes(
     )
     run = WatchedRun(store, job_id)
     await run.open()
-    assert run.problem == f"{queue.work}/held-{job_id}.out: there is no such file"
+    assert run.problem == f"{queue.work}/held-{job_id}.out: no such file"
     async with followed(run):
         assert queue.act("release", job_id)[0]["done"]
         await until(lambda: run.run.names == ("loss",))

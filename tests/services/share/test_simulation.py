@@ -85,10 +85,10 @@ def test_ten_thousand_tasks_run_whole_on_a_thousand_nodes() -> None:
         ("user,nodes\n", "line 1: no column submitted_at, seconds"),
         ("submitted_at,user,nodes,seconds,color\n", "line 1: unknown column 'color'"),
         ("submitted_at,user,nodes,seconds\n0,a,many,5\n", "line 2: 'many' is no nodes"),
-        ("submitted_at,user,nodes,seconds\n0,a,1,nan\n", "line 2: seconds = nan is no time"),
+        ("submitted_at,user,nodes,seconds\n0,a,1,nan\n", "line 2: seconds = nan is not a time"),
         (
             "submitted_at,user,nodes,seconds\n0,a,0,5\n",
-            "line 2: nodes, seconds and checkpoint_seconds are more than 0",
+            "line 2: nodes, seconds and checkpoint_seconds must be above 0",
         ),
         ("submitted_at,user,nodes,seconds\n0,a,1\n", "line 2: seconds is empty"),
         ("submitted_at,user,nodes,seconds\n0,a,1,5,6\n", "line 2: more values than columns"),

@@ -334,7 +334,7 @@ async def test_without_a_kept_one_the_submitted_file_is_shown_as_it_is_now(
     )
     assert (script.text, script.source) == (
         "#!/bin/sh\nnow\n",
-        f"read from {tmp_path}/train.sh as it is now",
+        f"read from {tmp_path}/train.sh, as it is now",
     )
 
 

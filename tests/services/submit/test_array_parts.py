@@ -99,7 +99,7 @@ async def test_each_part_has_its_own_mark_and_line_in_the_journal(cluster: Clust
         word for words, _ in cluster.transport.submitted for word in words if "hpcdash:" in word
     }
     assert len(marks) == len(names)
-    assert format_parts(outcomes, len(names)) == f"submitted again in {len(names)} parts: 91 92"
+    assert format_parts(outcomes, len(names)) == f"resubmitted in {len(names)} parts: 91 92"
 
 
 async def test_under_a_throttle_each_part_waits_for_the_one_before_it(cluster: Cluster) -> None:
@@ -160,7 +160,7 @@ async def test_a_part_that_is_being_sent_is_waited_for(cluster: Cluster) -> None
         commands=(),
         parts=again.plan.parts,
     )
-    with pytest.raises(UsageError, match="is being submitted again already"):
+    with pytest.raises(UsageError, match="is already being resubmitted"):
         await cluster.plan()
 
 

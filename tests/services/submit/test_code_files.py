@@ -144,7 +144,7 @@ def test_a_folder_outside_is_unpacked_at_the_top_and_two_of_a_name_are_refused(
     write(project, {"jobs/r.toml": "1", "src/a.py": "1", "other/a.py": "2"})
     assert names(project / "jobs", "../src") == ["a.py"]
     assert names(project / "jobs", ".", "../src/a.py") == ["a.py", "r.toml"]
-    with pytest.raises(UsageError, match=r"a\.py is there twice"):
+    with pytest.raises(UsageError, match=r"a\.py appears twice"):
         names(project / "jobs", "../src", "../other")
 
 
@@ -153,7 +153,7 @@ def test_a_file_or_link_and_a_folder_of_one_name_are_refused(project: Path) -> N
     (project / "l").mkdir()
     (project / "l/data").symlink_to("/etc")
     for first, kind, path in (("../a", "file", "a/data"), ("../l", "link", "l/data")):
-        with pytest.raises(UsageError, match=r"^files: data is there twice: ") as refused:
+        with pytest.raises(UsageError, match=r"^files: data appears twice: ") as refused:
             names(project / "jobs", first, "../b")
         words = rf": {kind} /tmp\S*/{path} and folder /tmp\S*/b/data$"
         assert re.search(words, refused.value.message), refused.value.message
@@ -203,7 +203,7 @@ def test_no_link_is_followed(project: Path, tmp_path: Path, cluster: Cluster) ->
         (project / name).symlink_to(target)
     code = find_code_files(["."], project, LIMIT)
     assert [os.fsdecode(one.name) for one in code.files] == ["a.py", "in", "out", "swapped", "up"]
-    assert "out and 2 more leads out of the folder" in code.notes[1]
+    assert "out and 2 more points outside the folder" in code.notes[1]
     folder = Path(cluster.stage())
     assert cluster.send(pack_code_files(code), str(folder)).done
     assert os.readlink(folder / "code" / "out") == str(secret)

@@ -242,5 +242,5 @@ async def test_a_job_of_another_account_is_cancelled_as_that_account(tmp_path: P
     actions = slurm_session(tmp_path).actions
     [command] = actions.plan(ActionRequest(Verb.CANCEL, ("7",)), run_as="bob").commands
     assert command.argv == ("sudo", "-n", "-u", "bob", "/opt/slurm/bin/scancel", "-v", "7")
-    with pytest.raises(UsageError, match="cannot be asked this as bob"):
+    with pytest.raises(UsageError, match="cannot run this as bob"):
         actions.plan(ActionRequest(Verb.HOLD, ("7",)), run_as="bob")

@@ -108,10 +108,10 @@ def test_a_name_that_is_not_there_suggests_the_nearest() -> None:
 def test_a_queue_that_can_take_all_of_it_is_named() -> None:
     one = only(ask(limit_seconds=60 * HOUR))
     assert one.text == (
-        "2-12:00:00 is over the limit of queue main, 2-00:00:00: it would wait for ever, or be "
+        "2-12:00:00 is over the limit of queue main, 2-00:00:00: it would pend forever or be "
         "refused"
     )
-    assert one.next_step == "At most 2-00:00:00. Queue long can take all of this."
+    assert one.next_step == "At most 2-00:00:00. Queue long fits the whole request."
     assert "Queue" not in only(ask(limit_seconds=60 * HOUR, queue="gpu", slots=8)).next_step
 
 
@@ -155,7 +155,7 @@ def test_what_nobody_knows_finds_nothing() -> None:
 
 def test_the_warnings_of_a_script_are_told_with_the_rest() -> None:
     script = BatchScript(
-        "#!/bin/bash\n", "x", ("4 nodes × 32 GPUs = 128: 28 more than the 100 asked for",)
+        "#!/bin/bash\n", "x", ("4 nodes × 32 GPUs = 128: 28 more than the 100 requested",)
     )
     assert lint_request(ask(queue="main"), OFFERS, script.warnings) == (
         LintFinding("warning", "", script.warnings[0]),
@@ -183,7 +183,7 @@ def test_the_warnings_of_a_script_are_told_with_the_rest() -> None:
         ),
         (
             ask(slots=10, slots_per_node=8, queue="gpu", limit_seconds=72 * HOUR),
-            "2 nodes × 8 GPUs for 3 d = 1,152 GPU-hours; 6 more than the 10 asked for; 12 idle now",
+            "2 nodes × 8 GPUs for 3 d = 1,152 GPU-hours; 6 more than the 10 requested; 12 idle now",
         ),
         (ask(slots=0, queue="long"), "1 CPU without a time limit; 16 CPUs idle now"),
         (

@@ -234,7 +234,7 @@ def test_a_link_a_colleague_s_folder_and_what_is_not_there_are_not_ours_to_remov
         "",
         "it is a link, or not a folder of yours",
         "it is a link, or not a folder of yours",
-        "its folder is not there",
+        "its folder does not exist",
         "it does not hold what was staged",
     ]
     assert [one.is_there for one in found] == [True, True, True, False, True]

@@ -530,7 +530,7 @@ class TestPools:
         pool = Pool("lab", "", NOW, 4, 4, 4, tasks=tasks, tasks_left_out=0, **rules)  # type: ignore[arg-type]
         assert silent_pool(pool, NOW + timedelta(seconds=10)) == []
         (silent,) = silent_pool(pool, NOW + timedelta(hours=1))
-        assert silent.text.startswith("pool lab: its coordinator has said nothing for 1 h")
+        assert silent.text.startswith("pool lab: no update from its coordinator for 1 h")
         watch = PoolsWatch(no_turn_seconds=HOUR, unsaved_in_a_row=2)
         return [f"{one.rule}: {one.text}" for one in stuck_tasks(pool, watch, users, NOW, name)]
 

@@ -124,7 +124,7 @@ async def test_jobs_are_appended_to_a_chain_one_after_the_other(tmp_path: Path) 
         await open_train(pilot)
         await press(pilot, "plus")
         assert (
-            "how many more, or tasks as 1-10%1; then a script, or nothing for the same"
+            "number of jobs, or tasks as 1-10%1; then a script (default: the same)"
             in screen_text(pilot.app)
         )
         await type_text(pilot, "3")
@@ -191,7 +191,7 @@ async def test_to_a_train_that_ended_nothing_is_appended(tmp_path: Path) -> None
         view.read()
         await until(pilot, lambda: view.chain is not None and not view.chain.living, "its end")
         await press(pilot, "plus")
-        assert any("has ended: nothing can wait for it" in words for words in told(pilot))
+        assert any("has finished: no job can depend on it" in words for words in told(pilot))
 
 
 async def test_a_script_that_is_no_stub_cannot_be_edited_any_more(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ async def test_what_was_edited_is_put_in_the_place_of_what_the_next_element_read
 
 async def test_what_was_not_changed_is_not_written(tmp_path: Path) -> None:
     real, words = await edited(tmp_path, lambda file, real: None)
-    assert words == [f"{real} stays as it is"]
+    assert words == [f"{real} is unchanged"]
 
 
 async def test_what_somebody_else_wrote_meanwhile_stays_and_one_s_own_is_kept(
@@ -250,7 +250,7 @@ async def test_what_somebody_else_wrote_meanwhile_stays_and_one_s_own_is_kept(
     real, [words] = await edited(tmp_path, change)
     assert real.read_bytes() == b"#!/bin/bash\necho theirs\n"
     assert "it was changed meanwhile" in words
-    assert taken(Path(words.partition("yours is kept in ")[2])) == b"#!/bin/bash\necho mine\n"
+    assert taken(Path(words.partition("your version is in ")[2])) == b"#!/bin/bash\necho mine\n"
 
 
 def taken(file: Path) -> bytes:

@@ -171,7 +171,7 @@ async def test_a_job_that_slurm_does_not_requeue_is_not_offered_for_it(tmp_path:
         await press(pilot, "r")
         await until(pilot, lambda: "101 is not requeued" in said(app), "why it is not requeued")
         assert app.screen is app.main
-        for part in ("--no-requeue", "JobId=101 Requeue=1", "R submits it again"):
+        for part in ("--no-requeue", "JobId=101 Requeue=1", "R resubmits it"):
             assert part in said(app)
         transport.native["101"] = transport.native["101"].replace("Requeue=0", "Requeue=1")
         await asked(pilot, "r")
@@ -192,7 +192,7 @@ async def test_a_verb_that_fits_nothing_says_so_and_asks_nothing(tmp_path: Path)
         await mark(pilot, "50", "101", "999")
         await asked(pilot, "x")
         assert "1 already finished (skipped)" in screen_text(app)
-        assert "1 in no list any more (skipped)" in screen_text(app)
+        assert "1 no longer listed (skipped)" in screen_text(app)
         await press(pilot, "escape")
         app.main.view.set_filter("nothing-has-this-name")
         await press(pilot, "u", "x")
@@ -271,7 +271,7 @@ async def test_a_lost_answer_is_unknown_and_not_repeated(tmp_path: Path) -> None
         await until(pilot, lambda: isinstance(app.screen, ResultsDialog))
         await settled(pilot)
         assert "Cancel on lab: 1 unknown" in screen_text(app)
-        assert "look with ctrl+r: it was not repeated" in screen_text(app)
+        assert "check with ctrl+r: the action was not repeated" in screen_text(app)
     assert len(transport.acted) == 1
 
 
@@ -288,7 +288,7 @@ async def test_while_one_runs_keys_work_and_the_same_jobs_are_not_acted_on_again
         await pilot.press("y")
         await until(pilot, lambda: transport.acted)
         await pilot.press("x", "y", "enter")
-        await until(pilot, lambda: "wait for the cancel of 1 job" in said(app))
+        await until(pilot, lambda: "wait: the cancel of 1 job is still running" in said(app))
         await until(pilot, lambda: "cancel of 1 job: 0 of 1 …" in screen_text(app), "progress")
         await pilot.press("escape", "2")
         await until(pilot, lambda: app.main.view_name == "nodes")
@@ -340,7 +340,7 @@ async def test_what_is_refused_while_a_person_types_is_told_without_taking_the_k
         await asked(pilot, "x")
         await pilot.press("y", "slash", "t")
         transport.hangs[ACT].set()
-        await until(pilot, lambda: "cancel on lab: 1 refused; J shows what was said" in said(app))
+        await until(pilot, lambda: "cancel on lab: 1 refused; J shows the output" in said(app))
         await pilot.press("r")
         assert app.screen is app.main
         assert app.main.view.filter_text == "tr"
@@ -489,7 +489,7 @@ async def test_altering_sends_what_was_changed_alone(tmp_path: Path) -> None:
         fields = {field.id: field.value for field in app.screen.query(Input)}
         assert fields == {"time": "12:00:00", "queue": "gpu", "qos": "normal", "nice": ""}
         await press(pilot, "enter")
-        assert "nothing is changed yet" in screen_text(app)
+        assert "no changes yet" in screen_text(app)
         app.screen.query_one("#time", Input).value = "two hours"
         app.screen.query_one("#nice", Input).value = "50"
         await press(pilot, "enter")

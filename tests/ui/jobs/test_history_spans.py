@@ -1,4 +1,4 @@
-"""The history of another span of time: its picker, its progress, and how it is stopped."""
+"""The history of change the time span: its picker, its progress, and how it is stopped."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_span_is_chosen_and_shown_with_whose_jobs(
 ) -> None:
     async with app.run_test(size=(140, 40)) as pilot:
         await press(pilot, "4")
-        assert "w looks further back" in screen_text(app)
+        assert "w extends the span" in screen_text(app)
         await pilot.press("w", "down", "down", "enter")
         await until(pilot, lambda: ids_of(app) == ["1", "2", "3"])
         assert "mine › 90 days" in screen_text(app)

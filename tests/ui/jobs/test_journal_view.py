@@ -47,7 +47,7 @@ def everyday(folder: Path) -> None:
         folder,
         "signal",
         ("102",),
-        Outcome("102", None, "the answer was lost; look at the job"),
+        Outcome("102", None, "the answer was lost; check the job"),
         ago=600,
     )
     note(folder, "requeue", ("102",), ago=60, is_over=False)
@@ -127,7 +127,7 @@ async def test_lines_that_cannot_be_read_are_counted_and_a_folder_in_its_place_i
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await press(pilot, "J")
-        await until(pilot, lambda: "1 line of the journal could not be read" in screen_text(app))
+        await until(pilot, lambda: "1 line of the journal unreadable" in screen_text(app))
         (tmp_path / "journal.jsonl").unlink()
         (tmp_path / "journal.jsonl").mkdir()
         await press(pilot, "ctrl+r")

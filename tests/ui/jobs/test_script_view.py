@@ -265,7 +265,7 @@ async def test_an_editor_gets_a_copy_of_one_s_own_that_is_deleted_afterwards() -
         await opened(pilot, "E")
         assert seen == [("editor", HOSTILE, 0o600)]
         assert not files[0].exists()
-        assert "the job's script stays as it is" in notices(app)[0]
+        assert "the job's script is unchanged" in notices(app)[0]
 
 
 async def test_the_job_s_keys_work_from_its_script() -> None:

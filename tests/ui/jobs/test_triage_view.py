@@ -183,9 +183,7 @@ async def test_failed_tasks_that_are_no_one_submission_are_submitted_again_in_pa
         assert "Slurm takes a range of tasks at a time: 2 submissions" in text
         assert ("--array=1-3:2%4" in text, "--array=7-9%4" in text) == (True, True)
         await pilot.press("y")
-        await until(
-            pilot, lambda: "submitted again in 2 parts: 91 92" in told(pilot), "the new jobs"
-        )
+        await until(pilot, lambda: "resubmitted in 2 parts: 91 92" in told(pilot), "the new jobs")
         assert len(Journal(tmp_path / "journal.jsonl").read()[0]) == 2
 
 
@@ -203,7 +201,7 @@ async def test_with_a_cause_pointed_at_its_tasks_alone_are_submitted_again(
             pilot, lambda: "R resubmits 1 task of this cause" in screen_text(pilot.app), "the hint"
         )
         await pilot.press("R")
-        # It ran into its time limit.
+        # It hit its time limit.
         await until(
             pilot,
             lambda: "Resubmit array 88 (lr-sweep, 1 job) with more" in screen_text(pilot.app),
@@ -303,7 +301,9 @@ async def test_an_array_without_failures_is_offered_as_a_whole(tmp_path: Path) -
         await pilot.press("R")
         dialog = await question(pilot)
         assert dialog.plan.request.job_ids == ("88",)
-        assert "no task of array 88 failed: this is the whole array again" in screen_text(pilot.app)
+        assert "no task of array 88 failed: this resubmits the whole array" in screen_text(
+            pilot.app
+        )
         assert "--array=0-9%4" in dialog.plan.commands[0].argv
 
 
@@ -317,7 +317,7 @@ async def test_a_job_that_still_runs_is_submitted_again_only_with_a_word_of_that
         await pilot.press("R")
         dialog = await question(pilot)
         assert dialog.plan.request.job_ids == ("90",)
-        assert "it has not ended: both copies would run" in screen_text(pilot.app)
+        assert "it has not finished: both copies would run" in screen_text(pilot.app)
         assert not [word for word in dialog.plan.commands[0].argv if word.startswith("--array")]
 
 

@@ -132,7 +132,7 @@ async def open_log(pilot: Pilot[Any], job_id: str = RUNNING, stream: str = "stdo
     def is_read() -> bool:
         """Between the check of a file and its first rows other tasks run."""
         window = pane_of(pilot).window
-        has_rows = window.is_open or not window.look.is_there or bool(window.look.problem)
+        has_rows = window.is_open or not window.stat.is_there or bool(window.stat.problem)
         return window.looked_at is not None and has_rows
 
     await until(pilot, is_read, "read")

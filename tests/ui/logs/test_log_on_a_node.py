@@ -106,7 +106,7 @@ async def test_when_the_job_ends_its_log_is_shown_from_where_it_is_then(
         await shows(pilot, "epoch 1")
         put(node.last, b"epoch 1\nthe very end\n")
         remove(node.log)
-        await shows(pilot, "is no longer on cn01 since")
+        await shows(pilot, "left cn01 at")
         assert "epoch 1" in screen_text(pilot.app)
         await end_the_job(pilot, app)
         await shows(pilot, "the very end")

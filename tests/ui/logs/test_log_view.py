@@ -80,7 +80,7 @@ async def test_scrolling_up_stays_where_it_is_while_the_log_grows(log: Path) -> 
         before = top_line(pilot)
         append(log, numbered(5_000))
         size = size_of(log)
-        await until(pilot, lambda: pane_of(pilot).window.look.size == size)
+        await until(pilot, lambda: pane_of(pilot).window.stat.size == size)
         assert top_line(pilot) == before
         assert "paused" in screen_text(pilot.app)
         await pilot.press("end")
@@ -133,7 +133,7 @@ async def test_keys_in_a_log_that_is_not_there_say_why_nothing_happens(log: Path
     app = log_dashboard(log.parent)
     async with app.run_test(size=SIZE) as pilot:
         await open_log(pilot)
-        why = "nothing to go through: there is no such file"
+        why = "nothing to go through: no such file"
         for key in ("number_sign", "n", "N", "f"):
             current_view(pilot)._show_notice("")
             await pilot.press(key)
@@ -154,7 +154,7 @@ async def test_next_match_before_any_search_says_how_to_search(log: Path) -> Non
     async with app.run_test(size=SIZE) as pilot:
         await open_log(pilot)
         await pilot.press("n")
-        await shows(pilot, "nothing is searched for; / does")
+        await shows(pilot, "no search yet; / searches")
 
 
 async def test_what_a_jump_came_to_is_told_before_all_else_where_there_is_no_room(
@@ -165,7 +165,7 @@ async def test_what_a_jump_came_to_is_told_before_all_else_where_there_is_no_roo
     async with app.run_test(size=(80, 24)) as pilot:
         await open_log(pilot)
         await pilot.press("s", "w", "home", "at", "1", "0", ":", "0", "0", "enter")
-        await shows(pilot, "stdout  its lines have no times")
+        await shows(pilot, "stdout  its lines have no timestamps")
 
 
 async def test_what_one_types_at_the_percent_sign_must_be_a_percentage(log: Path) -> None:
@@ -230,7 +230,7 @@ async def test_a_log_without_times_says_so_at_the_at_sign(log: Path) -> None:
     async with log_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_log(pilot)
         await pilot.press("at", *"04", "colon", *"30", "enter")
-        await shows(pilot, "its lines have no times")
+        await shows(pilot, "its lines have no timestamps")
 
 
 async def test_the_other_stream_is_a_key_away_and_keeps_its_place(log: Path) -> None:
@@ -270,9 +270,9 @@ async def test_one_file_for_both_streams_is_said_to_be(log: Path) -> None:
     put(log, b"all of it\n")
     async with log_dashboard(log.parent, both_in_one=True).run_test(size=SIZE) as pilot:
         await open_log(pilot)
-        await shows(pilot, "stderr goes there too")
+        await shows(pilot, "(stdout and stderr)")
         await pilot.press("tab")
-        await shows(pilot, "stdout and stderr go to one file")
+        await shows(pilot, "stdout and stderr share one file")
 
 
 async def test_what_becomes_of_the_file_is_said_and_what_comes_is_followed(log: Path) -> None:
@@ -285,7 +285,7 @@ async def test_what_becomes_of_the_file_is_said_and_what_comes_is_followed(log: 
         assert "first words" in screen_text(pilot.app)
         put(log, b"other words\n")
         await shows(pilot, "other words")
-        await shows(pilot, "another file took its place at")
+        await shows(pilot, "was replaced by another file at")
         os.truncate(log, 0)
         await shows(pilot, "was truncated (to 0) at")
         append(log, b"last words\n")
@@ -305,7 +305,7 @@ async def test_a_job_that_waits_says_where_its_log_will_be_and_why_it_waits(log:
 async def test_a_log_that_is_a_folder_or_missing_says_so(log: Path) -> None:
     async with log_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_log(pilot)
-        await shows(pilot, "there is no such file; looked for again")
+        await shows(pilot, "no such file; retrying")
         make_folder(log)
         await shows(pilot, "this is a folder")
 
@@ -406,7 +406,7 @@ async def test_brackets_go_through_the_tasks_of_an_array(log: Path) -> None:
     async with log_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_log(pilot, "13_6")
         await pilot.press("left_square_bracket")
-        await shows(pilot, "the first task that is known")
+        await shows(pilot, "the first known task")
         for task in ("13_7", "13_8", "13_9"):
             await pilot.press("right_square_bracket")
             await until(
@@ -417,7 +417,7 @@ async def test_brackets_go_through_the_tasks_of_an_array(log: Path) -> None:
             )
             assert current_view(pilot).pointed_job() == task
         await pilot.press("right_square_bracket")
-        await shows(pilot, "the last task of the array that is known")
+        await shows(pilot, "the last known task of the array")
         await pilot.press("left_square_bracket")
         await until(pilot, lambda: current_view(pilot).job_id == "13_8")
 
@@ -442,7 +442,7 @@ async def test_a_job_that_is_no_task_has_no_neighbours(log: Path) -> None:
     async with log_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_log(pilot)
         await pilot.press("right_square_bracket")
-        await shows(pilot, "this job is not an array task")
+        await shows(pilot, "this job is neither an array task")
 
 
 async def test_very_long_lines_of_many_colours_are_read_beside_the_keys(log: Path) -> None:
@@ -544,7 +544,7 @@ async def test_a_long_path_below_a_log_keeps_its_file_name(tmp_path: Path) -> No
     )
     async with app.run_test(size=(80, 24)) as pilot:
         await open_log(pilot)
-        await shows(pilot, "run_17/job.out   (stderr goes there too)")
+        await shows(pilot, "run_17/job.out   (stdout and stderr)")
         assert "/home/anna/…/" in screen_text(app)
 
 

@@ -104,7 +104,7 @@ async def test_in_read_only_mode_there_are_no_plugins() -> None:
         await settled(pilot)
         await press(pilot, "f7")
         assert app.main.view_name == "jobs"
-        assert notices(app) == ["read-only: greet is taken away"]
+        assert notices(app) == ["read-only: greet is disabled"]
         await entered(pilot, "greet")
         assert app.main.view_name == "jobs"
         assert "greet" not in str(app.main.query_one(KeyLine).render())
@@ -145,7 +145,7 @@ async def test_a_command_is_ended_by_a_key_and_run_again_by_another() -> None:
         await press(pilot, "f7")
         await until(pilot, lambda: "begun" in screen_text(app), "begun")
         await press(pilot, "x")
-        await until(pilot, lambda: "ended by you" in screen_text(app), "ended")
+        await until(pilot, lambda: "stopped by you" in screen_text(app), "ended")
         await press(pilot, "r")
         await until(pilot, lambda: "running," in screen_text(app), "again")
 
@@ -218,7 +218,7 @@ async def test_a_saved_configuration_counts_at_once_and_a_bad_one_changes_nothin
         assert notices(app)[0].startswith(
             "config.toml:3: plugins[0].key: 'x' already means 'cancel (asks)' there"
         )
-        assert notices(app)[0].endswith("The settings from before stay.")
+        assert notices(app)[0].endswith("The previous settings still apply.")
         assert "f7 greet" in str(app.main.query_one(KeyLine).render())
         texts.append(
             GREET.replace("f7", "f8")
@@ -227,7 +227,7 @@ async def test_a_saved_configuration_counts_at_once_and_a_bad_one_changes_nothin
         await until(
             pilot, lambda: "f8 greet" in str(app.main.query_one(KeyLine).render()), "read again"
         )
-        assert notices(app) == ["the configuration was read again; restart hpcdash for poll"]
+        assert notices(app) == ["configuration reloaded; restart hpcdash for poll"]
         assert app.main.view.column_names == ("name", "id")
         await press(pilot, "f7")
         assert app.main.view_name == "jobs"

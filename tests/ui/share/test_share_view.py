@@ -133,7 +133,7 @@ async def test_in_read_only_mode_nothing_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("pools", "words"),
     [
-        ((), "[share.NAME] in the configuration makes one"),
+        ((), "[share.NAME] in the configuration defines one"),
         ((PoolSettings("lab", 4, state_file="/shared/lab/none.json"),), "has published nothing"),
     ],
     ids=["none", "silent"],

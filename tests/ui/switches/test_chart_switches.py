@@ -66,7 +66,7 @@ async def test_of_several_runs_the_switch_is_of_the_one_whose_finding_is_under_t
         assert view.switch_jobs() == (RUNNING,)
         first = view.runs[0].facts
         assert first is not None
-        # Both runs are of one file; what stands out in the first is taken away.
+        # Both runs are of one file; what stands out in the first is disabled.
         monkeypatch.setattr(
             "hpcdash.ui.metrics.following.ChartFollowing._read", lambda *_: asyncio.sleep(0)
         )

@@ -15,7 +15,7 @@ from hpcdash.services.watch.rules.rows import Row, rows_where
 
 RULE = "fails-on-a-node"
 _BLAMES_A_NODE = (JobState.FAILED, JobState.NODE_FAILED)
-# A cancelled job does not implicate its node; a job that ran into its time limit worked there.
+# A cancelled job does not implicate its node; a job that hit its time limit worked there.
 _WORKED = (JobState.COMPLETED, JobState.TIMEOUT, JobState.PREEMPTED, JobState.OUT_OF_MEMORY)
 
 

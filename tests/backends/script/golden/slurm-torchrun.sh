@@ -66,7 +66,11 @@ hpcdash_first_checkpoint=$(mkdir -p -- "$HPCDASH_CHECKPOINTS" && [ -w "$HPCDASH_
 }
 HPCDASH_RESUME_FROM=${hpcdash_first_checkpoint#* }
 HPCDASH_RESUME_FROM=${HPCDASH_RESUME_FROM:+$HPCDASH_CHECKPOINTS/${HPCDASH_RESUME_FROM%/*}}
-echo "hpcdash: goes on from ${HPCDASH_RESUME_FROM:-the beginning: no whole checkpoint is in $HPCDASH_CHECKPOINTS}" >&2
+if [ "$HPCDASH_RESUME_FROM" ]; then
+  echo "hpcdash: resuming from $HPCDASH_RESUME_FROM" >&2
+else
+  echo "hpcdash: starting over: no complete checkpoint in $HPCDASH_CHECKPOINTS" >&2
+fi
 
 export HPCDASH_STOPPED_EARLY=/home/ann/launches/hpcdash_exp-1a2b/$SLURM_JOB_ID.stopped
 # Of a job that ends within the GraceTime of a preemption Slurm says COMPLETED, and does not requeue it. This script
