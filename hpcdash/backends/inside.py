@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from hpcdash.backends.queries import Answer
+from hpcdash.backends.queries import Answer, decoded
 from hpcdash.errors import HpcdashError
 from hpcdash.shell_files import shell_text
 
@@ -127,7 +127,7 @@ class Frames:
         parts = line.split(b" ", 3)
         if len(parts) != 4 or parts[0] != self._token or not parts[3]:
             return None
-        node, gpu = (word.decode("utf-8", "replace") for word in parts[1:3])
+        node, gpu = (decoded(word) for word in parts[1:3])
         key = (node, "" if gpu == "-" else gpu)
         known = self.outputs.get(key, NodeOutput(*key))
         kind = parts[3][:1]
@@ -141,13 +141,11 @@ class Frames:
                 self.outputs[key] = NodeOutput(*key, (known.output + more)[:CAP_BYTES])
                 return None
             case b"=":
-                status, _, end_text = content.decode("utf-8", "replace").partition(" ")
+                status, _, end_text = decoded(content).partition(" ")
                 number = int(status) if status.isascii() and status.isdecimal() else None
                 self.outputs[key] = NodeOutput(*key, known.output, number, end_text)
             case b"!":
-                self.outputs[key] = NodeOutput(
-                    *key, known.output, None, content.decode("utf-8", "replace")
-                )
+                self.outputs[key] = NodeOutput(*key, known.output, None, decoded(content))
             case _:
                 return None
         return self.outputs[key]

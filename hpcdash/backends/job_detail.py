@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pyarrow as pa
 from msgspec import Struct
+
+from hpcdash.backends.queries import Native
 
 
 class JobDetail(Struct, frozen=True):
@@ -14,7 +14,7 @@ class JobDetail(Struct, frozen=True):
     """
 
     job: pa.Table
-    native: Mapping[str, str]
+    native: Native
 
 
 class Script(Struct, frozen=True):

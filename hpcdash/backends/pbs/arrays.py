@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from hpcdash.backends.pbs.states import ENDED_LETTERS
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
-from hpcdash.domain.columns import MOST, as_array, with_columns
+from hpcdash.domain.columns import MOST, as_array, null_where, where, with_columns
 from hpcdash.domain.schema import NO_TEXT
 from hpcdash.domain.states import JobState
 
@@ -188,12 +188,12 @@ def _made(jobs: pa.Table, rows: list[_Row]) -> pa.Table:
     }
     for name in _NOT_KNOWN_OF_MANY:
         column = as_array(table[name])
-        changed[name] = pc.if_else(is_alive, pa.scalar(None, column.type), column)
+        changed[name] = null_where(is_alive, column)
     share_of_limit = pc.divide(pa.scalar(MOST), tasks)
     for name in _RESOURCES:
         column = as_array(table[name])
         fits = pc.less_equal(column, share_of_limit)
-        together = pc.if_else(fits, pc.multiply(column, tasks), pa.scalar(None, column.type))
+        together = where(fits, pc.multiply(column, tasks))
         changed[name] = pc.if_else(run, together, column)
     return with_columns(table, changed)
 
@@ -230,6 +230,6 @@ def with_subjob_ends(table: pa.Table) -> tuple[pa.Table, pa.Array]:
     )
     changed = {
         "substate": pc.if_else(is_copy, substates, table["substate"]),
-        "Exit_status": pc.if_else(is_copy, NO_TEXT, table["Exit_status"]),
+        "Exit_status": null_where(is_copy, table["Exit_status"]),
     }
     return with_columns(table, changed), is_copy

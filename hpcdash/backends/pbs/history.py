@@ -4,7 +4,7 @@ forgotten yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import pyarrow.compute as pc
@@ -16,7 +16,7 @@ from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs, read_ru
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
 from hpcdash.backends.pbs.records import Form, read_attributes, record_form
 from hpcdash.backends.pbs.values import duration_seconds
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Native, ParsedTable, Query, decoded
 from hpcdash.domain.columns import digits
 from hpcdash.domain.units import DAY
 from hpcdash.errors import NoSuchJob
@@ -59,7 +59,7 @@ def parse_newly_ended(answer: Answer) -> tuple[str, ...]:
     if has_no_history(answer):
         raise no_history(answer, ("qselect", "-x"))
     require_success(answer, ("qselect", "-x"))
-    return tuple(answer.stdout.decode("utf-8", "replace").split())
+    return tuple(decoded(answer.stdout).split())
 
 
 def parse_runs(answer: Answer, *, question: Listing) -> ParsedTable:
@@ -74,7 +74,7 @@ def parse_runs(answer: Answer, *, question: Listing) -> ParsedTable:
     )
 
 
-def parse_history_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
+def parse_history_native(answer: Answer, *, question: Listing) -> Native:
     """Attribute → what PBS says of it, in its order."""
     _require_history(answer, question)
     native = read_whole(answer, question)
@@ -90,7 +90,7 @@ def parse_scope(answer: Answer, *, form: Form, token: str, user: str) -> History
     return HistoryScope()
 
 
-def _hides_others(native: Mapping[str, str], user: str) -> bool | None:
+def _hides_others(native: Native, user: str) -> bool | None:
     reported = native.get("query_other_jobs", "").lower()
     # root of the server's own host manages it, and of no other host that is not named.
     if reported == "false" and user != "root":
@@ -99,7 +99,7 @@ def _hides_others(native: Mapping[str, str], user: str) -> bool | None:
     return False if reported == "true" else None
 
 
-def _history_seconds(native: Mapping[str, str]) -> int | None:
+def _history_seconds(native: Native) -> int | None:
     """Return for how long the server keeps ended jobs; None where it does not report that it keeps
     any.
     """
@@ -144,7 +144,7 @@ class PbsHistory(DialectPart, HistoryPart):
             question.argv, parse, limit_seconds=RUNS_LIMIT_SECONDS, command=question.command
         )
 
-    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+    def native(self, job_id: str) -> Query[Native]:
         question = listing(self.dialect, Want.WHOLE, job_ids=(job_id,))
         return question.query(partial(parse_history_native, question=question))
 

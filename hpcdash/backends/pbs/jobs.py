@@ -54,14 +54,15 @@ from hpcdash.domain.columns import (
     as_array,
     dictionary_text,
     match_text,
+    null_where,
     pairs_per_distinct,
     per_distinct,
     row_numbers,
     utc_instants,
+    where,
     with_columns,
 )
 from hpcdash.domain.runs import split_runs
-from hpcdash.domain.schema import NO_NUMBER, NO_TEXT
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob
 
@@ -139,17 +140,14 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
         pc.is_in(state, value_set=pa.array(sorted(those)))
         for those in (WAITING, ENDED, {JobState.RUNNING})
     )
-    no_time = pa.scalar(None, schema.TIME)
     # While its node has yet to confirm it, a job that was sent there is R with no start of its own.
     is_sent = pc.and_(pc.equal(raw["substate"], _SENT_TO_NODE), pc.is_valid(raw["exec_host"]))
     sent = pc.if_else(pc.fill_null(is_sent, False), raw["mtime"], raw.nothing)
     starts = instants(pc.coalesce(raw.started, sent))
-    started = pc.if_else(pc.or_(is_waiting, is_copy), no_time, starts)
+    started = null_where(pc.or_(is_waiting, is_copy), starts)
     ended = _ends(raw)
     node_list, hosts = exec_hosts(raw["exec_host"])
-    exit_code, exit_signal = pairs_per_distinct(
-        pc.if_else(has_ended, raw.exit_status, NO_TEXT), _exit_pair
-    )
+    exit_code, exit_signal = pairs_per_distinct(where(has_ended, raw.exit_status), _exit_pair)
     requested = _requested(raw)
     estimated = instants(raw["estimated.start_time"])
     eligible = pc.if_else(
@@ -180,8 +178,8 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
         "submitted_at": instants(raw["ctime"]),
         "eligible_at": eligible,
         "started_at": started,
-        "ends_at": pc.if_else(runs, expected_end, pc.if_else(has_ended, ended, no_time)),
-        "node_list": pc.if_else(is_waiting, NO_TEXT, node_list),
+        "ends_at": pc.if_else(runs, expected_end, where(has_ended, ended)),
+        "node_list": null_where(is_waiting, node_list),
         "work_dir": pc.coalesce(raw.variable(WORK_DIR_VARIABLE), raw["init_work_dir"]),
         "stdout_path": raw.nothing,
         "stderr_path": raw.nothing,
@@ -189,7 +187,7 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
         "comment": per_distinct(raw.variable(MARK_VARIABLE), _mark, pa.string()),
         "exit_code": exit_code,
         "exit_signal": exit_signal,
-        "_expected_start_at": pc.if_else(is_waiting, estimated, no_time),
+        "_expected_start_at": where(is_waiting, estimated),
         "_other_id": raw.nothing,
         "_comment": raw["comment"],
         "_substate": raw["substate"],
@@ -259,10 +257,9 @@ def _elapsed(
     is_waiting: pa.Array,
     clock_epoch_seconds: int,
 ) -> pa.Array:
-    null = NO_NUMBER
     begun = started.cast(pa.int64())
     since = pc.coalesce(pc.subtract(pa.scalar(clock_epoch_seconds), begun), used)
-    elapsed = pc.if_else(is_waiting, null, pc.if_else(runs, since, used))
+    elapsed = null_where(is_waiting, pc.if_else(runs, since, used))
     # The login node's clock may be behind that of the server.
     return pc.max_element_wise(elapsed, pa.scalar(0, pa.int64()), skip_nulls=False)
 
@@ -287,21 +284,18 @@ def _cpus(raw: _Raw, in_chunks: pa.Array) -> pa.Array:
         return pc.coalesce(listed, in_chunks, processors)
     # Torque leaves the queue's default ncpus, and its default nodes, beside a request of others.
     has_processors = pc.match_substring(raw["Resource_List.nodes"], ":ppn=")
-    in_nodes = pc.if_else(pc.fill_null(has_processors, False), in_chunks, NO_NUMBER)
+    in_nodes = where(pc.fill_null(has_processors, False), in_chunks)
     return pc.coalesce(in_nodes, processors, listed, in_chunks)
 
 
 def _array_columns(ids: pa.Array) -> dict[str, pa.Array]:
     """The columns that say what of an array a record is."""
-    no_word = NO_TEXT
     is_array = pc.match_substring(ids, "[")
     inner = pc.replace_substring_regex(ids, r"(?s)^[0-9]*\[([^\]]*)\].*$", r"\1")
-    tasks = pc.if_else(pc.and_(is_array, pc.not_equal(inner, "")), inner, no_word)
+    tasks = where(pc.and_(is_array, pc.not_equal(inner, "")), inner)
     return {
         "id": ids,
-        "array_id": pc.if_else(
-            is_array, pc.replace_substring_regex(ids, r"\[[^\]]*\]", "[]"), no_word
-        ),
+        "array_id": where(is_array, pc.replace_substring_regex(ids, r"\[[^\]]*\]", "[]")),
         "array_task": tasks,
         "_number": integers(pc.replace_substring_regex(ids, r"(?s)[^0-9].*$", "")),
         "_task": integers(tasks),
@@ -426,10 +420,10 @@ def read_runs(answer: Answer, question: Listing) -> ParsedTable:
     )
     is_lost = match_text(runs["state"], lambda text: pc.equal(text, str(JobState.NODE_FAILED)))
     columns = {
-        "suspended_seconds": pc.if_else(is_lost, NO_NUMBER, suspended),
+        "suspended_seconds": null_where(is_lost, suspended),
         "cpu_seconds_used": cpu_seconds,
         "memory_peak_bytes": peak_bytes,
-        "usage_source": dictionary_text(pc.if_else(is_known, known, NO_TEXT)),
+        "usage_source": dictionary_text(where(is_known, known)),
         "run": pc.fill_null(as_array(integers(frame[count])), 1),
     }
     return ParsedTable(with_columns(runs, columns), rejected)

@@ -6,9 +6,8 @@ How much a user uses is not told there; their jobs tell it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from msgspec import Struct
@@ -21,8 +20,11 @@ from hpcdash.backends.pbs.values import duration_seconds, entity_limits, size_by
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Native,
     ParsedTable,
     Query,
+    Row,
+    decoded,
     unreadable,
 )
 from hpcdash.domain import schema
@@ -95,7 +97,7 @@ def parse_limits(answer: Answer, *, form: Form, token: str = "") -> ParsedTable:
     read = None if head is None else read_all(answer.stdout[head.end() :], form, token=token)
     if head is None or read is None:
         raise unreadable(answer, "queues", _COMMAND)
-    user, group, groups = (part.decode("utf-8", "replace") for part in head.groups())
+    user, group, groups = (decoded(part) for part in head.groups())
     person = _Person(user, group, frozenset(groups.split()))
     records, rejected = read
     records = sorted(records, key=lambda record: _SERVER not in record[1])
@@ -109,7 +111,7 @@ def parse_limits(answer: Answer, *, form: Form, token: str = "") -> ParsedTable:
     return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS), rejected)
 
 
-def _rows(name: str, native: Mapping[str, str], person: _Person) -> Iterator[dict[str, Any]]:
+def _rows(name: str, native: Native, person: _Person) -> Iterator[Row]:
     is_server = _SERVER in native
     scope = "server" if is_server else "queue"
     running = digits((_RUNNING.search(native.get("state_count", "")) or [None, None])[1])
@@ -141,9 +143,7 @@ def _rows(name: str, native: Mapping[str, str], person: _Person) -> Iterator[dic
         }
 
 
-def _limits(
-    native: Mapping[str, str], person: _Person
-) -> Iterator[tuple[str, str, str | None, str, int]]:
+def _limits(native: Native, person: _Person) -> Iterator[tuple[str, str, str | None, str, int]]:
     """(PBS's name, per, subject, resource, maximum) of each limit that holds for a person."""
     for attribute, value in native.items():
         base, _, name = attribute.partition(".")

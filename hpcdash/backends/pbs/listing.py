@@ -12,7 +12,7 @@ from msgspec import Struct
 from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.errors import require_success
 from hpcdash.backends.pbs.records import Form, Records, read_attributes, read_records
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, unreadable
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, decoded, unreadable
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_number, pbs_job_id
 from hpcdash.errors import UsageError
@@ -258,4 +258,4 @@ def _read_head(answer: Answer, requested: Listing) -> tuple[int, int, str]:
     found = _HEAD.search(answer.stdout)
     if found is None:
         raise unreadable(answer, "jobs", requested.command)
-    return found.end(), int(found[1]), (found[2] or b"").decode("utf-8", "replace")
+    return found.end(), int(found[1]), decoded(found[2] or b"")

@@ -8,14 +8,13 @@ The rules are those of pbs_mom, OpenPBS's and Torque's: std_file_name() in src/r
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from msgspec import Struct
 
 from hpcdash.backends.base import LogsPart
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.pbs.dialects import Dialect, DialectPart
+from hpcdash.backends.queries import Native, Row
 from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.states import ENDED, WAITING, JobState
 
@@ -34,8 +33,6 @@ _INTERACTIVE_NOTE = "an interactive job: its output goes to the terminal that it
 _FLAGS = "fhInVXxz"
 # -w of Torque: PBS_O_WORKDIR is not where qsub was called.
 _MOVES_SUBMIT_FOLDER = "w"
-
-Native = Mapping[str, str]
 
 
 class _Stream(Struct, frozen=True):
@@ -60,7 +57,7 @@ class _Place(Struct, frozen=True):
     note: str = ""
 
 
-def _job_log_files(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFiles:
+def _job_log_files(dialect: Dialect, native: Native, row: Row) -> LogFiles:
     if native.get("interactive", "").lower() in ("true", "1") or _native_path(
         native, _STDOUT
     ).startswith("/dev/pts/"):
@@ -74,9 +71,7 @@ def _job_log_files(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> 
     return _files(out, None if joined.startswith("oe") else job.place(_STDERR))
 
 
-def last_files(
-    row: Mapping[str, Any], native: Native, dialect: Dialect
-) -> tuple[str | None, str | None]:
+def last_files(row: Row, native: Native, dialect: Dialect) -> tuple[str | None, str | None]:
     """Return the paths of stdout and stderr of a row of domain.schema.JOBS once its job has ended,
     the same path where they are joined; None where it is unknown, or there is no file.
     """
@@ -101,7 +96,7 @@ class _Job:
     domain.schema.JOBS.
     """
 
-    def __init__(self, dialect: Dialect, native: Native, row: Mapping[str, Any]) -> None:
+    def __init__(self, dialect: Dialect, native: Native, row: Row) -> None:
         self._dialect = dialect
         self._native = native
         self._id = str(row["id"])

@@ -8,9 +8,8 @@ itself: no job could be put there.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -20,8 +19,10 @@ from hpcdash.backends.pbs.records import Form, read_all, record_form
 from hpcdash.backends.pbs.values import instants, size_bytes
 from hpcdash.backends.queries import (
     Answer,
+    Native,
     ParsedTable,
     Query,
+    Row,
     unreadable,
 )
 from hpcdash.domain import schema
@@ -192,11 +193,11 @@ def parse_nodes(
     return ParsedTable(pa.Table.from_pylist(rows, schema=schema.NODES), rejected)
 
 
-def _host(name: str, reported: Mapping[str, str]) -> str:
+def _host(name: str, reported: Native) -> str:
     return reported.get(_AVAILABLE + "host") or name.partition("[")[0]
 
 
-def _is_empty(reported: Mapping[str, str]) -> bool:
+def _is_empty(reported: Native) -> bool:
     """Whether it has no processors, GPUs or memory, as what is left of a host that was divided."""
     counts = (
         digits(reported.get(_AVAILABLE + "ncpus")),
@@ -205,7 +206,7 @@ def _is_empty(reported: Mapping[str, str]) -> bool:
     return not any(counts) and not _size(reported.get(_AVAILABLE + "mem"))
 
 
-def _vnode(name: str, reported: Mapping[str, str]) -> dict[str, Any]:
+def _vnode(name: str, reported: Native) -> Row:
     jobs = {
         place.strip().rpartition("/")[0] or place.strip()
         for place in reported.get("jobs", "").split(",")
@@ -241,7 +242,7 @@ def _vnode(name: str, reported: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _gpu_resource(reported: Mapping[str, str]) -> str:
+def _gpu_resource(reported: Native) -> str:
     """By which name its GPUs are counted; Crays have accelerators."""
     has_accelerators = (
         _AVAILABLE + "naccelerators" in reported and _AVAILABLE + "ngpus" not in reported
@@ -249,7 +250,7 @@ def _gpu_resource(reported: Mapping[str, str]) -> str:
     return "naccelerators" if has_accelerators else "ngpus"
 
 
-def _features(reported: Mapping[str, str]) -> list[str]:
+def _features(reported: Native) -> list[str]:
     """A site's own resources that name a kind rather than an amount, as one asks for them: bigmem,
     cputype=milan.
     """
@@ -262,7 +263,7 @@ def _features(reported: Mapping[str, str]) -> list[str]:
     return features
 
 
-def _torque_node(name: str, reported: Mapping[str, str]) -> dict[str, Any]:
+def _torque_node(name: str, reported: Native) -> Row:
     used_by = [(slots, job) for slots, job in _SLOTS.findall(reported.get("jobs", "")) if job]
     native = reported.get("state", "")
     state, flags = node_state(native, has_jobs=bool(used_by))

@@ -9,8 +9,9 @@ value in one and none in the other.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from hpcdash.backends.options import (
     Option,
@@ -26,6 +27,8 @@ from hpcdash.domain.job_ids import joined_tasks
 from hpcdash.errors import UsageError
 
 MAGIC = "#PBS"
+# The values that options set, by their names: `N`, `l.walltime`, `W.depend`.
+Settings: TypeAlias = Mapping[str, str]
 _WITH_VALUE = "aAcCeJjklmMNopPqrRSuvW"
 _ALONE = "fhIVXz"
 _TORQUE_WITH_VALUE = "bdDFKLtTw"

@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from msgspec import Struct
@@ -25,6 +24,8 @@ from hpcdash.backends.queries import (
     Answer,
     ParsedTable,
     Query,
+    Row,
+    decoded,
     unreadable,
 )
 from hpcdash.domain import schema
@@ -126,7 +127,7 @@ def _parse_pause(answer: Answer, *, form: Form, token: str) -> str:
     return SCHEDULING_OFF if is_off else ""
 
 
-def _queue(reported: Mapping[str, str | None], is_default: bool | None) -> dict[str, Any]:
+def _queue(reported: Mapping[str, str | None], is_default: bool | None) -> Row:
     counts = {
         state: digits(count) or 0 for state, count in _COUNT.findall(reported["state_count"] or "")
     }
@@ -155,7 +156,7 @@ class _Person(Struct, frozen=True):
 def _person(head: bytes) -> _Person:
     reported: dict[str, str] = {}
     starts: dict[str, datetime] = {}
-    for line in head.decode("utf-8", "replace").splitlines():
+    for line in decoded(head).splitlines():
         key, _, value = line.partition(": ")
         reported[key] = value
         # pbs_rstat tells a reservation's start before its queue.
@@ -164,9 +165,7 @@ def _person(head: bytes) -> _Person:
     return _Person(reported.get("User", ""), frozenset(reported.get("Groups", "").split()), starts)
 
 
-def _standing(
-    reported: Mapping[str, str | None], person: _Person, *, is_off: bool
-) -> dict[str, Any]:
+def _standing(reported: Mapping[str, str | None], person: _Person, *, is_off: bool) -> Row:
     """The columns that tell what becomes of a job there."""
     standing, note = _parse_standing(reported, person)
     takes_jobs = standing not in REFUSING

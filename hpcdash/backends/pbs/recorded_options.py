@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.pbs.listing import MARK_VARIABLE
-from hpcdash.backends.pbs.options import chunks, split_list
+from hpcdash.backends.pbs.options import Settings, chunks, split_list
 from hpcdash.backends.pbs.values import format_walltime
+from hpcdash.backends.queries import Native, Row
 from hpcdash.backends.submissions import NewLimits
 from hpcdash.domain.columns import digits
 from hpcdash.domain.units import KIB, parse_duration, parse_memory
@@ -99,7 +99,7 @@ class Recorded(Struct, frozen=True):
     `notes` in words what cannot be had again.
     """
 
-    settings: Mapping[str, str]
+    settings: Settings
     variables: tuple[str, ...]
     is_array: bool
     array: str
@@ -109,9 +109,7 @@ class Recorded(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def read_record(
-    native: Mapping[str, str], row: Mapping[str, Any], in_script: Mapping[str, str]
-) -> Recorded:
+def read_record(native: Native, row: Row, in_script: Settings) -> Recorded:
     """Read a job's attributes, its row of domain.schema.JOBS, and the settings of its script's
     directives.
 
@@ -178,7 +176,7 @@ def read_record(
     )
 
 
-def _name(reported: str, row: Mapping[str, Any]) -> str:
+def _name(reported: str, row: Row) -> str:
     """A job's name; Torque adds a task's number to its array's."""
     return (
         reported.removesuffix(f"-{row['_task']}")
@@ -225,7 +223,7 @@ def _kib(amount_bytes: int) -> str:
     return f"{-(-amount_bytes // KIB)}kb"
 
 
-def to_arguments(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
+def to_arguments(record: Recorded, in_script: Settings) -> list[str]:
     """qsub's words for a record, but for what directives say just so, and for arrays and
     variables.
     """
@@ -243,7 +241,7 @@ def to_arguments(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
     return parts
 
 
-def unlike_directives(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
+def unlike_directives(record: Recorded, in_script: Settings) -> list[str]:
     """Return the requests of directives that the job on record does not have, and no option takes
     back: `-a`, `-l ncpus`.
     """
@@ -279,7 +277,7 @@ def _same(key: str, recorded: str | None, message: str, work_dir: str) -> bool:
     return recorded == message
 
 
-def _resources(native: Mapping[str, str]) -> dict[str, str]:
+def _resources(native: Native) -> dict[str, str]:
     """Return the resources requested by -l: `nodes`, or `select` and `place`, and all that is no
     sum over the chunks.
     """

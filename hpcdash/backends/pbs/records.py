@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from io import BytesIO
 
@@ -19,10 +19,10 @@ from hpcdash.backends.pbs.text_records import (
     text_records,
     xml_records,
 )
-from hpcdash.backends.pbs.values import as_text, restored, unescaped
-from hpcdash.backends.queries import noise_lines, row_excerpt
+from hpcdash.backends.pbs.values import restored, unescaped
+from hpcdash.backends.queries import Native, decoded, noise_lines, row_excerpt
 from hpcdash.backends.tokens import fresh_token
-from hpcdash.domain.columns import row_numbers, text_column
+from hpcdash.domain.columns import row_numbers, text_column, where
 
 # In a thread, each call on so many bytes holds the interpreter for a few milliseconds.
 _CHUNK_BYTES = 1 << 20
@@ -99,7 +99,7 @@ def read_records(
 
 def read_all(
     raw: bytes, form: Form, *, token: str = ""
-) -> tuple[list[tuple[str, Mapping[str, str]]], tuple[str, ...]] | None:
+) -> tuple[list[tuple[str, Native]], tuple[str, ...]] | None:
     """((id, every attribute in the order it was printed) of each record, what was rejected); None
     as read_records.
 
@@ -116,16 +116,14 @@ def read_all(
         found_any = bool(records) or (form is Form.XML and b"<Data" in raw)
     if rejected and not found_any:
         return None
-    texts: list[tuple[str, Mapping[str, str]]] = [
-        (as_text(name), {as_text(key): as_text(value) for key, value in reported.items()})
+    texts: list[tuple[str, Native]] = [
+        (decoded(name), {decoded(key): decoded(value) for key, value in reported.items()})
         for name, reported in records
     ]
     return texts, tuple(rejected)
 
 
-def read_attributes(
-    raw: bytes, form: Form, *, token: str = ""
-) -> list[tuple[str, Mapping[str, str]]]:
+def read_attributes(raw: bytes, form: Form, *, token: str = "") -> list[tuple[str, Native]]:
     """(id, every attribute in the order it was printed) of each record: for details of few of
     them.
     """
@@ -231,7 +229,7 @@ def _dsv_table(records: list[bytes], token: bytes, names: tuple[str, ...]) -> pa
     keys = pc.list_element(parts, 0)
     has_value = pc.greater(pc.list_value_length(parts), _ONE)
     found = pc.index_in(keys, value_set=pa.array([name.encode() for name in names], pa.binary()))
-    codes = pc.if_else(has_value, found, pa.scalar(None, pa.int32()))
+    codes = where(has_value, found)
     by_name = pc.array_sort_indices(codes)
     rows = pc.list_parent_indices(split).take(by_name)
     at = pc.add(parts.offsets[:-1].take(by_name), _ONE)

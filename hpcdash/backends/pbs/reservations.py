@@ -7,9 +7,7 @@ and an id that comes twice stands for none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -20,8 +18,11 @@ from hpcdash.backends.pbs.values import ctime, duration_seconds, parse_hosts
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Native,
     ParsedTable,
     Query,
+    Row,
+    decoded,
     row_excerpt,
     unreadable,
 )
@@ -56,7 +57,7 @@ def parse_reservations(answer: Answer, *, token: str) -> ParsedTable:
     stands for.
     """
     require_success(answer, _COMMAND)
-    parts = answer.stdout.decode("utf-8", "replace").split(token)
+    parts = decoded(answer.stdout).split(token)
     if len(parts) != 3:
         raise unreadable(answer, "reservations", _COMMAND)
     who, brief, listed = parts
@@ -90,9 +91,7 @@ def _records(text: str) -> tuple[list[tuple[str, dict[str, str]]], list[str]]:
     return records, rejected
 
 
-def _row(
-    name: str, reported: Mapping[str, str], user: str, groups: frozenset[str]
-) -> dict[str, Any]:
+def _row(name: str, reported: Native, user: str, groups: frozenset[str]) -> Row:
     state = reported.get("reserve_state", "").removeprefix(_PREFIX)
     queue = reported.get("queue") or name.partition(".")[0]
     hosts = parse_hosts(reported.get("resv_nodes", ""))

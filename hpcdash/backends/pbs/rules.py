@@ -15,6 +15,8 @@ from hpcdash.backends.pbs.values import duration_seconds, entity_limits, parse_h
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Facts,
+    Native,
     ParsedTable,
     Query,
     unreadable,
@@ -23,7 +25,7 @@ from hpcdash.domain.job_ids import holds_many, parse_array_id
 from hpcdash.domain.offers import QueueLimits
 from hpcdash.domain.units import format_duration
 
-_Format = Callable[[Mapping[str, str]], Mapping[str, str]]
+_Format = Callable[[Native], Facts]
 # accrue_type of pbs_ifl.h, while a job waits.
 _ACCRUES = {
     "1": "does not count now: its owner is at a limit, or it cannot start yet",
@@ -67,7 +69,7 @@ _PER_JOB = (
 _LISTS = (("user", "only for users"), ("group", "only for groups"), ("host", "only from hosts"))
 
 
-def priority_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
+def priority_query(dialect: Dialect, job_id: str) -> Query[Facts]:
     """One job's own attributes; the waiting tasks of an array share their array's."""
     return _query(
         dialect,
@@ -97,7 +99,7 @@ def _parse_queue_limits(answer: Answer, *, form: Form, token: str) -> Mapping[st
 
 def _query(
     dialect: Dialect, command: tuple[str, ...], name: str, what: str, formatter: _Format
-) -> Query[Mapping[str, str]]:
+) -> Query[Facts]:
     form, token, options = record_form(dialect)
     plain = (*command, name)
     parse = partial(_parse, command=plain, form=form, token=token, what=what, formatter=formatter)
@@ -112,7 +114,7 @@ def _parse(
     token: str,
     what: str,
     formatter: _Format,
-) -> Mapping[str, str]:
+) -> Facts:
     """{} where nothing was told: others' jobs may be hidden."""
     require_success(answer, command)
     records = read_attributes(answer.stdout, form, token=token)
@@ -124,7 +126,7 @@ def _parse(
     return {name: value for name, value in formatter(records[0][1]).items() if value}
 
 
-def _priority(native: Mapping[str, str]) -> Mapping[str, str]:
+def _priority(native: Native) -> Facts:
     requested = _whole(native.get("Priority", ""))
     texts = {
         "asked for": "none of its own (qsub -p)" if not requested else f"{requested:+d} (qsub -p)"
@@ -146,7 +148,7 @@ def _priority(native: Mapping[str, str]) -> Mapping[str, str]:
     return texts
 
 
-def _queue_rules(native: Mapping[str, str]) -> Mapping[str, str]:
+def _queue_rules(native: Native) -> Facts:
     texts: dict[str, str] = {}
     if native.get("enabled") == "False":
         texts["takes jobs"] = "none now"
@@ -179,7 +181,7 @@ def _queue_rules(native: Mapping[str, str]) -> Mapping[str, str]:
     return texts
 
 
-def _resources(native: Mapping[str, str], start: str) -> dict[str, str]:
+def _resources(native: Native, start: str) -> dict[str, str]:
     """Return the resources under an attribute: {'ncpus': '4'} of resources_max.ncpus=4."""
     return {
         name.partition(".")[2]: value
@@ -188,7 +190,7 @@ def _resources(native: Mapping[str, str], start: str) -> dict[str, str]:
     }
 
 
-def _limits(native: Mapping[str, str]) -> dict[str, str]:
+def _limits(native: Native) -> dict[str, str]:
     texts = {
         f"{label} of {who}": limit
         for name, label in _COUNTS.items()
@@ -232,7 +234,7 @@ def _whole(text: str) -> int | None:
 class PbsPolicy(DialectPart, PolicyPart):
     """The rules of queues and of the server."""
 
-    def queue_rules(self, queue: str) -> Query[Mapping[str, str]]:
+    def queue_rules(self, queue: str) -> Query[Facts]:
         """With what else the queue allows."""
         return _query(self.dialect, ("qstat", "-Q", "-f"), queue, "queues", _queue_rules)
 

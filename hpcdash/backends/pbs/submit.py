@@ -9,7 +9,7 @@ time of -a in that zone, and sends TZ with the job (PBS_O_TZ), and with -V all t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from hpcdash.backends.actions import CUT_OFF, ActionCommand, Outcome
@@ -21,6 +21,7 @@ from hpcdash.backends.pbs.errors import failure, is_answer_lost
 from hpcdash.backends.pbs.listing import MARK_VARIABLE
 from hpcdash.backends.pbs.options import (
     MAGIC,
+    Settings,
     attributes,
     format_task_range,
     is_closed,
@@ -34,7 +35,7 @@ from hpcdash.backends.pbs.recorded_options import (
     unlike_directives,
     with_limits,
 )
-from hpcdash.backends.queries import Answer
+from hpcdash.backends.queries import Answer, Native
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks, stepped_ranges
 from hpcdash.domain.dependencies import split_after
@@ -112,7 +113,7 @@ def _refuse_long(options: Sequence[str]) -> None:
             )
 
 
-def _refuse(line: ParsedCommandLine, own: Mapping[str, str], in_script: Mapping[str, str]) -> None:
+def _refuse(line: ParsedCommandLine, own: Settings, in_script: Settings) -> None:
     """Raises UsageError for what qsub does not know, and what would have it wait or talk."""
     for option in line.problems:
         raise UsageError(f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
@@ -215,7 +216,7 @@ def _job_name(dialect: Dialect, file_name: str) -> str:
     return name[: _NAME_LETTERS.get(dialect, _MAX_NAME_LETTERS)]
 
 
-def _variables(dialect: Dialect, own: Mapping[str, str], in_script: Mapping[str, str]) -> str:
+def _variables(dialect: Dialect, own: Settings, in_script: Settings) -> str:
     """Return the value of -v besides our mark: one on the command line takes the place of the
     script's.
     """
@@ -224,7 +225,7 @@ def _variables(dialect: Dialect, own: Mapping[str, str], in_script: Mapping[str,
     return own.get("v", in_script.get("v", ""))
 
 
-def _advice(dialect: Dialect, reported: Mapping[str, str]) -> list[str]:
+def _advice(dialect: Dialect, reported: Settings) -> list[str]:
     if dialect is not Dialect.OPENPBS:
         return []
     notes = []
@@ -324,7 +325,7 @@ class PbsSubmit(DialectPart, SubmitPart):
     def resubmission(
         self,
         detail: JobDetail,
-        past: Mapping[str, str],
+        past: Native,
         script: Script,
         tasks: ArrayTasks | None,
         mark: str,

@@ -55,10 +55,6 @@ def unescaped(value: bytes) -> bytes:
     return _ESCAPED.sub(lambda found: _MEANT[found[1]], value)
 
 
-def as_text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
-
-
 # As ctime() writes it: Sat Nov 21 04:01:41 2026
 _CTIME = "%a %b %d %H:%M:%S %Y"
 _SIGNED = re.compile(r"([+-]?)([0-9]{1,19})")

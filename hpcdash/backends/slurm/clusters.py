@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.job_detail import JobDetail
-from hpcdash.backends.queries import Answer, AnswerPart, ParsedTable, Query
+from hpcdash.backends.queries import Answer, AnswerPart, ParsedTable, Query, Row
 from hpcdash.backends.slurm.commands import LAST_SETTING
 from hpcdash.backends.slurm.rows import Columns
 from hpcdash.domain.columns import with_columns
@@ -20,7 +20,6 @@ from hpcdash.domain.job_ids import plain_id
 from hpcdash.errors import UsageError
 
 T = TypeVar("T")
-Row = Mapping[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PROGRAMS = (
     "squeue",

@@ -7,7 +7,7 @@ hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial, reduce
 
 import pyarrow as pa
@@ -18,8 +18,10 @@ from hpcdash.backends.base import HistoryPart, HistoryScope
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Native,
     ParsedTable,
     Query,
+    decoded,
     noise_lines,
     unreadable,
 )
@@ -47,11 +49,12 @@ from hpcdash.domain.columns import (
     as_array,
     dictionary_text,
     digits,
+    null_where,
     per_distinct,
     text_column,
+    where,
     with_columns,
 )
-from hpcdash.domain.schema import NO_TEXT
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.errors import NoSuchJob
 
@@ -192,15 +195,11 @@ def refused_submissions(raw: pa.Table) -> pa.Array:
 
 def none_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Replace Slurm's text for an absent value by null."""
-    return pc.if_else(
-        pc.is_in(column, pa.array([*NOTHING, "None assigned"])),
-        NO_TEXT,
-        column,
-    )
+    return null_where(pc.is_in(column, pa.array([*NOTHING, "None assigned"])), column)
 
 
 def text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.if_else(pc.equal(column, ""), NO_TEXT, column)
+    return null_where(pc.equal(column, ""), column)
 
 
 def sacct_columns(raw: pa.Table, reason: pa.Array, counts_gpus: bool) -> dict[str, pa.Array]:
@@ -214,10 +213,9 @@ def sacct_columns(raw: pa.Table, reason: pa.Array, counts_gpus: bool) -> dict[st
     cpus = integers(none_to_null(raw["ncpus"]))
     requested_cpus = per_distinct(tres, tres_cpus, pa.int64())
     # '11_2' or '11_[3-9%1]'
-    tasks = pc.if_else(
+    tasks = where(
         pc.match_substring(ids, "_"),
         pc.replace_substring_regex(ids, r"^[^_]*_\[?([^\]]*)\]?$", r"\1"),
-        NO_TEXT,
     )
     exit_code, exit_signal = accounted_exit_columns(
         none_to_null(raw["exitcode"]), is_any(state, frozenset(ENDED))
@@ -251,7 +249,6 @@ def sacct_columns(raw: pa.Table, reason: pa.Array, counts_gpus: bool) -> dict[st
 
 
 def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
-    null_time = pa.scalar(None, schema.TIME)
     no_text = pa.nulls(raw.num_rows, pa.string())
     reason = dictionary_text(none_to_null(raw["reason"]))
     columns = sacct_columns(raw, reason, counts_gpus)
@@ -260,10 +257,10 @@ def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
     not_begun = pc.or_(waiting, pc.and_(ended, pc.is_null(columns["node_list"])))
     columns |= {
         # sacct keeps the last reason a job waited for.
-        "reason": dictionary_text(pc.if_else(waiting, reason.dictionary_decode(), NO_TEXT)),
+        "reason": dictionary_text(where(waiting, reason.dictionary_decode())),
         "priority": integers(none_to_null(raw["priority"])),
-        "started_at": pc.if_else(not_begun, null_time, columns["started_at"]),
-        "ends_at": pc.if_else(ended, columns["ends_at"], null_time),
+        "started_at": null_where(not_begun, columns["started_at"]),
+        "ends_at": where(ended, columns["ends_at"]),
         "comment": text_or_null(raw["comment"]),
         "_expected_start_at": pa.nulls(raw.num_rows, schema.TIME),
         **dict.fromkeys(("_other_id", "stdout_path", "stderr_path", "dependency"), no_text),
@@ -277,11 +274,11 @@ def _limit_seconds(minutes_text: str) -> int | None:
     return minutes * _SECONDS_A_MINUTE if minutes is not None and minutes < _MAX_MINUTES else None
 
 
-def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
+def parse_history_native(answer: Answer, *, token: str) -> Native:
     """Parse sacct's fields by name; of the first job where the ID names an array."""
     require_success(answer)
     header, newline, rest = answer.stdout.partition(b"\n")
-    names = header.decode("utf-8", "replace").split(token)
+    names = decoded(header).split(token)
     if not newline or len(names) < len(FIELDS):
         raise unreadable(answer, "a job of the past") if answer.stdout.strip() else failure(answer)
     if not rest.strip():
@@ -290,7 +287,7 @@ def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
     if len(pieces) == len(names):
         # Behind the newline the next job's first field begins.
         pieces[-1] = pieces[-1].rpartition(b"\n")[0]
-    texts = (piece.decode("utf-8", "replace") for piece in pieces)
+    texts = (decoded(piece) for piece in pieces)
     return {
         name: readable_instant(name, text) for name, text in zip(names, texts, strict=False) if text
     }
@@ -308,7 +305,7 @@ def _hides_others(answer: Answer, user: str) -> bool | None:
     require_success(answer)
     settings: dict[str, str] = {}
     levels: list[tuple[str, str]] = []
-    for line in answer.stdout.decode("utf-8", "replace").splitlines():
+    for line in decoded(answer.stdout).splitlines():
         name, equals, value = line.partition("=")
         if equals and name.strip() in ("PrivateData", "SlurmUser"):
             settings[name.strip()] = value.strip()
@@ -361,7 +358,7 @@ class SlurmHistory(ClusterPart, HistoryPart):
         query = Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
         return query_on(query, cluster) if is_several else named_rows(query, cluster)
 
-    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+    def native(self, job_id: str) -> Query[Native]:
         """Every field sacct has of one job, in its order."""
         job_id, cluster = self.clusters.split_cluster(job_id)
         token = fresh_token()

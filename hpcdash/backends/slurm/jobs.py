@@ -47,12 +47,13 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.columns import (
     dictionary_text,
     digits,
+    null_where,
     pairs_per_distinct,
     per_distinct,
+    where,
     with_columns,
 )
 from hpcdash.domain.job_ids import covers, parse_job_id, with_cluster
-from hpcdash.domain.schema import NO_NUMBER, NO_TEXT
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob, UsageError
 
@@ -239,11 +240,11 @@ def _where(column: pa.DictionaryArray, holds: Callable[[str], bool]) -> pa.Array
 
 
 def _text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.if_else(pc.is_in(column, pa.array(["(null)", ""])), NO_TEXT, column)
+    return null_where(pc.is_in(column, pa.array(["(null)", ""])), column)
 
 
 def _reasons(column: pa.ChunkedArray) -> pa.Array:
-    return dictionary_text(pc.if_else(pc.is_in(column, _NO_REASON), NO_TEXT, column))
+    return dictionary_text(null_where(pc.is_in(column, _NO_REASON), column))
 
 
 def states(native: pa.Array, reason: pa.Array) -> pa.Array:
@@ -277,9 +278,8 @@ def _held_tasks(text: str) -> tuple[int | None, int]:
 
 def exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
     """(exit codes, signals) of the jobs that ended; null for the others."""
-    null = NO_NUMBER
     codes, signals = pairs_per_distinct(texts, lambda text: wait_status(text) or (None, None))
-    return pc.if_else(ended, codes, null), pc.if_else(ended, signals, null)
+    return where(ended, codes), where(ended, signals)
 
 
 def accounted_exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -298,12 +298,11 @@ def array_columns(
     ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.ChunkedArray
 ) -> dict[str, pa.Array]:
     """Return the columns of a row's array: array_id, array_task, _number, _task, _tasks."""
-    null = NO_TEXT
-    tasks = pc.if_else(pc.equal(tasks, _MANY_TASKS), null, tasks)
+    tasks = null_where(pc.equal(tasks, _MANY_TASKS), tasks)
     is_array = pc.is_valid(tasks)
     first, count = pairs_per_distinct(tasks, _held_tasks)
     return {
-        "array_id": pc.if_else(is_array, array_ids, null),
+        "array_id": where(is_array, array_ids),
         "array_task": tasks,
         "_number": integers(pc.replace_substring_regex(ids, r"(?s)[^0-9].*$", "")),
         "_task": first,
@@ -339,15 +338,13 @@ def _job_gpus(
         if counts_gpus
         else pc.or_(pc.is_valid(socket), pc.and_(is_whole_node, active))
     )
-    null = NO_NUMBER
-    return pc.coalesce(reported, requested, pc.if_else(is_unknown, null, pa.scalar(0, pa.int64())))
+    return pc.coalesce(reported, requested, null_where(is_unknown, pa.scalar(0, pa.int64())))
 
 
 def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
     """The columns of the contract; takes each text column out of `raw`."""
     ids = raw.pop("jobarrayid")
     nodes_at = raw.pop("nodelist")
-    null_time = pa.scalar(None, schema.TIME)
     native = dictionary_text(raw.pop("state"))
     reason = _reasons(raw.pop("reason"))
     state = states(native, reason)
@@ -360,7 +357,6 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
     gpus, memory_bytes = tres_columns(raw.pop("tres-alloc"))
     gpus = _job_gpus(raw, gpus, counts_gpus, pc.invert(waiting))
     nothing = pa.nulls(len(ids), pa.string())
-    no_word = NO_TEXT
     columns = {
         "id": ids,
         **array_columns(ids, raw.pop("arrayjobid"), raw.pop("arraytaskid")),
@@ -371,7 +367,7 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
         "qos": dictionary_text(raw.pop("qos")),
         "state": state,
         "native_state": native,
-        "reason": dictionary_text(pc.if_else(stale, no_word, reason.dictionary_decode())),
+        "reason": dictionary_text(null_where(stale, reason.dictionary_decode())),
         "priority": integers(raw.pop("prioritylong")),
         "nodes": integers(raw.pop("numnodes")),
         "cpus": integers(raw.pop("numcpus")),
@@ -383,10 +379,10 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
         "eligible_at": instants(raw.pop("eligibletime")),
         # Slurm gives a job that was cancelled before it began the time of its end as a start, and
         # no nodes.
-        "started_at": pc.if_else(not_begun, null_time, starts),
-        "_expected_start_at": pc.if_else(waiting, starts, null_time),
+        "started_at": null_where(not_begun, starts),
+        "_expected_start_at": where(waiting, starts),
         "_other_id": nothing,
-        "ends_at": pc.if_else(waiting, null_time, instants(raw.pop("endtime"))),
+        "ends_at": null_where(waiting, instants(raw.pop("endtime"))),
         "node_list": nodes_at,
         "work_dir": _text_or_null(raw.pop("workdir")),
         "stdout_path": nothing,

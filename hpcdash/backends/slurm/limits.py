@@ -17,8 +17,11 @@ from msgspec import Struct
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Native,
     ParsedTable,
     Query,
+    Row,
+    decoded,
     unreadable,
 )
 from hpcdash.backends.slurm.commands import slurm
@@ -96,9 +99,9 @@ class _Use(Struct, frozen=True):
     Accounts are keyed by name, users by number.
     """
 
-    own: Mapping[str, str]
-    accounts: Mapping[str, Mapping[str, str]]
-    users: Mapping[str, Mapping[str, str]]
+    own: Native
+    accounts: Mapping[str, Native]
+    users: Mapping[str, Native]
 
 
 class _Controller(Struct, frozen=True):
@@ -106,7 +109,7 @@ class _Controller(Struct, frozen=True):
     parent.
     """
 
-    associations: Mapping[tuple[str, str, str], Mapping[str, str]]
+    associations: Mapping[tuple[str, str, str], Native]
     parents: Mapping[str, str]
     qos: Mapping[str, _Use]
 
@@ -156,7 +159,7 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
     all_qos = {row["name"]: row for row in qos_rows}
     rejected += rejected_qos
     if not own and not controller.associations and not has_associations:
-        if "supported accounting" in answer.stderr.decode("utf-8", "replace"):
+        if "supported accounting" in decoded(answer.stderr):
             raise accounting_unavailable(answer, command=_COMMAND)
         raise failure(answer, _COMMAND)
     if not has_associations or not has_qos:
@@ -186,7 +189,7 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
 
 def _parts(answer: Answer, token: str) -> list[tuple[str, bool]]:
     """Return the output of each command, and whether it succeeded."""
-    pieces = answer.stdout.decode("utf-8", "replace").split(token)
+    pieces = decoded(answer.stdout).split(token)
     parts = []
     before = pieces[0]
     for piece in pieces[1:]:
@@ -200,7 +203,7 @@ def _parts(answer: Answer, token: str) -> list[tuple[str, bool]]:
 
 
 def _read_controller(text: str) -> _Controller:
-    associations: dict[tuple[str, str, str], Mapping[str, str]] = {}
+    associations: dict[tuple[str, str, str], Native] = {}
     parents: dict[str, str] = {}
     qos: dict[str, _Use] = {}
     for line in text.split("\n"):
@@ -265,9 +268,7 @@ def _partition_qos(text: str) -> dict[str, list[str]]:
 # -- rows
 
 
-def _association_rows(
-    reported: Mapping[str, str], user: str, controller: _Controller
-) -> Iterator[dict[str, Any]]:
+def _association_rows(reported: Native, user: str, controller: _Controller) -> Iterator[Row]:
     account = reported["account"]
     partition = reported["partition"]
     name = "/".join(part for part in (account, user, partition) if part)
@@ -289,7 +290,7 @@ def _association_rows(
         )
 
 
-def _account_rows(account: str, controller: _Controller) -> Iterator[dict[str, Any]]:
+def _account_rows(account: str, controller: _Controller) -> Iterator[Row]:
     used = controller.associations.get((account, "", ""))
     for limit in _GROUP:
         jobs = {"_of_account": account}
@@ -306,21 +307,19 @@ def _account_rows(account: str, controller: _Controller) -> Iterator[dict[str, A
 
 
 def _qos_rows(
-    reported: Mapping[str, str],
+    reported: Native,
     use: _Use | None,
     user: tuple[str, str],
     accounts: Sequence[str],
     queues: list[str] | None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Return the rows of QoS; `user` is name and number.
 
     A partition's QoS is not counted where its jobs cannot be distinguished by their own QoS.
     """
     name = reported["name"]
     for limit in _OF_QOS:
-        subjects: Sequence[tuple[str | None, Mapping[str, str] | None]] = [
-            (None, use.own if use else None)
-        ]
+        subjects: Sequence[tuple[str | None, Native | None]] = [(None, use.own if use else None)]
         if limit.per == "user":
             subjects = [(user[0], use.users.get(user[1], {}) if use else None)]
         elif limit.per == "account":
@@ -346,8 +345,8 @@ def _qos_rows(
 
 def _limit_rows(
     limit: _Limit,
-    reported: Mapping[str, str],
-    used: Mapping[str, str] | None,
+    reported: Native,
+    used: Native | None,
     *,
     scope: str,
     name: str,
@@ -355,7 +354,7 @@ def _limit_rows(
     subject: str | None,
     jobs: Mapping[str, str | None],
     queues: list[str] | None = None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Return a row for each amount that a limit sets.
 
     `used` None: the controller reports nothing, and the jobs are counted.

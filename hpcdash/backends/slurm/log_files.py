@@ -6,8 +6,7 @@ Resolves a pattern's fields from a job's details; reads no file and no script it
 from __future__ import annotations
 
 import os.path
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from hpcdash.backends.base import LogsPart
 from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog, Script
@@ -20,7 +19,7 @@ from hpcdash.backends.output_patterns import (
     paths_as_shown,
     shown_is_doubtful,
 )
-from hpcdash.backends.queries import Query
+from hpcdash.backends.queries import Native, Query, Row
 from hpcdash.backends.rank_logs import rank_logs_query
 from hpcdash.backends.slurm.clusters import ClusterPart, plain_detail
 from hpcdash.backends.slurm.options import read_directives, read_submit_line
@@ -31,9 +30,6 @@ _INTERACTIVE = frozenset({"srun", "salloc"})
 _INTERACTIVE_NOTE = (
     "a job of srun or salloc: its output went to the terminal that it was started in"
 )
-
-Native = Mapping[str, str]
-Row = Mapping[str, Any]
 
 
 def find_last_value(native: Native, key: str) -> str | None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcdash.backends.options import (
     WITHOUT_VALUE,
@@ -28,6 +28,7 @@ from hpcdash.backends.options import (
 
 if TYPE_CHECKING:
     from hpcdash.backends.job_detail import Script
+    from hpcdash.backends.queries import Row
 
 # One option a word: NAME, NAME/S with its short form; '=' after it takes a value, '?' one behind
 # '=' only.
@@ -319,7 +320,7 @@ class SubmitLine:
 
 
 def read_submit_line(
-    line: str, row: Mapping[str, Any], script: Script | None, command: str | None = None
+    line: str, row: Row, script: Script | None, command: str | None = None
 ) -> SubmitLine | None:
     """Parse the arguments of a SubmitLine; None where it is none of sbatch's.
 

@@ -16,6 +16,7 @@ from hpcdash.backends.queries import (
     Answer,
     ParsedTable,
     Query,
+    decoded,
     unreadable,
 )
 from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, query_on
@@ -68,7 +69,7 @@ def parse_queues(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> Pars
     require_success(answer)
     head, marker, printed = answer.stdout.partition(f"{token}\n".encode())
     has_head = bool(marker) and SEPARATOR.encode() not in head
-    listed = set(head.decode("utf-8", "replace").split("\n")) if has_head else set()
+    listed = set(decoded(head).split("\n")) if has_head else set()
     columns = read_rows(printed if has_head else answer.stdout, token, layout)
     if columns is None:
         raise unreadable(answer, "partitions")

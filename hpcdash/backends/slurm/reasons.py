@@ -6,10 +6,9 @@ Source: squeue(1) JOB REASON CODES, slurm.conf(5), and the names in the sources 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from hpcdash.backends.base import PolicyReason, ReasonsPart
+from hpcdash.backends.queries import Row
 from hpcdash.domain.job_text import format_requested
 from hpcdash.domain.limits import format_resource
 from hpcdash.domain.states import WAITING
@@ -277,7 +276,7 @@ class SlurmReasons(ReasonsPart):
             return _limit_hint(reason)
         return ""
 
-    def short(self, row: Mapping[str, Any]) -> str:
+    def short(self, row: Row) -> str:
         reason = str(row["reason"] or "")
         head = re.split(r"[,(:]", reason, maxsplit=1)[0].strip()
         if head == "Resources":

@@ -19,6 +19,7 @@ from hpcdash.backends.queries import (
     Answer,
     ParsedTable,
     Query,
+    decoded,
     noise_lines,
     unreadable,
 )
@@ -36,8 +37,15 @@ from hpcdash.backends.slurm.usage import clock_seconds, size_bytes
 from hpcdash.backends.slurm.values import durations
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
-from hpcdash.domain.columns import as_array, dictionary_text, per_distinct, row_numbers
-from hpcdash.domain.schema import NO_TEXT, UsageSource
+from hpcdash.domain.columns import (
+    as_array,
+    dictionary_text,
+    null_where,
+    per_distinct,
+    row_numbers,
+    where,
+)
+from hpcdash.domain.schema import UsageSource
 from hpcdash.domain.states import ACTIVE
 
 FIELDS = (
@@ -252,7 +260,7 @@ class _Lines:
         if not chunk:
             return True
         if not chunk.isascii():
-            chunk = chunk.decode("utf-8", "replace").encode()
+            chunk = decoded(chunk).encode()
         # Split at the first byte of the delimiter: each field begins with the rest of it, which
         # costs less to cut off of those that are needed than to replace everywhere. Where a line
         # has more of that byte it has more fields.
@@ -323,15 +331,13 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
     no_word = dictionary_text(pa.nulls(raw.num_rows, pa.string()))
     columns = sacct_columns(raw, no_word, counts_gpus)
     is_known = pc.or_(pc.is_valid(used["cpu"]), pc.is_valid(used["memory"]))
-    source = pc.if_else(is_known, pa.scalar(str(UsageSource.ACCOUNTING)), NO_TEXT)
+    source = where(is_known, pa.scalar(str(UsageSource.ACCOUNTING)))
     columns |= {
         # Not requested: it adds little to a finished run.
         "priority": pa.nulls(raw.num_rows, pa.int64()),
         # Slurm gives a job that was cancelled before it began the time of its end as a start, and
         # no nodes.
-        "started_at": pc.if_else(
-            pc.is_null(columns["node_list"]), pa.scalar(None, schema.TIME), columns["started_at"]
-        ),
+        "started_at": null_where(pc.is_null(columns["node_list"]), columns["started_at"]),
         "suspended_seconds": durations(none_to_null(raw["suspended"])),
         "cpu_seconds_used": used["cpu"],
         "memory_peak_bytes": used["memory"],
@@ -377,7 +383,7 @@ def _used(raw: pa.Table, steps: pa.Table) -> dict[str, pa.Array]:
     is_gathered = pc.or_(pc.greater(cpu, 0.0), pc.is_valid(found["memory"]))
     return {
         **found,
-        "cpu": pc.if_else(pc.fill_null(is_gathered, False), cpu, pa.scalar(None, pa.float64())),
+        "cpu": where(pc.fill_null(is_gathered, False), cpu),
     }
 
 
@@ -391,7 +397,7 @@ def amounts(tres: pa.Array, name: str) -> pa.Array:
 
 def sizes(texts: pa.Array) -> pa.Array:
     """'367864K', '1.50G', '31936' in bytes; null for '' and what is none."""
-    reported = pc.if_else(pc.equal(texts, ""), NO_TEXT, texts)
+    reported = null_where(pc.equal(texts, ""), texts)
     try:
         numbers = pc.cast(pc.utf8_rtrim(reported, "K"), pa.int64())
         return pc.multiply_checked(numbers, pc.if_else(pc.ends_with(reported, "K"), 1024, 1))
@@ -418,7 +424,7 @@ def cpu_seconds(texts: pa.Array) -> pa.Array:
     seconds = pc.add(
         whole.cast(pa.float64()), pc.divide(part("f").cast(pa.float64()), float(_MILLISECONDS))
     )
-    others = pc.if_else(pc.is_valid(seconds), NO_TEXT, texts)
+    others = null_where(pc.is_valid(seconds), texts)
     if others.null_count == len(others):
         return seconds
     return pc.coalesce(seconds, as_array(per_distinct(others, clock_seconds, pa.float64())))

@@ -4,14 +4,21 @@ from sstat.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.queries import TEXT_BYTES, Answer, AnswerPart, ParsedTable, Query
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    AnswerPart,
+    Native,
+    ParsedTable,
+    Query,
+    Row,
+    decoded,
+)
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success
 from hpcdash.backends.slurm.history import none_to_null, read_columns, sacct_id
@@ -20,7 +27,7 @@ from hpcdash.backends.slurm.runs import amounts, cpu_seconds
 from hpcdash.backends.slurm.values import instants, integers
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
-from hpcdash.domain.columns import as_array, dictionary_text
+from hpcdash.domain.columns import as_array, dictionary_text, where
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.shell_files import shell_text
 
@@ -43,7 +50,7 @@ FIELDS = (
 _SSTAT_FIELDS = "jobid,tresusageintot"
 
 
-def steps_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
+def steps_query(row: Row) -> Query[ParsedTable] | None:
     if row["state"] in WAITING or row["started_at"] is None or (row["_tasks"] or 1) > 1:
         return None
     token = fresh_token()
@@ -71,11 +78,11 @@ def parse_steps(answer: Answer, *, token: str) -> ParsedTable:
 
 def _running(used: bytes) -> dict[str, str]:
     """Own number and name of each running step → its TRESUsageInTot."""
-    lines = (line.partition("|") for line in used.decode("utf-8", "replace").splitlines())
+    lines = (line.partition("|") for line in decoded(used).splitlines())
     return {step: tres for step, bar, tres in lines if bar}
 
 
-def _in_schema(raw: pa.Table, running: Mapping[str, str]) -> pa.Table:
+def _in_schema(raw: pa.Table, running: Native) -> pa.Table:
     native = dictionary_text(raw["state"])
     state = states(native, dictionary_text(pa.nulls(raw.num_rows, pa.string())))
     ended = is_any(state, frozenset(ENDED))
@@ -101,7 +108,7 @@ def _in_schema(raw: pa.Table, running: Mapping[str, str]) -> pa.Table:
         "node_list": none_to_null(raw["nodelist"]),
         "exit_code": exit_code,
         "exit_signal": exit_signal,
-        "cpu_seconds_used": pc.if_else(is_known, cpu, pa.scalar(None, pa.float64())),
+        "cpu_seconds_used": where(is_known, cpu),
         "memory_peak_bytes": amounts(tres, "mem"),
     }
     return pa.table([columns[name] for name in schema.STEPS.names], schema=schema.STEPS)

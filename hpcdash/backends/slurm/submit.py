@@ -7,9 +7,8 @@ Each trait named here was seen on Slurm 22.05.8.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from hpcdash.backends.base import SubmitPart
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.options import Option, last_value
 from hpcdash.backends.output_patterns import JOB_DEFAULT, TASK_DEFAULT
-from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Native, Query, Row, decoded
 from hpcdash.backends.slurm.clusters import NO_OTHERS, ClusterPart, Clusters, plain_detail, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, is_answer_lost, require_success
@@ -183,15 +182,13 @@ def _argv(parts: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
     return (*_CLEAN, "sh", "-c", _WITH_ARGUMENTS, "sh", "sbatch", *parts, _STDIN_FILE, *arguments)
 
 
-def _submit_line(
-    row: Mapping[str, Any], native: Mapping[str, str], past: Mapping[str, str], script: Script
-) -> SubmitLine | None:
+def _submit_line(row: Row, native: Native, past: Native, script: Script) -> SubmitLine | None:
     text = past.get("SubmitLine") or native.get("SubmitLine") or ""
     command = native.get("Command") if "JobId" in native else None
     return read_submit_line(text, row, script, command)
 
 
-def _split_options(given: Iterable[Option], row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def _split_options(given: Iterable[Option], row: Row) -> tuple[list[str], list[str]]:
     """Return the options to repeat, and a note on the others."""
     remaining: list[str] = []
     dropped: list[str] = []
@@ -234,7 +231,7 @@ def _blank_notes(line: SubmitLine, arguments: Sequence[str]) -> list[str]:
 
 
 def _with_limits(
-    parts: Sequence[str], limits: NewLimits, row: Mapping[str, Any], in_script: Sequence[Option]
+    parts: Sequence[str], limits: NewLimits, row: Row, in_script: Sequence[Option]
 ) -> list[str]:
     """Return the options with other limits; memory by the option that requested it."""
     replaced: dict[str, str] = {}
@@ -272,8 +269,8 @@ def _overriding(in_script: Sequence[Option], notes: list[str]) -> list[str]:
 
 
 def _array(
-    row: Mapping[str, Any],
-    native: Mapping[str, str],
+    row: Row,
+    native: Native,
     tasks: ArrayTasks | None,
     on_line: Sequence[Option],
     in_script: Sequence[Option],
@@ -302,9 +299,7 @@ def _throttle(given: str | None) -> int | None:
 # -- recorded options, without a command line
 
 
-def _recorded_options(
-    row: Mapping[str, Any], native: Mapping[str, str], in_script: Sequence[Option]
-) -> list[str]:
+def _recorded_options(row: Row, native: Native, in_script: Sequence[Option]) -> list[str]:
     """Return options for values in scontrol's record; they replace the script's equal ones."""
 
     def value_text(key: str) -> str:
@@ -343,7 +338,7 @@ def _recorded_options(
     return parts
 
 
-def _as_pattern(path: str | None, row: Mapping[str, Any], native: Mapping[str, str]) -> str:
+def _as_pattern(path: str | None, row: Row, native: Native) -> str:
     """The pattern of a path that scontrol shows filled in: the job's numbers in the file's name,
     not in its folders.
     """
@@ -421,7 +416,7 @@ def _read(answer: Answer, job_id: str, clusters: Clusters = NO_OTHERS) -> tuple[
                     ),
                 )
             return (Outcome(job_id, True, "submitted, but sbatch returned no job ID"),)
-        cluster = found[2].decode("utf-8", "replace") if found[2] else clusters.default
+        cluster = decoded(found[2]) if found[2] else clusters.default
         if cluster == clusters.own and not clusters.named:
             cluster = ""
         return (Outcome(job_id, True, f"job {with_cluster(found[1].decode(), cluster)}"),)
@@ -450,45 +445,35 @@ _START_ESTIMATE_LIMIT_SECONDS = 20.0
 _SHOWN_LINES = 3
 _NOT_COUNTED = (("hold", "it is held"), ("dependency", "it depends on other jobs"))
 # sbatch(1) and slurm_strerror's messages → next step.
-_HINTS = (
-    (
-        "Requested node configuration is not available",
-        "no node can meet the request: use fewer GPUs, CPUs or less memory",
+_HINTS = {
+    "Requested node configuration is not available": (
+        "no node can meet the request: use fewer GPUs, CPUs or less memory"
     ),
-    (
-        "Invalid account or account/partition",
-        "you cannot charge this account, or not in this partition",
-    ),
-    ("Invalid qos", "no such QoS, or your account cannot use it"),
-    ("Invalid partition name", "no such partition"),
-    (
-        "Invalid --time",
-        "write minutes, hours:minutes:seconds or days-hours:minutes:seconds, without a unit",
-    ),
-    ("requested time limit is invalid", "it asks for more time than the partition allows"),
-    ("Node count specification invalid", "it asks for more nodes than the partition allows"),
-    ("accounting/QOS policy", "it exceeds a limit of its account or QoS: time, size or job count"),
-    ("not permitted to use this partition", "this partition is not for your group or account"),
-    ("partition configuration not available now", "it asks for more than the partition allows"),
-    ("partition not available", "the partition is not accepting jobs"),
-    ("Memory specification can not be satisfied", "no node of the partition has so much memory"),
-    ("CPU count per node can not be satisfied", "no node of the partition has so many CPUs"),
-    ("Invalid generic resource", "no such device: the GPU type may have another name here"),
-    ("Invalid feature", "no node has this feature"),
-    ("dependency problem", "a job it depends on does not exist"),
-    ("DOS line breaks", "save it with Unix line endings"),
-    (
-        "does not look like a batch script",
-        "its first line must be #!/bin/bash or similar, with nothing before it",
-    ),
-)
+    "Invalid account or account/partition": "you cannot charge this account, or not in this partition",
+    "Invalid qos": "no such QoS, or your account cannot use it",
+    "Invalid partition name": "no such partition",
+    "Invalid --time": "write minutes, hours:minutes:seconds or days-hours:minutes:seconds, without a unit",
+    "requested time limit is invalid": "it asks for more time than the partition allows",
+    "Node count specification invalid": "it asks for more nodes than the partition allows",
+    "accounting/QOS policy": "it exceeds a limit of its account or QoS: time, size or job count",
+    "not permitted to use this partition": "this partition is not for your group or account",
+    "partition configuration not available now": "it asks for more than the partition allows",
+    "partition not available": "the partition is not accepting jobs",
+    "Memory specification can not be satisfied": "no node of the partition has so much memory",
+    "CPU count per node can not be satisfied": "no node of the partition has so many CPUs",
+    "Invalid generic resource": "no such device: the GPU type may have another name here",
+    "Invalid feature": "no node has this feature",
+    "dependency problem": "a job it depends on does not exist",
+    "DOS line breaks": "save it with Unix line endings",
+    "does not look like a batch script": "its first line must be #!/bin/bash or similar, with nothing before it",
+}
 
 
 def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartEstimate:
     """The start, or why it would be refused; raises ControllerDown, NoConfiguration,
     CommandMissing.
     """
-    text = answer.stderr.decode("utf-8", "replace")
+    text = decoded(answer.stderr)
     if answer.status != 0:
         error = failure(answer)
         if isinstance(error, ControllerDown | NoConfiguration | CommandMissing):
@@ -537,7 +522,7 @@ def _refusal(text: str) -> str:
 
 
 def _hint(refusal: str) -> str:
-    return next((hint for text, hint in _HINTS if text.lower() in refusal.lower()), "")
+    return next((hint for text, hint in _HINTS.items() if text.lower() in refusal.lower()), "")
 
 
 def _given(submission: Submission) -> tuple[Option, ...]:
@@ -560,8 +545,8 @@ class _RecoveredOptions(Struct, frozen=True):
 
 
 def _recovered_options(
-    row: Mapping[str, Any],
-    native: Mapping[str, str],
+    row: Row,
+    native: Native,
     detail: JobDetail,
     line: SubmitLine | None,
     in_script: Sequence[Option],
@@ -658,7 +643,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
     def resubmission(
         self,
         detail: JobDetail,
-        past: Mapping[str, str],
+        past: Native,
         script: Script,
         tasks: ArrayTasks | None,
         mark: str,
@@ -769,7 +754,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
     def start_again_estimate(
         self,
         detail: JobDetail,
-        past: Mapping[str, str],
+        past: Native,
         script: Script,
         limits: NewLimits,
         nodes: int | None,

@@ -6,9 +6,9 @@ Both print only fields of Slurm's own, so their `|` is never part of a person's 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +17,10 @@ from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Native,
     Query,
+    Row,
+    decoded,
     unreadable,
 )
 from hpcdash.backends.slurm.commands import slurm
@@ -93,7 +96,7 @@ class _Step(Struct, frozen=True):
         return self.name.isdigit()
 
 
-def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
+def usage_query(row: Row) -> Query[Usage] | None:
     """sstat for a job that runs, sacct for one that ended; None for one that did not start, and for
     a whole array.
     """
@@ -127,7 +130,7 @@ def parse_running(answer: Answer, *, requested: Usage) -> Usage:
     sstat always exits 0; if stdout is empty, its stderr has the error.
     """
     require_success(answer)
-    text = answer.stderr.decode("utf-8", "replace")
+    text = decoded(answer.stderr)
     steps = [
         _step(row, _count_nodes(row["nodelist"]), _parse_cpu_seconds(row["tresusageintot"]))
         for row in _rows(answer, RUNNING_FIELDS)
@@ -180,7 +183,7 @@ def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
 
 
 def _rows(answer: Answer, fields: Sequence[str]) -> list[dict[str, str]]:
-    text = answer.stdout.decode("utf-8", "replace")
+    text = decoded(answer.stdout)
     if answer.truncated:
         # The last line is not whole.
         text = text.rstrip("\n").rpartition("\n")[0]
@@ -197,7 +200,7 @@ def _count_nodes(expression: str) -> int:
         return 1
 
 
-def _step(values: Mapping[str, str], nodes: int, cpu_seconds: float | None) -> _Step:
+def _step(values: Native, nodes: int, cpu_seconds: float | None) -> _Step:
     tasks = digits(values["ntasks"]) or 1
     total = _amounts(values["tresusageintot"])
     most = _amounts(values["tresusageinmax"])
