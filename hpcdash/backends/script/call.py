@@ -21,8 +21,6 @@ _SAID = """\
 # Calls {function}.
 # What it returns is {how} to the output file, of rank N > 0 to FILE.N; of a failure FILE.error (JSON) tells.
 """
-# Called as a script with a venv ends; one with an EXIT trap of its own calls it there.
-FINISH = "hpcdash_finish"
 # If a process has no rank, each host would write the same file.
 _HOST, _OF_HOST = "host=${NODE_RANK#0}\n", '"${host:+.$host}"'
 

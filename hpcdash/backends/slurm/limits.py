@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.queries import (
     TEXT_BYTES,
@@ -38,7 +38,7 @@ _PARTS = 5
 # A database may be busy.
 _LIMIT_SECONDS = 30.0
 
-_SUFFIXES = {"cpu": "cpus", "gres/gpu": "gpus", "node": "nodes"}
+_SUFFIXES = {"cpu": "cpus", "gres/gpu": "gpus", "node": "nodes", "mem": "memory_bytes"}
 _MINUTES_OF = {"cpu": "cpu", "gres/gpu": "gpu", "node": "node"}
 _SECONDS_A_MINUTE = 60
 
@@ -55,6 +55,18 @@ class _Limit(Struct, frozen=True):
     per: str
     resource: str = ""
     ending: str = ""
+
+    def amounts(self, text: str) -> Iterator[tuple[str, str, str]]:
+        """Yield resource, amount as it is written, and unit of each amount in a value."""
+        if self.resource:
+            yield self.resource, text, "minutes" if self.resource.endswith("_seconds") else ""
+            return
+        for item in filter(None, text.split(",")):
+            tres, _, amount = item.partition("=")
+            if self.ending:
+                yield _MINUTES_OF.get(tres, tres) + self.ending, amount, ""
+            else:
+                yield _SUFFIXES.get(tres, tres), amount, "memory" if tres == "mem" else ""
 
 
 _GROUP = (
@@ -165,25 +177,39 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
     if not has_associations or not has_qos:
         rejected += ("slurmdbd does not answer: limits of QoS that nobody uses now are missing",)
     if not own:
-        own = _user_associations(controller, user)
-    rows = [row for one in own for row in _association_rows(one, user, controller)]
-    accounts = account_parents([one["account"] for one in own], controller.parents)
-    rows += [row for account in accounts for row in _account_rows(account, controller)]
-    by_partition = _partition_qos(partitions)
-    chosen = dict.fromkeys(name for one in own for name in one["qos"].split(",") if name)
+        # In the form of the database, without their QoS.
+        own = [
+            {"account": account, "partition": partition, "qos": ""}
+            for account, name, partition in controller.associations
+            if name and name == user
+        ]
+    rows = [row for association in own for row in _association_rows(association, user, controller)]
+    accounts = tuple(dict.fromkeys(association["account"] for association in own))
+    for account in account_parents(accounts, controller.parents):
+        used = controller.associations.get((account, "", ""))
+        holder = _Holder("account", account, used, {"_of_account": account})
+        rows += _rows("account", account, _GROUP, {}, {"all": [holder]})
+    # QoS → the partitions that apply it to all of their jobs.
+    by_partition: dict[str, list[str]] = {}
+    for reported in map(pairs, partitions.split("\n")):
+        if "PartitionName" in reported and reported.get("QoS", "N/A") != "N/A":
+            by_partition.setdefault(reported["QoS"], []).append(reported["PartitionName"])
+    chosen = [name for association in own for name in association["qos"].split(",") if name]
     if not has_qos:
         all_qos = {name: {"name": name} for name in controller.qos}
     if not chosen:
-        chosen = dict.fromkeys(
-            name for name, use in controller.qos.items() if number.strip() in use.users
-        )
+        chosen = [name for name, use in controller.qos.items() if number.strip() in use.users]
     for name in dict.fromkeys((*chosen, *by_partition)):
-        reported = all_qos.get(name, {"name": name})
-        use = controller.qos.get(name)
-        own_accounts = tuple(dict.fromkeys(one["account"] for one in own))
-        rows += _qos_rows(
-            reported, use, (user, number.strip()), own_accounts, by_partition.get(name)
+        queues = by_partition.get(name)
+        holders = _qos_holders(
+            controller.qos.get(name), user, number.strip(), accounts, {"_of_qos": name}
         )
+        if queues is not None:
+            # Its jobs cannot be distinguished by their own QoS, and are not counted.
+            holders = {
+                per: [replace(holder, jobs={}) for holder in each] for per, each in holders.items()
+            }
+        rows += _rows("qos", name, _OF_QOS, all_qos.get(name, {}), holders, queues)
     return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS), rejected)
 
 
@@ -246,172 +272,102 @@ def _subject(text: str) -> str:
     return text[text.index("(") + 1 : -1] if text.endswith(")") and "(" in text else text
 
 
-def _user_associations(controller: _Controller, user: str) -> list[dict[str, str]]:
-    """Return a user's associations in the form of the database, without their QoS."""
-    return [
-        {"account": account, "partition": partition, "qos": ""}
-        for account, name, partition in controller.associations
-        if name and name == user
-    ]
-
-
-def _partition_qos(text: str) -> dict[str, list[str]]:
-    """QoS → the partitions that apply it to all of their jobs."""
-    by_qos: dict[str, list[str]] = {}
-    for line in text.split("\n"):
-        reported = pairs(line)
-        if (name := reported.get("PartitionName")) and reported.get("QoS", "N/A") != "N/A":
-            by_qos.setdefault(reported["QoS"], []).append(name)
-    return by_qos
-
-
 # -- rows
+
+
+class _Holder(Struct, frozen=True):
+    """Those that a limit is for: `per` and `subject` as in LIMITS, what they use (None: the
+    controller reports nothing, and the jobs are counted), and the columns that select their jobs.
+    """
+
+    per: str
+    subject: str | None
+    used: Native | None
+    jobs: Mapping[str, str | None]
 
 
 def _association_rows(reported: Native, user: str, controller: _Controller) -> Iterator[Row]:
     account = reported["account"]
     partition = reported["partition"]
-    name = "/".join(part for part in (account, user, partition) if part)
     used = controller.associations.get((account, user, partition))
     jobs = {"_of_user": user, "_of_account": account, "_of_queue": partition or None}
-    for limit in _OF_ASSOCIATION:
-        # The limits of all jobs of an association are those of its user's jobs there.
-        per = "job" if limit.per == "job" else "user"
-        subject = None if per == "job" else user
-        yield from _limit_rows(
-            limit,
-            reported,
-            used,
-            scope="association",
-            name=name,
-            per=per,
-            subject=subject,
-            jobs=jobs,
-        )
+    # The limits of all jobs of an association are those of its user's jobs there.
+    own = [_Holder("user", user, used, jobs)]
+    holders = {"user": own, "all": own, "job": [_Holder("job", None, used, {})]}
+    name = "/".join(part for part in (account, user, partition) if part)
+    return _rows("association", name, _OF_ASSOCIATION, reported, holders)
 
 
-def _account_rows(account: str, controller: _Controller) -> Iterator[Row]:
-    used = controller.associations.get((account, "", ""))
-    for limit in _GROUP:
-        jobs = {"_of_account": account}
-        yield from _limit_rows(
-            limit,
-            {},
-            used,
-            scope="account",
-            name=account,
-            per="account",
-            subject=account,
-            jobs=jobs,
-        )
-
-
-def _qos_rows(
-    reported: Native,
-    use: _Use | None,
-    user: tuple[str, str],
-    accounts: Sequence[str],
-    queues: list[str] | None,
-) -> Iterator[Row]:
-    """Return the rows of QoS; `user` is name and number.
-
-    A partition's QoS is not counted where its jobs cannot be distinguished by their own QoS.
-    """
-    name = reported["name"]
-    for limit in _OF_QOS:
-        subjects: Sequence[tuple[str | None, Native | None]] = [(None, use.own if use else None)]
-        if limit.per == "user":
-            subjects = [(user[0], use.users.get(user[1], {}) if use else None)]
-        elif limit.per == "account":
-            subjects = [
-                (account, use.accounts.get(account, {}) if use else None) for account in accounts
-            ]
-        for subject, used in subjects:
-            jobs = {"_of_qos": name} if queues is None else {}
-            if jobs and limit.per in ("user", "account"):
-                jobs[f"_of_{limit.per}"] = str(subject)
-            yield from _limit_rows(
-                limit,
-                reported,
-                used,
-                scope="qos",
-                name=name,
-                per=limit.per,
-                subject=subject,
-                jobs=jobs,
-                queues=queues,
+def _qos_holders(
+    use: _Use | None, user: str, number: str, accounts: Sequence[str], jobs: Mapping[str, str]
+) -> dict[str, list[_Holder]]:
+    """Return those that the limits of a QoS are for; `number` is the user's."""
+    own = use.own if use else None
+    user_use = use.users.get(number, {}) if use else None
+    return {
+        "all": [_Holder("all", None, own, jobs)],
+        "job": [_Holder("job", None, own, {})],
+        "user": [_Holder("user", user, user_use, {**jobs, "_of_user": user})],
+        "account": [
+            _Holder(
+                "account",
+                account,
+                use.accounts.get(account, {}) if use else None,
+                {**jobs, "_of_account": account},
             )
+            for account in accounts
+        ],
+    }
 
 
-def _limit_rows(
-    limit: _Limit,
-    reported: Native,
-    used: Native | None,
-    *,
+def _rows(
     scope: str,
     name: str,
-    per: str,
-    subject: str | None,
-    jobs: Mapping[str, str | None],
+    limits: Sequence[_Limit],
+    reported: Native,
+    holders: Mapping[str, Sequence[_Holder]],
     queues: list[str] | None = None,
 ) -> Iterator[Row]:
-    """Return a row for each amount that a limit sets.
-
-    `used` None: the controller reports nothing, and the jobs are counted.
-    """
-    message = reported.get(limit.field, "")
-    now = (used or {}).get(limit.key, "")
-    most = dict(_amounts(message, limit, _database_amount)) or _controller_amounts(
-        now, limit, which=0
-    )
-    uses = _controller_amounts(now, limit, which=1)
-    for resource, maximum in most.items():
-        # The controller prints nothing for resources that are not in use yet.
-        amount = None if per == "job" or used is None else uses.get(resource, 0)
-        yield {
-            "scope": scope,
-            "name": name,
-            "per": per,
-            "subject": subject,
-            "resource": resource,
-            "maximum": maximum,
-            "used": amount,
-            "free": None if amount is None else max(0, maximum - amount),
-            "queues": queues,
-            "native": limit.key,
-            "_id": "/".join((scope, name, limit.key, subject or "", resource)),
-            **dict.fromkeys(("_of_user", "_of_queue", "_of_qos", "_of_account")),
-            **({} if per == "job" else jobs),
+    """Yield a row for each amount that the limits set, by the holders of each `per`."""
+    for limit in limits:
+        written = {
+            resource: _database_amount(amount, unit)
+            for resource, amount, unit in limit.amounts(reported.get(limit.field, ""))
         }
+        for holder in holders[limit.per]:
+            most, uses = _controller_amounts(limit, holder.used or {})
+            known = {resource: amount for resource, amount in written.items() if amount is not None}
+            for resource, maximum in (known or most).items():
+                # The controller prints nothing for resources that are not in use yet.
+                is_used = holder.per != "job" and holder.used is not None
+                used = uses.get(resource, 0) if is_used else None
+                yield {
+                    "scope": scope,
+                    "name": name,
+                    "per": holder.per,
+                    "subject": holder.subject,
+                    "resource": resource,
+                    "maximum": maximum,
+                    "used": used,
+                    "free": None if used is None else max(0, maximum - used),
+                    "queues": queues,
+                    "native": limit.key,
+                    "_id": "/".join((scope, name, limit.key, holder.subject or "", resource)),
+                    **dict.fromkeys(("_of_user", "_of_queue", "_of_qos", "_of_account")),
+                    **holder.jobs,
+                }
 
 
-def _controller_amounts(text: str, limit: _Limit, *, which: int) -> dict[str, int]:
-    """Parse the controller's `cpu=6(2),mem=N(200)`: the limits (0) or the used amounts (1)."""
-
-    def amount(word: str, unit: str) -> int | None:
-        found = _AMOUNTS.fullmatch(word)
-        return None if found is None else _number((found[1], found[2])[which] or "", unit)
-
-    return dict(_amounts(text, limit, amount))
-
-
-def _amounts(text: str, limit: _Limit, amount: Any) -> Iterator[tuple[str, int]]:
-    if limit.resource:
-        unit = "minutes" if limit.resource.endswith("_seconds") else ""
-        if (value := amount(text, unit)) is not None:
-            yield limit.resource, value
-        return
-    for item in filter(None, text.split(",")):
-        tres, _, word = item.partition("=")
-        is_memory = tres == "mem" and not limit.ending
-        if (value := amount(word, "memory" if is_memory else "")) is not None:
-            yield _resource(tres, limit.ending), value
-
-
-def _resource(tres: str, ending: str) -> str:
-    if ending:
-        return f"{_MINUTES_OF.get(tres, tres)}{ending}"
-    return "memory_bytes" if tres == "mem" else _SUFFIXES.get(tres, tres)
+def _controller_amounts(limit: _Limit, used: Native) -> tuple[dict[str, int], dict[str, int]]:
+    """(limits, uses) in the controller's `cpu=6(2),mem=N(200)`."""
+    most: dict[str, int] = {}
+    uses: dict[str, int] = {}
+    for resource, text, unit in limit.amounts(used.get(limit.key, "")):
+        if found := _AMOUNTS.fullmatch(text):
+            for amounts, word in ((most, found[1]), (uses, found[2] or "")):
+                if (amount := _number(word, unit)) is not None:
+                    amounts[resource] = amount
+    return most, uses
 
 
 def _number(text: str, unit: str) -> int | None:

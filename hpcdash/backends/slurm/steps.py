@@ -21,7 +21,7 @@ from hpcdash.backends.queries import (
 )
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import require_success
-from hpcdash.backends.slurm.history import none_to_null, read_columns, sacct_id
+from hpcdash.backends.slurm.history import SacctRows, none_to_null, sacct_id
 from hpcdash.backends.slurm.jobs import accounted_exit_columns, is_any, states
 from hpcdash.backends.slurm.runs import amounts, cpu_seconds
 from hpcdash.backends.slurm.values import instants, integers
@@ -71,9 +71,10 @@ def parse_steps(answer: Answer, *, token: str) -> ParsedTable:
         AnswerPart(("sacct",), answer.stdout, answer.stderr, answer.truncated, answer.status)
     )
     reported, _, used = answer.stdout.rpartition(token.encode())
-    columns = read_columns(AnswerPart(("sacct",), reported), token, FIELDS)
-    is_step = pc.fill_null(pc.match_substring(columns.table["jobid"], "."), False)
-    return ParsedTable(_in_schema(columns.table.filter(is_step), _running(used)), columns.rejected)
+    rows = SacctRows(token, FIELDS)
+    raw = rows.read(AnswerPart(("sacct",), reported))
+    raw = raw.filter(pc.match_substring(raw["jobid"], "."))
+    return ParsedTable(_in_schema(raw, _running(used)), tuple(rows.rejected))
 
 
 def _running(used: bytes) -> dict[str, str]:
