@@ -18,7 +18,8 @@ _PROGRAMS = ("sbatch", "qsub")
 # OpenPBS's qsub has to have it first.
 _FIRST = ("-f",)
 _SCRIPT = "/dev/stdin"
-_DEPENDENCY, _ARRAY = "dependency", "array"
+_DEPENDENCY = "dependency"
+_ARRAY = "array"
 
 
 def appended(again: SubmitCommand, phrased: SubmitCommand) -> SubmitCommand | None:

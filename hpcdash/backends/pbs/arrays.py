@@ -22,7 +22,10 @@ from hpcdash.domain.schema import NO_TEXT
 from hpcdash.domain.states import JobState
 
 # The columns that tell what becomes of an array's tasks.
-COUNTS, SUBMITTED, REMAINING, THROTTLE = "_counts", "_submitted", "_remaining", "_throttle"
+COUNTS = "_counts"
+SUBMITTED = "_submitted"
+REMAINING = "_remaining"
+THROTTLE = "_throttle"
 _COUNT = re.compile(r"(?<![A-Za-z])([A-Za-z]+):([0-9]{1,9})(?![0-9])")
 _HELD = JobState.HELD, "H"
 _RUNS = JobState.RUNNING, "R"
@@ -200,7 +203,9 @@ def _made(jobs: pa.Table, rows: list[_Row]) -> pa.Table:
 
 _SUBJOB = r"^([0-9]+\[)[0-9]+\]"
 _COMMENT = r"^Subjob (finished|failed|terminated)$"
-_TERMINATED, _FINISHED, _FAILED = "91", "92", "93"
+_TERMINATED = "91"
+_FINISHED = "92"
+_FAILED = "93"
 
 
 def with_subjob_ends(table: pa.Table) -> tuple[pa.Table, pa.Array]:

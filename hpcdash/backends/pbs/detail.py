@@ -12,7 +12,7 @@ from hpcdash.backends.base import DetailPart
 from hpcdash.backends.job_detail import JobDetail, Usage
 from hpcdash.backends.pbs.dialects import DialectPart
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
-from hpcdash.backends.pbs.log_files import last_files, submit_variable
+from hpcdash.backends.pbs.log_files import last_files, submit_arguments, submit_variable
 from hpcdash.backends.pbs.rules import priority_query
 from hpcdash.backends.pbs.values import duration_seconds, size_bytes
 from hpcdash.backends.queries import Answer, Facts, Native, Query, Row
@@ -131,7 +131,7 @@ class PbsDetail(DialectPart, DetailPart):
 
     def submit_line(self, native: Native) -> str:
         """qsub with what it was given, whose quotes PBS does not keep."""
-        text = native.get("Submit_arguments") or native.get("submit_args") or ""
+        text = submit_arguments(native)
         return f"qsub {text}" if text else ""
 
     def variables(self, row: Row) -> Mapping[str, str | None]:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from hpcdash.shell_files import shell_text
+
 _SET = ("LC_ALL=C", "TZ=UTC")
 
 
 def pbs(*argv: str) -> tuple[str, ...]:
     """A PBS command with a clean environment around it."""
     return ("env", *_SET, *argv)
+
+
+def pbs_script(name: str, *arguments: str) -> tuple[str, ...]:
+    """The script NAME.sh beside this module, with arguments, in the environment of `pbs`."""
+    return pbs("sh", "-c", shell_text(f"backends/pbs/{name}.sh"), "sh", *arguments)
 
 
 # What a person or a program here may call.

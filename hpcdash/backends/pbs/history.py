@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow.compute as pc
 
 from hpcdash.backends.base import HistoryPart, HistoryScope
-from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
+from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs, pbs_script
 from hpcdash.backends.pbs.errors import has_no_history, no_history, require_success
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs, read_runs
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
@@ -20,7 +20,6 @@ from hpcdash.backends.queries import TEXT_BYTES, Answer, Native, ParsedTable, Qu
 from hpcdash.domain.columns import digits
 from hpcdash.domain.units import DAY
 from hpcdash.errors import NoSuchJob
-from hpcdash.shell_files import shell_text
 
 # Source: SVR_JOBHIST_DEFAULT of OpenPBS.
 _USUAL_HISTORY_SECONDS = 14 * DAY
@@ -160,5 +159,5 @@ class PbsHistory(DialectPart, HistoryPart):
         """None for dialects whose qselect does not know ended jobs."""
         if self.dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
             return None
-        argv = pbs("sh", "-c", shell_text("backends/pbs/newly_ended.sh"), "sh", str(seconds), user)
+        argv = pbs_script("newly_ended", str(seconds), user)
         return Query(argv, parse_newly_ended, command=("qselect", "-x"), cap_bytes=TEXT_BYTES)

@@ -545,7 +545,9 @@ class PbsQueue(DialectPart, QueuePart):
         """qstat for a scope, after qselect where it is one person's: who has no jobs does not cost
         the server a list.
         """
-        want = Want.NAMED if scope.job_ids else Want.RECENT if scope.ended else Want.NOW
+        want = Want.RECENT if scope.ended else Want.NOW
+        if scope.job_ids:
+            want = Want.NAMED
         since_seconds = RECENT_SECONDS if want is Want.RECENT else 0
         question = listing(
             self.dialect, want, scope.user, since_seconds, scope.job_ids, for_hours=scope.each_task

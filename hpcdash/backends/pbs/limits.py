@@ -12,7 +12,7 @@ from functools import partial
 import pyarrow as pa
 from msgspec import Struct
 
-from hpcdash.backends.pbs.dialects import Dialect, pbs
+from hpcdash.backends.pbs.dialects import Dialect, pbs_script
 from hpcdash.backends.pbs.errors import require_success
 from hpcdash.backends.pbs.queues import RESERVED_QUEUE
 from hpcdash.backends.pbs.records import Form, read_all, record_form
@@ -29,7 +29,6 @@ from hpcdash.backends.queries import (
 )
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits
-from hpcdash.shell_files import shell_text
 
 _COMMAND = ("qstat", "-Qf")
 _HEAD = re.compile(rb"User: ([^\n]*)\nGroup: ([^\n]*)\nGroups: ([^\n]*)\n")
@@ -81,7 +80,7 @@ def limits_query(dialect: Dialect, user: str) -> Query[ParsedTable]:
     form, token, options = record_form(dialect)
     parse = partial(parse_limits, form=form, token=token)
     return Query(
-        pbs("sh", "-c", shell_text("backends/pbs/limits.sh"), "sh", user, *options),
+        pbs_script("limits", user, *options),
         parse,
         command=_COMMAND,
         cap_bytes=TEXT_BYTES,

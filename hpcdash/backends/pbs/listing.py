@@ -64,7 +64,8 @@ USED = ("resources_used.cput", "resources_used.mem", "run_count")
 
 # Of one's own arrays, each ended task is listed up to so many; of everyone's, for hours: how long
 # each task ran, the one row of its array does not say.
-_MAX_TASKS, _MAX_TASKS_FOR_HOURS = 5000, 100_000
+_MAX_TASKS = 5000
+_MAX_TASKS_FOR_HOURS = 100_000
 
 _FORMS = {
     Dialect.OPENPBS: Form.DSV,

@@ -223,6 +223,11 @@ def submit_variable(native: Native, name: str) -> str:
     return ""
 
 
+def submit_arguments(native: Native) -> str:
+    """Return the arguments of qsub that PBS has on record, without their quotes; '' for none."""
+    return native.get("Submit_arguments") or native.get("submit_args") or ""
+
+
 def variable_value(listed: str) -> str:
     """A value as it stands in Variable_List, which escapes commas and backslashes."""
     return re.sub(r"\\(.)", r"\1", listed, flags=re.DOTALL)
@@ -233,9 +238,7 @@ def submitted_file(detail: JobDetail) -> str | None:
 
     PBS records the arguments of qsub without their quotes: a doubtful name is none.
     """
-    parts = (
-        detail.native.get("Submit_arguments") or detail.native.get("submit_args") or ""
-    ).split()
+    parts = submit_arguments(detail.native).split()
     position = 0
     while position < len(parts) and parts[position].startswith("-"):
         option = parts[position]

@@ -215,7 +215,8 @@ def chunks(select: str) -> list[tuple[str, list[tuple[str, str]]]]:
     for chunk in select.split("+"):
         first, *parts = chunk.split(":")
         if not first.isdecimal():
-            first, parts = "", [first, *parts]
+            parts.insert(0, first)
+            first = ""
         pairs = [part.partition("=") for part in parts if part]
         found.append((first, [(name, amount) for name, _, amount in pairs]))
     return found

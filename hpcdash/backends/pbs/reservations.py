@@ -11,7 +11,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from hpcdash.backends.pbs.dialects import pbs
+from hpcdash.backends.pbs.dialects import pbs_script
 from hpcdash.backends.pbs.errors import require_success
 from hpcdash.backends.pbs.queues import is_on_list
 from hpcdash.backends.pbs.values import ctime, duration_seconds, parse_hosts
@@ -30,7 +30,6 @@ from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits
 from hpcdash.domain.nodelist import compress
-from hpcdash.shell_files import shell_text
 
 _COMMAND = ("pbs_rstat", "-f")
 _HEAD = "Resv ID: "
@@ -46,7 +45,7 @@ _PREFIX = "RESV_"
 def reservations_query(user: str) -> Query[ParsedTable]:
     """All reservations that a user ('': whoever asks) may see."""
     token = fresh_token()
-    argv = pbs("sh", "-c", shell_text("backends/pbs/reservations.sh"), "sh", token, user)
+    argv = pbs_script("reservations", token, user)
     return Query(
         argv, partial(parse_reservations, token=token), command=_COMMAND, cap_bytes=TEXT_BYTES
     )

@@ -70,7 +70,8 @@ class _TextRecord:
         self._undecided.clear()
         if found:
             self._keep()
-            self._key, self._value = found[1], bytearray(found[2] or b"")
+            self._key = found[1]
+            self._value = bytearray(found[2] or b"")
         else:
             self._value += line[1:] if goes_on else b"\n" + line
 

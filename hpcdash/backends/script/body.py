@@ -115,9 +115,8 @@ def accounting_names(request: Request) -> list[str]:
     )
 
 
-END_TIME, END_TIME_OF = "HPCDASH_END_TIME", "HPCDASH_END_TIME_OF"
 # Environment of a node for a container that inherits nothing.
-END_TIME_NAMES = (END_TIME, END_TIME_OF)
+END_TIME_NAMES = ("HPCDASH_END_TIME", "HPCDASH_END_TIME_OF")
 
 _SAID = "# The command can `import hpcdash.job` from this zip; job_library = false leaves it out."
 

@@ -106,11 +106,19 @@ class Clusters(Struct, frozen=True):
         plain, cluster = self.split_cluster(str(row["id"]))
         return {**row, "id": plain}, cluster
 
-    def require_one(self, what: str) -> str:
+    def plain_detail(self, detail: JobDetail) -> JobDetail:
+        """Return a detail with the ids that the job has on its cluster."""
+        row = detail.job.to_pylist()[0]
+        plain, _ = self.split_cluster(str(row["id"]))
+        array_id = None if row["array_id"] is None else plain_id(str(row["array_id"]))[0]
+        ids = {"id": pa.array([plain], pa.string()), "array_id": pa.array([array_id], pa.string())}
+        return replace(detail, job=with_columns(detail.job, ids))
+
+    def require_one(self) -> str:
         """The cluster for what no job names; raises UsageError where there are several."""
         if self.several:
             raise UsageError(
-                f"{what} needs one cluster, and SLURM_CLUSTERS names several: {self.several}",
+                f"this needs one cluster, and SLURM_CLUSTERS names several: {self.several}",
                 "Set SLURM_CLUSTERS to one of them, or unset it.",
             )
         return self.default
@@ -182,12 +190,3 @@ def known_in_part(answer: Answer) -> Answer:
     if answer.status == 0 or not answer.stdout:
         return answer
     return AnswerPart(answer.argv, answer.stdout, answer.stderr, answer.truncated)
-
-
-def plain_detail(clusters: Clusters, detail: JobDetail) -> JobDetail:
-    """The detail with the ids that the job has on its cluster."""
-    row = detail.job.to_pylist()[0]
-    plain, _ = clusters.split_cluster(str(row["id"]))
-    array_id = None if row["array_id"] is None else plain_id(str(row["array_id"]))[0]
-    ids = {"id": pa.array([plain], pa.string()), "array_id": pa.array([array_id], pa.string())}
-    return replace(detail, job=with_columns(detail.job, ids))

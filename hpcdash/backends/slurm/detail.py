@@ -27,7 +27,7 @@ from hpcdash.backends.queries import (
     decoded,
     unreadable,
 )
-from hpcdash.backends.slurm.clusters import ClusterPart, on_cluster, plain_detail, query_on
+from hpcdash.backends.slurm.clusters import ClusterPart, on_cluster, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.history import sacct_id
@@ -297,7 +297,7 @@ class SlurmDetail(ClusterPart, DetailPart):
         Texts chosen by a person are the row's: lines of theirs in `native` that look like
         scontrol's own are dropped.
         """
-        row = plain_detail(self.clusters, JobDetail(job, native)).job
+        row = self.clusters.plain_detail(JobDetail(job, native)).job
         native = _without_forgeries(row, native)
         paths = zip(
             ("stdout_path", "stderr_path"), shown_files(row.to_pylist()[0], native), strict=True

@@ -106,6 +106,15 @@ _MAX_MINUTES = 525_960_000
 _HISTORY_LIMIT_SECONDS = 60.0
 
 
+def user_options(user: str | None) -> tuple[str, ...]:
+    """Return sacct's options for a user as in JobScope; without any it lists the caller's own jobs
+    (everyone's for root).
+    """
+    if user is None:
+        return ("-a",)
+    return ("-u", user) if user else ()
+
+
 def sacct_id(job_id: str) -> str:
     """The id sacct takes for a row: it refuses '11_[3-9%1]', and knows what is left of an array by
     its number.
@@ -377,7 +386,7 @@ def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
         "_expected_start_at": pa.nulls(raw.num_rows, schema.TIME),
         **dict.fromkeys(("_other_id", "stdout_path", "stderr_path", "dependency"), no_text),
     }
-    return pa.table([columns[name] for name in schema.JOBS.names], schema=schema.JOBS)
+    return pa.table(columns, schema=schema.JOBS)
 
 
 def _limit_seconds(minutes_text: str) -> int | None:
@@ -452,9 +461,7 @@ class SlurmHistory(ClusterPart, HistoryPart):
         if job_ids:
             selection: tuple[str, ...] = ("-j", ",".join(map(sacct_id, plain_ids)))
         else:
-            # Without -u or -a sacct lists the caller's own jobs (everyone's for root).
-            whose: tuple[str, ...] = ("-a",) if user is None else ("-u", user) if user else ()
-            selection = (*whose, "-S", f"now-{since_seconds}seconds")
+            selection = (*user_options(user), "-S", f"now-{since_seconds}seconds")
         argv = slurm(
             "sacct", "-n", "-X", "-P", f"--delimiter={token}", *selection, "-o", ",".join(fields)
         )

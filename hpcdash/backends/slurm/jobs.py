@@ -61,7 +61,8 @@ from hpcdash.errors import NoSuchJob, UsageError
 # ABRT, KILL, SEGV, TERM.
 _SHELL_SIGNAL = 128
 _CUT_EXIT_CODES = pa.array([6, 9, 11, 15], pa.int64())
-_OVERSUBSCRIBE, _EXCLUSIVE = "oversubscribe", "exclusive"
+_OVERSUBSCRIBE = "oversubscribe"
+_EXCLUSIVE = "exclusive"
 LAYOUT = Layout(
     plain=(
         "jobarrayid",
@@ -392,9 +393,7 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
         "exit_code": exit_code,
         "exit_signal": exit_signal,
     }
-    return pa.table(
-        [columns[name] for name in schema.JOBS.names], schema=schema.JOBS
-    ).combine_chunks()
+    return pa.table(columns, schema=schema.JOBS).combine_chunks()
 
 
 class SlurmQueue(ClusterPart, QueuePart):

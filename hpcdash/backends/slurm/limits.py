@@ -24,14 +24,13 @@ from hpcdash.backends.queries import (
     decoded,
     unreadable,
 )
-from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.commands import slurm_script
 from hpcdash.backends.slurm.errors import accounting_unavailable, failure
 from hpcdash.backends.slurm.values import account_parents, duration_seconds, pairs, piped_rows
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import MOST, digits
 from hpcdash.domain.units import parse_memory
-from hpcdash.shell_files import shell_text
 
 _COMMAND = ("sacctmgr", "show", "assoc")
 _PARTS = 5
@@ -132,11 +131,8 @@ def limits_query(user: str, cluster: str = "") -> Query[ParsedTable]:
     A database may serve several clusters.
     """
     token = fresh_token()
-    argv = slurm(
-        "sh",
-        "-c",
-        shell_text("backends/slurm/limits.sh"),
-        "sh",
+    argv = slurm_script(
+        "limits",
         token,
         user,
         cluster,

@@ -173,7 +173,8 @@ _NODE_RANGE = re.compile(r"--nodes=1-[0-9]+")
 _GPU_TYPE = re.compile(r"--(?:gpus|gpus-per-(?:node|task)|gres)=(?:gpu:)?([^:=,0-9][^:=,]*):[0-9]+")
 _VERSION = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)")
 # Slurm's bug 15857, fixed in 22.05.9.
-_FIRST_BAD, _LAST_BAD = (22, 5, 5), (22, 5, 8)
+_FIRST_BAD = (22, 5, 5)
+_LAST_BAD = (22, 5, 8)
 
 
 def _bug_hint(text: str, version: str, options: Iterable[str]) -> str:

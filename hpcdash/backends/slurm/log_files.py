@@ -21,7 +21,7 @@ from hpcdash.backends.output_patterns import (
 )
 from hpcdash.backends.queries import Native, Query, Row
 from hpcdash.backends.rank_logs import rank_logs_query
-from hpcdash.backends.slurm.clusters import ClusterPart, plain_detail
+from hpcdash.backends.slurm.clusters import ClusterPart
 from hpcdash.backends.slurm.options import read_directives, read_submit_line
 from hpcdash.domain import nodelist
 
@@ -226,7 +226,7 @@ class SlurmLogs(ClusterPart, LogsPart):
     """Logs of Slurm, by scontrol's paths or the patterns of the script."""
 
     def files(self, detail: JobDetail, script: Script | None) -> LogFiles:
-        detail = plain_detail(self.clusters, detail)
+        detail = self.clusters.plain_detail(detail)
         row = detail.job.to_pylist()[0]
         native = detail.native
         if _is_interactive(native):
@@ -245,7 +245,7 @@ class SlurmLogs(ClusterPart, LogsPart):
         """True where scontrol's path may stand for several patterns, and for jobs that only the
         accounting knows.
         """
-        detail = plain_detail(self.clusters, detail)
+        detail = self.clusters.plain_detail(detail)
         native = detail.native
         row = detail.job.to_pylist()[0]
         if _is_interactive(native):
@@ -259,4 +259,4 @@ class SlurmLogs(ClusterPart, LogsPart):
         return last_value(given, "output") is None or last_value(given, "error") is None
 
     def others(self, detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
-        return rank_logs_query(plain_detail(self.clusters, detail), files)
+        return rank_logs_query(self.clusters.plain_detail(detail), files)

@@ -53,14 +53,14 @@ MAGIC = "#SBATCH"
 _WORD_PART = re.compile(r'\\["\'\\]|"(?:\\"|[^"])*"|\'[^\']*\'|[^\s"\'#\\]+|\\', re.DOTALL)
 
 
+_TAKES: dict[str, Takes] = {"=": "value", "?": "maybe"}
+
+
 def _kinds() -> Iterator[tuple[str, str, Takes]]:
     """(long name, letter or '', what it takes) of each option that sbatch has."""
     for word in _OPTIONS.split():
-        takes: Takes = (
-            "value" if word.endswith("=") else "maybe" if word.endswith("?") else "nothing"
-        )
         name, _, letter = word.rstrip("=?").partition("/")
-        yield name, letter, takes
+        yield name, letter, _TAKES.get(word[-1], "nothing")
 
 
 OPTIONS = {name: takes for name, _, takes in _kinds()}

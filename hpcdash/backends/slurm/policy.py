@@ -248,4 +248,4 @@ class SlurmPolicy(ClusterPart, PolicyPart):
 
     def _on_one(self, query: Query[T]) -> Query[T]:
         """Raises UsageError where several clusters are selected."""
-        return query_on(query, self.clusters.require_one("this"))
+        return query_on(query, self.clusters.require_one())

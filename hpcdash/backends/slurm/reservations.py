@@ -18,13 +18,12 @@ from hpcdash.backends.queries import (
     decoded,
     row_excerpt,
 )
-from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.commands import slurm_script
 from hpcdash.backends.slurm.errors import failure
 from hpcdash.backends.slurm.values import account_parents, duration_seconds, pairs
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits, epoch_seconds
-from hpcdash.shell_files import shell_text
 
 _COMMAND = ("scontrol", "show", "reservation")
 _NONE = ("(null)", "")
@@ -64,7 +63,7 @@ def reservations_query(user: str) -> Query[ParsedTable]:
     """
     token = fresh_token()
     return Query(
-        slurm("sh", "-c", shell_text("backends/slurm/reservations.sh"), "sh", token, user),
+        slurm_script("reservations", token, user),
         partial(parse_reservations, token=token),
         command=_COMMAND,
         cap_bytes=TEXT_BYTES,

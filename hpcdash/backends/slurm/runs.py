@@ -24,6 +24,7 @@ from hpcdash.backends.slurm.history import (
     refused_submissions,
     sacct_columns,
     text_or_null,
+    user_options,
 )
 from hpcdash.backends.slurm.jobs import ID_PATTERN, is_any
 from hpcdash.backends.slurm.usage import clock_seconds, size_bytes
@@ -93,20 +94,9 @@ def runs_at_query(user: str | None, at: int, *, counts_gpus: bool = True) -> Que
 
 def _query(user: str | None, counts_gpus: bool, *selection: str) -> Query[ParsedTable]:
     token = fresh_token()
-    # Without -u or -a sacct lists the caller's own jobs (everyone's for root).
-    whose = ("-a",) if user is None else ("-u", user) if user else ()
     # -D: each run of a job that was put back, not the last alone.
-    argv = slurm(
-        "sacct",
-        "-n",
-        "-D",
-        "-P",
-        f"--delimiter={token}",
-        *whose,
-        *selection,
-        "-o",
-        ",".join(FIELDS),
-    )
+    options = ("-n", "-D", "-P", f"--delimiter={token}", *user_options(user), *selection)
+    argv = slurm("sacct", *options, "-o", ",".join(FIELDS))
     parse = partial(parse_runs, token=token, counts_gpus=counts_gpus)
     return Query(argv, parse, limit_seconds=_LIMIT_SECONDS)
 
@@ -187,7 +177,7 @@ def _in_schema(raw: pa.Table, used: dict[str, pa.Array], counts_gpus: bool) -> p
         "_reason": no_word,
         "_comment": text_or_null(raw["comment"]),
     }
-    return pa.table([columns[name] for name in schema.RUNS.names], schema=schema.RUNS)
+    return pa.table(columns, schema=schema.RUNS)
 
 
 def _used(raw: pa.Table, steps: pa.Table) -> dict[str, pa.Array]:

@@ -19,7 +19,7 @@ from hpcdash.backends.queries import (
     Row,
     decoded,
 )
-from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.commands import slurm_script
 from hpcdash.backends.slurm.errors import require_success
 from hpcdash.backends.slurm.history import SacctRows, none_to_null, sacct_id
 from hpcdash.backends.slurm.jobs import accounted_exit_columns, is_any, states
@@ -29,7 +29,6 @@ from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import as_array, dictionary_text, where
 from hpcdash.domain.states import ENDED, WAITING
-from hpcdash.shell_files import shell_text
 
 FIELDS = (
     "jobid",
@@ -57,7 +56,7 @@ def steps_query(row: Row) -> Query[ParsedTable] | None:
     running = "" if row["state"] in ENDED else _SSTAT_FIELDS
     parts = (token, sacct_id(str(row["id"])), ",".join(FIELDS), running)
     return Query(
-        slurm("sh", "-c", shell_text("backends/slurm/steps.sh"), "sh", *parts),
+        slurm_script("steps", *parts),
         partial(parse_steps, token=token),
         command=("sacct",),
         cap_bytes=TEXT_BYTES,
@@ -112,4 +111,4 @@ def _in_schema(raw: pa.Table, running: Native) -> pa.Table:
         "cpu_seconds_used": where(is_known, cpu),
         "memory_peak_bytes": amounts(tres, "mem"),
     }
-    return pa.table([columns[name] for name in schema.STEPS.names], schema=schema.STEPS)
+    return pa.table(columns, schema=schema.STEPS)

@@ -99,7 +99,9 @@ def tres(text: str) -> tuple[int | None, int | None]:
         return None, memory
     counted = _GPUS.search(text)
     typed = _GPU_TYPED.findall(text)
-    gpus = digits(counted[1]) if counted else sum(map(int, typed)) if typed else None
+    gpus = digits(counted[1]) if counted else None
+    if counted is None and typed:
+        gpus = sum(map(int, typed))
     if not gpus and _GPU_PARTS.search(text):
         nodes = _NODES.search(text)
         gpus = int(nodes[1]) if nodes else 1
