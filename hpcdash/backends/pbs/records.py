@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from io import BytesIO
 
@@ -77,24 +77,17 @@ def read_records(
     person's value cannot have forged. In text a whole record inside a value, with the attribute
     that is always first, cannot be told from a real one.
     """
-    rejected: list[str] = []
     names = tuple(dict.fromkeys(requested))
-    tables: list[pa.Table] = []
-    if form is Form.DSV:
-        lines = _DsvLines(token.encode(), rejected)
-        tables = [
-            _dsv_table(batch, lines.token, names) for batch in lines.batches(raw, start) if batch
-        ]
-        found_any = lines.found_any
-    else:
-        raw = raw[start:]
-        records = list(_records(raw, form, rejected))
-        found_any = bool(records) or (form is Form.XML and b"<Data" in raw)
-        tables = [_table(records, names)]
-    if rejected and not found_any:
+    if form is not Form.DSV:
+        read = _read(raw[start:], form, token)
+        return None if read is None else Records(_table(read[0], names), read[1])
+    lines = _DsvLines(token.encode())
+    batches = lines.batches(raw, start)
+    tables = [_dsv_table(batch, lines.token, names) for batch in batches if batch]
+    if lines.rejected and not lines.found_any:
         return None
-    nothing = pa.schema([(name, pa.string()) for name in ("id", *names)]).empty_table()
-    return Records(pa.concat_tables(tables or [nothing]).combine_chunks(), tuple(rejected))
+    table = pa.concat_tables(tables).combine_chunks() if tables else _table([], names)
+    return Records(table, tuple(lines.rejected))
 
 
 def read_all(
@@ -105,22 +98,14 @@ def read_all(
 
     Costs a Python object an attribute: for nodes and for details, not for thousands of jobs.
     """
-    rejected: list[str] = []
-    records: Iterable[Record]
-    if form is Form.DSV:
-        lines = _DsvLines(token.encode(), rejected)
-        records = [_dsv_record(line, lines.token) for batch in lines.batches(raw) for line in batch]
-        found_any = lines.found_any
-    else:
-        records = list(_records(raw, form, rejected))
-        found_any = bool(records) or (form is Form.XML and b"<Data" in raw)
-    if rejected and not found_any:
+    read = _read(raw, form, token)
+    if read is None:
         return None
     texts: list[tuple[str, Native]] = [
         (decoded(name), {decoded(key): decoded(value) for key, value in reported.items()})
-        for name, reported in records
+        for name, reported in read[0]
     ]
-    return texts, tuple(rejected)
+    return texts, read[1]
 
 
 def read_attributes(raw: bytes, form: Form, *, token: str = "") -> list[tuple[str, Native]]:
@@ -131,8 +116,21 @@ def read_attributes(raw: bytes, form: Form, *, token: str = "") -> list[tuple[st
     return read[0] if read else []
 
 
-def _records(raw: bytes, form: Form, rejected: list[str]) -> Iterator[Record]:
-    return xml_records(raw, rejected) if form is Form.XML else text_records(raw, rejected)
+def _read(raw: bytes, form: Form, token: str) -> tuple[list[Record], tuple[str, ...]] | None:
+    """(the records, what was rejected); None as read_records."""
+    if form is Form.DSV:
+        lines = _DsvLines(token.encode())
+        rejected = lines.rejected
+        records = [_dsv_record(line, lines.token) for batch in lines.batches(raw) for line in batch]
+        if rejected and not lines.found_any:
+            return None
+    else:
+        rejected = []
+        parse = xml_records if form is Form.XML else text_records
+        records = list(parse(raw, rejected))
+        if rejected and not records and not (form is Form.XML and b"<Data" in raw):
+            return None
+    return records, tuple(rejected)
 
 
 class _DsvLines:
@@ -142,10 +140,10 @@ class _DsvLines:
     newlines of a node's comment as they are.
     """
 
-    def __init__(self, token: bytes, rejected: list[str]) -> None:
+    def __init__(self, token: bytes) -> None:
         self.token = token
         self.found_any = False
-        self._rejected = rejected
+        self.rejected: list[str] = []
         self._first_attribute = b""
 
     def batches(self, raw: bytes, start: int = 0) -> Iterator[list[bytes]]:
@@ -162,7 +160,7 @@ class _DsvLines:
                     if current:
                         batch.append(_joined(current))
                     if undecided:
-                        self._rejected.extend(noise_lines(undecided, self.token))
+                        self.rejected += noise_lines(undecided, self.token)
                         undecided.clear()
                     current = [line]
                 elif current and (
@@ -175,12 +173,12 @@ class _DsvLines:
                 previous = line
             yield batch
         if current and not current[-1].endswith(b"\n"):
-            self._rejected.append(
+            self.rejected.append(
                 f"the output ended inside a record: {row_excerpt(_joined(current), self.token)}"
             )
         elif current:
             yield [_joined(current)]
-        self._rejected.extend(noise_lines(undecided, self.token))
+        self.rejected += noise_lines(undecided, self.token)
 
     def _begins(self, line: bytes, previous: bytes) -> bool:
         """Whether a record begins here: where a value may have brought the line, its first

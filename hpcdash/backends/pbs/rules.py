@@ -128,9 +128,7 @@ def _parse(
 
 def _priority(native: Native) -> Facts:
     requested = _whole(native.get("Priority", ""))
-    texts = {
-        "asked for": "none of its own (qsub -p)" if not requested else f"{requested:+d} (qsub -p)"
-    }
+    texts = {"asked for": f"{requested:+d} (qsub -p)" if requested else "none of its own (qsub -p)"}
     waited = duration_seconds(native.get("eligible_time", ""))
     if waited is not None:
         texts["counted wait"] = f"for {format_duration(waited)}"
@@ -170,12 +168,9 @@ def _queue_rules(native: Native) -> Facts:
             texts[label] = native.get(f"acl_{entity}s", "").replace(",", ", ") or "nobody is named"
     priority = _whole(native.get("Priority", ""))
     if priority:
-        express = (
-            ": where the site preempts, its jobs come first"
-            if priority >= _EXPRESS_PRIORITY
-            else ""
-        )
-        texts["the queue's priority"] = f"{priority}{express}"
+        texts["the queue's priority"] = str(priority)
+        if priority >= _EXPRESS_PRIORITY:
+            texts["the queue's priority"] += ": where the site preempts, its jobs come first"
     if delay := _whole(native.get("kill_delay", "")):
         texts["from TERM to KILL"] = format_duration(delay)
     return texts

@@ -75,10 +75,11 @@ class _TextRecord:
         else:
             self._value += line[1:] if goes_on else b"\n" + line
 
-    def end(self) -> tuple[Record, list[str]]:
-        """The record, and in words the lines after it that are none of its own."""
+    def end(self, rejected: list[str]) -> Record:
+        """Return the record; the lines after it that are none of its own are added to `rejected`."""
         self._keep()
-        return (self.name, self.fields), noise_lines(self._undecided)
+        rejected += noise_lines(self._undecided)
+        return self.name, self.fields
 
     def _keep(self) -> None:
         """Store an attribute; the second of a name was forged, by the variables, which come after
@@ -114,9 +115,7 @@ def text_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
         begun = heads.begun(line, before, after.removesuffix(b"\n")) if may_begin else None
         if begun is not None:
             if current is not None:
-                record, noise = current.end()
-                rejected.extend(noise)
-                yield record
+                yield current.end(rejected)
             current = begun
         elif current is not None:
             current.add(line)
@@ -125,13 +124,10 @@ def text_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
         before = line
     rejected[:0] = noise_lines(outside)
     cut = after
-    if current is not None:
-        record, noise = current.end()
-        if cut and before:
-            cut = record[0]
-        else:
-            rejected.extend(noise)
-            yield record
+    if current is not None and cut and before:
+        cut = current.name
+    elif current is not None:
+        yield current.end(rejected)
     if cut:
         rejected.append(f"the output ended inside a record: {row_excerpt(cut)}")
 

@@ -173,12 +173,9 @@ def parse_hosts(places: str) -> list[str]:
     return list(hosts)
 
 
-def exec_hosts(hosts: Column, vnodes: Column | None = None) -> tuple[pa.Array, pa.Array]:
-    """(node lists as domain.nodelist writes them, how many nodes) of the jobs' exec_host, else of
-    their exec_vnode.
-    """
-    places = as_array(hosts) if vnodes is None else pc.coalesce(as_array(hosts), as_array(vnodes))
-    encoded = dictionary_text(places)
+def exec_hosts(hosts: Column) -> tuple[pa.Array, pa.Array]:
+    """(node lists as domain.nodelist writes them, how many nodes) of the jobs' exec_host."""
+    encoded = dictionary_text(hosts)
     named = [None if text is None else parse_hosts(text) for text in encoded.dictionary.to_pylist()]
     lists = pa.array([compress(names) if names else None for names in named], pa.string())
     counts = pa.array([len(names) if names else None for names in named], pa.int64())

@@ -25,6 +25,7 @@ from hpcdash.backends.queries import (
     Query,
     Row,
     decoded,
+    refused,
     unreadable,
 )
 from hpcdash.backends.slurm.clusters import ClusterPart, on_cluster, query_on
@@ -39,7 +40,7 @@ from hpcdash.backends.slurm.values import readable_instant
 from hpcdash.domain.columns import with_columns
 from hpcdash.domain.job_ids import parse_task_part
 from hpcdash.domain.states import ENDED
-from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused, excerpt
+from hpcdash.errors import AccountingUnavailable, NoSuchJob, excerpt
 from hpcdash.shell_files import shell_text
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def _without_forgeries(row: pa.Table, native: Native) -> dict[str, str]:
 
 
 _ANOTHERS_WORDS = ("Invalid user id", "Access/permission denied")
-_NO_SCRIPT_WORDS = ("Job script not specified",)
+_NO_SCRIPT = "Job script not specified"
 _HEADING = re.compile(rb"^Batch Script for (\d+)[^\n]*\n-{80}\n", re.MULTILINE)
 _HISTORY_LIMIT_SECONDS = 60.0
 
@@ -214,18 +215,14 @@ def parse_script(answer: Answer) -> Script:
     if answer.status == 0 and answer.stdout:
         return Script(_text(answer.stdout), "as stored by Slurm")
     text = excerpt(answer.stderr)
-    for phrases, message, next_step in (
-        (
-            _ANOTHERS_WORDS,
+    if any(phrase in text for phrase in _ANOTHERS_WORDS):
+        raise refused(
+            answer,
             "this is another user's job",
             "Slurm shows a script only to its owner and to operators.",
-        ),
-        (_NO_SCRIPT_WORDS, "this job has no batch script", "It was started by srun or salloc."),
-    ):
-        if any(phrase in text for phrase in phrases):
-            raise SchedulerRefused(
-                message, next_step, argv=answer.argv, status=answer.status, output=text
-            )
+        )
+    if _NO_SCRIPT in text:
+        raise refused(answer, "this job has no batch script", "It was started by srun or salloc.")
     require_success(answer)
     if text:
         raise failure(answer)
@@ -325,10 +322,10 @@ class SlurmDetail(ClusterPart, DetailPart):
                 f"(--nodes={least})"
             )
         # Since 26.05 OverSubscribe is NO for jobs that share their nodes, too.
-        key, whole_nodes = (
-            ("Exclusive", "NODE") if "Exclusive" in native else ("OverSubscribe", "NO")
-        )
-        if native.get(key) != whole_nodes:
+        has_whole_nodes = native.get("OverSubscribe") == "NO"
+        if "Exclusive" in native:
+            has_whole_nodes = native["Exclusive"] == "NODE"
+        if not has_whole_nodes:
             return "other jobs may share its nodes: submit it with --exclusive"
         return self.requeue_refusal(native)
 

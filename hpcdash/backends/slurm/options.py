@@ -11,7 +11,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcdash.backends.options import (
@@ -169,21 +169,20 @@ def directive_word(field: str, value: str) -> str:
     return quoted_word(field, value, '"' + value.replace('"', '\\"') + '"', split_arguments)
 
 
-# Options set by slots, queue, files and requeue of a request; by their long names.
-RESERVED = (
-    "ntasks-per-node",
-    "gpus",
-    "nodes",
-    "ntasks",
-    "chdir",
-    "error",
-    "output",
-    "partition",
-    "requeue",
-    "no-requeue",
-    "wckey",
-)
+_LOG = "work_dir: the log is in the launch's own folder"
+# Options that the request says itself, by their long names, and its fields for them.
+_FIELDS = {
+    **dict.fromkeys(("ntasks-per-node", "gpus", "nodes", "ntasks"), "slots and slots_per_node"),
+    "chdir": "work_dir",
+    "error": _LOG,
+    "output": _LOG,
+    "partition": "queue",
+    "requeue": "requeue",
+    "no-requeue": "requeue",
+    "wckey": "project",
+}
 # Options that submit no job: sbatch submits none, waits for its end, or takes another script.
+_GPU_GRES = re.compile(r"(?:gres/)?gpu(?:[:=].*)?", re.DOTALL)
 _OF_NO_JOB = frozenset({"test-only", "wait", "wrap", "help", "usage", "version"})
 
 
@@ -195,52 +194,37 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
     """
     stored: dict[str, None] = {}
     refused: list[tuple[str, str]] = []
-    for text in whole_options(extra_args, _read, directive_word):
-        option = text.strip()
-        if not option:
+    for text in map(str.strip, whole_options(extra_args, _read, directive_word)):
+        if not text:
             continue
-        if not option.isprintable():
-            refused.append(
-                (
-                    f"{option!r} in extra_args holds what cannot stand in one line",
-                    "Write one option an item.",
-                )
-            )
+        if not text.isprintable():
+            message = f"{text!r} in extra_args holds what cannot stand in one line"
+            refused.append((message, "Write one option an item."))
             continue
+        read = _read(text)
+        # A text that may abbreviate several options is reported once.
         reported: set[str] = set()
-        for name, written in _named(option):
+        for name, written in _named(read):
+            message = f"{written} is not for extra_args"
             if written in reported:
                 continue
-            if name in RESERVED:
-                refused.append(
-                    (
-                        f"{written} is not for extra_args: the request says it itself",
-                        _in_its_place(name),
-                    )
-                )
+            if name in _FIELDS:
+                step = f"Its field is {_FIELDS[name]}."
+                refused.append((f"{message}: the request says it itself", step))
+                reported.add(written)
             elif name in _OF_NO_JOB:
-                refused.append(
-                    (
-                        f"{written} is not for extra_args: it asks for no job that runs by itself",
-                        "Leave it out.",
-                    )
-                )
-            else:
-                continue
-            # A text that may abbreviate several options is reported once.
-            reported.add(written)
-        if rest := _read(option).script:
+                why = "it asks for no job that runs by itself"
+                refused.append((f"{message}: {why}", "Leave it out."))
+                reported.add(written)
+        if read.script:
             # sbatch leaves out what follows the first word that is no option.
-            refused.append(
-                (
-                    f"{rest[0]!r} in extra_args is not an option of sbatch",
-                    "Write one option an item, its value in quotes.",
-                )
-            )
-        if any(_is_gpu(entry) for entry in _gres(option)):
+            message = f"{read.script[0]!r} in extra_args is not an option of sbatch"
+            refused.append((message, "Write one option an item, its value in quotes."))
+        gres = (option.value or "" for option in read.options if option.name == "gres")
+        if any(_GPU_GRES.fullmatch(entry.strip()) for value in gres for entry in value.split(",")):
             message = "--gres=gpu is not for extra_args: the request's slots ask for GPUs"
             refused.append((message, "Its fields are slots, slots_per_node, gpu_type."))
-        stored[option] = None
+        stored[text] = None
     raise_for(refused)
     nodes = ",".join(dict.fromkeys(exclude_nodes))
     return (*stored, *((f"--exclude={nodes}",) if nodes else ()))
@@ -250,41 +234,16 @@ def _read(text: str) -> ParsedCommandLine:
     return read_command_line(split_arguments(text))
 
 
-def _named(text: str) -> Iterator[tuple[str, str]]:
+def _named(read: ParsedCommandLine) -> Iterator[tuple[str, str]]:
     """(long name, as written) of each option; of an abbreviation that sbatch finds ambiguous all it
     may mean.
     """
-    for option in _read(text).given:
+    for option in read.given:
         if not option.problem:
             yield option.name, option.written
         elif option.written.startswith("--"):
-            yield from (
-                (name, option.written) for name in RESERVED if name.startswith(option.written[2:])
-            )
-
-
-def _gres(text: str) -> Iterator[str]:
-    for option in _read(text).options:
-        if option.name == "gres":
-            yield from (option.value or "").split(",")
-
-
-def _is_gpu(entry: str) -> bool:
-    """`gpu`, `gpu:4`, `gpu:a100:4`, `gres/gpu=4`."""
-    return entry.strip().removeprefix("gres/").partition(":")[0].partition("=")[0] == "gpu"
-
-
-def _in_its_place(name: str) -> str:
-    field = {
-        "partition": "queue",
-        "chdir": "work_dir",
-        "requeue": "requeue",
-        "wckey": "project",
-        "no-requeue": "requeue",
-        "output": "work_dir: the log is in the launch's own folder",
-        "error": "work_dir: the log is in the launch's own folder",
-    }.get(name, "slots and slots_per_node")
-    return f"Its field is {field}."
+            beginning = option.written[2:]
+            yield from ((name, option.written) for name in _FIELDS if name.startswith(beginning))
 
 
 _WRAPPED = "# This script was created by sbatch --wrap.\n"
@@ -413,14 +372,11 @@ def _whole(word: str) -> str:
 
 
 def _whole_option(option: Option) -> Option:
-    value = None if option.value is None else _whole(option.value)
-    return Option(
-        option.name,
-        value,
-        _whole(option.written),
-        tuple(map(_whole, option.arguments)),
-        option.line,
-        option.problem,
+    return replace(
+        option,
+        value=None if option.value is None else _whole(option.value),
+        written=_whole(option.written),
+        arguments=tuple(map(_whole, option.arguments)),
     )
 
 
