@@ -90,7 +90,9 @@ def inside_step(row: Row, command: InsideCommand) -> InsideStep:
         *_OPTIONS,
         "--",
     )
-    return InsideStep(argv, token, seconds + 15.0, _failure, hosts, ("ssh",), skipped)
+    return InsideStep(
+        argv, token, seconds + 15.0, _failure, nodes=hosts, command=("ssh",), skipped=skipped
+    )
 
 
 def _failure(answer: Answer) -> SchedulerRefused:

@@ -17,6 +17,7 @@ from hpcdash.backends.options import (
     Option,
     ParsedCommandLine,
     Takes,
+    bad_option,
     quoted_word,
     raise_for,
     read_letters,
@@ -86,13 +87,9 @@ def read_directive(text: str, line: int = 0) -> ParsedCommandLine:
     try:
         parts = split_arguments(text)
     except ValueError as error:
-        return ParsedCommandLine(
-            (Option("", None, text.strip(), (text.strip(),), line, str(error)),)
-        )
+        return ParsedCommandLine((bad_option(text.strip(), str(error), line),))
     read = read_command_line(parts, line)
-    strays = [
-        Option("", None, word, (word,), line, "not an option of qsub") for word in read.script
-    ]
+    strays = [bad_option(word, "not an option of qsub", line) for word in read.script]
     return ParsedCommandLine((*read.given, *strays))
 
 

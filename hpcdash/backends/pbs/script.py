@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -129,13 +130,28 @@ def batch_script(
         return BatchScript(plain_text(options, "#PBS", lines), name, (*plain_notes, *messages))
     home = '"$PBS_JOBDIR"' if is_private else '"${PBS_O_WORKDIR:-$HOME}"'
     body = script_body(request, place, slot_type, ENVIRONMENT)
-    limit_seconds = _limit_seconds(request, resources.options)
+    parts = [f"cd -- {_folder(request, home)} || exit 1", *_parts(request, place, body, resources)]
+    if place.waiting is not None:
+        in_use = shell_text("backends/script/beside.sh", "backends/pbs/in_use.sh")
+        waits = waiting_part(request, place, slot_type, job="$PBS_JOBID", in_use=in_use)
+        parts = [parts[0], exports(body.environment), waits]
+    requested = format_request(request, place, slot_type, ENVIRONMENT)
+    text = script_text(requested, options, "#PBS", parts)
+    return BatchScript(text, name, (*messages, *body.notes))
+
+
+def _parts(request: Request, place: Place, body: Body, resources: Directives) -> list[str]:
+    """Return the parts of a script that starts a body on all hosts."""
+    limit_seconds = request.limit_seconds
+    if limit_seconds is None:
+        # The walltime among the -l of a person's own options.
+        given = [qsub.read_directive(text).given for text in resources.options]
+        limit_seconds = build_demand([*chain.from_iterable(given)]).limit_seconds
     steps = node_steps(request, place, _AFTER_PROBE)
     if steps:
         prepare = shell_text("backends/script/node_step.sh", "backends/pbs/prepare_nodes.sh")
         steps = [prepare, *steps]
-    parts = [
-        f"cd -- {_folder(request, home)} || exit 1",
+    return [
         body.definitions,
         body.library,
         packages_part(request, place),
@@ -148,13 +164,6 @@ def batch_script(
         *steps,
         START,
     ]
-    if place.waiting is not None:
-        in_use = shell_text("backends/script/beside.sh", "backends/pbs/in_use.sh")
-        waits = waiting_part(request, place, slot_type, job="$PBS_JOBID", in_use=in_use)
-        parts = [parts[0], exports(body.environment), waits]
-    requested = format_request(request, place, slot_type, ENVIRONMENT)
-    text = script_text(requested, options, "#PBS", parts)
-    return BatchScript(text, name, (*messages, *body.notes))
 
 
 def _folder(request: Request, home: str) -> str:
@@ -249,15 +258,6 @@ def _limit(request: Request, requested: tuple[str, ...]) -> list[str]:
     return [f"-l walltime={format_walltime(request.limit_seconds)}"]
 
 
-def _limit_seconds(request: Request, requested: tuple[str, ...]) -> int | None:
-    """The request's limit, else the walltime among the -l of a person's own options."""
-    if request.limit_seconds is not None:
-        return request.limit_seconds
-    return build_demand(
-        [option for text in requested for option in qsub.read_directive(text).given]
-    ).limit_seconds
-
-
 def _unasked(request: Request) -> list[str]:
     """Return a message for each field that PBS has no option for."""
     messages = []
@@ -304,15 +304,8 @@ def resource_directives(
     """
     slots = request_slots(request)
     ours = "ncpus" if slot_type is SlotType.CPU else "ngpus"
-    theirs = _requested(request.extra_args)
+    theirs = _requested(request.extra_args, ours)
     beside = _beside_slots(theirs, ours)
-    for name, value in theirs:
-        if name in _OF_A_CHUNK:
-            is_slots = name in (ours, "nodes")
-            raise UsageError(
-                f"-l {name} is not for extra_args: PBS takes it in a select alone",
-                "slots and slots_per_node" if is_slots else f"-l select=1:{name}={value}",
-            )
     cpus, warnings = _cpus_beside_gpus(request, slots, slot_type, beside, cpu_share)
     if request.memory_bytes is not None:
         if "mem" in beside:
@@ -402,13 +395,23 @@ def _memory(amount_bytes: int) -> str:
     return f"{-(-amount_bytes // 1024)}kb"
 
 
-def _requested(extra_args: Iterable[str]) -> list[tuple[str, str]]:
-    """(resource, amount) of every -l; the other options are not looked at."""
+def _requested(extra_args: Iterable[str], ours: str) -> list[tuple[str, str]]:
+    """(resource, amount) of every -l; the other options are not looked at.
+
+    Raises UsageError for a resource of a host outside of a select.
+    """
     found: list[tuple[str, str]] = []
     for text in whole_options(extra_args, qsub.read_directive, directive_word):
         for option in qsub.read_directive(text).given:
             if option.name == "l":
                 found += qsub.resources(option.value or "")
+    for name, value in found:
+        if name in _OF_A_CHUNK:
+            is_slots = name in (ours, "nodes")
+            raise UsageError(
+                f"-l {name} is not for extra_args: PBS takes it in a select alone",
+                "slots and slots_per_node" if is_slots else f"-l select=1:{name}={value}",
+            )
     return found
 
 
@@ -436,7 +439,8 @@ def _left_out(requested: Iterable[tuple[str, str]], ours: str, slots: Slots) -> 
     for name, value in requested:
         if name != "select":
             continue
-        (count, parts), each = qsub.chunks(value)[0], str(slots.per_node)
+        count, parts = qsub.chunks(value)[0]
+        each = str(slots.per_node)
         if count not in ("", "1", str(slots.nodes)) or dict(parts).get(ours, each) != each:
             messages.append(
                 f"-l select={value} in extra_args: slots and slots_per_node decide its count and "

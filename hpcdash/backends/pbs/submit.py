@@ -141,6 +141,16 @@ def _refuse(line: ParsedCommandLine, own: Settings, in_script: Settings) -> None
                 )
 
 
+def _require_rerunable(own: Settings, in_script: Settings) -> None:
+    """Raises UsageError for an array that is not to be run again, of the script or else `own`."""
+    if own.get("r", in_script.get("r")) == "n":
+        where = "" if "r" in own else " in the script"
+        raise UsageError(
+            f"PBS takes only rerunable arrays, and -r n{where} forbids a rerun",
+            "Leave -r n out: a task may then start again after a node failure.",
+        )
+
+
 def _given_arguments(line: ParsedCommandLine, *, without_depend: bool) -> list[str]:
     """The options as given, without -v and, if `without_depend`, without depend: these are written
     again.
@@ -247,12 +257,8 @@ class PbsSubmit(DialectPart, SubmitPart):
         _refuse(line, own, in_script)
         reported = {**in_script, **own}
         is_torque = self.dialect is Dialect.TORQUE
-        if not is_torque and (submission.array or "J" in reported) and reported.get("r") == "n":
-            where = "" if "r" in own else " in the script"
-            raise UsageError(
-                f"PBS takes only rerunable arrays, and -r n{where} forbids a rerun",
-                "Leave -r n out: a task may then start again after a node failure.",
-            )
+        if not is_torque and (submission.array or "J" in reported):
+            _require_rerunable(own, in_script)
         parts = _given_arguments(line, without_depend=bool(submission.after))
         notes: list[str] = []
         if submission.arguments:

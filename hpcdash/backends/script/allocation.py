@@ -19,8 +19,6 @@ KIND = "allocation"
 MARKER_NAME = "allocation"
 RUNS_FOLDER = "runs"
 RUN_SCRIPT = "batch.sh"
-STARTED_NAME = "started"
-ENDED_NAME = "ended"
 STDOUT_NAME = "out"
 STDERR_NAME = "err"
 

@@ -220,7 +220,6 @@ def node_steps(request: Request, place: Place, after_probe: str) -> list[str]:
     return steps
 
 
-_UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nexec "$@"'
 # If TERM ends a shell before its command, the scheduler kills the command in the middle of its last
 # save.
 UNTIL_ITS_END = "# TERM is for the programs: this shell ends after them.\ntrap exit TERM\n"
@@ -416,14 +415,10 @@ def script_body(
         python=call_python(request.call) if request.call is not None else "",
         path=path,
     )
-    secrets = secret_variables(request)
     notes = [*start.notes, *_lone_notes(request, command, environment), *_one_folder(request)]
+    secrets = secret_variables(request)
     if secrets and not place.folder:
-        seen = "" if environment.is_inherited else ", and in the job's node's list of processes"
-        notes.append(
-            f"environment: {', '.join(secrets)} would be in the script{seen}: have the command "
-            "read a file of mode 0600 instead"
-        )
+        notes.append(_secrets_note(secrets, environment))
         secrets = {}
     own = {name: value for name, value in request.environment.items() if name not in secrets}
     if path:
@@ -451,12 +446,7 @@ def script_body(
             f"launcher: in a container {request.launcher} cannot start ranks on other nodes",
             'Write launcher = "srun", or runtime = "none" and the container into the command.',
         )
-    up = _UP
-    if has_library(request, place) and not place.copies:
-        up = f"{library_line(place.folder)}{_UP}"
-    if request.files and not place.code_folder:
-        # A runtime may start it elsewhere.
-        up = f"cd -- {shlex.quote(request.work_dir)} || exit\n{up}"
+    up = _in_container(request, place)
     if request.container.runtime is Runtime.PYXIS:
         return _pyxis_body(body, request, place, environment, up=up, named=own)
     inherited = [*_OF_THE_NODE, *named_keys(request)]
@@ -521,6 +511,26 @@ def _lone_notes(request: Request, command: str, environment: JobEnvironment) -> 
             f'each node starts an {program} of its own: begin with [ "$NODE_RANK" = 0 ] || exit 0'
         )
     return notes
+
+
+def _secrets_note(names: Iterable[str], environment: JobEnvironment) -> str:
+    """Return the note on secrets that no file can hold, as the launch has no folder."""
+    seen = "" if environment.is_inherited else ", and in the job's node's list of processes"
+    return (
+        f"environment: {', '.join(names)} would be in the script{seen}: have the command "
+        "read a file of mode 0600 instead"
+    )
+
+
+def _in_container(request: Request, place: Place) -> str:
+    """Return bash that starts the command inside of a container."""
+    up = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nexec "$@"'
+    if has_library(request, place) and not place.copies:
+        up = f"{library_line(place.folder)}{up}"
+    if request.files and not place.code_folder:
+        # A runtime may start it elsewhere.
+        up = f"cd -- {shlex.quote(request.work_dir)} || exit\n{up}"
+    return up
 
 
 def _bare_body(body: Body, request: Request, place: Place, environment: JobEnvironment) -> Body:

@@ -37,7 +37,7 @@ def inside_step(row: Row, command: InsideCommand) -> InsideStep:
         nodes = ()
     script = shell_text("backends/slurm/gpus_by_node.sh", "backends/slurm/inside.sh")
     argv = held(seconds, *slurm("sh", "-c", script, "sh", *job, *parts))
-    return InsideStep(argv, token, seconds + 15.0, _failure, nodes, ("srun",))
+    return InsideStep(argv, token, seconds + 15.0, _failure, nodes=nodes, command=("srun",))
 
 
 def _failure(answer: Answer) -> CommandError:

@@ -12,7 +12,6 @@ from functools import partial
 
 import pyarrow as pa
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hpcdash.backends.queries import (
     TEXT_BYTES,
@@ -185,28 +184,28 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
         used = controller.associations.get((account, "", ""))
         holder = _Holder("account", account, used, {"_of_account": account})
         rows += _rows("account", account, _GROUP, {}, {"all": [holder]})
-    # QoS → the partitions that apply it to all of their jobs.
-    by_partition: dict[str, list[str]] = {}
-    for reported in map(pairs, partitions.split("\n")):
-        if "PartitionName" in reported and reported.get("QoS", "N/A") != "N/A":
-            by_partition.setdefault(reported["QoS"], []).append(reported["PartitionName"])
-    chosen = [name for association in own for name in association["qos"].split(",") if name]
+    names = [name for association in own for name in association["qos"].split(",") if name]
     if not has_qos:
         all_qos = {name: {"name": name} for name in controller.qos}
-    if not chosen:
-        chosen = [name for name, use in controller.qos.items() if number.strip() in use.users]
-    for name in dict.fromkeys((*chosen, *by_partition)):
+    if not names:
+        names = [name for name, use in controller.qos.items() if number.strip() in use.users]
+    by_partition = _partition_qos(partitions)
+    for name in dict.fromkeys((*names, *by_partition)):
         queues = by_partition.get(name)
-        holders = _qos_holders(
-            controller.qos.get(name), user, number.strip(), accounts, {"_of_qos": name}
-        )
-        if queues is not None:
-            # Its jobs cannot be distinguished by their own QoS, and are not counted.
-            holders = {
-                per: [replace(holder, jobs={}) for holder in each] for per, each in holders.items()
-            }
+        # Jobs of a partition's QoS cannot be distinguished by their own, and are not counted.
+        jobs = {"_of_qos": name} if queues is None else None
+        holders = _qos_holders(controller.qos.get(name), user, number.strip(), accounts, jobs)
         rows += _rows("qos", name, _OF_QOS, all_qos.get(name, {}), holders, queues)
     return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS), rejected)
+
+
+def _partition_qos(text: str) -> dict[str, list[str]]:
+    """QoS → the partitions that apply it to all of their jobs."""
+    by_qos: dict[str, list[str]] = {}
+    for reported in map(pairs, text.split("\n")):
+        if "PartitionName" in reported and reported.get("QoS", "N/A") != "N/A":
+            by_qos.setdefault(reported["QoS"], []).append(reported["PartitionName"])
+    return by_qos
 
 
 def _parts(answer: Answer, token: str) -> list[tuple[str, bool]]:
@@ -295,22 +294,24 @@ def _association_rows(reported: Native, user: str, controller: _Controller) -> I
 
 
 def _qos_holders(
-    use: _Use | None, user: str, number: str, accounts: Sequence[str], jobs: Mapping[str, str]
+    use: _Use | None, user: str, number: str, accounts: Sequence[str], jobs: Native | None
 ) -> dict[str, list[_Holder]]:
-    """Return those that the limits of a QoS are for; `number` is the user's."""
+    """Return those that the limits of a QoS are for; `number` is the user's, `jobs` None where they
+    are not counted.
+    """
+
+    def holder(per: str, subject: str | None, used: Native | None) -> _Holder:
+        own = {} if subject is None else {f"_of_{per}": subject}
+        return _Holder(per, subject, used, {} if jobs is None or per == "job" else {**jobs, **own})
+
     own = use.own if use else None
     user_use = use.users.get(number, {}) if use else None
     return {
-        "all": [_Holder("all", None, own, jobs)],
-        "job": [_Holder("job", None, own, {})],
-        "user": [_Holder("user", user, user_use, {**jobs, "_of_user": user})],
+        "all": [holder("all", None, own)],
+        "job": [holder("job", None, own)],
+        "user": [holder("user", user, user_use)],
         "account": [
-            _Holder(
-                "account",
-                account,
-                use.accounts.get(account, {}) if use else None,
-                {**jobs, "_of_account": account},
-            )
+            holder("account", account, use.accounts.get(account, {}) if use else None)
             for account in accounts
         ],
     }

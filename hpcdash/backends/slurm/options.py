@@ -19,6 +19,7 @@ from hpcdash.backends.options import (
     Option,
     ParsedCommandLine,
     Takes,
+    bad_option,
     last_value,
     quoted_word,
     raise_for,
@@ -94,7 +95,7 @@ def _long(parts: Sequence[str], at: int, line: int) -> Option:
     written, equals, value = word[2:].partition("=")
 
     def bad(problem: str) -> Option:
-        return Option("", None, f"--{written}", (word,), line, problem)
+        return bad_option(f"--{written}", problem, line, word)
 
     matching = (
         [written] if written in OPTIONS else [name for name in OPTIONS if name.startswith(written)]
@@ -122,7 +123,7 @@ def read_directives(script: str, prefix: str = MAGIC) -> ParsedCommandLine:
     for number, text in directive_lines(script, prefix):
         read = read_command_line(split_arguments(text), number)
         given += read.given
-        given += [Option("", None, word, (word,), number, "no option") for word in read.script[:1]]
+        given += [bad_option(word, "no option", number) for word in read.script[:1]]
     return ParsedCommandLine(tuple(given))
 
 
