@@ -23,6 +23,7 @@ from hpcdash.backends.queries import (
     ParsedTable,
     Query,
     Row,
+    Variables,
     decoded,
     require_whole,
 )
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from hpcdash.backends.node_samples import NodeSample
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.backends.script.cron import CronJob
-    from hpcdash.backends.script.environment import JobEnvironment
+    from hpcdash.backends.script.environment import JobEnvironment, NodeJobs
     from hpcdash.backends.shell import ShellCommand, ShellRequest
     from hpcdash.domain.demand import Demand, LintFinding
     from hpcdash.domain.offers import CpuShare, Offers
@@ -239,9 +240,7 @@ class ScriptWriter(Protocol):
         """
         ...
 
-    def node_options(
-        self, nodes: Sequence[str]
-    ) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    def node_options(self, nodes: Sequence[str]) -> NodeJobs:
         """(nodes, extra_args) of each job that is needed to have just these nodes."""
         ...
 
@@ -563,7 +562,7 @@ class DetailPart(ABC):
         """
         return ""
 
-    def variables(self, row: Row) -> Mapping[str, str | None]:
+    def variables(self, row: Row) -> Variables:
         """Return the variables of a job's environment that its row reports; None for a value that
         it does not.
         """

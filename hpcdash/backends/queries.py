@@ -27,6 +27,8 @@ T_co = TypeVar("T_co", covariant=True)
 Row: TypeAlias = Mapping[str, Any]
 # Attributes that a scheduler reports of a job, node or queue, in its order.
 Native: TypeAlias = Mapping[str, str]
+# Variables of a job's environment; None for a value that is unknown.
+Variables: TypeAlias = Mapping[str, str | None]
 # Texts for a person, by their labels.
 Facts: TypeAlias = Mapping[str, str]
 

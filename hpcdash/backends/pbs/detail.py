@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,8 +13,8 @@ from hpcdash.backends.pbs.dialects import DialectPart
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
 from hpcdash.backends.pbs.log_files import last_files, submit_arguments, submit_variable
 from hpcdash.backends.pbs.rules import priority_query
-from hpcdash.backends.pbs.values import duration_seconds, size_bytes
-from hpcdash.backends.queries import Answer, Facts, Native, Query, Row
+from hpcdash.backends.pbs.values import duration_seconds, resources_under, size_bytes
+from hpcdash.backends.queries import Answer, Facts, Native, Query, Row, Variables
 from hpcdash.domain.columns import digits, with_columns
 from hpcdash.domain.job_ids import parse_task_part
 from hpcdash.domain.states import ENDED, WAITING
@@ -38,11 +37,7 @@ _SHELL_NOTES = (
 def parse_usage(answer: Answer, *, question: Listing, row: Row) -> Usage:
     """Parse the use so far, or in all; raises NoSuchJob."""
     native = parse_native(answer, question=question)
-    used = {
-        key.partition(".")[2]: text
-        for key, text in native.items()
-        if key.startswith("resources_used.")
-    }
+    used = resources_under(native, "resources_used")
     notes = []
     if not used:
         notes.append(NOTHING_NOTE)
@@ -82,7 +77,7 @@ def parse_native(answer: Answer, *, question: Listing) -> Native:
     return native
 
 
-def job_variables(row: Row) -> dict[str, str | None]:
+def job_variables(row: Row) -> Variables:
     """Return the variables of a job's environment that its row determines."""
     found = {"PBS_O_WORKDIR": row["work_dir"], "PBS_JOBNAME": row["name"]}
     if row["array_id"] is None:
@@ -134,7 +129,7 @@ class PbsDetail(DialectPart, DetailPart):
         text = submit_arguments(native)
         return f"qsub {text}" if text else ""
 
-    def variables(self, row: Row) -> Mapping[str, str | None]:
+    def variables(self, row: Row) -> Variables:
         return job_variables(row)
 
     def priority(self, job_id: str) -> Query[Facts]:

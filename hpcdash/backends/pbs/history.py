@@ -85,7 +85,12 @@ def parse_history_native(answer: Answer, *, question: Listing) -> Native:
 def parse_scope(answer: Answer, *, form: Form, token: str, user: str) -> HistoryScope:
     require_success(answer, ("qstat", "-Bf"))
     for _, native in read_attributes(answer.stdout, form, token=token):
-        return HistoryScope(_hides_others(native, user), _history_seconds(native))
+        seconds = digits(native.get("keep_completed"))
+        if native.get("job_history_enable", "").lower() == "true":
+            # qstat prints no duration that nobody set.
+            duration = duration_seconds(native.get("job_history_duration", ""))
+            seconds = duration or _USUAL_HISTORY_SECONDS
+        return HistoryScope(_hides_others(native, user), seconds)
     return HistoryScope()
 
 
@@ -96,16 +101,6 @@ def _hides_others(native: Native, user: str) -> bool | None:
         named = ",".join(native.get(name, "") for name in ("managers", "operators"))
         return user not in {one.partition("@")[0].strip() for one in named.split(",")}
     return False if reported == "true" else None
-
-
-def _history_seconds(native: Native) -> int | None:
-    """Return for how long the server keeps ended jobs; None where it does not report that it keeps
-    any.
-    """
-    if native.get("job_history_enable", "").lower() == "true":
-        # qstat prints no duration that nobody set.
-        return duration_seconds(native.get("job_history_duration", "")) or _USUAL_HISTORY_SECONDS
-    return digits(native.get("keep_completed", ""))
 
 
 def _require_history(answer: Answer, question: Listing) -> None:
@@ -120,7 +115,7 @@ class PbsHistory(DialectPart, HistoryPart):
 
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
-        self.keeps_ended = dialect in (Dialect.OPENPBS, Dialect.PBS_TEXT)
+        self.keeps_ended = dialect is not Dialect.TORQUE
         self.no_history = _NO_HISTORY_OF_TORQUE if dialect is Dialect.TORQUE else _NO_HISTORY
 
     def jobs(
@@ -157,7 +152,7 @@ class PbsHistory(DialectPart, HistoryPart):
 
     def newly_ended(self, user: str, seconds: int) -> Query[tuple[str, ...]] | None:
         """None for dialects whose qselect does not know ended jobs."""
-        if self.dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
+        if self.dialect is Dialect.TORQUE:
             return None
         argv = pbs_script("newly_ended", str(seconds), user)
         return Query(argv, parse_newly_ended, command=("qselect", "-x"), cap_bytes=TEXT_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import TypeVar
 
@@ -163,7 +164,13 @@ def listing(
     and with a user's 20 newest arrays. Form and dialect decide what is left to narrow.
     """
     requested = tuple(dict.fromkeys(map(_read_id, job_ids)))
-    parts = tuple(dict.fromkeys(_query_id(job) for job in requested))
+    # qstat takes no list of tasks: their array has them.
+    parts = tuple(
+        dict.fromkeys(
+            str(job if job.tasks is None or job.tasks.count == 1 else replace(job, tasks=None))
+            for job in requested
+        )
+    )
     token = fresh_token()
     whose = "*" if user is None or parts else user
     argv = pbs(
@@ -197,16 +204,7 @@ def _read_id(text: str) -> JobId:
         raise UsageError(str(error), "Write 123, or 123[4] for a task of an array.") from None
     if job.component is not None:
         raise UsageError(f"{text!r} is not a PBS job ID", "Write 123, or 123[4] for an array task.")
-    if job.tasks is None or job.has_brackets:
-        return job
-    return JobId(job.number, job.tasks, has_brackets=True, server=job.server)
-
-
-def _query_id(job: JobId) -> str:
-    """Return the ID that qstat takes: for several tasks that of their array."""
-    if job.tasks is not None and job.tasks.count > 1:
-        return str(JobId(job.number, has_brackets=True, server=job.server))
-    return str(job)
+    return job if job.tasks is None else replace(job, has_brackets=True)
 
 
 def read_listing(

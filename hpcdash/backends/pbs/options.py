@@ -28,6 +28,8 @@ from hpcdash.domain.job_ids import joined_tasks
 from hpcdash.errors import UsageError
 
 MAGIC = "#PBS"
+# Names with their values, and reasons with the next step.
+Pairs: TypeAlias = list[tuple[str, str]]
 # The values that options set, by their names: `N`, `l.walltime`, `W.depend`.
 Settings: TypeAlias = Mapping[str, str]
 _WITH_VALUE = "aAcCeJjklmMNopPqrRSuvW"
@@ -179,7 +181,7 @@ def is_closed(text: str) -> bool:
     return not quote
 
 
-def resources(value: str) -> list[tuple[str, str]]:
+def resources(value: str) -> Pairs:
     """(resource, amount) of a -l value: `select=2:ncpus=4,walltime=1:00:00`; '' for one without an
     amount.
     """
@@ -187,7 +189,7 @@ def resources(value: str) -> list[tuple[str, str]]:
     return [(name.strip(), amount.strip()) for name, _, amount in pairs]
 
 
-def attributes(value: str) -> list[tuple[str, str]]:
+def attributes(value: str) -> Pairs:
     """(attribute, value) of a -W value: `depend=afterok:1,afterany:2,umask=022` holds two.
 
     A comma is a value's own where no `name=` follows it. What has no name is left out.
@@ -201,7 +203,7 @@ def attributes(value: str) -> list[tuple[str, str]]:
     return [(name, ",".join(items)) for name, items in found]
 
 
-def chunks(select: str) -> list[tuple[str, list[tuple[str, str]]]]:
+def chunks(select: str) -> list[tuple[str, Pairs]]:
     """(how many, [(resource, amount)]) of each chunk of a select or nodes value:
     `2:ncpus=4+1:ngpus=1`.
 
@@ -368,7 +370,7 @@ def attribute_options(requested: Iterable[str], extra_args: Iterable[str]) -> tu
     The umask is 0022 where neither says it. Raises UsageError naming all that are the request's to
     say.
     """
-    refused: list[tuple[str, str]] = []
+    refused: Pairs = []
     texts = [("attributes", text) for text in requested]
     for text in whole_options(extra_args, read_directive, directive_word):
         texts += [
@@ -406,7 +408,7 @@ def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
     acct   -I`.
     """
     stored: dict[str, None] = {}
-    refused: list[tuple[str, str]] = []
+    refused: Pairs = []
     for text in whole_options(extra_args, read_directive, directive_word):
         if not text.isprintable():
             refused.append(

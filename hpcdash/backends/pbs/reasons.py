@@ -380,13 +380,6 @@ _LACKS = re.compile(
 )
 
 
-def _is_more(requested: str, whole: str) -> bool:
-    try:
-        return parse_memory(requested) > parse_memory(whole)
-    except ValueError:
-        return False
-
-
 class PbsReasons(ReasonsPart):
     """PBS's comments on jobs, which say more than a code."""
 
@@ -425,7 +418,11 @@ class PbsReasons(ReasonsPart):
             if re.search(pattern, reason, re.IGNORECASE):
                 return step
         lacks = _LACKS.search(reason)
-        return _REQUEST if lacks and _is_more(lacks["asked"], lacks["whole"]) else ""
+        try:
+            is_more = lacks and parse_memory(lacks["asked"]) > parse_memory(lacks["whole"])
+        except ValueError:
+            is_more = False
+        return _REQUEST if is_more else ""
 
     def policy(self, state: str, reason: str | None) -> PolicyReason | None:
         """By the comments that `_limit` puts into words, and those on shares and reservations."""

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hpcdash.backends.pbs.listing import MARK_VARIABLE
 from hpcdash.backends.pbs.log_files import submit_arguments
 from hpcdash.backends.pbs.options import Settings, chunks, split_list
-from hpcdash.backends.pbs.values import format_walltime
+from hpcdash.backends.pbs.values import format_walltime, resources_under
 from hpcdash.backends.queries import Native, Row
 from hpcdash.backends.submissions import NewLimits
 from hpcdash.domain.units import KIB, parse_duration, parse_memory
@@ -56,7 +56,6 @@ _DEFAULTS = {
     "W.sandbox": "HOME",
     "W.tolerate_node_failures": "none",
 }
-_RESOURCE = "Resource_List."
 # Sums over a job's chunks, which the server makes; qsub refuses them beside select.
 _SUMMED = frozenset(
     (
@@ -171,7 +170,7 @@ def _require_script(native: Native, job_id: str) -> None:
     interactive = native.get("interactive", "").lower()
     if interactive == "true" or interactive.isdecimal():
         raise UsageError(f"job {job_id} is interactive: it has no script")
-    if not any(name.startswith(_RESOURCE) for name in native) and "Variable_List" not in native:
+    if not resources_under(native, "Resource_List") and "Variable_List" not in native:
         raise UsageError(
             f"PBS no longer reports what job {job_id} requested",
             "Submit its script: hpcdash submit.",
@@ -274,11 +273,7 @@ def _resources(native: Native) -> dict[str, str]:
     """Return the resources requested by -l: `nodes`, or `select` and `place`, and all that is no
     sum over the chunks.
     """
-    reported = {
-        name.removeprefix(_RESOURCE): value
-        for name, value in native.items()
-        if name.startswith(_RESOURCE)
-    }
+    reported = resources_under(native, "Resource_List")
     derived = frozenset({"nodect", "neednodes"})
     if "select" in reported:
         # PBS makes a select of nodes, which it does not take beside it.

@@ -110,7 +110,6 @@ def _row(name: str, reported: Native, user: str, groups: frozenset[str]) -> Row:
         "queue": queue,
         "users": _names(users),
         "groups": _names(own_groups),
-        "accounts": None,
         "flags": [
             flag
             for key, flag in (("reserve_rrule", "STANDING"), ("reserve_job", "FROM_JOB"))

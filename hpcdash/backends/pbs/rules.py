@@ -11,7 +11,12 @@ from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
 from hpcdash.backends.pbs.errors import require_success
 from hpcdash.backends.pbs.reasons import resource_amount
 from hpcdash.backends.pbs.records import Form, read_attributes, record_form
-from hpcdash.backends.pbs.values import duration_seconds, entity_limits, parse_hosts
+from hpcdash.backends.pbs.values import (
+    duration_seconds,
+    entity_limits,
+    parse_hosts,
+    resources_under,
+)
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
@@ -157,7 +162,7 @@ def _queue_rules(native: Native) -> Facts:
     if native.get("route_destinations"):
         texts["passes jobs on to"] = native["route_destinations"].replace(",", ", ")
     for start, time_label, label in _PER_JOB:
-        given = _resources(native, start)
+        given = resources_under(native, start)
         if seconds := duration_seconds(given.pop("walltime", "")):
             texts[time_label] = format_duration(seconds)
         if given:
@@ -176,15 +181,6 @@ def _queue_rules(native: Native) -> Facts:
     return texts
 
 
-def _resources(native: Native, start: str) -> dict[str, str]:
-    """Return the resources under an attribute: {'ncpus': '4'} of resources_max.ncpus=4."""
-    return {
-        name.partition(".")[2]: value
-        for name, value in native.items()
-        if name.partition(".")[0] == start
-    }
-
-
 def _limits(native: Native) -> dict[str, str]:
     texts = {
         f"{label} of {who}": limit
@@ -193,13 +189,13 @@ def _limits(native: Native) -> dict[str, str]:
     }
     amounts: dict[str, list[str]] = {}
     for name, label in _AMOUNTS.items():
-        for resource, value in _resources(native, name).items():
+        for resource, value in resources_under(native, name).items():
             for who, limit in _by_entity(value):
                 amounts.setdefault(f"{label} for {who}", []).append(
                     resource_amount(resource, limit)
                 )
     for name, label in _OLD_AMOUNTS.items():
-        for resource, value in _resources(native, name).items():
+        for resource, value in resources_under(native, name).items():
             amounts.setdefault(label, []).append(resource_amount(resource, value))
     texts |= {label: native[name] for name, label in _OLD_COUNTS.items() if native.get(name)}
     return texts | {label: ", ".join(parts) for label, parts in amounts.items()}
@@ -235,7 +231,7 @@ class PbsPolicy(DialectPart, PolicyPart):
 
     def queue_limits(self) -> Query[Mapping[str, QueueLimits]] | None:
         """Query the limits of the queues and, under '', of the server, which apply in all of them."""
-        if self.dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
+        if self.dialect is Dialect.TORQUE:
             return None
         form, token, options = record_form(self.dialect)
         argv = pbs("sh", "-c", 'qstat -Qf "$@" && qstat -Bf "$@"', "sh", *options)

@@ -51,7 +51,7 @@ from hpcdash.backends.script.body import (
 )
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.cron import CronJob
-from hpcdash.backends.script.environment import JobEnvironment
+from hpcdash.backends.script.environment import JobEnvironment, NodeJobs
 from hpcdash.backends.script.launchers import pass_on_trap, signal_name
 from hpcdash.backends.script.plain import plain_request, plain_text
 from hpcdash.domain.dependencies import format_after
@@ -227,7 +227,7 @@ def _body_fanout(request: Request, place: Place, body: Body, resources: Directiv
     )
 
 
-def node_options(nodes: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+def node_options(nodes: Sequence[str]) -> NodeJobs:
     """(nodes, extra_args) of each job that is needed to have just these nodes: one each, as a
     select names one host.
     """
@@ -395,12 +395,12 @@ def _memory(amount_bytes: int) -> str:
     return f"{-(-amount_bytes // 1024)}kb"
 
 
-def _requested(extra_args: Iterable[str], ours: str) -> list[tuple[str, str]]:
+def _requested(extra_args: Iterable[str], ours: str) -> qsub.Pairs:
     """(resource, amount) of every -l; the other options are not looked at.
 
     Raises UsageError for a resource of a host outside of a select.
     """
-    found: list[tuple[str, str]] = []
+    found: qsub.Pairs = []
     for text in whole_options(extra_args, qsub.read_directive, directive_word):
         for option in qsub.read_directive(text).given:
             if option.name == "l":
@@ -415,7 +415,7 @@ def _requested(extra_args: Iterable[str], ours: str) -> list[tuple[str, str]]:
     return found
 
 
-def _beside_slots(requested: Iterable[tuple[str, str]], ours: str) -> dict[str, str]:
+def _beside_slots(requested: qsub.Pairs, ours: str) -> dict[str, str]:
     """Return the resources of a chunk in a person's own select, besides those of the slots."""
     stored: dict[str, str] = {}
     for name, value in requested:
@@ -431,7 +431,7 @@ def _beside_slots(requested: Iterable[tuple[str, str]], ours: str) -> dict[str, 
     return stored
 
 
-def _left_out(requested: Iterable[tuple[str, str]], ours: str, slots: Slots) -> list[str]:
+def _left_out(requested: qsub.Pairs, ours: str, slots: Slots) -> list[str]:
     """Return a message for each difference between the slots and a person's own select; one chunk
     stands for any number.
     """
@@ -449,7 +449,7 @@ def _left_out(requested: Iterable[tuple[str, str]], ours: str, slots: Slots) -> 
     return messages
 
 
-def _placement(field: str, theirs: Iterable[tuple[str, str]], slots: Slots) -> str:
+def _placement(field: str, theirs: qsub.Pairs, slots: Slots) -> str:
     """Return the place of the chunks: each on a host of its own if so many are requested on each
     node, else as it is given.
 

@@ -367,6 +367,6 @@ class PbsSubmit(DialectPart, SubmitPart):
 
     def array_parts(self, tasks: ArrayTasks) -> tuple[ArrayTasks, ...]:
         """A range with a step for each qsub; Torque takes lists."""
-        if self.dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
+        if self.dialect is Dialect.TORQUE:
             return (tasks,)
         return tuple(ArrayTasks((part,), tasks.throttle) for part in stepped_ranges(tasks))

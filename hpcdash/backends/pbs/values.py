@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.backends.queries import Native
 from hpcdash.domain.columns import (
     MOST,
     Column,
@@ -156,6 +157,14 @@ def entity_limits(limits: str) -> list[tuple[str, str, str]]:
         if is_limit and kind in ("u", "g", "p", "o"):
             found.append((kind, name.strip("\"' "), amount.strip()))
     return found
+
+
+def resources_under(native: Native, attribute: str) -> dict[str, str]:
+    """Return the resources under an attribute: {'ncpus': '4'} of resources_max.ncpus=4."""
+    start = f"{attribute}."
+    return {
+        name.removeprefix(start): value for name, value in native.items() if name.startswith(start)
+    }
 
 
 def parse_hosts(places: str) -> list[str]:

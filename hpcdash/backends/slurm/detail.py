@@ -8,7 +8,7 @@ own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +24,7 @@ from hpcdash.backends.queries import (
     ParsedTable,
     Query,
     Row,
+    Variables,
     decoded,
     refused,
     unreadable,
@@ -260,7 +261,7 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
-def job_variables(row: Row) -> dict[str, str | None]:
+def job_variables(row: Row) -> Variables:
     """Return the variables of a job's environment that its row determines."""
     found = {
         "SLURM_SUBMIT_DIR": row["work_dir"],
@@ -364,7 +365,7 @@ class SlurmDetail(ClusterPart, DetailPart):
         plain, cluster = self.clusters.split_cluster(job_id)
         return query_on(priority_query(plain), cluster)
 
-    def variables(self, row: Row) -> Mapping[str, str | None]:
+    def variables(self, row: Row) -> Variables:
         return job_variables(self.clusters.plain_row(row)[0])
 
 

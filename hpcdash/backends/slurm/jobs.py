@@ -105,11 +105,6 @@ ID_PATTERN = r"^[0-9]{1,12}(?:$|[^0-9])"
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
 
 
-def _with_exclusive(layout: Layout) -> Layout:
-    plain = (_EXCLUSIVE if name == _OVERSUBSCRIBE else name for name in layout.plain)
-    return Layout(tuple(plain), layout.hostile)
-
-
 def _parse_each(
     answer: Answer, *, parse: Callable[[Answer], ParsedTable], own: str, requested: frozenset[str]
 ) -> ParsedTable:
@@ -408,7 +403,10 @@ class SlurmQueue(ClusterPart, QueuePart):
         """
         clusters = self.clusters
         plain_ids, cluster, is_several = clusters.select(scope.job_ids)
-        layout = _with_exclusive(LAYOUT) if clusters.has_exclusive else LAYOUT
+        layout = LAYOUT
+        if clusters.has_exclusive:
+            plain = (_EXCLUSIVE if name == _OVERSUBSCRIBE else name for name in LAYOUT.plain)
+            layout = replace(LAYOUT, plain=tuple(plain))
         query = jobs_on_cluster(
             replace(scope, job_ids=plain_ids),
             counts_gpus=clusters.counts_gpus,

@@ -350,7 +350,6 @@ def _rows(
                     "queues": queues,
                     "native": limit.key,
                     "_id": "/".join((scope, name, limit.key, holder.subject or "", resource)),
-                    **dict.fromkeys(("_of_user", "_of_queue", "_of_qos", "_of_account")),
                     **holder.jobs,
                 }
 

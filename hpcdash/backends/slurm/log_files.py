@@ -56,7 +56,11 @@ def path_facts(row: Row, native: Native) -> PathFacts:
     # The batch script, and with it the log, is the leader's of a heterogeneous job.
     leader, _, component = row["id"].partition("+")
     number = leader if component else native.get("JobId") or native.get("JobIDRaw") or ""
-    nodes = "" if component not in ("", "0") else row["node_list"] or ""
+    nodes = native.get("BatchHost") or ("" if component not in ("", "0") else row["node_list"])
+    try:
+        node = next(iter(nodelist.expand(nodes or "")), "").partition(".")[0]
+    except ValueError:
+        node = ""
     # Tasks that wait share one record; each gets a number of its own when it starts.
     shares_record = is_array and (not task or not native.get("ArrayTaskId", task).isdigit())
     return PathFacts(
@@ -64,18 +68,11 @@ def path_facts(row: Row, native: Native) -> PathFacts:
         work_dir=row["work_dir"] or "",
         user=row["user"] or "",
         name=row["name"],
-        node=_first_node(native.get("BatchHost") or nodes),
+        node=node,
         array_id=array_id or "",
         task=task,
         is_array=is_array,
     )
-
-
-def _first_node(nodes: str) -> str:
-    try:
-        return next(iter(nodelist.expand(nodes)), "").partition(".")[0]
-    except ValueError:
-        return ""
 
 
 def _shown_paths(native: Native) -> tuple[str | None, str | None]:

@@ -131,7 +131,7 @@ def _bytes(mebibytes: int | None) -> int | None:
     return None if mebibytes is None or mebibytes > _MAX_MIB else mebibytes * _MIB
 
 
-def _node(row: dict[str, str | None], queues: list[str]) -> Row:
+def _node(row: Row, queues: list[str]) -> Row:
     native = row["statecomplete"] or ""
     state, flags = node_state(native)
     cpus_used, cpus = cpu_counts(row["cpusstate"])
@@ -164,5 +164,4 @@ def _node(row: dict[str, str | None], queues: list[str]) -> Row:
         "memory_used_bytes": _bytes(memory_used),
         "load": load,
         "features": row["features"].split(",") if row["features"] else [],
-        "jobs": None,
     }

@@ -102,8 +102,6 @@ def parse_queues(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> Pars
             "default": marked.endswith("*"),
             "limit_seconds": duration_seconds(row["time"] or ""),
             **counts,
-            "jobs_running": None,
-            "jobs_pending": None,
             "_standing": standing,
             "_note": note,
         }

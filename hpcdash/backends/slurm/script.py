@@ -40,7 +40,7 @@ from hpcdash.backends.script.body import (
 )
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.cron import CronJob
-from hpcdash.backends.script.environment import JobEnvironment
+from hpcdash.backends.script.environment import JobEnvironment, NodeJobs
 from hpcdash.backends.script.launchers import pass_on_trap, signal_name
 from hpcdash.backends.script.plain import plain_request, plain_text
 from hpcdash.backends.slurm import options as sbatch
@@ -250,7 +250,7 @@ def _start_parts(request: Request, place: Place, body: Body, *, requeue: str) ->
     return [*parts, start, signal_trap(request.signal), START.replace("exit", end)]
 
 
-def node_options(nodes: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+def node_options(nodes: Sequence[str]) -> NodeJobs:
     """(nodes, extra_args) of each job that is needed to have just these nodes."""
     return ((tuple(nodes), (f"--nodelist={','.join(nodes)}",)),)
 

@@ -68,7 +68,6 @@ _SSTAT_BY_OWN_NUMBER = (
 )
 _NO_STEP = "No steps running for job"
 _REFUSED = ("Invalid user id", "Access/permission denied")
-_FRACTION = re.compile(r"\.[0-9]*$")
 RUNNING_NOTE = "counts running steps only"
 NO_STEP_NOTE = "no step is running right now"
 
@@ -89,11 +88,6 @@ class _Step(Struct, frozen=True):
     written_bytes: int | None
     start: int | None = None
     end: int | None = None
-
-    @property
-    def is_numbered(self) -> bool:
-        """A step of srun's, not the batch shell's or those of the node's own."""
-        return self.name.isdigit()
 
 
 def usage_query(row: Row) -> Query[Usage] | None:
@@ -131,10 +125,15 @@ def parse_running(answer: Answer, *, requested: Usage) -> Usage:
     """
     require_success(answer)
     text = decoded(answer.stderr)
-    steps = [
-        _step(row, _count_nodes(row["nodelist"]), _parse_cpu_seconds(row["tresusageintot"]))
-        for row in _rows(answer, RUNNING_FIELDS)
-    ]
+    steps = []
+    for row in _rows(answer, RUNNING_FIELDS):
+        amounts = (part.partition("=") for part in row["tresusageintot"].split(","))
+        clock = next((amount for name, _, amount in amounts if name == "cpu"), "")
+        try:
+            nodes = max(1, nodelist.count(row["nodelist"]))
+        except ValueError:
+            nodes = 1
+        steps.append(_step(row, nodes, clock_seconds(clock)))
     if not steps and any(phrase in text for phrase in _REFUSED):
         raise SchedulerRefused(
             "Slurm reports a running job's usage only to its owner",
@@ -193,13 +192,6 @@ def _rows(answer: Answer, fields: Sequence[str]) -> list[dict[str, str]]:
     return rows
 
 
-def _count_nodes(expression: str) -> int:
-    try:
-        return max(1, nodelist.count(expression))
-    except ValueError:
-        return 1
-
-
 def _step(values: Native, nodes: int, cpu_seconds: float | None) -> _Step:
     tasks = digits(values["ntasks"]) or 1
     total = _amounts(values["tresusageintot"])
@@ -233,13 +225,13 @@ def _memory_peak(total: int | None, largest: int | None, tasks: int, nodes: int)
 
 def _summed(requested: Usage, steps: Sequence[_Step], cpu_seconds: float | None) -> Usage:
     gpu_percent = _largest(*(step.gpu_percent for step in steps))
+    if gpu_percent is not None:
+        gpu_percent = min(100.0, gpu_percent / max(1, requested.gpus or 1))
     return replace(
         requested,
         cpu_seconds=cpu_seconds,
         memory_peak_bytes=_peak(steps),
-        gpu_percent=None
-        if gpu_percent is None
-        else min(100.0, gpu_percent / max(1, requested.gpus or 1)),
+        gpu_percent=gpu_percent,
         gpu_memory_peak_bytes=_largest(*(step.gpu_memory_bytes for step in steps)),
         disk_read_bytes=_sum_known(step.read_bytes for step in steps),
         disk_written_bytes=_sum_known(step.written_bytes for step in steps),
@@ -248,8 +240,9 @@ def _summed(requested: Usage, steps: Sequence[_Step], cpu_seconds: float | None)
 
 def _peak(steps: Sequence[_Step]) -> int | None:
     """The largest step, where srun's steps that ran at the same time count together."""
-    alone = [step.memory_bytes for step in steps if not step.is_numbered]
-    numbered = [step for step in steps if step.is_numbered]
+    # The others are the batch shell's, and those of the node's own.
+    numbered = [step for step in steps if step.name.isdigit()]
+    alone = [step.memory_bytes for step in steps if not step.name.isdigit()]
     together = [
         _sum_known(
             other.memory_bytes for other in numbered if other is step or _runs_at(other, step)
@@ -297,18 +290,13 @@ def size_bytes(text: str) -> int | None:
         return None
 
 
-def _parse_cpu_seconds(text: str) -> float | None:
-    value = next((part[4:] for part in text.split(",") if part.startswith("cpu=")), "")
-    return clock_seconds(value)
-
-
 def clock_seconds(text: str) -> float | None:
     """Seconds of '1-02:03:04', '00:10.909'; None for '' and what is no time."""
-    fraction = _FRACTION.search(text)
-    whole = duration_seconds(_FRACTION.sub("", text))
-    if whole is None:
+    clock, _, fraction = text.partition(".")
+    whole = duration_seconds(clock)
+    if whole is None or not re.fullmatch("[0-9]*", fraction):
         return None
-    return whole + float(f"0{fraction.group()}" if fraction and len(fraction.group()) > 1 else 0)
+    return whole + float(f"0.{fraction}")
 
 
 def _on_a_node(memory_bytes: int | None, nodes: int | None) -> int | None:
