@@ -157,10 +157,10 @@ def _made(jobs: pa.Table, rows: pa.Table) -> pa.Table:
     }
     for name in _NOT_KNOWN_OF_MANY:
         changed[name] = where(is_ended, as_array(table[name]))
-    share_of_limit = pc.divide(pa.scalar(MOST), tasks)
+    most_each = pc.divide(pa.scalar(MOST), tasks)
     for name in _RESOURCES:
         column = as_array(table[name])
-        together = where(pc.less_equal(column, share_of_limit), pc.multiply(column, tasks))
+        together = where(pc.less_equal(column, most_each), pc.multiply(column, tasks))
         changed[name] = pc.if_else(run, together, column)
     return with_columns(table, changed)
 

@@ -10,11 +10,11 @@ from functools import partial
 import pyarrow.compute as pc
 
 from hpcdash.backends.base import HistoryPart, HistoryScope
-from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs, pbs_script
+from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs_script
 from hpcdash.backends.pbs.errors import has_no_history, no_history, require_success
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs, read_runs
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
-from hpcdash.backends.pbs.records import Form, read_attributes, record_form
+from hpcdash.backends.pbs.records import Form, read_attributes, record_query
 from hpcdash.backends.pbs.values import duration_seconds
 from hpcdash.backends.queries import TEXT_BYTES, Answer, Native, ParsedTable, Query, decoded
 from hpcdash.domain.columns import digits
@@ -144,11 +144,7 @@ class PbsHistory(DialectPart, HistoryPart):
 
     def scope(self, user: str) -> Query[HistoryScope]:
         """The server's query_other_jobs, and how long it keeps ended jobs."""
-        form, token, options = record_form(self.dialect)
-        parse = partial(parse_scope, form=form, token=token, user=user)
-        return Query(
-            pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES
-        )
+        return record_query(self.dialect, ("qstat", "-Bf"), partial(parse_scope, user=user))
 
     def newly_ended(self, user: str, seconds: int) -> Query[tuple[str, ...]] | None:
         """None for dialects whose qselect does not know ended jobs."""

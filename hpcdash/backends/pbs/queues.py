@@ -17,10 +17,15 @@ from msgspec import Struct
 
 from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.errors import require_success
-from hpcdash.backends.pbs.records import Form, read_attributes, read_records, record_form
+from hpcdash.backends.pbs.records import (
+    Form,
+    read_attributes,
+    read_records,
+    record_form,
+    record_query,
+)
 from hpcdash.backends.pbs.values import ctime, duration_seconds
 from hpcdash.backends.queries import (
-    TEXT_BYTES,
     Answer,
     ParsedTable,
     Query,
@@ -104,11 +109,7 @@ def parse_queues(
 
 def pause_query(dialect: Dialect) -> Query[str]:
     """Query whether scheduling is off: jobs wait without a comment then, or with the last one."""
-    form, token, options = record_form(dialect)
-    parse = partial(_parse_pause, form=form, token=token)
-    return Query(
-        pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES
-    )
+    return record_query(dialect, ("qstat", "-Bf"), _parse_pause)
 
 
 def _parse_pause(answer: Answer, *, form: Form, token: str) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from io import BytesIO
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.text_records import (
     TRUSTED_HEADS,
     Record,
@@ -20,10 +22,11 @@ from hpcdash.backends.pbs.text_records import (
     xml_records,
 )
 from hpcdash.backends.pbs.values import restored, unescaped
-from hpcdash.backends.queries import Native, decoded, noise_lines, row_excerpt
+from hpcdash.backends.queries import TEXT_BYTES, Native, Query, decoded, noise_lines, row_excerpt
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.columns import row_numbers, text_column, where
 
+T = TypeVar("T")
 # In a thread, each call on so many bytes holds the interpreter for a few milliseconds.
 _CHUNK_BYTES = 1 << 20
 _HEADS = (b"Job Id: ", b"Queue: ", b"Server: ", b"Name=")
@@ -52,6 +55,21 @@ def record_form(dialect: Dialect) -> tuple[Form, str, tuple[str, ...]]:
         return Form.TEXT, "", ()
     token = fresh_token()
     return Form.DSV, token, ("-F", "dsv", "-D", token)
+
+
+def record_query(
+    dialect: Dialect, command: tuple[str, ...], parse: Callable[..., T], *names: str
+) -> Query[T]:
+    """Query records of queues, servers or jobs (`names`), which are read as text: `parse` gets
+    their `form` and `token` by name.
+    """
+    form, token, options = record_form(dialect)
+    return Query(
+        pbs(*command, *options, *names),
+        partial(parse, form=form, token=token),
+        command=(*command, *names),
+        cap_bytes=TEXT_BYTES,
+    )
 
 
 class Records(Struct, frozen=True):

@@ -10,7 +10,7 @@ from hpcdash.backends.base import PolicyPart
 from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
 from hpcdash.backends.pbs.errors import require_success
 from hpcdash.backends.pbs.reasons import resource_amount
-from hpcdash.backends.pbs.records import Form, read_attributes, record_form
+from hpcdash.backends.pbs.records import Form, read_attributes, record_form, record_query
 from hpcdash.backends.pbs.values import (
     duration_seconds,
     entity_limits,
@@ -18,7 +18,6 @@ from hpcdash.backends.pbs.values import (
     resources_under,
 )
 from hpcdash.backends.queries import (
-    TEXT_BYTES,
     Answer,
     Facts,
     Native,
@@ -105,10 +104,8 @@ def _parse_queue_limits(answer: Answer, *, form: Form, token: str) -> Mapping[st
 def _query(
     dialect: Dialect, command: tuple[str, ...], name: str, what: str, formatter: _Format
 ) -> Query[Facts]:
-    form, token, options = record_form(dialect)
-    plain = (*command, name)
-    parse = partial(_parse, command=plain, form=form, token=token, what=what, formatter=formatter)
-    return Query(pbs(*command, *options, name), parse, command=plain, cap_bytes=TEXT_BYTES)
+    parse = partial(_parse, command=(*command, name), what=what, formatter=formatter)
+    return record_query(dialect, command, parse, name)
 
 
 def _parse(

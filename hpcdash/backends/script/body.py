@@ -424,15 +424,10 @@ def script_body(
     if path:
         del own["PATH"]
     variables = own | _switches(request)
-    ranks = rank_lines(request, environment)
     read = f"{_secrets_line(place)} || exit\n" if secrets else ""
-    line = f"{UNTIL_ITS_END}{_share_lines(request, place)}{ranks}{read}{start.line}"
+    before = f"{_share_lines(request, place)}{rank_lines(request, environment)}{read}"
     body = Body(
-        heredoc(
-            "command",
-            _from_copies(request, place, line) if place.copies else line,
-            _COMMAND_MESSAGES.get(request.launcher, "What runs on each node:"),
-        ),
+        _command_text(request, place, f"{UNTIL_ITS_END}{before}{start.line}"),
         ("bash", "-c", _COMMAND),
         start.tasks_per_node,
         {name: value for name, value in variables.items() if value},
@@ -470,6 +465,15 @@ _COMMAND_MESSAGES = {
     Launcher.SRUN: "What each task runs:",
     **dict.fromkeys(LONE_LAUNCHERS, "What runs once, on the first node:"),
 }
+
+
+def _command_text(request: Request, place: Place, line: str) -> str:
+    """Return bash that sets `command` to a line, which runs from checked copies where there are
+    any.
+    """
+    text = _from_copies(request, place, line) if place.copies else line
+    message = _COMMAND_MESSAGES.get(request.launcher, "What runs on each node:")
+    return heredoc("command", text, message)
 
 
 def _body_command(request: Request, place: Place, environment: JobEnvironment) -> str:

@@ -31,7 +31,7 @@ from hpcdash.backends.queries import (
 )
 from hpcdash.backends.slurm.clusters import ClusterPart, on_cluster, query_on
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import failure, require_success
+from hpcdash.backends.slurm.errors import failure, require_success, unknown_job
 from hpcdash.backends.slurm.history import sacct_id
 from hpcdash.backends.slurm.jobs import queue_id
 from hpcdash.backends.slurm.log_files import find_last_value, shown_files, submitted_file
@@ -111,7 +111,7 @@ def parse_component(answer: Answer, *, offset: str) -> Native:
         native = _parse_record(record)
         records.setdefault(native.get("HetJobOffset", ""), native)
     if offset not in records:
-        raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
+        raise unknown_job(answer)
     leader = records.get("0", {})
     own = {
         key: value
@@ -128,7 +128,7 @@ def _records_text(answer: Answer) -> str:
     require_success(answer)
     text = decoded(answer.stdout).strip()
     if not text:
-        raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
+        raise unknown_job(answer)
     if not text.startswith("JobId="):
         raise unreadable(answer, "a job's details")
     return text

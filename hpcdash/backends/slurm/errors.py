@@ -100,6 +100,11 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
     )
 
 
+def unknown_job(answer: Answer) -> NoSuchJob:
+    """Return the error of an answer that has nothing of a job."""
+    return NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
+
+
 def accounting_unavailable(
     answer: Answer,
     message: str = "no shares or limits here: slurmdbd is not configured",

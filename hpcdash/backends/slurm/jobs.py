@@ -28,7 +28,7 @@ from hpcdash.backends.slurm.clusters import (
     with_clusters,
 )
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import failure, require_success
+from hpcdash.backends.slurm.errors import failure, require_success, unknown_job
 from hpcdash.backends.slurm.nodes import nodes_query
 from hpcdash.backends.slurm.queues import queues_query
 from hpcdash.backends.slurm.rows import Columns, Layout, read_rows
@@ -55,7 +55,7 @@ from hpcdash.domain.columns import (
 )
 from hpcdash.domain.job_ids import covers, parse_job_id, with_cluster
 from hpcdash.domain.states import ENDED, WAITING, JobState
-from hpcdash.errors import NoSuchJob, UsageError
+from hpcdash.errors import UsageError
 
 # A shell adds this to the number of the signal that ended its command; the numbers are those of
 # ABRT, KILL, SEGV, TERM.
@@ -184,7 +184,7 @@ def parse_jobs(
         raise unreadable(answer, "jobs")
     columns = without_revoked(with_ids(columns, "jobarrayid"))
     if one_job and not columns.table.num_rows and not columns.rejected:
-        raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
+        raise unknown_job(answer)
     if answer.status != 0 and not columns.table.num_rows:
         raise failure(answer)
     rejected = columns.rejected

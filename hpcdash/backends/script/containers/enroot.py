@@ -71,17 +71,10 @@ def enroot_command(
         target, _, flags = rest.partition(":")
         fstab = ",".join(filter(None, ("x-create=auto,rbind", flags)))
         options += ["--mount", f"{source}:{target or source}:none:{fstab}"]
-    settings = [
-        *environment.inherited,
-        *(key for key in environment.exported if key not in multiline_values),
-        *(
-            f"{key}={value}"
-            for key, value in environment.explicit.items()
-            if key not in multiline_values
-        ),
-    ]
-    for setting in settings:
-        options += ["--env", setting]
+    for key in (*environment.inherited, *environment.exported):
+        options += ["--env", key] if key not in multiline_values else []
+    for key, value in environment.explicit.items():
+        options += ["--env", f"{key}={value}"] if key not in multiline_values else []
     inside = [f"{key}={value}" for key, value in multiline_values.items()]
     if inside:
         inside.insert(0, "env")
