@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from hpcdash.backends.base import DetailPart
-from hpcdash.backends.job_detail import JobDetail, Usage
+from hpcdash.backends.job_detail import JobDetail, Usage, is_one_run, node_memory
 from hpcdash.backends.pbs.dialects import DialectPart
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
 from hpcdash.backends.pbs.log_files import last_files, submit_arguments, submit_variable
@@ -17,7 +17,7 @@ from hpcdash.backends.pbs.values import duration_seconds, resources_under, size_
 from hpcdash.backends.queries import Answer, Facts, Native, Query, Row, Variables
 from hpcdash.domain.columns import digits, with_columns
 from hpcdash.domain.job_ids import parse_task_part
-from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.domain.states import ENDED
 from hpcdash.errors import NoSuchJob
 from hpcdash.shell_files import shell_text
 
@@ -53,15 +53,11 @@ def parse_usage(answer: Answer, *, question: Listing, row: Row) -> Usage:
         elapsed_seconds=duration_seconds(used.get("walltime", ""))
         if used
         else row["elapsed_seconds"],
-        memory_peak_bytes=_on_a_node(size_bytes(used.get("mem", "")), nodes),
-        requested_memory_bytes=_on_a_node(row["memory_bytes"], nodes),
+        memory_peak_bytes=node_memory(size_bytes(used.get("mem", "")), nodes),
+        requested_memory_bytes=node_memory(row["memory_bytes"], nodes),
         gpus=row["gpus"],
         note="; ".join(notes),
     )
-
-
-def _on_a_node(memory_bytes: int | None, nodes: int) -> int | None:
-    return None if memory_bytes is None else memory_bytes // nodes
 
 
 def parse_native(answer: Answer, *, question: Listing) -> Native:
@@ -114,9 +110,7 @@ class PbsDetail(DialectPart, DetailPart):
 
     def usage(self, row: Row) -> Query[Usage] | None:
         """None for one that did not start, for several tasks, and where nothing is measured."""
-        if row["state"] in WAITING:
-            return None
-        if row["started_at"] is None or (row["_tasks"] or 1) > 1:
+        if not is_one_run(row):
             return None
         question = listing(self.dialect, Want.WHOLE, job_ids=(str(row["id"]),))
         return question.query(partial(parse_usage, question=question, row=row))

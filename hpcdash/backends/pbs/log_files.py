@@ -25,7 +25,7 @@ _SPOOL = "/var/spool/pbs/spool"
 _ARRAY_INDEX = "^array_index^"
 _HOST = re.compile(r"^([^/:]*):(?=.)")
 # A comma within a value has a backslash before it.
-_VARIABLE = re.compile(r"(?:\\.|[^,\\])+", re.DOTALL)
+_VARIABLE = re.compile(r"(?:\\.|[^,\\]|\\\Z)+", re.DOTALL)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 # What Torque fills in itself, where a path has it.
 _TORQUE_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
@@ -216,11 +216,16 @@ def submit_variable(native: Native, name: str) -> str:
 
     PBS puts its own, PBS_O_…, before a person's.
     """
-    for one in _VARIABLE.finditer(native.get("Variable_List", "")):
-        found, _, value = one[0].partition("=")
+    for variable in split_variables(native.get("Variable_List", "")):
+        found, _, value = variable.partition("=")
         if found == name:
             return variable_value(value)
     return ""
+
+
+def split_variables(listed: str) -> list[str]:
+    """Return the NAME=VALUE of a Variable_List, as they stand there."""
+    return _VARIABLE.findall(listed)
 
 
 def submit_arguments(native: Native) -> str:
@@ -265,4 +270,4 @@ class PbsLogs(DialectPart, LogsPart):
     """Logs of PBS, which reports their paths."""
 
     def files(self, detail: JobDetail, script: Script | None = None) -> LogFiles:
-        return _Job(self.dialect, detail.native, detail.job.to_pylist()[0]).files()
+        return _Job(self.dialect, detail.native, detail.row).files()

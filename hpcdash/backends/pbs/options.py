@@ -42,8 +42,15 @@ OPTIONS: dict[str, tuple[str, Takes]] = {
 }
 # What the C library's isspace takes for a blank.
 _BLANKS = " \t\n\v\f\r"
+# A word of a directive, and what of it is not as it stands.
+_WORD = re.compile(rf"""(?:"[^"]*"|'[^']*'|\\.?|[^"'\\{_BLANKS}])+""", re.DOTALL)
+_QUOTED = re.compile(r""""([^"]*)"|'([^']*)'|\\(.?)""", re.DOTALL)
+_CLOSED = re.compile(r"""(?:\\(?:.|\Z)|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^"'\\])*""", re.DOTALL)
+# A comma of a list, or what protects others; an open quote goes on to the end.
+_COMMA = re.compile(
+    r"""\\.?|"(?:\\.|[^"\\])*(?:"|\\?\Z)|'(?:\\.|[^'\\])*(?:'|\\?\Z)|,""", re.DOTALL
+)
 _NAMED = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=")
-_QUOTES = "\"'"
 _PLACE_WORDS = {
     **dict.fromkeys(("free", "pack", "scatter", "vscatter"), "arrangement"),
     **dict.fromkeys(("excl", "exclhost", "shared"), "sharing"),
@@ -124,61 +131,23 @@ def split_arguments(text: str) -> list[str]:
     """The words of one directive as qsub splits them: quotes join, a backslash takes a meaning away
     outside of them, and # is nothing special. Raises ValueError for a quote that is not closed.
     """
-    parts: list[str] = []
-    word: list[str] | None = None
-    at = 0
-    while at < len(text):
-        letter = text[at]
-        at += 1
-        if letter in _BLANKS:
-            if word is not None:
-                parts.append("".join(word))
-            word = None
-            continue
-        word = [] if word is None else word
-        if letter in _QUOTES:
-            end = text.find(letter, at)
-            if end < 0:
-                raise ValueError("without its closing quote")
-            word.append(text[at:end])
-            at = end + 1
-        elif letter == "\\":
-            word.append(text[at : at + 1])
-            at += 1
-        else:
-            word.append(letter)
-    return parts if word is None else [*parts, "".join(word)]
+    if _WORD.sub("", text).strip(_BLANKS):
+        raise ValueError("without its closing quote")
+    return [_QUOTED.sub(r"\1\2\3", word) for word in _WORD.findall(text)]
 
 
 def split_list(text: str) -> list[str]:
     """The items of a list with commas, each as it was written: quotes and a backslash protect a
     comma.
     """
-    items: list[str] = []
-    start = at = 0
-    quote = ""
-    while at < len(text):
-        letter = text[at]
-        if letter == "\\":
-            at += 1
-        elif quote:
-            quote = "" if letter == quote else quote
-        elif letter in _QUOTES:
-            quote = letter
-        elif letter == ",":
-            items.append(text[start:at])
-            start = at + 1
-        at += 1
-    return [*items, text[start:]]
+    commas = [found.start() for found in _COMMA.finditer(text) if found[0] == ","]
+    starts = [0, *(comma + 1 for comma in commas)]
+    return [text[start:end] for start, end in zip(starts, [*commas, len(text)], strict=True)]
 
 
 def is_closed(text: str) -> bool:
     """Whether each quote of a list is closed; a quote behind a backslash is none."""
-    quote = ""
-    for letter in re.sub(r"\\.", "", text, flags=re.DOTALL):
-        if letter in _QUOTES and quote in ("", letter):
-            quote = "" if quote else letter
-    return not quote
+    return _CLOSED.fullmatch(text) is not None
 
 
 def resources(value: str) -> Pairs:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.pbs.listing import MARK_VARIABLE
-from hpcdash.backends.pbs.log_files import submit_arguments
+from hpcdash.backends.pbs.log_files import split_variables, submit_arguments
 from hpcdash.backends.pbs.options import Settings, chunks, split_list
 from hpcdash.backends.pbs.values import format_walltime, resources_under
 from hpcdash.backends.queries import Native, Row
@@ -85,7 +85,6 @@ _TIMES = frozenset(
 # What starts or ends a wait for others; `before…` is what others wait for.
 _WAITS = re.compile(r"(?:^|,)(?:after|on:|syncwith)")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_BETWEEN_VARIABLES = re.compile(r"(?<!\\)(?:\\\\)*,")
 # Options that the command line says anew, or that do not make another job.
 _SAID_ANEW = frozenset("vVCfz")
 _NOT_THE_JOBS = frozenset(("depend", "block", "interactive"))
@@ -300,13 +299,8 @@ def _path(reported: str, letter: str, number: str, work_dir: str, host: str) -> 
 
 def _variables(text: str) -> dict[str, str]:
     """Variable_List by name, values as they are written there."""
-    parts: list[str] = []
-    start = 0
-    for comma in _BETWEEN_VARIABLES.finditer(text):
-        parts.append(text[start : comma.end() - 1])
-        start = comma.end()
-    parts.append(text[start:])
-    return {found[1]: found[2] for part in parts if (found := _VARIABLE.fullmatch(part.strip()))}
+    variables = (_VARIABLE.fullmatch(variable.strip()) for variable in split_variables(text))
+    return {found[1]: found[2] for found in variables if found}
 
 
 def _passed_on(variables: Mapping[str, str], named: set[str] | None) -> tuple[list[str], list[str]]:

@@ -323,7 +323,7 @@ class PbsSubmit(DialectPart, SubmitPart):
         not, qsub is told to read none of them. Raises UsageError for a job without a script, and
         for tasks that are no one range.
         """
-        row = detail.job.to_pylist()[0]
+        row = detail.row
         job_id = requested = row["array_id"] or row["id"]
         native = {**past, **detail.native}
         directives = read_directives(script.text)

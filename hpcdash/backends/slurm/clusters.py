@@ -108,7 +108,7 @@ class Clusters(Struct, frozen=True):
 
     def plain_detail(self, detail: JobDetail) -> JobDetail:
         """Return a detail with the ids that the job has on its cluster."""
-        row = detail.job.to_pylist()[0]
+        row = detail.row
         plain, _ = self.split_cluster(str(row["id"]))
         array_id = None if row["array_id"] is None else plain_id(str(row["array_id"]))[0]
         ids = {"id": pa.array([plain], pa.string()), "array_id": pa.array([array_id], pa.string())}

@@ -25,11 +25,16 @@ from hpcdash.backends.queries import (
 )
 from hpcdash.backends.slurm.commands import slurm_script
 from hpcdash.backends.slurm.errors import accounting_unavailable, failure
-from hpcdash.backends.slurm.values import account_parents, duration_seconds, pairs, piped_rows
+from hpcdash.backends.slurm.values import (
+    account_parents,
+    duration_seconds,
+    memory_bytes,
+    pairs,
+    piped_rows,
+)
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import MOST, digits
-from hpcdash.domain.units import parse_memory
 
 _COMMAND = ("sacctmgr", "show", "assoc")
 _PARTS = 5
@@ -386,8 +391,5 @@ def _database_amount(text: str, unit: str) -> int | None:
     if unit == "minutes":
         return duration_seconds(text) if text else None
     if unit == "memory":
-        try:
-            return parse_memory(text, bare_unit_bytes=1 << 20)
-        except ValueError:
-            return None
+        return memory_bytes(text, bare_unit_bytes=1 << 20)
     return digits(text)

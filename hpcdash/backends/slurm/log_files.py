@@ -99,7 +99,7 @@ def shown_files(row: Row, native: Native) -> tuple[str | None, str | None]:
 def submitted_file(detail: JobDetail) -> str | None:
     """Return the file from which a job's script was submitted; None where it is unknown."""
     native = detail.native
-    row = detail.job.to_pylist()[0]
+    row = detail.row
     if "JobId" in native:
         # The script's own arguments follow it.
         command = (find_last_value(native, "Command") or "").partition(" ")[0]
@@ -224,7 +224,7 @@ class SlurmLogs(ClusterPart, LogsPart):
 
     def files(self, detail: JobDetail, script: Script | None) -> LogFiles:
         detail = self.clusters.plain_detail(detail)
-        row = detail.job.to_pylist()[0]
+        row = detail.row
         native = detail.native
         if _is_interactive(native):
             return LogFiles(None, None, _INTERACTIVE_NOTE)
@@ -244,7 +244,7 @@ class SlurmLogs(ClusterPart, LogsPart):
         """
         detail = self.clusters.plain_detail(detail)
         native = detail.native
-        row = detail.job.to_pylist()[0]
+        row = detail.row
         if _is_interactive(native):
             return False
         if "JobId" in native:

@@ -51,7 +51,8 @@ wait-all-nodes= wckey= wrap=
 _SAME = {"tasks-per-node": "ntasks-per-node", "share": "oversubscribe", "cluster": "clusters"}
 MAGIC = "#SBATCH"
 # A blank splits words; a quote joins them; a backslash escapes a quote; # begins a comment.
-_WORD_PART = re.compile(r'\\["\'\\]|"(?:\\"|[^"])*"|\'[^\']*\'|[^\s"\'#\\]+|\\', re.DOTALL)
+_WORD = re.compile(r"""#|(?:\\["'\\]|"(?:\\"|[^"])*"|'[^']*'|[^\s"'#\\]+|\\)+""", re.DOTALL)
+_QUOTED = re.compile(r"""\\(["'\\])|"((?:\\"|[^"])*)"|'([^']*)'""", re.DOTALL)
 
 
 _TAKES: dict[str, Takes] = {"=": "value", "?": "maybe"}
@@ -97,15 +98,16 @@ def _long(parts: Sequence[str], at: int, line: int) -> Option:
     def bad(problem: str) -> Option:
         return bad_option(f"--{written}", problem, line, word)
 
-    matching = (
-        [written] if written in OPTIONS else [name for name in OPTIONS if name.startswith(written)]
-    )
-    selected = {_SAME.get(name, name) for name in matching}
-    if not selected:
+    matching = {
+        _SAME.get(name, name)
+        for name in ([written] if written in OPTIONS else OPTIONS)
+        if name.startswith(written)
+    }
+    if not matching:
         return bad("unknown")
-    if len(selected) > 1:
-        return bad("ambiguous: " + ", ".join(f"--{name}" for name in sorted(selected)))
-    name = selected.pop()
+    if len(matching) > 1:
+        return bad("ambiguous: " + ", ".join(f"--{name}" for name in sorted(matching)))
+    name = matching.pop()
     if equals and OPTIONS[name] == "nothing":
         return bad("given a value it cannot take")
     if equals or OPTIONS[name] != "value":
@@ -139,27 +141,15 @@ def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str
 def split_arguments(text: str) -> list[str]:
     """Split one directive like sbatch: `#` ends it even inside a word, `""` is no word at all."""
     parts: list[str] = []
-    word: list[str] = []
-    at = 0
-    while at < len(text):
-        part = _WORD_PART.match(text, at)
-        if part is None:
-            if word:
-                parts.append("".join(word))
-            word = []
-            if text[at] == "#":
-                break
-            at += 1
-            continue
-        found = part.group()
-        if len(found) > 1 and found[0] == "\\":
-            word.append(found[1])
-        elif len(found) > 1 and found[0] in "\"'":
-            word += [found[1:-1].replace('\\"', '"')] if len(found) > 2 else []
-        else:
-            word.append(found)
-        at = part.end()
-    return [*parts, "".join(word)] if word else parts
+    for found in _WORD.finditer(text):
+        if found[0] == "#":
+            break
+        parts.append(_QUOTED.sub(_unquoted, found[0]))
+    return [part for part in parts if part]
+
+
+def _unquoted(found: re.Match[str]) -> str:
+    return found[1] or (found[2] or found[3] or "").replace('\\"', '"')
 
 
 def directive_word(field: str, value: str) -> str:

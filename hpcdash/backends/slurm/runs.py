@@ -27,8 +27,8 @@ from hpcdash.backends.slurm.history import (
     user_options,
 )
 from hpcdash.backends.slurm.jobs import ID_PATTERN, is_any
-from hpcdash.backends.slurm.usage import clock_seconds, size_bytes
-from hpcdash.backends.slurm.values import durations
+from hpcdash.backends.slurm.usage import clock_seconds
+from hpcdash.backends.slurm.values import durations, memory_bytes
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import (
@@ -223,7 +223,7 @@ def sizes(texts: pa.Array) -> pa.Array:
         return pc.multiply_checked(numbers, pc.if_else(pc.ends_with(reported, "K"), 1024, 1))
     except pa.ArrowInvalid:
         # Mostly it is a few: '1.50G'.
-        return as_array(per_distinct(reported, size_bytes, pa.int64()))
+        return as_array(per_distinct(reported, memory_bytes, pa.int64()))
 
 
 def cpu_seconds(texts: pa.Array) -> pa.Array:

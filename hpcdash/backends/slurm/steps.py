@@ -9,6 +9,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.backends.job_detail import is_one_run
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
@@ -28,7 +29,7 @@ from hpcdash.backends.slurm.values import instants, integers
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import as_array, dictionary_text, where
-from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.domain.states import ENDED
 
 FIELDS = (
     "jobid",
@@ -50,7 +51,7 @@ _SSTAT_FIELDS = "jobid,tresusageintot"
 
 
 def steps_query(row: Row) -> Query[ParsedTable] | None:
-    if row["state"] in WAITING or row["started_at"] is None or (row["_tasks"] or 1) > 1:
+    if not is_one_run(row):
         return None
     token = fresh_token()
     running = "" if row["state"] in ENDED else _SSTAT_FIELDS

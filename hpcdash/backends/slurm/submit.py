@@ -635,7 +635,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         named_id = detail.job["id"][0].as_py()
         _, cluster = self.clusters.split_cluster(named_id)
         detail = self.clusters.plain_detail(detail)
-        row = detail.job.to_pylist()[0]
+        row = detail.row
         native = {**past, **detail.native}
         if "+" in row["id"] or find_last_value(native, "HetJobId") is not None:
             raise UsageError(

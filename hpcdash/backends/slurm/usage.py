@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.job_detail import Usage
+from hpcdash.backends.job_detail import Usage, is_one_run, node_memory
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
@@ -27,11 +27,10 @@ from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.history import sacct_id
 from hpcdash.backends.slurm.jobs import queue_id
-from hpcdash.backends.slurm.values import duration_seconds, piped_rows, tres
+from hpcdash.backends.slurm.values import duration_seconds, memory_bytes, piped_rows, tres
 from hpcdash.domain import nodelist
 from hpcdash.domain.columns import digits
-from hpcdash.domain.states import ENDED, WAITING
-from hpcdash.domain.units import parse_memory
+from hpcdash.domain.states import ENDED
 from hpcdash.errors import SchedulerRefused
 
 N = TypeVar("N", int, float)
@@ -95,16 +94,15 @@ def usage_query(row: Row) -> Query[Usage] | None:
     a whole array.
     """
     job_id = str(row["id"])
-    state = row["state"]
-    if state in WAITING or row["started_at"] is None or (row["_tasks"] or 1) > 1:
+    if not is_one_run(row):
         return None
-    if state in ENDED:
+    if row["state"] in ENDED:
         argv = slurm("sacct", "-n", "-P", "-j", sacct_id(job_id), "-o", ",".join(ENDED_FIELDS))
         return Query(argv, partial(parse_ended, gpus=row["gpus"]), cap_bytes=TEXT_BYTES)
     requested = Usage(
         cpus=row["cpus"],
         elapsed_seconds=row["elapsed_seconds"],
-        requested_memory_bytes=_on_a_node(row["memory_bytes"], row["nodes"]),
+        requested_memory_bytes=node_memory(row["memory_bytes"], row["nodes"]),
         gpus=row["gpus"],
     )
     fields = ",".join(RUNNING_FIELDS)
@@ -171,7 +169,7 @@ def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
     requested = Usage(
         cpus=digits(whole["ncpus"]),
         elapsed_seconds=digits(whole["elapsedraw"]),
-        requested_memory_bytes=_on_a_node(memory_bytes, digits(whole["nnodes"])),
+        requested_memory_bytes=node_memory(memory_bytes, digits(whole["nnodes"])),
         gpus=allocated_gpus or gpus,
     )
     cpu_seconds = clock_seconds(whole["totalcpu"])
@@ -203,7 +201,7 @@ def _step(values: Native, nodes: int, cpu_seconds: float | None) -> _Step:
         nodes=nodes,
         cpu_seconds=cpu_seconds,
         memory_bytes=_memory_peak(
-            total.get("mem"), size_bytes(values["maxrss"]) or most.get("mem"), tasks, nodes
+            total.get("mem"), memory_bytes(values["maxrss"]) or most.get("mem"), tasks, nodes
         ),
         gpu_percent=_largest(total.get("gres/gpuutil"), most.get("gres/gpuutil")),
         gpu_memory_bytes=_largest(total.get("gres/gpumem"), most.get("gres/gpumem")),
@@ -276,18 +274,10 @@ def _amounts(text: str) -> dict[str, int]:
     found = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
-        size = size_bytes(value)
+        size = memory_bytes(value)
         if size is not None:
             found[name] = size
     return found
-
-
-def size_bytes(text: str) -> int | None:
-    """'367864K', '1.00M', '31936' in bytes; None for '' and what is none."""
-    try:
-        return parse_memory(text)
-    except ValueError:
-        return None
 
 
 def clock_seconds(text: str) -> float | None:
@@ -297,7 +287,3 @@ def clock_seconds(text: str) -> float | None:
     if whole is None or not re.fullmatch("[0-9]*", fraction):
         return None
     return whole + float(f"0.{fraction}")
-
-
-def _on_a_node(memory_bytes: int | None, nodes: int | None) -> int | None:
-    return None if memory_bytes is None else memory_bytes // max(1, nodes or 1)
