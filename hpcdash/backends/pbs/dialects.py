@@ -15,9 +15,9 @@ def pbs(*argv: str) -> tuple[str, ...]:
     return ("env", *_SET, *argv)
 
 
-def pbs_script(name: str, *arguments: str) -> tuple[str, ...]:
-    """The script NAME.sh beside this module, with arguments, in the environment of `pbs`."""
-    return pbs("sh", "-c", shell_text(f"backends/pbs/{name}.sh"), "sh", *arguments)
+def pbs_script(file: str, *arguments: str) -> tuple[str, ...]:
+    """A .sh file of ours, with arguments, in the environment of `pbs`."""
+    return pbs("sh", "-c", shell_text(file), "sh", *arguments)
 
 
 # What a person or a program here may call.

@@ -150,5 +150,5 @@ class PbsHistory(DialectPart, HistoryPart):
         """None for dialects whose qselect does not know ended jobs."""
         if self.dialect is Dialect.TORQUE:
             return None
-        argv = pbs_script("newly_ended", str(seconds), user)
+        argv = pbs_script("backends/pbs/newly_ended.sh", str(seconds), user)
         return Query(argv, parse_newly_ended, command=("qselect", "-x"), cap_bytes=TEXT_BYTES)

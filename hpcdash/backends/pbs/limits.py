@@ -80,7 +80,7 @@ def limits_query(dialect: Dialect, user: str) -> Query[ParsedTable]:
     form, token, options = record_form(dialect)
     parse = partial(parse_limits, form=form, token=token)
     return Query(
-        pbs_script("limits", user, *options),
+        pbs_script("backends/pbs/limits.sh", user, *options),
         parse,
         command=_COMMAND,
         cap_bytes=TEXT_BYTES,

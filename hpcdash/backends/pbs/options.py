@@ -356,12 +356,8 @@ def attribute_options(requested: Iterable[str], extra_args: Iterable[str]) -> tu
                 step = f"Its field is {place}." if place else "A job from here cannot have it."
                 refused.append((f"{field}: -W {name}= is the request's to say", step))
             elif found.get(name, ("",))[0] not in ("", field):
-                refused.append(
-                    (
-                        f"-W {name}= is not for extra_args: attributes says it",
-                        "Leave one of the two out.",
-                    )
-                )
+                message = f"-W {name}= is not for extra_args: attributes says it"
+                refused.append((message, "Leave one of the two out."))
             found[name] = (field, value)
     raise_for(refused)
     return tuple(
@@ -380,41 +376,25 @@ def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
     refused: Pairs = []
     for text in whole_options(extra_args, read_directive, directive_word):
         if not text.isprintable():
-            refused.append(
-                (
-                    f"{text!r} in extra_args holds what cannot stand in one line",
-                    "Write one option an item.",
-                )
-            )
+            message = f"{text!r} in extra_args holds what cannot stand in one line"
+            refused.append((message, "Write one option an item."))
             continue
         for word in text.split():
             if word in ("--", "--version"):
-                refused.append(
-                    (f"{word} is not for extra_args: it would end qsub's options", "Leave it out.")
-                )
-        read = read_directive(text)
-        for option in read.given:
+                message = f"{word} is not for extra_args: it would end qsub's options"
+                refused.append((message, "Leave it out."))
+        for option in read_directive(text).given:
             letter = option.name or option.written.lstrip("-")[:1]
             if letter in RESERVED:
                 place = _PLACES.get(letter)
+                message = f"-{letter} is not for extra_args: the request says it itself"
                 step = f"Its field is {place}." if place else "A job from here cannot have it."
-                refused.append(
-                    (f"-{letter} is not for extra_args: the request says it itself", step)
-                )
+                refused.append((message, step))
             elif option.problem:
-                refused.append(
-                    (f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
-                )
+                message = f"{option.written} is {option.problem} to qsub"
+                refused.append((message, "Its options: man qsub."))
             elif option.name not in ("l", "W"):
-                stored[
-                    " ".join(directive_word("extra_args", word) for word in option.arguments)
-                ] = None
-        if read.script:
-            refused.append(
-                (
-                    f"{read.script[0]!r} in extra_args is not an option of qsub",
-                    "Write one option an item.",
-                )
-            )
+                words = (directive_word("extra_args", word) for word in option.arguments)
+                stored[" ".join(words)] = None
     raise_for(refused)
     return tuple(stored)

@@ -45,7 +45,7 @@ _PREFIX = "RESV_"
 def reservations_query(user: str) -> Query[ParsedTable]:
     """All reservations that a user ('': whoever asks) may see."""
     token = fresh_token()
-    argv = pbs_script("reservations", token, user)
+    argv = pbs_script("backends/pbs/reservations.sh", token, user)
     return Query(
         argv, partial(parse_reservations, token=token), command=_COMMAND, cap_bytes=TEXT_BYTES
     )

@@ -133,7 +133,9 @@ def batch_script(
     parts = [f"cd -- {_folder(request, home)} || exit 1", *_parts(request, place, body, resources)]
     if place.waiting is not None:
         in_use = shell_text("backends/script/beside.sh", "backends/pbs/in_use.sh")
-        waits = waiting_part(request, place, slot_type, job="$PBS_JOBID", in_use=in_use)
+        waits = waiting_part(
+            request, place.folder, place.waiting, slot_type, job="$PBS_JOBID", in_use=in_use
+        )
         parts = [parts[0], exports(body.environment), waits]
     requested = format_request(request, place, slot_type, ENVIRONMENT)
     text = script_text(requested, options, "#PBS", parts)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from hpcdash.domain.request import Request, SlotType, request_slots
 from hpcdash.shell_files import shell_text
-
-if TYPE_CHECKING:
-    from hpcdash.backends.script.body import Place
 
 # The kind of its request, and what is staged with its script; runs are folders below RUNS_FOLDER of
 # its launch.
@@ -30,15 +26,15 @@ class Waiting(Struct, frozen=True):
 
 
 def waiting_part(
-    request: Request, place: Place, slot_type: SlotType, *, job: str, in_use: str
+    request: Request, folder: str, waiting: Waiting, slot_type: SlotType, *, job: str, in_use: str
 ) -> str:
-    """Return bash of an allocation, which waits for runs in the launch's folder, and runs them in
-    that of the request.
+    """Return bash that waits for runs in `folder`, which is the launch's, and runs them in that of
+    the request.
 
     `job` is bash for the job's ID; `in_use` is bash that defines `in_use` and `gpu_use`, for the
     end of an idle allocation.
     """
-    idle = place.waiting.idle_seconds if place.waiting else None
+    idle = waiting.idle_seconds
     pause = 2
     end_if_idle = ""
     if idle is not None:
@@ -49,7 +45,7 @@ def waiting_part(
             f"hpcdash_every={every} hpcdash_counts_gpus={int(counts_gpus) or ''}\n"
             f"{in_use}{shell_text('backends/script/end_if_idle.sh')}"
         )
-    runs = shlex.quote(f"{place.folder}/{RUNS_FOLDER}")
+    runs = shlex.quote(f"{folder}/{RUNS_FOLDER}")
     work = shlex.quote(request.work_dir) if request.work_dir else "$PWD"
     return (
         f"{end_if_idle}hpcdash_work={work} hpcdash_runs={runs} hpcdash_job={job}\n"

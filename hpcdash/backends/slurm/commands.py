@@ -64,6 +64,6 @@ def slurm(*argv: str) -> tuple[str, ...]:
     return ("env", *_UNSET, *_SET, *argv)
 
 
-def slurm_script(name: str, *arguments: str) -> tuple[str, ...]:
-    """The script NAME.sh beside this module, with arguments, in the environment of `slurm`."""
-    return slurm("sh", "-c", shell_text(f"backends/slurm/{name}.sh"), "sh", *arguments)
+def slurm_script(file: str, *arguments: str) -> tuple[str, ...]:
+    """A .sh file of ours, with arguments, in the environment of `slurm`."""
+    return slurm("sh", "-c", shell_text(file), "sh", *arguments)

@@ -136,7 +136,7 @@ def limits_query(user: str, cluster: str = "") -> Query[ParsedTable]:
     """
     token = fresh_token()
     argv = slurm_script(
-        "limits",
+        "backends/slurm/limits.sh",
         token,
         user,
         cluster,

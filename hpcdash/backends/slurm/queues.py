@@ -56,7 +56,7 @@ def queues_query(clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
     """sinfo, aggregated by Slurm into groups of like nodes."""
     token = fresh_token()
     layout = LAYOUT.with_cluster if clusters.several else LAYOUT
-    argv = slurm_script("queues", token, layout.option(token))
+    argv = slurm_script("backends/slurm/queues.sh", token, layout.option(token))
     query = Query(argv, partial(parse_queues, token=token, layout=layout), command=("sinfo",))
     return query_on(query, clusters.several or clusters.default)
 

@@ -63,7 +63,7 @@ def reservations_query(user: str) -> Query[ParsedTable]:
     """
     token = fresh_token()
     return Query(
-        slurm_script("reservations", token, user),
+        slurm_script("backends/slurm/reservations.sh", token, user),
         partial(parse_reservations, token=token),
         command=_COMMAND,
         cap_bytes=TEXT_BYTES,

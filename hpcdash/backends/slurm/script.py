@@ -162,7 +162,9 @@ def batch_script(
     ]
     if place.waiting is not None:
         in_use = shell_text("backends/script/beside.sh", "backends/slurm/in_use.sh")
-        waits = waiting_part(request, place, slot_type, job="$SLURM_JOB_ID", in_use=in_use)
+        waits = waiting_part(
+            request, place.folder, place.waiting, slot_type, job="$SLURM_JOB_ID", in_use=in_use
+        )
         parts = [exports(body.environment), body.path, waits]
     requested = format_request(request, place, slot_type, ENVIRONMENT)
     notes = (*messages, *resources.warnings, *body.notes)

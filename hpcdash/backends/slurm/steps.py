@@ -57,7 +57,7 @@ def steps_query(row: Row) -> Query[ParsedTable] | None:
     running = "" if row["state"] in ENDED else _SSTAT_FIELDS
     parts = (token, sacct_id(str(row["id"])), ",".join(FIELDS), running)
     return Query(
-        slurm_script("steps", *parts),
+        slurm_script("backends/slurm/steps.sh", *parts),
         partial(parse_steps, token=token),
         command=("sacct",),
         cap_bytes=TEXT_BYTES,
