@@ -89,7 +89,7 @@ def _listed(jobs: pa.Table) -> dict[str, Counter[str]]:
 
 
 def _task_rows(parent: Row, listed: Counter[str]) -> Iterator[Row]:
-    """Yield the columns of a parent's rows that differ from its record; `listed` are its subjobs."""
+    """Yield the columns of a parent's rows that differ from its record, by its listed subjobs."""
     letter = parent["native_state"] or ""
     submitted = _tasks(parent[SUBMITTED])
     count = max(1, submitted.count) if submitted else 1

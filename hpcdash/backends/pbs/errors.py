@@ -150,7 +150,9 @@ _BY_WORDS = {
         r"|Invalid credential|Expired credential"
     ): _AUTHENTICATION,
     r"Access from host not allowed|client is not allowed/trusted": _BAD_HOST,
-    r"Unknown [Hh]ost|errno=15008\b|[Nn]o default server|No server specified|errno=15034\b": _NO_SERVER,
+    (
+        r"Unknown [Hh]ost|errno=15008\b|[Nn]o default server|No server specified|errno=15034\b"
+    ): _NO_SERVER,
     (
         r"No free connections|connection table full|errno=15033\b|Cannot assign requested "
         r"address|[Ss]erver busy"
@@ -168,7 +170,9 @@ _BY_WORDS = {
     r"Unknown queue|queue does not exist": _NO_QUEUE,
     r"Queue is not enabled": _CLOSED_QUEUE,
     r"Access to queue is denied|Unauthorized queue": _UNAUTHORIZED,
-    r"resource limits|exceeds (queue|server|resource)|size limit|Resource limit exceeds": _RESOURCE_LIMITS,
+    (
+        r"resource limits|exceeds (queue|server|resource)|size limit|Resource limit exceeds"
+    ): _RESOURCE_LIMITS,
     r"would exceed|Maximum number of jobs": _COUNT_LIMIT,
     (
         r"Request invalid for state|while job running|not rerunnable|already in (progress|exit "

@@ -76,7 +76,7 @@ class _Job:
         self._is_private = native.get("sandbox", "").upper() == "PRIVATE"
         self._job_dir = native.get("jobdir", "")
         self._home = submit_variable(native, "PBS_O_HOME")
-        self._kept = native.get("Keep_Files", "n")
+        self._keep_files = native.get("Keep_Files", "n")
         self._is_torque = dialect is Dialect.TORQUE
         self._keeper = "Torque" if self._is_torque else "PBS"
         self._spool = _SPOOLS.get(dialect, _SPOOL)
@@ -105,13 +105,13 @@ class _Job:
 
     def _place(self, key: str) -> _Place | None:
         """Return the present place of a stream; None where it is unknown."""
-        is_direct = "d" in self._kept
-        if key in self._kept and not is_direct:
+        is_direct = "d" in self._keep_files
+        if key in self._keep_files and not is_direct:
             return self._home_place(key)
         last = self._last_place(key)
         if last is not None and last.path == "/dev/null":
             return last
-        is_direct = key in self._kept
+        is_direct = key in self._keep_files
         if self._state in ENDED:
             return last and last.noted(self._format_removed(key), self._format_far(key))
         if self._state in WAITING or (self._is_array and not self._task):
@@ -169,7 +169,7 @@ class _Job:
         return _Place(
             f"{home.rstrip('/')}/{self._name}.{key}{parse_job_number(self._id)}{index}"
         ).noted(
-            f"kept in {folder} of {self._node or 'the node it runs on'} (-k {self._kept}), "
+            f"kept in {folder} of {self._node or 'the node it runs on'} (-k {self._keep_files}), "
             "whatever path was asked for",
             self._format_removed(key),
         )

@@ -394,7 +394,7 @@ def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
                 message = f"{option.written} is {option.problem} to qsub"
                 refused.append((message, "Its options: man qsub."))
             elif option.name not in ("l", "W"):
-                words = (directive_word("extra_args", word) for word in option.arguments)
-                stored[" ".join(words)] = None
+                written = (directive_word("extra_args", word) for word in option.arguments)
+                stored[" ".join(written)] = None
     raise_for(refused)
     return tuple(stored)

@@ -280,13 +280,17 @@ _HINTS: dict[str, _Hint] = {
     r"ineligible state: *(?P<state>\S+)": "a node it needs is {state}",
     r"ineligible type": "a node it needs has the wrong type",
     r"exclusive node and node is in use": "needs an exclusive node and none is empty",
-    r"node has reached (?P<who>job|user|group) run limit": "the nodes it could use reached their job limit",
+    r"node has reached (?P<who>job|user|group) run limit": (
+        "the nodes it could use reached their job limit"
+    ),
     r"multi-node job": "a node it needs cannot run multi-node jobs",
     r"licen[cs]e": "waiting for a software licence",
     r"pack placement": "must fit on one node (place=pack), and no node has enough free",
     r"strict (?:sorted order|fifo order)": "jobs start strictly in order, and others are ahead",
     r"top job": "others are ahead of it",
-    r"cannot provision|provision conflict|provisioning": "the node it needs cannot be provisioned now",
+    r"cannot provision|provision conflict|provisioning": (
+        "the node it needs cannot be provisioned now"
+    ),
     r"set (?P<set>\S+) has too few free": "node group {set} has too few free resources",
     r"too few free resources": "waiting for free resources",
     r"largest placement set": "no placement set is large enough",
@@ -325,12 +329,16 @@ _ENDINGS: dict[str, _Hint] = {
     r"^exceeded resource cput": "used more CPU time than requested",
     r"^exceeded resource ncpus": "used more CPUs than requested",
     r"^exceeded resource (?P<resource>.+)": "used more {resource} than requested",
-    rf"^{DEPENDENCY_NOT_MET}": "it never started: a job it depends on failed its condition or is unknown",
+    rf"^{DEPENDENCY_NOT_MET}": (
+        "it never started: a job it depends on failed its condition or is unknown"
+    ),
     r"JOB_EXEC_(?:FAIL1|FAIL2|RETRY)\b": (
         "check that its output folder exists and is writable, and its home is mounted on the nodes"
     ),
     r"JOB_EXEC_RERUN\b": "was preempted or requeued",
-    r"JOB_EXEC_(?:RERUN_MS_FAIL|RERUN_SIS_FAIL|JOINJOB|RERUN_ZOMBIE_JOB)\b": "a node it ran on failed",
+    r"JOB_EXEC_(?:RERUN_MS_FAIL|RERUN_SIS_FAIL|JOINJOB|RERUN_ZOMBIE_JOB)\b": (
+        "a node it ran on failed"
+    ),
     r"JOB_EXEC_(?:FAILHOOK|HOOK)": "see its output, or ask the site",
 }
 _OUTLIVED = r" and (terminated(?: by \S+)?)\Z"

@@ -203,10 +203,10 @@ def _with_memory(select: str, whole: int) -> str:
     parts = []
     for memory, chunk in zip(memories, select.split("+"), strict=True):
         requested = whole * memory // had if had else whole // max(1, count_all)
-        words = [word for word in chunk.split(":") if not word.startswith("mem=")]
+        amounts = [word for word in chunk.split(":") if not word.startswith("mem=")]
         if requested:
-            words.append(f"mem={_kib(requested)}")
-        parts.append(":".join(words))
+            amounts.append(f"mem={_kib(requested)}")
+        parts.append(":".join(amounts))
     return "+".join(parts)
 
 

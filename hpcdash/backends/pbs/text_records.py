@@ -76,7 +76,7 @@ class _TextRecord:
             self._value += line[1:] if goes_on else b"\n" + line
 
     def end(self, rejected: list[str]) -> Record:
-        """Return the record; the lines after it that are none of its own are added to `rejected`."""
+        """Return the record; lines after it that are not its own are added to `rejected`."""
         self._keep()
         rejected += noise_lines(self._undecided)
         return self.name, self.fields

@@ -157,8 +157,9 @@ def parse_history(
 
 
 class SacctRows:
-    """Reads sacct's rows as text columns; a row that a person's text breaks into lines ends where it
-    has all its delimiters.
+    """Reads sacct's rows as text columns.
+
+    A row that a person's text breaks into lines ends where it has all its delimiters.
     """
 
     def __init__(self, token: str, fields: Sequence[str]) -> None:

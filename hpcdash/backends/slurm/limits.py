@@ -276,7 +276,7 @@ def _subject(text: str) -> str:
 
 
 class _Holder(Struct, frozen=True):
-    """Those that a limit is for: `per` and `subject` as in LIMITS, what they use (None: the
+    """Holder of a limit: `per` and `subject` as in LIMITS, what they use (None: the
     controller reports nothing, and the jobs are counted), and the columns that select their jobs.
     """
 

@@ -69,8 +69,8 @@ def build_demand(options: Sequence[Option]) -> Demand:
     gpus, job_gpus = _gpus(value("gpus"))
     # `a100:2` of `gpu:a100:2,license:1`; a bare `gpu` is one.
     gres = (word.partition("(")[0] for word in value("gres").split(","))
-    of_gres = (word[4:] or "1" for word in gres if word == "gpu" or word.startswith("gpu:"))
-    on_node, node_gpus = _gpus(value("gpus-per-node"), *of_gres)
+    gres_gpus = (word[4:] or "1" for word in gres if word == "gpu" or word.startswith("gpu:"))
+    on_node, node_gpus = _gpus(value("gpus-per-node"), *gres_gpus)
     if gpus is None and on_node is not None and nodes is not None:
         gpus = nodes * on_node
     sources = {

@@ -125,7 +125,7 @@ def parse_runs(answer: Answer, *, token: str, counts_gpus: bool = True) -> Parse
 
 
 class _RunRows(SacctRows):
-    """sacct's rows: those of runs whole, and of steps what they used and the number of their run."""
+    """sacct's rows: those of runs whole, and of steps their use and the number of their run."""
 
     def __init__(self, token: str) -> None:
         super().__init__(token, FIELDS)

@@ -141,14 +141,14 @@ def batch_script(
     watch = preemption_watch(request, place)
     if request.max_requeues and not watch:
         messages += ("max_requeues: it counts with requeue and checkpoints alone",)
-    # Slurm is given a range of nodes for a number of GPUs; where each has its own number, there is
-    # but one that fits.
-    is_range = any(option.startswith("--nodes=1-") for option in resources.options)
-    nodes = request_slots(request).nodes if is_range and not is_spread(request, slot_type) else None
+    nodes = None
+    if not is_spread(request, slot_type) and "--nodes=1-" in " ".join(resources.options):
+        # Slurm is given a range of nodes for GPUs; where each has its own number, but one fits.
+        nodes = request_slots(request).nodes
     # Slurm reads no directive of a run in an allocation.
-    folder = request.work_dir if place.is_run else ""
+    has_folder = place.is_run and request.work_dir
     parts = [
-        f"cd -- {shlex.quote(folder)} || exit 1" if folder else "",
+        f"cd -- {shlex.quote(request.work_dir)} || exit 1" if has_folder else "",
         exports(body.environment),
         body.definitions,
         body.library,
@@ -167,8 +167,8 @@ def batch_script(
         )
         parts = [exports(body.environment), body.path, waits]
     requested = format_request(request, place, slot_type, ENVIRONMENT)
-    notes = (*messages, *resources.warnings, *body.notes)
-    return BatchScript(script_text(requested, options, "#SBATCH", parts), name, notes)
+    text = script_text(requested, options, "#SBATCH", parts)
+    return BatchScript(text, name, (*messages, *resources.warnings, *body.notes))
 
 
 def _generated(

@@ -422,10 +422,14 @@ _HINTS = {
     "Requested node configuration is not available": (
         "no node can meet the request: use fewer GPUs, CPUs or less memory"
     ),
-    "Invalid account or account/partition": "you cannot charge this account, or not in this partition",
+    "Invalid account or account/partition": (
+        "you cannot charge this account, or not in this partition"
+    ),
     "Invalid qos": "no such QoS, or your account cannot use it",
     "Invalid partition name": "no such partition",
-    "Invalid --time": "write minutes, hours:minutes:seconds or days-hours:minutes:seconds, without a unit",
+    "Invalid --time": (
+        "write minutes, hours:minutes:seconds or days-hours:minutes:seconds, without a unit"
+    ),
     "requested time limit is invalid": "it asks for more time than the partition allows",
     "Node count specification invalid": "it asks for more nodes than the partition allows",
     "accounting/QOS policy": "it exceeds a limit of its account or QoS: time, size or job count",
@@ -438,7 +442,9 @@ _HINTS = {
     "Invalid feature": "no node has this feature",
     "dependency problem": "a job it depends on does not exist",
     "DOS line breaks": "save it with Unix line endings",
-    "does not look like a batch script": "its first line must be #!/bin/bash or similar, with nothing before it",
+    "does not look like a batch script": (
+        "its first line must be #!/bin/bash or similar, with nothing before it"
+    ),
 }
 
 
