@@ -118,8 +118,7 @@ def batch_script(
 ) -> BatchScript:
     """The script, with the scheduler's options as `#SBATCH` lines.
 
-    Slurm always writes logs where they belong, and its sites set what CPUs a GPU has
-    (DefCpuPerGPU).
+    Slurm writes logs where they belong, and its sites set the CPUs of a GPU (DefCpuPerGPU).
     """
     request = in_code_folder(request, place)
     plain_notes: tuple[str, ...] = ()
@@ -135,8 +134,8 @@ def batch_script(
     messages = (*warnings, *unsupported_fields(request, _PBS_FIELDS, "Slurm"))
     if request.plain:
         lines = (export_lines(request.environment), command_line(request, place))
-        notes = (*plain_notes, *messages, *resources.warnings)
-        return BatchScript(plain_text(options, "#SBATCH", lines), name, notes)
+        text = plain_text(options, "#SBATCH", lines)
+        return BatchScript(text, name, (*plain_notes, *messages, *resources.warnings))
     body = script_body(request, place, slot_type, ENVIRONMENT)
     watch = preemption_watch(request, place)
     if request.max_requeues and not watch:
@@ -146,9 +145,9 @@ def batch_script(
         # Slurm is given a range of nodes for GPUs; where each has its own number, but one fits.
         nodes = request_slots(request).nodes
     # Slurm reads no directive of a run in an allocation.
-    has_folder = place.is_run and request.work_dir
+    folder = shlex.quote(request.work_dir) if place.is_run and request.work_dir else ""
     parts = [
-        f"cd -- {shlex.quote(request.work_dir)} || exit 1" if has_folder else "",
+        folder and f"cd -- {folder} || exit 1",
         exports(body.environment),
         body.definitions,
         body.library,
