@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from hpcdash.backends.queries import Answer
+from hpcdash.backends.queries import Answer, decoded
 from hpcdash.domain.job_ids import BadJobId, JobId
 from hpcdash.errors import UsageError, without_env
 
@@ -181,5 +181,5 @@ def require_alterable(
 
 def message_lines(answer: Answer) -> list[str]:
     """Return the lines that a command printed, without blank ones; its errors come last."""
-    text = (answer.stdout + b"\n" + answer.stderr).decode("utf-8", "replace")
+    text = decoded(answer.stdout + b"\n" + answer.stderr)
     return [line.strip() for line in text.split("\n") if line.strip()]

@@ -8,7 +8,8 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -18,7 +19,12 @@ _PROGRAMS = ("sbatch", "qsub")
 # OpenPBS's qsub has to have it first.
 _FIRST = ("-f",)
 _SCRIPT = "/dev/stdin"
-_DEPENDENCY, _ARRAY = "dependency", "array"
+# Options of a dependency and of an array; those of qsub have their value in the next word.
+_KINDS = {
+    "dependency": re.compile(r"--dependency=.*|-W depend=.*", re.DOTALL),
+    "array": re.compile(r"--array=.*|-[Jt] .*", re.DOTALL),
+}
+_WITH_VALUE = ("-W", "-J", "-t")
 
 
 def appended(again: SubmitCommand, phrased: SubmitCommand) -> SubmitCommand | None:
@@ -33,38 +39,26 @@ def appended(again: SubmitCommand, phrased: SubmitCommand) -> SubmitCommand | No
         return None
     if argv[at : at + 1] == _FIRST:
         at += 1
-    reported = {kind: parts for kind, parts in _spoken(phrased.command.argv) if kind}
+    phrased_options = [parts for parts in _options(phrased.command.argv) if _kind(parts)]
+    kinds = {_kind(parts) for parts in phrased_options}
     # What follows the script are its own arguments.
     end = argv.index(_SCRIPT, at) if _SCRIPT in argv[at:] else len(argv)
-    remaining = [
-        word for kind, parts in _spoken(argv[at:end]) if kind not in reported for word in parts
-    ]
-    spoken = [word for parts in reported.values() for word in parts]
-    command = replace(again.command, argv=(*argv[:at], *spoken, *remaining, *argv[end:]))
+    remaining = [parts for parts in _options(argv[at:end]) if _kind(parts) not in kinds]
+    options = [word for parts in (*phrased_options, *remaining) for word in parts]
+    command = replace(again.command, argv=(*argv[:at], *options, *argv[end:]))
     return replace(again, command=command)
 
 
-def _spoken(argv: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """The words, those of an option with its value together: (dependency, array or '', its
-    words).
-    """
-    found: list[tuple[str, tuple[str, ...]]] = []
-    place = 0
-    while place < len(argv):
-        word = argv[place]
-        value = argv[place + 1] if place + 1 < len(argv) else ""
-        kind = ""
-        length = 1
-        if word.startswith("--dependency="):
-            kind = _DEPENDENCY
-        elif word.startswith("--array="):
-            kind = _ARRAY
-        elif word == "-W":
-            kind = _DEPENDENCY if value.startswith("depend=") else ""
-            length = 2
-        elif word in ("-J", "-t"):
-            kind = _ARRAY
-            length = 2
-        found.append((kind, tuple(argv[place : place + length])))
-        place += length
-    return found
+def _options(argv: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the words, those of an option with its value together."""
+    at = 0
+    while at < len(argv):
+        end = at + (2 if argv[at] in _WITH_VALUE else 1)
+        yield tuple(argv[at:end])
+        at = end
+
+
+def _kind(parts: Sequence[str]) -> str:
+    """Return dependency or array for an option of these; '' for other words."""
+    text = " ".join(parts)
+    return next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(text)), "")

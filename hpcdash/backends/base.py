@@ -16,10 +16,15 @@ from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.job_detail import Activity, JobDetail, LogFiles, OtherLog, Script, Usage
 from hpcdash.backends.queries import (
     Answer,
+    Facts,
     JobScope,
+    Native,
     ParsedOffers,
     ParsedTable,
     Query,
+    Row,
+    Variables,
+    decoded,
     require_whole,
 )
 from hpcdash.backends.submissions import (
@@ -42,7 +47,7 @@ if TYPE_CHECKING:
     from hpcdash.backends.node_samples import NodeSample
     from hpcdash.backends.script.body import BatchScript, Place
     from hpcdash.backends.script.cron import CronJob
-    from hpcdash.backends.script.environment import JobEnvironment
+    from hpcdash.backends.script.environment import JobEnvironment, NodeJobs
     from hpcdash.backends.shell import ShellCommand, ShellRequest
     from hpcdash.domain.demand import Demand, LintFinding
     from hpcdash.domain.offers import CpuShare, Offers
@@ -173,7 +178,7 @@ def probe_values(answer: Answer) -> tuple[dict[str, str], dict[str, str]]:
     require_whole(answer)
     found: dict[str, str] = {}
     commands: dict[str, str] = {}
-    for line in answer.stdout.decode("utf-8", "replace").splitlines():
+    for line in decoded(answer.stdout).splitlines():
         key, _, value = line.partition("=")
         if key == "command":
             name, _, path = value.partition("=")
@@ -235,9 +240,7 @@ class ScriptWriter(Protocol):
         """
         ...
 
-    def node_options(
-        self, nodes: Sequence[str]
-    ) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    def node_options(self, nodes: Sequence[str]) -> NodeJobs:
         """(nodes, extra_args) of each job that is needed to have just these nodes."""
         ...
 
@@ -391,13 +394,13 @@ class ReasonsPart:
         """Explain in plain words why a job waits or how it ended; '' where nothing is to add."""
         return ""
 
-    def short(self, row: Mapping[str, Any]) -> str:
+    def short(self, row: Row) -> str:
         """Return in a few words why a row of domain.schema.JOBS waits, for the cell of a table; ''
         where the reason itself says it.
         """
         return ""
 
-    def cause(self, native: Mapping[str, str]) -> str:
+    def cause(self, native: Native) -> str:
         """Return the scheduler's own message on why a job waits or failed, from its `native`
         attributes, where its reason is only a code; '' where nothing is to add.
         """
@@ -413,7 +416,7 @@ class ReasonsPart:
         """Return the limit, share or reservation that a job waits for; None for any other wait."""
         return None
 
-    def explain(self, row: Mapping[str, Any]) -> str:
+    def explain(self, row: Row) -> str:
         """Return `hint` for a row of domain.schema.JOBS; '' where a signal ended it, which says
         more.
         """
@@ -471,7 +474,7 @@ class HistoryPart:
         """
         return None
 
-    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+    def native(self, job_id: str) -> Query[Native]:
         """Query all attributes of a job in the accounting database; parse raises NoSuchJob or
         AccountingUnavailable.
         """
@@ -498,28 +501,28 @@ class DetailPart(ABC):
     """Whether its jobs can be put back into the queue and held, as tasks of a shared pool are."""
 
     @abstractmethod
-    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+    def native(self, job_id: str) -> Query[Native]:
         """Query all attributes of a job that the scheduler still holds; parse raises NoSuchJob."""
 
-    def join(self, job: pa.Table, native: Mapping[str, str]) -> JobDetail:
+    def join(self, job: pa.Table, native: Native) -> JobDetail:
         """Join a job's row with its attributes: fills the paths."""
         return JobDetail(job, native)
 
-    def usage(self, row: Mapping[str, Any]) -> Query[Usage] | None:
+    def usage(self, row: Row) -> Query[Usage] | None:
         """Query what a job uses (running) or used (ended); None for one that has not started."""
         return None
 
-    def steps(self, row: Mapping[str, Any]) -> Query[ParsedTable] | None:
+    def steps(self, row: Row) -> Query[ParsedTable] | None:
         """Query the steps of a job's last run: rows of domain.schema.STEPS. None for one that has
         not started, and where the scheduler knows no steps.
         """
         return None
 
-    def facts(self, native: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+    def facts(self, native: Native) -> Mapping[str, Facts]:
         """Return groups of the job page that this scheduler alone has: title → label → value."""
         return {}
 
-    def activity(self, row: Mapping[str, Any], native: Mapping[str, str]) -> Query[Activity] | None:
+    def activity(self, row: Row, native: Native) -> Query[Activity] | None:
         """Query what the job's program has the scheduler run within the job, such as tasks; None
         for one that has nothing of the kind.
         """
@@ -531,35 +534,35 @@ class DetailPart(ABC):
         """
         return None
 
-    def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand | None:
+    def shell(self, row: Row, request: ShellRequest) -> ShellCommand | None:
         """Build the command that runs a shell in a running job; None: there is no way onto its
         nodes.
         """
         return None
 
-    def priority(self, job_id: str) -> Query[Mapping[str, str]] | None:
+    def priority(self, job_id: str) -> Query[Facts] | None:
         """Query the factors of a waiting job's priority, as text for a person; {} where it is not
         reported, None where the scheduler has no such thing.
         """
         return None
 
-    def requeue_refusal(self, native: Mapping[str, str]) -> str:
+    def requeue_refusal(self, native: Native) -> str:
         """Return why a job is not put back into the queue; '' where nothing forbids it."""
         return ""
 
-    def task_refusal(self, native: Mapping[str, str]) -> str:
+    def task_refusal(self, native: Native) -> str:
         """Return why a job cannot be a task of a shared pool: it is not put back into the queue, or
         is more than one job; '' where nothing forbids it.
         """
         return self.requeue_refusal(native)
 
-    def submit_line(self, native: Mapping[str, str]) -> str:
+    def submit_line(self, native: Native) -> str:
         """Return the command line that a job was submitted with, from its attributes here or in the
         history; '' where it is not reported.
         """
         return ""
 
-    def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
+    def variables(self, row: Row) -> Variables:
         """Return the variables of a job's environment that its row reports; None for a value that
         it does not.
         """
@@ -572,23 +575,21 @@ class InsidePart:
     measures_use: bool = False
     """Whether the scheduler itself measures the use of its jobs; else a step samples its nodes."""
 
-    def step(self, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+    def step(self, row: Row, command: InsideCommand) -> InsideStep:
         """Build the command that runs another on each node of a running job, as its owner.
 
         `row` is one of domain.schema.JOBS. Raises UsageError with the reason where that cannot be.
         """
         raise UsageError(_UNSUPPORTED)
 
-    def use_nodes(self, native: Mapping[str, str]) -> Query[tuple[str, ...]]:
+    def use_nodes(self, native: Native) -> Query[tuple[str, ...]]:
         """Query the nodes that a running job uses, by the scheduler's own names, for `use`.
 
         parse raises UsageError where nothing is known of the job.
         """
         raise UsageError(_UNSUPPORTED)
 
-    def use(
-        self, native: Mapping[str, str], nodes: tuple[str, ...]
-    ) -> Query[tuple[NodeSample, ...]]:
+    def use(self, native: Native, nodes: tuple[str, ...]) -> Query[tuple[NodeSample, ...]]:
         """Query the present use of a job on these nodes."""
         raise UsageError(_UNSUPPORTED)
 
@@ -677,13 +678,13 @@ class ScriptsPart:
 class PolicyPart:
     """The rules of the site. None throughout: the scheduler has no such thing."""
 
-    def qos(self, qos: str) -> Query[Mapping[str, str]] | None:
+    def qos(self, qos: str) -> Query[Facts] | None:
         """Query what a QoS allows and who may take its jobs' places: preemption, grace time,
         limits; {} where it is not reported.
         """
         return None
 
-    def queue_rules(self, queue: str) -> Query[Mapping[str, str]] | None:
+    def queue_rules(self, queue: str) -> Query[Facts] | None:
         """Query what becomes of a queue's jobs that make way for others; {} where none has to, or
         it is not reported.
         """
@@ -695,7 +696,7 @@ class PolicyPart:
         """
         return None
 
-    def preemption(self, queue: str) -> Query[Mapping[str, str]] | None:
+    def preemption(self, queue: str) -> Query[Facts] | None:
         """Query which queues' jobs take the place of a queue's, and how its own make way, by the
         keys of `qos`.
         """
@@ -773,7 +774,7 @@ class SubmitPart:
     def resubmission(
         self,
         detail: JobDetail,
-        past: Mapping[str, str],
+        past: Native,
         script: Script,
         tasks: ArrayTasks | None,
         mark: str,
@@ -839,7 +840,7 @@ class SubmitPart:
     def start_again_estimate(
         self,
         detail: JobDetail,
-        past: Mapping[str, str],
+        past: Native,
         script: Script,
         limits: NewLimits,
         nodes: int | None,

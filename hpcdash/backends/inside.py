@@ -11,8 +11,9 @@ import secrets
 from collections.abc import Callable, Iterable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from hpcdash.backends.queries import Answer
+from hpcdash.backends.queries import Answer, decoded
 from hpcdash.errors import HpcdashError
 from hpcdash.shell_files import shell_text
 
@@ -127,7 +128,7 @@ class Frames:
         parts = line.split(b" ", 3)
         if len(parts) != 4 or parts[0] != self._token or not parts[3]:
             return None
-        node, gpu = (word.decode("utf-8", "replace") for word in parts[1:3])
+        node, gpu = map(decoded, parts[1:3])
         key = (node, "" if gpu == "-" else gpu)
         known = self.outputs.get(key, NodeOutput(*key))
         kind = parts[3][:1]
@@ -138,19 +139,18 @@ class Frames:
                     more = base64.b64decode(content, validate=True)
                 except binascii.Error:
                     return None
-                self.outputs[key] = NodeOutput(*key, (known.output + more)[:CAP_BYTES])
+                self.outputs[key] = replace(known, output=(known.output + more)[:CAP_BYTES])
                 return None
             case b"=":
-                status, _, end_text = content.decode("utf-8", "replace").partition(" ")
+                status, _, problem = decoded(content).partition(" ")
                 number = int(status) if status.isascii() and status.isdecimal() else None
-                self.outputs[key] = NodeOutput(*key, known.output, number, end_text)
+                ended = replace(known, status=number, problem=problem)
             case b"!":
-                self.outputs[key] = NodeOutput(
-                    *key, known.output, None, content.decode("utf-8", "replace")
-                )
+                ended = replace(known, status=None, problem=decoded(content))
             case _:
                 return None
-        return self.outputs[key]
+        self.outputs[key] = ended
+        return ended
 
     def take_ended(self, ended: Iterable[NodeOutput]) -> None:
         """Forget what is read, so that the same nodes may write again."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pyarrow as pa
 from msgspec import Struct
+
+from hpcdash.backends.queries import Native, Row
+from hpcdash.domain.states import WAITING
 
 
 class JobDetail(Struct, frozen=True):
@@ -14,7 +15,13 @@ class JobDetail(Struct, frozen=True):
     """
 
     job: pa.Table
-    native: Mapping[str, str]
+    native: Native
+
+    @property
+    def row(self) -> Row:
+        """The job's row, by its columns."""
+        row: Row = self.job.to_pylist()[0]
+        return row
 
 
 class Script(Struct, frozen=True):
@@ -54,6 +61,17 @@ class OtherLog(Struct, frozen=True):
     title: str
     files: LogFiles
     aliases: tuple[str, ...] = ()
+
+
+def is_one_run(row: Row) -> bool:
+    """Whether a row of domain.schema.JOBS is of one job or task, which has started."""
+    has_started = row["state"] not in WAITING and row["started_at"] is not None
+    return has_started and (row["_tasks"] or 1) == 1
+
+
+def node_memory(memory_bytes: int | None, nodes: int | None) -> int | None:
+    """Return the even share of a node in a job's memory."""
+    return None if memory_bytes is None else memory_bytes // max(1, nodes or 1)
 
 
 class Usage(Struct, frozen=True):

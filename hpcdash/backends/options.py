@@ -33,6 +33,11 @@ class Option:
     problem: str = ""
 
 
+def bad_option(written: str, problem: str, line: int, word: str = "") -> Option:
+    """Return an option that the command does not take, from `word` where that says more."""
+    return Option("", None, written, (word or written,), line, problem)
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedCommandLine:
     """Arguments of a submit command: options in order, then the script and its arguments."""
@@ -65,7 +70,7 @@ def read_letters(
         rest = word[position + 1 :]
         written = f"-{letter}"
         if not name:
-            found.append(Option("", None, written, (written,), line, "unknown"))
+            found.append(bad_option(written, "unknown", line))
         elif takes == "nothing" or (takes == "maybe" and not rest):
             found.append(Option(name, None, written, (written,), line))
         elif rest:
@@ -73,17 +78,14 @@ def read_letters(
         elif following is not None:
             return [*found, Option(name, following, written, (written, following), line)]
         else:
-            found.append(Option("", None, written, (written,), line, WITHOUT_VALUE))
+            found.append(bad_option(written, WITHOUT_VALUE, line))
     return found
 
 
 def last_value(options: Iterable[Option], name: str) -> str | None:
     """The value that counts: the last one given."""
-    found = None
-    for option in options:
-        if option.name == name:
-            found = option.value
-    return found
+    values = [option.value for option in options if option.name == name]
+    return values[-1] if values else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +115,11 @@ def whole_options(
     """
     items: list[str] = []
     for text in extra_args:
+        value = text.strip()
         before = read(items[-1]).given if items else ()
         lacks_value = bool(before) and before[-1].problem == WITHOUT_VALUE
-        if (
-            lacks_value
-            and text.isprintable()
-            and text.strip()
-            and not text.lstrip().startswith("-")
-        ):
-            items[-1] = f"{items[-1].rstrip()} {quoted('extra_args', text.strip())}"
+        if lacks_value and value and text.isprintable() and not value.startswith("-"):
+            items[-1] = f"{items[-1].rstrip()} {quoted('extra_args', value)}"
         else:
             items.append(text)
     return tuple(items)
@@ -149,13 +147,10 @@ def raise_for(reasons: Iterable[tuple[str, str]]) -> None:
     """Raises UsageError for (words, next step) of one reason, or of all of them, each once; nothing
     where none is.
     """
-    found = tuple(dict.fromkeys(reasons))
+    found = dict.fromkeys(reasons)
     if found:
-        steps = dict.fromkeys(step for _, step in found if step)
-        raise UsageError(
-            "; ".join(text for text, _ in found),
-            " ".join(step.rstrip(".") + "." for step in steps),
-        )
+        steps = dict.fromkeys(step.rstrip(".") + "." for _, step in found if step)
+        raise UsageError("; ".join(text for text, _ in found), " ".join(steps))
 
 
 def refuse_repeated(generated: Mapping[str, str], given: Mapping[str, str]) -> None:

@@ -5,9 +5,9 @@ Runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import BytesIO
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 from msgspec import Struct
@@ -23,6 +23,14 @@ from hpcdash.errors import (
 )
 
 T_co = TypeVar("T_co", covariant=True)
+# A row of a table of domain.schema, by its columns.
+Row: TypeAlias = Mapping[str, Any]
+# Attributes that a scheduler reports of a job, node or queue, in its order.
+Native: TypeAlias = Mapping[str, str]
+# Variables of a job's environment; None for a value that is unknown.
+Variables: TypeAlias = Mapping[str, str | None]
+# Texts for a person, by their labels.
+Facts: TypeAlias = Mapping[str, str]
 
 
 class Answer(Protocol):
@@ -40,6 +48,11 @@ class Answer(Protocol):
     def truncated(self) -> bool: ...
     @property
     def answer_seconds(self) -> float | None: ...
+
+
+def decoded(raw: bytes) -> str:
+    """Return what a command printed as text; bytes that are no UTF-8 become U+FFFD."""
+    return raw.decode("utf-8", "replace")
 
 
 # Lists: of a million jobs squeue prints so much.
@@ -178,7 +191,7 @@ class ParsedTable(Struct, frozen=True):
 def row_excerpt(raw: bytes, token: bytes = b"") -> str:
     """A rejected row as a person may see it: blanks for the separators."""
     text = raw[:_SHOWN_BYTES].replace(token or b"\x1f", b" ").replace(b"\x1f", b" ")
-    return text.decode("utf-8", "replace").strip()
+    return decoded(text).strip()
 
 
 def noise_lines(noise: bytes | bytearray, token: bytes = b"") -> list[str]:

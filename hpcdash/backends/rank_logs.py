@@ -13,7 +13,8 @@ from hpcdash.errors import CommandError, excerpt
 
 _JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?")
 # After its job's id.
-_OWN, _OF_RANK = ".out", re.compile(r"\.rank-(0|[1-9][0-9]{0,8})\.out")
+_OWN = ".out"
+_OF_RANK = re.compile(r"\.rank-(0|[1-9][0-9]{0,8})\.out")
 _MAX_RANKS = 100_000
 
 

@@ -71,6 +71,16 @@ def with_columns(table: pa.Table, changed: Mapping[str, Column]) -> pa.Table:
     return pa.table(columns, schema=table.schema)
 
 
+def where(mask: Column, column: Column) -> Column:
+    """Return a column with its values where a mask holds, and null elsewhere."""
+    return pc.if_else(mask, column, pa.scalar(None, column.type))
+
+
+def null_where(mask: Column, column: Column) -> Column:
+    """Return a column with null where a mask holds."""
+    return pc.if_else(mask, pa.scalar(None, column.type), column)
+
+
 def row_numbers(count: int) -> pa.Array:
     """0, 1, … `count` - 1 as int64."""
     # A plain 1 makes pyarrow import numpy at each call.

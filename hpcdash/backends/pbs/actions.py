@@ -52,6 +52,10 @@ _NOT_FOUND = (126, 127)
 _NO_STATUS = 255
 
 
+# A job that a line names, and the message on it.
+JobMessage = tuple[JobId, str]
+
+
 class Target(Struct, frozen=True):
     """A job as it was asked for, the argument that stands for it or a part of it, and what that
     argument means.
@@ -89,35 +93,38 @@ def read_answer(
 
     `one_connection`: the program asks for all its jobs at once.
     """
-    reported: dict[str, list[tuple[JobId, str]]] = {}
+    reported: dict[str, list[JobMessage]] = {}
     general: list[str] = []
     numbers = {target.job.number for target in targets}
     for line in message_lines(answer):
         own = line.removeprefix(f"{program}: ")
-        found = _parse_line(own) if own != line else None
-        if found is not None and found[0].number in numbers:
-            reported.setdefault(found[0].number, []).append(found)
+        message = _parse_line(own) if own != line else None
+        if message is not None and message[0].number in numbers:
+            reported.setdefault(message[0].number, []).append(message)
         else:
-            general.append(own if own != line else line)
-    about = {
-        target: _about(target, reported.get(target.job.number, ()))
-        for target in dict.fromkeys(targets)
-    }
-    unnamed = len({target.argument for target, messages in about.items() if not messages})
-    message = _general_message(answer, general, program)
+            general.append(own)
+    about = {target: _about(target, reported.get(target.job.number, ())) for target in targets}
+    unnamed = {target.argument for target, message in about.items() if message is None}
     done, ending = _general_outcome(
         answer.status,
         general,
         is_any_reported=bool(reported),
-        unnamed=1 if one_connection else unnamed,
+        unnamed=1 if one_connection else len(unnamed),
     )
-    rest = message if answer.status in _NOT_FOUND else _hinted(message, hints) + ending
+    rest = _general_message(answer, general, program)
+    if done:
+        rest = ""
+    elif answer.status not in _NOT_FOUND:
+        rest = _hinted(rest, _hint_for(rest, hints)) + ending
     each: dict[str, list[Outcome]] = {}
     for target in targets:
-        one = _outcome(target, about[target], hints) or Outcome(
-            target.job_id, done, "" if done else rest
+        message = about[target]
+        outcome = (
+            Outcome(target.job_id, done, rest)
+            if message is None
+            else _reported_outcome(target, message, hints)
         )
-        each.setdefault(target.job_id, []).append(one)
+        each.setdefault(target.job_id, []).append(outcome)
     return tuple(map(_together, each.values()))
 
 
@@ -132,26 +139,30 @@ def _together(parts: Sequence[Outcome]) -> Outcome:
     return replace(worst, text=f"{worst.text}; done for {done} of {len(parts)}")
 
 
-def _about(target: Target, reported: Sequence[tuple[JobId, str]]) -> tuple[JobId, str] | None:
+def _about(target: Target, reported: Sequence[JobMessage]) -> JobMessage | None:
     """Return the message on the very job, else on a part of it or on what it is a part of."""
-    exact = (one for one in reported if str(one[0]) == target.argument)
-    near = (one for one in reported if covers(target.job, one[0]) or covers(one[0], target.job))
-    return next(exact, None) or next(near, None)
+    near = None
+    for message in reported:
+        job = message[0]
+        if str(job) == target.argument:
+            return message
+        if near is None and (covers(target.job, job) or covers(job, target.job)):
+            near = message
+    return near
 
 
-def _outcome(
-    target: Target, messages: tuple[JobId, str] | None, hints: Sequence[RefusalHint]
-) -> Outcome | None:
-    if messages is None:
-        return None
-    job, text = messages
+def _reported_outcome(target: Target, message: JobMessage, hints: Sequence[RefusalHint]) -> Outcome:
+    job, text = message
     requested = _read(target.job_id) or target.job
     is_part = job.tasks is not None and job.tasks != requested.tasks
     hint = _hint_for(text, hints, target.job)
-    done = None if is_answer_lost(text) or (hint is not None and hint.is_noted) else False
-    reported_text = _hinted(f"{job}: {text}" if is_part else text, hints, target.job)
+    is_open = is_answer_lost(text) or (hint is not None and hint.is_noted)
+    shown = f"{job}: {text}" if is_part else text
     return Outcome(
-        target.job_id, done, reported_text, can_force=hint is not None and hint.can_force
+        target.job_id,
+        None if is_open else False,
+        _hinted(shown, _hint_for(shown, hints, target.job), target.job),
+        can_force=hint is not None and hint.can_force,
     )
 
 
@@ -191,24 +202,23 @@ def _general_outcome(
 
 
 def _hint_for(
-    text: str, hints: Sequence[RefusalHint], selected: JobId | None
+    text: str, hints: Sequence[RefusalHint], selected: JobId | None = None
 ) -> RefusalHint | None:
     has_tasks = selected is not None and selected.tasks is not None
-    return next(
-        (one for one in hints if one.pattern.search(text) and (has_tasks or not one.for_tasks)),
-        None,
-    )
+    for hint in hints:
+        if hint.pattern.search(text) and (has_tasks or not hint.for_tasks):
+            return hint
+    return None
 
 
-def _hinted(text: str, hints: Sequence[RefusalHint], selected: JobId | None = None) -> str:
-    hint = _hint_for(text, hints, selected)
+def _hinted(text: str, hint: RefusalHint | None, selected: JobId | None = None) -> str:
     if hint is None:
         return text
     array = "" if selected is None else str(dataclasses.replace(selected, tasks=None))
     return f"{text} ({hint.advice.format(array=array)})"
 
 
-def _parse_line(text: str) -> tuple[JobId, str] | None:
+def _parse_line(text: str) -> JobMessage | None:
     """The job a line is about, and what it says of it."""
     if found := _JOB_WITHIN.fullmatch(text):
         job = _read(found[1])
@@ -233,7 +243,8 @@ ALTERABLE_OF = {
     Dialect.TORQUE: ("time", "queue", "nice", "throttle"),
 }
 # -p of qalter(1B) takes these; more starts sooner, where a nice that is higher waits longer.
-_MIN_PRIORITY, _MAX_PRIORITY = -1024, 1023
+_MIN_PRIORITY = -1024
+_MAX_PRIORITY = 1023
 _LONGEST_SECONDS = 2**31 - 1
 _MAX_TASKS = 4_000_001
 _QUEUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(@[A-Za-z0-9][A-Za-z0-9_.:-]*)?")

@@ -13,46 +13,37 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 
 from hpcdash.backends.pbs.states import ENDED_LETTERS
+from hpcdash.backends.queries import Row
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks
-from hpcdash.domain.columns import MOST, as_array, with_columns
+from hpcdash.domain.columns import MOST, as_array, null_where, where, with_columns
 from hpcdash.domain.schema import NO_TEXT
 from hpcdash.domain.states import JobState
 
 # The columns that tell what becomes of an array's tasks.
-COUNTS, SUBMITTED, REMAINING, THROTTLE = "_counts", "_submitted", "_remaining", "_throttle"
+COUNTS = "_counts"
+SUBMITTED = "_submitted"
+REMAINING = "_remaining"
+THROTTLE = "_throttle"
 _COUNT = re.compile(r"(?<![A-Za-z])([A-Za-z]+):([0-9]{1,9})(?![0-9])")
-_HELD = JobState.HELD, "H"
-_RUNS = JobState.RUNNING, "R"
-_ENDS = JobState.COMPLETING, "E"
+_RUNS = {"state": JobState.RUNNING, "native_state": "R"}
+_ENDS = {"state": JobState.COMPLETING, "native_state": "E"}
+_HELD = {"state": JobState.HELD, "native_state": "H"}
+# A row made of the record `at`; null is the record's own.
+_ROWS = pa.schema(
+    {
+        "at": pa.int64(),
+        "id": pa.string(),
+        "array_task": pa.string(),
+        "_task": pa.int64(),
+        "_tasks": pa.int64(),
+        "state": pa.string(),
+        "native_state": pa.string(),
+    }
+)
 _NOT_KNOWN_OF_MANY = ("started_at", "ends_at", "elapsed_seconds", "node_list", "_expected_start_at")
 _RESOURCES = ("nodes", "cpus", "gpus", "memory_bytes")
-
-
-class _Parent(Struct, frozen=True):
-    """Record of an array's parent on its tasks; texts as PBS writes them."""
-
-    at: int
-    id: str
-    letter: str
-    counts: str
-    submitted: str
-    remaining: str
-    max_run_subjobs: str
-
-
-class _Row(Struct, frozen=True):
-    """A row made of the record `at`; `state` None: the record's own."""
-
-    at: int
-    id: str
-    task: str | None
-    first: int | None
-    tasks: int
-    state: JobState | None = None
-    letter: str | None = None
 
 
 def spread(jobs: pa.Table, places: pa.Array) -> tuple[pa.Table, pa.Array]:
@@ -63,144 +54,122 @@ def spread(jobs: pa.Table, places: pa.Array) -> tuple[pa.Table, pa.Array]:
     REMAINING and THROTTLE, as PBS writes them. The rows of an array stand where its parent's record
     did.
     """
-    parents = _parents(jobs)
-    if not parents:
+    is_parent = pc.match_substring(as_array(jobs["id"]), "[]")
+    numbers = pc.indices_nonzero(is_parent)
+    if not len(numbers):
         return jobs, places
+    names = ["id", "native_state", COUNTS, SUBMITTED, REMAINING, THROTTLE]
+    parents = jobs.select(names).take(numbers).to_pylist()
     listed = _listed(jobs)
-    rows = [
-        row for parent in parents for row in _task_rows(parent, listed.get(parent.id, Counter()))
-    ]
-    where = {parent.id: places[parent.at].as_py() for parent in parents}
-    others = pc.invert(pc.match_substring(as_array(jobs["id"]), "[]"))
+    rows = []
+    parent_places: dict[str, int] = {}
+    for at, parent in zip(numbers.to_pylist(), parents, strict=True):
+        parent_places[parent["id"]] = places[at].as_py()
+        own = _task_rows(parent, listed.get(parent["id"], Counter()))
+        rows += [{"at": at, "id": parent["id"], **row} for row in own]
+    others = pc.invert(is_parent)
     stored = jobs.filter(others)
-    other_places = places.filter(others).to_pylist()
-    for at, array_id in enumerate(stored["array_id"].to_pylist()):
-        if array_id in where:
-            other_places[at] = where[array_id]
-    made = _made(jobs, rows)
-    made_places = [where[array_id] for array_id in made["array_id"].to_pylist()]
-    return pa.concat_tables([stored, made]), pa.array([*other_places, *made_places], pa.int64())
-
-
-def _parents(jobs: pa.Table) -> list[_Parent]:
-    numbers = pc.indices_nonzero(pc.match_substring(as_array(jobs["id"]), "[]"))
-    records = jobs.select(["id", "native_state", COUNTS, SUBMITTED, REMAINING, THROTTLE]).take(
-        numbers
-    )
-    texts = zip(*(records[name].to_pylist() for name in records.column_names), strict=True)
-    return [
-        _Parent(at, *(text or "" for text in row))
-        for at, row in zip(numbers.to_pylist(), texts, strict=True)
+    arrays = stored["array_id"].to_pylist()
+    other_places = [
+        parent_places.get(array_id, place)
+        for array_id, place in zip(arrays, places.filter(others).to_pylist(), strict=True)
     ]
+    made = _made(jobs, pa.Table.from_pylist(rows, _ROWS))
+    made_places = [parent_places[array_id] for array_id in made["array_id"].to_pylist()]
+    return pa.concat_tables([stored, made]), pa.array([*other_places, *made_places], pa.int64())
 
 
 def _listed(jobs: pa.Table) -> dict[str, Counter[str]]:
     """Count the listed subjobs of each array by PBS's states."""
-    is_subjob = pc.is_valid(jobs["_task"])
-    subjobs = jobs.filter(is_subjob).select(["array_id", "native_state"])
+    subjobs = jobs.filter(pc.is_valid(jobs["_task"])).select(["array_id", "native_state"])
     found: dict[str, Counter[str]] = {}
-    for array_id, letter in zip(
-        subjobs["array_id"].to_pylist(), subjobs["native_state"].to_pylist(), strict=True
-    ):
+    for array_id, letter in zip(*(column.to_pylist() for column in subjobs.columns), strict=True):
         found.setdefault(array_id, Counter())[letter or ""] += 1
     return found
 
 
-def _task_rows(parent: _Parent, listed: Counter[str]) -> Iterator[_Row]:
-    if parent.letter in ENDED_LETTERS or parent.letter == "M":
+def _task_rows(parent: Row, listed: Counter[str]) -> Iterator[Row]:
+    """Yield the columns of a parent's rows that differ from its record, by its listed subjobs."""
+    letter = parent["native_state"] or ""
+    submitted = _tasks(parent[SUBMITTED])
+    count = max(1, submitted.count) if submitted else 1
+    if letter in ENDED_LETTERS or letter == "M":
         if not listed:
-            tasks = _tasks(parent.submitted)
-            yield _Row(
-                parent.at,
-                parent.id,
-                parent.submitted or None,
-                tasks.first if tasks else None,
-                max(1, tasks.count) if tasks else 1,
-            )
+            first = submitted.first if submitted else None
+            yield {"array_task": parent[SUBMITTED] or None, "_task": first, "_tasks": count}
         return
-    counts = {name: int(count) for name, count in _COUNT.findall(parent.counts)}
-    waiting = _tasks(parent.remaining)
+    counts = {name: int(number) for name, number in _COUNT.findall(parent[COUNTS] or "")}
+    waiting = _tasks(parent[REMAINING])
     running = counts.get("Running", 0)
     exiting = counts.get("Exiting", 0)
     queued = waiting.count if waiting else counts.get("Queued", 0)
-    alive = sum(count for letter, count in listed.items() if letter in "RESU")
+    alive = sum(number for state, number in listed.items() if state in "RESU")
     many = max(0, running + exiting - alive)
-    waits = (
-        _HELD
-        if parent.letter == "H"
-        else (JobState.PENDING, parent.letter if parent.letter in "WT" else "Q")
-    )
+    state: Row = {
+        "state": JobState.PENDING,
+        "native_state": (letter if letter in "WT" else "Q") or None,
+    }
+    if letter == "H":
+        state = _HELD
     if waiting:
-        number, _, server = parent.id.partition("[]")
-        with_throttle = str(ArrayTasks(waiting.ranges, _throttle(parent)))
-        row_id = f"{number}[{ArrayTasks(waiting.ranges)}]{server}"
-        yield _Row(parent.at, row_id, with_throttle, waiting.first, queued, *waits)
+        number, _, server = parent["id"].partition("[]")
+        throttle = parent[THROTTLE] or ""
+        is_number = throttle.isascii() and throttle.isdigit() and len(throttle) <= 9
+        most = int(throttle) or None if is_number else None
+        yield {
+            "id": f"{number}[{ArrayTasks(waiting.ranges)}]{server}",
+            "array_task": str(ArrayTasks(waiting.ranges, most)),
+            "_task": waiting.first,
+            "_tasks": queued,
+            **state,
+        }
         queued = 0
     if many + queued:
-        yield _Row(
-            parent.at,
-            parent.id,
-            None,
-            None,
-            many + queued,
-            *(_RUNS if running else _ENDS if exiting else waits),
-        )
+        if running or exiting:
+            state = _RUNS if running else _ENDS
+        yield {"_tasks": many + queued, **state}
     elif not waiting and not listed:
-        tasks = _tasks(parent.submitted) if not counts else None
-        yield _Row(parent.at, parent.id, None, None, max(1, tasks.count) if tasks else 1)
+        yield {"_tasks": 1 if counts else count}
 
 
-def _throttle(parent: _Parent) -> int | None:
-    text = parent.max_run_subjobs
-    return int(text) or None if text.isascii() and text.isdigit() and len(text) <= 9 else None
-
-
-def _tasks(text: str) -> ArrayTasks | None:
+def _tasks(text: str | None) -> ArrayTasks | None:
     """None for '-', which is none, and for what cannot be read."""
     try:
-        tasks = parse_tasks(text)
+        tasks = parse_tasks(text or "")
     except ValueError:
         return None
     return tasks if tasks.count and not tasks.is_incomplete else None
 
 
-def _made(jobs: pa.Table, rows: list[_Row]) -> pa.Table:
-    table = jobs.take(pa.array([row.at for row in rows], pa.int64()))
-    letters = [
-        row.letter or letter
-        for row, letter in zip(rows, table["native_state"].to_pylist(), strict=True)
-    ]
-    is_alive = pa.array([letter not in ENDED_LETTERS for letter in letters], pa.bool_())
-    tasks = pa.array([row.tasks for row in rows], pa.int64())
-    run = pa.array([row.letter in ("R", "E") for row in rows], pa.bool_())
+def _made(jobs: pa.Table, rows: pa.Table) -> pa.Table:
+    table = jobs.take(rows["at"])
+    letters = pc.coalesce(rows["native_state"], table["native_state"])
+    is_ended = pc.is_in(letters, value_set=pa.array(sorted(ENDED_LETTERS)))
+    tasks = as_array(rows["_tasks"])
+    run = pc.is_in(rows["native_state"], value_set=pa.array(["R", "E"]))
     changed = {
-        "id": pa.array([row.id for row in rows], pa.string()),
-        "array_task": pa.array([row.task for row in rows], pa.string()),
-        "_task": pa.array([row.first for row in rows], pa.int64()),
-        "_tasks": tasks,
-        "state": pc.coalesce(
-            pa.array([row.state for row in rows], pa.string()), as_array(table["state"])
-        ),
-        "native_state": pa.array(letters, pa.string()),
+        **{name: rows[name] for name in ("id", "array_task", "_task", "_tasks")},
+        "state": pc.coalesce(rows["state"], table["state"]),
+        "native_state": letters,
         # 0: all went well, 1: one task failed, 2: one could not be run. It is no job's exit code.
-        "exit_code": pa.nulls(len(rows), pa.int64()),
-        "exit_signal": pa.nulls(len(rows), pa.int64()),
+        "exit_code": pa.nulls(len(tasks), pa.int64()),
+        "exit_signal": pa.nulls(len(tasks), pa.int64()),
     }
     for name in _NOT_KNOWN_OF_MANY:
-        column = as_array(table[name])
-        changed[name] = pc.if_else(is_alive, pa.scalar(None, column.type), column)
-    share_of_limit = pc.divide(pa.scalar(MOST), tasks)
+        changed[name] = where(is_ended, as_array(table[name]))
+    most_each = pc.divide(pa.scalar(MOST), tasks)
     for name in _RESOURCES:
         column = as_array(table[name])
-        fits = pc.less_equal(column, share_of_limit)
-        together = pc.if_else(fits, pc.multiply(column, tasks), pa.scalar(None, column.type))
+        together = where(pc.less_equal(column, most_each), pc.multiply(column, tasks))
         changed[name] = pc.if_else(run, together, column)
     return with_columns(table, changed)
 
 
 _SUBJOB = r"^([0-9]+\[)[0-9]+\]"
 _COMMENT = r"^Subjob (finished|failed|terminated)$"
-_TERMINATED, _FINISHED, _FAILED = "91", "92", "93"
+_TERMINATED = "91"
+_FINISHED = "92"
+_FAILED = "93"
 
 
 def with_subjob_ends(table: pa.Table) -> tuple[pa.Table, pa.Array]:
@@ -230,6 +199,6 @@ def with_subjob_ends(table: pa.Table) -> tuple[pa.Table, pa.Array]:
     )
     changed = {
         "substate": pc.if_else(is_copy, substates, table["substate"]),
-        "Exit_status": pc.if_else(is_copy, NO_TEXT, table["Exit_status"]),
+        "Exit_status": null_where(is_copy, table["Exit_status"]),
     }
     return with_columns(table, changed), is_copy

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcdash.backends.base import (
     BATCH_CAPABILITIES,
@@ -30,6 +29,7 @@ from hpcdash.backends.pbs import (
 )
 from hpcdash.backends.pbs.dialects import Dialect
 from hpcdash.backends.pbs.request_fields import REQUEST_FIELDS
+from hpcdash.backends.queries import Row
 
 if TYPE_CHECKING:
     from hpcdash.backends.inside import InsideCommand, InsideStep
@@ -116,7 +116,7 @@ class _TorqueScripts(_Scripts):
 
 
 class _Inside(InsidePart):
-    def step(self, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+    def step(self, row: Row, command: InsideCommand) -> InsideStep:
         from hpcdash.backends.pbs.inside import inside_step
 
         return inside_step(row, command)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from hpcdash.backends.base import DetailPart
-from hpcdash.backends.job_detail import JobDetail, Usage
+from hpcdash.backends.job_detail import JobDetail, Usage, is_one_run, node_memory
 from hpcdash.backends.pbs.dialects import DialectPart
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
-from hpcdash.backends.pbs.log_files import last_files, submit_variable
+from hpcdash.backends.pbs.log_files import last_files, submit_arguments, submit_variable
 from hpcdash.backends.pbs.rules import priority_query
-from hpcdash.backends.pbs.values import duration_seconds, size_bytes
-from hpcdash.backends.queries import Answer, Query
+from hpcdash.backends.pbs.values import duration_seconds, resources_under, size_bytes
+from hpcdash.backends.queries import Answer, Facts, Native, Query, Row, Variables
 from hpcdash.domain.columns import digits, with_columns
 from hpcdash.domain.job_ids import parse_task_part
-from hpcdash.domain.states import ENDED, WAITING
+from hpcdash.domain.states import ENDED
 from hpcdash.errors import NoSuchJob
 from hpcdash.shell_files import shell_text
 
@@ -35,14 +34,10 @@ _SHELL_NOTES = (
 )
 
 
-def parse_usage(answer: Answer, *, question: Listing, row: Mapping[str, Any]) -> Usage:
+def parse_usage(answer: Answer, *, question: Listing, row: Row) -> Usage:
     """Parse the use so far, or in all; raises NoSuchJob."""
     native = parse_native(answer, question=question)
-    used = {
-        key.partition(".")[2]: text
-        for key, text in native.items()
-        if key.startswith("resources_used.")
-    }
+    used = resources_under(native, "resources_used")
     notes = []
     if not used:
         notes.append(NOTHING_NOTE)
@@ -58,18 +53,14 @@ def parse_usage(answer: Answer, *, question: Listing, row: Mapping[str, Any]) ->
         elapsed_seconds=duration_seconds(used.get("walltime", ""))
         if used
         else row["elapsed_seconds"],
-        memory_peak_bytes=_on_a_node(size_bytes(used.get("mem", "")), nodes),
-        requested_memory_bytes=_on_a_node(row["memory_bytes"], nodes),
+        memory_peak_bytes=node_memory(size_bytes(used.get("mem", "")), nodes),
+        requested_memory_bytes=node_memory(row["memory_bytes"], nodes),
         gpus=row["gpus"],
         note="; ".join(notes),
     )
 
 
-def _on_a_node(memory_bytes: int | None, nodes: int) -> int | None:
-    return None if memory_bytes is None else memory_bytes // nodes
-
-
-def parse_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
+def parse_native(answer: Answer, *, question: Listing) -> Native:
     """Attribute → what PBS says of it, in its order; a resource is an attribute of its own."""
     native = read_whole(answer, question)
     if not native:
@@ -82,7 +73,7 @@ def parse_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
     return native
 
 
-def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
+def job_variables(row: Row) -> Variables:
     """Return the variables of a job's environment that its row determines."""
     found = {"PBS_O_WORKDIR": row["work_dir"], "PBS_JOBNAME": row["name"]}
     if row["array_id"] is None:
@@ -95,7 +86,7 @@ def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
 class PbsDetail(DialectPart, DetailPart):
     """A job as qstat -f reports it."""
 
-    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+    def native(self, job_id: str) -> Query[Native]:
         """qstat for one job, ended or not; of a row of several tasks for their array.
 
         parse raises NoSuchJob.
@@ -103,7 +94,7 @@ class PbsDetail(DialectPart, DetailPart):
         question = listing(self.dialect, Want.WHOLE, job_ids=(job_id,))
         return question.query(partial(parse_native, question=question))
 
-    def join(self, job: pa.Table, native: Mapping[str, str]) -> JobDetail:
+    def join(self, job: pa.Table, native: Native) -> JobDetail:
         """The row with the files its output is in once it has ended, and the folder it was
         submitted from; where both go into one file, both are that. Of tasks that wait the files
         keep ^array_index^ for the task's number.
@@ -117,30 +108,28 @@ class PbsDetail(DialectPart, DetailPart):
         known = {name: pa.array([text], pa.string()) for name, text in texts.items() if text}
         return JobDetail(with_columns(job, known), native)
 
-    def usage(self, row: Mapping[str, Any]) -> Query[Usage] | None:
+    def usage(self, row: Row) -> Query[Usage] | None:
         """None for one that did not start, for several tasks, and where nothing is measured."""
-        if row["state"] in WAITING:
-            return None
-        if row["started_at"] is None or (row["_tasks"] or 1) > 1:
+        if not is_one_run(row):
             return None
         question = listing(self.dialect, Want.WHOLE, job_ids=(str(row["id"]),))
         return question.query(partial(parse_usage, question=question, row=row))
 
-    def requeue_refusal(self, native: Mapping[str, str]) -> str:
+    def requeue_refusal(self, native: Native) -> str:
         return "it was submitted with -r n" if native.get("Rerunable") == "False" else ""
 
-    def submit_line(self, native: Mapping[str, str]) -> str:
+    def submit_line(self, native: Native) -> str:
         """qsub with what it was given, whose quotes PBS does not keep."""
-        text = native.get("Submit_arguments") or native.get("submit_args") or ""
+        text = submit_arguments(native)
         return f"qsub {text}" if text else ""
 
-    def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
+    def variables(self, row: Row) -> Variables:
         return job_variables(row)
 
-    def priority(self, job_id: str) -> Query[Mapping[str, str]]:
+    def priority(self, job_id: str) -> Query[Facts]:
         return priority_query(self.dialect, job_id)
 
-    def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand | None:
+    def shell(self, row: Row, request: ShellRequest) -> ShellCommand | None:
         from hpcdash.backends.shell import ShellCommand, in_job
 
         if not request.node:

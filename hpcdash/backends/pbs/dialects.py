@@ -5,12 +5,19 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from hpcdash.shell_files import shell_text
+
 _SET = ("LC_ALL=C", "TZ=UTC")
 
 
 def pbs(*argv: str) -> tuple[str, ...]:
     """A PBS command with a clean environment around it."""
     return ("env", *_SET, *argv)
+
+
+def pbs_script(file: str, *arguments: str) -> tuple[str, ...]:
+    """A .sh file of ours, with arguments, in the environment of `pbs`."""
+    return pbs("sh", "-c", shell_text(file), "sh", *arguments)
 
 
 # What a person or a program here may call.

@@ -134,70 +134,62 @@ _WINDOWS_LINES = Failure(
 )
 # Tried in this order: the first whose words are there tells. One failure often says several of
 # them.
-_BY_WORDS: tuple[tuple[str, Failure], ...] = (
+_BY_WORDS = {
     (
         r"Unknown (Array )?Job Id|Unknown Array ID|Unknown Job\b|unknown job id|Job not found"
-        r"|[Ii]llegally formed job identifier|Job id .* not valid",
-        _UNKNOWN_JOB,
-    ),
+        r"|[Ii]llegally formed job identifier|Job id .* not valid"
+    ): _UNKNOWN_JOB,
     # Said of each job by its id as well, before what becomes of the id itself.
-    (r"not configured to maintain job history", _NO_HISTORY),
-    (r"Job has (already )?finished|finished array subjob", _ENDED),
-    (r"pbs_?conf error|pbs conf variables not found|[Cc]ould not load pbs conf", _NO_CONFIGURATION),
+    r"not configured to maintain job history": _NO_HISTORY,
+    r"Job has (already )?finished|finished array subjob": _ENDED,
+    r"pbs_?conf error|pbs conf variables not found|[Cc]ould not load pbs conf": _NO_CONFIGURATION,
     (
         r"pbs_iff:|Unable to authenticate connection|auth: error returned|errno=150(07|19)\b"
         r"|MUNGE user-authentication|[Mm]unge (executable|encode|decode)"
         r"|(connect to|communicat\w+ with|in connection to) (the )?trqauthd|trqauthd unable"
-        r"|Invalid credential|Expired credential",
-        _AUTHENTICATION,
-    ),
-    (r"Access from host not allowed|client is not allowed/trusted", _BAD_HOST),
+        r"|Invalid credential|Expired credential"
+    ): _AUTHENTICATION,
+    r"Access from host not allowed|client is not allowed/trusted": _BAD_HOST,
     (
-        r"Unknown [Hh]ost|errno=15008\b|[Nn]o default server|No server specified|errno=15034\b",
-        _NO_SERVER,
-    ),
+        r"Unknown [Hh]ost|errno=15008\b|[Nn]o default server|No server specified|errno=15034\b"
+    ): _NO_SERVER,
     (
         r"No free connections|connection table full|errno=15033\b|Cannot assign requested "
         r"address|[Ss]erver busy"
-        r"|too busy to run",
-        _BUSY,
-    ),
+        r"|too busy to run"
+    ): _BUSY,
     (
         r"[Cc]annot connect to|Couldn't connect to|Connection refused|No route to host|Connection "
         r"timed out"
         r"|Connection reset|Network is unreachable|Communication failure|[Ee]nd of "
         r"[Ff]ile|shutting down"
         r"|Premature end of message|Batch protocol error|Bad DIS|(Unable to|could not) contact"
-        r"|Could not connect to batch|Can not establish connection|Unable to get connection",
-        _DOWN,
-    ),
-    (r"Unauthorized Request|not authorized|Invalid user id", _UNAUTHORIZED),
-    (r"Unknown queue|queue does not exist", _NO_QUEUE),
-    (r"Queue is not enabled", _CLOSED_QUEUE),
-    (r"Access to queue is denied|Unauthorized queue", _UNAUTHORIZED),
+        r"|Could not connect to batch|Can not establish connection|Unable to get connection"
+    ): _DOWN,
+    r"Unauthorized Request|not authorized|Invalid user id": _UNAUTHORIZED,
+    r"Unknown queue|queue does not exist": _NO_QUEUE,
+    r"Queue is not enabled": _CLOSED_QUEUE,
+    r"Access to queue is denied|Unauthorized queue": _UNAUTHORIZED,
     (
-        r"resource limits|exceeds (queue|server|resource)|size limit|Resource limit exceeds",
-        _RESOURCE_LIMITS,
-    ),
-    (r"would exceed|Maximum number of jobs", _COUNT_LIMIT),
+        r"resource limits|exceeds (queue|server|resource)|size limit|Resource limit exceeds"
+    ): _RESOURCE_LIMITS,
+    r"would exceed|Maximum number of jobs": _COUNT_LIMIT,
     (
         r"Request invalid for state|while job running|not rerunnable|already in (progress|exit "
-        r"state)",
-        _BAD_STATE,
-    ),
-    (r"Unknown resource", _NO_RESOURCE),
-    (r"Unknown node", _NO_NODE),
-    (r"Unknown/illegal signal name", _NO_SIGNAL),
-    (r"script contains cr, lf", _WINDOWS_LINES),
+        r"state)"
+    ): _BAD_STATE,
+    r"Unknown resource": _NO_RESOURCE,
+    r"Unknown node": _NO_NODE,
+    r"Unknown/illegal signal name": _NO_SIGNAL,
+    r"script contains cr, lf": _WINDOWS_LINES,
     (
         r"Illegal attribute or resource value|node\(s\) specification error|cannot be used with "
         r".select. or .place."
-        r"|Bad time specification|attribute value is out of range",
-        _BAD_VALUE,
-    ),
-    (r"(?m)^\w+: Invalid request\b", _INVALID),
-    (r"(?mi)invalid option|Unknown option|conflicting options|illegal -|^usage:", _BAD_OPTION),
-)
+        r"|Bad time specification|attribute value is out of range"
+    ): _BAD_VALUE,
+    r"(?m)^\w+: Invalid request\b": _INVALID,
+    r"(?mi)invalid option|Unknown option|conflicting options|illegal -|^usage:": _BAD_OPTION,
+}
 # PBSE_… & 255, where the words told nothing. Several failures of one call leave one status.
 _BY_STATUS = {
     35: _ENDED,
@@ -247,7 +239,7 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
             status=answer.status,
         )
     kind = next(
-        (kind for pattern, kind in _BY_WORDS if re.search(pattern, reported)),
+        (kind for pattern, kind in _BY_WORDS.items() if re.search(pattern, reported)),
         _BY_STATUS.get(answer.status, FAILED),
     )
     if kind is FAILED and answer.status == _NO_CONNECTION_STATUS and not reported:

@@ -149,46 +149,33 @@ def _mail(value: str) -> str:
 
 def _attributes(value: str) -> str:
     found = attributes(value)
-    return (
-        "; ".join(_attribute(name, text) for name, text in found)
-        if found
-        else f"-W {value} is not NAME=VALUE"
-    )
-
-
-def _attribute(name: str, value: str) -> str:
-    text = _ATTRIBUTES.get(name)
-    return text(value) if text else f"{name} {value}"
+    if not found:
+        return f"-W {value} is not NAME=VALUE"
+    return "; ".join(fill(_ATTRIBUTES.get(name, f"{name} {{}}"), text) for name, text in found)
 
 
 def _depend(value: str) -> str:
     """`starts after job 41 ended well and job 42 ended; job 50 waits for its end`."""
-    conditions = [one.partition(":") for one in value.split(",") if one]
-    waits = [
-        _condition(kind, ids)
-        for kind, _, ids in conditions
-        if kind.removesuffix("array") not in _AWAITED
-    ]
-    awaited = [
-        f"{jobs(ids.split(':'))} {'wait' if ':' in ids else 'waits'} for its "
-        f"{_AWAITED[kind.removesuffix('array')]}"
-        for kind, _, ids in conditions
-        if kind.removesuffix("array") in _AWAITED
-    ]
-    return (
-        "; ".join([f"starts {' and '.join(waits)}"] * bool(waits) + awaited) or "waits for nothing"
-    )
+    waits = []
+    awaited = []
+    for condition in filter(None, value.split(",")):
+        kind, _, ids = condition.partition(":")
+        if end := _AWAITED.get(kind.removesuffix("array")):
+            verb = "wait" if ":" in ids else "waits"
+            awaited.append(f"{jobs(ids.split(':'))} {verb} for its {end}")
+        else:
+            waits.append(_condition(kind, ids))
+    starts = [f"starts {' and '.join(waits)}"] if waits else []
+    return "; ".join(starts + awaited) or "waits for nothing"
 
 
 def _condition(kind: str, ids: str) -> str:
     if kind == "on":
         return f"after {counted('job', 'jobs')(ids)} said so"
     template = DEPENDENCIES.get(kind.removesuffix("array"))
-    return (
-        f"after {template.replace('{}', jobs(ids.split(':')))}"
-        if template and ids
-        else f"after {kind}:{ids}"
-    )
+    if template and ids:
+        return f"after {fill(template, jobs(ids.split(':')))}"
+    return f"after {kind}:{ids}"
 
 
 def _variables(value: str) -> str:
@@ -201,57 +188,57 @@ _ATTRIBUTES: dict[str, Formatter] = {
         {"true": "qsub waits for its end", "false": "qsub does not wait for its end"}, "block {}"
     ),
     "depend": _depend,
-    "group_list": fill("runs as group {}"),
+    "group_list": "runs as group {}",
     "interactive": one_of({"true": "runs in your terminal"}, "interactive {}"),
-    "max_run_subjobs": fill("{} tasks at a time"),
-    "run_count": fill("counts as run {} times"),
+    "max_run_subjobs": "{} tasks at a time",
+    "run_count": "counts as run {} times",
     "sandbox": one_of(
         {"private": "runs in a folder of its own", "home": "runs in the home folder"}, "sandbox {}"
     ),
-    "stagein": fill("files copied in before it begins: {}"),
-    "stageout": fill("files copied out when it ended: {}"),
-    "umask": fill("files made with umask {}"),
+    "stagein": "files copied in before it begins: {}",
+    "stageout": "files copied out when it ended: {}",
+    "umask": "files made with umask {}",
 }
 _WORDS: dict[str, Formatter] = {
-    "a": fill("starts no earlier than {}"),
-    "A": fill("charged to account {}"),
-    "b": fill("qsub tries for {} s"),
-    "c": fill("checkpoints: {}"),
-    "C": fill("directives begin with {}"),
-    "d": fill("runs in {}"),
-    "D": fill("root folder {}"),
-    "e": fill("stderr to {}"),
-    "f": fill("qsub leaves no process behind"),
-    "F": fill("arguments of the script: {}"),
-    "h": fill("submitted held"),
-    "I": fill("runs in your terminal"),
+    "a": "starts no earlier than {}",
+    "A": "charged to account {}",
+    "b": "qsub tries for {} s",
+    "c": "checkpoints: {}",
+    "C": "directives begin with {}",
+    "d": "runs in {}",
+    "D": "root folder {}",
+    "e": "stderr to {}",
+    "f": "qsub leaves no process behind",
+    "F": "arguments of the script: {}",
+    "h": "submitted held",
+    "I": "runs in your terminal",
     "j": one_of(
         {"oe": "stderr goes into stdout's file", "eo": "stdout goes into stderr's file"}, "joins {}"
     ),
     "J": array,
     "k": _keep,
-    "K": fill("killed after {} s"),
+    "K": "killed after {} s",
     "l": _resources,
-    "L": fill("resources {}"),
+    "L": "resources {}",
     "m": _mail,
-    "M": fill("mail to {}"),
-    "n": fill("nodes shared with no other job"),
-    "N": fill("called {}"),
-    "o": fill("stdout to {}"),
-    "p": fill("priority {}"),
-    "P": fill("project {}"),
-    "q": fill("queue {}"),
+    "M": "mail to {}",
+    "n": "nodes shared with no other job",
+    "N": "called {}",
+    "o": "stdout to {}",
+    "p": "priority {}",
+    "P": "project {}",
+    "q": "queue {}",
     "r": one_of({"y": "may be run again", "n": "never run again"}, "run again: {}"),
-    "R": fill("removes its output if it succeeds: {}"),
-    "S": fill("run by {}"),
+    "R": "removes its output if it succeeds: {}",
+    "S": "run by {}",
     "t": array,
-    "T": fill("prologue {}"),
-    "u": fill("runs as user {}"),
+    "T": "prologue {}",
+    "u": "runs as user {}",
     "v": _variables,
-    "V": fill("passes your environment"),
-    "w": fill("runs in {}"),
+    "V": "passes your environment",
+    "w": "runs in {}",
     "W": _attributes,
-    "x": fill("runs a command"),
-    "X": fill("forwards X11"),
-    "z": fill("qsub prints no job ID"),
+    "x": "runs a command",
+    "X": "forwards X11",
+    "z": "qsub prints no job ID",
 }

@@ -4,23 +4,22 @@ forgotten yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import pyarrow.compute as pc
 
 from hpcdash.backends.base import HistoryPart, HistoryScope
-from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
+from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs_script
 from hpcdash.backends.pbs.errors import has_no_history, no_history, require_success
 from hpcdash.backends.pbs.jobs import ended_before, is_ended, read_jobs, read_runs
 from hpcdash.backends.pbs.listing import Listing, Want, listing, read_whole
-from hpcdash.backends.pbs.records import Form, read_attributes, record_form
+from hpcdash.backends.pbs.records import Form, read_attributes, record_query
 from hpcdash.backends.pbs.values import duration_seconds
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Native, ParsedTable, Query, decoded
 from hpcdash.domain.columns import digits
 from hpcdash.domain.units import DAY
 from hpcdash.errors import NoSuchJob
-from hpcdash.shell_files import shell_text
 
 # Source: SVR_JOBHIST_DEFAULT of OpenPBS.
 _USUAL_HISTORY_SECONDS = 14 * DAY
@@ -59,7 +58,7 @@ def parse_newly_ended(answer: Answer) -> tuple[str, ...]:
     if has_no_history(answer):
         raise no_history(answer, ("qselect", "-x"))
     require_success(answer, ("qselect", "-x"))
-    return tuple(answer.stdout.decode("utf-8", "replace").split())
+    return tuple(decoded(answer.stdout).split())
 
 
 def parse_runs(answer: Answer, *, question: Listing) -> ParsedTable:
@@ -74,7 +73,7 @@ def parse_runs(answer: Answer, *, question: Listing) -> ParsedTable:
     )
 
 
-def parse_history_native(answer: Answer, *, question: Listing) -> Mapping[str, str]:
+def parse_history_native(answer: Answer, *, question: Listing) -> Native:
     """Attribute → what PBS says of it, in its order."""
     _require_history(answer, question)
     native = read_whole(answer, question)
@@ -86,27 +85,22 @@ def parse_history_native(answer: Answer, *, question: Listing) -> Mapping[str, s
 def parse_scope(answer: Answer, *, form: Form, token: str, user: str) -> HistoryScope:
     require_success(answer, ("qstat", "-Bf"))
     for _, native in read_attributes(answer.stdout, form, token=token):
-        return HistoryScope(_hides_others(native, user), _history_seconds(native))
+        seconds = digits(native.get("keep_completed"))
+        if native.get("job_history_enable", "").lower() == "true":
+            # qstat prints no duration that nobody set.
+            duration = duration_seconds(native.get("job_history_duration", ""))
+            seconds = duration or _USUAL_HISTORY_SECONDS
+        return HistoryScope(_hides_others(native, user), seconds)
     return HistoryScope()
 
 
-def _hides_others(native: Mapping[str, str], user: str) -> bool | None:
+def _hides_others(native: Native, user: str) -> bool | None:
     reported = native.get("query_other_jobs", "").lower()
     # root of the server's own host manages it, and of no other host that is not named.
     if reported == "false" and user != "root":
         named = ",".join(native.get(name, "") for name in ("managers", "operators"))
         return user not in {one.partition("@")[0].strip() for one in named.split(",")}
     return False if reported == "true" else None
-
-
-def _history_seconds(native: Mapping[str, str]) -> int | None:
-    """Return for how long the server keeps ended jobs; None where it does not report that it keeps
-    any.
-    """
-    if native.get("job_history_enable", "").lower() == "true":
-        # qstat prints no duration that nobody set.
-        return duration_seconds(native.get("job_history_duration", "")) or _USUAL_HISTORY_SECONDS
-    return digits(native.get("keep_completed", ""))
 
 
 def _require_history(answer: Answer, question: Listing) -> None:
@@ -121,7 +115,7 @@ class PbsHistory(DialectPart, HistoryPart):
 
     def __init__(self, dialect: Dialect) -> None:
         super().__init__(dialect)
-        self.keeps_ended = dialect in (Dialect.OPENPBS, Dialect.PBS_TEXT)
+        self.keeps_ended = dialect is not Dialect.TORQUE
         self.no_history = _NO_HISTORY_OF_TORQUE if dialect is Dialect.TORQUE else _NO_HISTORY
 
     def jobs(
@@ -144,21 +138,17 @@ class PbsHistory(DialectPart, HistoryPart):
             question.argv, parse, limit_seconds=RUNS_LIMIT_SECONDS, command=question.command
         )
 
-    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+    def native(self, job_id: str) -> Query[Native]:
         question = listing(self.dialect, Want.WHOLE, job_ids=(job_id,))
         return question.query(partial(parse_history_native, question=question))
 
     def scope(self, user: str) -> Query[HistoryScope]:
         """The server's query_other_jobs, and how long it keeps ended jobs."""
-        form, token, options = record_form(self.dialect)
-        parse = partial(parse_scope, form=form, token=token, user=user)
-        return Query(
-            pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES
-        )
+        return record_query(self.dialect, ("qstat", "-Bf"), partial(parse_scope, user=user))
 
     def newly_ended(self, user: str, seconds: int) -> Query[tuple[str, ...]] | None:
         """None for dialects whose qselect does not know ended jobs."""
-        if self.dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
+        if self.dialect is Dialect.TORQUE:
             return None
-        argv = pbs("sh", "-c", shell_text("backends/pbs/newly_ended.sh"), "sh", str(seconds), user)
+        argv = pbs_script("backends/pbs/newly_ended.sh", str(seconds), user)
         return Query(argv, parse_newly_ended, command=("qselect", "-x"), cap_bytes=TEXT_BYTES)

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
-from typing import Any
 
 from hpcdash.backends.inside import (
     GRACE_SECONDS,
@@ -17,7 +15,7 @@ from hpcdash.backends.inside import (
     fresh_frame_token,
     held,
 )
-from hpcdash.backends.queries import Answer
+from hpcdash.backends.queries import Answer, Row
 from hpcdash.domain.nodelist import expand
 from hpcdash.domain.text import visible
 from hpcdash.errors import SchedulerRefused, UsageError, excerpt
@@ -40,7 +38,7 @@ _OPTIONS = (
 )
 
 
-def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+def inside_step(row: Row, command: InsideCommand) -> InsideStep:
     """ssh to each node, 32 at most. Raises UsageError where the nodes are not known."""
     nodes = expand(row["node_list"] or "")
     if not nodes:
@@ -92,7 +90,9 @@ def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
         *_OPTIONS,
         "--",
     )
-    return InsideStep(argv, token, seconds + 15.0, _failure, hosts, ("ssh",), skipped)
+    return InsideStep(
+        argv, token, seconds + 15.0, _failure, nodes=hosts, command=("ssh",), skipped=skipped
+    )
 
 
 def _failure(answer: Answer) -> SchedulerRefused:

@@ -54,14 +54,15 @@ from hpcdash.domain.columns import (
     as_array,
     dictionary_text,
     match_text,
+    null_where,
     pairs_per_distinct,
     per_distinct,
     row_numbers,
     utc_instants,
+    where,
     with_columns,
 )
 from hpcdash.domain.runs import split_runs
-from hpcdash.domain.schema import NO_NUMBER, NO_TEXT
 from hpcdash.domain.states import ENDED, WAITING, JobState
 from hpcdash.errors import NoSuchJob
 
@@ -81,6 +82,7 @@ WANTED = (*KEPT, *_MORE, *USED)
 _WHERE_IT_RUNS = r"(?s)^(Job run) at .*? on \(.*\)"
 # JOB_SUBSTATE_PRERUN of job.h.
 _SENT_TO_NODE = "41"
+_WAITING = pa.array(sorted(WAITING))
 _NOT_WAITED_FOR = re.compile(r"(?:^|,)before[a-z]*:[^,]*")
 _AT_SERVER = re.compile(r"@[^:,]*")
 
@@ -135,62 +137,32 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
     limit = as_array(durations(raw["Resource_List.walltime"]))
     used = durations(raw["resources_used.walltime"])
     state = _states(raw, used, limit)
-    is_waiting, has_ended, runs = (
-        pc.is_in(state, value_set=pa.array(sorted(those)))
-        for those in (WAITING, ENDED, {JobState.RUNNING})
-    )
-    no_time = pa.scalar(None, schema.TIME)
-    # While its node has yet to confirm it, a job that was sent there is R with no start of its own.
-    is_sent = pc.and_(pc.equal(raw["substate"], _SENT_TO_NODE), pc.is_valid(raw["exec_host"]))
-    sent = pc.if_else(pc.fill_null(is_sent, False), raw["mtime"], raw.nothing)
-    starts = instants(pc.coalesce(raw.started, sent))
-    started = pc.if_else(pc.or_(is_waiting, is_copy), no_time, starts)
-    ended = _ends(raw)
+    has_ended = pc.is_in(state, value_set=pa.array(sorted(ENDED)))
     node_list, hosts = exec_hosts(raw["exec_host"])
-    exit_code, exit_signal = pairs_per_distinct(
-        pc.if_else(has_ended, raw.exit_status, NO_TEXT), _exit_pair
-    )
+    exit_code, exit_signal = pairs_per_distinct(where(has_ended, raw.exit_status), _exit_pair)
     requested = _requested(raw)
-    estimated = instants(raw["estimated.start_time"])
-    eligible = pc.if_else(
-        pc.fill_null(pc.equal(raw["job_state"], "W"), False),
-        instants(raw["Execution_Time"]),
-        instants(raw["etime"]),
-    )
-    # A limit that nobody can live to see has no end.
-    expected_end = as_array(utc_instants(pc.add(started.cast(pa.int64()), limit)))
     columns = {
-        **_array_columns(as_array(table["id"])),
+        **_array_columns(raw["id"]),
         "name": raw["Job_Name"],
         "user": pc.replace_substring_regex(raw["Job_Owner"], "(?s)@.*$", ""),
         "account": raw["Account_Name"],
         "queue": raw["queue"],
-        "qos": raw.nothing,
         "state": state,
         "native_state": raw["job_state"],
-        "reason": raw.nothing,
         "priority": integers(raw["Priority"]),
         "nodes": pc.coalesce(hosts, integers(raw["Resource_List.nodect"]), requested["nodes"]),
         "cpus": _cpus(raw, requested["cpus"]),
         "gpus": pc.coalesce(integers(raw["Resource_List.ngpus"]), requested["gpus"]),
         "memory_bytes": pc.coalesce(sizes(raw["Resource_List.mem"]), requested["memory_bytes"]),
-        "elapsed_seconds": _elapsed(started, used, runs, is_waiting, clock_epoch_seconds),
         "limit_seconds": limit,
-        # qtime is anew whenever a job comes into a queue.
-        "submitted_at": instants(raw["ctime"]),
-        "eligible_at": eligible,
-        "started_at": started,
-        "ends_at": pc.if_else(runs, expected_end, pc.if_else(has_ended, ended, no_time)),
-        "node_list": pc.if_else(is_waiting, NO_TEXT, node_list),
+        **_time_columns(raw, state, is_copy, used, limit, clock_epoch_seconds),
+        "node_list": null_where(pc.is_in(state, value_set=_WAITING), node_list),
         "work_dir": pc.coalesce(raw.variable(WORK_DIR_VARIABLE), raw["init_work_dir"]),
-        "stdout_path": raw.nothing,
-        "stderr_path": raw.nothing,
         "dependency": per_distinct(raw["depend"], _waited_for, pa.string()),
         "comment": per_distinct(raw.variable(MARK_VARIABLE), _mark, pa.string()),
         "exit_code": exit_code,
         "exit_signal": exit_signal,
-        "_expected_start_at": pc.if_else(is_waiting, estimated, no_time),
-        "_other_id": raw.nothing,
+        **dict.fromkeys(("qos", "reason", "stdout_path", "stderr_path", "_other_id"), raw.nothing),
         "_comment": raw["comment"],
         "_substate": raw["substate"],
         "_holds": raw["Hold_Types"],
@@ -203,6 +175,40 @@ def job_frame(table: pa.Table, dialect: Dialect, clock_epoch_seconds: int) -> pa
         THROTTLE: raw["max_run_subjobs"],
     }
     return pa.table({name: as_array(column) for name, column in columns.items()})
+
+
+def _time_columns(
+    raw: _Raw, state: pa.Array, is_copy: pa.Array, used: pa.Array, limit: pa.Array, clock: int
+) -> dict[str, pa.Array]:
+    """The columns of instants, and the seconds since the start."""
+    is_waiting = pc.is_in(state, value_set=_WAITING)
+    has_ended = pc.is_in(state, value_set=pa.array(sorted(ENDED)))
+    runs = pc.equal(state, str(JobState.RUNNING))
+    # While its node has yet to confirm it, a job that was sent there is R with no start of its own.
+    is_sent = pc.and_(pc.equal(raw["substate"], _SENT_TO_NODE), pc.is_valid(raw["exec_host"]))
+    sent = where(is_sent, raw["mtime"])
+    started = null_where(pc.or_(is_waiting, is_copy), instants(pc.coalesce(raw.started, sent)))
+    begun = started.cast(pa.int64())
+    # A job that was put back keeps the obituary of its last run, but no start.
+    obituary = where(pc.is_valid(raw.started), raw["obittime"])
+    ends = (obituary, raw["comp_time"], raw["history_timestamp"], raw["mtime"])
+    # A limit that nobody can live to see has no end.
+    expected_end = as_array(utc_instants(pc.add(begun, limit)))
+    since = pc.coalesce(pc.subtract(pa.scalar(clock), begun), used)
+    elapsed = null_where(is_waiting, pc.if_else(runs, since, used))
+    is_set = pc.fill_null(pc.equal(raw["job_state"], "W"), False)
+    return {
+        # The login node's clock may be behind that of the server.
+        "elapsed_seconds": pc.max_element_wise(elapsed, pa.scalar(0, pa.int64()), skip_nulls=False),
+        # qtime is anew whenever a job comes into a queue.
+        "submitted_at": instants(raw["ctime"]),
+        "eligible_at": pc.if_else(is_set, instants(raw["Execution_Time"]), instants(raw["etime"])),
+        "started_at": started,
+        "ends_at": pc.if_else(
+            runs, expected_end, where(has_ended, pc.coalesce(*map(instants, ends)))
+        ),
+        "_expected_start_at": where(is_waiting, instants(raw["estimated.start_time"])),
+    }
 
 
 def _states(raw: _Raw, used: pa.Array, limit: pa.Array) -> pa.Array:
@@ -245,28 +251,6 @@ def _exit_pair(text: str) -> tuple[int | None, int | None]:
     return (None, None) if status is None else exit_pair(status)
 
 
-def _ends(raw: _Raw) -> pa.Array:
-    # A job that was put back keeps the obituary of its last run, but no start.
-    obituary = pc.if_else(pc.is_valid(raw.started), raw["obittime"], raw.nothing)
-    texts = (obituary, raw["comp_time"], raw["history_timestamp"], raw["mtime"])
-    return pc.coalesce(*(instants(text) for text in texts))
-
-
-def _elapsed(
-    started: pa.Array,
-    used: pa.Array,
-    runs: pa.Array,
-    is_waiting: pa.Array,
-    clock_epoch_seconds: int,
-) -> pa.Array:
-    null = NO_NUMBER
-    begun = started.cast(pa.int64())
-    since = pc.coalesce(pc.subtract(pa.scalar(clock_epoch_seconds), begun), used)
-    elapsed = pc.if_else(is_waiting, null, pc.if_else(runs, since, used))
-    # The login node's clock may be behind that of the server.
-    return pc.max_element_wise(elapsed, pa.scalar(0, pa.int64()), skip_nulls=False)
-
-
 def _requested(raw: _Raw) -> dict[str, pa.Array]:
     encoded = dictionary_text(raw.first_present("Resource_List.select", "Resource_List.nodes"))
     read = [
@@ -287,21 +271,18 @@ def _cpus(raw: _Raw, in_chunks: pa.Array) -> pa.Array:
         return pc.coalesce(listed, in_chunks, processors)
     # Torque leaves the queue's default ncpus, and its default nodes, beside a request of others.
     has_processors = pc.match_substring(raw["Resource_List.nodes"], ":ppn=")
-    in_nodes = pc.if_else(pc.fill_null(has_processors, False), in_chunks, NO_NUMBER)
+    in_nodes = where(pc.fill_null(has_processors, False), in_chunks)
     return pc.coalesce(in_nodes, processors, listed, in_chunks)
 
 
 def _array_columns(ids: pa.Array) -> dict[str, pa.Array]:
     """The columns that say what of an array a record is."""
-    no_word = NO_TEXT
     is_array = pc.match_substring(ids, "[")
     inner = pc.replace_substring_regex(ids, r"(?s)^[0-9]*\[([^\]]*)\].*$", r"\1")
-    tasks = pc.if_else(pc.and_(is_array, pc.not_equal(inner, "")), inner, no_word)
+    tasks = where(pc.and_(is_array, pc.not_equal(inner, "")), inner)
     return {
         "id": ids,
-        "array_id": pc.if_else(
-            is_array, pc.replace_substring_regex(ids, r"\[[^\]]*\]", "[]"), no_word
-        ),
+        "array_id": where(is_array, pc.replace_substring_regex(ids, r"\[[^\]]*\]", "[]")),
         "array_task": tasks,
         "_number": integers(pc.replace_substring_regex(ids, r"(?s)[^0-9].*$", "")),
         "_task": integers(tasks),
@@ -426,37 +407,28 @@ def read_runs(answer: Answer, question: Listing) -> ParsedTable:
     )
     is_lost = match_text(runs["state"], lambda text: pc.equal(text, str(JobState.NODE_FAILED)))
     columns = {
-        "suspended_seconds": pc.if_else(is_lost, NO_NUMBER, suspended),
+        "suspended_seconds": null_where(is_lost, suspended),
         "cpu_seconds_used": cpu_seconds,
         "memory_peak_bytes": peak_bytes,
-        "usage_source": dictionary_text(pc.if_else(is_known, known, NO_TEXT)),
+        "usage_source": dictionary_text(where(is_known, known)),
         "run": pc.fill_null(as_array(integers(frame[count])), 1),
     }
     return ParsedTable(with_columns(runs, columns), rejected)
 
 
 def _ordered_frame(answer: Answer, question: Listing) -> tuple[pa.Table, tuple[str, ...], int]:
-    """Read a frame with the rows of arrays, in the order of the list; otherwise like _read_frame."""
-    frame, places, rejected, clock_epoch_seconds = _read_frame(answer, question)
-    frame, places = spread(frame, places)
-    keys = pa.table({"place": places, "task": frame["_task"]})
-    order = pc.sort_indices(keys, sort_keys=[("place", "ascending"), ("task", "ascending")])
-    return frame.take(order), rejected, clock_epoch_seconds
-
-
-def _read_frame(
-    answer: Answer, question: Listing
-) -> tuple[pa.Table, pa.Array, tuple[str, ...], int]:
-    """(a row a record that is shown, the place of each, what was rejected, the clock); the texts
-    end with this call.
+    """(a row a record that is shown, those of arrays in their order; what was rejected; the
+    clock).
     """
     records, clock, owner = read_listing(answer, question, WANTED)
     raw = records.table
-    rejected = []
+    rejected = records.rejected
+    del records
     ids = as_array(raw["id"])
     good = pc.fill_null(pc.match_substring_regex(ids, _GOOD_ID), False)
     if not pc.all(good, min_count=0).as_py():
-        rejected = [f"no job's id: {text!r}" for text in ids.filter(pc.invert(good)).to_pylist()]
+        bad = ids.filter(pc.invert(good)).to_pylist()
+        rejected += tuple(f"no job's id: {text!r}" for text in bad)
         raw = raw.filter(good)
     raw, places = _one_a_job(raw)
     if owner and question.form is not Form.DSV:
@@ -464,11 +436,13 @@ def _read_frame(
         raw = raw.filter(is_own)
         places = places.filter(is_own)
     frame = job_frame(raw, question.dialect, clock)
-    waits = _waits_with_its_array(frame)
-    if pc.any(waits).as_py():
-        frame = frame.filter(pc.invert(waits))
-        places = places.filter(pc.invert(waits))
-    return frame, places, (*records.rejected, *rejected), clock
+    # All texts end here: of a long list they are most of the memory.
+    del raw, ids
+    is_apart = pc.invert(_waits_with_its_array(frame))
+    frame, places = spread(frame.filter(is_apart), places.filter(is_apart))
+    keys = pa.table({"place": places, "task": frame["_task"]})
+    order = pc.sort_indices(keys, sort_keys=[("place", "ascending"), ("task", "ascending")])
+    return frame.take(order), rejected, clock
 
 
 def _one_a_job(raw: pa.Table) -> tuple[pa.Table, pa.Array]:
@@ -520,24 +494,27 @@ def read_resource_request(text: str) -> ResourceRequest | None:
     memory: int | None = None
     for chunk in text.split("+"):
         parts = chunk.strip().split(":")
-        chunks = _count(parts[0])
-        values_by_key = [word.partition("=") for word in parts]
         if not parts[0]:
             return None
-        chunks = 1 if chunks is None else chunks
-        chunk_cpus = next((_count(value) for name, _, value in values_by_key if name in _CPUS), 1)
-        chunk_gpus = next((_count(value) for name, _, value in values_by_key if name in _GPUS), 0)
+        amounts = [word.partition("=") for word in parts]
+        count = _count(parts[0])
+        count = 1 if count is None else count
+        chunk_cpus = _first_count(amounts, _CPUS)
         chunk_memory = next(
-            (size_bytes(value) for name, _, value in values_by_key if name == "mem"), None
+            (size_bytes(value) for name, _, value in amounts if name == "mem"), None
         )
-        nodes += chunks
-        cpus += chunks * (1 if chunk_cpus is None else chunk_cpus)
-        gpus += chunks * (chunk_gpus or 0)
+        nodes += count
+        cpus += count * (1 if chunk_cpus is None else chunk_cpus)
+        gpus += count * (_first_count(amounts, _GPUS) or 0)
         if chunk_memory is not None:
-            memory = (memory or 0) + chunks * chunk_memory
+            memory = (memory or 0) + count * chunk_memory
     if max(nodes, cpus, gpus, memory or 0) > MOST:
         return None
     return ResourceRequest(nodes, cpus, gpus, memory)
+
+
+def _first_count(amounts: Sequence[tuple[str, str, str]], names: frozenset[str]) -> int | None:
+    return next((_count(value) for name, _, value in amounts if name in names), None)
 
 
 def _count(text: str) -> int | None:
@@ -551,7 +528,9 @@ class PbsQueue(DialectPart, QueuePart):
         """qstat for a scope, after qselect where it is one person's: who has no jobs does not cost
         the server a list.
         """
-        want = Want.NAMED if scope.job_ids else Want.RECENT if scope.ended else Want.NOW
+        want = Want.RECENT if scope.ended else Want.NOW
+        if scope.job_ids:
+            want = Want.NAMED
         since_seconds = RECENT_SECONDS if want is Want.RECENT else 0
         question = listing(
             self.dialect, want, scope.user, since_seconds, scope.job_ids, for_hours=scope.each_task

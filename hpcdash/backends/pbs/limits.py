@@ -6,14 +6,13 @@ How much a user uses is not told there; their jobs tell it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from msgspec import Struct
 
-from hpcdash.backends.pbs.dialects import Dialect, pbs
+from hpcdash.backends.pbs.dialects import Dialect, pbs_script
 from hpcdash.backends.pbs.errors import require_success
 from hpcdash.backends.pbs.queues import RESERVED_QUEUE
 from hpcdash.backends.pbs.records import Form, read_all, record_form
@@ -21,13 +20,15 @@ from hpcdash.backends.pbs.values import duration_seconds, entity_limits, size_by
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Native,
     ParsedTable,
     Query,
+    Row,
+    decoded,
     unreadable,
 )
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits
-from hpcdash.shell_files import shell_text
 
 _COMMAND = ("qstat", "-Qf")
 _HEAD = re.compile(rb"User: ([^\n]*)\nGroup: ([^\n]*)\nGroups: ([^\n]*)\n")
@@ -79,7 +80,7 @@ def limits_query(dialect: Dialect, user: str) -> Query[ParsedTable]:
     form, token, options = record_form(dialect)
     parse = partial(parse_limits, form=form, token=token)
     return Query(
-        pbs("sh", "-c", shell_text("backends/pbs/limits.sh"), "sh", user, *options),
+        pbs_script("backends/pbs/limits.sh", user, *options),
         parse,
         command=_COMMAND,
         cap_bytes=TEXT_BYTES,
@@ -95,7 +96,7 @@ def parse_limits(answer: Answer, *, form: Form, token: str = "") -> ParsedTable:
     read = None if head is None else read_all(answer.stdout[head.end() :], form, token=token)
     if head is None or read is None:
         raise unreadable(answer, "queues", _COMMAND)
-    user, group, groups = (part.decode("utf-8", "replace") for part in head.groups())
+    user, group, groups = (decoded(part) for part in head.groups())
     person = _Person(user, group, frozenset(groups.split()))
     records, rejected = read
     records = sorted(records, key=lambda record: _SERVER not in record[1])
@@ -109,7 +110,7 @@ def parse_limits(answer: Answer, *, form: Form, token: str = "") -> ParsedTable:
     return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS), rejected)
 
 
-def _rows(name: str, native: Mapping[str, str], person: _Person) -> Iterator[dict[str, Any]]:
+def _rows(name: str, native: Native, person: _Person) -> Iterator[Row]:
     is_server = _SERVER in native
     scope = "server" if is_server else "queue"
     running = digits((_RUNNING.search(native.get("state_count", "")) or [None, None])[1])
@@ -119,57 +120,62 @@ def _rows(name: str, native: Mapping[str, str], person: _Person) -> Iterator[dic
         if base == "resources_assigned" and resource:
             column, amount = _amount(resource, value)
             used[column] = amount
-    for native_name, per, subject, resource, maximum in _limits(native, person):
+    for limit in _limits(native, person):
+        is_own = limit["per"] == "user"
         # What nothing has used is not printed.
-        amount = used.get(resource, 0 if running == 0 else None) if per == "all" else None
+        amount = used.get(limit["resource"], 0 if running == 0 else None)
+        if limit["per"] != "all":
+            amount = None
+        parts = (scope, name, limit["native"], limit["subject"] or "", limit["resource"])
         yield {
+            **limit,
             "scope": scope,
             "name": name,
-            "per": per,
-            "subject": subject,
-            "resource": resource,
-            "maximum": maximum,
             "used": amount,
-            "free": None if amount is None else max(0, maximum - amount),
+            "free": None if amount is None else max(0, limit["maximum"] - amount),
             "queues": None if is_server else [name],
-            "native": native_name,
-            "_id": "/".join((scope, name, native_name, subject or "", resource)),
-            "_of_user": person.user if per == "user" else None,
-            "_of_queue": name if per == "user" and not is_server else None,
-            "_of_qos": None,
-            "_of_account": None,
+            "_id": "/".join(parts),
+            "_of_user": person.user if is_own else None,
+            "_of_queue": name if is_own and not is_server else None,
         }
 
 
-def _limits(
-    native: Mapping[str, str], person: _Person
-) -> Iterator[tuple[str, str, str | None, str, int]]:
-    """(PBS's name, per, subject, resource, maximum) of each limit that holds for a person."""
+def _limits(native: Native, person: _Person) -> Iterator[Row]:
+    """Yield the columns that tell a limit of each that holds for a person."""
     for attribute, value in native.items():
         base, _, name = attribute.partition(".")
         if attribute in _COUNTS:
-            for per, subject, text in _person_limits(value, person):
-                if (most := digits(text)) is not None:
-                    yield attribute, per, subject, _COUNTS[attribute], most
-        elif attribute in _OLD_COUNTS and (most := digits(value)) is not None:
+            resource = _COUNTS[attribute]
+            limits = [
+                (per, subject, resource, digits(text))
+                for per, subject, text in _person_limits(value, person)
+            ]
+        elif attribute in _OLD_COUNTS:
             per, resource = _OLD_COUNTS[attribute]
-            yield attribute, per, _subject(per, person), resource, most
+            limits = [(per, _subject(per, person), resource, digits(value))]
         elif base in _AMOUNTS and name:
-            for per, subject, text in _person_limits(value, person):
-                resource, amount = _amount(name, text)
-                if amount is not None:
-                    yield (
-                        attribute,
-                        per,
-                        subject,
-                        _submitted(resource) if base == "max_queued_res" else resource,
-                        amount,
-                    )
+            limits = [
+                (per, subject, *_amount(name, text))
+                for per, subject, text in _person_limits(value, person)
+            ]
         elif base in _OLD_AMOUNTS and name:
             per = _OLD_AMOUNTS[base]
-            resource, amount = _amount(name, value)
-            if amount is not None:
-                yield attribute, per, _subject(per, person), resource, amount
+            limits = [(per, _subject(per, person), *_amount(name, value))]
+        else:
+            continue
+        for per, subject, resource, maximum in limits:
+            if base == "max_queued_res":
+                # What all jobs of a queue request, waiting ones included.
+                is_memory = resource == "memory_bytes"
+                resource = "memory_submitted_bytes" if is_memory else f"{resource}_submitted"
+            if maximum is not None:
+                yield {
+                    "native": attribute,
+                    "per": per,
+                    "subject": subject,
+                    "resource": resource,
+                    "maximum": maximum,
+                }
 
 
 def _person_limits(limits: str, person: _Person) -> Iterator[tuple[str, str | None, str]]:
@@ -191,11 +197,6 @@ def _person_limits(limits: str, person: _Person) -> Iterator[tuple[str, str | No
 
 def _subject(per: str, person: _Person) -> str | None:
     return {"user": person.user, "group": person.group or None}.get(per)
-
-
-def _submitted(resource: str) -> str:
-    """Return the resource for what all jobs of a queue request, waiting ones included."""
-    return "memory_submitted_bytes" if resource == "memory_bytes" else f"{resource}_submitted"
 
 
 def _amount(name: str, text: str) -> tuple[str, int | None]:

@@ -78,19 +78,12 @@ def build_demand(options: Sequence[Option]) -> Demand:
     """Build the demand of options read like qsub: -q, -A, and of -l select (or nodes), walltime,
     ncpus, mem.
     """
-    last = {option.name: option for option in options}
     reported = settings(options, in_script=True)
-    lines = {
-        f"l.{name}": one
-        for one in options
-        if one.name == "l"
-        for name, _ in resources(one.value or "")
-    }
-    select = (
-        chunks(reported.get("l.select") or reported.get("l.nodes") or "")
-        if {"l.select", "l.nodes"} & reported.keys()
-        else []
-    )
+    given = {option.name: option for option in options}
+    for option in options:
+        if option.name == "l":
+            given |= {f"l.{name}": option for name, _ in resources(option.value or "")}
+    select = chunks(reported.get("l.select") or reported.get("l.nodes") or "")
     counted = [(parse_count(count or "1") or 1, dict(parts)) for count, parts in select]
 
     def amounts(*names: str) -> list[tuple[int, int]]:
@@ -107,17 +100,15 @@ def build_demand(options: Sequence[Option]) -> Demand:
     job_cpus, job_gpus = (parse_count(reported.get(f"l.{name}", "")) for name in ("ncpus", "ngpus"))
     walltime = reported.get("l.walltime", "")
     memories = [parse_bytes(parts.get("mem", ""), 1) for _, parts in counted]
-    chunk_place = ("l.select", "l.nodes")
+    in_chunks = ("l.select", "l.nodes")
     sources = {
         "queues": ("q",),
         "account": ("A",),
         "limit_seconds": ("l.walltime",),
-        "nodes": chunk_place,
-        "cpus": (*chunk_place, "l.ncpus"),
-        "cpus_per_node": (*chunk_place, "l.ncpus"),
-        "gpus": (*chunk_place, "l.ngpus"),
-        "gpus_per_node": (*chunk_place, "l.ngpus"),
-        "memory_per_node_bytes": (*chunk_place, "l.mem"),
+        "nodes": in_chunks,
+        **dict.fromkeys(("cpus", "cpus_per_node"), (*in_chunks, "l.ncpus")),
+        **dict.fromkeys(("gpus", "gpus_per_node"), (*in_chunks, "l.ngpus")),
+        "memory_per_node_bytes": (*in_chunks, "l.mem"),
     }
     # A select's chunks may share a node; nodes= are so many.
     nodes = sum(count for count, _ in counted) if "l.nodes" in reported else None
@@ -132,7 +123,7 @@ def build_demand(options: Sequence[Option]) -> Demand:
         gpus=sum(count * amount for count, amount in gpus) or job_gpus,
         gpus_per_node=max((amount for _, amount in gpus), default=None) or job_gpus,
         memory_per_node_bytes=max((amount for amount in memories if amount), default=None),
-        where=demand_places(sources, {**last, **lines}),
+        where=demand_places(sources, given),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from msgspec import Struct
 from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.errors import require_success
 from hpcdash.backends.pbs.records import Form, Records, read_attributes, read_records
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, unreadable
+from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, decoded, unreadable
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.job_ids import BadJobId, JobId, covers, parse_job_number, pbs_job_id
 from hpcdash.errors import UsageError
@@ -64,7 +65,8 @@ USED = ("resources_used.cput", "resources_used.mem", "run_count")
 
 # Of one's own arrays, each ended task is listed up to so many; of everyone's, for hours: how long
 # each task ran, the one row of its array does not say.
-_MAX_TASKS, _MAX_TASKS_FOR_HOURS = 5000, 100_000
+_MAX_TASKS = 5000
+_MAX_TASKS_FOR_HOURS = 100_000
 
 _FORMS = {
     Dialect.OPENPBS: Form.DSV,
@@ -162,7 +164,13 @@ def listing(
     and with a user's 20 newest arrays. Form and dialect decide what is left to narrow.
     """
     requested = tuple(dict.fromkeys(map(_read_id, job_ids)))
-    parts = tuple(dict.fromkeys(_query_id(job) for job in requested))
+    # qstat takes no list of tasks: their array has them.
+    parts = tuple(
+        dict.fromkeys(
+            str(job if job.tasks is None or job.tasks.count == 1 else replace(job, tasks=None))
+            for job in requested
+        )
+    )
     token = fresh_token()
     whose = "*" if user is None or parts else user
     argv = pbs(
@@ -196,16 +204,7 @@ def _read_id(text: str) -> JobId:
         raise UsageError(str(error), "Write 123, or 123[4] for a task of an array.") from None
     if job.component is not None:
         raise UsageError(f"{text!r} is not a PBS job ID", "Write 123, or 123[4] for an array task.")
-    if job.tasks is None or job.has_brackets:
-        return job
-    return JobId(job.number, job.tasks, has_brackets=True, server=job.server)
-
-
-def _query_id(job: JobId) -> str:
-    """Return the ID that qstat takes: for several tasks that of their array."""
-    if job.tasks is not None and job.tasks.count > 1:
-        return str(JobId(job.number, has_brackets=True, server=job.server))
-    return str(job)
+    return job if job.tasks is None else replace(job, has_brackets=True)
 
 
 def read_listing(
@@ -258,4 +257,4 @@ def _read_head(answer: Answer, requested: Listing) -> tuple[int, int, str]:
     found = _HEAD.search(answer.stdout)
     if found is None:
         raise unreadable(answer, "jobs", requested.command)
-    return found.end(), int(found[1]), (found[2] or b"").decode("utf-8", "replace")
+    return found.end(), int(found[1]), decoded(found[2] or b"")

@@ -8,14 +8,14 @@ The rules are those of pbs_mom, OpenPBS's and Torque's: std_file_name() in src/r
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.backends.base import LogsPart
 from hpcdash.backends.job_detail import JobDetail, LogFiles, Script
 from hpcdash.backends.pbs.dialects import Dialect, DialectPart
+from hpcdash.backends.queries import Native, Row
 from hpcdash.domain.job_ids import parse_job_number
 from hpcdash.domain.states import ENDED, WAITING, JobState
 
@@ -25,7 +25,7 @@ _SPOOL = "/var/spool/pbs/spool"
 _ARRAY_INDEX = "^array_index^"
 _HOST = re.compile(r"^([^/:]*):(?=.)")
 # A comma within a value has a backslash before it.
-_VARIABLE = re.compile(r"(?:\\.|[^,\\])+", re.DOTALL)
+_VARIABLE = re.compile(r"(?:\\.|[^,\\]|\\\Z)+", re.DOTALL)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 # What Torque fills in itself, where a path has it.
 _TORQUE_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
@@ -35,21 +35,9 @@ _FLAGS = "fhInVXxz"
 # -w of Torque: PBS_O_WORKDIR is not where qsub was called.
 _MOVES_SUBMIT_FOLDER = "w"
 
-Native = Mapping[str, str]
 
-
-class _Stream(Struct, frozen=True):
-    """stdout (`key` o) or stderr (e): where pbs_mom writes it while the job runs, and what becomes
-    of it.
-    """
-
-    key: str
-    suffix: str
-    attribute: str
-
-
-_STDOUT = _Stream("o", ".OU", "Output_Path")
-_STDERR = _Stream("e", ".ER", "Error_Path")
+# stdout and stderr as -k names them: the ending of their file in the spool, and their attribute.
+_STREAMS = {"o": (".OU", "Output_Path"), "e": (".ER", "Error_Path")}
 
 
 class _Place(Struct, frozen=True):
@@ -57,52 +45,27 @@ class _Place(Struct, frozen=True):
 
     path: str
     host: str = ""
-    note: str = ""
+    notes: tuple[str, ...] = ()
+
+    def noted(self, *notes: str) -> _Place:
+        """Return the place with what is more to say of it."""
+        return replace(self, notes=(*self.notes, *filter(None, notes)))
 
 
-def _job_log_files(dialect: Dialect, native: Native, row: Mapping[str, Any]) -> LogFiles:
-    if native.get("interactive", "").lower() in ("true", "1") or _native_path(
-        native, _STDOUT
-    ).startswith("/dev/pts/"):
-        return LogFiles(None, None, _INTERACTIVE_NOTE)
-    job = _Job(dialect, native, row)
-    joined = native.get("Join_Path", "n")
-    if joined.startswith("eo"):
-        only = job.place(_STDERR)
-        return _files(only, None)
-    out = job.place(_STDOUT)
-    return _files(out, None if joined.startswith("oe") else job.place(_STDERR))
-
-
-def last_files(
-    row: Mapping[str, Any], native: Native, dialect: Dialect
-) -> tuple[str | None, str | None]:
+def last_files(row: Row, native: Native, dialect: Dialect) -> tuple[str | None, str | None]:
     """Return the paths of stdout and stderr of a row of domain.schema.JOBS once its job has ended,
     the same path where they are joined; None where it is unknown, or there is no file.
     """
-    ended = {**row, "state": JobState.COMPLETED}
-    files = _job_log_files(dialect, native, ended)
+    files = _Job(dialect, native, {**row, "state": JobState.COMPLETED}).files()
     return files.stdout, files.stdout if files.stderr is None else files.stderr
 
 
-def _files(out: _Place | None, err: _Place | None) -> LogFiles:
-    if out is None:
-        return LogFiles(None, None, "PBS does not report where the job writes")
-    places = [place for place in (out, err) if place is not None]
-    notes = dict.fromkeys(place.note for place in places if place.note)
-    # A node has the files that are written through to their folder as well.
-    host = next((place.host for place in places if place.host), "")
-    stderr = err.path if err is not None and err.path != out.path else None
-    return LogFiles(out.path, stderr, "; ".join(notes), host)
-
-
 class _Job:
-    """Facts of a job that the places of both streams follow from; `row` is one of
+    """Facts of a job that the places of both streams, `o` and `e`, follow from; `row` is one of
     domain.schema.JOBS.
     """
 
-    def __init__(self, dialect: Dialect, native: Native, row: Mapping[str, Any]) -> None:
-        self._dialect = dialect
+    def __init__(self, dialect: Dialect, native: Native, row: Row) -> None:
         self._native = native
         self._id = str(row["id"])
         self._name = str(native.get("Job_Name") or row["name"] or "")
@@ -110,162 +73,142 @@ class _Job:
         task = str(row["array_task"] or "")
         self._task = task if task.isdigit() else ""
         self._is_array = row["array_id"] is not None
-        # A row of several tasks, or of an array.
-        self._is_many = self._is_array and not self._task
         self._is_private = native.get("sandbox", "").upper() == "PRIVATE"
         self._job_dir = native.get("jobdir", "")
+        self._home = submit_variable(native, "PBS_O_HOME")
+        self._keep_files = native.get("Keep_Files", "n")
+        self._is_torque = dialect is Dialect.TORQUE
+        self._keeper = "Torque" if self._is_torque else "PBS"
+        self._spool = _SPOOLS.get(dialect, _SPOOL)
+        # -k of Torque knows no d, nor does that of every PBS Professional before 18.
+        self._writes_directly = dialect is Dialect.OPENPBS
+        # The first node, which writes the files; '' for none that a command may be given.
+        node = re.split(r"[/+:]", native.get("exec_host", "").strip(), maxsplit=1)[0]
+        self._node = node if _NODE.fullmatch(node) else ""
 
-    def place(self, stream: _Stream) -> _Place | None:
+    def files(self) -> LogFiles:
+        """Return the files that have the job's output at present."""
+        is_interactive = self._native.get("interactive", "").lower() in ("true", "1")
+        if is_interactive or self._native_path("o").startswith("/dev/pts/"):
+            return LogFiles(None, None, _INTERACTIVE_NOTE)
+        joined = self._native.get("Join_Path", "n")
+        out = self._place("e" if joined.startswith("eo") else "o")
+        err = None if joined.startswith(("oe", "eo")) else self._place("e")
+        if out is None:
+            return LogFiles(None, None, "PBS does not report where the job writes")
+        places = [place for place in (out, err) if place is not None]
+        notes = dict.fromkeys("; ".join(place.notes) for place in places if place.notes)
+        # A node has the files that are written through to their folder as well.
+        host = next((place.host for place in places if place.host), "")
+        stderr = err.path if err is not None and err.path != out.path else None
+        return LogFiles(out.path, stderr, "; ".join(notes), host)
+
+    def _place(self, key: str) -> _Place | None:
         """Return the present place of a stream; None where it is unknown."""
-        stored = self._native.get("Keep_Files", "n")
-        is_direct = stream.key in stored and "d" in stored
-        if stream.key in stored and not is_direct:
-            return self._node_place(stream)
-        last = self._last_place(stream)
+        is_direct = "d" in self._keep_files
+        if key in self._keep_files and not is_direct:
+            return self._home_place(key)
+        last = self._last_place(key)
         if last is not None and last.path == "/dev/null":
             return last
+        is_direct = key in self._keep_files
         if self._state in ENDED:
-            return self._noted(last, self._format_removed(stream), self._format_far(stream))
-        if self._state in WAITING or self._is_many:
-            return self._noted(last, "" if is_direct else self._format_copied)
-        if is_direct:
-            return last
-        return self._spooled(stream, last)
+            return last and last.noted(self._format_removed(key), self._format_far(key))
+        if self._state in WAITING or (self._is_array and not self._task):
+            advice = ", with -k oed as it runs" if self._writes_directly else ""
+            copied = f"{self._keeper} brings it there when the job ends{advice}"
+            return last and last.noted("" if is_direct else copied)
+        return last if is_direct else self._spooled(key, last)
 
-    # -- places
+    def _native_path(self, key: str) -> str:
+        """A path without the machine before it; a file's own name may hold a colon."""
+        return _HOST.sub("", self._native.get(_STREAMS[key][1], ""), count=1)
 
-    def _last_place(self, stream: _Stream) -> _Place | None:
+    def _last_place(self, key: str) -> _Place | None:
         """Return the place of a stream once the job has ended."""
-        path = _native_path(self._native, stream)
+        path = self._native_path(key)
         if not path:
             return None
         note = ""
-        if self._is_many:
+        if self._is_array and not self._task:
             note = "each task writes to another file"
         elif self._is_array:
             path = path.replace(_ARRAY_INDEX, self._task)
-        if self._dialect is Dialect.TORQUE and "$" in path:
-            path = self._filled(path)
+        if self._is_torque and "$" in path:
+            path = _TORQUE_VARIABLE.sub(self._variable, path)
             note = "a guess: Torque expands the variables in the path itself"
         if path.endswith("/"):
-            path += self._id + stream.suffix
-        if not path.startswith("/"):
-            folder = submit_variable(self._native, "PBS_O_WORKDIR")
-            path = f"{folder.rstrip('/')}/{path}" if folder else path
-        return _Place(path, "", note)
+            path += self._id + _STREAMS[key][0]
+        folder = submit_variable(self._native, "PBS_O_WORKDIR")
+        if folder and not path.startswith("/"):
+            path = f"{folder.rstrip('/')}/{path}"
+        return _Place(path).noted(note)
 
-    def _node_place(self, stream: _Stream) -> _Place | None:
+    def _variable(self, found: re.Match[str]) -> str:
+        """Return what Torque fills in for a variable."""
+        name = found[1] or found[2]
+        known = {"PBS_JOBID": self._id, "PBS_ARRAYID": self._task, "PBS_JOBNAME": self._name}
+        return (
+            known.get(name)
+            or submit_variable(self._native, name)
+            or submit_variable(self._native, f"PBS_O_{name}")
+            or found[0]
+        )
+
+    def _home_place(self, key: str) -> _Place | None:
         """-k without d: NAME.oNUMBER in the home folder (of a private sandbox: in the job's own),
         never anywhere else.
 
         A node writes it there itself: the login node has it where the home folder is shared.
         """
-        home = self._job_dir if self._is_private else submit_variable(self._native, "PBS_O_HOME")
+        home = self._job_dir if self._is_private else self._home
         if not home:
             return None
         index = f".{self._task or _ARRAY_INDEX}" if self._is_array else ""
-        node = self._node
-        where = f"of {node}" if node else "of the node it runs on"
-        text = "its own folder" if self._is_private else "the home folder"
-        path = f"{home.rstrip('/')}/{self._name}.{stream.key}{parse_job_number(self._id)}{index}"
-        note = (
-            f"kept in {text} {where} (-k {self._native.get('Keep_Files', '')}), whatever path "
-            "was requested"
+        folder = "its own folder" if self._is_private else "the home folder"
+        return _Place(
+            f"{home.rstrip('/')}/{self._name}.{key}{parse_job_number(self._id)}{index}"
+        ).noted(
+            f"kept in {folder} of {self._node or 'the node it runs on'} (-k {self._keep_files}), "
+            "whatever path was asked for",
+            self._format_removed(key),
         )
-        return _Place(path, "", "; ".join((note, *filter(None, [self._format_removed(stream)]))))
 
-    def _spooled(self, stream: _Stream, last: _Place | None) -> _Place | None:
+    def _spooled(self, key: str, last: _Place | None) -> _Place | None:
         """The file that pbs_mom writes and copies to its last place when the job ends."""
         node = self._node
-        removed = self._format_removed(stream)
+        removed = self._format_removed(key)
+        name = f"{self._id}{_STREAMS[key][0]}"
         if self._is_private and self._job_dir:
             # The home folder is shared as a rule; another folder is one of the node's.
-            home = submit_variable(self._native, "PBS_O_HOME")
-            is_shared = bool(home) and self._job_dir.startswith(f"{home.rstrip('/')}/")
-            note = (
-                f"in the job's own folder{f' on {node}' if node else ''} until it ends "
-                "(sandbox=PRIVATE)"
+            home = self._home.rstrip("/")
+            is_shared = bool(self._home) and self._job_dir.startswith(f"{home}/")
+            place = _Place(f"{self._job_dir.rstrip('/')}/{name}", "" if is_shared else node)
+            where = f" on {node}" if node else ""
+            return place.noted(
+                f"in the job's own folder{where} until it ends (sandbox=PRIVATE)", removed
             )
-            path = f"{self._job_dir.rstrip('/')}/{self._id}{stream.suffix}"
-            return self._noted(_Place(path, "" if is_shared else node, note), removed)
         if not node:
-            return self._noted(
-                last, f"{self._keeper} keeps it on the node the job runs on until it ends", removed
-            )
-        path = f"{_SPOOLS.get(self._dialect, _SPOOL)}/{self._id}{stream.suffix}"
+            note = f"{self._keeper} keeps it on the node the job runs on until it ends"
+            return last and last.noted(note, removed)
         advice = "; submit with -k oed to read it here meanwhile" if self._writes_directly else ""
-        return self._noted(
-            _Place(path, node, f"{self._keeper} keeps it on {node} until the job ends{advice}"),
-            removed,
-        )
+        note = f"{self._keeper} keeps it on {node} until the job ends{advice}"
+        return _Place(f"{self._spool}/{name}", node).noted(note, removed)
 
-    # -- parts of a place
-
-    @property
-    def _keeper(self) -> str:
-        return "Torque" if self._dialect is Dialect.TORQUE else "PBS"
-
-    @property
-    def _writes_directly(self) -> bool:
-        """Whether -k knows d: Torque's does not, nor that of every PBS Professional before 18."""
-        return self._dialect is Dialect.OPENPBS
-
-    @property
-    def _node(self) -> str:
-        """The first node, which writes the files; '' where none is told, or none that a command may
-        be given.
-        """
-        first = re.split(r"[/+:]", self._native.get("exec_host", "").strip(), maxsplit=1)[0]
-        return first if _NODE.fullmatch(first) else ""
-
-    @property
-    def _format_copied(self) -> str:
-        advice = ", with -k oed as it runs" if self._writes_directly else ""
-        return f"{self._keeper} brings it there when the job ends{advice}"
-
-    def _format_removed(self, stream: _Stream) -> str:
+    def _format_removed(self, key: str) -> str:
         requested = self._native.get("Remove_Files", "n")
-        return (
-            f"{self._keeper} was asked to remove it when the job ends (-R {requested})"
-            if stream.key in requested
-            else ""
-        )
-
-    def _format_far(self, stream: _Stream) -> str:
-        """Name the machine that has it, if that is not the one the job was submitted from."""
-        found = _HOST.match(self._native.get(stream.attribute, ""))
-        host = found[1] if found else ""
-        submitted = self._native.get("Submit_Host") or submit_variable(self._native, "PBS_O_HOST")
-        if not host or not submitted or _short(host) == _short(submitted):
+        if key not in requested:
             return ""
-        return f"{self._keeper} copied it to {host}"
+        return f"{self._keeper} was asked to remove it when the job ends (-R {requested})"
 
-    def _noted(self, place: _Place | None, *notes: str) -> _Place | None:
-        if place is None:
-            return None
-        return _Place(place.path, place.host, "; ".join(filter(None, (place.note, *notes))))
-
-    def _filled(self, path: str) -> str:
-        def fill(found: re.Match[str]) -> str:
-            name = found[1] or found[2]
-            known = {"PBS_JOBID": self._id, "PBS_ARRAYID": self._task, "PBS_JOBNAME": self._name}
-            return (
-                known.get(name)
-                or submit_variable(self._native, name)
-                or submit_variable(self._native, f"PBS_O_{name}")
-                or found[0]
-            )
-
-        return _TORQUE_VARIABLE.sub(fill, path)
-
-
-def _native_path(native: Native, stream: _Stream) -> str:
-    """A path without the machine before it; a file's own name may hold a colon."""
-    return _HOST.sub("", native.get(stream.attribute, ""), count=1)
-
-
-def _short(host: str) -> str:
-    return host.partition(".")[0].lower()
+    def _format_far(self, key: str) -> str:
+        """Name the machine that has it, if that is not the one the job was submitted from."""
+        found = _HOST.match(self._native.get(_STREAMS[key][1], ""))
+        submitted = self._native.get("Submit_Host") or submit_variable(self._native, "PBS_O_HOST")
+        if found is None or not found[1] or not submitted:
+            return ""
+        is_same = found[1].partition(".")[0].lower() == submitted.partition(".")[0].lower()
+        return "" if is_same else f"{self._keeper} copied it to {found[1]}"
 
 
 def submit_variable(native: Native, name: str) -> str:
@@ -273,11 +216,21 @@ def submit_variable(native: Native, name: str) -> str:
 
     PBS puts its own, PBS_O_…, before a person's.
     """
-    for one in _VARIABLE.finditer(native.get("Variable_List", "")):
-        found, _, value = one[0].partition("=")
+    for variable in split_variables(native.get("Variable_List", "")):
+        found, _, value = variable.partition("=")
         if found == name:
             return variable_value(value)
     return ""
+
+
+def split_variables(listed: str) -> list[str]:
+    """Return the NAME=VALUE of a Variable_List, as they stand there."""
+    return _VARIABLE.findall(listed)
+
+
+def submit_arguments(native: Native) -> str:
+    """Return the arguments of qsub that PBS has on record, without their quotes; '' for none."""
+    return native.get("Submit_arguments") or native.get("submit_args") or ""
 
 
 def variable_value(listed: str) -> str:
@@ -290,9 +243,7 @@ def submitted_file(detail: JobDetail) -> str | None:
 
     PBS records the arguments of qsub without their quotes: a doubtful name is none.
     """
-    parts = (
-        detail.native.get("Submit_arguments") or detail.native.get("submit_args") or ""
-    ).split()
+    parts = submit_arguments(detail.native).split()
     position = 0
     while position < len(parts) and parts[position].startswith("-"):
         option = parts[position]
@@ -319,4 +270,4 @@ class PbsLogs(DialectPart, LogsPart):
     """Logs of PBS, which reports their paths."""
 
     def files(self, detail: JobDetail, script: Script | None = None) -> LogFiles:
-        return _job_log_files(self.dialect, detail.native, detail.job.to_pylist()[0])
+        return _Job(self.dialect, detail.native, detail.row).files()

@@ -8,20 +8,21 @@ itself: no job could be put there.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
 from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.errors import require_success
 from hpcdash.backends.pbs.records import Form, read_all, record_form
-from hpcdash.backends.pbs.values import instants, size_bytes
+from hpcdash.backends.pbs.values import instants, resources_under, size_bytes
 from hpcdash.backends.queries import (
     Answer,
+    Native,
     ParsedTable,
     Query,
+    Row,
     unreadable,
 )
 from hpcdash.domain import schema
@@ -101,8 +102,6 @@ def is_bad(state: NodeState) -> bool:
     return state in _BAD
 
 
-_AVAILABLE = "resources_available."
-_ASSIGNED = "resources_assigned."
 # The names sites give the resource that tells a GPU's kind; PBS itself has none.
 _GPU_TYPES = ("gpu_model", "gpu_type", "gputype", "gpumodel", "gpu_name", "accelerator_model")
 # Resources that are no features: they say where or how much.
@@ -169,15 +168,10 @@ def parse_nodes(
     if read is None:
         raise unreadable(answer, "nodes", command)
     records, rejected = read
-    if dialect in (Dialect.OPENPBS, Dialect.PBS_TEXT):
-        with_resources = {
-            _host(name, reported) for name, reported in records if not _is_empty(reported)
-        }
-        rows = [
-            _vnode(name, reported)
-            for name, reported in records
-            if not _is_empty(reported) or _host(name, reported) not in with_resources
-        ]
+    if dialect is not Dialect.TORQUE:
+        vnodes = [_Vnode(name, reported) for name, reported in records]
+        hosts = {vnode.host for vnode in vnodes if not vnode.is_empty}
+        rows = [vnode.row() for vnode in vnodes if not vnode.is_empty or vnode.host not in hosts]
     else:
         rows = [_torque_node(name, message) for name, message in records]
         too_many = [row["name"] for row in rows if (row["cpus_used"] or 0) > MOST]
@@ -192,99 +186,93 @@ def parse_nodes(
     return ParsedTable(pa.Table.from_pylist(rows, schema=schema.NODES), rejected)
 
 
-def _host(name: str, reported: Mapping[str, str]) -> str:
-    return reported.get(_AVAILABLE + "host") or name.partition("[")[0]
+class _Vnode:
+    """A vnode as pbsnodes reports it: all of it, what it has, and what its jobs were given."""
+
+    def __init__(self, name: str, reported: Native) -> None:
+        self.name = name
+        self.reported = reported
+        self.available = resources_under(reported, "resources_available")
+        self.assigned = resources_under(reported, "resources_assigned")
+        self.host = self.available.get("host") or name.partition("[")[0]
+        # By which name its GPUs are counted; Crays have accelerators.
+        is_cray = "naccelerators" in self.available and "ngpus" not in self.available
+        self.gpu_resource = "naccelerators" if is_cray else "ngpus"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no processors, GPUs or memory, as what is left of a host that was
+        divided.
+        """
+        counts = (digits(self.available.get(name)) for name in ("ncpus", self.gpu_resource))
+        return not any(counts) and not _size(self.available.get("mem"))
+
+    def row(self) -> Row:
+        """Return the columns of domain.schema.NODES."""
+        reported = self.reported
+        available = self.available
+        slots = (slot.strip() for slot in reported.get("jobs", "").split(","))
+        jobs = {slot.rpartition("/")[0] or slot for slot in slots} - {""}
+        native = reported.get("state", "")
+        state, flags = node_state(native, has_jobs=bool(jobs))
+        cpus = digits(available.get("ncpus"))
+        # A resource that is nowhere set has no attribute; a node that never came up has none at
+        # all.
+        gpus = digits(available.get(self.gpu_resource, "" if cpus is None else "0"))
+        gpus_used = self.assigned.get(self.gpu_resource, "" if gpus is None else "0")
+        return {
+            "name": self.name,
+            "state": str(state),
+            "native_state": native or None,
+            "flags": flags,
+            "reason": reported.get("comment") or None,
+            "reason_since": reported.get("last_state_change_time") if is_bad(state) else None,
+            "queues": _listed(reported.get("queue") or reported.get("queue_list")),
+            "cpus": cpus,
+            "cpus_used": digits(self.assigned.get("ncpus", "" if cpus is None else "0")),
+            "gpus": gpus,
+            "gpus_used": digits(gpus_used),
+            "gpu_type": next(filter(None, map(available.get, _GPU_TYPES)), None),
+            "memory_bytes": _size(available.get("mem")),
+            "memory_used_bytes": _size(self.assigned.get("mem")),
+            # A site's own resources that name a kind rather than an amount, as one asks for them:
+            # bigmem, cputype=milan.
+            "features": [
+                name if value == "True" else f"{name}={value}"
+                for name, value in available.items()
+                if name not in _NO_FEATURES and value != "False" and not _AMOUNT.fullmatch(value)
+            ],
+            "jobs": len(jobs),
+        }
 
 
-def _is_empty(reported: Mapping[str, str]) -> bool:
-    """Whether it has no processors, GPUs or memory, as what is left of a host that was divided."""
-    counts = (
-        digits(reported.get(_AVAILABLE + "ncpus")),
-        digits(reported.get(_AVAILABLE + _gpu_resource(reported))),
-    )
-    return not any(counts) and not _size(reported.get(_AVAILABLE + "mem"))
-
-
-def _vnode(name: str, reported: Mapping[str, str]) -> dict[str, Any]:
-    jobs = {
-        place.strip().rpartition("/")[0] or place.strip()
-        for place in reported.get("jobs", "").split(",")
-    } - {""}
-    native = reported.get("state", "")
-    state, flags = node_state(native, has_jobs=bool(jobs))
-    cpus = digits(reported.get(_AVAILABLE + "ncpus"))
-    # A resource that is nowhere set has no attribute; a node that never came up has none at all.
-    gpu_resource = _gpu_resource(reported)
-    gpus = digits(reported.get(_AVAILABLE + gpu_resource, "" if cpus is None else "0"))
-    return {
-        "name": name,
-        "state": str(state),
-        "native_state": native or None,
-        "flags": flags,
-        "reason": reported.get("comment") or None,
-        "reason_by": None,
-        "reason_since": reported.get("last_state_change_time") if is_bad(state) else None,
-        "queues": _listed(reported.get("queue") or reported.get("queue_list")),
-        "cpus": cpus,
-        "cpus_used": digits(reported.get(_ASSIGNED + "ncpus", "" if cpus is None else "0")),
-        "gpus": gpus,
-        "gpus_used": digits(reported.get(_ASSIGNED + gpu_resource, "" if gpus is None else "0")),
-        "gpu_type": next(
-            (reported[_AVAILABLE + key] for key in _GPU_TYPES if reported.get(_AVAILABLE + key)),
-            None,
-        ),
-        "memory_bytes": _size(reported.get(_AVAILABLE + "mem")),
-        "memory_used_bytes": _size(reported.get(_ASSIGNED + "mem")),
-        "load": None,
-        "features": _features(reported),
-        "jobs": len(jobs),
-    }
-
-
-def _gpu_resource(reported: Mapping[str, str]) -> str:
-    """By which name its GPUs are counted; Crays have accelerators."""
-    has_accelerators = (
-        _AVAILABLE + "naccelerators" in reported and _AVAILABLE + "ngpus" not in reported
-    )
-    return "naccelerators" if has_accelerators else "ngpus"
-
-
-def _features(reported: Mapping[str, str]) -> list[str]:
-    """A site's own resources that name a kind rather than an amount, as one asks for them: bigmem,
-    cputype=milan.
-    """
-    features = []
-    for key, value in reported.items():
-        name = key.removeprefix(_AVAILABLE)
-        if name == key or name in _NO_FEATURES or value == "False" or _AMOUNT.fullmatch(value):
-            continue
-        features.append(name if value == "True" else f"{name}={value}")
-    return features
-
-
-def _torque_node(name: str, reported: Mapping[str, str]) -> dict[str, Any]:
+def _torque_node(name: str, reported: Native) -> Row:
     used_by = [(slots, job) for slots, job in _SLOTS.findall(reported.get("jobs", "")) if job]
     native = reported.get("state", "")
     state, flags = node_state(native, has_jobs=bool(used_by))
     status = _status(reported.get("status", ""))
     cpus = digits(reported.get("np"))
     gpus = digits(reported.get("gpus", "0" if cpus is not None else ""))
+    gpu_status = reported.get("gpu_status", "")
+    gpu_states = re.findall(r"gpu_state=([A-Za-z]+)", gpu_status) if gpus != 0 else []
+    is_gpu_known = bool(gpu_states) or gpus == 0
+    kind = re.search(r"gpu_product_name=([^;,]+)", gpu_status) or re.match(
+        r"gpu:([^:,()]*[^:,()0-9][^:,()]*)", status.get("gres", "")
+    )
     return {
         "name": name,
         "state": str(state),
         "native_state": native or None,
         "flags": flags,
         "reason": reported.get("note") or None,
-        "reason_by": None,
         "reason_since": None,
-        "queues": None,
         "cpus": cpus,
         "cpus_used": sum(_slot_count(slots) for slots, _ in used_by),
         "gpus": gpus,
-        "gpus_used": 0 if gpus == 0 else _gpus_used(reported.get("gpu_status")),
-        "gpu_type": _gpu_type(reported.get("gpu_status", "")) or _gres_type(status.get("gres", "")),
+        # GPUs that jobs have, of `gpu[0]=…;gpu_state=Unallocated;…`.
+        "gpus_used": sum(word != "Unallocated" for word in gpu_states) if is_gpu_known else None,
+        "gpu_type": kind[1] if kind else None,
         "memory_bytes": _size(status.get("physmem")),
-        "memory_used_bytes": None,
         "load": _load(status.get("loadave")),
         "features": re.findall(r"[^,\s]+", reported.get("properties", "")),
         "jobs": len({job for _, job in used_by}),
@@ -307,24 +295,6 @@ def _slot_count(slots: str) -> int:
         if first is not None and last is not None and last >= first:
             count += last - first + 1
     return count
-
-
-def _gpus_used(status: str | None) -> int | None:
-    """GPUs that jobs have, of Torque's `gpu[0]=…;gpu_state=Unallocated;…`; None where it says
-    nothing of them.
-    """
-    states = re.findall(r"gpu_state=([A-Za-z]+)", status or "")
-    return sum(word != "Unallocated" for word in states) if states else None
-
-
-def _gpu_type(status: str) -> str | None:
-    found = re.search(r"gpu_product_name=([^;,]+)", status)
-    return found[1] if found else None
-
-
-def _gres_type(gres: str) -> str | None:
-    found = re.match(r"gpu:([^:,()]*[^:,()0-9][^:,()]*)", gres)
-    return found[1] if found else None
 
 
 def _listed(text: str | None) -> list[str] | None:

@@ -9,13 +9,15 @@ value in one and none in the other.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from hpcdash.backends.options import (
     Option,
     ParsedCommandLine,
     Takes,
+    bad_option,
     quoted_word,
     raise_for,
     read_letters,
@@ -26,6 +28,10 @@ from hpcdash.domain.job_ids import joined_tasks
 from hpcdash.errors import UsageError
 
 MAGIC = "#PBS"
+# Names with their values, and reasons with the next step.
+Pairs: TypeAlias = list[tuple[str, str]]
+# The values that options set, by their names: `N`, `l.walltime`, `W.depend`.
+Settings: TypeAlias = Mapping[str, str]
 _WITH_VALUE = "aAcCeJjklmMNopPqrRSuvW"
 _ALONE = "fhIVXz"
 _TORQUE_WITH_VALUE = "bdDFKLtTw"
@@ -36,8 +42,15 @@ OPTIONS: dict[str, tuple[str, Takes]] = {
 }
 # What the C library's isspace takes for a blank.
 _BLANKS = " \t\n\v\f\r"
+# A word of a directive, and what of it is not as it stands.
+_WORD = re.compile(rf"""(?:"[^"]*"|'[^']*'|\\.?|[^"'\\{_BLANKS}])+""", re.DOTALL)
+_QUOTED = re.compile(r""""([^"]*)"|'([^']*)'|\\(.?)""", re.DOTALL)
+_CLOSED = re.compile(r"""(?:\\(?:.|\Z)|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^"'\\])*""", re.DOTALL)
+# A comma of a list, or what protects others; an open quote goes on to the end.
+_COMMA = re.compile(
+    r"""\\.?|"(?:\\.|[^"\\])*(?:"|\\?\Z)|'(?:\\.|[^'\\])*(?:'|\\?\Z)|,""", re.DOTALL
+)
 _NAMED = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=")
-_QUOTES = "\"'"
 _PLACE_WORDS = {
     **dict.fromkeys(("free", "pack", "scatter", "vscatter"), "arrangement"),
     **dict.fromkeys(("excl", "exclhost", "shared"), "sharing"),
@@ -83,13 +96,9 @@ def read_directive(text: str, line: int = 0) -> ParsedCommandLine:
     try:
         parts = split_arguments(text)
     except ValueError as error:
-        return ParsedCommandLine(
-            (Option("", None, text.strip(), (text.strip(),), line, str(error)),)
-        )
+        return ParsedCommandLine((bad_option(text.strip(), str(error), line),))
     read = read_command_line(parts, line)
-    strays = [
-        Option("", None, word, (word,), line, "not an option of qsub") for word in read.script
-    ]
+    strays = [bad_option(word, "not an option of qsub", line) for word in read.script]
     return ParsedCommandLine((*read.given, *strays))
 
 
@@ -122,64 +131,26 @@ def split_arguments(text: str) -> list[str]:
     """The words of one directive as qsub splits them: quotes join, a backslash takes a meaning away
     outside of them, and # is nothing special. Raises ValueError for a quote that is not closed.
     """
-    parts: list[str] = []
-    word: list[str] | None = None
-    at = 0
-    while at < len(text):
-        letter = text[at]
-        at += 1
-        if letter in _BLANKS:
-            if word is not None:
-                parts.append("".join(word))
-            word = None
-            continue
-        word = [] if word is None else word
-        if letter in _QUOTES:
-            end = text.find(letter, at)
-            if end < 0:
-                raise ValueError("without its closing quote")
-            word.append(text[at:end])
-            at = end + 1
-        elif letter == "\\":
-            word.append(text[at : at + 1])
-            at += 1
-        else:
-            word.append(letter)
-    return parts if word is None else [*parts, "".join(word)]
+    if _WORD.sub("", text).strip(_BLANKS):
+        raise ValueError("without its closing quote")
+    return [_QUOTED.sub(r"\1\2\3", word) for word in _WORD.findall(text)]
 
 
 def split_list(text: str) -> list[str]:
     """The items of a list with commas, each as it was written: quotes and a backslash protect a
     comma.
     """
-    items: list[str] = []
-    start = at = 0
-    quote = ""
-    while at < len(text):
-        letter = text[at]
-        if letter == "\\":
-            at += 1
-        elif quote:
-            quote = "" if letter == quote else quote
-        elif letter in _QUOTES:
-            quote = letter
-        elif letter == ",":
-            items.append(text[start:at])
-            start = at + 1
-        at += 1
-    return [*items, text[start:]]
+    commas = [found.start() for found in _COMMA.finditer(text) if found[0] == ","]
+    starts = [0, *(comma + 1 for comma in commas)]
+    return [text[start:end] for start, end in zip(starts, [*commas, len(text)], strict=True)]
 
 
 def is_closed(text: str) -> bool:
     """Whether each quote of a list is closed; a quote behind a backslash is none."""
-    quote = ""
-    for letter in re.sub(r"\\.", "", text, flags=re.DOTALL):
-        if letter in _QUOTES and quote in ("", letter):
-            quote = "" if quote else letter
-    return not quote
+    return _CLOSED.fullmatch(text) is not None
 
 
-def resources(value: str) -> list[tuple[str, str]]:
+def resources(value: str) -> Pairs:
     """(resource, amount) of a -l value: `select=2:ncpus=4,walltime=1:00:00`; '' for one without an
     amount.
     """
@@ -187,7 +158,7 @@ def resources(value: str) -> list[tuple[str, str]]:
     return [(name.strip(), amount.strip()) for name, _, amount in pairs]
 
 
-def attributes(value: str) -> list[tuple[str, str]]:
+def attributes(value: str) -> Pairs:
     """(attribute, value) of a -W value: `depend=afterok:1,afterany:2,umask=022` holds two.
 
     A comma is a value's own where no `name=` follows it. What has no name is left out.
@@ -201,7 +172,7 @@ def attributes(value: str) -> list[tuple[str, str]]:
     return [(name, ",".join(items)) for name, items in found]
 
 
-def chunks(select: str) -> list[tuple[str, list[tuple[str, str]]]]:
+def chunks(select: str) -> list[tuple[str, Pairs]]:
     """(how many, [(resource, amount)]) of each chunk of a select or nodes value:
     `2:ncpus=4+1:ngpus=1`.
 
@@ -212,7 +183,8 @@ def chunks(select: str) -> list[tuple[str, list[tuple[str, str]]]]:
     for chunk in select.split("+"):
         first, *parts = chunk.split(":")
         if not first.isdecimal():
-            first, parts = "", [first, *parts]
+            parts.insert(0, first)
+            first = ""
         pairs = [part.partition("=") for part in parts if part]
         found.append((first, [(name, amount) for name, _, amount in pairs]))
     return found
@@ -367,7 +339,7 @@ def attribute_options(requested: Iterable[str], extra_args: Iterable[str]) -> tu
     The umask is 0022 where neither says it. Raises UsageError naming all that are the request's to
     say.
     """
-    refused: list[tuple[str, str]] = []
+    refused: Pairs = []
     texts = [("attributes", text) for text in requested]
     for text in whole_options(extra_args, read_directive, directive_word):
         texts += [
@@ -384,12 +356,8 @@ def attribute_options(requested: Iterable[str], extra_args: Iterable[str]) -> tu
                 step = f"Its field is {place}." if place else "A job from here cannot have it."
                 refused.append((f"{field}: -W {name}= is the request's to say", step))
             elif found.get(name, ("",))[0] not in ("", field):
-                refused.append(
-                    (
-                        f"-W {name}= is not for extra_args: attributes says it",
-                        "Leave one of the two out.",
-                    )
-                )
+                message = f"-W {name}= is not for extra_args: attributes says it"
+                refused.append((message, "Leave one of the two out."))
             found[name] = (field, value)
     raise_for(refused)
     return tuple(
@@ -405,44 +373,28 @@ def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
     acct   -I`.
     """
     stored: dict[str, None] = {}
-    refused: list[tuple[str, str]] = []
+    refused: Pairs = []
     for text in whole_options(extra_args, read_directive, directive_word):
         if not text.isprintable():
-            refused.append(
-                (
-                    f"{text!r} in extra_args holds what cannot stand in one line",
-                    "Write one option an item.",
-                )
-            )
+            message = f"{text!r} in extra_args holds what cannot stand in one line"
+            refused.append((message, "Write one option an item."))
             continue
         for word in text.split():
             if word in ("--", "--version"):
-                refused.append(
-                    (f"{word} is not for extra_args: it would end qsub's options", "Leave it out.")
-                )
-        read = read_directive(text)
-        for option in read.given:
+                message = f"{word} is not for extra_args: it would end qsub's options"
+                refused.append((message, "Leave it out."))
+        for option in read_directive(text).given:
             letter = option.name or option.written.lstrip("-")[:1]
             if letter in RESERVED:
                 place = _PLACES.get(letter)
+                message = f"-{letter} is not for extra_args: the request says it itself"
                 step = f"Its field is {place}." if place else "A job from here cannot have it."
-                refused.append(
-                    (f"-{letter} is not for extra_args: the request says it itself", step)
-                )
+                refused.append((message, step))
             elif option.problem:
-                refused.append(
-                    (f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
-                )
+                message = f"{option.written} is {option.problem} to qsub"
+                refused.append((message, "Its options: man qsub."))
             elif option.name not in ("l", "W"):
-                stored[
-                    " ".join(directive_word("extra_args", word) for word in option.arguments)
-                ] = None
-        if read.script:
-            refused.append(
-                (
-                    f"{read.script[0]!r} in extra_args is not an option of qsub",
-                    "Write one option an item.",
-                )
-            )
+                written = (directive_word("extra_args", word) for word in option.arguments)
+                stored[" ".join(written)] = None
     raise_for(refused)
     return tuple(stored)

@@ -11,20 +11,26 @@ import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from msgspec import Struct
 
 from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.errors import require_success
-from hpcdash.backends.pbs.records import Form, read_attributes, read_records, record_form
+from hpcdash.backends.pbs.records import (
+    Form,
+    read_attributes,
+    read_records,
+    record_form,
+    record_query,
+)
 from hpcdash.backends.pbs.values import ctime, duration_seconds
 from hpcdash.backends.queries import (
-    TEXT_BYTES,
     Answer,
     ParsedTable,
     Query,
+    Row,
+    decoded,
     unreadable,
 )
 from hpcdash.domain import schema
@@ -97,24 +103,13 @@ def parse_queues(
     is_off = any(
         row["scheduling"] is not None and not _is_true(row["scheduling"]) for row in message
     )
-    rows = [
-        {
-            **_queue(row, None if default is None else row["id"] == default),
-            **_standing(row, person, is_off=is_off),
-        }
-        for row in message
-        if row[_SERVER] is None
-    ]
+    rows = [_row(row, default, person, is_off=is_off) for row in message if row[_SERVER] is None]
     return ParsedTable(pa.Table.from_pylist(rows, schema=schema.QUEUES), read.rejected)
 
 
 def pause_query(dialect: Dialect) -> Query[str]:
     """Query whether scheduling is off: jobs wait without a comment then, or with the last one."""
-    form, token, options = record_form(dialect)
-    parse = partial(_parse_pause, form=form, token=token)
-    return Query(
-        pbs("qstat", "-Bf", *options), parse, command=("qstat", "-Bf"), cap_bytes=TEXT_BYTES
-    )
+    return record_query(dialect, ("qstat", "-Bf"), _parse_pause)
 
 
 def _parse_pause(answer: Answer, *, form: Form, token: str) -> str:
@@ -126,19 +121,29 @@ def _parse_pause(answer: Answer, *, form: Form, token: str) -> str:
     return SCHEDULING_OFF if is_off else ""
 
 
-def _queue(reported: Mapping[str, str | None], is_default: bool | None) -> dict[str, Any]:
+_PENDING = ("Queued", "Held", "Waiting", "Transit")
+
+
+def _row(reported: Row, default: str | None, person: _Person, *, is_off: bool) -> Row:
     counts = {
         state: digits(count) or 0 for state, count in _COUNT.findall(reported["state_count"] or "")
     }
+    standing, note = _parse_standing(reported, person)
+    takes_jobs = standing not in REFUSING
+    is_open = _is_true(reported["enabled"]) and _is_true(reported["started"])
+    is_reserved = standing is QueueStanding.RESERVED
     return {
         "name": reported["id"],
-        "available": _is_true(reported["enabled"]) and _is_true(reported["started"]),
-        "default": is_default,
+        "available": takes_jobs and is_open,
+        "default": None if default is None else reported["id"] == default,
         "limit_seconds": duration_seconds(reported["resources_max.walltime"] or ""),
-        **dict.fromkeys(("nodes", "nodes_idle", "nodes_down")),
-        **dict.fromkeys(("cpus", "cpus_used", "gpus", "gpus_used")),
         "jobs_running": counts.get("Running"),
-        "jobs_pending": _sum(counts, ("Queued", "Held", "Waiting", "Transit")),
+        "jobs_pending": sum(counts.get(state, 0) for state in _PENDING) if counts else None,
+        # What becomes of a job there.
+        "_standing": standing and str(standing),
+        "_note": note or None,
+        "_opens_at": person.starts.get(reported["id"] or "") if is_reserved else None,
+        "_server_note": SCHEDULING_OFF if is_off and takes_jobs else None,
     }
 
 
@@ -155,7 +160,7 @@ class _Person(Struct, frozen=True):
 def _person(head: bytes) -> _Person:
     reported: dict[str, str] = {}
     starts: dict[str, datetime] = {}
-    for line in head.decode("utf-8", "replace").splitlines():
+    for line in decoded(head).splitlines():
         key, _, value = line.partition(": ")
         reported[key] = value
         # pbs_rstat tells a reservation's start before its queue.
@@ -164,50 +169,25 @@ def _person(head: bytes) -> _Person:
     return _Person(reported.get("User", ""), frozenset(reported.get("Groups", "").split()), starts)
 
 
-def _standing(
-    reported: Mapping[str, str | None], person: _Person, *, is_off: bool
-) -> dict[str, Any]:
-    """The columns that tell what becomes of a job there."""
-    standing, note = _parse_standing(reported, person)
-    takes_jobs = standing not in REFUSING
-    start = person.starts.get(reported["id"] or "") if standing is QueueStanding.RESERVED else None
-    server_note = SCHEDULING_OFF if is_off and takes_jobs else None
-    known = {
-        "_standing": standing and str(standing),
-        "_note": note or None,
-        "_opens_at": start,
-        "_server_note": server_note,
-    }
-    return known if takes_jobs else {**known, "available": False}
-
-
-def _parse_standing(
-    reported: Mapping[str, str | None], person: _Person
-) -> tuple[QueueStanding | None, str]:
+def _parse_standing(reported: Row, person: _Person) -> tuple[QueueStanding | None, str]:
+    """Return what becomes of a job in a queue, and a note on it."""
     if not _is_true(reported["enabled"]):
         return QueueStanding.DISABLED, "disabled: PBS rejects new jobs"
     if _is_true(reported["from_route_only"]):
         return QueueStanding.CLOSED, "not open to submission: fed by routing queues only"
     for name, mine, who in (("user", {person.user}, ""), ("group", person.groups, "group ")):
         listed = reported[f"acl_{name}s"] or ""
-        if (
-            _is_true(reported[f"acl_{name}_enable"])
-            and person.user
-            and not is_on_list(listed, mine)
-        ):
-            return (
-                QueueStanding.CLOSED,
-                f"closed to you: only {who}{_some(listed) or 'nobody'} may submit",
-            )
+        is_checked = _is_true(reported[f"acl_{name}_enable"]) and person.user
+        if is_checked and not is_on_list(listed, mine):
+            admitted = _some(listed) or "nobody"
+            return QueueStanding.CLOSED, f"closed to you: only {who}{admitted} may submit"
     if not _is_true(reported["started"]):
         if RESERVED_QUEUE.fullmatch(reported["id"] or ""):
             return QueueStanding.RESERVED, "reservation: jobs start when it begins"
         return QueueStanding.STOPPED, "stopped: jobs wait until the site starts the queue"
     if (reported["queue_type"] or "").lower().startswith("r"):
-        return (
-            QueueStanding.ROUTING,
-            f"routes jobs to {_some(reported['route_destinations'] or '') or 'no queue'}",
-        )
+        destinations = _some(reported["route_destinations"] or "") or "no queue"
+        return QueueStanding.ROUTING, f"routes jobs to {destinations}"
     return None, ""
 
 
@@ -232,10 +212,6 @@ def _some(listed: str) -> str:
         if one.strip()[:1] not in ("", "-")
     ]
     return ", ".join(names[:_MAX_NAMED]) + (" …" if len(names) > _MAX_NAMED else "")
-
-
-def _sum(counts: Mapping[str, int], states: tuple[str, ...]) -> int | None:
-    return sum(counts.get(state, 0) for state in states) if counts else None
 
 
 def _is_true(text: str | None) -> bool:

@@ -7,7 +7,7 @@ pbs_sched, the substates of job.h; what OpenPBS 23.06 printed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hpcdash.backends.base import PolicyReason, ReasonsPart
 from hpcdash.backends.pbs.values import duration_seconds, size_bytes
@@ -232,146 +232,115 @@ def _limit(found: re.Match[str]) -> str:
     return f"as {used} in use as {who} may have {where}; it waits for some to be free"
 
 
+# A text with the groups of its pattern, or a function.
 _Hint = str | Callable[["re.Match[str]"], str]
 _QUEUE = r"queue (?P<queue>\S+?)(?:'s)?"
-_HINTS: tuple[tuple[str, _Hint], ...] = (
+_HINTS: dict[str, _Hint] = {
     (
         r"Insufficient amount of (?:(?P<where>queue|server) )?resource: "
-        r"*(?P<resource>[^\s(]+)(?P<rest>.*)",
-        _lacks,
-    ),
-    (
-        r"(?:is|are) down\Z",
+        r"*(?P<resource>[^\s(]+)(?P<rest>.*)"
+    ): _lacks,
+    r"(?:is|are) down\Z": (
         "the job's state there is unknown; PBS gives up after some minutes, or use cancel "
-        "--force now",
+        "--force now"
     ),
-    (RESERVATION_NOT_BEGUN, "`hpcdash reservations` shows when it begins"),
-    (QUEUE_NOT_STARTED, "its queue accepts jobs but does not start them"),
-    (r"not an execution queue", "its queue only routes jobs, and no destination accepted this one"),
-    (rf"{_ENTITY} has reached (?:server|{_QUEUE}) running(?: job)? limit", _limit),
+    RESERVATION_NOT_BEGUN: "`hpcdash reservations` shows when it begins",
+    QUEUE_NOT_STARTED: "its queue accepts jobs but does not start them",
+    r"not an execution queue": "its queue only routes jobs, and no destination accepted this one",
+    rf"{_ENTITY} has reached (?:server|{_QUEUE}) running(?: job)? limit": _limit,
     (
         r"(?:server|queue (?P<queue>\S+)) per-(?P<who>user|group|project) limit reached on "
-        r"resource (?P<resource>\S+)",
-        _limit,
-    ),
-    (rf"(?:server|queue (?P<queue>\S+)) job limit reached for {_ENTITY}", _limit),
+        r"resource (?P<resource>\S+)"
+    ): _limit,
+    rf"(?:server|queue (?P<queue>\S+)) job limit reached for {_ENTITY}": _limit,
     (
         rf"would exceed (?:{_ENTITY} \S+|per-(?P<each>user|group|project)|overall) limit on "
         rf"resource (?P<resource>\S+)"
-        rf" in (?:complex|queue (?P<queue>\S+))",
-        _limit,
+        rf" in (?:complex|queue (?P<queue>\S+))"
+    ): _limit,
+    r"would exceed (?:queue (?P<queue>\S+?)|complex)'s per-(?P<who>user|group|project) limit": _limit,
+    r"(?:server|queue (?P<queue>\S+?)) job limit has been reached": _limit,
+    r"running subjobs limit reached": "the array's limit on running tasks is reached",
+    r"cross dedicated time": "would run into dedicated time; request less time",
+    r"dedicated time": "dedicated time for other work; it starts afterwards",
+    r"right type of nodes": "waiting for enough nodes of the requested type",
+    r"not enough free nodes": "waiting for enough free nodes",
+    r"not enough total nodes": "requests more nodes than exist",
+    r"conflict with reservation or top job|interfere with a (?:top job|confirmed reservation)": (
+        "would delay a reservation or a job with higher priority; a shorter time limit may help"
     ),
-    (
-        r"would exceed (?:queue (?P<queue>\S+?)|complex)'s per-(?P<who>user|group|project) limit",
-        _limit,
+    r"in nonprimetime only|not a nonprimetime": "its queue runs jobs only outside prime time",
+    r"in primetime only|not a primetime": "its queue runs jobs only in prime time",
+    r"cross into (?:non-?)?prime": "would run past its queue's hours; request less time",
+    r"Specified \S+ does not exist: (?P<name>\S+)": "it requests {name}, which does not exist",
+    r"no available resources on nodes": "no node has free resources for it",
+    r"preempt enough work": "cannot preempt enough jobs to fit in",
+    r"zero shares": "its owner has no fair share; ask the site",
+    r"fairshare|fair share": "its owner exceeded their fair share; others go first",
+    r"ineligible state: *(?P<state>\S+)": "a node it needs is {state}",
+    r"ineligible type": "a node it needs has the wrong type",
+    r"exclusive node and node is in use": "needs an exclusive node and none is empty",
+    r"node has reached (?P<who>job|user|group) run limit": (
+        "the nodes it could use reached their job limit"
     ),
-    (r"(?:server|queue (?P<queue>\S+?)) job limit has been reached", _limit),
-    (r"running subjobs limit reached", "the array's limit on running tasks is reached"),
-    (r"cross dedicated time", "would run into dedicated time; request less time"),
-    (r"dedicated time", "dedicated time for other work; it starts afterwards"),
-    (r"right type of nodes", "waiting for enough nodes of the requested type"),
-    (r"not enough free nodes", "waiting for enough free nodes"),
-    (r"not enough total nodes", "requests more nodes than exist"),
-    (
-        r"conflict with reservation or top job|interfere with a (?:top job|confirmed reservation)",
-        "would delay a reservation or a job with higher priority; a shorter time limit may help",
+    r"multi-node job": "a node it needs cannot run multi-node jobs",
+    r"licen[cs]e": "waiting for a software licence",
+    r"pack placement": "must fit on one node (place=pack), and no node has enough free",
+    r"strict (?:sorted order|fifo order)": "jobs start strictly in order, and others are ahead",
+    r"top job": "others are ahead of it",
+    r"cannot provision|provision conflict|provisioning": (
+        "the node it needs cannot be provisioned now"
     ),
-    (r"in nonprimetime only|not a nonprimetime", "its queue runs jobs only outside prime time"),
-    (r"in primetime only|not a primetime", "its queue runs jobs only in prime time"),
-    (r"cross into (?:non-?)?prime", "would run past its queue's hours; request less time"),
-    (
-        r"Specified \S+ does not exist: (?P<name>\S+)",
-        lambda found: f"it requests {found['name']}, which does not exist",
-    ),
-    (r"no available resources on nodes", "no node has free resources for it"),
-    (r"preempt enough work", "cannot preempt enough jobs to fit in"),
-    (r"zero shares", "its owner has no fair share; ask the site"),
-    (r"fairshare|fair share", "its owner exceeded their fair share; others go first"),
-    (r"ineligible state: *(?P<state>\S+)", lambda found: f"a node it needs is {found['state']}"),
-    (r"ineligible type", "a node it needs has the wrong type"),
-    (r"exclusive node and node is in use", "needs an exclusive node and none is empty"),
-    (
-        r"node has reached (?P<who>job|user|group) run limit",
-        "the nodes it could use reached their job limit",
-    ),
-    (r"multi-node job", "a node it needs cannot run multi-node jobs"),
-    (r"licen[cs]e", "waiting for a software licence"),
-    (r"pack placement", "must fit on one node (place=pack), and no node has enough free"),
-    (r"strict (?:sorted order|fifo order)", "jobs start strictly in order, and others are ahead"),
-    (r"top job", "others are ahead of it"),
-    (
-        r"cannot provision|provision conflict|provisioning",
-        "the node it needs cannot be provisioned now",
-    ),
-    (
-        r"set (?P<set>\S+) has too few free",
-        lambda found: f"node group {found['set']} has too few free resources",
-    ),
-    (r"too few free resources", "waiting for free resources"),
-    (r"largest placement set", "no placement set is large enough"),
-    (r"invalid job/resv", "PBS cannot parse its request"),
-    (r"job_sort_formula threshold", "its priority is below the start threshold"),
-    (r"mission", "its group used up its share"),
-    (r"draining system|starving job", "the machine is draining for a starving job"),
-    (r"timesharing nodes are too loaded", "the nodes it could use are overloaded"),
-    (r"queue is (?:configured to be )?ignored", "the scheduler ignores its queue"),
-    (r"token usage", "waiting for a free site token"),
-    (r"internal scheduling error", "internal scheduler error; report it if it persists"),
-    (
-        r"PBS Error: *(?P<said>.+)",
-        lambda found: f"PBS could not start it and will retry: {found['said']}",
-    ),
-    (
-        r"too many failed attempts",
+    r"set (?P<set>\S+) has too few free": "node group {set} has too few free resources",
+    r"too few free resources": "waiting for free resources",
+    r"largest placement set": "no placement set is large enough",
+    r"invalid job/resv": "PBS cannot parse its request",
+    r"job_sort_formula threshold": "its priority is below the start threshold",
+    r"mission": "its group used up its share",
+    r"draining system|starving job": "the machine is draining for a starving job",
+    r"timesharing nodes are too loaded": "the nodes it could use are overloaded",
+    r"queue is (?:configured to be )?ignored": "the scheduler ignores its queue",
+    r"token usage": "waiting for a free site token",
+    r"internal scheduling error": "internal scheduler error; report it if it persists",
+    r"PBS Error: *(?P<said>.+)": "PBS could not start it and will retry: {said}",
+    r"too many failed attempts": (
         "PBS failed to start it too often: check that its output folder exists and is writable. An "
-        "operator must release it, or delete and resubmit it",
+        "operator must release it, or delete and resubmit it"
     ),
-    (r"^held by (?:PBS|an operator)", "only they can release it, or PBS when its condition is met"),
-    (r"^held by its owner", "release it to let it run"),
-    (r"^held by (?P<who>\S+)", lambda found: f"held by {found['who']}; release it to let it run"),
-    (rf"^{_BY_SUBSTATE['22']}", "waits for a job it depends on"),
-    (rf"^{_BY_SUBSTATE['30']}", "waiting for its requested start time"),
-    (
-        rf"^{_BY_SUBSTATE['37']}",
-        "staging its input files failed; PBS retries: check that they exist",
-    ),
-    (rf"^{_BY_SUBSTATE['43']}", "suspended; resume it to continue"),
+    r"^held by (?:PBS|an operator)": "only they can release it, or PBS when its condition is met",
+    r"^held by its owner": "release it to let it run",
+    r"^held by (?P<who>\S+)": "held by {who}; release it to let it run",
+    rf"^{_BY_SUBSTATE['22']}": "waits for a job it depends on",
+    rf"^{_BY_SUBSTATE['30']}": "waiting for its requested start time",
+    rf"^{_BY_SUBSTATE['37']}": "staging its input files failed; PBS retries: check that they exist",
+    rf"^{_BY_SUBSTATE['43']}": "suspended; resume it to continue",
     # Maui and Moab.
-    (r"BatchHold|Job deferred|\bdeferred\b", "the scheduler failed to start it and deferred it"),
-    (r"throttling polic|usage limit|violates .*polic", "its owner reached the site's usage limit"),
-    (r"NoResources|insufficient (?:idle )?(?:procs|nodes)", "waiting for free resources"),
-)
-_ENDINGS: tuple[tuple[str, _Hint], ...] = (
-    (
-        r"^terminated by (?P<who>[^@\s]+)@(?P<host>\S+)",
-        lambda found: f"deleted by {found['who']}, from {found['host']}",
-    ),
-    (r"^terminated$", "deleted"),
+    r"BatchHold|Job deferred|\bdeferred\b": "the scheduler failed to start it and deferred it",
+    r"throttling polic|usage limit|violates .*polic": "its owner reached the site's usage limit",
+    r"NoResources|insufficient (?:idle )?(?:procs|nodes)": "waiting for free resources",
+}
+_ENDINGS: dict[str, _Hint] = {
+    r"^terminated by (?P<who>[^@\s]+)@(?P<host>\S+)": "deleted by {who}, from {host}",
+    r"^terminated$": "deleted",
     # As domain.job_text describes the states that these end in.
-    (r"^exceeded resource walltime", "hit its time limit"),
-    (r"^exceeded resource (?:mem|hpmem)\b", "used more memory than it requested"),
-    (r"^exceeded resource vmem", "used more virtual memory than requested"),
-    (r"^exceeded resource cput", "used more CPU time than requested"),
-    (r"^exceeded resource ncpus", "used more CPUs than requested"),
-    (
-        r"^exceeded resource (?P<resource>.+)",
-        lambda found: f"used more {found['resource']} than requested",
+    r"^exceeded resource walltime": "ran into its time limit",
+    r"^exceeded resource (?:mem|hpmem)\b": "used more memory than it requested",
+    r"^exceeded resource vmem": "used more virtual memory than requested",
+    r"^exceeded resource cput": "used more CPU time than requested",
+    r"^exceeded resource ncpus": "used more CPUs than requested",
+    r"^exceeded resource (?P<resource>.+)": "used more {resource} than requested",
+    rf"^{DEPENDENCY_NOT_MET}": (
+        "it never started: a job it depends on failed its condition or is unknown"
     ),
-    (
-        rf"^{DEPENDENCY_NOT_MET}",
-        "it never started: a job it depends on failed its condition or is unknown",
+    r"JOB_EXEC_(?:FAIL1|FAIL2|RETRY)\b": (
+        "check that its output folder exists and is writable, and its home is mounted on the nodes"
     ),
-    (
-        r"JOB_EXEC_(?:FAIL1|FAIL2|RETRY)\b",
-        "check that its output folder exists and is writable, and its home is mounted on the nodes",
+    r"JOB_EXEC_RERUN\b": "was preempted or requeued",
+    r"JOB_EXEC_(?:RERUN_MS_FAIL|RERUN_SIS_FAIL|JOINJOB|RERUN_ZOMBIE_JOB)\b": (
+        "a node it ran on failed"
     ),
-    (r"JOB_EXEC_RERUN\b", "was preempted or requeued"),
-    (
-        r"JOB_EXEC_(?:RERUN_MS_FAIL|RERUN_SIS_FAIL|JOINJOB|RERUN_ZOMBIE_JOB)\b",
-        "a node it ran on failed",
-    ),
-    (r"JOB_EXEC_(?:FAILHOOK|HOOK)", "see its output, or ask the site"),
-)
+    r"JOB_EXEC_(?:FAILHOOK|HOOK)": "see its output, or ask the site",
+}
 _OUTLIVED = r" and (terminated(?: by \S+)?)\Z"
 
 
@@ -391,10 +360,10 @@ def _ended_hint(reason: str) -> str:
     return how + (f": {text}" if text and "release" not in text else "")
 
 
-def _hint(table: tuple[tuple[str, _Hint], ...], reason: str) -> str:
-    for pattern, text in table:
+def _hint(table: Mapping[str, _Hint], reason: str) -> str:
+    for pattern, hint in table.items():
         if found := re.search(pattern, reason, re.IGNORECASE):
-            return text if isinstance(text, str) else text(found)
+            return hint.format(**found.groupdict()) if isinstance(hint, str) else hint(found)
     return ""
 
 
@@ -407,23 +376,16 @@ _POLICY_RESOURCES = {"ncpus": "cpus", "ngpus": "gpus", "mem": "memory", "nodect"
 
 _LAUNCH = "Find out why it could not be launched (check its output path), then hpcdash release {id}"
 _REQUEST = "The request cannot be met there: change it and resubmit."
-_NEVER_STARTS = (
-    (r"(?:Can )?Never Run", _REQUEST),
-    (r"Not enough total nodes", _REQUEST),
-    (r"Specified \S+ does not exist", _REQUEST),
-    (r"too many failed attempts", _LAUNCH),
-    (r"Error in calculation of (?:limit|formula)|Invalid Job/Resv", _REQUEST),
-)
+_NEVER_STARTS = {
+    r"(?:Can )?Never Run": _REQUEST,
+    r"Not enough total nodes": _REQUEST,
+    r"Specified \S+ does not exist": _REQUEST,
+    r"too many failed attempts": _LAUNCH,
+    r"Error in calculation of (?:limit|formula)|Invalid Job/Resv": _REQUEST,
+}
 _LACKS = re.compile(
     r"Insufficient amount of .*\(R: (?P<asked>\S+) A: \S+ T: (?P<whole>\S+)\)", re.IGNORECASE
 )
-
-
-def _is_more(requested: str, whole: str) -> bool:
-    try:
-        return parse_memory(requested) > parse_memory(whole)
-    except ValueError:
-        return False
 
 
 class PbsReasons(ReasonsPart):
@@ -460,21 +422,25 @@ class PbsReasons(ReasonsPart):
     def never_starts(self, state: str, reason: str | None) -> str:
         if state not in WAITING or not reason:
             return ""
-        for pattern, step in _NEVER_STARTS:
+        for pattern, step in _NEVER_STARTS.items():
             if re.search(pattern, reason, re.IGNORECASE):
                 return step
         lacks = _LACKS.search(reason)
-        return _REQUEST if lacks and _is_more(lacks["asked"], lacks["whole"]) else ""
+        try:
+            is_more = lacks and parse_memory(lacks["asked"]) > parse_memory(lacks["whole"])
+        except ValueError:
+            is_more = False
+        return _REQUEST if is_more else ""
 
     def policy(self, state: str, reason: str | None) -> PolicyReason | None:
         """By the comments that `_limit` puts into words, and those on shares and reservations."""
         if state not in WAITING or not reason:
             return None
-        for pattern, text in _HINTS:
+        for pattern, hint in _HINTS.items():
             found = re.search(pattern, reason, re.IGNORECASE)
             if found is None:
                 continue
-            if text is _limit:
+            if hint is _limit:
                 groups = found.groupdict()
                 resource = groups.get("resource")
                 return PolicyReason(

@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.pbs.listing import MARK_VARIABLE
-from hpcdash.backends.pbs.options import chunks, split_list
-from hpcdash.backends.pbs.values import format_walltime
+from hpcdash.backends.pbs.log_files import split_variables, submit_arguments
+from hpcdash.backends.pbs.options import Settings, chunks, split_list
+from hpcdash.backends.pbs.values import format_walltime, resources_under
+from hpcdash.backends.queries import Native, Row
 from hpcdash.backends.submissions import NewLimits
-from hpcdash.domain.columns import digits
 from hpcdash.domain.units import KIB, parse_duration, parse_memory
 from hpcdash.errors import UsageError
 
@@ -56,7 +56,6 @@ _DEFAULTS = {
     "W.sandbox": "HOME",
     "W.tolerate_node_failures": "none",
 }
-_RESOURCE = "Resource_List."
 # Sums over a job's chunks, which the server makes; qsub refuses them beside select.
 _SUMMED = frozenset(
     (
@@ -86,7 +85,6 @@ _TIMES = frozenset(
 # What starts or ends a wait for others; `before…` is what others wait for.
 _WAITS = re.compile(r"(?:^|,)(?:after|on:|syncwith)")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_BETWEEN_VARIABLES = re.compile(r"(?<!\\)(?:\\\\)*,")
 # Options that the command line says anew, or that do not make another job.
 _SAID_ANEW = frozenset("vVCfz")
 _NOT_THE_JOBS = frozenset(("depend", "block", "interactive"))
@@ -95,69 +93,62 @@ _NOT_THE_JOBS = frozenset(("depend", "block", "interactive"))
 class Recorded(Struct, frozen=True):
     """Options of a job by the keys of pbs.options.settings, without those that are known defaults.
 
-    `variables` are NAME=VALUE as -v takes them, `array` the tasks as submitted ('' for none known),
-    `notes` in words what cannot be had again.
+    `variables` are NAME=VALUE as -v takes them, `notes` in words what cannot be had again.
     """
 
-    settings: Mapping[str, str]
+    settings: Settings
     variables: tuple[str, ...]
-    is_array: bool
-    array: str
-    throttle: int | None
     has_environment: bool
     work_dir: str
     notes: tuple[str, ...]
 
 
-def read_record(
-    native: Mapping[str, str], row: Mapping[str, Any], in_script: Mapping[str, str]
-) -> Recorded:
+def read_record(native: Native, row: Row, in_script: Settings) -> Recorded:
     """Read a job's attributes, its row of domain.schema.JOBS, and the settings of its script's
     directives.
 
     Raises UsageError for a job that has no script, and for one of which nothing is told.
     """
-    job_id = row["array_id"] or row["id"]
+    _require_script(native, row["array_id"] or row["id"])
     work_dir = row["work_dir"] or ""
-    if native.get("executable"):
-        raise UsageError(
-            f"job {job_id} runs a command and has no script", "Submit it by hand: qsub -- COMMAND."
-        )
-    if native.get("interactive", "").lower() == "true" or native.get("interactive", "").isdecimal():
-        raise UsageError(f"job {job_id} is interactive: it has no script")
-    if not any(name.startswith(_RESOURCE) for name in native) and "Variable_List" not in native:
-        raise UsageError(
-            f"PBS no longer reports what job {job_id} requested",
-            "Submit its script: hpcdash submit.",
-        )
     variables = _variables(native.get("Variable_List", ""))
-    parts = (native.get("Submit_arguments") or native.get("submit_args") or "").split()
-    has_environment = "-V" in parts or "V" in in_script
-    notes: list[str] = []
+    host = variables.get("PBS_O_HOST") or native.get("Submit_Host") or ""
+    number = str(row["_number"])
     found = {
-        key: value
+        key: native.get(attribute, "")
         for key, attribute in _ATTRIBUTES.items()
-        if (value := native.get(attribute)) and value != _DEFAULTS.get(key)
+        if native.get(attribute) != _DEFAULTS.get(key)
     }
+    name = native.get("Job_Name") or row["name"] or ""
+    if row["array_id"] and row["_task"] is not None:
+        # Torque adds a task's number to its array's name.
+        name = name.removesuffix(f"-{row['_task']}")
     found |= {
-        "N": _name(native.get("Job_Name") or row["name"] or "", row),
+        "N": name,
         "q": variables.get("PBS_O_QUEUE") or native.get("queue") or "",
         "r": "n" if native.get("Rerunable") == "False" else "",
+        **_resources(native),
     }
-    found |= _resources(native)
     for key in in_script:
         kind, _, name = key.partition(".")
         if kind == "W" and key not in _ATTRIBUTES and name not in _NOT_THE_JOBS and name in native:
             found[key] = native[name]
-    host = variables.get("PBS_O_HOST") or native.get("Submit_Host") or ""
     for key, attribute in (("o", "Output_Path"), ("e", "Error_Path")):
-        found[key] = _path(native.get(attribute, ""), key, str(row["_number"]), work_dir, host)
+        found[key] = _path(native.get(attribute, ""), key, number, work_dir, host)
+    parts = submit_arguments(native).split()
+    has_environment = "-V" in parts or "V" in in_script
+    named = None
+    if has_environment:
+        texts = [after for word, after in pairwise(parts) if word == "-v"]
+        texts += [word[2:] for word in parts if word.startswith("-v") and len(word) > 2]
+        texts.append(in_script.get("v", ""))
+        named = {item.partition("=")[0] for text in texts for item in split_list(text)}
+    passed, lost = _passed_on(variables, named)
     left_out = ["its dependency"] if _WAITS.search(native.get("depend", "")) else []
     left_out += ["its start time"] if native.get("Execution_Time") else []
+    notes = []
     if left_out:
-        notes.append(f"omitted: they no longer apply: {', '.join(left_out)}")
-    named = _named_variables([*parts, "-v", in_script.get("v", "")]) if has_environment else None
-    passed, lost = _passed_on(variables, named)
+        notes.append(f"left out, since they no longer apply: {', '.join(left_out)}")
     if lost:
         notes.append(
             f"variables that qsub does not take as they were are left out: {', '.join(lost)}"
@@ -166,25 +157,23 @@ def read_record(
         notes.append(
             "-V: its environment will be that of a new session, not the one it was submitted from"
         )
-    return Recorded(
-        {key: value for key, value in found.items() if value},
-        passed,
-        row["array_id"] is not None,
-        native.get("array_indices_submitted") or native.get("job_array_request") or "",
-        digits(native.get("max_run_subjobs")),
-        has_environment,
-        work_dir,
-        tuple(notes),
-    )
+    settings = {key: value for key, value in found.items() if value}
+    return Recorded(settings, tuple(passed), has_environment, work_dir, tuple(notes))
 
 
-def _name(reported: str, row: Mapping[str, Any]) -> str:
-    """A job's name; Torque adds a task's number to its array's."""
-    return (
-        reported.removesuffix(f"-{row['_task']}")
-        if row["array_id"] and row["_task"] is not None
-        else reported
-    )
+def _require_script(native: Native, job_id: str) -> None:
+    if native.get("executable"):
+        raise UsageError(
+            f"job {job_id} runs a command and has no script", "Submit it by hand: qsub -- COMMAND."
+        )
+    interactive = native.get("interactive", "").lower()
+    if interactive == "true" or interactive.isdecimal():
+        raise UsageError(f"job {job_id} is interactive: it has no script")
+    if not resources_under(native, "Resource_List") and "Variable_List" not in native:
+        raise UsageError(
+            f"PBS no longer reports what job {job_id} requested",
+            "Submit its script: hpcdash submit.",
+        )
 
 
 def with_limits(record: Recorded, limits: NewLimits, nodes: int) -> Recorded:
@@ -207,17 +196,17 @@ def _with_memory(select: str, whole: int) -> str:
     """A select whose chunks have this memory together, in the parts they had; equal ones where none
     was written.
     """
-    shares = []
-    for number, pairs in chunks(select):
-        written = next((amount for name, amount in pairs if name == "mem"), "")
-        shares.append((int(number or 1), parse_memory(written) if written else 0))
-    had = sum(count * memory for count, memory in shares)
+    shares = [(int(number or 1), dict(pairs).get("mem", "")) for number, pairs in chunks(select)]
+    memories = [parse_memory(written) if written else 0 for _, written in shares]
+    had = sum(count * memory for (count, _), memory in zip(shares, memories, strict=True))
     count_all = sum(count for count, _ in shares)
     parts = []
-    for (_, memory), chunk in zip(shares, select.split("+"), strict=True):
+    for memory, chunk in zip(memories, select.split("+"), strict=True):
         requested = whole * memory // had if had else whole // max(1, count_all)
-        remaining = [part for part in chunk.split(":") if not part.startswith("mem=")]
-        parts.append(":".join([*remaining, *([f"mem={_kib(requested)}"] if requested else [])]))
+        amounts = [word for word in chunk.split(":") if not word.startswith("mem=")]
+        if requested:
+            amounts.append(f"mem={_kib(requested)}")
+        parts.append(":".join(amounts))
     return "+".join(parts)
 
 
@@ -225,7 +214,7 @@ def _kib(amount_bytes: int) -> str:
     return f"{-(-amount_bytes // KIB)}kb"
 
 
-def to_arguments(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
+def to_arguments(record: Recorded, in_script: Settings) -> list[str]:
     """qsub's words for a record, but for what directives say just so, and for arrays and
     variables.
     """
@@ -243,13 +232,13 @@ def to_arguments(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
     return parts
 
 
-def unlike_directives(record: Recorded, in_script: Mapping[str, str]) -> list[str]:
+def unlike_directives(record: Recorded, in_script: Settings, *, is_array: bool) -> list[str]:
     """Return the requests of directives that the job on record does not have, and no option takes
     back: `-a`, `-l ncpus`.
     """
     unlike = []
     for key, value in in_script.items():
-        if key in _SAID_ANEW or (key in ("J", "t") and record.is_array):
+        if key in _SAID_ANEW or (key in ("J", "t") and is_array):
             continue
         # The attributes of -W that qsub does not guard are the directive's, whatever the command
         # line says.
@@ -279,15 +268,11 @@ def _same(key: str, recorded: str | None, message: str, work_dir: str) -> bool:
     return recorded == message
 
 
-def _resources(native: Mapping[str, str]) -> dict[str, str]:
+def _resources(native: Native) -> dict[str, str]:
     """Return the resources requested by -l: `nodes`, or `select` and `place`, and all that is no
     sum over the chunks.
     """
-    reported = {
-        name.removeprefix(_RESOURCE): value
-        for name, value in native.items()
-        if name.startswith(_RESOURCE)
-    }
+    reported = resources_under(native, "Resource_List")
     derived = frozenset({"nodect", "neednodes"})
     if "select" in reported:
         # PBS makes a select of nodes, which it does not take beside it.
@@ -314,29 +299,19 @@ def _path(reported: str, letter: str, number: str, work_dir: str, host: str) -> 
 
 def _variables(text: str) -> dict[str, str]:
     """Variable_List by name, values as they are written there."""
-    parts: list[str] = []
-    start = 0
-    for comma in _BETWEEN_VARIABLES.finditer(text):
-        parts.append(text[start : comma.end() - 1])
-        start = comma.end()
-    parts.append(text[start:])
-    return {found[1]: found[2] for part in parts if (found := _VARIABLE.fullmatch(part.strip()))}
+    variables = (_VARIABLE.fullmatch(variable.strip()) for variable in split_variables(text))
+    return {found[1]: found[2] for found in variables if found}
 
 
-def _passed_on(
-    variables: Mapping[str, str], named: set[str] | None
-) -> tuple[tuple[str, ...], list[str]]:
+def _passed_on(variables: Mapping[str, str], named: set[str] | None) -> tuple[list[str], list[str]]:
     """(NAME=VALUE of the user's variables, names of variables that qsub cannot take again); `named`
     None: all of them.
     """
     passed = []
     lost = []
     for name, value in variables.items():
-        if (
-            name.startswith("PBS_O_")
-            or name == MARK_VARIABLE
-            or (named is not None and name not in named)
-        ):
+        is_own = name.startswith("PBS_O_") or name == MARK_VARIABLE
+        if is_own or (named is not None and name not in named):
             continue
         # qsub takes quotes for its own, and doubles each backslash that protects no comma; ^[ may
         # be a control byte.
@@ -344,13 +319,7 @@ def _passed_on(
             lost.append(name)
         else:
             passed.append(f"{name}={value}")
-    return tuple(passed), lost
-
-
-def _named_variables(parts: list[str]) -> set[str]:
-    texts = [after for word, after in pairwise(parts) if word == "-v"]
-    texts += [word[2:] for word in parts if word.startswith("-v") and len(word) > 2]
-    return {item.partition("=")[0] for text in texts for item in split_list(text)}
+    return passed, lost
 
 
 def _quoted(value: str) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from io import BytesIO
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from hpcdash.backends.pbs.dialects import Dialect
+from hpcdash.backends.pbs.dialects import Dialect, pbs
 from hpcdash.backends.pbs.text_records import (
     TRUSTED_HEADS,
     Record,
@@ -19,11 +21,12 @@ from hpcdash.backends.pbs.text_records import (
     text_records,
     xml_records,
 )
-from hpcdash.backends.pbs.values import as_text, restored, unescaped
-from hpcdash.backends.queries import noise_lines, row_excerpt
+from hpcdash.backends.pbs.values import restored, unescaped
+from hpcdash.backends.queries import TEXT_BYTES, Native, Query, decoded, noise_lines, row_excerpt
 from hpcdash.backends.tokens import fresh_token
-from hpcdash.domain.columns import row_numbers, text_column
+from hpcdash.domain.columns import row_numbers, text_column, where
 
+T = TypeVar("T")
 # In a thread, each call on so many bytes holds the interpreter for a few milliseconds.
 _CHUNK_BYTES = 1 << 20
 _HEADS = (b"Job Id: ", b"Queue: ", b"Server: ", b"Name=")
@@ -54,6 +57,21 @@ def record_form(dialect: Dialect) -> tuple[Form, str, tuple[str, ...]]:
     return Form.DSV, token, ("-F", "dsv", "-D", token)
 
 
+def record_query(
+    dialect: Dialect, command: tuple[str, ...], parse: Callable[..., T], *names: str
+) -> Query[T]:
+    """Query records of queues, servers or jobs (`names`), which are read as text: `parse` gets
+    their `form` and `token` by name.
+    """
+    form, token, options = record_form(dialect)
+    return Query(
+        pbs(*command, *options, *names),
+        partial(parse, form=form, token=token),
+        command=(*command, *names),
+        cap_bytes=TEXT_BYTES,
+    )
+
+
 class Records(Struct, frozen=True):
     """Text columns: `id`, then the attributes asked for, null where a record has none; and what was
     rejected, in words.
@@ -77,55 +95,38 @@ def read_records(
     person's value cannot have forged. In text a whole record inside a value, with the attribute
     that is always first, cannot be told from a real one.
     """
-    rejected: list[str] = []
     names = tuple(dict.fromkeys(requested))
-    tables: list[pa.Table] = []
-    if form is Form.DSV:
-        lines = _DsvLines(token.encode(), rejected)
-        tables = [
-            _dsv_table(batch, lines.token, names) for batch in lines.batches(raw, start) if batch
-        ]
-        found_any = lines.found_any
-    else:
-        raw = raw[start:]
-        records = list(_records(raw, form, rejected))
-        found_any = bool(records) or (form is Form.XML and b"<Data" in raw)
-        tables = [_table(records, names)]
-    if rejected and not found_any:
+    if form is not Form.DSV:
+        read = _read(raw[start:], form, token)
+        return None if read is None else Records(_table(read[0], names), read[1])
+    lines = _DsvLines(token.encode())
+    batches = lines.batches(raw, start)
+    tables = [_dsv_table(batch, lines.token, names) for batch in batches if batch]
+    if lines.rejected and not lines.found_any:
         return None
-    nothing = pa.schema([(name, pa.string()) for name in ("id", *names)]).empty_table()
-    return Records(pa.concat_tables(tables or [nothing]).combine_chunks(), tuple(rejected))
+    table = pa.concat_tables(tables).combine_chunks() if tables else _table([], names)
+    return Records(table, tuple(lines.rejected))
 
 
 def read_all(
     raw: bytes, form: Form, *, token: str = ""
-) -> tuple[list[tuple[str, Mapping[str, str]]], tuple[str, ...]] | None:
+) -> tuple[list[tuple[str, Native]], tuple[str, ...]] | None:
     """((id, every attribute in the order it was printed) of each record, what was rejected); None
     as read_records.
 
     Costs a Python object an attribute: for nodes and for details, not for thousands of jobs.
     """
-    rejected: list[str] = []
-    records: Iterable[Record]
-    if form is Form.DSV:
-        lines = _DsvLines(token.encode(), rejected)
-        records = [_dsv_record(line, lines.token) for batch in lines.batches(raw) for line in batch]
-        found_any = lines.found_any
-    else:
-        records = list(_records(raw, form, rejected))
-        found_any = bool(records) or (form is Form.XML and b"<Data" in raw)
-    if rejected and not found_any:
+    read = _read(raw, form, token)
+    if read is None:
         return None
-    texts: list[tuple[str, Mapping[str, str]]] = [
-        (as_text(name), {as_text(key): as_text(value) for key, value in reported.items()})
-        for name, reported in records
+    texts: list[tuple[str, Native]] = [
+        (decoded(name), {decoded(key): decoded(value) for key, value in reported.items()})
+        for name, reported in read[0]
     ]
-    return texts, tuple(rejected)
+    return texts, read[1]
 
 
-def read_attributes(
-    raw: bytes, form: Form, *, token: str = ""
-) -> list[tuple[str, Mapping[str, str]]]:
+def read_attributes(raw: bytes, form: Form, *, token: str = "") -> list[tuple[str, Native]]:
     """(id, every attribute in the order it was printed) of each record: for details of few of
     them.
     """
@@ -133,8 +134,21 @@ def read_attributes(
     return read[0] if read else []
 
 
-def _records(raw: bytes, form: Form, rejected: list[str]) -> Iterator[Record]:
-    return xml_records(raw, rejected) if form is Form.XML else text_records(raw, rejected)
+def _read(raw: bytes, form: Form, token: str) -> tuple[list[Record], tuple[str, ...]] | None:
+    """(the records, what was rejected); None as read_records."""
+    if form is Form.DSV:
+        lines = _DsvLines(token.encode())
+        rejected = lines.rejected
+        records = [_dsv_record(line, lines.token) for batch in lines.batches(raw) for line in batch]
+        if rejected and not lines.found_any:
+            return None
+    else:
+        rejected = []
+        parse = xml_records if form is Form.XML else text_records
+        records = list(parse(raw, rejected))
+        if rejected and not records and not (form is Form.XML and b"<Data" in raw):
+            return None
+    return records, tuple(rejected)
 
 
 class _DsvLines:
@@ -144,10 +158,10 @@ class _DsvLines:
     newlines of a node's comment as they are.
     """
 
-    def __init__(self, token: bytes, rejected: list[str]) -> None:
+    def __init__(self, token: bytes) -> None:
         self.token = token
         self.found_any = False
-        self._rejected = rejected
+        self.rejected: list[str] = []
         self._first_attribute = b""
 
     def batches(self, raw: bytes, start: int = 0) -> Iterator[list[bytes]]:
@@ -164,7 +178,7 @@ class _DsvLines:
                     if current:
                         batch.append(_joined(current))
                     if undecided:
-                        self._rejected.extend(noise_lines(undecided, self.token))
+                        self.rejected += noise_lines(undecided, self.token)
                         undecided.clear()
                     current = [line]
                 elif current and (
@@ -177,12 +191,12 @@ class _DsvLines:
                 previous = line
             yield batch
         if current and not current[-1].endswith(b"\n"):
-            self._rejected.append(
+            self.rejected.append(
                 f"the output ended inside a record: {row_excerpt(_joined(current), self.token)}"
             )
         elif current:
             yield [_joined(current)]
-        self._rejected.extend(noise_lines(undecided, self.token))
+        self.rejected += noise_lines(undecided, self.token)
 
     def _begins(self, line: bytes, previous: bytes) -> bool:
         """Whether a record begins here: where a value may have brought the line, its first
@@ -231,7 +245,7 @@ def _dsv_table(records: list[bytes], token: bytes, names: tuple[str, ...]) -> pa
     keys = pc.list_element(parts, 0)
     has_value = pc.greater(pc.list_value_length(parts), _ONE)
     found = pc.index_in(keys, value_set=pa.array([name.encode() for name in names], pa.binary()))
-    codes = pc.if_else(has_value, found, pa.scalar(None, pa.int32()))
+    codes = where(has_value, found)
     by_name = pc.array_sort_indices(codes)
     rows = pc.list_parent_indices(split).take(by_name)
     at = pc.add(parts.offsets[:-1].take(by_name), _ONE)

@@ -7,21 +7,22 @@ and an id that comes twice stands for none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
-from hpcdash.backends.pbs.dialects import pbs
+from hpcdash.backends.pbs.dialects import pbs_script
 from hpcdash.backends.pbs.errors import require_success
 from hpcdash.backends.pbs.queues import is_on_list
 from hpcdash.backends.pbs.values import ctime, duration_seconds, parse_hosts
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Native,
     ParsedTable,
     Query,
+    Row,
+    decoded,
     row_excerpt,
     unreadable,
 )
@@ -29,7 +30,6 @@ from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits
 from hpcdash.domain.nodelist import compress
-from hpcdash.shell_files import shell_text
 
 _COMMAND = ("pbs_rstat", "-f")
 _HEAD = "Resv ID: "
@@ -45,7 +45,7 @@ _PREFIX = "RESV_"
 def reservations_query(user: str) -> Query[ParsedTable]:
     """All reservations that a user ('': whoever asks) may see."""
     token = fresh_token()
-    argv = pbs("sh", "-c", shell_text("backends/pbs/reservations.sh"), "sh", token, user)
+    argv = pbs_script("backends/pbs/reservations.sh", token, user)
     return Query(
         argv, partial(parse_reservations, token=token), command=_COMMAND, cap_bytes=TEXT_BYTES
     )
@@ -56,7 +56,7 @@ def parse_reservations(answer: Answer, *, token: str) -> ParsedTable:
     stands for.
     """
     require_success(answer, _COMMAND)
-    parts = answer.stdout.decode("utf-8", "replace").split(token)
+    parts = decoded(answer.stdout).split(token)
     if len(parts) != 3:
         raise unreadable(answer, "reservations", _COMMAND)
     who, brief, listed = parts
@@ -90,9 +90,7 @@ def _records(text: str) -> tuple[list[tuple[str, dict[str, str]]], list[str]]:
     return records, rejected
 
 
-def _row(
-    name: str, reported: Mapping[str, str], user: str, groups: frozenset[str]
-) -> dict[str, Any]:
+def _row(name: str, reported: Native, user: str, groups: frozenset[str]) -> Row:
     state = reported.get("reserve_state", "").removeprefix(_PREFIX)
     queue = reported.get("queue") or name.partition(".")[0]
     hosts = parse_hosts(reported.get("resv_nodes", ""))
@@ -112,7 +110,6 @@ def _row(
         "queue": queue,
         "users": _names(users),
         "groups": _names(own_groups),
-        "accounts": None,
         "flags": [
             flag
             for key, flag in (("reserve_rrule", "STANDING"), ("reserve_job", "FROM_JOB"))

@@ -10,11 +10,17 @@ from hpcdash.backends.base import PolicyPart
 from hpcdash.backends.pbs.dialects import Dialect, DialectPart, pbs
 from hpcdash.backends.pbs.errors import require_success
 from hpcdash.backends.pbs.reasons import resource_amount
-from hpcdash.backends.pbs.records import Form, read_attributes, record_form
-from hpcdash.backends.pbs.values import duration_seconds, entity_limits, parse_hosts
+from hpcdash.backends.pbs.records import Form, read_attributes, record_form, record_query
+from hpcdash.backends.pbs.values import (
+    duration_seconds,
+    entity_limits,
+    parse_hosts,
+    resources_under,
+)
 from hpcdash.backends.queries import (
-    TEXT_BYTES,
     Answer,
+    Facts,
+    Native,
     ParsedTable,
     Query,
     unreadable,
@@ -23,7 +29,7 @@ from hpcdash.domain.job_ids import holds_many, parse_array_id
 from hpcdash.domain.offers import QueueLimits
 from hpcdash.domain.units import format_duration
 
-_Format = Callable[[Mapping[str, str]], Mapping[str, str]]
+_Format = Callable[[Native], Facts]
 # accrue_type of pbs_ifl.h, while a job waits.
 _ACCRUES = {
     "1": "does not count now: its owner is at a limit, or it cannot start yet",
@@ -67,7 +73,7 @@ _PER_JOB = (
 _LISTS = (("user", "only for users"), ("group", "only for groups"), ("host", "only from hosts"))
 
 
-def priority_query(dialect: Dialect, job_id: str) -> Query[Mapping[str, str]]:
+def priority_query(dialect: Dialect, job_id: str) -> Query[Facts]:
     """One job's own attributes; the waiting tasks of an array share their array's."""
     return _query(
         dialect,
@@ -97,11 +103,9 @@ def _parse_queue_limits(answer: Answer, *, form: Form, token: str) -> Mapping[st
 
 def _query(
     dialect: Dialect, command: tuple[str, ...], name: str, what: str, formatter: _Format
-) -> Query[Mapping[str, str]]:
-    form, token, options = record_form(dialect)
-    plain = (*command, name)
-    parse = partial(_parse, command=plain, form=form, token=token, what=what, formatter=formatter)
-    return Query(pbs(*command, *options, name), parse, command=plain, cap_bytes=TEXT_BYTES)
+) -> Query[Facts]:
+    parse = partial(_parse, command=(*command, name), what=what, formatter=formatter)
+    return record_query(dialect, command, parse, name)
 
 
 def _parse(
@@ -112,7 +116,7 @@ def _parse(
     token: str,
     what: str,
     formatter: _Format,
-) -> Mapping[str, str]:
+) -> Facts:
     """{} where nothing was told: others' jobs may be hidden."""
     require_success(answer, command)
     records = read_attributes(answer.stdout, form, token=token)
@@ -124,11 +128,9 @@ def _parse(
     return {name: value for name, value in formatter(records[0][1]).items() if value}
 
 
-def _priority(native: Mapping[str, str]) -> Mapping[str, str]:
+def _priority(native: Native) -> Facts:
     requested = _whole(native.get("Priority", ""))
-    texts = {
-        "asked for": "none of its own (qsub -p)" if not requested else f"{requested:+d} (qsub -p)"
-    }
+    texts = {"asked for": f"{requested:+d} (qsub -p)" if requested else "none of its own (qsub -p)"}
     waited = duration_seconds(native.get("eligible_time", ""))
     if waited is not None:
         texts["counted wait"] = f"for {format_duration(waited)}"
@@ -146,7 +148,7 @@ def _priority(native: Mapping[str, str]) -> Mapping[str, str]:
     return texts
 
 
-def _queue_rules(native: Mapping[str, str]) -> Mapping[str, str]:
+def _queue_rules(native: Native) -> Facts:
     texts: dict[str, str] = {}
     if native.get("enabled") == "False":
         texts["takes jobs"] = "none now"
@@ -157,7 +159,7 @@ def _queue_rules(native: Mapping[str, str]) -> Mapping[str, str]:
     if native.get("route_destinations"):
         texts["passes jobs on to"] = native["route_destinations"].replace(",", ", ")
     for start, time_label, label in _PER_JOB:
-        given = _resources(native, start)
+        given = resources_under(native, start)
         if seconds := duration_seconds(given.pop("walltime", "")):
             texts[time_label] = format_duration(seconds)
         if given:
@@ -168,27 +170,15 @@ def _queue_rules(native: Mapping[str, str]) -> Mapping[str, str]:
             texts[label] = native.get(f"acl_{entity}s", "").replace(",", ", ") or "nobody is named"
     priority = _whole(native.get("Priority", ""))
     if priority:
-        express = (
-            ": where the site preempts, its jobs come first"
-            if priority >= _EXPRESS_PRIORITY
-            else ""
-        )
-        texts["the queue's priority"] = f"{priority}{express}"
+        texts["the queue's priority"] = str(priority)
+        if priority >= _EXPRESS_PRIORITY:
+            texts["the queue's priority"] += ": where the site preempts, its jobs come first"
     if delay := _whole(native.get("kill_delay", "")):
         texts["from TERM to KILL"] = format_duration(delay)
     return texts
 
 
-def _resources(native: Mapping[str, str], start: str) -> dict[str, str]:
-    """Return the resources under an attribute: {'ncpus': '4'} of resources_max.ncpus=4."""
-    return {
-        name.partition(".")[2]: value
-        for name, value in native.items()
-        if name.partition(".")[0] == start
-    }
-
-
-def _limits(native: Mapping[str, str]) -> dict[str, str]:
+def _limits(native: Native) -> dict[str, str]:
     texts = {
         f"{label} of {who}": limit
         for name, label in _COUNTS.items()
@@ -196,13 +186,13 @@ def _limits(native: Mapping[str, str]) -> dict[str, str]:
     }
     amounts: dict[str, list[str]] = {}
     for name, label in _AMOUNTS.items():
-        for resource, value in _resources(native, name).items():
+        for resource, value in resources_under(native, name).items():
             for who, limit in _by_entity(value):
                 amounts.setdefault(f"{label} for {who}", []).append(
                     resource_amount(resource, limit)
                 )
     for name, label in _OLD_AMOUNTS.items():
-        for resource, value in _resources(native, name).items():
+        for resource, value in resources_under(native, name).items():
             amounts.setdefault(label, []).append(resource_amount(resource, value))
     texts |= {label: native[name] for name, label in _OLD_COUNTS.items() if native.get(name)}
     return texts | {label: ", ".join(parts) for label, parts in amounts.items()}
@@ -232,13 +222,13 @@ def _whole(text: str) -> int | None:
 class PbsPolicy(DialectPart, PolicyPart):
     """The rules of queues and of the server."""
 
-    def queue_rules(self, queue: str) -> Query[Mapping[str, str]]:
+    def queue_rules(self, queue: str) -> Query[Facts]:
         """With what else the queue allows."""
         return _query(self.dialect, ("qstat", "-Q", "-f"), queue, "queues", _queue_rules)
 
     def queue_limits(self) -> Query[Mapping[str, QueueLimits]] | None:
         """Query the limits of the queues and, under '', of the server, which apply in all of them."""
-        if self.dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
+        if self.dialect is Dialect.TORQUE:
             return None
         form, token, options = record_form(self.dialect)
         argv = pbs("sh", "-c", 'qstat -Qf "$@" && qstat -Bf "$@"', "sh", *options)

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -28,6 +29,7 @@ from hpcdash.backends.script.body import (
     NOT_IN_DIRECTIVES,
     START,
     BatchScript,
+    Body,
     Place,
     accounting_names,
     checked_environment,
@@ -49,7 +51,7 @@ from hpcdash.backends.script.body import (
 )
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.cron import CronJob
-from hpcdash.backends.script.environment import JobEnvironment
+from hpcdash.backends.script.environment import JobEnvironment, NodeJobs
 from hpcdash.backends.script.launchers import pass_on_trap, signal_name
 from hpcdash.backends.script.plain import plain_request, plain_text
 from hpcdash.domain.dependencies import format_after
@@ -105,112 +107,129 @@ def batch_script(
     if is_shared:
         warnings = ("share: PBS has no shared pools yet: this is a job like any other", *warnings)
     resources = resource_directives(request, slot_type, cpu_share)
-    generated = [
-        f"-N {name}",
-        *_files(request, place),
-        *(
-            [f"-q {directive_word('queue', queue)}"]
-            if (queue := request.reservation or request.queue)
-            else []
-        ),
-        *([f"-A {directive_word('account', request.account)}"] if request.account else []),
-        *project_options(accounting_names(request)),
-        *([f"-J {format_task_range(request.array)}"] if request.array else []),
-        *([f"-W depend={format_after(request.after)}"] if request.after else []),
-        *(["-h"] if request.hold else []),
-        *([f"-a {_begin(request.begin)}"] if request.begin else []),
-        *(["-r y"] if request.requeue else [] if request.array else ["-r n"]),
-        *attribute_options(request.attributes, request.extra_args),
-        *_keep_files(request, place, has_live_logs=has_live_logs),
-    ]
+    generated = _generated(request, place, name, has_live_logs=has_live_logs)
     extra = extra_options(request.extra_args)
     _refuse_repeated(generated, extra)
-    limit = _limit(request, resources.options)
+    options = (*generated, *resources.options, *_limit(request, resources.options), *extra)
+    messages = (*warnings, *resources.warnings, *_unasked(request))
+    if request.array is not None and not request.requeue:
+        # PBS refuses an array with -r n: "cannot submit non-rerunable Array Job".
+        messages += (
+            "PBS runs arrays only as rerunable: a task may start again after a node failure, "
+            "though requeue is off",
+        )
     # Without a folder of the request PBS's own one of the job, where there is one.
     is_private = any(option.lower() == "-w sandbox=private" for option in generated)
-    # PBS refuses an array with -r n: "cannot submit non-rerunable Array Job".
-    rerun_warnings = (
-        [
-            "PBS runs arrays only as rerunable: a task may start again after a node failure, "
-            "though requeue is off"
-        ]
-        if request.array is not None and not request.requeue
-        else []
-    )
-    messages = (*warnings, *resources.warnings, *_unasked(request), *rerun_warnings)
     if request.plain:
-        options = (*generated, *resources.options, *limit, *extra)
         home = '"$PBS_JOBDIR"' if is_private else '"$PBS_O_WORKDIR"'
-        folder = shlex.quote(request.work_dir) if request.work_dir else home
         lines = (
             export_lines(request.environment),
-            f"cd -- {folder} || exit 1",
+            f"cd -- {_folder(request, home)} || exit 1",
             command_line(request, place),
         )
         return BatchScript(plain_text(options, "#PBS", lines), name, (*plain_notes, *messages))
+    home = '"$PBS_JOBDIR"' if is_private else '"${PBS_O_WORKDIR:-$HOME}"'
     body = script_body(request, place, slot_type, ENVIRONMENT)
-    limit_seconds = _limit_seconds(request, resources.options)
+    parts = [f"cd -- {_folder(request, home)} || exit 1", *_parts(request, place, body, resources)]
+    if place.waiting is not None:
+        in_use = shell_text("backends/script/beside.sh", "backends/pbs/in_use.sh")
+        waits = waiting_part(
+            request, place.folder, place.waiting, slot_type, job="$PBS_JOBID", in_use=in_use
+        )
+        parts = [parts[0], exports(body.environment), waits]
+    requested = format_request(request, place, slot_type, ENVIRONMENT)
+    text = script_text(requested, options, "#PBS", parts)
+    return BatchScript(text, name, (*messages, *body.notes))
+
+
+def _parts(request: Request, place: Place, body: Body, resources: Directives) -> list[str]:
+    """Return the parts of a script that starts a body on all hosts."""
+    limit_seconds = request.limit_seconds
+    if limit_seconds is None:
+        # The walltime among the -l of a person's own options.
+        given = [qsub.read_directive(text).given for text in resources.options]
+        limit_seconds = build_demand([*chain.from_iterable(given)]).limit_seconds
     steps = node_steps(request, place, _AFTER_PROBE)
-    prepare = shell_text("backends/script/node_step.sh", "backends/pbs/prepare_nodes.sh")
-    submitted_from = '"$PBS_JOBDIR"' if is_private else '"${PBS_O_WORKDIR:-$HOME}"'
-    folder = shlex.quote(request.work_dir) if request.work_dir else submitted_from
-    # Each chunk's host stands in $PBS_NODEFILE once for each of its mpiprocs.
-    mpiprocs = re.search(r":mpiprocs=([1-9][0-9]{0,5})\b", " ".join(resources.options))
-    parts = [
-        f"cd -- {folder} || exit 1",
+    if steps:
+        prepare = shell_text("backends/script/node_step.sh", "backends/pbs/prepare_nodes.sh")
+        steps = [prepare, *steps]
+    return [
         body.definitions,
         body.library,
         packages_part(request, place),
         end_time(limit_seconds) if request.job_library else "",
         resume_part(request, "PBS_ARRAY_INDEX"),
         body.package,
-        fanout(
-            _into_logs(body.arguments, place.folder) if place.is_run else body.arguments,
-            body.environment,
-            passed_on=(
-                *(["PYTHONPATH"] if body.library else []),
-                *(["PY_EXEC"] if body.package else []),
-                *named_keys(request),
-            ),
-            slots_a_chunk=request_slots(request).per_node,
-            lines_a_chunk=int(mpiprocs[1]) if mpiprocs else 1,
-            logs=_logs(request, place) if request_slots(request).nodes > 1 else None,
-        ),
+        _body_fanout(request, place, body, resources),
         preamble(request.launcher),
         signal_timer(request.signal, limit_seconds) if request.signal else "",
-        *([prepare, *steps] if steps else []),
+        *steps,
         START,
     ]
-    if place.waiting is not None:
-        parts = [
-            parts[0],
-            exports(body.environment),
-            waiting_part(
-                request,
-                place.folder,
-                place.waiting,
-                slot_type,
-                job="$PBS_JOBID",
-                in_use=shell_text("backends/script/beside.sh", "backends/pbs/in_use.sh"),
-            ),
-        ]
-    requested = format_request(request, slot_type, ENVIRONMENT, waits=place.waiting is not None)
-    return BatchScript(
-        script_text(requested, (*generated, *resources.options, *limit, *extra), "#PBS", parts),
-        name,
-        (*messages, *body.notes),
+
+
+def _folder(request: Request, home: str) -> str:
+    """Return bash for the folder of a job; `home` is that of a request without one."""
+    return shlex.quote(request.work_dir) if request.work_dir else home
+
+
+def _generated(request: Request, place: Place, name: str, *, has_live_logs: bool) -> list[str]:
+    """Return the options of a request's fields."""
+    generated = [f"-N {name}"]
+    if place.folder:
+        # Without a folder PBS writes NAME.oNUMBER where it is submitted from.
+        log = "job.^array_index^" if request.array else "job"
+        generated += [f"-o {place.folder}/{log}.out", f"-e {place.folder}/{log}.err"]
+    if queue := request.reservation or request.queue:
+        generated.append(f"-q {directive_word('queue', queue)}")
+    if request.account:
+        generated.append(f"-A {directive_word('account', request.account)}")
+    generated += project_options(accounting_names(request))
+    if request.array:
+        generated.append(f"-J {format_task_range(request.array)}")
+    if request.after:
+        generated.append(f"-W depend={format_after(request.after)}")
+    if request.hold:
+        generated.append("-h")
+    if request.begin:
+        generated.append(f"-a {_begin(request.begin)}")
+    if request.requeue or not request.array:
+        generated.append("-r y" if request.requeue else "-r n")
+    generated += attribute_options(request.attributes, request.extra_args)
+    if request.keep_files:
+        generated.append(f"-k {request.keep_files}")
+    elif place.folder and has_live_logs:
+        # All nodes see the launch's folder; PBS copies logs at the end where one cannot reach it.
+        generated.append("-k oed")
+    return generated
+
+
+def _body_fanout(request: Request, place: Place, body: Body, resources: Directives) -> str:
+    """Return the fan-out of a body."""
+    arguments = body.arguments
+    if place.is_run:
+        # A run of an allocation has logs of its own: PBS writes into the job's.
+        into = f'exec >> "$0/{STDOUT_NAME}" 2>> "$0/{STDERR_NAME}"; exec "$@"'
+        arguments = ("bash", "-c", into, place.folder, *arguments)
+    passed_on = named_keys(request)
+    if body.package:
+        passed_on = ("PY_EXEC", *passed_on)
+    if body.library:
+        passed_on = ("PYTHONPATH", *passed_on)
+    # Each chunk's host stands in $PBS_NODEFILE once for each of its mpiprocs.
+    mpiprocs = re.search(r":mpiprocs=([1-9][0-9]{0,5})\b", " ".join(resources.options))
+    slots = request_slots(request)
+    return fanout(
+        arguments,
+        body.environment,
+        passed_on=passed_on,
+        slots_a_chunk=slots.per_node,
+        lines_a_chunk=int(mpiprocs[1]) if mpiprocs else 1,
+        logs=_logs(request, place) if slots.nodes > 1 else None,
     )
 
 
-def _into_logs(parts: Sequence[str | Word], folder: str) -> tuple[str | Word, ...]:
-    """Return arguments for a run of an allocation, which has logs of its own: PBS writes into the
-    job's.
-    """
-    into = f'exec >> "$0/{STDOUT_NAME}" 2>> "$0/{STDERR_NAME}"; exec "$@"'
-    return ("bash", "-c", into, folder, *parts)
-
-
-def node_options(nodes: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+def node_options(nodes: Sequence[str]) -> NodeJobs:
     """(nodes, extra_args) of each job that is needed to have just these nodes: one each, as a
     select names one host.
     """
@@ -224,34 +243,13 @@ def _begin(text: str) -> str:
     return datetime.fromisoformat(text).strftime("%Y%m%d%H%M.%S")
 
 
-def _files(request: Request, place: Place) -> list[str]:
-    """Return the options for logs, a file for each task of an array; without a folder PBS writes
-    NAME.oNUMBER where it is submitted from.
-    """
-    if not place.folder:
-        return []
-    name = "job.^array_index^" if request.array else "job"
-    return [f"-o {place.folder}/{name}.out", f"-e {place.folder}/{name}.err"]
-
-
 def _logs(request: Request, place: Place) -> tuple[str, str]:
-    """Bash for the files of _files(), which are those of a task in an array's."""
+    """Return bash for the files of the logs, which are those of a task in an array's."""
     if not place.folder:
         return "/dev/null", "/dev/null"
     name = '"job.$PBS_ARRAY_INDEX"' if request.array else "job"
     folder = shlex.quote(place.folder)
     return f"{folder}/{name}.out", f"{folder}/{name}.err"
-
-
-def _keep_files(request: Request, place: Place, *, has_live_logs: bool) -> list[str]:
-    """Return the option for logs that are written at once into the launch's folder, which all nodes
-    see, unless the request has another.
-
-    PBS copies them at the end where a node cannot reach it.
-    """
-    if request.keep_files:
-        return [f"-k {request.keep_files}"]
-    return ["-k oed"] if place.folder and has_live_logs else []
 
 
 def _limit(request: Request, requested: tuple[str, ...]) -> list[str]:
@@ -260,15 +258,6 @@ def _limit(request: Request, requested: tuple[str, ...]) -> list[str]:
     if any("walltime=" in option for option in requested):
         refuse_repeated({"walltime": "time"}, {"walltime": "-l walltime"})
     return [f"-l walltime={format_walltime(request.limit_seconds)}"]
-
-
-def _limit_seconds(request: Request, requested: tuple[str, ...]) -> int | None:
-    """The request's limit, else the walltime among the -l of a person's own options."""
-    if request.limit_seconds is not None:
-        return request.limit_seconds
-    return build_demand(
-        [option for text in requested for option in qsub.read_directive(text).given]
-    ).limit_seconds
 
 
 def _unasked(request: Request) -> list[str]:
@@ -317,36 +306,24 @@ def resource_directives(
     """
     slots = request_slots(request)
     ours = "ncpus" if slot_type is SlotType.CPU else "ngpus"
-    has_amount = slot_type is SlotType.CPU or request.site.gres_supported
-    # No slot at all is one core.
-    amount = ":ncpus=1" if slots.slots == 0 else f":{ours}={slots.per_node}" if has_amount else ""
-    theirs = _requested(request.extra_args)
+    theirs = _requested(request.extra_args, ours)
     beside = _beside_slots(theirs, ours)
-    for name, value in theirs:
-        if name in _OF_A_CHUNK:
-            in_its_place = (
-                "slots and slots_per_node"
-                if name in (ours, "nodes")
-                else f"-l select=1:{name}={value}"
-            )
-            raise UsageError(
-                f"-l {name} is not for extra_args: PBS takes it in a select alone", in_its_place
-            )
     cpus, warnings = _cpus_beside_gpus(request, slots, slot_type, beside, cpu_share)
     if request.memory_bytes is not None:
-        if any(name == "mem" for name, _ in beside):
+        if "mem" in beside:
             raise UsageError(
                 "-l select=…:mem= is not for extra_args beside memory", "Leave one of the two out."
             )
-        beside.append(("mem", _memory(request.memory_bytes)))
-    if (
-        request.launcher in LONE_LAUNCHERS
-        and slots.slots
-        and not any(name == "mpiprocs" for name, _ in beside)
-    ):
+        beside["mem"] = _memory(request.memory_bytes)
+    if request.launcher in LONE_LAUNCHERS and slots.slots:
         # What mpirun takes for the slots of a host.
-        beside.append(("mpiprocs", str(slots.per_node)))
-    besides = "".join(f":{name}={value}" if value else f":{name}" for name, value in beside)
+        beside.setdefault("mpiprocs", str(slots.per_node))
+    besides = "".join(f":{name}={value}" if value else f":{name}" for name, value in beside.items())
+    has_amount = slot_type is SlotType.CPU or request.site.gres_supported
+    amount = f":{ours}={slots.per_node}" if has_amount else ""
+    if slots.slots == 0:
+        # No slot at all is one core.
+        amount = ":ncpus=1"
     parts = [f"select={slots.nodes}{amount}{cpus}{besides}"]
     if place := _placement(request.place, theirs, slots):
         parts.append(f"place={place}")
@@ -356,7 +333,7 @@ def resource_directives(
         if name not in ("select", "place")
     ]
     warnings += _left_out(theirs, ours, slots)
-    if not has_amount and slots.slots:
+    if slots.slots and not has_amount:
         warnings.append(
             "this PBS does not count GPUs: which ones the job uses is the script's to say "
             "(CUDA_VISIBLE_DEVICES)"
@@ -379,7 +356,7 @@ def _cpus_beside_gpus(
     request: Request,
     slots: Slots,
     slot_type: SlotType,
-    beside: Iterable[tuple[str, str]],
+    beside: Mapping[str, str],
     share: CpuShare | None,
 ) -> tuple[str, list[str]]:
     """Return the CPUs that a chunk of GPUs requests, and messages on them: PBS gives it one by
@@ -387,13 +364,12 @@ def _cpus_beside_gpus(
     """
     if slot_type is SlotType.CPU or slots.slots == 0:
         return "", []
-    given = {name for name, _ in beside}
-    if "ncpus" in given and request.cpus_per_gpu:
+    if "ncpus" in beside and request.cpus_per_gpu:
         raise UsageError(
             "-l select=…:ncpus= is not for extra_args beside cpus_per_gpu",
             "Leave one of the two out.",
         )
-    if "ncpus" in given or (not request.cpus_per_gpu and not request.site.gres_supported):
+    if "ncpus" in beside or (not request.cpus_per_gpu and not request.site.gres_supported):
         return "", []
     each = request.cpus_per_gpu
     messages = []
@@ -406,11 +382,11 @@ def _cpus_beside_gpus(
         messages = [share.text if share else unknown]
     if each is None:
         return "", messages
-    # PBS sets OMP_NUM_THREADS to all CPUs of the chunk, which each rank would take for its own.
-    has_ranks = request.launcher in (NODE_LAUNCHERS | LONE_LAUNCHERS) and "ompthreads" not in given
-    return f":ncpus={each * slots.per_node}" + (
-        f":ompthreads={each}" if has_ranks else ""
-    ), messages
+    cpus = f":ncpus={each * slots.per_node}"
+    if request.launcher in (NODE_LAUNCHERS | LONE_LAUNCHERS) and "ompthreads" not in beside:
+        # PBS sets OMP_NUM_THREADS to all CPUs of the chunk, which each rank would take for its own.
+        cpus += f":ompthreads={each}"
+    return cpus, messages
 
 
 def _memory(amount_bytes: int) -> str:
@@ -421,17 +397,27 @@ def _memory(amount_bytes: int) -> str:
     return f"{-(-amount_bytes // 1024)}kb"
 
 
-def _requested(extra_args: Iterable[str]) -> list[tuple[str, str]]:
-    """(resource, amount) of every -l; the other options are not looked at."""
-    found: list[tuple[str, str]] = []
+def _requested(extra_args: Iterable[str], ours: str) -> qsub.Pairs:
+    """(resource, amount) of every -l; the other options are not looked at.
+
+    Raises UsageError for a resource of a host outside of a select.
+    """
+    found: qsub.Pairs = []
     for text in whole_options(extra_args, qsub.read_directive, directive_word):
         for option in qsub.read_directive(text).given:
             if option.name == "l":
                 found += qsub.resources(option.value or "")
+    for name, value in found:
+        if name in _OF_A_CHUNK:
+            is_slots = name in (ours, "nodes")
+            raise UsageError(
+                f"-l {name} is not for extra_args: PBS takes it in a select alone",
+                "slots and slots_per_node" if is_slots else f"-l select=1:{name}={value}",
+            )
     return found
 
 
-def _beside_slots(requested: Iterable[tuple[str, str]], ours: str) -> list[tuple[str, str]]:
+def _beside_slots(requested: qsub.Pairs, ours: str) -> dict[str, str]:
     """Return the resources of a chunk in a person's own select, besides those of the slots."""
     stored: dict[str, str] = {}
     for name, value in requested:
@@ -444,10 +430,10 @@ def _beside_slots(requested: Iterable[tuple[str, str]], ours: str) -> list[tuple
                 "Write a script of your own for them, or one kind of chunk.",
             )
         stored |= {resource: amount for resource, amount in parts[0][1] if resource != ours}
-    return list(stored.items())
+    return stored
 
 
-def _left_out(requested: Iterable[tuple[str, str]], ours: str, slots: Slots) -> list[str]:
+def _left_out(requested: qsub.Pairs, ours: str, slots: Slots) -> list[str]:
     """Return a message for each difference between the slots and a person's own select; one chunk
     stands for any number.
     """
@@ -455,7 +441,8 @@ def _left_out(requested: Iterable[tuple[str, str]], ours: str, slots: Slots) -> 
     for name, value in requested:
         if name != "select":
             continue
-        (count, parts), each = qsub.chunks(value)[0], str(slots.per_node)
+        count, parts = qsub.chunks(value)[0]
+        each = str(slots.per_node)
         if count not in ("", "1", str(slots.nodes)) or dict(parts).get(ours, each) != each:
             messages.append(
                 f"-l select={value} in extra_args: slots and slots_per_node decide its count and "
@@ -464,7 +451,7 @@ def _left_out(requested: Iterable[tuple[str, str]], ours: str, slots: Slots) -> 
     return messages
 
 
-def _placement(field: str, theirs: Iterable[tuple[str, str]], slots: Slots) -> str:
+def _placement(field: str, theirs: qsub.Pairs, slots: Slots) -> str:
     """Return the place of the chunks: each on a host of its own if so many are requested on each
     node, else as it is given.
 
@@ -478,13 +465,13 @@ def _placement(field: str, theirs: Iterable[tuple[str, str]], slots: Slots) -> s
         )
     if not slots.is_per_node or slots.nodes == 1:
         return field or "".join(given)
-    written = (
-        f"place: {field}"
-        if field
-        else "".join(f"-l place={value} in extra_args" for value in given)
-    )
+    requested = qsub.Placement()
+    written = f"place: {field}"
+    if given:
+        written = f"-l place={given[0]} in extra_args"
     try:
-        requested = qsub.read_placement(field or given[0]) if written else qsub.Placement()
+        if field or given:
+            requested = qsub.read_placement(field or given[0])
     except ValueError as error:
         raise UsageError(f"{written}: {error}") from error
     if requested.arrangement not in ("", "scatter"):

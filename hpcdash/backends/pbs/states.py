@@ -24,7 +24,9 @@ _ALIVE = {
 }
 # F: a job, X: a subjob of an array that lives on; C is Torque's.
 ENDED_LETTERS = frozenset("FXC")
-_TERMINATED, _FINISHED, _FAILED = 91, 92, 93
+_TERMINATED = 91
+_FINISHED = 92
+_FAILED = 93
 _BY_EXIT = {
     -11: JobState.PREEMPTED,
     # A node of it, or its first one, could not be reached any more.

@@ -9,7 +9,7 @@ time of -a in that zone, and sends TZ with the job (PBS_O_TZ), and with -V all t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from hpcdash.backends.actions import CUT_OFF, ActionCommand, Outcome
@@ -21,6 +21,7 @@ from hpcdash.backends.pbs.errors import failure, is_answer_lost
 from hpcdash.backends.pbs.listing import MARK_VARIABLE
 from hpcdash.backends.pbs.options import (
     MAGIC,
+    Settings,
     attributes,
     format_task_range,
     is_closed,
@@ -34,9 +35,10 @@ from hpcdash.backends.pbs.recorded_options import (
     unlike_directives,
     with_limits,
 )
-from hpcdash.backends.queries import Answer
+from hpcdash.backends.queries import Answer, Native
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks, parse_tasks, stepped_ranges
+from hpcdash.domain.columns import digits
 from hpcdash.domain.dependencies import split_after
 from hpcdash.domain.job_ids import BadJobId, pbs_job_id, with_tasks
 from hpcdash.errors import EXIT_UNREACHABLE, UsageError, excerpt
@@ -112,7 +114,7 @@ def _refuse_long(options: Sequence[str]) -> None:
             )
 
 
-def _refuse(line: ParsedCommandLine, own: Mapping[str, str], in_script: Mapping[str, str]) -> None:
+def _refuse(line: ParsedCommandLine, own: Settings, in_script: Settings) -> None:
     """Raises UsageError for what qsub does not know, and what would have it wait or talk."""
     for option in line.problems:
         raise UsageError(f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
@@ -137,6 +139,16 @@ def _refuse(line: ParsedCommandLine, own: Mapping[str, str], in_script: Mapping[
                     "here does",
                     "Leave it out.",
                 )
+
+
+def _require_rerunable(own: Settings, in_script: Settings) -> None:
+    """Raises UsageError for an array that is not to be run again, of the script or else `own`."""
+    if own.get("r", in_script.get("r")) == "n":
+        where = "" if "r" in own else " in the script"
+        raise UsageError(
+            f"PBS takes only rerunable arrays, and -r n{where} forbids a rerun",
+            "Leave -r n out: a task may then start again after a node failure.",
+        )
 
 
 def _given_arguments(line: ParsedCommandLine, *, without_depend: bool) -> list[str]:
@@ -207,24 +219,7 @@ def _depend(dialect: Dialect, after: Sequence[str], earlier: str) -> str:
     return ",".join((*before, *(one for one in added if one not in before)))
 
 
-def _job_name(dialect: Dialect, file_name: str) -> str:
-    """A script's name as a job's: from stdin qsub would call each STDIN."""
-    name = _NOT_IN_NAMES.sub("_", file_name)
-    if not re.match("[A-Za-z]", name):
-        name = f"job_{name.lstrip('_.-+')}"
-    return name[: _NAME_LETTERS.get(dialect, _MAX_NAME_LETTERS)]
-
-
-def _variables(dialect: Dialect, own: Mapping[str, str], in_script: Mapping[str, str]) -> str:
-    """Return the value of -v besides our mark: one on the command line takes the place of the
-    script's.
-    """
-    if dialect is Dialect.TORQUE:
-        return ",".join(part for part in (in_script.get("v"), own.get("v")) if part)
-    return own.get("v", in_script.get("v", ""))
-
-
-def _advice(dialect: Dialect, reported: Mapping[str, str]) -> list[str]:
+def _advice(dialect: Dialect, reported: Settings) -> list[str]:
     if dialect is not Dialect.OPENPBS:
         return []
     notes = []
@@ -261,40 +256,34 @@ class PbsSubmit(DialectPart, SubmitPart):
         in_script = settings(directives.options, in_script=True)
         _refuse(line, own, in_script)
         reported = {**in_script, **own}
-        if (
-            self.dialect is not Dialect.TORQUE
-            and (submission.array or "J" in reported)
-            and reported.get("r") == "n"
-        ):
-            where = "" if "r" in own else " in the script"
-            raise UsageError(
-                f"PBS takes only rerunable arrays, and -r n{where} forbids a rerun",
-                "Leave -r n out: a task may then start again after a node failure.",
-            )
-        label = _given_arguments(line, without_depend=bool(submission.after))
+        is_torque = self.dialect is Dialect.TORQUE
+        if not is_torque and (submission.array or "J" in reported):
+            _require_rerunable(own, in_script)
+        parts = _given_arguments(line, without_depend=bool(submission.after))
         notes: list[str] = []
         if submission.arguments:
-            label += _arguments(self.dialect, submission.arguments)
+            parts += _arguments(self.dialect, submission.arguments)
         if submission.array:
-            label += _array_arguments(self.dialect, _tasks(submission.array))
+            parts += _array_arguments(self.dialect, _tasks(submission.array))
         if submission.after:
-            label += [
-                "-W",
-                f"depend={_depend(self.dialect, submission.after, reported.get('W.depend', ''))}",
-            ]
+            depend = _depend(self.dialect, submission.after, reported.get("W.depend", ""))
+            parts += ["-W", f"depend={depend}"]
             notes.append(
                 "a job that depends on one PBS no longer knows ends at once, without running"
             )
         if submission.held and "h" not in reported:
-            label.append("-h")
-        name = reported.get("N") or _job_name(self.dialect, submission.name)
+            parts.append("-h")
+        name = reported.get("N") or self._job_name(submission.name)
         if "N" not in reported:
-            label += ["-N", name]
-            if name != submission.name:
-                notes.append(
-                    f"it is called {name}, as PBS takes no other letters in a name, and no more of them"
-                )
-        variables = _variables(self.dialect, own, in_script)
+            parts += ["-N", name]
+        if "N" not in reported and name != submission.name:
+            notes.append(
+                f"it is called {name}, as PBS takes no other letters in a name, and no more of them"
+            )
+        # One on the command line takes the place of the script's; Torque joins them.
+        variables = own.get("v", in_script.get("v", ""))
+        if is_torque:
+            variables = ",".join(filter(None, (in_script.get("v"), own.get("v"))))
         mark = submission.mark
         if not is_closed(variables):
             notes.append(
@@ -303,28 +292,26 @@ class PbsSubmit(DialectPart, SubmitPart):
             )
             mark = ""
         if mark or "v" in own:
-            label += [
-                "-v",
-                ",".join(
-                    part for part in (f"{MARK_VARIABLE}={mark}" if mark else "", variables) if part
-                ),
-            ]
+            marked = f"{MARK_VARIABLE}={mark}" if mark else ""
+            parts += ["-v", ",".join(filter(None, (marked, variables)))]
         notes += _advice(self.dialect, reported)
-        argv = (
-            *submission.as_account(*_qsub(self.dialect)),
-            *label,
-            *([submission.file] if submission.file else []),
-        )
-        read = partial(
-            read_answer, job_id=submission.name, has_bare_ids=self.dialect is Dialect.TORQUE
-        )
-        command = ActionCommand(argv, (submission.name,), read, submission.script, _LIMIT_SECONDS)
+        if submission.file:
+            parts.append(submission.file)
+        argv = (*submission.as_account(*_qsub(self.dialect)), *parts)
+        command = self._command(argv, submission.name, submission.script)
         return SubmitCommand(command, tuple(notes), mark, name)
+
+    def _job_name(self, file_name: str) -> str:
+        """A script's name as a job's: from stdin qsub would call each STDIN."""
+        name = _NOT_IN_NAMES.sub("_", file_name)
+        if not re.match("[A-Za-z]", name):
+            name = f"job_{name.lstrip('_.-+')}"
+        return name[: _NAME_LETTERS.get(self.dialect, _MAX_NAME_LETTERS)]
 
     def resubmission(
         self,
         detail: JobDetail,
-        past: Mapping[str, str],
+        past: Native,
         script: Script,
         tasks: ArrayTasks | None,
         mark: str,
@@ -336,28 +323,31 @@ class PbsSubmit(DialectPart, SubmitPart):
         not, qsub is told to read none of them. Raises UsageError for a job without a script, and
         for tasks that are no one range.
         """
-        row = detail.job.to_pylist()[0]
-        job_id = row["array_id"] or row["id"]
+        row = detail.row
+        job_id = requested = row["array_id"] or row["id"]
+        native = {**past, **detail.native}
         directives = read_directives(script.text)
         in_script = settings(directives.options, in_script=True)
-        record = read_record({**past, **detail.native}, row, in_script)
-        unlike = [one.written for one in directives.problems] or unlike_directives(
-            record, in_script
+        record = read_record(native, row, in_script)
+        unlike = [option.written for option in directives.problems] or unlike_directives(
+            record, in_script, is_array=row["array_id"] is not None
         )
         record = with_limits(record, limits, row["nodes"] or 1)
-        parts = ["-C", _NO_DIRECTIVES] if unlike else []
         notes = [f"its options are those PBS has on record of job {job_id}", *record.notes]
         if unlike:
             notes.append(f"its #PBS lines are not read, for what it had not: {', '.join(unlike)}")
-        parts += to_arguments(record, {} if unlike else in_script)
+            parts = ["-C", _NO_DIRECTIVES, *to_arguments(record, {})]
+        else:
+            parts = to_arguments(record, in_script)
         throttle = None
         if row["array_id"]:
-            if tasks is None and not record.array:
+            array = native.get("array_indices_submitted") or native.get("job_array_request") or ""
+            if tasks is None and not array:
                 raise UsageError(f"which tasks array {job_id} had is not known", "Name the tasks.")
-            again = _tasks(record.array) if tasks is None else tasks
-            again = ArrayTasks(again.ranges, record.throttle or again.throttle)
-            parts = [*parts, *_array_arguments(self.dialect, again)]
-            throttle = again.throttle
+            again = _tasks(array) if tasks is None else tasks
+            throttle = digits(native.get("max_run_subjobs")) or again.throttle
+            parts += _array_arguments(self.dialect, ArrayTasks(again.ranges, throttle))
+            requested = job_id if tasks is None else with_tasks(job_id, tasks)
         parts += ["-v", ",".join((f"{MARK_VARIABLE}={mark}", *record.variables))]
         argv = (*_qsub(self.dialect), *parts)
         if row["work_dir"]:
@@ -366,19 +356,17 @@ class PbsSubmit(DialectPart, SubmitPart):
             notes.append(
                 "bytes that are no UTF-8 are lost: some options are not quite what they were"
             )
-        requested = job_id if tasks is None or not row["array_id"] else with_tasks(job_id, tasks)
         stdin = script.text.encode("utf-8", "surrogateescape")
-        read = partial(read_answer, job_id=requested, has_bare_ids=self.dialect is Dialect.TORQUE)
-        return SubmitCommand(
-            ActionCommand(argv, (requested,), read, stdin, _LIMIT_SECONDS),
-            tuple(notes),
-            mark,
-            row["name"] or "",
-            throttle,
-        )
+        command = self._command(argv, requested, stdin)
+        return SubmitCommand(command, tuple(notes), mark, row["name"] or "", throttle)
+
+    def _command(self, argv: tuple[str, ...], job_id: str, stdin: bytes) -> ActionCommand:
+        is_torque = self.dialect is Dialect.TORQUE
+        read = partial(read_answer, job_id=job_id, has_bare_ids=is_torque)
+        return ActionCommand(argv, (job_id,), read, stdin, _LIMIT_SECONDS)
 
     def array_parts(self, tasks: ArrayTasks) -> tuple[ArrayTasks, ...]:
         """A range with a step for each qsub; Torque takes lists."""
-        if self.dialect not in (Dialect.OPENPBS, Dialect.PBS_TEXT):
+        if self.dialect is Dialect.TORQUE:
             return (tasks,)
         return tuple(ArrayTasks((part,), tasks.throttle) for part in stepped_ranges(tasks))

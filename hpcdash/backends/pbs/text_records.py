@@ -70,14 +70,16 @@ class _TextRecord:
         self._undecided.clear()
         if found:
             self._keep()
-            self._key, self._value = found[1], bytearray(found[2] or b"")
+            self._key = found[1]
+            self._value = bytearray(found[2] or b"")
         else:
             self._value += line[1:] if goes_on else b"\n" + line
 
-    def end(self) -> tuple[Record, list[str]]:
-        """The record, and in words the lines after it that are none of its own."""
+    def end(self, rejected: list[str]) -> Record:
+        """Return the record; lines after it that are not its own are added to `rejected`."""
         self._keep()
-        return (self.name, self.fields), noise_lines(self._undecided)
+        rejected += noise_lines(self._undecided)
+        return self.name, self.fields
 
     def _keep(self) -> None:
         """Store an attribute; the second of a name was forged, by the variables, which come after
@@ -113,9 +115,7 @@ def text_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
         begun = heads.begun(line, before, after.removesuffix(b"\n")) if may_begin else None
         if begun is not None:
             if current is not None:
-                record, noise = current.end()
-                rejected.extend(noise)
-                yield record
+                yield current.end(rejected)
             current = begun
         elif current is not None:
             current.add(line)
@@ -124,13 +124,10 @@ def text_records(raw: bytes, rejected: list[str]) -> Iterator[Record]:
         before = line
     rejected[:0] = noise_lines(outside)
     cut = after
-    if current is not None:
-        record, noise = current.end()
-        if cut and before:
-            cut = record[0]
-        else:
-            rejected.extend(noise)
-            yield record
+    if current is not None and cut and before:
+        cut = current.name
+    elif current is not None:
+        yield current.end(rejected)
     if cut:
         rejected.append(f"the output ended inside a record: {row_excerpt(cut)}")
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hpcdash.backends.queries import Native
 from hpcdash.domain.columns import (
     MOST,
     Column,
@@ -53,10 +54,6 @@ def unescaped(value: bytes) -> bytes:
     pbsnodes escapes nothing.
     """
     return _ESCAPED.sub(lambda found: _MEANT[found[1]], value)
-
-
-def as_text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
 
 
 # As ctime() writes it: Sat Nov 21 04:01:41 2026
@@ -162,6 +159,14 @@ def entity_limits(limits: str) -> list[tuple[str, str, str]]:
     return found
 
 
+def resources_under(native: Native, attribute: str) -> dict[str, str]:
+    """Return the resources under an attribute: {'ncpus': '4'} of resources_max.ncpus=4."""
+    start = f"{attribute}."
+    return {
+        name.removeprefix(start): value for name, value in native.items() if name.startswith(start)
+    }
+
+
 def parse_hosts(places: str) -> list[str]:
     """The hosts of an exec_host (`cn01/0*4+cn02/1`) or an exec_vnode
     (`(cn01:ncpus=4)+(gpu01[0]:ncpus=1)`).
@@ -177,12 +182,9 @@ def parse_hosts(places: str) -> list[str]:
     return list(hosts)
 
 
-def exec_hosts(hosts: Column, vnodes: Column | None = None) -> tuple[pa.Array, pa.Array]:
-    """(node lists as domain.nodelist writes them, how many nodes) of the jobs' exec_host, else of
-    their exec_vnode.
-    """
-    places = as_array(hosts) if vnodes is None else pc.coalesce(as_array(hosts), as_array(vnodes))
-    encoded = dictionary_text(places)
+def exec_hosts(hosts: Column) -> tuple[pa.Array, pa.Array]:
+    """(node lists as domain.nodelist writes them, how many nodes) of the jobs' exec_host."""
+    encoded = dictionary_text(hosts)
     named = [None if text is None else parse_hosts(text) for text in encoded.dictionary.to_pylist()]
     lists = pa.array([compress(names) if names else None for names in named], pa.string())
     counts = pa.array([len(names) if names else None for names in named], pa.int64())

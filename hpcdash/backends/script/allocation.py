@@ -15,10 +15,8 @@ KIND = "allocation"
 MARKER_NAME = "allocation"
 RUNS_FOLDER = "runs"
 RUN_SCRIPT = "batch.sh"
-STARTED_NAME, ENDED_NAME = "started", "ended"
-# No run is taken any more where this is in the spool.
-CLOSED_NAME = "closed"
-STDOUT_NAME, STDERR_NAME = "out", "err"
+STDOUT_NAME = "out"
+STDERR_NAME = "err"
 
 
 class Waiting(Struct, frozen=True):

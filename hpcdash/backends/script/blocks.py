@@ -24,7 +24,9 @@ from hpcdash.domain.scripts import ScriptBlock
 from hpcdash.shell_files import shell_text
 
 # Stand for what differs between scripts, in texts that writers return.
-FOLDER, NUMBER, SIGNAL = "/hpcdash.folder", 977_001, "@SIGNAL"
+FOLDER = "/hpcdash.folder"
+NUMBER = 977_001
+SIGNAL = "@SIGNAL"
 _HOLES = {
     re.escape(FOLDER): r"(?P<folder>/[A-Za-z0-9_./@+-]+)",
     re.escape(str(NUMBER)): "[0-9]+",

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from hpcdash.backends.script.allocation import Waiting
 from hpcdash.backends.script.call import call_command, call_package, call_python
 from hpcdash.backends.script.containers import container_command, pyxis_options
-from hpcdash.backends.script.containers.words import Word
+from hpcdash.backends.script.containers.words import ContainerCommand, Word
 from hpcdash.backends.script.copies import COPY, copy_part, staged_path, with_copies
 from hpcdash.backends.script.environment import JobEnvironment
 from hpcdash.backends.script.folder import (
@@ -26,7 +26,6 @@ from hpcdash.backends.script.folder import (
     SECRETS_NAME,
 )
 from hpcdash.backends.script.launchers import (
-    Start,
     lone_launcher,
     lone_mpi_launcher,
     signal_name,
@@ -116,9 +115,8 @@ def accounting_names(request: Request) -> list[str]:
     )
 
 
-END_TIME, END_TIME_OF = "HPCDASH_END_TIME", "HPCDASH_END_TIME_OF"
 # Environment of a node for a container that inherits nothing.
-END_TIME_NAMES = (END_TIME, END_TIME_OF)
+END_TIME_NAMES = ("HPCDASH_END_TIME", "HPCDASH_END_TIME_OF")
 
 _SAID = "# The command can `import hpcdash.job` from this zip; job_library = false leaves it out."
 
@@ -222,7 +220,6 @@ def node_steps(request: Request, place: Place, after_probe: str) -> list[str]:
     return steps
 
 
-_UP = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nexec "$@"'
 # If TERM ends a shell before its command, the scheduler kills the command in the middle of its last
 # save.
 UNTIL_ITS_END = "# TERM is for the programs: this shell ends after them.\ntrap exit TERM\n"
@@ -276,9 +273,10 @@ class BatchScript(Struct, frozen=True):
 
 
 class Body(Struct, frozen=True):
-    """Parts that a script starts on each node: definitions, arguments of a fan-out, and its start.
+    """Parts that a script starts on each node: definitions, and arguments of a fan-out.
 
-    `definitions` are bash. `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is
+    `definitions` are bash. `tasks_per_node` are those that it starts, None where the scheduler
+    spreads them. `library` is bash that puts hpcdash.job on PYTHONPATH; '' where it is
     missing, and where a container's shell does so. `package` is bash that makes the venv of a call
     and sets PY_EXEC for the nodes; '' where there is none. `path` is bash that sets the PATH of the
     request, for the command alone: the scheduler's own programs need not be on it. `srun_options`
@@ -287,7 +285,7 @@ class Body(Struct, frozen=True):
 
     definitions: str
     arguments: tuple[str | Word, ...]
-    start: Start
+    tasks_per_node: int | None
     environment: Mapping[str, str]
     notes: tuple[str, ...]
     library: str = ""
@@ -405,18 +403,7 @@ def script_body(
 ) -> Body:
     """Return the body started on each node: the launcher's command, in the container if any."""
     slots = request_slots(request)
-    command = command_line(request, place)
-    if call := request.call:
-        if place.copies and call.package:
-            raise UsageError(
-                "call: a venv of wheel or source cannot be made in a storage_root that others "
-                "could replace",
-                "Install the package where the job runs, or give its folder as sys_path.",
-            )
-        command = call_command(
-            request, call, place.folder, place.uid, environment=environment, node_count=slots.nodes
-        )
-        command = with_copies(command, place.folder, place.copies)
+    command = _body_command(request, place, environment)
     path = path_line(request) if environment.is_inherited else ""
     start = start_commands(
         request.launcher,
@@ -428,113 +415,188 @@ def script_body(
         python=call_python(request.call) if request.call is not None else "",
         path=path,
     )
+    notes = [*start.notes, *_lone_notes(request, command, environment), *_one_folder(request)]
     secrets = secret_variables(request)
-    notes = [*start.notes]
-    alone = lone_launcher(request.command) if request.launcher is Launcher.PLAIN else None
-    if alone and slots.nodes > 1:
-        notes.append(
-            f'each node starts a {alone} of its own, a training each: launcher = "{alone}" '
-            "makes them one"
-        )
-    program = "" if environment.is_inherited else lone_mpi_launcher(command)
-    if program and slots.nodes > 1:
-        notes.append(
-            f'each node starts an {program} of its own: begin with [ "$NODE_RANK" = 0 ] || exit 0'
-        )
-    notes += _one_folder(request)
     if secrets and not place.folder:
-        seen = "" if environment.is_inherited else ", and in the job's node's list of processes"
-        notes.append(
-            f"environment: {', '.join(secrets)} would be in the script{seen}: have the command "
-            "read a file of mode 0600 instead"
-        )
+        notes.append(_secrets_note(secrets, environment))
         secrets = {}
-    plain = {name: value for name, value in request.environment.items() if name not in secrets}
-    variables = {**plain, **_switches(request)}
-    ranks = rank_lines(request, environment)
-    message = "What runs on each node:"
-    if request.launcher is Launcher.SRUN or request.launcher in LONE_LAUNCHERS:
-        message = (
-            "What each task runs:"
-            if request.launcher is Launcher.SRUN
-            else "What runs once, on the first node:"
-        )
-    read = f"{_secrets_line(place)} || exit\n" if secrets else ""
-    container = request.container
-    line = f"{UNTIL_ITS_END}{_share_lines(request, place)}{ranks}{read}{start.line}"
-    command = heredoc(
-        "command", _from_copies(request, place, line) if place.copies else line, message
-    )
+    own = {name: value for name, value in request.environment.items() if name not in secrets}
     if path:
-        del plain["PATH"], variables["PATH"]
-    given = {name: value for name, value in variables.items() if value}
-    has_zip = has_library(request, place) and not place.copies
-    if container is None or container.runtime is Runtime.NONE:
-        library = ""
-        if has_zip:
-            before = "" if environment.is_inherited else given.pop("PYTHONPATH", "")
-            library = library_line(place.folder, before)
-        package = call_package(request, place.folder)
-        if path and package:
-            package = (
-                f'hpcdash_path=$PATH\n{path.rstrip()}:"$PATH"\n{package}\nPATH=$hpcdash_path\n'
-            )
-        start_it = ("bash", "-c", _COMMAND)
-        return Body(command, start_it, start, given, tuple(notes), library, package, path)
+        del own["PATH"]
+    variables = own | _switches(request)
+    read = f"{_secrets_line(place)} || exit\n" if secrets else ""
+    before = f"{_share_lines(request, place)}{rank_lines(request, environment)}{read}"
+    body = Body(
+        _command_text(request, place, f"{UNTIL_ITS_END}{before}{start.line}"),
+        ("bash", "-c", _COMMAND),
+        start.tasks_per_node,
+        {name: value for name, value in variables.items() if value},
+        tuple(notes),
+        path=path,
+    )
+    if request.container is None or request.container.runtime is Runtime.NONE:
+        return _bare_body(body, request, place, environment)
     if request.launcher in LONE_LAUNCHERS and slots.nodes > 1:
         raise UsageError(
             f"launcher: in a container {request.launcher} cannot start ranks on other nodes",
             'Write launcher = "srun", or runtime = "none" and the container into the command.',
         )
-    inherited = (*_OF_THE_NODE, *named_keys(request))
+    up = _in_container(request, place)
+    if request.container.runtime is Runtime.PYXIS:
+        return _pyxis_body(body, request, place, environment, up=up, named=own)
+    inherited = [*_OF_THE_NODE, *named_keys(request)]
     if environment.is_inherited and watches_preemption(request, place):
-        inherited += (STOPPED_EARLY,)
-    up = f"{library_line(place.folder)}{_UP}" if has_zip else _UP
-    if request.files and not place.code_folder:
-        # A runtime may start it elsewhere.
-        up = f"cd -- {shlex.quote(request.work_dir)} || exit\n{up}"
-    if container.runtime is Runtime.PYXIS:
-        if not environment.has_pyxis or request.launcher in LONE_LAUNCHERS:
-            what = request.launcher if environment.has_pyxis else environment.scheduler
-            raise UsageError(
-                f"container.runtime: pyxis is srun's, not {what}'s",
-                "Write apptainer, podman or enroot.",
-            )
-        options, container_notes = pyxis_options(
-            container, bound_folders(request, place.folder), plain, request.work_dir
-        )
-        inside = heredoc("in_container", up, "What starts it in the container:")
-        return Body(
-            f"{command}\n{inside}",
-            ("sh", "-c", _IN_CONTAINER, "sh", "bash", "-c", _COMMAND),
-            start,
-            given,
-            (*notes, *container_notes),
-            path=path,
-            srun_options=options,
-        )
+        inherited.append(STOPPED_EARLY)
     made = container_command(
-        container,
+        request.container,
         ("sh", "-c", up, "sh", "bash", "-c", Word('"$1"', is_shell=True)),
         slot_type=slot_type,
-        environment={**variables, **{name: "" for name in inherited if name not in variables}},
+        environment=variables | {name: "" for name in inherited if name not in variables},
         binds=bound_folders(request, place.folder),
         scheduler_variables=environment.own,
         image_root=request.site.image_root,
         login=place.login,
     )
+    return _container_body(body, request, made)
+
+
+# What a heredoc of the command says, where it does not run on each node.
+_COMMAND_MESSAGES = {
+    Launcher.SRUN: "What each task runs:",
+    **dict.fromkeys(LONE_LAUNCHERS, "What runs once, on the first node:"),
+}
+
+
+def _command_text(request: Request, place: Place, line: str) -> str:
+    """Return bash that sets `command` to a line, which runs from checked copies where there are
+    any.
+    """
+    text = _from_copies(request, place, line) if place.copies else line
+    message = _COMMAND_MESSAGES.get(request.launcher, "What runs on each node:")
+    return heredoc("command", text, message)
+
+
+def _body_command(request: Request, place: Place, environment: JobEnvironment) -> str:
+    """Return bash for the request's command, or for its call."""
+    call = request.call
+    if call is None:
+        return command_line(request, place)
+    if place.copies and call.package:
+        raise UsageError(
+            "call: a venv of wheel or source cannot be made in a storage_root that others "
+            "could replace",
+            "Install the package where the job runs, or give its folder as sys_path.",
+        )
+    command = call_command(
+        request,
+        call,
+        place.folder,
+        place.uid,
+        environment=environment,
+        node_count=request_slots(request).nodes,
+    )
+    return with_copies(command, place.folder, place.copies)
+
+
+def _lone_notes(request: Request, command: str, environment: JobEnvironment) -> list[str]:
+    """Return notes on a command that starts a launcher of its own on each of several nodes."""
+    if request_slots(request).nodes <= 1:
+        return []
+    notes = []
+    alone = lone_launcher(request.command) if request.launcher is Launcher.PLAIN else None
+    if alone:
+        notes.append(
+            f'each node starts a {alone} of its own, a training each: launcher = "{alone}" '
+            "makes them one"
+        )
+    program = "" if environment.is_inherited else lone_mpi_launcher(command)
+    if program:
+        notes.append(
+            f'each node starts an {program} of its own: begin with [ "$NODE_RANK" = 0 ] || exit 0'
+        )
+    return notes
+
+
+def _secrets_note(names: Iterable[str], environment: JobEnvironment) -> str:
+    """Return the note on secrets that no file can hold, as the launch has no folder."""
+    seen = "" if environment.is_inherited else ", and in the job's node's list of processes"
+    return (
+        f"environment: {', '.join(names)} would be in the script{seen}: have the command "
+        "read a file of mode 0600 instead"
+    )
+
+
+def _in_container(request: Request, place: Place) -> str:
+    """Return bash that starts the command inside of a container."""
+    up = f'echo "{CONTAINER_UP}$(hostname 2>/dev/null || echo "$HOSTNAME")" >&2\nexec "$@"'
+    if has_library(request, place) and not place.copies:
+        up = f"{library_line(place.folder)}{up}"
+    if request.files and not place.code_folder:
+        # A runtime may start it elsewhere.
+        up = f"cd -- {shlex.quote(request.work_dir)} || exit\n{up}"
+    return up
+
+
+def _bare_body(body: Body, request: Request, place: Place, environment: JobEnvironment) -> Body:
+    """Return a body without a container, with the library and the venv of a call."""
+    variables = dict(body.environment)
+    library = ""
+    if has_library(request, place) and not place.copies:
+        before = "" if environment.is_inherited else variables.pop("PYTHONPATH", "")
+        library = library_line(place.folder, before)
+    package = call_package(request, place.folder)
+    if body.path and package:
+        package = (
+            f'hpcdash_path=$PATH\n{body.path.rstrip()}:"$PATH"\n{package}\nPATH=$hpcdash_path\n'
+        )
+    return replace(body, environment=variables, library=library, package=package)
+
+
+def _pyxis_body(
+    body: Body,
+    request: Request,
+    place: Place,
+    environment: JobEnvironment,
+    *,
+    up: str,
+    named: Mapping[str, str],
+) -> Body:
+    """Return a body in a container of srun's; `up` is bash inside of it, `named` are the variables
+    that the image may not replace.
+    """
+    assert request.container is not None
+    if not environment.has_pyxis or request.launcher in LONE_LAUNCHERS:
+        what = request.launcher if environment.has_pyxis else environment.scheduler
+        raise UsageError(
+            f"container.runtime: pyxis is srun's, not {what}'s",
+            "Write apptainer, podman or enroot.",
+        )
+    folders = bound_folders(request, place.folder)
+    options, notes = pyxis_options(request.container, folders, named, request.work_dir)
+    inside = heredoc("in_container", up, "What starts it in the container:")
+    return replace(
+        body,
+        definitions=f"{body.definitions}\n{inside}",
+        arguments=("sh", "-c", _IN_CONTAINER, "sh", *body.arguments),
+        notes=(*body.notes, *notes),
+        srun_options=options,
+    )
+
+
+def _container_body(body: Body, request: Request, made: ContainerCommand) -> Body:
+    """Return a body in a container of a runtime's own command."""
     around = "\n".join(replace(made, environment={}).lines())
     if request.signal:
         around = f"trap : {signal_name(request.signal)}\n{around}"
     inside = heredoc(
         "in_container", f"{UNTIL_ITS_END}{around}", "The container it runs in; $1 is the command:"
     )
-    return Body(
-        f"{command}\n{inside}",
-        ("bash", "-c", _IN_CONTAINER, "in_container", _COMMAND),
-        start,
-        dict(made.environment),
-        (*notes, *made.notes),
+    return replace(
+        body,
+        definitions=f"{body.definitions}\n{inside}",
+        arguments=("bash", "-c", _IN_CONTAINER, "in_container", _COMMAND),
+        environment=dict(made.environment),
+        notes=(*body.notes, *made.notes),
     )
 
 
@@ -685,7 +747,7 @@ def script_text(requested: str, options: Iterable[str], prefix: str, parts: Iter
 
 
 def format_request(
-    request: Request, slot_type: SlotType, environment: JobEnvironment, *, waits: bool = False
+    request: Request, place: Place, slot_type: SlotType, environment: JobEnvironment
 ) -> str:
     """Format a script's first line: `2 nodes × 4 GPUs = 8, torchrun on each node`."""
     slots = request_slots(request)
@@ -698,7 +760,7 @@ def format_request(
         )
     else:
         where = format_slots(slots, slot_type)
-    if waits:
+    if place.waiting is not None:
         return f"{where}; waits for runs"
     started = {
         Launcher.PLAIN: "the command once on each node",

@@ -11,7 +11,9 @@ from hpcdash.domain.request import NODE_LAUNCHERS, Call, Launcher, Request, Runt
 from hpcdash.errors import UsageError
 from hpcdash.shell_files import shell_text
 
-ARGS_NAME, KWARGS_NAME, ITEMS_NAME = "call-args.b64", "call-kwargs.b64", "call-items.b64"
+ARGS_NAME = "call-args.b64"
+KWARGS_NAME = "call-kwargs.b64"
+ITEMS_NAME = "call-items.b64"
 CALLBACKS_NAME = "call-callbacks.b64"
 # The name of a result, by its format.
 RESULT_NAMES = {"pickle": "result.pkl", "json": "result.json"}
@@ -21,10 +23,9 @@ _SAID = """\
 # Calls {function}.
 # What it returns is {how} to the output file, of rank N > 0 to FILE.N; of a failure FILE.error (JSON) tells.
 """
-# Called as a script with a venv ends; one with an EXIT trap of its own calls it there.
-FINISH = "hpcdash_finish"
 # If a process has no rank, each host would write the same file.
-_HOST, _OF_HOST = "host=${NODE_RANK#0}\n", '"${host:+.$host}"'
+_HOST = "host=${NODE_RANK#0}\n"
+_OF_HOST = '"${host:+.$host}"'
 
 
 def call_files(call: Call) -> dict[str, bytes]:

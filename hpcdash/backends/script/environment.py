@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from msgspec import Struct
+
+# (nodes, extra_args) of each job that is needed to have just these nodes.
+NodeJobs: TypeAlias = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
 
 
 class JobEnvironment(Struct, frozen=True):

@@ -9,8 +9,9 @@ from hpcdash.backends.options import Option
 from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.units import format_span, parse_duration
 
-# Explains an option by its value, which is '' for an option without one.
-Formatter = Callable[[str], str]
+# Explains an option by its value, which is '' for an option without one: a text where {} stands for
+# the value, or a function.
+Formatter = str | Callable[[str], str]
 # Words for the jobs that a job waits for.
 DEPENDENCIES = {
     "after": "{} began",
@@ -20,17 +21,17 @@ DEPENDENCIES = {
 }
 
 
-def fill(template: str) -> Formatter:
-    """The template with the value, as it is, where {} stands."""
-    return lambda value: template.replace("{}", value)
+def fill(formatter: Formatter, value: str) -> str:
+    """Return the explanation of a value; it stands as it is in a text."""
+    return formatter.replace("{}", value) if isinstance(formatter, str) else formatter(value)
 
 
 def one_of(known: Mapping[str, str], template: str) -> Formatter:
     """The text of a known value, in lower case, else the filled template."""
-    return lambda value: known.get(value.lower(), template.replace("{}", value))
+    return lambda value: known.get(value.lower(), fill(template, value))
 
 
-def counted(one: str, many: str) -> Formatter:
+def counted(one: str, many: str) -> Callable[[str], str]:
     """`4 tasks per node`; `1 task per node`."""
     return lambda value: f"{value} {one if value == '1' else many}"
 
@@ -71,4 +72,4 @@ def explain_option(option: Option, formatters: Mapping[str, Formatter], schedule
     if option.problem:
         return f"{option.written} is {option.problem}"
     # Blanks around a value do not show.
-    return formatters[option.name](option.value or "").rstrip()
+    return fill(formatters[option.name], option.value or "").rstrip()

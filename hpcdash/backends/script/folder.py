@@ -7,7 +7,8 @@ REQUEST_NAME = "request.toml"
 LIBRARY_NAME = "hpcdash-job.zip"
 STAGED_FOLDER = "files"
 # The archive of a request's `files`, and the folder in it.
-CODE_ARCHIVE, CODE_FOLDER = "code.tar.gz", "code"
+CODE_ARCHIVE = "code.tar.gz"
+CODE_FOLDER = "code"
 # What is installed where a launch starts, written by its script.
 PACKAGES_NAME = "packages.txt"
 # The variables with secrets.

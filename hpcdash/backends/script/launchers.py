@@ -121,39 +121,49 @@ def start_commands(
             f"signal: {signal_name(signal)} ends {launcher} and with it the training; USR1 and "
             "USR2 do not"
         )
+    ignored = IGNORED.format(signal_name(signal), launcher=launcher) if signal else ""
+    program = _launcher_text(launcher, per_node, ranks, environment, python=python)
+    if launcher is Launcher.DEEPSPEED:
+        each = f'"${environment.node_slots}"' if environment.node_slots else per_node or ranks
+        setup = _WORLD.format(nodes=f'"${environment.node_count}"', each=each)
+    line = ignored + f"{setup}{path}{before}{program}  {command}"
+    return Start(line, 1, tuple(notes))
+
+
+def _launcher_text(
+    launcher: Launcher,
+    per_node: int | None,
+    ranks: int,
+    environment: JobEnvironment,
+    *,
+    python: str,
+) -> str:
+    """Return bash for torchrun, accelerate or deepspeed on a node, up to its own arguments."""
     nodes = f'"${environment.node_count}"'
     rank = f'"${environment.node_rank}"'
-    slots = f'"${environment.node_slots}"' if environment.node_slots else ""
     if launcher is Launcher.TORCHRUN:
-        each = slots or per_node or "gpu"
-        program = (
+        each = f'"${environment.node_slots}"' if environment.node_slots else per_node or "gpu"
+        return (
             f"{f'{python} -m torch.distributed.run' if python else 'torchrun'} \\\n"
             f"  --nnodes={nodes} --nproc-per-node={each} --node-rank={rank} \\\n"
             '  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \\\n'
         )
-    elif launcher is Launcher.DEEPSPEED:
-        each = slots or str(per_node or ranks)
-        setup = _WORLD.format(nodes=nodes, each=each)
-        program = (
+    if launcher is Launcher.DEEPSPEED:
+        return (
             f"{python or 'python'} -m deepspeed.launcher.launch \\\n"
             f'  --world_info="$world" --node_rank={rank} \\\n'
             '  --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" \\\n'
         )
-    else:
-        if environment.slots_in_all:
-            count = f'"${environment.slots_in_all}"'
-        else:
-            count = (
-                str(ranks) if per_node is None else f'"$(({environment.node_count} * {per_node}))"'
-            )
-        program = (
-            f"{f'{python} -m accelerate.commands.launch' if python else 'accelerate launch'} \\\n"
-            f"  --num_machines={nodes} --num_processes={count} --machine_rank={rank} \\\n"
-            '  --main_process_ip="$MASTER_ADDR" --main_process_port="$MASTER_PORT" \\\n'
-        )
-    ignored = IGNORED.format(signal_name(signal), launcher=launcher) if signal else ""
-    line = ignored + f"{setup}{path}{before}{program}  {command}"
-    return Start(line, 1, tuple(notes))
+    count = str(ranks)
+    if environment.slots_in_all:
+        count = f'"${environment.slots_in_all}"'
+    elif per_node is not None:
+        count = f'"$(({environment.node_count} * {per_node}))"'
+    return (
+        f"{f'{python} -m accelerate.commands.launch' if python else 'accelerate launch'} \\\n"
+        f"  --num_machines={nodes} --num_processes={count} --machine_rank={rank} \\\n"
+        '  --main_process_ip="$MASTER_ADDR" --main_process_port="$MASTER_PORT" \\\n'
+    )
 
 
 # Arguments that deepspeed's own command passes to its launcher on each node by ssh; the nodes'

@@ -72,13 +72,13 @@ def lint(
     found = list(_form(script, rules))
     if not script.strip():
         return tuple(found)
-    found += _typographic(lines, rules.magic)
+    found += islice(_typographic(lines, rules.magic), _MAX_LINES_NAMED)
     # A typographic character in an option is reported once.
     reported = {one.field for one in found}
     given = rules.read_directives("\n".join(lines)).given
     odd = (one for option in given for one in _option(option, rules) if one.field not in reported)
     found += islice(odd, _MAX_FINDINGS)
-    found += _not_read(lines, rules)
+    found += islice(_not_read(lines, rules), _MAX_LINES_NAMED)
     if number := first_line_with(lines, rules.foreign_magic):
         severity, text, step = rules.foreign_beside if given else rules.foreign
         found.append(LintFinding(severity, f"line {number}", text, step))
@@ -126,7 +126,6 @@ def _typographic(lines: Sequence[str], magic: str) -> Iterator[LintFinding]:
     """Dashes, quotes and blanks of print, which documents and chats put in place of those of a
     keyboard.
     """
-    named = 0
     for number, line in enumerate(lines, start=1):
         is_directive = line.lstrip().startswith(magic)
         if line.lstrip().startswith("#") and not is_directive:
@@ -134,17 +133,14 @@ def _typographic(lines: Sequence[str], magic: str) -> Iterator[LintFinding]:
         odd = _ODD.search(line) if is_directive else _ODD_OPTION.search(line)
         if odd is None:
             continue
-        named += 1
-        if named > _MAX_LINES_NAMED:
-            return
         letter = odd[odd.lastindex or 0][0]
-        kind, selected = _kind(letter)
-        text = (
-            f"{kind} of print ({letter if kind != 'a blank' else f'U+{ord(letter):04X}'}) "
-            f"where {selected} is meant"
-        )
+        kind, usual = _kind(letter)
+        shown = letter if kind != "a blank" else f"U+{ord(letter):04X}"
         yield LintFinding(
-            "error" if is_directive else "warning", f"line {number}", text, "Type it anew."
+            "error" if is_directive else "warning",
+            f"line {number}",
+            f"{kind} of print ({shown}) where {usual} is meant",
+            "Type it anew.",
         )
 
 
@@ -168,55 +164,28 @@ def _option(option: Option, rules: ScriptRules) -> Iterator[LintFinding]:
 def _not_read(lines: Sequence[str], rules: ScriptRules) -> Iterator[LintFinding]:
     """Directives behind the first command, and those that are written so that they do not count."""
     magic = rules.magic
-    first = _first_command(lines, rules)
-    named = 0
+    labels = tuple(letter for letter in rules.comments if letter != "#")
+    first = 0
     for number, line in enumerate(lines, start=1):
         text = line.lstrip()
-        place = f"line {number}"
-        if named >= _MAX_LINES_NAMED:
-            return
-        if text.startswith(magic) and first and number > first:
-            named += 1
-            message = f"not read: line {first} before it is a command"
-            yield LintFinding("warning", place, message, "Move it to the top.")
-        elif text.startswith(magic) and text != line and rules.begins_line:
-            named += 1
-            yield LintFinding(
-                "warning",
-                place,
-                f"not read: {magic} has to begin the line",
-                "Remove the blanks before it.",
-            )
+        word = text[: len(magic)]
+        problem = step = ""
+        if word == magic and first:
+            problem = f"line {first} before it is a command"
+            step = "Move it to the top."
+        elif word == magic and text != line and rules.begins_line:
+            problem = f"{magic} has to begin the line"
+            step = "Remove the blanks before it."
         elif text.startswith(f"# {magic[1:]} -"):
-            named += 1
-            yield LintFinding(
-                "warning",
-                place,
-                "not read: there is a blank after #",
-                "Remove it, or write ## instead.",
-            )
-        elif (
-            text[: len(magic)].upper() == magic
-            and not text.startswith(magic)
-            and text[len(magic) :].startswith(" -")
-        ):
-            named += 1
-            yield LintFinding(
-                "warning",
-                place,
-                f"not read: {text[: len(magic)]} is not {magic}",
-                "Write it in capitals.",
-            )
-
-
-def _first_command(lines: Sequence[str], rules: ScriptRules) -> int:
-    """The number of the line that ends the directives, 0 for none."""
-    labels = tuple(letter for letter in rules.comments if letter != "#")
-    for number, line in enumerate(lines, start=1):
-        is_label = bool(labels) and line.startswith(labels)
-        if line.strip() and not line.lstrip().startswith("#") and not is_label:
-            return number
-    return 0
+            problem = "there is a blank after #"
+            step = "Remove it, or write ## instead."
+        elif word != magic and word.upper() == magic and text[len(magic) :].startswith(" -"):
+            problem = f"{word} is not {magic}"
+            step = "Write it in capitals."
+        elif text and not text.startswith("#") and not (labels and line.startswith(labels)):
+            first = first or number
+        if problem:
+            yield LintFinding("warning", f"line {number}", f"not read: {problem}", step)
 
 
 def unread_directives(script: bytes) -> str:

@@ -30,36 +30,33 @@ def stub_script(script_text: str, real_path: str) -> str:
     to its interpreter. Raises UsageError for a script without an interpreter, and for a path that
     is not absolute or holds a line end.
     """
-    lines = script_text.split("\n")
-    if not lines or not lines[0].startswith("#!") or not lines[0][2:].strip():
+    first, *others = script_text.split("\n")
+    interpreter = first[2:].split()
+    if not first.startswith("#!") or not interpreter:
         raise UsageError(
             "the script's first line does not start with #!", "Start it with #!/bin/bash."
         )
-    if not PurePosixPath(real_path).is_absolute() or any(
-        character in real_path for character in "\n\r\0"
-    ):
+    if not PurePosixPath(real_path).is_absolute() or re.search(r"[\n\r\0]", real_path):
         raise UsageError(
             f"{real_path!r} is not an absolute path", "Give the script's absolute path."
         )
-    interpreter = lines[0][2:].split()
-    shell = _find_shell(interpreter)
+    # sh of /bin/sh, bash of `/usr/bin/env bash`.
+    names = [PurePosixPath(word).name for word in interpreter]
+    if names[0] == "env":
+        names = [
+            name for name in names[1:] if not name.startswith("-") and "=" not in name
+        ] or names
     path = shlex.quote(real_path)
-    if shell in _SHELLS:
-        body = [_unless_readable(path), f". {path}"]
-    elif shell in _C_SHELLS:
+    if names[0] in _SHELLS:
+        complaint = shlex.quote("the script that this stub reads is not there, or cannot be read: ")
+        complain = f"printf '%s%s\\n' {complaint} {path} >&2; exit {_NO_INPUT};"
+        body = [f"[ -r {path} ] || {{ {complain} }}", f". {path}"]
+    elif names[0] in _C_SHELLS:
         body = [f"if (! -r {path}) exit {_NO_INPUT}", f"source {path}"]
     else:
-        command = " ".join(shlex.quote(word) for word in interpreter)
-        return "\n".join(
-            [
-                "#!/bin/sh",
-                *_directives(lines),
-                _marker(real_path),
-                f'exec {command} {path} "$@"',
-                "",
-            ]
-        )
-    return "\n".join([lines[0], *_directives(lines), _marker(real_path), *body, ""])
+        first = "#!/bin/sh"
+        body = [f'exec {shlex.join(interpreter)} {path} "$@"']
+    return "\n".join([first, *_directives(others), f"{_MARK} {real_path}", *body, ""])
 
 
 def stub_target(script_text: str) -> str | None:
@@ -68,32 +65,13 @@ def stub_target(script_text: str) -> str | None:
     return found[1] if found else None
 
 
-def _find_shell(interpreter: list[str]) -> str:
-    """sh of /bin/sh, bash of `/usr/bin/env bash`."""
-    names = [PurePosixPath(word).name for word in interpreter]
-    if names[0] == "env":
-        names = [
-            name for name in names[1:] if not name.startswith("-") and "=" not in name
-        ] or names
-    return names[0]
-
-
 def _directives(lines: list[str]) -> list[str]:
     """Return the directives before the first line that is neither empty nor a comment."""
     found = []
-    for line in lines[1:]:
+    for line in lines:
         text = line.strip()
         if text and not text.startswith("#"):
             break
         if line.startswith(_DIRECTIVES):
             found.append(line)
     return found
-
-
-def _marker(real_path: str) -> str:
-    return f"{_MARK} {real_path}"
-
-
-def _unless_readable(path: str) -> str:
-    complaint = shlex.quote("the script that this stub reads is not there, or cannot be read: ")
-    return f"[ -r {path} ] || {{ printf '%s%s\\n' {complaint} {path} >&2; exit {_NO_INPUT}; }}"

@@ -13,6 +13,7 @@ from hpcdash.backends.queries import (
     Answer,
     ParsedOffers,
     Query,
+    decoded,
     unreadable,
 )
 from hpcdash.backends.slurm.commands import slurm
@@ -129,7 +130,7 @@ def _rows(
 ) -> tuple[list[dict[str, str]], tuple[str, ...]]:
     """The rows by field, and those rejected; raises where there are lines and none is a row."""
     require_success(answer)
-    rows, rejected = piped_rows(answer.stdout.decode("utf-8", "replace"), fields)
+    rows, rejected = piped_rows(decoded(answer.stdout), fields)
     if rejected and not rows:
         raise unreadable(answer, what)
     return rows, rejected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from msgspec import Struct
@@ -66,6 +67,9 @@ _NOT_FOUND_STATUS = 127
 
 # Whether a target was done, and Slurm's message on it.
 Result = tuple[bool | None, str]
+_DONE: Result = (True, "")
+# A job, or tasks of one, and Slurm's message on it.
+JobMessage = tuple[JobId, str]
 
 
 class Target(Struct, frozen=True):
@@ -86,29 +90,23 @@ def read_scancel(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
     """
     lines = message_lines(answer)
     errors: dict[str, str] = {}
-    begun: set[str] = set()
-    for line in lines:
-        if found := _KILL_ERROR.fullmatch(line):
-            errors.setdefault(found[1], found[2])
-        elif found := _TERMINATING.fullmatch(line):
-            begun.add(found[1])
+    for found in filter(None, map(_KILL_ERROR.fullmatch, lines)):
+        errors.setdefault(found[1], found[2])
+    begun = {found[1] for found in map(_TERMINATING.fullmatch, lines) if found}
     general = _general_message(answer, lines)
 
     def outcome(target: Target) -> Result:
         text = errors.get(target.argument)
+        if text is not None and "[" in target.argument and _INVALID in text:
+            # It reports a missing task, and ends the others.
+            return None, f"{text} (for one of several tasks; the others may be cancelled)"
         if text is not None:
-            if "[" in target.argument and _INVALID in text:
-                # It reports a missing task, and ends the others.
-                return (
-                    None,
-                    f"{text} (for one of several tasks; the others may be cancelled)",
-                )
-            return (_done(text), text)
+            return _done(text), text
         if answer.status in CUT_OFF and not errors:
-            return (None, general)
+            return None, general
         if target.argument in begun or answer.status == 0:
-            return (True, "")
-        return (_done(general), general)
+            return _DONE
+        return _done(general), general
 
     return _each(targets, outcome)
 
@@ -129,93 +127,102 @@ def read_signal(answer: Answer, targets: Sequence[Target], *, is_step: bool) -> 
     general = _general_message(answer, lines)
 
     def outcome(target: Target) -> Result:
-        is_only = is_step and len(targets) == 1
-        text = next(
-            (
-                reported
-                for known, reported in errors
-                if is_only or _is_same_job(target.job_id, known)
-            ),
-            None,
-        )
+        def is_own(known: str) -> bool:
+            """Whether an ID of scancel's (88_3, 29, 29.0) is the target's job, or a task of it."""
+            job = _read(known.partition(".")[0])
+            is_covered = job is not None and covers(parse_job_id(target.job_id), job)
+            return is_covered or (is_step and len(targets) == 1)
+
+        text = next((reported for known, reported in errors if is_own(known)), None)
         if text is not None:
-            return (_done(text), text)
-        its_own = (
-            sent if is_only else [known for known in sent if _is_same_job(target.job_id, known)]
-        )
-        if not its_own:
+            return _done(text), text
+        own = [known for known in sent if is_own(known)]
+        if not own:
             if answer.status in CUT_OFF and not sent:
-                return (False, "not sent: the controller timed out")
+                return False, "not sent: the controller timed out"
             if answer.status and not errors and not sent:
-                return (_done(general), general)
-            return (False, "not sent: the job is not running")
+                return _done(general), general
+            return False, "not sent: the job is not running"
         if answer.status not in CUT_OFF:
-            return (True, "")
+            return _DONE
         if not in_transition:
-            return (None, general)
+            return None, general
         if not has_all_arrays:
-            return (None, "Job is in transitional state")
-        is_array = any("_" in known for known in its_own)
-        return (True, _WAITING_TASKS if is_array else "")
+            return None, "Job is in transitional state"
+        return True, _WAITING_TASKS if any("_" in known for known in own) else ""
 
     return _each(targets, outcome)
 
 
 def read_scontrol(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
-    """Read outcomes of `scontrol hold ID,ID…` and the like: a line for each failed job only.
-
-    For an array it prints `88_0,4-5: No error` and `88_1-3: Job is pending execution` where only
-    some tasks failed.
-    """
+    """Read outcomes of `scontrol hold ID,ID…` and the like: a line for each failed job only."""
     if answer.status == 0:
-        return _each(targets, lambda target: (True, ""))
+        return _each(targets, lambda target: _DONE)
     lines = message_lines(answer)
-    reported: dict[str, list[tuple[JobId, str]]] = {}
-    unclear: list[str] = []
+    reported: dict[str, list[JobMessage]] = {}
+    is_unclear = False
     for line in lines:
-        if (found := _OF_TASKS.fullmatch(line)) and (job := _parse_array_tasks(found[1], found[2])):
-            reported.setdefault(job.number, []).append((job, found[3]))
-        elif (found := _FOR_JOB.fullmatch(line)) and (job := _read(found[2])):
-            reported.setdefault(job.number, []).append((job, found[3] or _own_message(found[1])))
+        if message := _parse_line(line):
+            reported.setdefault(message[0].number, []).append(message)
         elif not _SUMMARY.match(line):
-            unclear.append(line)
+            is_unclear = True
     general = _general_message(answer, lines)
 
     def outcome(target: Target) -> Result:
         requested = parse_job_id(target.job_id if target.is_shared else target.argument)
-        named = reported.get(requested.number, ())
-        about = [
-            (job, text) for job, text in named if covers(requested, job) or covers(job, requested)
-        ]
-        failed = [(job, text) for job, text in about if text != _NO_ERROR]
-        if failed:
-            others = [str(job) for job, text in about if text == _NO_ERROR]
-            if _is_one(requested) or (not others and all(job == requested for job, _ in failed)):
-                text = failed[0][1]
-            else:
-                text = "; ".join(f"{job}: {text}" for job, text in failed)
-                text += f" (done: {', '.join(others)})" if others else ""
-            return (_done(text), text)
-        if about:
-            return (True, "")
-        # Slurm cuts a long list of tasks short: this task may be in the rest of any.
-        rest = list(
-            dict.fromkeys(
-                text for job, text in named if job.tasks is not None and job.tasks.is_incomplete
-            )
-        )
-        if rest == [_NO_ERROR]:
-            return (True, "")
-        if rest:
-            done = _done(rest[0]) if len(rest) == 1 else None
-            return (done, " or ".join(rest))
+        if result := _reported_result(requested, reported.get(requested.number, ())):
+            return result
         if answer.status in CUT_OFF:
-            return (None, general)
-        if reported and not unclear:
-            return (True, "")
-        return (_done(general), general)
+            return None, general
+        if reported and not is_unclear:
+            return _DONE
+        return _done(general), general
 
     return _each(targets, outcome)
+
+
+def _parse_line(line: str) -> JobMessage | None:
+    """Return the job or tasks that a line of scontrol concerns, and its message."""
+    if found := _OF_TASKS.fullmatch(line):
+        # A list of tasks that was cut short is no ID.
+        with suppress(ValueError):
+            return JobId(found[1], parse_tasks(found[2])), found[3]
+    if (found := _FOR_JOB.fullmatch(line)) and (job := _read(found[2])):
+        return job, found[3] or _own_message(found[1])
+    return None
+
+
+def _reported_result(requested: JobId, named: Sequence[JobMessage]) -> Result | None:
+    """Return the result for a job by the messages with its number; None where none concerns it.
+
+    For an array scontrol prints `88_0,4-5: No error` and `88_1-3: Job is pending execution` where
+    only some tasks failed.
+    """
+    about = [(job, text) for job, text in named if covers(requested, job) or covers(job, requested)]
+    failed = [(job, text) for job, text in about if text != _NO_ERROR]
+    if failed:
+        others = [str(job) for job, text in about if text == _NO_ERROR]
+        is_one = requested.component is not None or (
+            requested.tasks is not None and requested.tasks.count == 1
+        )
+        text = failed[0][1]
+        if not is_one and (others or any(job != requested for job, _ in failed)):
+            text = "; ".join(f"{job}: {text}" for job, text in failed)
+            text += f" (done: {', '.join(others)})" if others else ""
+        return _done(text), text
+    if about:
+        return _DONE
+    # Slurm cuts a long list of tasks short: this task may be in the rest of any.
+    rest = list(
+        dict.fromkeys(
+            text for job, text in named if job.tasks is not None and job.tasks.is_incomplete
+        )
+    )
+    if not rest:
+        return None
+    if rest == [_NO_ERROR]:
+        return _DONE
+    return _done(rest[0]) if len(rest) == 1 else None, " or ".join(rest)
 
 
 def read_requeue(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ...]:
@@ -233,27 +240,10 @@ def read_requeue(answer: Answer, targets: Sequence[Target]) -> tuple[Outcome, ..
     return tuple(map(explained, read_scontrol(answer, targets)))
 
 
-def _is_one(job: JobId) -> bool:
-    return job.component is not None or (job.tasks is not None and job.tasks.count == 1)
-
-
-def _is_same_job(requested: str, known: str) -> bool:
-    """Whether the ID in scancel's output (88_3, 29, 29.0) is the requested job, or a task of it."""
-    job = _read(known.partition(".")[0])
-    return job is not None and covers(parse_job_id(requested), job)
-
-
 def _read(text: str) -> JobId | None:
     try:
         return parse_job_id(text)
     except BadJobId:
-        return None
-
-
-def _parse_array_tasks(number: str, tasks: str) -> JobId | None:
-    try:
-        return JobId(number, parse_tasks(tasks))
-    except ValueError:
         return None
 
 
@@ -287,7 +277,7 @@ def _each(targets: Sequence[Target], outcome: Callable[[Target], Result]) -> tup
     """
     found: dict[str, Result] = {}
     for target in targets:
-        if found.get(target.job_id, (True, ""))[0] is True:
+        if found.get(target.job_id, _DONE)[0] is True:
             found[target.job_id] = outcome(target)
     return tuple(Outcome(job_id, done, text) for job_id, (done, text) in found.items())
 
@@ -400,13 +390,8 @@ def action_commands(request: ActionRequest) -> tuple[ActionCommand, ...]:
         case Verb.CANCEL:
             return tuple(_cancel(jobs))
         case Verb.SIGNAL:
-            return tuple(
-                _signal(
-                    jobs,
-                    parse_signal(request.signal, _SIGNALS, "Slurm"),
-                    _recipient(request.recipient),
-                )
-            )
+            signal = parse_signal(request.signal, _SIGNALS, "Slurm")
+            return tuple(_signal(jobs, signal, request.recipient))
         case Verb.ALTER:
             return tuple(_alter(jobs, request.changes))
         case Verb.HOLD | Verb.RELEASE | Verb.REQUEUE | Verb.SUSPEND | Verb.RESUME:
@@ -440,6 +425,11 @@ def _signal(jobs: Sequence[Job], signal: str, recipient: str) -> Iterator[Action
     """One command; a step of an array's task has one of its own, as the answer names it in another
     way.
     """
+    if not re.fullmatch(r"|batch|full|[0-9]{1,9}", recipient):
+        raise UsageError(
+            f"{recipient!r} is not a signal target",
+            "batch, full or a step number; without it, all steps.",
+        )
     options = (f"--{recipient}",) if recipient in ("batch", "full") else ()
     step = f".{recipient}" if recipient.isdecimal() else ""
     together: list[Job] = []
@@ -456,14 +446,6 @@ def _signal(jobs: Sequence[Job], signal: str, recipient: str) -> Iterator[Action
             timed = slurm("timeout", str(_SIGNAL_SECONDS), "scancel", *parts)
             argv = ("env", *_WITHOUT_SCANCEL_ENVIRONMENT, *timed[1:])
             yield _command(argv, targets, partial(read_signal, targets=targets, is_step=bool(step)))
-
-
-def _recipient(text: str) -> str:
-    if text in ("", "batch", "full") or re.fullmatch(r"[0-9]{1,9}", text):
-        return text
-    raise UsageError(
-        f"{text!r} is not a signal target", "batch, full or a step number; without it, all steps."
-    )
 
 
 # -- hold, release, requeue, suspend, resume, alter
@@ -587,10 +569,14 @@ def _task_lists(number: str, tasks: ArrayTasks) -> list[tuple[str, ArrayTasks]]:
     """`88_[3,5-9]` and its tasks, in several where it is long; Slurm's commands take no
     `0-15:4`.
     """
-    ordered = sorted(tasks.ranges, key=lambda one: one.start)
+    ordered = sorted(tasks.ranges, key=lambda part: part.start)
     lists: list[list[range]] = [[]]
     length = 0
-    for part in (part for one in ordered for part in _stepless(one)):
+    parts: list[range] = []
+    for tasks_range in ordered:
+        is_whole = tasks_range.step == 1
+        parts += [tasks_range] if is_whole else [range(task, task + 1) for task in tasks_range]
+    for part in parts:
         if lists[-1] and lists[-1][-1].stop == part.start:
             # scancel names [3,4] as [3-4].
             lists[-1][-1] = range(lists[-1][-1].start, part.stop)
@@ -601,11 +587,8 @@ def _task_lists(number: str, tasks: ArrayTasks) -> list[tuple[str, ArrayTasks]]:
             length = 0
         lists[-1].append(part)
         length += item
-    return [(str(JobId(number, held)), held) for held in (ArrayTasks(tuple(one)) for one in lists)]
-
-
-def _stepless(tasks: range) -> Iterable[range]:
-    return (tasks,) if tasks.step == 1 else (range(task, task + 1) for task in tasks)
+    held = [ArrayTasks(tuple(ranges)) for ranges in lists]
+    return [(str(JobId(number, tasks)), tasks) for tasks in held]
 
 
 def _arguments(targets: Iterable[Target]) -> list[str]:
@@ -655,25 +638,25 @@ class SlurmActions(ClusterPart, ActionsPart):
             by_cluster.setdefault(cluster, {})[plain] = job_id
         if not by_cluster:
             return action_commands(request)
-        commands: list[ActionCommand] = []
-        for cluster, named in by_cluster.items():
-            for command in action_commands(replace(request, job_ids=tuple(named))):
-                commands.append(_named(command, cluster, named))
-        return tuple(commands)
+        return tuple(
+            _named(command, cluster, named)
+            for cluster, named in by_cluster.items()
+            for command in action_commands(replace(request, job_ids=tuple(named)))
+        )
 
 
 def _named(command: ActionCommand, cluster: str, named: Mapping[str, str]) -> ActionCommand:
+    """Return a command for a cluster, with the ids as they were `named`."""
+    if not cluster and all(plain == job_id for plain, job_id in named.items()):
+        return command
+
     def name(job_id: str) -> str:
         return named.get(job_id, with_cluster(job_id, cluster))
 
-    if not cluster and all(plain == job_id for plain, job_id in named.items()):
-        return command
-    read = partial(_named_outcomes, command.read, name)
+    def read(answer: Answer) -> tuple[Outcome, ...]:
+        return tuple(
+            replace(outcome, job_id=name(outcome.job_id)) for outcome in command.read(answer)
+        )
+
     job_ids = tuple(map(name, command.job_ids))
     return replace(command, argv=on_cluster(command.argv, cluster), job_ids=job_ids, read=read)
-
-
-def _named_outcomes(
-    read: Callable[[Answer], Iterable[Outcome]], name: Callable[[str], str], answer: Answer
-) -> tuple[Outcome, ...]:
-    return tuple(replace(outcome, job_id=name(outcome.job_id)) for outcome in read(answer))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -14,7 +13,7 @@ from hpcdash.backends.base import (
     InsidePart,
     Probe,
 )
-from hpcdash.backends.queries import ParsedTable, Query
+from hpcdash.backends.queries import ParsedTable, Query, Row
 from hpcdash.backends.slurm import (
     actions,
     detail,
@@ -69,7 +68,7 @@ class _History(history.SlurmHistory):
 
 
 class _Inside(ClusterPart, InsidePart):
-    def step(self, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+    def step(self, row: Row, command: InsideCommand) -> InsideStep:
         from hpcdash.backends.slurm.inside import inside_step
 
         plain, cluster = self.clusters.plain_row(row)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.job_detail import JobDetail
-from hpcdash.backends.queries import Answer, AnswerPart, ParsedTable, Query
+from hpcdash.backends.queries import Answer, AnswerPart, ParsedTable, Query, Row
 from hpcdash.backends.slurm.commands import LAST_SETTING
 from hpcdash.backends.slurm.rows import Columns
 from hpcdash.domain.columns import with_columns
@@ -20,7 +20,6 @@ from hpcdash.domain.job_ids import plain_id
 from hpcdash.errors import UsageError
 
 T = TypeVar("T")
-Row = Mapping[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _PROGRAMS = (
     "squeue",
@@ -107,11 +106,19 @@ class Clusters(Struct, frozen=True):
         plain, cluster = self.split_cluster(str(row["id"]))
         return {**row, "id": plain}, cluster
 
-    def require_one(self, what: str) -> str:
+    def plain_detail(self, detail: JobDetail) -> JobDetail:
+        """Return a detail with the ids that the job has on its cluster."""
+        row = detail.row
+        plain, _ = self.split_cluster(str(row["id"]))
+        array_id = None if row["array_id"] is None else plain_id(str(row["array_id"]))[0]
+        ids = {"id": pa.array([plain], pa.string()), "array_id": pa.array([array_id], pa.string())}
+        return replace(detail, job=with_columns(detail.job, ids))
+
+    def require_one(self) -> str:
         """The cluster for what no job names; raises UsageError where there are several."""
         if self.several:
             raise UsageError(
-                f"{what} needs one cluster, and SLURM_CLUSTERS names several: {self.several}",
+                f"this needs one cluster, and SLURM_CLUSTERS names several: {self.several}",
                 "Set SLURM_CLUSTERS to one of them, or unset it.",
             )
         return self.default
@@ -183,12 +190,3 @@ def known_in_part(answer: Answer) -> Answer:
     if answer.status == 0 or not answer.stdout:
         return answer
     return AnswerPart(answer.argv, answer.stdout, answer.stderr, answer.truncated)
-
-
-def plain_detail(clusters: Clusters, detail: JobDetail) -> JobDetail:
-    """The detail with the ids that the job has on its cluster."""
-    row = detail.job.to_pylist()[0]
-    plain, _ = clusters.split_cluster(str(row["id"]))
-    array_id = None if row["array_id"] is None else plain_id(str(row["array_id"]))[0]
-    ids = {"id": pa.array([plain], pa.string()), "array_id": pa.array([array_id], pa.string())}
-    return replace(detail, job=with_columns(detail.job, ids))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hpcdash.shell_files import shell_text
+
 # Each changes the output of squeue, sinfo or sacct, or the cluster they query; `env -u` takes no
 # patterns. Source: the ENVIRONMENT VARIABLES sections of squeue(1), sinfo(1), sacct(1),
 # scontrol(1).
@@ -60,3 +62,8 @@ def with_clusters_variable(*argv: str) -> tuple[str, ...]:
 def slurm(*argv: str) -> tuple[str, ...]:
     """A Slurm command with a clean environment around it."""
     return ("env", *_UNSET, *_SET, *argv)
+
+
+def slurm_script(file: str, *arguments: str) -> tuple[str, ...]:
+    """A .sh file of ours, with arguments, in the environment of `slurm`."""
+    return slurm("sh", "-c", shell_text(file), "sh", *arguments)

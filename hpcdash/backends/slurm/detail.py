@@ -8,9 +8,9 @@ own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
@@ -19,13 +19,19 @@ from hpcdash.backends.job_detail import JobDetail, Script, Usage
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Facts,
+    Native,
     ParsedTable,
     Query,
+    Row,
+    Variables,
+    decoded,
+    refused,
     unreadable,
 )
-from hpcdash.backends.slurm.clusters import ClusterPart, on_cluster, plain_detail, query_on
+from hpcdash.backends.slurm.clusters import ClusterPart, on_cluster, query_on
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import failure, require_success
+from hpcdash.backends.slurm.errors import failure, require_success, unknown_job
 from hpcdash.backends.slurm.history import sacct_id
 from hpcdash.backends.slurm.jobs import queue_id
 from hpcdash.backends.slurm.log_files import find_last_value, shown_files, submitted_file
@@ -35,7 +41,7 @@ from hpcdash.backends.slurm.values import readable_instant
 from hpcdash.domain.columns import with_columns
 from hpcdash.domain.job_ids import parse_task_part
 from hpcdash.domain.states import ENDED
-from hpcdash.errors import AccountingUnavailable, NoSuchJob, SchedulerRefused, excerpt
+from hpcdash.errors import AccountingUnavailable, NoSuchJob, excerpt
 from hpcdash.shell_files import shell_text
 
 if TYPE_CHECKING:
@@ -84,14 +90,14 @@ def format_no_requeue(job_id: str) -> str:
     )
 
 
-def parse_native(answer: Answer) -> Mapping[str, str]:
+def parse_native(answer: Answer) -> Native:
     """Key → value in scontrol's order, of the first job it prints; keys that come again (a node's)
     get a number.
     """
     return _parse_record(_first_record(_records_text(answer)))
 
 
-def parse_component(answer: Answer, *, offset: str) -> Mapping[str, str]:
+def parse_component(answer: Answer, *, offset: str) -> Native:
     """Parse the native record of a component of a heterogeneous job.
 
     Only the leader has a batch script, and with it the log; the paths of a component name files
@@ -105,7 +111,7 @@ def parse_component(answer: Answer, *, offset: str) -> Mapping[str, str]:
         native = _parse_record(record)
         records.setdefault(native.get("HetJobOffset", ""), native)
     if offset not in records:
-        raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
+        raise unknown_job(answer)
     leader = records.get("0", {})
     own = {
         key: value
@@ -120,9 +126,9 @@ def parse_component(answer: Answer, *, offset: str) -> Mapping[str, str]:
 
 def _records_text(answer: Answer) -> str:
     require_success(answer)
-    text = answer.stdout.decode("utf-8", "replace").strip()
+    text = decoded(answer.stdout).strip()
     if not text:
-        raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
+        raise unknown_job(answer)
     if not text.startswith("JobId="):
         raise unreadable(answer, "a job's details")
     return text
@@ -176,7 +182,7 @@ def _pairs(line: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _without_forgeries(row: pa.Table, native: Mapping[str, str]) -> dict[str, str]:
+def _without_forgeries(row: pa.Table, native: Native) -> dict[str, str]:
     pairs = [(key.partition(" ")[0], value) for key, value in native.items()]
     keys = [name for name, _ in pairs]
     if "SubmitLine" in keys:
@@ -200,7 +206,7 @@ def _without_forgeries(row: pa.Table, native: Mapping[str, str]) -> dict[str, st
 
 
 _ANOTHERS_WORDS = ("Invalid user id", "Access/permission denied")
-_NO_SCRIPT_WORDS = ("Job script not specified",)
+_NO_SCRIPT = "Job script not specified"
 _HEADING = re.compile(rb"^Batch Script for (\d+)[^\n]*\n-{80}\n", re.MULTILINE)
 _HISTORY_LIMIT_SECONDS = 60.0
 
@@ -210,18 +216,14 @@ def parse_script(answer: Answer) -> Script:
     if answer.status == 0 and answer.stdout:
         return Script(_text(answer.stdout), "as stored by Slurm")
     text = excerpt(answer.stderr)
-    for phrases, message, next_step in (
-        (
-            _ANOTHERS_WORDS,
+    if any(phrase in text for phrase in _ANOTHERS_WORDS):
+        raise refused(
+            answer,
             "this is another user's job",
             "Slurm shows a script only to its owner and to operators.",
-        ),
-        (_NO_SCRIPT_WORDS, "this job has no batch script", "It was started by srun or salloc."),
-    ):
-        if any(phrase in text for phrase in phrases):
-            raise SchedulerRefused(
-                message, next_step, argv=answer.argv, status=answer.status, output=text
-            )
+        )
+    if _NO_SCRIPT in text:
+        raise refused(answer, "this job has no batch script", "It was started by srun or salloc.")
     require_success(answer)
     if text:
         raise failure(answer)
@@ -259,7 +261,7 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogateescape")
 
 
-def job_variables(row: Mapping[str, Any]) -> dict[str, str | None]:
+def job_variables(row: Row) -> Variables:
     """Return the variables of a job's environment that its row determines."""
     found = {
         "SLURM_SUBMIT_DIR": row["work_dir"],
@@ -278,7 +280,7 @@ class SlurmDetail(ClusterPart, DetailPart):
 
     holds_requeued = True
 
-    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+    def native(self, job_id: str) -> Query[Native]:
         """With the nodes' details; of a heterogeneous job's component together with its leader."""
         job_id, cluster = self.clusters.split_cluster(job_id)
         component = _COMPONENT.fullmatch(job_id)
@@ -287,13 +289,13 @@ class SlurmDetail(ClusterPart, DetailPart):
         argv = slurm("scontrol", "-d", "show", "job", number)
         return query_on(Query(argv, parse, cap_bytes=TEXT_BYTES), cluster)
 
-    def join(self, job: pa.Table, native: Mapping[str, str]) -> JobDetail:
+    def join(self, job: pa.Table, native: Native) -> JobDetail:
         """Join the row with the files that scontrol reports; a pending array's keep %a.
 
         Texts chosen by a person are the row's: lines of theirs in `native` that look like
         scontrol's own are dropped.
         """
-        row = plain_detail(self.clusters, JobDetail(job, native)).job
+        row = self.clusters.plain_detail(JobDetail(job, native)).job
         native = _without_forgeries(row, native)
         paths = zip(
             ("stdout_path", "stderr_path"), shown_files(row.to_pylist()[0], native), strict=True
@@ -301,17 +303,17 @@ class SlurmDetail(ClusterPart, DetailPart):
         files = {column: pa.array([path]) for column, path in paths if path}
         return JobDetail(with_columns(job, files), native)
 
-    def submit_line(self, native: Mapping[str, str]) -> str:
+    def submit_line(self, native: Native) -> str:
         """The command line of sbatch: sacct has it, and scontrol of later releases."""
         return native.get("SubmitLine") or ""
 
-    def requeue_refusal(self, native: Mapping[str, str]) -> str:
+    def requeue_refusal(self, native: Native) -> str:
         if native.get("Requeue") != "0":
             return ""
         job_id = native.get("ArrayJobId") or native.get("JobId", "")
         return format_no_requeue(job_id)
 
-    def task_refusal(self, native: Mapping[str, str]) -> str:
+    def task_refusal(self, native: Native) -> str:
         if native.get("ArrayJobId") or native.get("HetJobId"):
             return "an array or a heterogeneous job cannot be a task"
         least, _, most = native.get("NumNodes", "").partition("-")
@@ -321,24 +323,22 @@ class SlurmDetail(ClusterPart, DetailPart):
                 f"(--nodes={least})"
             )
         # Since 26.05 OverSubscribe is NO for jobs that share their nodes, too.
-        key, whole_nodes = (
-            ("Exclusive", "NODE") if "Exclusive" in native else ("OverSubscribe", "NO")
-        )
-        if native.get(key) != whole_nodes:
+        has_whole_nodes = native.get("OverSubscribe") == "NO"
+        if "Exclusive" in native:
+            has_whole_nodes = native["Exclusive"] == "NODE"
+        if not has_whole_nodes:
             return "other jobs may share its nodes: submit it with --exclusive"
         return self.requeue_refusal(native)
 
-    def usage(self, row: Mapping[str, Any]) -> Query[Usage] | None:
+    def usage(self, row: Row) -> Query[Usage] | None:
         return self._on_own_cluster(row, usage_query)
 
-    def steps(self, row: Mapping[str, Any]) -> Query[ParsedTable] | None:
+    def steps(self, row: Row) -> Query[ParsedTable] | None:
         from hpcdash.backends.slurm.steps import steps_query
 
         return self._on_own_cluster(row, steps_query)
 
-    def _on_own_cluster(
-        self, row: Mapping[str, Any], build: Callable[[Mapping[str, Any]], Query[T] | None]
-    ) -> Query[T] | None:
+    def _on_own_cluster(self, row: Row, build: Callable[[Row], Query[T] | None]) -> Query[T] | None:
         """None for a living job of another cluster: sstat reports its own cluster alone."""
         plain, cluster = self.clusters.plain_row(row)
         if cluster and row["state"] not in ENDED:
@@ -346,7 +346,7 @@ class SlurmDetail(ClusterPart, DetailPart):
         query = build(plain)
         return None if query is None else query_on(query, cluster)
 
-    def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
+    def shell(self, row: Row, request: ShellRequest) -> ShellCommand:
         from hpcdash.backends.shell import ShellCommand, in_job
 
         plain, cluster = self.clusters.plain_row(row)
@@ -361,11 +361,11 @@ class SlurmDetail(ClusterPart, DetailPart):
         )
         return ShellCommand(on_cluster(argv, cluster))
 
-    def priority(self, job_id: str) -> Query[Mapping[str, str]]:
+    def priority(self, job_id: str) -> Query[Facts]:
         plain, cluster = self.clusters.split_cluster(job_id)
         return query_on(priority_query(plain), cluster)
 
-    def variables(self, row: Mapping[str, Any]) -> Mapping[str, str | None]:
+    def variables(self, row: Row) -> Variables:
         return job_variables(self.clusters.plain_row(row)[0])
 
 

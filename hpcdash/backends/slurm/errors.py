@@ -44,53 +44,42 @@ _LOST_ANSWERS = (
     "receive failure",
     "Communication connection failure",
 )
-_NO_SUCH_JOB = (
+_NO_SUCH_JOB = {
     # scontrol's message on a task that ended a while ago, of an array with remaining tasks.
-    r"Invalid job id|Bad job/step specified|Invalid job array|(?m:^Job [0-9]+_[0-9]+ not found$)",
-    Failure(
+    r"Invalid job id|Bad job/step specified|Invalid job array"
+    r"|(?m:^Job [0-9]+_[0-9]+ not found$)": Failure(
         NoSuchJob,
         "Slurm no longer knows this job",
         "Finished jobs: `hpcdash history`, or key 4 in the app.",
-    ),
-)
+    )
+}
 # Tried in this order. Output of Slurm 22.05 with its controller stopped, hung, or its configuration
 # absent; see fixtures/slurm.
-_FAILURES = (
-    _NO_SUCH_JOB,
-    (
-        "Unable to process configuration file|cannot stat file"
-        "|Could not establish a configuration source|DNS SRV lookup failed",
-        Failure(
-            NoConfiguration,
-            "{name} found no Slurm configuration",
-            "Set SLURM_CONF on the login node (often done by a module or a login profile), then "
-            "try again.",
-        ),
+_FAILURES = _NO_SUCH_JOB | {
+    "Unable to process configuration file|cannot stat file"
+    "|Could not establish a configuration source|DNS SRV lookup failed": Failure(
+        NoConfiguration,
+        "{name} found no Slurm configuration",
+        "Set SLURM_CONF on the login node (often done by a module or a login profile), then "
+        "try again.",
     ),
-    (_CONTROLLER_WORDS, _DOWN),
-    (
-        "Munge encode failed|munge|Protocol authentication error|auth plugin",
-        Failure(
-            ControllerDown,
-            "Slurm authentication (munge) fails on this login node",
-            "This is a site problem: tell the administrators.",
-        ),
+    _CONTROLLER_WORDS: _DOWN,
+    "Munge encode failed|munge|Protocol authentication error|auth plugin": Failure(
+        ControllerDown,
+        "Slurm authentication (munge) fails on this login node",
+        "This is a site problem: tell the administrators.",
     ),
-)
+}
 # Those of sacct and sacctmgr.
 _ACCOUNTING_FAILURES = (
-    _NO_SUCH_JOB,
-    (
+    _NO_SUCH_JOB
+    | {
         "Slurm accounting storage is disabled|accounting_storage/none"
-        "|Only 'accounting_storage/slurmdbd' is supported",
-        _NO_ACCOUNTING,
-    ),
-    (
+        "|Only 'accounting_storage/slurmdbd' is supported": _NO_ACCOUNTING,
         "Problem talking to the database|slurm_persist_conn_open|Unable to connect to database"
-        f"|{_CONTROLLER_WORDS}",
-        _ACCOUNTING_DOWN,
-    ),
-    *_FAILURES,
+        f"|{_CONTROLLER_WORDS}": _ACCOUNTING_DOWN,
+    }
+    | _FAILURES
 )
 
 
@@ -105,8 +94,15 @@ def failure(answer: Answer, command: tuple[str, ...] = ()) -> CommandError:
     text = own_message(answer)
     known = _ACCOUNTING_FAILURES if is_accounting else _FAILURES
     return failed(
-        next((kind for pattern, kind in known if re.search(pattern, text)), FAILED), answer, argv
+        next((kind for pattern, kind in known.items() if re.search(pattern, text)), FAILED),
+        answer,
+        argv,
     )
+
+
+def unknown_job(answer: Answer) -> NoSuchJob:
+    """Return the error of an answer that has nothing of a job."""
+    return NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
 
 
 def accounting_unavailable(

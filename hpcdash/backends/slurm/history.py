@@ -7,8 +7,10 @@ hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Iterator, Sequence
 from functools import partial, reduce
+from io import BytesIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,8 +20,10 @@ from hpcdash.backends.base import HistoryPart, HistoryScope
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Native,
     ParsedTable,
     Query,
+    decoded,
     noise_lines,
     unreadable,
 )
@@ -33,7 +37,7 @@ from hpcdash.backends.slurm.jobs import (
     states,
     with_ids,
 )
-from hpcdash.backends.slurm.rows import NOTHING, Columns
+from hpcdash.backends.slurm.rows import NOTHING, Columns, read_csv
 from hpcdash.backends.slurm.values import (
     instants,
     integers,
@@ -47,11 +51,11 @@ from hpcdash.domain.columns import (
     as_array,
     dictionary_text,
     digits,
+    null_where,
     per_distinct,
-    text_column,
+    where,
     with_columns,
 )
-from hpcdash.domain.schema import NO_TEXT
 from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.errors import NoSuchJob
 
@@ -82,6 +86,13 @@ FIELDS = (
 )
 # With several clusters each row names its own.
 FIELDS_OF_EACH = (*FIELDS[:-1], "cluster", FIELDS[-1])
+# In a thread, what holds the interpreter holds it for some milliseconds at this size.
+_CHUNK_BYTES = 1 << 22
+_PIECE_BYTES = 1 << 15
+# Bytes that end a line or a field of ours, and the letters of their stand-ins.
+_BREAKING = {b"\n": b"n", b"\r": b"r", b"\x1e": b"e"}
+# Fields with text that people write.
+_WRITTEN = frozenset({"jobname", "comment", "admincomment", "workdir"})
 # The first half of the configuration is the controller's, which hides the queue alone; then what
 # the user may see.
 _VISIBILITY_SCRIPT = """
@@ -93,6 +104,15 @@ _SECONDS_A_MINUTE = 60
 # A thousand years: more is no limit but a mistake.
 _MAX_MINUTES = 525_960_000
 _HISTORY_LIMIT_SECONDS = 60.0
+
+
+def user_options(user: str | None) -> tuple[str, ...]:
+    """Return sacct's options for a user as in JobScope; without any it lists the caller's own jobs
+    (everyone's for root).
+    """
+    if user is None:
+        return ("-a",)
+    return ("-u", user) if user else ()
 
 
 def sacct_id(job_id: str) -> str:
@@ -113,7 +133,9 @@ def parse_history(
 ) -> ParsedTable:
     """Rows of domain.schema.JOBS, newest end first."""
     require_success(answer)
-    columns = with_ids(read_columns(answer, token, fields), "jobid")
+    rows = SacctRows(token, fields)
+    table = rows.read(answer)
+    columns = with_ids(Columns(table, tuple(rows.rejected)), "jobid")
     columns = replace(
         columns, table=columns.table.filter(pc.invert(refused_submissions(columns.table)))
     )
@@ -134,42 +156,145 @@ def parse_history(
     return ParsedTable(table.take(order).combine_chunks(), columns.rejected)
 
 
-def read_columns(answer: Answer, token: str, fields: Sequence[str] = FIELDS) -> Columns:
-    """sacct's fields as text columns; the first is the id and the last the exit code, which Slurm
-    alone fills.
+class SacctRows:
+    """Reads sacct's rows as text columns.
+
+    A row that a person's text breaks into lines ends where it has all its delimiters.
     """
-    pieces = answer.stdout.split(token.encode())
-    between = len(fields) - 1
-    rows, left = divmod(len(pieces) - 1, between)
-    rejected: tuple[str, ...] = ()
-    if len(pieces) == 1:
-        if answer.stdout.strip():
-            raise unreadable(answer, "ended jobs")
-        rows = 0
-    elif left or not pieces[-1].endswith(b"\n"):
-        # Cut off: the last row is not whole.
-        rejected = ("the output ended in the middle of a row",)
-        if not left:
-            rows -= 1
-    # Between two rows: the exit code of the one, a newline, the id of the other; what stands
-    # between those is noise.
-    firsts = pieces[0 : rows * between + 1 : between]
-    seams = [(b"", *firsts[0].rpartition(b"\n")[::2]), *map(_seam, firsts[1:])]
-    rejected += tuple(line for _, noise, _ in seams if noise for line in noise_lines(noise))
-    columns = {
-        name: text_column(pieces[index : rows * between : between])
-        for index, name in enumerate(fields[1:-1], start=1)
-    }
-    columns[fields[0]] = text_column([job_id for _, _, job_id in seams[:rows]])
-    columns[fields[-1]] = text_column([exit_code for exit_code, _, _ in seams[1:]])
-    return Columns(pa.table(columns), rejected)
+
+    def __init__(self, token: str, fields: Sequence[str]) -> None:
+        self.rejected: list[str] = []
+        self._fields = fields
+        self._delimiter = token.encode()
+        # In front of the letter for a byte that would break a line; made after sacct has printed,
+        # it is in no text.
+        self._stand_in = secrets.token_hex(16).encode()
+        self._has_stand_ins = False
+        schema = pa.schema([(name, pa.string()) for name in fields])
+        self._tables = [schema.empty_table()]
+
+    def read(self, answer: Answer) -> pa.Table:
+        """Read an answer in pieces of whole lines; a row that goes on after one is read with the
+        next. Raises UnreadableOutput for what is none of sacct's.
+        """
+        raw = answer.stdout
+        if self._delimiter not in raw:
+            if raw.strip():
+                raise unreadable(answer, "ended jobs")
+            return self._tables[0]
+        position = 0
+        rest = b""
+        while position < len(raw):
+            end = raw.find(b"\n", position + _CHUNK_BYTES) + 1 or len(raw)
+            chunk = rest + raw[position:end]
+            rest = b""
+            delimiters = chunk.count(self._delimiter)
+            lines = chunk.count(b"\n")
+            is_clean = (
+                delimiters == lines * (len(self._fields) - 1)
+                and b"\r" not in chunk
+                and chunk.endswith(b"\n")
+            )
+            if not (is_clean and self._read_rows(chunk, lines)):
+                rows, rest = self._cleaned(chunk, delimiters)
+                lines = rows.count(b"\n")
+                if not self._read_rows(rows, lines):
+                    self.rejected.append(f"{lines} rows that are none of sacct's")
+            position = end
+        if self._delimiter in rest:
+            self.rejected.append("the output ended in the middle of a row")
+        else:
+            self.rejected += noise_lines(rest)
+        return pa.concat_tables(self._tables).combine_chunks()
+
+    def _cleaned(self, chunk: bytes, delimiters: int) -> tuple[bytes, bytes]:
+        """The rows of a chunk as a line each, without the bytes that would break one; and what is
+        left after them.
+        """
+        between = len(self._fields) - 1
+        start = self._delimiter[:1]
+        # Mostly it is newlines alone that break some lines; then each of these bytes begins a
+        # delimiter.
+        is_odd = b"\r" in chunk or chunk.count(start) != delimiters
+        rows: list[bytes] = []
+        row = b""
+        found = 0
+        for piece in _line_pieces(chunk):
+            if not row and not is_odd and piece.count(start) == piece.count(b"\n") * between:
+                rows.append(piece)
+                continue
+            # A carriage return ends no line.
+            for line in BytesIO(piece):
+                row += line
+                found += line.count(self._delimiter)
+                if found < between or not line.endswith(b"\n"):
+                    continue
+                is_line = row.count(b"\n") == 1 and found == row.count(start) == between
+                rows.append(row if is_line and b"\r" not in row else self._as_line(row))
+                row = b""
+                found = 0
+        return b"".join(rows), row
+
+    def _as_line(self, row: bytes) -> bytes:
+        """A row with stand-ins for what would break its line."""
+        fields = row[:-1].split(self._delimiter, len(self._fields) - 1)
+        # Output of a wrapper or a warning before a row ends with a newline; an ID has none.
+        before, _, fields[0] = fields[0].rpartition(b"\n")
+        self.rejected += noise_lines(before, self._delimiter)
+        for byte, letter in _BREAKING.items():
+            fields = [field.replace(byte, self._stand_in + letter) for field in fields]
+        self._has_stand_ins = True
+        return self._delimiter.join(fields) + b"\n"
+
+    def _read_rows(self, chunk: bytes, lines: int) -> bool:
+        """Reads rows that are a line each with all their fields; False, and none is read, where any
+        is not.
+
+        The first of them begins a row. Its delimiters cannot be forged and its last field holds no
+        newline, so where its line has all of them the row ends with the line, and the next line
+        begins a row.
+        """
+        if not chunk:
+            return True
+        if not chunk.isascii():
+            chunk = decoded(chunk).encode()
+        # Split at the first byte of the delimiter: each field begins with the rest of it, which
+        # costs less to cut off of those that are needed than to replace everywhere. Where a line
+        # has more of that byte it has more fields.
+        table, is_whole = read_csv(chunk, self._fields, self._delimiter[:1].decode())
+        if not is_whole or table.num_rows != lines:
+            return False
+        self.add(table)
+        return True
+
+    def add(self, table: pa.Table) -> None:
+        """Add rows as they were split."""
+        first, *others = self._fields
+        columns = {name: self.restored(name, table[name]) for name in others}
+        self._tables.append(pa.table({first: table[first], **columns}))
+
+    def restored(self, name: str, column: pa.ChunkedArray) -> pa.Array:
+        """A field without the rest of the delimiter before it, and with the bytes that stand-ins
+        stand for.
+        """
+        # pyarrow 26's binary_slice fails for some lengths.
+        texts = pc.utf8_slice_codeunits(as_array(column), len(self._delimiter) - 1)
+        stand_in = self._stand_in.decode()
+        if not self._has_stand_ins or name not in _WRITTEN:
+            return texts
+        if pc.any(pc.match_substring(texts, stand_in), min_count=0).as_py():
+            for byte, letter in _BREAKING.items():
+                texts = pc.replace_substring(texts, stand_in + letter.decode(), byte.decode())
+        return texts
 
 
-def _seam(piece: bytes) -> tuple[bytes, bytes, bytes]:
-    """The exit code of a row, what stands between it and the next row, and the id of that."""
-    exit_code, _, rest = piece.partition(b"\n")
-    noise, _, job_id = rest.rpartition(b"\n")
-    return exit_code, noise, job_id
+def _line_pieces(chunk: bytes) -> Iterator[bytes]:
+    """Yield whole lines in pieces so small that most contain no unusual line."""
+    position = 0
+    while position < len(chunk):
+        end = chunk.find(b"\n", position + _PIECE_BYTES) + 1 or len(chunk)
+        yield chunk[position:end]
+        position = end
 
 
 def refused_submissions(raw: pa.Table) -> pa.Array:
@@ -192,15 +317,11 @@ def refused_submissions(raw: pa.Table) -> pa.Array:
 
 def none_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Replace Slurm's text for an absent value by null."""
-    return pc.if_else(
-        pc.is_in(column, pa.array([*NOTHING, "None assigned"])),
-        NO_TEXT,
-        column,
-    )
+    return null_where(pc.is_in(column, pa.array([*NOTHING, "None assigned"])), column)
 
 
 def text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.if_else(pc.equal(column, ""), NO_TEXT, column)
+    return null_where(pc.equal(column, ""), column)
 
 
 def sacct_columns(raw: pa.Table, reason: pa.Array, counts_gpus: bool) -> dict[str, pa.Array]:
@@ -214,10 +335,9 @@ def sacct_columns(raw: pa.Table, reason: pa.Array, counts_gpus: bool) -> dict[st
     cpus = integers(none_to_null(raw["ncpus"]))
     requested_cpus = per_distinct(tres, tres_cpus, pa.int64())
     # '11_2' or '11_[3-9%1]'
-    tasks = pc.if_else(
+    tasks = where(
         pc.match_substring(ids, "_"),
         pc.replace_substring_regex(ids, r"^[^_]*_\[?([^\]]*)\]?$", r"\1"),
-        NO_TEXT,
     )
     exit_code, exit_signal = accounted_exit_columns(
         none_to_null(raw["exitcode"]), is_any(state, frozenset(ENDED))
@@ -251,7 +371,6 @@ def sacct_columns(raw: pa.Table, reason: pa.Array, counts_gpus: bool) -> dict[st
 
 
 def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
-    null_time = pa.scalar(None, schema.TIME)
     no_text = pa.nulls(raw.num_rows, pa.string())
     reason = dictionary_text(none_to_null(raw["reason"]))
     columns = sacct_columns(raw, reason, counts_gpus)
@@ -260,15 +379,15 @@ def _in_schema(raw: pa.Table, counts_gpus: bool) -> pa.Table:
     not_begun = pc.or_(waiting, pc.and_(ended, pc.is_null(columns["node_list"])))
     columns |= {
         # sacct keeps the last reason a job waited for.
-        "reason": dictionary_text(pc.if_else(waiting, reason.dictionary_decode(), NO_TEXT)),
+        "reason": dictionary_text(where(waiting, reason.dictionary_decode())),
         "priority": integers(none_to_null(raw["priority"])),
-        "started_at": pc.if_else(not_begun, null_time, columns["started_at"]),
-        "ends_at": pc.if_else(ended, columns["ends_at"], null_time),
+        "started_at": null_where(not_begun, columns["started_at"]),
+        "ends_at": where(ended, columns["ends_at"]),
         "comment": text_or_null(raw["comment"]),
         "_expected_start_at": pa.nulls(raw.num_rows, schema.TIME),
         **dict.fromkeys(("_other_id", "stdout_path", "stderr_path", "dependency"), no_text),
     }
-    return pa.table([columns[name] for name in schema.JOBS.names], schema=schema.JOBS)
+    return pa.table(columns, schema=schema.JOBS)
 
 
 def _limit_seconds(minutes_text: str) -> int | None:
@@ -277,11 +396,11 @@ def _limit_seconds(minutes_text: str) -> int | None:
     return minutes * _SECONDS_A_MINUTE if minutes is not None and minutes < _MAX_MINUTES else None
 
 
-def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
+def parse_history_native(answer: Answer, *, token: str) -> Native:
     """Parse sacct's fields by name; of the first job where the ID names an array."""
     require_success(answer)
     header, newline, rest = answer.stdout.partition(b"\n")
-    names = header.decode("utf-8", "replace").split(token)
+    names = decoded(header).split(token)
     if not newline or len(names) < len(FIELDS):
         raise unreadable(answer, "a job of the past") if answer.stdout.strip() else failure(answer)
     if not rest.strip():
@@ -290,7 +409,7 @@ def parse_history_native(answer: Answer, *, token: str) -> Mapping[str, str]:
     if len(pieces) == len(names):
         # Behind the newline the next job's first field begins.
         pieces[-1] = pieces[-1].rpartition(b"\n")[0]
-    texts = (piece.decode("utf-8", "replace") for piece in pieces)
+    texts = (decoded(piece) for piece in pieces)
     return {
         name: readable_instant(name, text) for name, text in zip(names, texts, strict=False) if text
     }
@@ -308,7 +427,7 @@ def _hides_others(answer: Answer, user: str) -> bool | None:
     require_success(answer)
     settings: dict[str, str] = {}
     levels: list[tuple[str, str]] = []
-    for line in answer.stdout.decode("utf-8", "replace").splitlines():
+    for line in decoded(answer.stdout).splitlines():
         name, equals, value = line.partition("=")
         if equals and name.strip() in ("PrivateData", "SlurmUser"):
             settings[name.strip()] = value.strip()
@@ -343,9 +462,7 @@ class SlurmHistory(ClusterPart, HistoryPart):
         if job_ids:
             selection: tuple[str, ...] = ("-j", ",".join(map(sacct_id, plain_ids)))
         else:
-            # Without -u or -a sacct lists the caller's own jobs (everyone's for root).
-            whose: tuple[str, ...] = ("-a",) if user is None else ("-u", user) if user else ()
-            selection = (*whose, "-S", f"now-{since_seconds}seconds")
+            selection = (*user_options(user), "-S", f"now-{since_seconds}seconds")
         argv = slurm(
             "sacct", "-n", "-X", "-P", f"--delimiter={token}", *selection, "-o", ",".join(fields)
         )
@@ -361,7 +478,7 @@ class SlurmHistory(ClusterPart, HistoryPart):
         query = Query(argv, parse, limit_seconds=_HISTORY_LIMIT_SECONDS)
         return query_on(query, cluster) if is_several else named_rows(query, cluster)
 
-    def native(self, job_id: str) -> Query[Mapping[str, str]]:
+    def native(self, job_id: str) -> Query[Native]:
         """Every field sacct has of one job, in its order."""
         job_id, cluster = self.clusters.split_cluster(job_id)
         token = fresh_token()

@@ -4,9 +4,6 @@ and cgroup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from hpcdash.backends.inside import (
     GRACE_SECONDS,
     InsideCommand,
@@ -14,7 +11,7 @@ from hpcdash.backends.inside import (
     fresh_frame_token,
     held,
 )
-from hpcdash.backends.queries import Answer
+from hpcdash.backends.queries import Answer, Row
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure
 from hpcdash.backends.slurm.jobs import queue_id
@@ -23,7 +20,7 @@ from hpcdash.errors import CommandError, SchedulerRefused
 from hpcdash.shell_files import shell_text
 
 
-def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
+def inside_step(row: Row, command: InsideCommand) -> InsideStep:
     """srun within the job. Slurm refuses it to all but the job's owner and operators."""
     token = fresh_frame_token()
     seconds = command.seconds + GRACE_SECONDS
@@ -40,7 +37,7 @@ def inside_step(row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
         nodes = ()
     script = shell_text("backends/slurm/gpus_by_node.sh", "backends/slurm/inside.sh")
     argv = held(seconds, *slurm("sh", "-c", script, "sh", *job, *parts))
-    return InsideStep(argv, token, seconds + 15.0, _failure, nodes, ("srun",))
+    return InsideStep(argv, token, seconds + 15.0, _failure, nodes=nodes, command=("srun",))
 
 
 def _failure(answer: Answer) -> CommandError:

@@ -28,7 +28,7 @@ from hpcdash.backends.slurm.clusters import (
     with_clusters,
 )
 from hpcdash.backends.slurm.commands import slurm
-from hpcdash.backends.slurm.errors import failure, require_success
+from hpcdash.backends.slurm.errors import failure, require_success, unknown_job
 from hpcdash.backends.slurm.nodes import nodes_query
 from hpcdash.backends.slurm.queues import queues_query
 from hpcdash.backends.slurm.rows import Columns, Layout, read_rows
@@ -47,20 +47,22 @@ from hpcdash.domain.array_tasks import parse_tasks
 from hpcdash.domain.columns import (
     dictionary_text,
     digits,
+    null_where,
     pairs_per_distinct,
     per_distinct,
+    where,
     with_columns,
 )
 from hpcdash.domain.job_ids import covers, parse_job_id, with_cluster
-from hpcdash.domain.schema import NO_NUMBER, NO_TEXT
 from hpcdash.domain.states import ENDED, WAITING, JobState
-from hpcdash.errors import NoSuchJob, UsageError
+from hpcdash.errors import UsageError
 
 # A shell adds this to the number of the signal that ended its command; the numbers are those of
 # ABRT, KILL, SEGV, TERM.
 _SHELL_SIGNAL = 128
 _CUT_EXIT_CODES = pa.array([6, 9, 11, 15], pa.int64())
-_OVERSUBSCRIBE, _EXCLUSIVE = "oversubscribe", "exclusive"
+_OVERSUBSCRIBE = "oversubscribe"
+_EXCLUSIVE = "exclusive"
 LAYOUT = Layout(
     plain=(
         "jobarrayid",
@@ -101,11 +103,6 @@ _MANY_TASKS = "4294967294"
 ID_PATTERN = r"^[0-9]{1,12}(?:$|[^0-9])"
 # Job IDs that a person may request: 11, 11_2, 65+1.
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+)?(?:\+[0-9]+)?")
-
-
-def _with_exclusive(layout: Layout) -> Layout:
-    plain = (_EXCLUSIVE if name == _OVERSUBSCRIBE else name for name in layout.plain)
-    return Layout(tuple(plain), layout.hostile)
 
 
 def _parse_each(
@@ -187,7 +184,7 @@ def parse_jobs(
         raise unreadable(answer, "jobs")
     columns = without_revoked(with_ids(columns, "jobarrayid"))
     if one_job and not columns.table.num_rows and not columns.rejected:
-        raise NoSuchJob("Slurm no longer knows this job", argv=answer.argv, status=answer.status)
+        raise unknown_job(answer)
     if answer.status != 0 and not columns.table.num_rows:
         raise failure(answer)
     rejected = columns.rejected
@@ -239,11 +236,11 @@ def _where(column: pa.DictionaryArray, holds: Callable[[str], bool]) -> pa.Array
 
 
 def _text_or_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.if_else(pc.is_in(column, pa.array(["(null)", ""])), NO_TEXT, column)
+    return null_where(pc.is_in(column, pa.array(["(null)", ""])), column)
 
 
 def _reasons(column: pa.ChunkedArray) -> pa.Array:
-    return dictionary_text(pc.if_else(pc.is_in(column, _NO_REASON), NO_TEXT, column))
+    return dictionary_text(null_where(pc.is_in(column, _NO_REASON), column))
 
 
 def states(native: pa.Array, reason: pa.Array) -> pa.Array:
@@ -277,9 +274,8 @@ def _held_tasks(text: str) -> tuple[int | None, int]:
 
 def exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
     """(exit codes, signals) of the jobs that ended; null for the others."""
-    null = NO_NUMBER
     codes, signals = pairs_per_distinct(texts, lambda text: wait_status(text) or (None, None))
-    return pc.if_else(ended, codes, null), pc.if_else(ended, signals, null)
+    return where(ended, codes), where(ended, signals)
 
 
 def accounted_exit_columns(texts: pa.ChunkedArray, ended: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -298,12 +294,11 @@ def array_columns(
     ids: pa.ChunkedArray, array_ids: pa.ChunkedArray, tasks: pa.ChunkedArray
 ) -> dict[str, pa.Array]:
     """Return the columns of a row's array: array_id, array_task, _number, _task, _tasks."""
-    null = NO_TEXT
-    tasks = pc.if_else(pc.equal(tasks, _MANY_TASKS), null, tasks)
+    tasks = null_where(pc.equal(tasks, _MANY_TASKS), tasks)
     is_array = pc.is_valid(tasks)
     first, count = pairs_per_distinct(tasks, _held_tasks)
     return {
-        "array_id": pc.if_else(is_array, array_ids, null),
+        "array_id": where(is_array, array_ids),
         "array_task": tasks,
         "_number": integers(pc.replace_substring_regex(ids, r"(?s)[^0-9].*$", "")),
         "_task": first,
@@ -339,15 +334,13 @@ def _job_gpus(
         if counts_gpus
         else pc.or_(pc.is_valid(socket), pc.and_(is_whole_node, active))
     )
-    null = NO_NUMBER
-    return pc.coalesce(reported, requested, pc.if_else(is_unknown, null, pa.scalar(0, pa.int64())))
+    return pc.coalesce(reported, requested, null_where(is_unknown, pa.scalar(0, pa.int64())))
 
 
 def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
     """The columns of the contract; takes each text column out of `raw`."""
     ids = raw.pop("jobarrayid")
     nodes_at = raw.pop("nodelist")
-    null_time = pa.scalar(None, schema.TIME)
     native = dictionary_text(raw.pop("state"))
     reason = _reasons(raw.pop("reason"))
     state = states(native, reason)
@@ -360,7 +353,6 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
     gpus, memory_bytes = tres_columns(raw.pop("tres-alloc"))
     gpus = _job_gpus(raw, gpus, counts_gpus, pc.invert(waiting))
     nothing = pa.nulls(len(ids), pa.string())
-    no_word = NO_TEXT
     columns = {
         "id": ids,
         **array_columns(ids, raw.pop("arrayjobid"), raw.pop("arraytaskid")),
@@ -371,7 +363,7 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
         "qos": dictionary_text(raw.pop("qos")),
         "state": state,
         "native_state": native,
-        "reason": dictionary_text(pc.if_else(stale, no_word, reason.dictionary_decode())),
+        "reason": dictionary_text(null_where(stale, reason.dictionary_decode())),
         "priority": integers(raw.pop("prioritylong")),
         "nodes": integers(raw.pop("numnodes")),
         "cpus": integers(raw.pop("numcpus")),
@@ -383,10 +375,10 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
         "eligible_at": instants(raw.pop("eligibletime")),
         # Slurm gives a job that was cancelled before it began the time of its end as a start, and
         # no nodes.
-        "started_at": pc.if_else(not_begun, null_time, starts),
-        "_expected_start_at": pc.if_else(waiting, starts, null_time),
+        "started_at": null_where(not_begun, starts),
+        "_expected_start_at": where(waiting, starts),
         "_other_id": nothing,
-        "ends_at": pc.if_else(waiting, null_time, instants(raw.pop("endtime"))),
+        "ends_at": null_where(waiting, instants(raw.pop("endtime"))),
         "node_list": nodes_at,
         "work_dir": _text_or_null(raw.pop("workdir")),
         "stdout_path": nothing,
@@ -396,9 +388,7 @@ def _in_schema(raw: dict[str, pa.ChunkedArray], counts_gpus: bool) -> pa.Table:
         "exit_code": exit_code,
         "exit_signal": exit_signal,
     }
-    return pa.table(
-        [columns[name] for name in schema.JOBS.names], schema=schema.JOBS
-    ).combine_chunks()
+    return pa.table(columns, schema=schema.JOBS).combine_chunks()
 
 
 class SlurmQueue(ClusterPart, QueuePart):
@@ -413,7 +403,10 @@ class SlurmQueue(ClusterPart, QueuePart):
         """
         clusters = self.clusters
         plain_ids, cluster, is_several = clusters.select(scope.job_ids)
-        layout = _with_exclusive(LAYOUT) if clusters.has_exclusive else LAYOUT
+        layout = LAYOUT
+        if clusters.has_exclusive:
+            plain = (_EXCLUSIVE if name == _OVERSUBSCRIBE else name for name in LAYOUT.plain)
+            layout = replace(LAYOUT, plain=tuple(plain))
         query = jobs_on_cluster(
             replace(scope, job_ids=plain_ids),
             counts_gpus=clusters.counts_gpus,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from msgspec import Struct
@@ -17,25 +16,32 @@ from msgspec import Struct
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Native,
     ParsedTable,
     Query,
+    Row,
+    decoded,
     unreadable,
 )
-from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.commands import slurm_script
 from hpcdash.backends.slurm.errors import accounting_unavailable, failure
-from hpcdash.backends.slurm.values import account_parents, duration_seconds, pairs, piped_rows
+from hpcdash.backends.slurm.values import (
+    account_parents,
+    duration_seconds,
+    memory_bytes,
+    pairs,
+    piped_rows,
+)
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import MOST, digits
-from hpcdash.domain.units import parse_memory
-from hpcdash.shell_files import shell_text
 
 _COMMAND = ("sacctmgr", "show", "assoc")
 _PARTS = 5
 # A database may be busy.
 _LIMIT_SECONDS = 30.0
 
-_SUFFIXES = {"cpu": "cpus", "gres/gpu": "gpus", "node": "nodes"}
+_SUFFIXES = {"cpu": "cpus", "gres/gpu": "gpus", "node": "nodes", "mem": "memory_bytes"}
 _MINUTES_OF = {"cpu": "cpu", "gres/gpu": "gpu", "node": "node"}
 _SECONDS_A_MINUTE = 60
 
@@ -52,6 +58,18 @@ class _Limit(Struct, frozen=True):
     per: str
     resource: str = ""
     ending: str = ""
+
+    def amounts(self, text: str) -> Iterator[tuple[str, str, str]]:
+        """Yield resource, amount as it is written, and unit of each amount in a value."""
+        if self.resource:
+            yield self.resource, text, "minutes" if self.resource.endswith("_seconds") else ""
+            return
+        for item in filter(None, text.split(",")):
+            tres, _, amount = item.partition("=")
+            if self.ending:
+                yield _MINUTES_OF.get(tres, tres) + self.ending, amount, ""
+            else:
+                yield _SUFFIXES.get(tres, tres), amount, "memory" if tres == "mem" else ""
 
 
 _GROUP = (
@@ -96,9 +114,9 @@ class _Use(Struct, frozen=True):
     Accounts are keyed by name, users by number.
     """
 
-    own: Mapping[str, str]
-    accounts: Mapping[str, Mapping[str, str]]
-    users: Mapping[str, Mapping[str, str]]
+    own: Native
+    accounts: Mapping[str, Native]
+    users: Mapping[str, Native]
 
 
 class _Controller(Struct, frozen=True):
@@ -106,7 +124,7 @@ class _Controller(Struct, frozen=True):
     parent.
     """
 
-    associations: Mapping[tuple[str, str, str], Mapping[str, str]]
+    associations: Mapping[tuple[str, str, str], Native]
     parents: Mapping[str, str]
     qos: Mapping[str, _Use]
 
@@ -117,11 +135,8 @@ def limits_query(user: str, cluster: str = "") -> Query[ParsedTable]:
     A database may serve several clusters.
     """
     token = fresh_token()
-    argv = slurm(
-        "sh",
-        "-c",
-        shell_text("backends/slurm/limits.sh"),
-        "sh",
+    argv = slurm_script(
+        "backends/slurm/limits.sh",
         token,
         user,
         cluster,
@@ -156,37 +171,51 @@ def parse_limits(answer: Answer, *, token: str) -> ParsedTable:
     all_qos = {row["name"]: row for row in qos_rows}
     rejected += rejected_qos
     if not own and not controller.associations and not has_associations:
-        if "supported accounting" in answer.stderr.decode("utf-8", "replace"):
+        if "supported accounting" in decoded(answer.stderr):
             raise accounting_unavailable(answer, command=_COMMAND)
         raise failure(answer, _COMMAND)
     if not has_associations or not has_qos:
         rejected += ("slurmdbd does not answer: limits of QoS that nobody uses now are missing",)
     if not own:
-        own = _user_associations(controller, user)
-    rows = [row for one in own for row in _association_rows(one, user, controller)]
-    accounts = account_parents([one["account"] for one in own], controller.parents)
-    rows += [row for account in accounts for row in _account_rows(account, controller)]
-    by_partition = _partition_qos(partitions)
-    chosen = dict.fromkeys(name for one in own for name in one["qos"].split(",") if name)
+        # In the form of the database, without their QoS.
+        own = [
+            {"account": account, "partition": partition, "qos": ""}
+            for account, name, partition in controller.associations
+            if name and name == user
+        ]
+    rows = [row for association in own for row in _association_rows(association, user, controller)]
+    accounts = tuple(dict.fromkeys(association["account"] for association in own))
+    for account in account_parents(accounts, controller.parents):
+        used = controller.associations.get((account, "", ""))
+        holder = _Holder("account", account, used, {"_of_account": account})
+        rows += _rows("account", account, _GROUP, {}, {"all": [holder]})
+    names = [name for association in own for name in association["qos"].split(",") if name]
     if not has_qos:
         all_qos = {name: {"name": name} for name in controller.qos}
-    if not chosen:
-        chosen = dict.fromkeys(
-            name for name, use in controller.qos.items() if number.strip() in use.users
-        )
-    for name in dict.fromkeys((*chosen, *by_partition)):
-        reported = all_qos.get(name, {"name": name})
-        use = controller.qos.get(name)
-        own_accounts = tuple(dict.fromkeys(one["account"] for one in own))
-        rows += _qos_rows(
-            reported, use, (user, number.strip()), own_accounts, by_partition.get(name)
-        )
+    if not names:
+        names = [name for name, use in controller.qos.items() if number.strip() in use.users]
+    by_partition = _partition_qos(partitions)
+    for name in dict.fromkeys((*names, *by_partition)):
+        queues = by_partition.get(name)
+        # Jobs of a partition's QoS cannot be distinguished by their own, and are not counted.
+        jobs = {"_of_qos": name} if queues is None else None
+        holders = _qos_holders(controller.qos.get(name), user, number.strip(), accounts, jobs)
+        rows += _rows("qos", name, _OF_QOS, all_qos.get(name, {}), holders, queues)
     return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS), rejected)
+
+
+def _partition_qos(text: str) -> dict[str, list[str]]:
+    """QoS → the partitions that apply it to all of their jobs."""
+    by_qos: dict[str, list[str]] = {}
+    for reported in map(pairs, text.split("\n")):
+        if "PartitionName" in reported and reported.get("QoS", "N/A") != "N/A":
+            by_qos.setdefault(reported["QoS"], []).append(reported["PartitionName"])
+    return by_qos
 
 
 def _parts(answer: Answer, token: str) -> list[tuple[str, bool]]:
     """Return the output of each command, and whether it succeeded."""
-    pieces = answer.stdout.decode("utf-8", "replace").split(token)
+    pieces = decoded(answer.stdout).split(token)
     parts = []
     before = pieces[0]
     for piece in pieces[1:]:
@@ -200,7 +229,7 @@ def _parts(answer: Answer, token: str) -> list[tuple[str, bool]]:
 
 
 def _read_controller(text: str) -> _Controller:
-    associations: dict[tuple[str, str, str], Mapping[str, str]] = {}
+    associations: dict[tuple[str, str, str], Native] = {}
     parents: dict[str, str] = {}
     qos: dict[str, _Use] = {}
     for line in text.split("\n"):
@@ -243,176 +272,103 @@ def _subject(text: str) -> str:
     return text[text.index("(") + 1 : -1] if text.endswith(")") and "(" in text else text
 
 
-def _user_associations(controller: _Controller, user: str) -> list[dict[str, str]]:
-    """Return a user's associations in the form of the database, without their QoS."""
-    return [
-        {"account": account, "partition": partition, "qos": ""}
-        for account, name, partition in controller.associations
-        if name and name == user
-    ]
-
-
-def _partition_qos(text: str) -> dict[str, list[str]]:
-    """QoS → the partitions that apply it to all of their jobs."""
-    by_qos: dict[str, list[str]] = {}
-    for line in text.split("\n"):
-        reported = pairs(line)
-        if (name := reported.get("PartitionName")) and reported.get("QoS", "N/A") != "N/A":
-            by_qos.setdefault(reported["QoS"], []).append(name)
-    return by_qos
-
-
 # -- rows
 
 
-def _association_rows(
-    reported: Mapping[str, str], user: str, controller: _Controller
-) -> Iterator[dict[str, Any]]:
+class _Holder(Struct, frozen=True):
+    """Holder of a limit: `per` and `subject` as in LIMITS, what they use (None: the
+    controller reports nothing, and the jobs are counted), and the columns that select their jobs.
+    """
+
+    per: str
+    subject: str | None
+    used: Native | None
+    jobs: Mapping[str, str | None]
+
+
+def _association_rows(reported: Native, user: str, controller: _Controller) -> Iterator[Row]:
     account = reported["account"]
     partition = reported["partition"]
-    name = "/".join(part for part in (account, user, partition) if part)
     used = controller.associations.get((account, user, partition))
     jobs = {"_of_user": user, "_of_account": account, "_of_queue": partition or None}
-    for limit in _OF_ASSOCIATION:
-        # The limits of all jobs of an association are those of its user's jobs there.
-        per = "job" if limit.per == "job" else "user"
-        subject = None if per == "job" else user
-        yield from _limit_rows(
-            limit,
-            reported,
-            used,
-            scope="association",
-            name=name,
-            per=per,
-            subject=subject,
-            jobs=jobs,
-        )
+    # The limits of all jobs of an association are those of its user's jobs there.
+    own = [_Holder("user", user, used, jobs)]
+    holders = {"user": own, "all": own, "job": [_Holder("job", None, used, {})]}
+    name = "/".join(part for part in (account, user, partition) if part)
+    return _rows("association", name, _OF_ASSOCIATION, reported, holders)
 
 
-def _account_rows(account: str, controller: _Controller) -> Iterator[dict[str, Any]]:
-    used = controller.associations.get((account, "", ""))
-    for limit in _GROUP:
-        jobs = {"_of_account": account}
-        yield from _limit_rows(
-            limit,
-            {},
-            used,
-            scope="account",
-            name=account,
-            per="account",
-            subject=account,
-            jobs=jobs,
-        )
-
-
-def _qos_rows(
-    reported: Mapping[str, str],
-    use: _Use | None,
-    user: tuple[str, str],
-    accounts: Sequence[str],
-    queues: list[str] | None,
-) -> Iterator[dict[str, Any]]:
-    """Return the rows of QoS; `user` is name and number.
-
-    A partition's QoS is not counted where its jobs cannot be distinguished by their own QoS.
+def _qos_holders(
+    use: _Use | None, user: str, number: str, accounts: Sequence[str], jobs: Native | None
+) -> dict[str, list[_Holder]]:
+    """Return those that the limits of a QoS are for; `number` is the user's, `jobs` None where they
+    are not counted.
     """
-    name = reported["name"]
-    for limit in _OF_QOS:
-        subjects: Sequence[tuple[str | None, Mapping[str, str] | None]] = [
-            (None, use.own if use else None)
-        ]
-        if limit.per == "user":
-            subjects = [(user[0], use.users.get(user[1], {}) if use else None)]
-        elif limit.per == "account":
-            subjects = [
-                (account, use.accounts.get(account, {}) if use else None) for account in accounts
-            ]
-        for subject, used in subjects:
-            jobs = {"_of_qos": name} if queues is None else {}
-            if jobs and limit.per in ("user", "account"):
-                jobs[f"_of_{limit.per}"] = str(subject)
-            yield from _limit_rows(
-                limit,
-                reported,
-                used,
-                scope="qos",
-                name=name,
-                per=limit.per,
-                subject=subject,
-                jobs=jobs,
-                queues=queues,
-            )
+
+    def holder(per: str, subject: str | None, used: Native | None) -> _Holder:
+        own = {} if subject is None else {f"_of_{per}": subject}
+        return _Holder(per, subject, used, {} if jobs is None or per == "job" else {**jobs, **own})
+
+    own = use.own if use else None
+    user_use = use.users.get(number, {}) if use else None
+    return {
+        "all": [holder("all", None, own)],
+        "job": [holder("job", None, own)],
+        "user": [holder("user", user, user_use)],
+        "account": [
+            holder("account", account, use.accounts.get(account, {}) if use else None)
+            for account in accounts
+        ],
+    }
 
 
-def _limit_rows(
-    limit: _Limit,
-    reported: Mapping[str, str],
-    used: Mapping[str, str] | None,
-    *,
+def _rows(
     scope: str,
     name: str,
-    per: str,
-    subject: str | None,
-    jobs: Mapping[str, str | None],
+    limits: Sequence[_Limit],
+    reported: Native,
+    holders: Mapping[str, Sequence[_Holder]],
     queues: list[str] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Return a row for each amount that a limit sets.
-
-    `used` None: the controller reports nothing, and the jobs are counted.
-    """
-    message = reported.get(limit.field, "")
-    now = (used or {}).get(limit.key, "")
-    most = dict(_amounts(message, limit, _database_amount)) or _controller_amounts(
-        now, limit, which=0
-    )
-    uses = _controller_amounts(now, limit, which=1)
-    for resource, maximum in most.items():
-        # The controller prints nothing for resources that are not in use yet.
-        amount = None if per == "job" or used is None else uses.get(resource, 0)
-        yield {
-            "scope": scope,
-            "name": name,
-            "per": per,
-            "subject": subject,
-            "resource": resource,
-            "maximum": maximum,
-            "used": amount,
-            "free": None if amount is None else max(0, maximum - amount),
-            "queues": queues,
-            "native": limit.key,
-            "_id": "/".join((scope, name, limit.key, subject or "", resource)),
-            **dict.fromkeys(("_of_user", "_of_queue", "_of_qos", "_of_account")),
-            **({} if per == "job" else jobs),
+) -> Iterator[Row]:
+    """Yield a row for each amount that the limits set, by the holders of each `per`."""
+    for limit in limits:
+        written = {
+            resource: _database_amount(amount, unit)
+            for resource, amount, unit in limit.amounts(reported.get(limit.field, ""))
         }
+        for holder in holders[limit.per]:
+            most, uses = _controller_amounts(limit, holder.used or {})
+            known = {resource: amount for resource, amount in written.items() if amount is not None}
+            for resource, maximum in (known or most).items():
+                # The controller prints nothing for resources that are not in use yet.
+                is_used = holder.per != "job" and holder.used is not None
+                used = uses.get(resource, 0) if is_used else None
+                yield {
+                    "scope": scope,
+                    "name": name,
+                    "per": holder.per,
+                    "subject": holder.subject,
+                    "resource": resource,
+                    "maximum": maximum,
+                    "used": used,
+                    "free": None if used is None else max(0, maximum - used),
+                    "queues": queues,
+                    "native": limit.key,
+                    "_id": "/".join((scope, name, limit.key, holder.subject or "", resource)),
+                    **holder.jobs,
+                }
 
 
-def _controller_amounts(text: str, limit: _Limit, *, which: int) -> dict[str, int]:
-    """Parse the controller's `cpu=6(2),mem=N(200)`: the limits (0) or the used amounts (1)."""
-
-    def amount(word: str, unit: str) -> int | None:
-        found = _AMOUNTS.fullmatch(word)
-        return None if found is None else _number((found[1], found[2])[which] or "", unit)
-
-    return dict(_amounts(text, limit, amount))
-
-
-def _amounts(text: str, limit: _Limit, amount: Any) -> Iterator[tuple[str, int]]:
-    if limit.resource:
-        unit = "minutes" if limit.resource.endswith("_seconds") else ""
-        if (value := amount(text, unit)) is not None:
-            yield limit.resource, value
-        return
-    for item in filter(None, text.split(",")):
-        tres, _, word = item.partition("=")
-        is_memory = tres == "mem" and not limit.ending
-        if (value := amount(word, "memory" if is_memory else "")) is not None:
-            yield _resource(tres, limit.ending), value
-
-
-def _resource(tres: str, ending: str) -> str:
-    if ending:
-        return f"{_MINUTES_OF.get(tres, tres)}{ending}"
-    return "memory_bytes" if tres == "mem" else _SUFFIXES.get(tres, tres)
+def _controller_amounts(limit: _Limit, used: Native) -> tuple[dict[str, int], dict[str, int]]:
+    """(limits, uses) in the controller's `cpu=6(2),mem=N(200)`."""
+    most: dict[str, int] = {}
+    uses: dict[str, int] = {}
+    for resource, text, unit in limit.amounts(used.get(limit.key, "")):
+        if found := _AMOUNTS.fullmatch(text):
+            for amounts, word in ((most, found[1]), (uses, found[2] or "")):
+                if (amount := _number(word, unit)) is not None:
+                    amounts[resource] = amount
+    return most, uses
 
 
 def _number(text: str, unit: str) -> int | None:
@@ -435,8 +391,5 @@ def _database_amount(text: str, unit: str) -> int | None:
     if unit == "minutes":
         return duration_seconds(text) if text else None
     if unit == "memory":
-        try:
-            return parse_memory(text, bare_unit_bytes=1 << 20)
-        except ValueError:
-            return None
+        return memory_bytes(text, bare_unit_bytes=1 << 20)
     return digits(text)

@@ -67,7 +67,10 @@ def build_demand(options: Sequence[Option]) -> Demand:
     each = parse_count(value("cpus-per-task"))
     at_once = tasks or nodes
     gpus, job_gpus = _gpus(value("gpus"))
-    on_node, node_gpus = _gpus(value("gpus-per-node"), *_gpu_gres(value("gres")))
+    # `a100:2` of `gpu:a100:2,license:1`; a bare `gpu` is one.
+    gres = (word.partition("(")[0] for word in value("gres").split(","))
+    gres_gpus = (word[4:] or "1" for word in gres if word == "gpu" or word.startswith("gpu:"))
+    on_node, node_gpus = _gpus(value("gpus-per-node"), *gres_gpus)
     if gpus is None and on_node is not None and nodes is not None:
         gpus = nodes * on_node
     sources = {
@@ -103,12 +106,6 @@ def _seconds(text: str) -> int | None:
     if not _TIME.fullmatch(text):
         return None
     return parse_duration(text, bare_unit_seconds=MINUTE) or None
-
-
-def _gpu_gres(text: str) -> list[str]:
-    """`a100:2` of `gpu:a100:2,license:1`; a bare `gpu` is one."""
-    parts = [word.partition("(")[0] for word in text.split(",")]
-    return [word[4:] or "1" for word in parts if word == "gpu" or word.startswith("gpu:")]
 
 
 def _gpus(*texts: str) -> tuple[int | None, str]:
@@ -173,7 +170,8 @@ _NODE_RANGE = re.compile(r"--nodes=1-[0-9]+")
 _GPU_TYPE = re.compile(r"--(?:gpus|gpus-per-(?:node|task)|gres)=(?:gpu:)?([^:=,0-9][^:=,]*):[0-9]+")
 _VERSION = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)")
 # Slurm's bug 15857, fixed in 22.05.9.
-_FIRST_BAD, _LAST_BAD = (22, 5, 5), (22, 5, 8)
+_FIRST_BAD = (22, 5, 5)
+_LAST_BAD = (22, 5, 8)
 
 
 def _bug_hint(text: str, version: str, options: Iterable[str]) -> str:

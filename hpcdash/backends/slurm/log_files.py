@@ -6,8 +6,7 @@ Resolves a pattern's fields from a job's details; reads no file and no script it
 from __future__ import annotations
 
 import os.path
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from hpcdash.backends.base import LogsPart
 from hpcdash.backends.job_detail import JobDetail, LogFiles, OtherLog, Script
@@ -20,9 +19,9 @@ from hpcdash.backends.output_patterns import (
     paths_as_shown,
     shown_is_doubtful,
 )
-from hpcdash.backends.queries import Query
+from hpcdash.backends.queries import Native, Query, Row
 from hpcdash.backends.rank_logs import rank_logs_query
-from hpcdash.backends.slurm.clusters import ClusterPart, plain_detail
+from hpcdash.backends.slurm.clusters import ClusterPart
 from hpcdash.backends.slurm.options import read_directives, read_submit_line
 from hpcdash.domain import nodelist
 
@@ -31,9 +30,6 @@ _INTERACTIVE = frozenset({"srun", "salloc"})
 _INTERACTIVE_NOTE = (
     "a job of srun or salloc: its output went to the terminal that it was started in"
 )
-
-Native = Mapping[str, str]
-Row = Mapping[str, Any]
 
 
 def find_last_value(native: Native, key: str) -> str | None:
@@ -60,7 +56,11 @@ def path_facts(row: Row, native: Native) -> PathFacts:
     # The batch script, and with it the log, is the leader's of a heterogeneous job.
     leader, _, component = row["id"].partition("+")
     number = leader if component else native.get("JobId") or native.get("JobIDRaw") or ""
-    nodes = "" if component not in ("", "0") else row["node_list"] or ""
+    nodes = native.get("BatchHost") or ("" if component not in ("", "0") else row["node_list"])
+    try:
+        node = next(iter(nodelist.expand(nodes or "")), "").partition(".")[0]
+    except ValueError:
+        node = ""
     # Tasks that wait share one record; each gets a number of its own when it starts.
     shares_record = is_array and (not task or not native.get("ArrayTaskId", task).isdigit())
     return PathFacts(
@@ -68,18 +68,11 @@ def path_facts(row: Row, native: Native) -> PathFacts:
         work_dir=row["work_dir"] or "",
         user=row["user"] or "",
         name=row["name"],
-        node=_first_node(native.get("BatchHost") or nodes),
+        node=node,
         array_id=array_id or "",
         task=task,
         is_array=is_array,
     )
-
-
-def _first_node(nodes: str) -> str:
-    try:
-        return next(iter(nodelist.expand(nodes)), "").partition(".")[0]
-    except ValueError:
-        return ""
 
 
 def _shown_paths(native: Native) -> tuple[str | None, str | None]:
@@ -106,7 +99,7 @@ def shown_files(row: Row, native: Native) -> tuple[str | None, str | None]:
 def submitted_file(detail: JobDetail) -> str | None:
     """Return the file from which a job's script was submitted; None where it is unknown."""
     native = detail.native
-    row = detail.job.to_pylist()[0]
+    row = detail.row
     if "JobId" in native:
         # The script's own arguments follow it.
         command = (find_last_value(native, "Command") or "").partition(" ")[0]
@@ -230,8 +223,8 @@ class SlurmLogs(ClusterPart, LogsPart):
     """Logs of Slurm, by scontrol's paths or the patterns of the script."""
 
     def files(self, detail: JobDetail, script: Script | None) -> LogFiles:
-        detail = plain_detail(self.clusters, detail)
-        row = detail.job.to_pylist()[0]
+        detail = self.clusters.plain_detail(detail)
+        row = detail.row
         native = detail.native
         if _is_interactive(native):
             return LogFiles(None, None, _INTERACTIVE_NOTE)
@@ -249,9 +242,9 @@ class SlurmLogs(ClusterPart, LogsPart):
         """True where scontrol's path may stand for several patterns, and for jobs that only the
         accounting knows.
         """
-        detail = plain_detail(self.clusters, detail)
+        detail = self.clusters.plain_detail(detail)
         native = detail.native
-        row = detail.job.to_pylist()[0]
+        row = detail.row
         if _is_interactive(native):
             return False
         if "JobId" in native:
@@ -263,4 +256,4 @@ class SlurmLogs(ClusterPart, LogsPart):
         return last_value(given, "output") is None or last_value(given, "error") is None
 
     def others(self, detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
-        return rank_logs_query(plain_detail(self.clusters, detail), files)
+        return rank_logs_query(self.clusters.plain_detail(detail), files)

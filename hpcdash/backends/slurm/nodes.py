@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
@@ -14,6 +13,7 @@ from hpcdash.backends.queries import (
     Answer,
     ParsedTable,
     Query,
+    Row,
     unreadable,
 )
 from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, named_on_clusters, query_on
@@ -72,7 +72,7 @@ def parse_nodes(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> Parse
         raise unreadable(answer, "nodes")
     if "cluster" in columns.table.column_names:
         columns = named_on_clusters(columns, "nodelist", "partition")
-    nodes: dict[str, dict[str, Any]] = {}
+    nodes: dict[str, Row] = {}
     names = columns.table["nodelist"].to_pylist()
     partitions = columns.table["partition"].to_pylist()
     rejected = list(columns.rejected)
@@ -131,7 +131,7 @@ def _bytes(mebibytes: int | None) -> int | None:
     return None if mebibytes is None or mebibytes > _MAX_MIB else mebibytes * _MIB
 
 
-def _node(row: dict[str, str | None], queues: list[str]) -> dict[str, Any]:
+def _node(row: Row, queues: list[str]) -> Row:
     native = row["statecomplete"] or ""
     state, flags = node_state(native)
     cpus_used, cpus = cpu_counts(row["cpusstate"])
@@ -164,5 +164,4 @@ def _node(row: dict[str, str | None], queues: list[str]) -> dict[str, Any]:
         "memory_used_bytes": _bytes(memory_used),
         "load": load,
         "features": row["features"].split(",") if row["features"] else [],
-        "jobs": None,
     }

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hpcdash.backends.options import (
     WITHOUT_VALUE,
     Option,
     ParsedCommandLine,
     Takes,
+    bad_option,
     last_value,
     quoted_word,
     raise_for,
@@ -28,6 +29,7 @@ from hpcdash.backends.options import (
 
 if TYPE_CHECKING:
     from hpcdash.backends.job_detail import Script
+    from hpcdash.backends.queries import Row
 
 # One option a word: NAME, NAME/S with its short form; '=' after it takes a value, '?' one behind
 # '=' only.
@@ -49,17 +51,18 @@ wait-all-nodes= wckey= wrap=
 _SAME = {"tasks-per-node": "ntasks-per-node", "share": "oversubscribe", "cluster": "clusters"}
 MAGIC = "#SBATCH"
 # A blank splits words; a quote joins them; a backslash escapes a quote; # begins a comment.
-_WORD_PART = re.compile(r'\\["\'\\]|"(?:\\"|[^"])*"|\'[^\']*\'|[^\s"\'#\\]+|\\', re.DOTALL)
+_WORD = re.compile(r"""#|(?:\\["'\\]|"(?:\\"|[^"])*"|'[^']*'|[^\s"'#\\]+|\\)+""", re.DOTALL)
+_QUOTED = re.compile(r"""\\(["'\\])|"((?:\\"|[^"])*)"|'([^']*)'""", re.DOTALL)
+
+
+_TAKES: dict[str, Takes] = {"=": "value", "?": "maybe"}
 
 
 def _kinds() -> Iterator[tuple[str, str, Takes]]:
     """(long name, letter or '', what it takes) of each option that sbatch has."""
     for word in _OPTIONS.split():
-        takes: Takes = (
-            "value" if word.endswith("=") else "maybe" if word.endswith("?") else "nothing"
-        )
         name, _, letter = word.rstrip("=?").partition("/")
-        yield name, letter, takes
+        yield name, letter, _TAKES.get(word[-1], "nothing")
 
 
 OPTIONS = {name: takes for name, _, takes in _kinds()}
@@ -93,17 +96,18 @@ def _long(parts: Sequence[str], at: int, line: int) -> Option:
     written, equals, value = word[2:].partition("=")
 
     def bad(problem: str) -> Option:
-        return Option("", None, f"--{written}", (word,), line, problem)
+        return bad_option(f"--{written}", problem, line, word)
 
-    matching = (
-        [written] if written in OPTIONS else [name for name in OPTIONS if name.startswith(written)]
-    )
-    selected = {_SAME.get(name, name) for name in matching}
-    if not selected:
+    matching = {
+        _SAME.get(name, name)
+        for name in ([written] if written in OPTIONS else OPTIONS)
+        if name.startswith(written)
+    }
+    if not matching:
         return bad("unknown")
-    if len(selected) > 1:
-        return bad("ambiguous: " + ", ".join(f"--{name}" for name in sorted(selected)))
-    name = selected.pop()
+    if len(matching) > 1:
+        return bad("ambiguous: " + ", ".join(f"--{name}" for name in sorted(matching)))
+    name = matching.pop()
     if equals and OPTIONS[name] == "nothing":
         return bad("given a value it cannot take")
     if equals or OPTIONS[name] != "value":
@@ -121,7 +125,7 @@ def read_directives(script: str, prefix: str = MAGIC) -> ParsedCommandLine:
     for number, text in directive_lines(script, prefix):
         read = read_command_line(split_arguments(text), number)
         given += read.given
-        given += [Option("", None, word, (word,), number, "no option") for word in read.script[:1]]
+        given += [bad_option(word, "no option", number) for word in read.script[:1]]
     return ParsedCommandLine(tuple(given))
 
 
@@ -137,27 +141,15 @@ def directive_lines(script: str, prefix: str = MAGIC) -> Iterator[tuple[int, str
 def split_arguments(text: str) -> list[str]:
     """Split one directive like sbatch: `#` ends it even inside a word, `""` is no word at all."""
     parts: list[str] = []
-    word: list[str] = []
-    at = 0
-    while at < len(text):
-        part = _WORD_PART.match(text, at)
-        if part is None:
-            if word:
-                parts.append("".join(word))
-            word = []
-            if text[at] == "#":
-                break
-            at += 1
-            continue
-        found = part.group()
-        if len(found) > 1 and found[0] == "\\":
-            word.append(found[1])
-        elif len(found) > 1 and found[0] in "\"'":
-            word += [found[1:-1].replace('\\"', '"')] if len(found) > 2 else []
-        else:
-            word.append(found)
-        at = part.end()
-    return [*parts, "".join(word)] if word else parts
+    for found in _WORD.finditer(text):
+        if found[0] == "#":
+            break
+        parts.append(_QUOTED.sub(_unquoted, found[0]))
+    return [part for part in parts if part]
+
+
+def _unquoted(found: re.Match[str]) -> str:
+    return found[1] or (found[2] or found[3] or "").replace('\\"', '"')
 
 
 def directive_word(field: str, value: str) -> str:
@@ -168,21 +160,20 @@ def directive_word(field: str, value: str) -> str:
     return quoted_word(field, value, '"' + value.replace('"', '\\"') + '"', split_arguments)
 
 
-# Options set by slots, queue, files and requeue of a request; by their long names.
-RESERVED = (
-    "ntasks-per-node",
-    "gpus",
-    "nodes",
-    "ntasks",
-    "chdir",
-    "error",
-    "output",
-    "partition",
-    "requeue",
-    "no-requeue",
-    "wckey",
-)
+_LOG = "work_dir: the log is in the launch's own folder"
+# Options that the request says itself, by their long names, and its fields for them.
+_FIELDS = {
+    **dict.fromkeys(("ntasks-per-node", "gpus", "nodes", "ntasks"), "slots and slots_per_node"),
+    "chdir": "work_dir",
+    "error": _LOG,
+    "output": _LOG,
+    "partition": "queue",
+    "requeue": "requeue",
+    "no-requeue": "requeue",
+    "wckey": "project",
+}
 # Options that submit no job: sbatch submits none, waits for its end, or takes another script.
+_GPU_GRES = re.compile(r"(?:gres/)?gpu(?:[:=].*)?", re.DOTALL)
 _OF_NO_JOB = frozenset({"test-only", "wait", "wrap", "help", "usage", "version"})
 
 
@@ -194,52 +185,37 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
     """
     stored: dict[str, None] = {}
     refused: list[tuple[str, str]] = []
-    for text in whole_options(extra_args, _read, directive_word):
-        option = text.strip()
-        if not option:
+    for text in map(str.strip, whole_options(extra_args, _read, directive_word)):
+        if not text:
             continue
-        if not option.isprintable():
-            refused.append(
-                (
-                    f"{option!r} in extra_args holds what cannot stand in one line",
-                    "Write one option an item.",
-                )
-            )
+        if not text.isprintable():
+            message = f"{text!r} in extra_args holds what cannot stand in one line"
+            refused.append((message, "Write one option an item."))
             continue
+        read = _read(text)
+        # A text that may abbreviate several options is reported once.
         reported: set[str] = set()
-        for name, written in _named(option):
+        for name, written in _named(read):
+            message = f"{written} is not for extra_args"
             if written in reported:
                 continue
-            if name in RESERVED:
-                refused.append(
-                    (
-                        f"{written} is not for extra_args: the request says it itself",
-                        _in_its_place(name),
-                    )
-                )
+            if name in _FIELDS:
+                step = f"Its field is {_FIELDS[name]}."
+                refused.append((f"{message}: the request says it itself", step))
+                reported.add(written)
             elif name in _OF_NO_JOB:
-                refused.append(
-                    (
-                        f"{written} is not for extra_args: it asks for no job that runs by itself",
-                        "Leave it out.",
-                    )
-                )
-            else:
-                continue
-            # A text that may abbreviate several options is reported once.
-            reported.add(written)
-        if rest := _read(option).script:
+                why = "it asks for no job that runs by itself"
+                refused.append((f"{message}: {why}", "Leave it out."))
+                reported.add(written)
+        if read.script:
             # sbatch leaves out what follows the first word that is no option.
-            refused.append(
-                (
-                    f"{rest[0]!r} in extra_args is not an option of sbatch",
-                    "Write one option an item, its value in quotes.",
-                )
-            )
-        if any(_is_gpu(entry) for entry in _gres(option)):
+            message = f"{read.script[0]!r} in extra_args is not an option of sbatch"
+            refused.append((message, "Write one option an item, its value in quotes."))
+        gres = (option.value or "" for option in read.options if option.name == "gres")
+        if any(_GPU_GRES.fullmatch(entry.strip()) for value in gres for entry in value.split(",")):
             message = "--gres=gpu is not for extra_args: the request's slots ask for GPUs"
             refused.append((message, "Its fields are slots, slots_per_node, gpu_type."))
-        stored[option] = None
+        stored[text] = None
     raise_for(refused)
     nodes = ",".join(dict.fromkeys(exclude_nodes))
     return (*stored, *((f"--exclude={nodes}",) if nodes else ()))
@@ -249,41 +225,16 @@ def _read(text: str) -> ParsedCommandLine:
     return read_command_line(split_arguments(text))
 
 
-def _named(text: str) -> Iterator[tuple[str, str]]:
+def _named(read: ParsedCommandLine) -> Iterator[tuple[str, str]]:
     """(long name, as written) of each option; of an abbreviation that sbatch finds ambiguous all it
     may mean.
     """
-    for option in _read(text).given:
+    for option in read.given:
         if not option.problem:
             yield option.name, option.written
         elif option.written.startswith("--"):
-            yield from (
-                (name, option.written) for name in RESERVED if name.startswith(option.written[2:])
-            )
-
-
-def _gres(text: str) -> Iterator[str]:
-    for option in _read(text).options:
-        if option.name == "gres":
-            yield from (option.value or "").split(",")
-
-
-def _is_gpu(entry: str) -> bool:
-    """`gpu`, `gpu:4`, `gpu:a100:4`, `gres/gpu=4`."""
-    return entry.strip().removeprefix("gres/").partition(":")[0].partition("=")[0] == "gpu"
-
-
-def _in_its_place(name: str) -> str:
-    field = {
-        "partition": "queue",
-        "chdir": "work_dir",
-        "requeue": "requeue",
-        "wckey": "project",
-        "no-requeue": "requeue",
-        "output": "work_dir: the log is in the launch's own folder",
-        "error": "work_dir: the log is in the launch's own folder",
-    }.get(name, "slots and slots_per_node")
-    return f"Its field is {field}."
+            beginning = option.written[2:]
+            yield from ((name, option.written) for name in _FIELDS if name.startswith(beginning))
 
 
 _WRAPPED = "# This script was created by sbatch --wrap.\n"
@@ -319,7 +270,7 @@ class SubmitLine:
 
 
 def read_submit_line(
-    line: str, row: Mapping[str, Any], script: Script | None, command: str | None = None
+    line: str, row: Row, script: Script | None, command: str | None = None
 ) -> SubmitLine | None:
     """Parse the arguments of a SubmitLine; None where it is none of sbatch's.
 
@@ -412,14 +363,11 @@ def _whole(word: str) -> str:
 
 
 def _whole_option(option: Option) -> Option:
-    value = None if option.value is None else _whole(option.value)
-    return Option(
-        option.name,
-        value,
-        _whole(option.written),
-        tuple(map(_whole, option.arguments)),
-        option.line,
-        option.problem,
+    return replace(
+        option,
+        value=None if option.value is None else _whole(option.value),
+        written=_whole(option.written),
+        arguments=tuple(map(_whole, option.arguments)),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -10,9 +9,12 @@ from hpcdash.backends.base import PolicyPart
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Facts,
+    Native,
     ParsedOffers,
     ParsedTable,
     Query,
+    decoded,
     unreadable,
 )
 from hpcdash.backends.slurm.accounts import associations_query, qos_offers_query
@@ -42,7 +44,7 @@ _NONE = ("", "(null)")
 TOTAL = "priority"
 
 
-def priority_query(job_id: str) -> Query[Mapping[str, str]]:
+def priority_query(job_id: str) -> Query[Facts]:
     """sprio for one job, or for the pending tasks of an array, which share theirs."""
     array_id = queue_id(job_id).partition("_")[0].partition("+")[0]
     return Query(
@@ -50,19 +52,17 @@ def priority_query(job_id: str) -> Query[Mapping[str, str]]:
     )
 
 
-def parse_priority(answer: Answer) -> Mapping[str, str]:
+def parse_priority(answer: Answer) -> Facts:
     """Parse the points of each factor, with their share of the maximum.
 
     {} for a job that does not compete for nodes. Where priorities are not multifactor sprio reports
     so, and the result is empty. Factors that give nothing and can give nothing are left out.
     """
-    message = (answer.stdout + answer.stderr).decode("utf-8", "replace")
+    message = decoded(answer.stdout + answer.stderr)
     if "priority/multifactor" in message or "Unable to find jobs" in message:
         return {}
     require_success(answer)
-    line = next(
-        (line for line in answer.stdout.decode("utf-8", "replace").splitlines() if line.strip()), ""
-    )
+    line = next((line for line in decoded(answer.stdout).splitlines() if line.strip()), "")
     if not line:
         return {}
     values = [value.strip() for value in line.split("|")]
@@ -139,10 +139,10 @@ exec scontrol -a show partition
 """
 
 
-def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
+def parse_qos(answer: Answer, *, qos: str) -> Facts:
     """Parse the facts of one QoS; {} for a QoS that does not exist."""
     require_success(answer)
-    rows, rejected = piped_rows(answer.stdout.decode("utf-8", "replace"), _FIELDS)
+    rows, rejected = piped_rows(decoded(answer.stdout), _FIELDS)
     if rejected:
         raise unreadable(answer, "QoS")
     by_name = {row["name"]: row for row in rows}
@@ -163,19 +163,19 @@ def parse_qos(answer: Answer, *, qos: str) -> Mapping[str, str]:
     return texts | {label: own[field] for label, field in _LIMITS if own[field]}
 
 
-def parse_queue_rules(answer: Answer) -> Mapping[str, str]:
+def parse_queue_rules(answer: Answer) -> Facts:
     """Parse the rules of preemption in a partition; {} where it has none."""
     require_success(answer)
-    rules = pairs(answer.stdout.decode("utf-8", "replace"))
+    rules = pairs(decoded(answer.stdout))
     return _making_way(rules.get("PreemptMode", ""), rules.get("GraceTime", ""))
 
 
-def parse_preemption(answer: Answer, *, queue: str) -> Mapping[str, str]:
+def parse_preemption(answer: Answer, *, queue: str) -> Facts:
     """{} for a partition that is not there; no PREEMPTED_BY where partitions do not go before one
     another.
     """
     require_success(answer)
-    head, *blocks = answer.stdout.decode("utf-8", "replace").split("PartitionName=")
+    head, *blocks = decoded(answer.stdout).split("PartitionName=")
     partitions = {block.split(None, 1)[0]: pairs(block) for block in blocks if block.strip()}
     own = partitions.get(queue)
     if own is None:
@@ -187,7 +187,7 @@ def parse_preemption(answer: Answer, *, queue: str) -> Mapping[str, str]:
     )
 
 
-def _tier(partition: Mapping[str, str]) -> int:
+def _tier(partition: Native) -> int:
     return digits(partition.get("PriorityTier")) or 0
 
 
@@ -207,16 +207,16 @@ def _format_grace(grace: str) -> str:
 class SlurmPolicy(ClusterPart, PolicyPart):
     """The rules of QoS, partitions and accounts."""
 
-    def qos(self, qos: str) -> Query[Mapping[str, str]]:
+    def qos(self, qos: str) -> Query[Facts]:
         """All QoS, for those that may preempt this one name it."""
         argv = slurm("sacctmgr", "-n", "-P", "show", "qos", f"format={','.join(_FIELDS)}")
         return Query(argv, partial(parse_qos, qos=qos), cap_bytes=TEXT_BYTES)
 
-    def queue_rules(self, queue: str) -> Query[Mapping[str, str]]:
+    def queue_rules(self, queue: str) -> Query[Facts]:
         argv = slurm("scontrol", "-a", "show", "partition", queue)
         return self._on_one(Query(argv, parse_queue_rules, cap_bytes=TEXT_BYTES))
 
-    def preemption(self, queue: str) -> Query[Mapping[str, str]]:
+    def preemption(self, queue: str) -> Query[Facts]:
         query = Query(
             slurm("sh", "-c", _PREEMPTION_SCRIPT),
             partial(parse_preemption, queue=queue),
@@ -248,4 +248,4 @@ class SlurmPolicy(ClusterPart, PolicyPart):
 
     def _on_one(self, query: Query[T]) -> Query[T]:
         """Raises UsageError where several clusters are selected."""
-        return query_on(query, self.clusters.require_one("this"))
+        return query_on(query, self.clusters.require_one())

@@ -24,6 +24,7 @@ def parse_probe(answer: Answer) -> Probe:
     """Parse the result of a probe; raises CommandMissing where squeue is missing or not Slurm's."""
     found, commands = probe_values(answer)
     version = found.get("version", "")
+    squeue = commands.get("squeue")
     if folder := found.get("folder"):
         raise CommandElsewhere("squeue is not on the PATH", folder, argv=_COMMAND)
     if configured := found.get("configured"):
@@ -42,46 +43,41 @@ def parse_probe(answer: Answer) -> Probe:
             argv=_COMMAND,
             output=excerpt(answer.stderr),
         )
-    if not commands.get("squeue") or "slurm" not in version.lower():
-        if commands.get("squeue") and answer.stderr.strip():
+    if not squeue or "slurm" not in version.lower():
+        if squeue and answer.stderr.strip():
             raise failure(answer, _COMMAND)
-        message = "no Slurm here: squeue is not on the PATH"
-        step = _ELSEWHERE
-        if squeue := commands.get("squeue"):
-            shown = repr(version) if version else "nothing"
-            message = f"{squeue} is not Slurm's squeue: for --version it prints {shown}"
-            step = (
-                'Set path = "/…/bin", where Slurm\'s own is, for this cluster in the configuration.'
-            )
-        raise CommandMissing(
-            message,
-            step,
-            argv=_COMMAND,
-            status=127,
-            output=excerpt(answer.stderr),
-        )
+        raise _no_slurm(answer, squeue, version)
     storage = found.get("AccountingStorageType", "")
     counted = found.get("AccountingStorageTRES", "").split(",")
     kinds = set(found.get("GresTypes", "").split(",")) & _GPU_KINDS
+    counts_gpus = all(f"gres/{kind}" in counted for kind in kinds)
+    has_accounting = not storage.endswith("/none") and storage != "(null)"
     clock = epoch_seconds(found.get("clock"))
     ping = found.get("ping", "")
     return Probe(
         user=found.get("user", ""),
         version=version,
         cluster=found.get("ClusterName", ""),
-        clusters=tuple(filter(None, found.get("clusters", "").replace(",", " ").split())),
+        clusters=tuple(found.get("clusters", "").replace(",", " ").split()),
         clock_epoch_seconds=None if clock is None else float(clock),
-        counts_gpus=all(f"gres/{kind}" in counted for kind in kinds)
-        if "GresTypes" in found
-        else None,
+        counts_gpus=counts_gpus if "GresTypes" in found else None,
         # 0: none is forgotten.
         ended_kept_seconds=digits(found.get("MinJobAge")) or None,
-        has_accounting=None
-        if not storage
-        else not storage.endswith("/none") and storage != "(null)",
-        controller_answers=None if not ping else " UP" in ping,
+        has_accounting=has_accounting if storage else None,
+        controller_answers=" UP" in ping if ping else None,
         commands=commands,
     )
+
+
+def _no_slurm(answer: Answer, squeue: str | None, version: str) -> CommandMissing:
+    message = "no Slurm here: squeue is not on the PATH"
+    step = _ELSEWHERE
+    if squeue:
+        shown = repr(version) if version else "nothing"
+        message = f"{squeue} is not Slurm's squeue: for --version it prints {shown}"
+        step = 'Set path = "/…/bin", where Slurm\'s own is, for this cluster in the configuration.'
+    output = excerpt(answer.stderr)
+    return CommandMissing(message, step, argv=_COMMAND, status=127, output=output)
 
 
 def release(probe: Probe) -> tuple[int, int]:

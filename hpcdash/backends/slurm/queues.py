@@ -16,10 +16,12 @@ from hpcdash.backends.queries import (
     Answer,
     ParsedTable,
     Query,
+    Row,
+    decoded,
     unreadable,
 )
 from hpcdash.backends.slurm.clusters import NO_OTHERS, Clusters, query_on
-from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.commands import slurm_script
 from hpcdash.backends.slurm.errors import require_success
 from hpcdash.backends.slurm.nodes import gpu_gres, gpus_in_use
 from hpcdash.backends.slurm.rows import SEPARATOR, Layout, read_rows
@@ -27,8 +29,8 @@ from hpcdash.backends.slurm.values import duration_seconds
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import MOST
+from hpcdash.domain.job_ids import with_cluster
 from hpcdash.domain.states import QueueStanding
-from hpcdash.shell_files import shell_text
 
 LAYOUT = Layout(
     plain=(
@@ -54,9 +56,7 @@ def queues_query(clusters: Clusters = NO_OTHERS) -> Query[ParsedTable]:
     """sinfo, aggregated by Slurm into groups of like nodes."""
     token = fresh_token()
     layout = LAYOUT.with_cluster if clusters.several else LAYOUT
-    argv = slurm(
-        "sh", "-c", shell_text("backends/slurm/queues.sh"), "sh", token, layout.option(token)
-    )
+    argv = slurm_script("backends/slurm/queues.sh", token, layout.option(token))
     query = Query(argv, partial(parse_queues, token=token, layout=layout), command=("sinfo",))
     return query_on(query, clusters.several or clusters.default)
 
@@ -68,11 +68,10 @@ def parse_queues(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> Pars
     require_success(answer)
     head, marker, printed = answer.stdout.partition(f"{token}\n".encode())
     has_head = bool(marker) and SEPARATOR.encode() not in head
-    listed = set(head.decode("utf-8", "replace").split("\n")) if has_head else set()
+    listed = set(decoded(head).split("\n")) if has_head else set()
     columns = read_rows(printed if has_head else answer.stdout, token, layout)
     if columns is None:
         raise unreadable(answer, "partitions")
-    is_each = "cluster" in columns.table.column_names
     queues: dict[str, dict[str, Any]] = {}
     rejected = list(columns.rejected)
     for row in columns.table.to_pylist():
@@ -81,54 +80,55 @@ def parse_queues(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> Pars
             rejected.append("a partition without a name")
             continue
         own_name = marked.rstrip("*")
-        name = f"{own_name}@{row['cluster']}" if is_each else own_name
-        _, idle, other, nodes = _four(row["nodeaiot"])
-        cpus_used, _, cpus_down, cpus = _four(row["cpusstate"])
-        # sinfo gives the GRES of one node of the group, and groups nodes of one GRES and one GRES
-        # in use.
-        gpus, _ = gpu_gres(row["gres"])
-        gpus_used = gpus_in_use(row["gresused"])
-        counts = {
-            "nodes": nodes,
-            "nodes_idle": idle,
-            "nodes_down": other,
-            "cpus": cpus,
-            "cpus_used": cpus_used,
-            "gpus": gpus * nodes,
-            "gpus_used": gpus_used * nodes,
-            "_cpus_down": cpus_down,
-            "_gpus_down": (gpus - gpus_used) * other,
-        }
+        name = with_cluster(own_name, row.get("cluster") or "")
         known = queues.get(name)
-        together = {key: count + (known[key] if known else 0) for key, count in counts.items()}
-        if max(together.values()) > MOST:
+        counts = _counts(row)
+        if known:
+            counts = {key: count + known[key] for key, count in counts.items()}
+        if max(counts.values()) > MOST:
             message = " ".join(text for text in row.values() if text)
             rejected.append(
                 f"a partition with more than can be counted: {message[:_SHOWN_LETTERS]}"
             )
             continue
         if known:
-            known.update(together)
+            known.update(counts)
             continue
-        standing, note = (
-            (None, None)
-            if not has_head or own_name in listed
-            else _unlisted(row["groups"] or "all")
-        )
+        is_listed = not has_head or own_name in listed
+        standing, note = (None, None) if is_listed else _unlisted(row["groups"] or "all")
         queues[name] = {
             "name": name,
             "available": row["available"] == "up" and standing is not QueueStanding.CLOSED,
             "default": marked.endswith("*"),
             "limit_seconds": duration_seconds(row["time"] or ""),
-            **together,
-            "jobs_running": None,
-            "jobs_pending": None,
+            **counts,
             "_standing": standing,
             "_note": note,
         }
     return ParsedTable(
         pa.Table.from_pylist(list(queues.values()), schema=schema.QUEUES), tuple(rejected)
     )
+
+
+def _counts(row: Row) -> dict[str, int]:
+    """Return the counts of a group of like nodes."""
+    _, idle, other, nodes = _four(row["nodeaiot"])
+    cpus_used, _, cpus_down, cpus = _four(row["cpusstate"])
+    # sinfo gives the GRES of one node of the group, and groups nodes of one GRES and one GRES in
+    # use.
+    gpus, _ = gpu_gres(row["gres"])
+    gpus_used = gpus_in_use(row["gresused"])
+    return {
+        "nodes": nodes,
+        "nodes_idle": idle,
+        "nodes_down": other,
+        "cpus": cpus,
+        "cpus_used": cpus_used,
+        "gpus": gpus * nodes,
+        "gpus_used": gpus_used * nodes,
+        "_cpus_down": cpus_down,
+        "_gpus_down": (gpus - gpus_used) * other,
+    }
 
 
 def _unlisted(groups: str) -> tuple[QueueStanding, str]:

@@ -6,10 +6,9 @@ Source: squeue(1) JOB REASON CODES, slurm.conf(5), and the names in the sources 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from hpcdash.backends.base import PolicyReason, ReasonsPart
+from hpcdash.backends.queries import Row
 from hpcdash.domain.job_text import format_requested
 from hpcdash.domain.limits import format_resource
 from hpcdash.domain.states import WAITING
@@ -141,11 +140,7 @@ def _nodes_hint(message: str) -> str:
 
 def _limit_hint(reason: str) -> str:
     if reason.startswith("Max"):
-        owner = (
-            "its QoS allows its owner"
-            if reason.endswith("PerUser")
-            else "its QoS allows its account"
-        )
+        owner = f"its QoS allows its {'owner' if reason.endswith('PerUser') else 'account'}"
     elif reason.startswith("QOS"):
         owner = "its QoS allows"
     elif "Grp" in reason:
@@ -254,17 +249,21 @@ _OWN_LIMIT = re.compile(
 _NEVER_BEGINNINGS = (("Job's QOS not permitted", _RIGHTS), ("Job's account not permitted", _RIGHTS))
 
 
+def _head(reason: str) -> str:
+    """Return a reason without what follows it: names of nodes, and the like."""
+    return re.split(r"[,(:]", reason, maxsplit=1)[0]
+
+
 class SlurmReasons(ReasonsPart):
     """Slurm's reasons, which are codes."""
 
     def hint(self, state: str, reason: str | None) -> str:
         """Return one short clause, or '' where Slurm's own reason suffices."""
         if not reason:
-            return {"held": "held; release it to let it run"}.get(state, "")
-        known = _EXACT.get(reason)
-        if known:
-            return known
-        head = re.split(r"[,(:]", reason, maxsplit=1)[0]
+            return "held; release it to let it run" if state == "held" else ""
+        if reason in _EXACT:
+            return _EXACT[reason]
+        head = _head(reason)
         if head == "ReqNodeNotAvail":
             return _nodes_hint(reason[len(head) :])
         if reason.startswith("Nodes required for job are"):
@@ -277,9 +276,9 @@ class SlurmReasons(ReasonsPart):
             return _limit_hint(reason)
         return ""
 
-    def short(self, row: Mapping[str, Any]) -> str:
+    def short(self, row: Row) -> str:
         reason = str(row["reason"] or "")
-        head = re.split(r"[,(:]", reason, maxsplit=1)[0].strip()
+        head = _head(reason).strip()
         if head == "Resources":
             return f"next in line for {format_requested(row)}"
         if head == "ReqNodeNotAvail":
@@ -300,7 +299,7 @@ class SlurmReasons(ReasonsPart):
         for beginning, step in _NEVER_BEGINNINGS:
             if reason.startswith(beginning):
                 return step
-        head = re.split(r"[,(:]", reason, maxsplit=1)[0].strip()
+        head = _head(reason).strip()
         if head in _NEVER_STARTS:
             return _NEVER_STARTS[head]
         if _OWN_LIMIT.fullmatch(head):
@@ -311,7 +310,7 @@ class SlurmReasons(ReasonsPart):
         """Return the policy behind a reason, by the parts from which Slurm builds such reasons."""
         if state not in WAITING or not reason:
             return None
-        head = re.split(r"[,(:]", reason, maxsplit=1)[0].strip()
+        head = _head(reason).strip()
         if head in _OLD_LIMITS:
             return _OLD_LIMITS[head]
         if head in _OF_RESERVATIONS or (head == "ReqNodeNotAvail" and "reserved" in reason.lower()):
@@ -321,28 +320,19 @@ class SlurmReasons(ReasonsPart):
         if head in _EXACT or "Min" in head.replace("Minutes", "").replace("RunMins", ""):
             return None
         # A group limit of an association may come from an account above it.
-        scope = (
-            "association"
-            if head.startswith("AssocMax")
-            else ""
-            if head.startswith("Assoc")
-            else "qos"
-        )
+        scope = "qos"
+        if head.startswith("Assoc"):
+            scope = "association" if head.startswith("AssocMax") else ""
         per = next(
             (word for mark, word in _LIMIT_PER if mark in head),
             "all" if scope == "qos" and "Grp" in head else "",
         )
         limited = re.sub(r"Per(?:User|Account|Node|Job)", "", head).lower()
-        resource = ""
+        ending = "_minutes" if "minutes" in limited else ""
+        if "runm" in limited:
+            ending = "_run_minutes"
         for mark, name, short in _LIMIT_RESOURCES:
             if mark in limited:
-                ending = (
-                    "_run_minutes"
-                    if "runm" in limited
-                    else "_minutes"
-                    if "minutes" in limited
-                    else ""
-                )
                 resource = short + ending if ending and short else name
-                break
-        return PolicyReason("limits", scope, per, resource)
+                return PolicyReason("limits", scope, per, resource)
+        return PolicyReason("limits", scope, per)

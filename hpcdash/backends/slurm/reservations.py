@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 from msgspec import Struct
 
-from hpcdash.backends.queries import TEXT_BYTES, Answer, ParsedTable, Query, row_excerpt
-from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    ParsedTable,
+    Query,
+    Row,
+    decoded,
+    row_excerpt,
+)
+from hpcdash.backends.slurm.commands import slurm_script
 from hpcdash.backends.slurm.errors import failure
 from hpcdash.backends.slurm.values import account_parents, duration_seconds, pairs
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
 from hpcdash.domain.columns import digits, epoch_seconds
-from hpcdash.shell_files import shell_text
 
 _COMMAND = ("scontrol", "show", "reservation")
 _NONE = ("(null)", "")
@@ -57,7 +63,7 @@ def reservations_query(user: str) -> Query[ParsedTable]:
     """
     token = fresh_token()
     return Query(
-        slurm("sh", "-c", shell_text("backends/slurm/reservations.sh"), "sh", token, user),
+        slurm_script("backends/slurm/reservations.sh", token, user),
         partial(parse_reservations, token=token),
         command=_COMMAND,
         cap_bytes=TEXT_BYTES,
@@ -70,7 +76,7 @@ def parse_reservations(answer: Answer, *, token: str) -> ParsedTable:
     """
     if answer.status != 0:
         raise failure(answer, _COMMAND)
-    head, _, listed = answer.stdout.decode("utf-8", "replace").partition(token + token)
+    head, _, listed = decoded(answer.stdout).partition(token + token)
     person = _person(head, token)
     rows = []
     rejected = []
@@ -100,7 +106,7 @@ def _person(head: str, token: str) -> _Person:
 _JOBS_NEED = {"QOS": "for jobs of QoS", "AllowedPartitions": "for jobs of partition"}
 
 
-def _row(line: str, person: _Person) -> dict[str, Any]:
+def _row(line: str, person: _Person) -> Row:
     # A comment comes last, and may contain text that looks like other keys.
     reported = {key: "" if value in _NONE else value for key, value in pairs(line).items()}
     users, groups, accounts = (

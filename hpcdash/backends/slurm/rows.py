@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from msgspec import Struct
 
-from hpcdash.backends.queries import row_excerpt
+from hpcdash.backends.queries import decoded, row_excerpt
 from hpcdash.domain.columns import text_column
 
 SEPARATOR = "\x1f"
@@ -76,7 +76,7 @@ def _pieces(raw: bytes, token: bytes, per_row: int) -> Iterator[tuple[list[bytes
 def _valid_utf8(raw: bytes) -> bytes:
     if raw.isascii():
         return raw
-    return raw.decode("utf-8", "replace").encode()
+    return decoded(raw).encode()
 
 
 def read_csv(

@@ -17,6 +17,7 @@ from hpcdash.backends.script.body import (
     NOT_IN_DIRECTIVES,
     START,
     BatchScript,
+    Body,
     Place,
     accounting_names,
     command_line,
@@ -39,7 +40,7 @@ from hpcdash.backends.script.body import (
 )
 from hpcdash.backends.script.containers.words import Word
 from hpcdash.backends.script.cron import CronJob
-from hpcdash.backends.script.environment import JobEnvironment
+from hpcdash.backends.script.environment import JobEnvironment, NodeJobs
 from hpcdash.backends.script.launchers import pass_on_trap, signal_name
 from hpcdash.backends.script.plain import plain_request, plain_text
 from hpcdash.backends.slurm import options as sbatch
@@ -117,8 +118,7 @@ def batch_script(
 ) -> BatchScript:
     """The script, with the scheduler's options as `#SBATCH` lines.
 
-    Slurm always writes logs where they belong, and its sites set what CPUs a GPU has
-    (DefCpuPerGPU).
+    Slurm writes logs where they belong, and its sites set the CPUs of a GPU (DefCpuPerGPU).
     """
     request = in_code_folder(request, place)
     plain_notes: tuple[str, ...] = ()
@@ -127,12 +127,59 @@ def batch_script(
     slot_type = request_slot_type(request, queue_has_gpus=queue_has_gpus)
     name, warnings = effective_name(request, place.uid, _LONGEST_NAME)
     resources = resource_directives(request, slot_type)
-    early = signal_option(request.signal) if request.signal else None
+    extra = extra_options(request.extra_args)
+    generated, extra = _one_gres(_generated(request, place, name, resources, _given(extra)), extra)
+    warnings += _refuse_repeated(generated, extra, request)
+    options = (*generated, *extra, *extra_options((), request.exclude_nodes))
+    messages = (*warnings, *unsupported_fields(request, _PBS_FIELDS, "Slurm"))
+    if request.plain:
+        lines = (export_lines(request.environment), command_line(request, place))
+        text = plain_text(options, "#SBATCH", lines)
+        return BatchScript(text, name, (*plain_notes, *messages, *resources.warnings))
+    body = script_body(request, place, slot_type, ENVIRONMENT)
+    watch = preemption_watch(request, place)
+    if request.max_requeues and not watch:
+        messages += ("max_requeues: it counts with requeue and checkpoints alone",)
+    nodes = None
+    if not is_spread(request, slot_type) and "--nodes=1-" in " ".join(resources.options):
+        # Slurm is given a range of nodes for GPUs; where each has its own number, but one fits.
+        nodes = request_slots(request).nodes
+    # Slurm reads no directive of a run in an allocation.
+    folder = shlex.quote(request.work_dir) if place.is_run and request.work_dir else ""
+    parts = [
+        folder and f"cd -- {folder} || exit 1",
+        exports(body.environment),
+        body.definitions,
+        body.library,
+        packages_part(request, place),
+        end_time(request.limit_seconds) if request.job_library else "",
+        resume_part(request, "SLURM_ARRAY_TASK_ID"),
+        watch,
+        preamble(request.launcher, nodes, has_ranks=request.rank_variables == "nodes"),
+        body.package,
+        *_start_parts(request, place, body, requeue=requeue_line(request) if watch else ""),
+    ]
+    if place.waiting is not None:
+        in_use = shell_text("backends/script/beside.sh", "backends/slurm/in_use.sh")
+        waits = waiting_part(
+            request, place.folder, place.waiting, slot_type, job="$SLURM_JOB_ID", in_use=in_use
+        )
+        parts = [exports(body.environment), body.path, waits]
+    requested = format_request(request, place, slot_type, ENVIRONMENT)
+    text = script_text(requested, options, "#SBATCH", parts)
+    return BatchScript(text, name, (*messages, *resources.warnings, *body.notes))
+
+
+def _generated(
+    request: Request, place: Place, name: str, resources: Directives, given: Mapping[str, str]
+) -> list[str]:
+    """Return the options of a request's fields; `given` are those of a person's own."""
 
     def option(name: str, field: str = "") -> list[str]:
         value = getattr(request, field or name)
         return [f"--{name}={directive_word(field or name, value)}"] if value else []
 
+    is_requeued = request.requeue or request.is_task
     generated = [
         f"--job-name={name}",
         *_files(request, place),
@@ -144,122 +191,67 @@ def batch_script(
         *option("reservation"),
         *project_options(accounting_names(request)),
         *option("chdir", "work_dir"),
-        *([f"--array={request.array}"] if request.array else []),
-        *([f"--dependency={format_after(request.after)}"] if request.after else []),
-        *(["--hold"] if request.hold or request.is_task else []),
-        *([f"--comment={share_mark(request, place)}"] if request.is_task else []),
-        *([f"--begin={_begin(request.begin)}"] if request.begin else []),
-        *(early.options if early else ()),
-        "--requeue" if request.requeue or request.is_task else "--no-requeue",
     ]
-    extra = extra_options(request.extra_args)
-    if request.is_task and "exclusive" not in _given(extra):
+    if request.array:
+        generated.append(f"--array={request.array}")
+    if request.after:
+        generated.append(f"--dependency={format_after(request.after)}")
+    if request.hold or request.is_task:
+        generated.append("--hold")
+    if request.is_task:
+        generated.append(f"--comment={share_mark(request, place)}")
+    if request.begin:
+        generated.append(f"--begin={_begin(request.begin)}")
+    if request.signal:
+        generated.append(signal_option(request.signal))
+    generated.append("--requeue" if is_requeued else "--no-requeue")
+    if request.is_task and "exclusive" not in given:
         # The pool counts nodes, whatever its partition lets jobs share.
         generated.append("--exclusive")
-    if (request.requeue or request.is_task) and "open-mode" not in _given(extra):
+    if is_requeued and "open-mode" not in given:
         # Slurm truncates a requeued job's logs, and a training's curve would start over.
         generated.append("--open-mode=append")
-    generated, extra = _one_gres(generated, extra)
-    warnings += _refuse_repeated(generated, extra, request)
-    excluded = extra_options((), request.exclude_nodes)
-    unsupported = unsupported_fields(request, _PBS_FIELDS, "Slurm")
-    if request.plain:
-        options = (*generated, *extra, *excluded)
-        lines = (export_lines(request.environment), command_line(request, place))
-        messages = (*plain_notes, *warnings, *unsupported, *resources.warnings)
-        return BatchScript(plain_text(options, "#SBATCH", lines), name, messages)
-    body = script_body(request, place, slot_type, ENVIRONMENT)
-    # Slurm is given a range of nodes for a number of GPUs; where each has its own number, there is
-    # but one that fits.
-    is_range = any(option.startswith("--nodes=1-") for option in resources.options)
-    nodes = request_slots(request).nodes if is_range and not is_spread(request, slot_type) else None
-    tasks = body.start.tasks_per_node
-    options = (*(() if request.launcher is Launcher.PLAIN else SRUN_OPTIONS), *body.srun_options)
-    is_lone = request.launcher in LONE_LAUNCHERS
-    # Slurm reads no directive of a run in an allocation.
-    folder = request.work_dir if place.is_run else ""
-    watch = preemption_watch(request, place)
-    requeue = requeue_line(request)
-    parts = [
-        f"cd -- {shlex.quote(folder)} || exit 1" if folder else "",
-        exports(body.environment),
-        body.definitions,
-        body.library,
-        packages_part(request, place),
-        end_time(request.limit_seconds) if request.job_library else "",
-        resume_part(request, "SLURM_ARRAY_TASK_ID"),
-        watch,
-        preamble(request.launcher, nodes, has_ranks=request.rank_variables == "nodes"),
-        body.package,
-    ]
+    return generated
+
+
+def _start_parts(request: Request, place: Place, body: Body, *, requeue: str) -> list[str]:
+    """Return bash for the steps before the command and for its start; `requeue` is for its end, ''
+    where it is not watched.
+    """
     early_name = signal_name(request.signal) if request.signal else ""
     # A PATH of the request is for its hook too.
     hook = f"{path_line(request)}{request.startup_hook}" if request.startup_hook.strip() else ""
     steps = node_steps(replace(request, startup_hook=hook), place, _AFTER_PROBE)
-    if steps:
-        prepare = shell_text("backends/script/node_step.sh", "backends/slurm/prepare_nodes.sh")
-        parts += [prepare, *steps]
-    arguments = body.arguments
+    prepare = shell_text("backends/script/node_step.sh", "backends/slurm/prepare_nodes.sh")
+    parts = [prepare, *steps] if steps else []
+    is_lone = request.launcher in LONE_LAUNCHERS
+    tasks = body.tasks_per_node
     is_alone = request_slots(request).nodes == 1 and tasks == 1
     log = _rank_log(request, place)
-    if request.launcher not in LONE_LAUNCHERS and (log or not is_alone):
+    arguments = body.arguments
+    if not is_lone and (log or not is_alone):
         around, arguments = keep_status(arguments, early_name, log=log, is_alone=is_alone)
         parts.append(around)
-    if request.signal and request.signal.batch_only:
-        # scancel ends this shell with TERM; any other early signal no longer means anything.
-        no_trap = "-" if early_name == "TERM" else "''"
-        parts += [
-            fanout(
-                arguments,
-                {},
-                step=len(steps),
-                tasks_per_node=tasks,
-                srun_options=options,
-                is_lone=is_lone,
-            ),
-            signal_trap(request.signal),
-            START.replace("exit", f"trap {no_trap} {early_name}\n{requeue}\nexit")
-            if watch
-            else START,
-        ]
-    else:
-        parts.append(
-            srun_line(arguments, tasks_per_node=tasks, srun_options=options, is_lone=is_lone)
-        )
-        if watch:
-            parts[-1] += f'status=$?\n{requeue}\nexit "$status"\n'
-    if place.waiting is not None:
-        parts = [
-            exports(body.environment),
-            body.path,
-            waiting_part(
-                request,
-                place.folder,
-                place.waiting,
-                slot_type,
-                job="$SLURM_JOB_ID",
-                in_use=shell_text("backends/script/beside.sh", "backends/slurm/in_use.sh"),
-            ),
-        ]
-    messages = (
-        *warnings,
-        *unsupported,
-        *(
-            ["max_requeues: it counts with requeue and checkpoints alone"]
-            if request.max_requeues and not watch
-            else []
-        ),
-        *resources.warnings,
-        *(early.warnings if early else ()),
-        *body.notes,
+    plain = request.launcher is Launcher.PLAIN
+    options = (*(() if plain else SRUN_OPTIONS), *body.srun_options)
+    if request.signal is None or not request.signal.batch_only:
+        start = srun_line(arguments, tasks_per_node=tasks, srun_options=options, is_lone=is_lone)
+        return [*parts, start + (f'status=$?\n{requeue}\nexit "$status"\n' if requeue else "")]
+    # scancel ends this shell with TERM; any other early signal no longer means anything.
+    no_trap = "-" if early_name == "TERM" else "''"
+    end = f"trap {no_trap} {early_name}\n{requeue}\nexit" if requeue else "exit"
+    start = fanout(
+        arguments,
+        {},
+        step=len(steps),
+        tasks_per_node=tasks,
+        srun_options=options,
+        is_lone=is_lone,
     )
-    requested = format_request(request, slot_type, ENVIRONMENT, waits=place.waiting is not None)
-    return BatchScript(
-        script_text(requested, (*generated, *extra, *excluded), "#SBATCH", parts), name, messages
-    )
+    return [*parts, start, signal_trap(request.signal), START.replace("exit", end)]
 
 
-def node_options(nodes: Sequence[str]) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+def node_options(nodes: Sequence[str]) -> NodeJobs:
     """(nodes, extra_args) of each job that is needed to have just these nodes."""
     return ((tuple(nodes), (f"--nodelist={','.join(nodes)}",)),)
 
@@ -280,14 +272,9 @@ def _amounts(request: Request) -> list[str]:
     if request.limit_seconds is not None:
         parts.append(f"--time={format_clock(request.limit_seconds)}")
     if request.memory_bytes is not None:
-        parts.append(f"--mem={_memory(request.memory_bytes)}")
+        gib, rest = divmod(request.memory_bytes, 2**30)
+        parts.append(f"--mem={-(-request.memory_bytes // 2**20)}M" if rest else f"--mem={gib}G")
     return parts
-
-
-def _memory(amount_bytes: int) -> str:
-    return (
-        f"{amount_bytes >> 30}G" if amount_bytes % 2**30 == 0 else f"{-(-amount_bytes // 2**20)}M"
-    )
 
 
 def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
@@ -306,9 +293,8 @@ def _one_gres(generated: list[str], extra: tuple[str, ...]) -> tuple[list[str], 
             joined += [value] if (value := read[0].value or "") and value.lower() != "none" else []
         else:
             remaining.append(text)
-    return [",".join(joined) if option == ours else option for option in generated], tuple(
-        remaining
-    )
+    merged = [",".join(joined) if option == ours else option for option in generated]
+    return merged, tuple(remaining)
 
 
 def _refuse_repeated(
@@ -410,28 +396,24 @@ def _by_tres(request: Request, slots: Slots) -> tuple[str, ...]:
 
 def _task_a_rank(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
     """Return directives where srun starts each rank: a task is a slot and sees its node's GPUs."""
-    site = request.site
     kind = _typed(request)
-    if (
-        slot_type is not SlotType.CPU
-        and not slots.is_per_node
-        and site.tres_supported
-        and site.gres_supported
-    ):
+    if is_spread(request, slot_type):
         # Without --gpus-per-task Slurm spreads the tasks by CPUs: 7 on a node of 4 GPUs, one on the
         # next.
-        requested = (
-            f"--gpus={kind}{slots.slots}",
-            f"--nodes={_any_nodes(request)}",
-            f"--ntasks={slots.slots}",
+        return Directives(
+            (
+                f"--gpus={kind}{slots.slots}",
+                f"--nodes={_any_nodes(request)}",
+                f"--ntasks={slots.slots}",
+                f"--gpus-per-task={kind}1",
+            )
         )
-        return Directives((*requested, f"--gpus-per-task={kind}1"))
     nodes = slots.nodes
     each = slots.per_node
     tasks = (f"--nodes={nodes}", f"--ntasks={nodes * each}", f"--ntasks-per-node={each}")
     if slot_type is SlotType.CPU:
         return Directives(tasks, _spare(slots, slot_type))
-    if not site.gres_supported:
+    if not request.site.gres_supported:
         return Directives(tasks, (_UNCOUNTED,))
     return Directives((*tasks, f"--gres=gpu:{kind}{each}"), _spare(slots, slot_type))
 
@@ -637,7 +619,7 @@ def _srun(
 _MAX_SIGNAL_SECONDS = 65535
 
 
-def signal_option(signal: EarlySignal) -> Directives:
+def signal_option(signal: EarlySignal) -> str:
     """`--signal=USR1@600`, to all processes of the steps; `--signal=B:USR1@600`, to the batch shell
     alone.
 
@@ -649,9 +631,7 @@ def signal_option(signal: EarlySignal) -> Directives:
             f"signal: {signal.seconds_before} s before the limit is more than Slurm takes",
             f"At most {_MAX_SIGNAL_SECONDS}.",
         )
-    return Directives(
-        (f"--signal={'B:' if signal.batch_only else ''}{name}@{signal.seconds_before}",)
-    )
+    return f"--signal={'B:' if signal.batch_only else ''}{name}@{signal.seconds_before}"
 
 
 def signal_trap(signal: EarlySignal) -> str:

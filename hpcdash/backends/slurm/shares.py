@@ -6,7 +6,6 @@ another number of fields is rejected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,8 +14,10 @@ import pyarrow as pa
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Native,
     ParsedTable,
     Query,
+    decoded,
     unreadable,
 )
 from hpcdash.backends.slurm.commands import slurm
@@ -56,13 +57,13 @@ def parse_shares(answer: Answer, *, user: str = "") -> ParsedTable:
     """Rows of domain.schema.SHARES in sshare's order, each account after its parent; `user` '':
     every user is own.
     """
-    message = (answer.stdout + answer.stderr).decode("utf-8", "replace")
+    message = decoded(answer.stdout + answer.stderr)
     if any(text in message for text in _NO_SHARES):
         raise accounting_unavailable(
             answer, "this cluster ranks no jobs by fair share", _NO_SHARES_STEP
         )
     require_success(answer)
-    reported, rejected = piped_rows(answer.stdout.decode("utf-8", "replace"), _FIELDS)
+    reported, rejected = piped_rows(decoded(answer.stdout), _FIELDS)
     rows = [_row(row, user) for row in reported if row["Account"].strip()]
     if rejected and not rows:
         raise unreadable(answer, "shares")
@@ -73,7 +74,7 @@ def parse_shares(answer: Answer, *, user: str = "") -> ParsedTable:
     return ParsedTable(pa.Table.from_pylist(rows, schema.SHARES), rejected)
 
 
-def _row(reported: Mapping[str, str], user: str) -> dict[str, Any]:
+def _row(reported: Native, user: str) -> dict[str, Any]:
     account = reported["Account"].strip()
     name = reported["User"] or None
     partition = reported["Partition"] or None

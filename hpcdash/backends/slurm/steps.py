@@ -4,25 +4,32 @@ from sstat.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hpcdash.backends.queries import TEXT_BYTES, Answer, AnswerPart, ParsedTable, Query
-from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.job_detail import is_one_run
+from hpcdash.backends.queries import (
+    TEXT_BYTES,
+    Answer,
+    AnswerPart,
+    Native,
+    ParsedTable,
+    Query,
+    Row,
+    decoded,
+)
+from hpcdash.backends.slurm.commands import slurm_script
 from hpcdash.backends.slurm.errors import require_success
-from hpcdash.backends.slurm.history import none_to_null, read_columns, sacct_id
+from hpcdash.backends.slurm.history import SacctRows, none_to_null, sacct_id
 from hpcdash.backends.slurm.jobs import accounted_exit_columns, is_any, states
 from hpcdash.backends.slurm.runs import amounts, cpu_seconds
 from hpcdash.backends.slurm.values import instants, integers
 from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain import schema
-from hpcdash.domain.columns import as_array, dictionary_text
-from hpcdash.domain.states import ENDED, WAITING
-from hpcdash.shell_files import shell_text
+from hpcdash.domain.columns import as_array, dictionary_text, where
+from hpcdash.domain.states import ENDED
 
 FIELDS = (
     "jobid",
@@ -43,14 +50,14 @@ FIELDS = (
 _SSTAT_FIELDS = "jobid,tresusageintot"
 
 
-def steps_query(row: Mapping[str, Any]) -> Query[ParsedTable] | None:
-    if row["state"] in WAITING or row["started_at"] is None or (row["_tasks"] or 1) > 1:
+def steps_query(row: Row) -> Query[ParsedTable] | None:
+    if not is_one_run(row):
         return None
     token = fresh_token()
     running = "" if row["state"] in ENDED else _SSTAT_FIELDS
     parts = (token, sacct_id(str(row["id"])), ",".join(FIELDS), running)
     return Query(
-        slurm("sh", "-c", shell_text("backends/slurm/steps.sh"), "sh", *parts),
+        slurm_script("backends/slurm/steps.sh", *parts),
         partial(parse_steps, token=token),
         command=("sacct",),
         cap_bytes=TEXT_BYTES,
@@ -64,18 +71,19 @@ def parse_steps(answer: Answer, *, token: str) -> ParsedTable:
         AnswerPart(("sacct",), answer.stdout, answer.stderr, answer.truncated, answer.status)
     )
     reported, _, used = answer.stdout.rpartition(token.encode())
-    columns = read_columns(AnswerPart(("sacct",), reported), token, FIELDS)
-    is_step = pc.fill_null(pc.match_substring(columns.table["jobid"], "."), False)
-    return ParsedTable(_in_schema(columns.table.filter(is_step), _running(used)), columns.rejected)
+    rows = SacctRows(token, FIELDS)
+    raw = rows.read(AnswerPart(("sacct",), reported))
+    raw = raw.filter(pc.match_substring(raw["jobid"], "."))
+    return ParsedTable(_in_schema(raw, _running(used)), tuple(rows.rejected))
 
 
 def _running(used: bytes) -> dict[str, str]:
     """Own number and name of each running step → its TRESUsageInTot."""
-    lines = (line.partition("|") for line in used.decode("utf-8", "replace").splitlines())
+    lines = (line.partition("|") for line in decoded(used).splitlines())
     return {step: tres for step, bar, tres in lines if bar}
 
 
-def _in_schema(raw: pa.Table, running: Mapping[str, str]) -> pa.Table:
+def _in_schema(raw: pa.Table, running: Native) -> pa.Table:
     native = dictionary_text(raw["state"])
     state = states(native, dictionary_text(pa.nulls(raw.num_rows, pa.string())))
     ended = is_any(state, frozenset(ENDED))
@@ -101,7 +109,7 @@ def _in_schema(raw: pa.Table, running: Mapping[str, str]) -> pa.Table:
         "node_list": none_to_null(raw["nodelist"]),
         "exit_code": exit_code,
         "exit_signal": exit_signal,
-        "cpu_seconds_used": pc.if_else(is_known, cpu, pa.scalar(None, pa.float64())),
+        "cpu_seconds_used": where(is_known, cpu),
         "memory_peak_bytes": amounts(tres, "mem"),
     }
-    return pa.table([columns[name] for name in schema.STEPS.names], schema=schema.STEPS)
+    return pa.table(columns, schema=schema.STEPS)

@@ -7,11 +7,9 @@ Each trait named here was seen on Slurm 22.05.8.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.backends.actions import CUT_OFF, ActionCommand, Outcome
@@ -19,8 +17,8 @@ from hpcdash.backends.base import SubmitPart
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.options import Option, last_value
 from hpcdash.backends.output_patterns import JOB_DEFAULT, TASK_DEFAULT
-from hpcdash.backends.queries import TEXT_BYTES, Answer, Query
-from hpcdash.backends.slurm.clusters import NO_OTHERS, ClusterPart, Clusters, plain_detail, query_on
+from hpcdash.backends.queries import TEXT_BYTES, Answer, Native, Query, Row, decoded
+from hpcdash.backends.slurm.clusters import NO_OTHERS, ClusterPart, Clusters, query_on
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, is_answer_lost, require_success
 from hpcdash.backends.slurm.log_files import find_last_value
@@ -183,58 +181,32 @@ def _argv(parts: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
     return (*_CLEAN, "sh", "-c", _WITH_ARGUMENTS, "sh", "sbatch", *parts, _STDIN_FILE, *arguments)
 
 
-def _submit_line(
-    row: Mapping[str, Any], native: Mapping[str, str], past: Mapping[str, str], script: Script
-) -> SubmitLine | None:
-    text = past.get("SubmitLine") or native.get("SubmitLine") or ""
-    command = native.get("Command") if "JobId" in native else None
-    return read_submit_line(text, row, script, command)
-
-
-def _split_options(given: Iterable[Option], row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the options to repeat, and a note on the others."""
-    remaining: list[str] = []
+def _repeated_options(given: Sequence[Option], row: Row, notes: list[str]) -> list[str]:
+    """Return the options of a command line to repeat; a note names those that no longer apply."""
+    repeated: list[str] = []
     dropped: list[str] = []
     has_folder = any(option.name == "chdir" for option in given)
     for option in given:
+        name = option.name
+        value = option.value
+        word = f"--{name}" if value is None else f"--{name}={value}"
         if option.problem:
             # A site's plugin may take it.
-            remaining += option.arguments
-        elif option.name in _OF_THAT_TIME:
-            dropped.append(_word(option.name, option.value))
-        elif (
-            option.name in _FILES
-            and option.value
-            and not option.value.startswith("/")
-            and not has_folder
-        ):
+            repeated += option.arguments
+        elif name in _OF_THAT_TIME:
+            dropped.append(word)
+        elif name in _FILES and value and not value.startswith("/") and not has_folder:
             # Relative to where sbatch was called: the job's folder, as none was chosen.
-            remaining.append(f"--{option.name}={row['work_dir']}/{option.value}")
-        elif option.name not in _NOT_THE_JOBS and option.name not in _SAID_ANEW:
-            remaining.append(_word(option.name, option.value))
-    return remaining, dropped
-
-
-def _word(name: str, value: str | None) -> str:
-    return f"--{name}" if value is None else f"--{name}={value}"
-
-
-def _blank_notes(line: SubmitLine, arguments: Sequence[str]) -> list[str]:
-    if not line.is_certain:
-        return [
-            "Slurm keeps its command line without quotes, and where the script's name begins is "
-            "not certain: compare the options with those it had"
-        ]
-    if len(arguments) > 1:
-        return [
-            "Slurm stores the command line without quotes: arguments are assumed to contain no "
-            "blanks"
-        ]
-    return []
+            repeated.append(f"--{name}={row['work_dir']}/{value}")
+        elif name not in _NOT_THE_JOBS and name not in _SAID_ANEW:
+            repeated.append(word)
+    if dropped:
+        notes.append(f"left out, since they no longer apply: {' '.join(dropped)}")
+    return repeated
 
 
 def _with_limits(
-    parts: Sequence[str], limits: NewLimits, row: Mapping[str, Any], in_script: Sequence[Option]
+    parts: Sequence[str], limits: NewLimits, row: Row, in_script: Sequence[Option]
 ) -> list[str]:
     """Return the options with other limits; memory by the option that requested it."""
     replaced: dict[str, str] = {}
@@ -272,8 +244,8 @@ def _overriding(in_script: Sequence[Option], notes: list[str]) -> list[str]:
 
 
 def _array(
-    row: Mapping[str, Any],
-    native: Mapping[str, str],
+    row: Row,
+    native: Native,
     tasks: ArrayTasks | None,
     on_line: Sequence[Option],
     in_script: Sequence[Option],
@@ -302,9 +274,7 @@ def _throttle(given: str | None) -> int | None:
 # -- recorded options, without a command line
 
 
-def _recorded_options(
-    row: Mapping[str, Any], native: Mapping[str, str], in_script: Sequence[Option]
-) -> list[str]:
+def _recorded_options(row: Row, native: Native, in_script: Sequence[Option]) -> list[str]:
     """Return options for values in scontrol's record; they replace the script's equal ones."""
 
     def value_text(key: str) -> str:
@@ -343,7 +313,7 @@ def _recorded_options(
     return parts
 
 
-def _as_pattern(path: str | None, row: Mapping[str, Any], native: Mapping[str, str]) -> str:
+def _as_pattern(path: str | None, row: Row, native: Native) -> str:
     """The pattern of a path that scontrol shows filled in: the job's numbers in the file's name,
     not in its folders.
     """
@@ -398,11 +368,9 @@ def _read_limits(answer: Answer, tasks: ArrayTasks) -> str:
 
 def _explain(line: str) -> str:
     """Return a line of sbatch, with an explanation where sbatch retries."""
-    return (
-        line
-        if _TRIES_AGAIN not in line
-        else f"{line} ({_MAY_BE_FULL}; sbatch retries for about 2 minutes)"
-    )
+    if _TRIES_AGAIN not in line:
+        return line
+    return f"{line} ({_MAY_BE_FULL}; sbatch retries for about 2 minutes)"
 
 
 def _read(answer: Answer, job_id: str, clusters: Clusters = NO_OTHERS) -> tuple[Outcome, ...]:
@@ -421,7 +389,7 @@ def _read(answer: Answer, job_id: str, clusters: Clusters = NO_OTHERS) -> tuple[
                     ),
                 )
             return (Outcome(job_id, True, "submitted, but sbatch returned no job ID"),)
-        cluster = found[2].decode("utf-8", "replace") if found[2] else clusters.default
+        cluster = decoded(found[2]) if found[2] else clusters.default
         if cluster == clusters.own and not clusters.named:
             cluster = ""
         return (Outcome(job_id, True, f"job {with_cluster(found[1].decode(), cluster)}"),)
@@ -448,47 +416,43 @@ _START_ESTIMATE_PREFIX = re.compile(r"^(?:sbatch: )?(?:error: )?(?:allocation fa
 _EPOCH_DIGITS = 11
 _START_ESTIMATE_LIMIT_SECONDS = 20.0
 _SHOWN_LINES = 3
-_NOT_COUNTED = (("hold", "it is held"), ("dependency", "it depends on other jobs"))
+_NOT_COUNTED = {"hold": "it is held", "dependency": "it depends on other jobs"}
 # sbatch(1) and slurm_strerror's messages → next step.
-_HINTS = (
-    (
-        "Requested node configuration is not available",
-        "no node can meet the request: use fewer GPUs, CPUs or less memory",
+_HINTS = {
+    "Requested node configuration is not available": (
+        "no node can meet the request: use fewer GPUs, CPUs or less memory"
     ),
-    (
-        "Invalid account or account/partition",
-        "you cannot charge this account, or not in this partition",
+    "Invalid account or account/partition": (
+        "you cannot charge this account, or not in this partition"
     ),
-    ("Invalid qos", "no such QoS, or your account cannot use it"),
-    ("Invalid partition name", "no such partition"),
-    (
-        "Invalid --time",
-        "write minutes, hours:minutes:seconds or days-hours:minutes:seconds, without a unit",
+    "Invalid qos": "no such QoS, or your account cannot use it",
+    "Invalid partition name": "no such partition",
+    "Invalid --time": (
+        "write minutes, hours:minutes:seconds or days-hours:minutes:seconds, without a unit"
     ),
-    ("requested time limit is invalid", "it asks for more time than the partition allows"),
-    ("Node count specification invalid", "it asks for more nodes than the partition allows"),
-    ("accounting/QOS policy", "it exceeds a limit of its account or QoS: time, size or job count"),
-    ("not permitted to use this partition", "this partition is not for your group or account"),
-    ("partition configuration not available now", "it asks for more than the partition allows"),
-    ("partition not available", "the partition is not accepting jobs"),
-    ("Memory specification can not be satisfied", "no node of the partition has so much memory"),
-    ("CPU count per node can not be satisfied", "no node of the partition has so many CPUs"),
-    ("Invalid generic resource", "no such device: the GPU type may have another name here"),
-    ("Invalid feature", "no node has this feature"),
-    ("dependency problem", "a job it depends on does not exist"),
-    ("DOS line breaks", "save it with Unix line endings"),
-    (
-        "does not look like a batch script",
-        "its first line must be #!/bin/bash or similar, with nothing before it",
+    "requested time limit is invalid": "it asks for more time than the partition allows",
+    "Node count specification invalid": "it asks for more nodes than the partition allows",
+    "accounting/QOS policy": "it exceeds a limit of its account or QoS: time, size or job count",
+    "not permitted to use this partition": "this partition is not for your group or account",
+    "partition configuration not available now": "it asks for more than the partition allows",
+    "partition not available": "the partition is not accepting jobs",
+    "Memory specification can not be satisfied": "no node of the partition has so much memory",
+    "CPU count per node can not be satisfied": "no node of the partition has so many CPUs",
+    "Invalid generic resource": "no such device: the GPU type may have another name here",
+    "Invalid feature": "no node has this feature",
+    "dependency problem": "a job it depends on does not exist",
+    "DOS line breaks": "save it with Unix line endings",
+    "does not look like a batch script": (
+        "its first line must be #!/bin/bash or similar, with nothing before it"
     ),
-)
+}
 
 
 def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartEstimate:
     """The start, or why it would be refused; raises ControllerDown, NoConfiguration,
     CommandMissing.
     """
-    text = answer.stderr.decode("utf-8", "replace")
+    text = decoded(answer.stderr)
     if answer.status != 0:
         error = failure(answer)
         if isinstance(error, ControllerDown | NoConfiguration | CommandMissing):
@@ -510,34 +474,34 @@ def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartE
     )
 
 
-def _not_counted(given: tuple[Option, ...], submission: Submission) -> tuple[str, ...]:
+def _not_counted(given: tuple[Option, ...], submission: Submission) -> list[str]:
     requested = {option.name for option in given}
-    waits = [why for name, why in _NOT_COUNTED if name in requested]
-    waits += ["it is held"] if submission.held and "hold" not in requested else []
-    waits += (
-        ["it depends on other jobs"] if submission.after and "dependency" not in requested else []
-    )
+    waits = [why for name, why in _NOT_COUNTED.items() if name in requested]
+    if submission.held and "hold" not in requested:
+        waits.append(_NOT_COUNTED["hold"])
+    if submission.after and "dependency" not in requested:
+        waits.append(_NOT_COUNTED["dependency"])
     notes = [f"not counted here: {' and '.join(waits)}"] if waits else []
-    return (
-        (*notes, "of an array, its first task")
-        if submission.array or last_value(given, "array")
-        else tuple(notes)
-    )
+    if submission.array or last_value(given, "array"):
+        notes.append("of an array, its first task")
+    return notes
 
 
 def _refusal(text: str) -> str:
-    lines = [
+    lines = (
         _START_ESTIMATE_PREFIX.sub("", line.strip()) for line in excerpt(text.encode()).splitlines()
-    ]
-    reported = list(dict.fromkeys(line for line in lines if line and not line.startswith("Try ")))[
-        -_SHOWN_LINES:
-    ]
+    )
+    reported = list(dict.fromkeys(line for line in lines if line and not line.startswith("Try ")))
     # A sentence goes on over several lines.
-    return "; ".join(reported).replace("; line must", " line must").replace("; instead", " instead")
+    return (
+        "; ".join(reported[-_SHOWN_LINES:])
+        .replace("; line must", " line must")
+        .replace("; instead", " instead")
+    )
 
 
 def _hint(refusal: str) -> str:
-    return next((hint for text, hint in _HINTS if text.lower() in refusal.lower()), "")
+    return next((hint for text, hint in _HINTS.items() if text.lower() in refusal.lower()), "")
 
 
 def _given(submission: Submission) -> tuple[Option, ...]:
@@ -547,45 +511,57 @@ def _given(submission: Submission) -> tuple[Option, ...]:
     return (*read_directives(text).options, *on_line)
 
 
-class _RecoveredOptions(Struct, frozen=True):
-    """Options and arguments that a job was submitted with, as far as they are recorded.
-
-    `known` are the names of options that need not be added from the job's row.
-    """
-
-    options: tuple[str, ...]
-    arguments: tuple[str, ...]
-    known: frozenset[str]
-    notes: tuple[str, ...]
-
-
 def _recovered_options(
-    row: Mapping[str, Any],
-    native: Mapping[str, str],
-    detail: JobDetail,
+    row: Row,
+    native: Native,
     line: SubmitLine | None,
     in_script: Sequence[Option],
-) -> _RecoveredOptions:
-    """Return the options of the command line, else those that Slurm's record tells."""
+    notes: list[str],
+) -> list[str]:
+    """Return the options of the command line, else those that Slurm's record tells; and those that
+    neither line nor script has.
+    """
     if line is None:
-        options = tuple(_recorded_options(row, native, in_script))
+        parts = _recorded_options(row, native, in_script)
+        known = {option.partition("=")[0][2:] for option in parts}
+    else:
+        parts = _repeated_options(line.options, row, notes)
+        known = {option.name for option in (*line.options, *in_script)}
+    parts += [
+        f"--{name}={row[column]}" for name, column in _PINNED if name not in known and row[column]
+    ]
+    if "time" not in known and row["limit_seconds"]:
+        parts.append(f"--time={max(1, row['limit_seconds'] // 60)}")
+    if row["name"] and (line is None or row["name"] != last_value(in_script, "job-name")):
+        # The name may be from the script's file, or a variable: stdin has none.
+        parts.append(f"--job-name={row['name']}")
+    return parts
+
+
+def _script_arguments(native: Native, line: SubmitLine | None, notes: list[str]) -> Sequence[str]:
+    """Return the arguments of a job's script; `native` is scontrol's record."""
+    if line is None:
         # scontrol's Command is the script with its arguments, where there was such a file.
-        command_line = detail.native.get("Command") if "JobId" in detail.native else None
-        arguments = () if command_line is None else tuple(command_line.split(" ")[1:])
-        rest = (
-            "; so are the script's arguments"
-            if arguments
-            else "; arguments of the script are not known"
+        command = native.get("Command", "") if "JobId" in native else ""
+        arguments = command.split(" ")[1:]
+        rest = "so are the script's arguments"
+        if not arguments:
+            rest = "arguments of the script are not known"
+        notes.append(
+            f"its command line is unknown: options are rebuilt from Slurm's record; {rest}"
         )
-        note = f"its command line is unknown: options are rebuilt from Slurm's record{rest}"
-        names = frozenset(option.partition("=")[0][2:] for option in options)
-        return _RecoveredOptions(options, arguments, names, (note,))
-    listed, dropped = _split_options(line.options, row)
-    arguments = tuple(line.script[1:])
-    notes = [f"omitted: they no longer apply: {' '.join(dropped)}"] if dropped else []
-    notes += _blank_notes(line, arguments)
-    given = frozenset(option.name for option in (*line.options, *in_script))
-    return _RecoveredOptions(tuple(listed), arguments, given, tuple(notes))
+        return arguments
+    if not line.is_certain:
+        notes.append(
+            "Slurm keeps its command line without quotes, and where the script's name begins is "
+            "not certain: compare the options with those it had"
+        )
+    elif len(line.script) > 2:
+        notes.append(
+            "Slurm stores the command line without quotes: arguments are assumed to contain no "
+            "blanks"
+        )
+    return line.script[1:]
 
 
 class SlurmSubmit(ClusterPart, SubmitPart):
@@ -641,24 +617,19 @@ class SlurmSubmit(ClusterPart, SubmitPart):
             argv = (*clean, *submission.as_account(*command_line))
         else:
             argv = _argv(parts, submission.arguments)
-        read = partial(_read, job_id=submission.name, clusters=self.clusters)
         stdin = None if submission.file else submission.script
-        command = ActionCommand(
-            argv, (submission.name,), read, stdin, _LIMIT_SECONDS, explain=_explain
-        )
+        command = self._command(argv, submission.name, stdin)
         # A lost job of another cluster is in none of the lists that are searched: it must not count as
         # never sent.
-        is_here = target in {
-            "",
-            self.clusters.default,
-            *(() if self.clusters.named else (self.clusters.own,)),
-        }
-        return SubmitCommand(command, (), mark, (job_name or submission.name) if is_here else "")
+        is_own = target == self.clusters.own and not self.clusters.named
+        if not is_own and target not in ("", self.clusters.default):
+            return SubmitCommand(command, (), mark)
+        return SubmitCommand(command, (), mark, job_name or submission.name)
 
     def resubmission(
         self,
         detail: JobDetail,
-        past: Mapping[str, str],
+        past: Native,
         script: Script,
         tasks: ArrayTasks | None,
         mark: str,
@@ -669,60 +640,53 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         """
         named_id = detail.job["id"][0].as_py()
         _, cluster = self.clusters.split_cluster(named_id)
-        detail = plain_detail(self.clusters, detail)
-        row = detail.job.to_pylist()[0]
+        detail = self.clusters.plain_detail(detail)
+        row = detail.row
         native = {**past, **detail.native}
         if "+" in row["id"] or find_last_value(native, "HetJobId") is not None:
             raise UsageError(
                 f"job {row['id']} is heterogeneous", "Only other jobs can be resubmitted from here."
             )
         in_script = read_directives(script.text).options
-        line = _submit_line(row, detail.native, past, script)
-        recovered = _recovered_options(row, native, detail, line, in_script)
-        notes = [*recovered.notes]
-        known = recovered.known
-        parts = [*recovered.options]
-        parts += [
-            f"--{name}={row[column]}"
-            for name, column in _PINNED
-            if name not in known and row[column]
-        ]
-        if "time" not in known and row["limit_seconds"]:
-            parts.append(f"--time={max(1, row['limit_seconds'] // 60)}")
-        if row["name"] and (line is None or row["name"] != last_value(in_script, "job-name")):
-            # The name may be from the script's file, or a variable: stdin has none.
-            parts.append(f"--job-name={row['name']}")
+        text = past.get("SubmitLine") or detail.native.get("SubmitLine") or ""
+        shown = detail.native.get("Command") if "JobId" in detail.native else None
+        line = read_submit_line(text, row, script, shown)
+        on_line = line.options if line else ()
+        notes: list[str] = []
+        parts = _recovered_options(row, native, line, in_script, notes)
+        arguments = _script_arguments(detail.native, line, notes)
         parts = _with_limits(parts, limits, row, in_script)
         parts += _overriding(in_script, notes)
-        parts += _array(row, native, tasks, line.options if line else (), in_script)
+        parts += _array(row, native, tasks, on_line, in_script)
         if row["work_dir"]:
             parts.append(f"--chdir={row['work_dir']}")
         comment = row["comment"] or ""
-        own_comment = "" if comment.startswith(MARK_START) else comment
-        parts.append(
-            f"--comment={own_comment or mark + kill_switch_comment(script.text, row['work_dir'] or '')}"
-        )
-        if own_comment:
+        if not comment or comment.startswith(MARK_START):
+            comment = mark + kill_switch_comment(script.text, row["work_dir"] or "")
+        else:
+            mark = ""
             notes.append(
                 "it keeps its own comment; if the answer is lost, the job is looked for by its name "
                 "and time"
             )
-        exported = last_value((*(line.options if line else ()), *in_script), "export") or ""
+        parts.append(f"--comment={comment}")
+        exported = last_value((*on_line, *in_script), "export") or ""
         if exported.upper() not in ("NONE", "NIL"):
             notes.append("it runs with a fresh environment")
         if any("\ufffd" in word for word in parts):
             notes.append("bytes that are not UTF-8 were lost: some options may differ")
-        argv = _argv(parts, recovered.arguments)
         if cluster:
-            at = argv.index("sbatch") + 1
-            argv = (*argv[:at], f"--clusters={cluster}", *argv[at:])
+            parts.insert(0, f"--clusters={cluster}")
         own_id = row["array_id"] or row["id"]
         job_id = own_id if tasks is None else with_tasks(own_id, tasks)
         job_id = named_id if job_id == row["id"] else with_cluster(job_id, cluster)
-        read = partial(_read, job_id=job_id, clusters=self.clusters)
         stdin = script.text.encode("utf-8", "surrogateescape")
-        command = ActionCommand(argv, (job_id,), read, stdin, _LIMIT_SECONDS, explain=_explain)
-        return SubmitCommand(command, tuple(notes), "" if own_comment else mark, row["name"] or "")
+        command = self._command(_argv(parts, arguments), job_id, stdin)
+        return SubmitCommand(command, tuple(notes), mark, row["name"] or "")
+
+    def _command(self, argv: tuple[str, ...], job_id: str, stdin: bytes | None) -> ActionCommand:
+        read = partial(_read, job_id=job_id, clusters=self.clusters)
+        return ActionCommand(argv, (job_id,), read, stdin, _LIMIT_SECONDS, explain=_explain)
 
     def log_folders(self, submission: Submission) -> tuple[str, ...]:
         """The folders of --output and --error; sbatch makes none, and a job without one fails at
@@ -749,7 +713,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         if tasks is None or max(tasks.count, _highest(tasks)) <= _TASKS_TAKEN:
             return None
         query = Query(slurm("scontrol", "show", "config"), partial(_read_limits, tasks=tasks))
-        return query_on(query, self.clusters.require_one("this"))
+        return query_on(query, self.clusters.require_one())
 
     def start_estimate(self, submission: Submission) -> Query[StartEstimate]:
         """The command that would submit it, with --test-only; the script goes through stdin as for
@@ -769,7 +733,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
     def start_again_estimate(
         self,
         detail: JobDetail,
-        past: Mapping[str, str],
+        past: Native,
         script: Script,
         limits: NewLimits,
         nodes: int | None,

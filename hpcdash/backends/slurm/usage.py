@@ -6,29 +6,31 @@ Both print only fields of Slurm's own, so their `|` is never part of a person's 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.job_detail import Usage
+from hpcdash.backends.job_detail import Usage, is_one_run, node_memory
 from hpcdash.backends.queries import (
     TEXT_BYTES,
     Answer,
+    Native,
     Query,
+    Row,
+    decoded,
     unreadable,
 )
 from hpcdash.backends.slurm.commands import slurm
 from hpcdash.backends.slurm.errors import failure, require_success
 from hpcdash.backends.slurm.history import sacct_id
 from hpcdash.backends.slurm.jobs import queue_id
-from hpcdash.backends.slurm.values import duration_seconds, piped_rows, tres
+from hpcdash.backends.slurm.values import duration_seconds, memory_bytes, piped_rows, tres
 from hpcdash.domain import nodelist
 from hpcdash.domain.columns import digits
-from hpcdash.domain.states import ENDED, WAITING
-from hpcdash.domain.units import parse_memory
+from hpcdash.domain.states import ENDED
 from hpcdash.errors import SchedulerRefused
 
 N = TypeVar("N", int, float)
@@ -65,7 +67,6 @@ _SSTAT_BY_OWN_NUMBER = (
 )
 _NO_STEP = "No steps running for job"
 _REFUSED = ("Invalid user id", "Access/permission denied")
-_FRACTION = re.compile(r"\.[0-9]*$")
 RUNNING_NOTE = "counts running steps only"
 NO_STEP_NOTE = "no step is running right now"
 
@@ -87,27 +88,21 @@ class _Step(Struct, frozen=True):
     start: int | None = None
     end: int | None = None
 
-    @property
-    def is_numbered(self) -> bool:
-        """A step of srun's, not the batch shell's or those of the node's own."""
-        return self.name.isdigit()
 
-
-def usage_query(row: Mapping[str, Any]) -> Query[Usage] | None:
+def usage_query(row: Row) -> Query[Usage] | None:
     """sstat for a job that runs, sacct for one that ended; None for one that did not start, and for
     a whole array.
     """
     job_id = str(row["id"])
-    state = row["state"]
-    if state in WAITING or row["started_at"] is None or (row["_tasks"] or 1) > 1:
+    if not is_one_run(row):
         return None
-    if state in ENDED:
+    if row["state"] in ENDED:
         argv = slurm("sacct", "-n", "-P", "-j", sacct_id(job_id), "-o", ",".join(ENDED_FIELDS))
         return Query(argv, partial(parse_ended, gpus=row["gpus"]), cap_bytes=TEXT_BYTES)
     requested = Usage(
         cpus=row["cpus"],
         elapsed_seconds=row["elapsed_seconds"],
-        requested_memory_bytes=_on_a_node(row["memory_bytes"], row["nodes"]),
+        requested_memory_bytes=node_memory(row["memory_bytes"], row["nodes"]),
         gpus=row["gpus"],
     )
     fields = ",".join(RUNNING_FIELDS)
@@ -127,11 +122,16 @@ def parse_running(answer: Answer, *, requested: Usage) -> Usage:
     sstat always exits 0; if stdout is empty, its stderr has the error.
     """
     require_success(answer)
-    text = answer.stderr.decode("utf-8", "replace")
-    steps = [
-        _step(row, _count_nodes(row["nodelist"]), _parse_cpu_seconds(row["tresusageintot"]))
-        for row in _rows(answer, RUNNING_FIELDS)
-    ]
+    text = decoded(answer.stderr)
+    steps = []
+    for row in _rows(answer, RUNNING_FIELDS):
+        amounts = (part.partition("=") for part in row["tresusageintot"].split(","))
+        clock = next((amount for name, _, amount in amounts if name == "cpu"), "")
+        try:
+            nodes = max(1, nodelist.count(row["nodelist"]))
+        except ValueError:
+            nodes = 1
+        steps.append(_step(row, nodes, clock_seconds(clock)))
     if not steps and any(phrase in text for phrase in _REFUSED):
         raise SchedulerRefused(
             "Slurm reports a running job's usage only to its owner",
@@ -169,7 +169,7 @@ def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
     requested = Usage(
         cpus=digits(whole["ncpus"]),
         elapsed_seconds=digits(whole["elapsedraw"]),
-        requested_memory_bytes=_on_a_node(memory_bytes, digits(whole["nnodes"])),
+        requested_memory_bytes=node_memory(memory_bytes, digits(whole["nnodes"])),
         gpus=allocated_gpus or gpus,
     )
     cpu_seconds = clock_seconds(whole["totalcpu"])
@@ -180,7 +180,7 @@ def parse_ended(answer: Answer, *, gpus: int | None = None) -> Usage:
 
 
 def _rows(answer: Answer, fields: Sequence[str]) -> list[dict[str, str]]:
-    text = answer.stdout.decode("utf-8", "replace")
+    text = decoded(answer.stdout)
     if answer.truncated:
         # The last line is not whole.
         text = text.rstrip("\n").rpartition("\n")[0]
@@ -190,14 +190,7 @@ def _rows(answer: Answer, fields: Sequence[str]) -> list[dict[str, str]]:
     return rows
 
 
-def _count_nodes(expression: str) -> int:
-    try:
-        return max(1, nodelist.count(expression))
-    except ValueError:
-        return 1
-
-
-def _step(values: Mapping[str, str], nodes: int, cpu_seconds: float | None) -> _Step:
+def _step(values: Native, nodes: int, cpu_seconds: float | None) -> _Step:
     tasks = digits(values["ntasks"]) or 1
     total = _amounts(values["tresusageintot"])
     most = _amounts(values["tresusageinmax"])
@@ -208,7 +201,7 @@ def _step(values: Mapping[str, str], nodes: int, cpu_seconds: float | None) -> _
         nodes=nodes,
         cpu_seconds=cpu_seconds,
         memory_bytes=_memory_peak(
-            total.get("mem"), size_bytes(values["maxrss"]) or most.get("mem"), tasks, nodes
+            total.get("mem"), memory_bytes(values["maxrss"]) or most.get("mem"), tasks, nodes
         ),
         gpu_percent=_largest(total.get("gres/gpuutil"), most.get("gres/gpuutil")),
         gpu_memory_bytes=_largest(total.get("gres/gpumem"), most.get("gres/gpumem")),
@@ -230,13 +223,13 @@ def _memory_peak(total: int | None, largest: int | None, tasks: int, nodes: int)
 
 def _summed(requested: Usage, steps: Sequence[_Step], cpu_seconds: float | None) -> Usage:
     gpu_percent = _largest(*(step.gpu_percent for step in steps))
+    if gpu_percent is not None:
+        gpu_percent = min(100.0, gpu_percent / max(1, requested.gpus or 1))
     return replace(
         requested,
         cpu_seconds=cpu_seconds,
         memory_peak_bytes=_peak(steps),
-        gpu_percent=None
-        if gpu_percent is None
-        else min(100.0, gpu_percent / max(1, requested.gpus or 1)),
+        gpu_percent=gpu_percent,
         gpu_memory_peak_bytes=_largest(*(step.gpu_memory_bytes for step in steps)),
         disk_read_bytes=_sum_known(step.read_bytes for step in steps),
         disk_written_bytes=_sum_known(step.written_bytes for step in steps),
@@ -245,8 +238,9 @@ def _summed(requested: Usage, steps: Sequence[_Step], cpu_seconds: float | None)
 
 def _peak(steps: Sequence[_Step]) -> int | None:
     """The largest step, where srun's steps that ran at the same time count together."""
-    alone = [step.memory_bytes for step in steps if not step.is_numbered]
-    numbered = [step for step in steps if step.is_numbered]
+    # The others are the batch shell's, and those of the node's own.
+    numbered = [step for step in steps if step.name.isdigit()]
+    alone = [step.memory_bytes for step in steps if not step.name.isdigit()]
     together = [
         _sum_known(
             other.memory_bytes for other in numbered if other is step or _runs_at(other, step)
@@ -280,33 +274,16 @@ def _amounts(text: str) -> dict[str, int]:
     found = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
-        size = size_bytes(value)
+        size = memory_bytes(value)
         if size is not None:
             found[name] = size
     return found
 
 
-def size_bytes(text: str) -> int | None:
-    """'367864K', '1.00M', '31936' in bytes; None for '' and what is none."""
-    try:
-        return parse_memory(text)
-    except ValueError:
-        return None
-
-
-def _parse_cpu_seconds(text: str) -> float | None:
-    value = next((part[4:] for part in text.split(",") if part.startswith("cpu=")), "")
-    return clock_seconds(value)
-
-
 def clock_seconds(text: str) -> float | None:
     """Seconds of '1-02:03:04', '00:10.909'; None for '' and what is no time."""
-    fraction = _FRACTION.search(text)
-    whole = duration_seconds(_FRACTION.sub("", text))
-    if whole is None:
+    clock, _, fraction = text.partition(".")
+    whole = duration_seconds(clock)
+    if whole is None or not re.fullmatch("[0-9]*", fraction):
         return None
-    return whole + float(f"0{fraction.group()}" if fraction and len(fraction.group()) > 1 else 0)
-
-
-def _on_a_node(memory_bytes: int | None, nodes: int | None) -> int | None:
-    return None if memory_bytes is None else memory_bytes // max(1, nodes or 1)
+    return whole + float(f"0.{fraction}")

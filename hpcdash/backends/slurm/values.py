@@ -20,6 +20,7 @@ from hpcdash.domain.columns import (
     whole_numbers,
 )
 from hpcdash.domain.rfc3339 import format_utc
+from hpcdash.domain.units import parse_memory
 
 _MEMORY = re.compile(r"(?:^|,)mem=([^,]*)")
 _CPUS = re.compile(r"(?:^|,)cpu=([0-9]{1,18})(?=,|$)")
@@ -34,7 +35,6 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 _DECIMAL = re.compile(r"[0-9]{1,18}(?:\.[0-9]{0,18})?")
 _CLOCK = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}(?::[0-9]{1,9}){0,2})")
 _EXIT = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
-_BINARY_SHIFT = {"K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60}
 # Until the year 2286.
 _EPOCH_DIGITS = 10
 # The eighth bit means that a core was dumped.
@@ -94,12 +94,14 @@ def tres(text: str) -> tuple[int | None, int | None]:
     None.
     """
     found = _MEMORY.search(text)
-    memory = _memory_bytes(found[1]) if found else None
+    memory = memory_bytes(found[1], bare_unit_bytes=1 << 20) if found else None
     if "gres/" not in text:
         return None, memory
     counted = _GPUS.search(text)
     typed = _GPU_TYPED.findall(text)
-    gpus = digits(counted[1]) if counted else sum(map(int, typed)) if typed else None
+    gpus = digits(counted[1]) if counted else None
+    if counted is None and typed:
+        gpus = sum(map(int, typed))
     if not gpus and _GPU_PARTS.search(text):
         nodes = _NODES.search(text)
         gpus = int(nodes[1]) if nodes else 1
@@ -117,12 +119,12 @@ def requested_gpus(text: str) -> int | None:
     return 1 if found else None
 
 
-def _memory_bytes(text: str) -> int | None:
-    shift = _BINARY_SHIFT.get(text[-1:], 20)
-    number = text[:-1] if text[-1:] in _BINARY_SHIFT else text
-    if not _DECIMAL.fullmatch(number):
+def memory_bytes(text: str, *, bare_unit_bytes: int = 1) -> int | None:
+    """Bytes of '367864K', '1.00M', '31936'; None for '' and what is no amount of memory."""
+    try:
+        size = parse_memory(text, bare_unit_bytes=bare_unit_bytes)
+    except ValueError:
         return None
-    size = int(float(number) * (1 << shift)) if "." in number else int(number) << shift
     return size if size <= MOST else None
 
 

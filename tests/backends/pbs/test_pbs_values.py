@@ -128,14 +128,11 @@ def test_hosts_are_named_once_and_written_short() -> None:
     assert counts.to_pylist() == [1, 2, 2, 2, None, 2]
 
 
-def test_where_no_host_is_told_the_vnodes_tell_it() -> None:
-    hosts = column("cn01/0", None, None, None)
-    vnodes = column(
-        "(cn09:ncpus=1)", "(gpu01[0]:ncpus=4:ngpus=1+gpu01[1]:ncpus=1)+(cn02:mem=2kb)", None, ""
-    )
-    lists, counts = values.exec_hosts(hosts, vnodes)
-    assert lists.to_pylist() == ["cn01", "cn02,gpu01", None, None]
-    assert counts.to_pylist() == [1, 2, None, None]
+def test_the_vnodes_of_a_host_are_that_host() -> None:
+    vnodes = "(gpu01[0]:ncpus=4:ngpus=1+gpu01[1]:ncpus=1)+(cn02:mem=2kb)"
+    lists, counts = values.exec_hosts(column(vnodes, None, ""))
+    assert lists.to_pylist() == ["cn02,gpu01", None, None]
+    assert counts.to_pylist() == [2, None, None]
 
 
 def test_what_dsv_escapes_is_undone_and_a_variable_s_own_backslash_stays() -> None:
@@ -158,7 +155,7 @@ def test_no_text_raises_anything(texts: list[str | None]) -> None:
     texts = [None if text is None else text.encode("utf-8", "replace").decode() for text in texts]
     for read in (values.instants, values.durations, values.sizes, values.integers):
         assert len(read(column(*texts))) == len(texts)
-    lists, counts = values.exec_hosts(column(*texts), column(*texts))
+    lists, counts = values.exec_hosts(column(*texts))
     assert [bool(names) for names in lists.to_pylist()] == [
         bool(count) for count in counts.to_pylist()
     ]

@@ -112,14 +112,6 @@ def made_of(runtime: str, image: str = "lab/net:1", **more: Any) -> ContainerCom
     return container_command(Container(Runtime(runtime), image, binds, force), command, **options)
 
 
-def test_without_a_container_the_command_is_run_itself() -> None:
-    for container in (None, Container(Runtime.NONE)):
-        made = container_command(
-            container, ("a", "b c"), slot_type=SlotType.CPU, environment={"X": "1", "Y": ""}
-        )
-        assert made.lines() == ("export X=1", "a 'b c'")
-
-
 def test_apptainer_is_given_gpus_a_tmpfs_and_a_tmp_of_its_own_that_goes(node: Node) -> None:
     ended, (call,) = node.run(made_of("apptainer", own_binds=["/data:/d:ro"]))
     tmp = call[5].removesuffix(":/tmp")
@@ -488,8 +480,6 @@ def test_a_shell_word_is_expanded_on_the_node(node: Node) -> None:
             {"environment": {"APPTAINER_DOCKER_PASSWORD": "p"}},
             "would be in the script",
         ),
-        ("enroot", "x", {"scheduler_variables": ("A) x;;",)}, "pass on"),
-        ("podman", "x", {"command": ()}, "no command"),
     ],
 )
 def test_what_no_runtime_can_be_given_is_refused(

@@ -193,7 +193,7 @@ def test_where_the_controller_does_not_answer_srun_itself_is_given_the_signal(jo
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_slurm_is_told_by_an_option(asked: EarlySignal, option: str) -> None:
-    assert slurm_signal_option(asked).options == (option,)
+    assert slurm_signal_option(asked) == option
 
 
 def test_no_trap_is_written_where_slurm_signals_the_steps_itself() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
@@ -31,11 +30,10 @@ VISIBLE_DEVICES = (
     "ROCR_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
 )
-_NAME_OR_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 
 
 def container_command(
-    container: Container | None,
+    container: Container,
     command: Sequence[str | Word],
     *,
     slot_type: SlotType,
@@ -47,21 +45,13 @@ def container_command(
 ) -> ContainerCommand:
     """Build the command of one node that runs `command` in the container.
 
-    Without a container it is the command itself. `binds` are added to the container's own.
-    `scheduler_variables` are names or prefixes (`PBS_*`) to pass on in a runtime that passes on
-    nothing, like the variables of visible devices and those of `environment` without a value.
-    `login` is the path of a file made of `login_file()`. Raises UsageError for an image, a bind or
-    a variable that cannot be passed to the runtime.
+    `binds` are added to the container's own. `scheduler_variables` are names or prefixes (`PBS_*`)
+    to pass on in a runtime that passes on nothing, like the variables of visible devices and those
+    of `environment` without a value. `login` is the path of a file made of `login_file()`. Raises
+    UsageError for an image, a bind or a variable that cannot be passed to the runtime.
     """
     split = split_environment(environment)
     command_arguments = as_words(command)
-    if not command_arguments:
-        raise UsageError("there is no command to run", "Give the request a command or a script.")
-    if container is None or container.runtime is Runtime.NONE:
-        return ContainerCommand(
-            command_arguments,
-            environment={name: value for name, value in environment.items() if value},
-        )
     image = container.image
     if not image or image.startswith("-") or "\0" in image:
         raise UsageError(
@@ -73,12 +63,6 @@ def container_command(
         if not bind.partition(":")[0] or "\0" in bind:
             raise UsageError(
                 f"container.binds: {bind!r} has no source", "Write SOURCE[:TARGET[:OPTIONS]]."
-            )
-    for name in scheduler_variables:
-        if not _NAME_OR_PREFIX.fullmatch(name):
-            raise UsageError(
-                f"{name!r} is not a name of variables to pass on",
-                "Write a name, or a prefix as SLURM_*.",
             )
     inherited = tuple(dict.fromkeys((*scheduler_variables, *VISIBLE_DEVICES, _ATTEMPT)))
     if container.runtime is Runtime.DOCKER:

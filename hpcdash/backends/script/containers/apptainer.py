@@ -49,7 +49,11 @@ def apptainer_command(
     if private_tmp:
         options += ["--bind", Word('"$hpcdash_tmp:/tmp"', is_shell=True)]
     for bind in container.binds:
-        options += ["--bind", _escaped(bind)]
+        # A comma would end the bind: it is escaped in its paths, not in its options.
+        source, first, rest = bind.partition(":")
+        target, second, flags = rest.partition(":")
+        paths = (source + first + target).replace(",", "\\,")
+        options += ["--bind", paths + second + flags]
     return ContainerCommand(
         argv=(Word('"$hpcdash_runtime"', is_shell=True), *as_words(options), image, *command),
         prepare=(
@@ -107,10 +111,3 @@ def _hand_over(environment: SplitEnvironment, explicit: dict[str, str]) -> tuple
 def _target(bind: str) -> str:
     source, _, rest = bind.partition(":")
     return posixpath.normpath(rest.partition(":")[0] or source)
-
-
-def _escaped(bind: str) -> str:
-    """A comma would end the bind: it is escaped in its paths, not in its options."""
-    source, first, rest = bind.partition(":")
-    target, second, options = rest.partition(":")
-    return source.replace(",", "\\,") + first + target.replace(",", "\\,") + second + options

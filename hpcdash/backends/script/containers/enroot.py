@@ -65,33 +65,20 @@ def enroot_command(
     name = container_name(image)
     values = {**environment.exported, **environment.explicit}
     multiline_values = {key: value for key, value in values.items() if "\n" in value}
-    options: list[str | Word] = [
-        "enroot",
-        "start",
-        "--rw",
-        "--mount",
-        "tmpfs:/var/tmp:tmpfs:x-create=dir",
-    ]
+    options = ["enroot", "start", "--rw", "--mount", "tmpfs:/var/tmp:tmpfs:x-create=dir"]
     for bind in container.binds:
-        options += ["--mount", _fstab(bind)]
-    for key in (
-        *environment.inherited,
-        *(key for key in environment.exported if key not in multiline_values),
-    ):
-        options += ["--env", key]
+        source, _, rest = bind.partition(":")
+        target, _, flags = rest.partition(":")
+        fstab = ",".join(filter(None, ("x-create=auto,rbind", flags)))
+        options += ["--mount", f"{source}:{target or source}:none:{fstab}"]
+    for key in (*environment.inherited, *environment.exported):
+        options += ["--env", key] if key not in multiline_values else []
     for key, value in environment.explicit.items():
-        if key not in multiline_values:
-            options += ["--env", f"{key}={value}"]
-    inside = (
-        ["env", *(f"{key}={value}" for key, value in multiline_values.items())]
-        if multiline_values
-        else []
-    )
-    visible = (
-        ("export NVIDIA_VISIBLE_DEVICES=${NVIDIA_VISIBLE_DEVICES:-all}",)
-        if slot_type is SlotType.CUDA
-        else ()
-    )
+        options += ["--env", f"{key}={value}"] if key not in multiline_values else []
+    inside = [f"{key}={value}" for key, value in multiline_values.items()]
+    if inside:
+        inside.insert(0, "env")
+    visible = "export NVIDIA_VISIBLE_DEVICES=${NVIDIA_VISIBLE_DEVICES:-all}"
     note = "force_pull recreates the container: other jobs on the node that use it lose its files."
     return ContainerCommand(
         argv=(
@@ -102,7 +89,7 @@ def enroot_command(
         ),
         prepare=(
             *source_login(login),
-            *visible,
+            *([visible] if slot_type is SlotType.CUDA else ()),
             *_present(inherited),
             *_create(container, name, login),
         ),
@@ -203,9 +190,3 @@ def login_lines(image: str) -> tuple[str, ...]:
         f'    "$hpcdash_machine" "${USERNAME}" "${PASSWORD}"',
         'done >"$hpcdash_config/.credentials"',
     )
-
-
-def _fstab(bind: str) -> str:
-    source, _, rest = bind.partition(":")
-    target, _, options = rest.partition(":")
-    return f"{source}:{target or source}:none:{','.join(filter(None, ('x-create=auto,rbind', options)))}"
