@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from hpcdash.domain.units import HOUR
 from hpcdash.errors import HpcdashError
@@ -205,15 +204,6 @@ def add_sample(samples: list[tuple[float, int]], now: float, used: int) -> None:
     else:
         samples.append((now, used))
     del samples[:-MAX_SAMPLES]
-
-
-def with_snoozed(alerts: Alerts, *snoozed: Mapping[str, float]) -> Alerts:
-    """Silent about what is named by a configuration or a person, and about nothing else."""
-    together: dict[str, float] = {}
-    for one in snoozed:
-        for key, until in one.items():
-            together[key] = max(until, together.get(key, until))
-    return replace(alerts, snoozed=together)
 
 
 class WatchFiles:

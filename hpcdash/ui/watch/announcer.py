@@ -44,7 +44,7 @@ class AlertAnnouncer:
             )
 
     async def _judged(self, session: ClusterSession, board: WatchBoard, kind: Kind) -> None:
-        await board.read_again()
+        await board.reload()
         if board.settings.is_configured and kind in board.kinds:
             self.announce(session, await board.judge())
             self.screen.alerts_changed(session)

@@ -194,7 +194,7 @@ class AlertsView(TableView):
     async def _check(self) -> None:
         if self.board is None:
             return
-        await self.board.read_again()
+        await self.board.reload()
         events = await self.board.check()
         self._has_looked = True
         self._notify(events)
@@ -205,7 +205,7 @@ class AlertsView(TableView):
     async def _judged(self) -> None:
         board = self.board
         if board is not None:
-            await board.read_again()
+            await board.reload()
             if self._is_due:
                 self._check_if_due()
             else:

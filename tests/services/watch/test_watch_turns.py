@@ -28,8 +28,9 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileStat
 from hpcdash.services.watch.cluster import MAX_LOCATED, Watching
 from hpcdash.services.watch.facts import MAX_FILES, MAX_TAILS, Facts, FactsRequest
-from hpcdash.services.watch.judge import FRESH_SECONDS, Judgement
+from hpcdash.services.watch.judge import Judgement
 from hpcdash.services.watch.state import WatchState
+from hpcdash.services.watch.watched import FRESH_SECONDS
 from hpcdash.transport.local import LocalTransport
 from tests.support.job_rows import build_table, job_row
 
@@ -223,7 +224,7 @@ async def test_a_log_that_grows_is_fresh_however_wrong_its_servers_clock_is_and_
 
 
 async def test_a_place_that_does_not_answer_is_a_problem_and_no_silence_of_its_logs() -> None:
-    watch = watching(Busy(2, lambda asked: Facts(silent=("/l",))), HANGING + 'log = "/l/{id}"')
+    watch = watching(Busy(2, lambda asked: Facts(silent=["/l"])), HANGING + 'log = "/l/{id}"')
     found = await look(watch)
     assert found.problems == [
         "/l did not respond in time: is its file system mounted? Nothing in it was checked"
@@ -235,7 +236,7 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
     def answer(asked: FactsRequest) -> Facts:
         if failure:
             raise failure[0]
-        return Facts(silent=tuple(dead))
+        return Facts(silent=list(dead))
 
     dead = ["/l"]
     failure: list[Exception] = []
@@ -256,11 +257,11 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
     dead.clear()
     # The storage path is still told by no tool, and so far in one round only.
     assert [one for one in (await look(watch)).findings if one.rule == "cannot-look"] == []
-    assert watch.find_ending(found).text == "/l can be checked again"
+    assert watch.find_ending(found) == "/l can be checked again"
     # Our own ceiling on commands says nothing of a place.
     failure.append(RateLimited("too many"))
     before = dict(watch.state.blind)
     await look(watch)
     assert watch.state.blind == before == {"/l/deep": ("untold", 1)}
     watch.settings = replace(watch.settings, hanging=(), storage=())
-    assert not watch.find_ending(found).is_watched
+    assert watch.find_ending(found) is None
