@@ -55,17 +55,22 @@ class AlertKind(StrEnum):
 FindEnding = Callable[[Finding], str | None]
 
 
-class AlertState(Struct, frozen=True):
+class AlertState(
+    Struct,
+    frozen=True,
+    # As a state of an earlier version has them.
+    rename={"sent_at": "told_at", "sent_severity": "told_severity", "channels": "told_to"},
+):
     """One problem; times are epoch seconds."""
 
     finding: Finding
     since: float
     # When, and how severe, it was last sent; None: not yet.
-    told_at: float | None = None
-    told_severity: Severity | None = None
+    sent_at: float | None = None
+    sent_severity: Severity | None = None
     gone_since: float | None = None
     # Channels that were notified, or are owed it; None: unknown, in a state of an earlier version.
-    told_to: tuple[str, ...] | None = None
+    channels: tuple[str, ...] | None = None
 
 
 class AlertEvent(Struct, frozen=True):
@@ -78,7 +83,7 @@ class AlertEvent(Struct, frozen=True):
     # Present state after an end.
     ending: str = ""
     # Channels that know of the problem, or will; None: unknown.
-    told_to: tuple[str, ...] | None = None
+    channels: tuple[str, ...] | None = None
 
     @property
     def key(self) -> str:
@@ -166,7 +171,7 @@ class Alerts(Struct, frozen=True):
                     states[key] = before
                     continue
                 if before.finding.is_moment:
-                    if before.told_at is not None:
+                    if before.sent_at is not None:
                         passed[key] = now
                     continue
                 gone_since = now if before.gone_since is None else before.gone_since
@@ -177,20 +182,20 @@ class Alerts(Struct, frozen=True):
                     kind = AlertKind.UNWATCHED
                 elif not is_settling:
                     kind = AlertKind.RECOVERED
-                if kind and (state.told_at is None or not settings.tells_recovery):
+                if kind and (state.sent_at is None or not settings.tells_recovery):
                     continue
             states[key] = state
             if kind is None:
                 continue
             text = ending or ""
-            event = AlertEvent(kind, state.finding, state.since, now, text, told_to=state.told_to)
+            event = AlertEvent(kind, state.finding, state.since, now, text, channels=state.channels)
             if _is_withheld(event, is_quiet_now, settings, snoozed):
                 continue
             events.append(event)
             if kind.is_end:
                 del states[key]
             else:
-                states[key] = replace(state, told_at=now, told_severity=state.finding.severity)
+                states[key] = replace(state, sent_at=now, sent_severity=state.finding.severity)
         events.sort(key=by_severity)
         newest = dict(sorted(passed.items(), key=lambda item: item[1])[-_MAX_PASSED:])
         return Alerts(states, snoozed, self.owed, newest), tuple(events)
@@ -274,13 +279,13 @@ def _kind(state: AlertState, now: float, settings: AlertSettings) -> AlertKind |
     severity = state.finding.severity
     if severity < settings.least:
         return None
-    if state.told_at is None or state.told_severity is None:
+    if state.sent_at is None or state.sent_severity is None:
         return AlertKind.RAISED
-    if severity > state.told_severity:
+    if severity > state.sent_severity:
         return AlertKind.WORSENED
     if state.finding.is_moment:
         return None
-    if settings.remind_seconds is not None and now - state.told_at >= settings.remind_seconds:
+    if settings.remind_seconds is not None and now - state.sent_at >= settings.remind_seconds:
         return AlertKind.REMINDED
     return None
 

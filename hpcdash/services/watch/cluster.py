@@ -123,10 +123,10 @@ class Watching(Watched):
         """Find the logs of jobs that are new, unless their rule names a file."""
         requested = dict.fromkeys(job_id for job_id, rule in jobs.logged if not rule.log)
         state = self.state
-        for known in (state.logs_of, state.hosts, state.unseen, state.located_at):
+        for known in (state.log_files, state.hosts, state.unseen, state.located_at):
             for job_id in known.keys() - requested.keys():
                 del known[job_id]
-        missing = [job_id for job_id in requested if job_id not in state.logs_of]
+        missing = [job_id for job_id in requested if job_id not in state.log_files]
         missing.sort(key=lambda job_id: state.located_at.get(job_id, 0.0))
         for job_id in missing[:MAX_LOCATED]:
             state.located_at[job_id] = self.store.clock.now()
@@ -140,7 +140,7 @@ class Watching(Watched):
                 )
                 continue
             paths = [path for path in (files.stdout, files.stderr) if path is not None]
-            state.logs_of[job_id] = list(dict.fromkeys(paths))
+            state.log_files[job_id] = list(dict.fromkeys(paths))
             state.unseen.pop(job_id, None)
             if files.host:
                 state.hosts[job_id] = files.host
@@ -158,7 +158,7 @@ class Watching(Watched):
         ):
             for name in sorted(names - {""}):
                 query = build_query(name)
-                is_known = name in stored and now - stored[name].asked_at < QOS_EVERY_SECONDS
+                is_known = name in stored and now - stored[name].queried_at < QOS_EVERY_SECONDS
                 if query is None or is_known:
                     continue
                 try:
@@ -207,9 +207,9 @@ class Watching(Watched):
         read = set().union(*self._paths_by_job(jobs.trainings))
         for by_path, watched in (
             (state.logs, growing),
-            (state.log_looks, growing),
+            (state.logs_checked_at, growing),
             (state.tails, read),
-            (state.tail_looks, read),
+            (state.tails_checked_at, read),
         ):
             for path in by_path.keys() - watched:
                 del by_path[path]
@@ -258,7 +258,7 @@ class Watching(Watched):
         """Choose the logs of a node ('': the login node) whose growth is checked, those first that
         were not for longest; of a job all or none.
         """
-        checks = self.state.log_looks
+        checks = self.state.logs_checked_at
         logs = [paths for paths in self._paths_by_job(jobs.growing, host) if paths]
         logs.sort(key=lambda paths: min(checks.get(path, 0.0) for path in paths))
         requested: set[str] = set()
@@ -280,7 +280,7 @@ class Watching(Watched):
         """Choose the logs of a node ('': the login node) that are read on, those first that were
         not tried for longest.
         """
-        checks = self.state.tail_looks
+        checks = self.state.tails_checked_at
         paths = set().union(*self._paths_by_job(jobs.trainings, host))
         turn = sorted(paths, key=lambda path: (checks.get(path, 0.0), path))
         checks.update(dict.fromkeys(turn[:MAX_TAILS], now))
@@ -297,10 +297,10 @@ class Watching(Watched):
         turn.
         """
         state = self.state
-        checks = state.host_looks
+        checks = state.hosts_checked_at
         hosts = sorted(set(state.hosts.values()), key=lambda host: (checks.get(host, 0.0), host))
-        state.host_looks = {host: checks.get(host, 0.0) for host in hosts}
-        state.host_looks.update(dict.fromkeys(hosts[:MAX_NODES], now))
+        state.hosts_checked_at = {host: checks.get(host, 0.0) for host in hosts}
+        state.hosts_checked_at.update(dict.fromkeys(hosts[:MAX_NODES], now))
         queries = (self._query_node(host, jobs, now) for host in hosts[:MAX_NODES])
         for facts in await asyncio.gather(*queries):
             self.checked.update(facts)
@@ -325,11 +325,11 @@ class Watching(Watched):
         seen = facts.tails.keys() | {path for path, file in facts.files.items() if file.is_there}
         for job_id in host_ids:
             state.unseen.pop(job_id, None)
-            own = requested & set(state.logs_of.get(job_id, ()))
+            own = requested & set(state.log_files.get(job_id, ()))
             if own and not own & seen:
                 # It may have been restarted elsewhere, so query its log paths again.
                 del state.hosts[job_id]
-                state.logs_of.pop(job_id, None)
+                state.log_files.pop(job_id, None)
                 state.unseen[job_id] = (
                     f"its log is missing on {host}, where it should stay until it ends"
                 )

@@ -80,8 +80,8 @@ class NotificationPlan(Struct):
             channels.setdefault(one.key, set()).add(one.channel)
         states = dict(self.alerts.states)
         for key in states.keys() & channels.keys():
-            known = states[key].told_to or ()
-            states[key] = replace(states[key], told_to=tuple(sorted(channels[key].union(known))))
+            known = states[key].channels or ()
+            states[key] = replace(states[key], channels=tuple(sorted(channels[key].union(known))))
         return replace(self.alerts, states=states, owed=owed)
 
     def lost_lines(self) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def plan_notifications(
             if known is None:
                 assert event is not None
                 # A channel that is new never heard of a trouble that has ended.
-                if not event.kind.is_end or event.told_to is None or channel in event.told_to:
+                if not event.kind.is_end or event.channels is None or channel in event.channels:
                     sends.append(_new_notification(channel, event, is_for_all=True))
                 continue
             owed_now = _update_owed(known, event, plan, now, is_here=is_here)
@@ -214,9 +214,9 @@ def rename_channels(alerts: Alerts, channels: Mapping[str, Notifier]) -> Alerts:
     }
     states = dict(alerts.states)
     for key, state in states.items():
-        if state.told_to is not None:
-            told_to = tuple(names.get(channel, channel) for channel in state.told_to)
-            states[key] = replace(state, told_to=told_to)
+        if state.channels is not None:
+            renamed = tuple(names.get(channel, channel) for channel in state.channels)
+            states[key] = replace(state, channels=renamed)
     owed = tuple(replace(one, channel=names.get(one.channel, one.channel)) for one in alerts.owed)
     return replace(alerts, states=states, owed=owed)
 

@@ -188,7 +188,7 @@ class Watched:
         """Return a job's log paths: the file that its rule names, else its own output if known."""
         if rule.log:
             return [rule.log.replace("{id}", job_id)]
-        return self.state.logs_of.get(job_id, [])
+        return self.state.log_files.get(job_id, [])
 
     def log_host(self, job_id: str, rule: LogRule) -> str:
         """Return the node whose own disk a job's log is on, '' for one that the login node has."""

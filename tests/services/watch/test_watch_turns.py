@@ -123,7 +123,7 @@ async def test_a_log_that_a_rule_names_is_not_on_the_node_that_has_the_jobs_own_
 
     monkeypatch.setattr("hpcdash.services.watch.cluster.ThroughNode", Unreached)
     watch = watching(Busy(1, silent), HANGING + 'log = "/l/{id}"\n[[watch.losses]]\nname = "train"')
-    watch.state.logs_of, watch.state.hosts = {"1": ["/own/1"]}, {"1": "cn01"}
+    watch.state.log_files, watch.state.hosts = {"1": ["/own/1"]}, {"1": "cn01"}
     found = await look(watch)
     assert [one.text for one in found.findings if one.rule == "is-hanging"] == [
         "job 1 (train): its log has not grown for 1 h 23 min: /l/1"
@@ -159,7 +159,7 @@ async def test_of_more_logs_than_fit_a_round_each_has_its_turn_and_those_that_wa
 
 async def test_of_a_job_that_waits_for_its_turn_both_streams_are_looked_at_together() -> None:
     watch = watching(Busy(MAX_FILES, silent), HANGING)
-    watch.state.logs_of = {
+    watch.state.log_files = {
         str(one): [f"/l/{one}.out", f"/l/{one}.err"] for one in range(1, MAX_FILES + 1)
     }
     rounds = [{one.subject for one in (await look(watch)).findings} for _ in range(2)]

@@ -93,7 +93,7 @@ def _newest_moments(tail: LogTail, metric: str, begun: Collection[float]) -> Ite
     """Yield the newest reported moments of each kind, but those that begin as a lasting problem."""
     by_kind: dict[str, list[Moment]] = {}
     for moment in tail.moments:
-        if moment.metric == metric and moment.is_told and moment.begin not in begun:
+        if moment.metric == metric and moment.is_reported and moment.begin not in begun:
             by_kind.setdefault(moment.kind, []).append(moment)
     for moments in by_kind.values():
         yield from moments[-_MAX_SHOWN:]
@@ -111,7 +111,7 @@ def _note_moment(tail: LogTail, metric: str, found: MetricFinding, *, is_moment:
             return
     noted = _lasting(metric, found)
     noted.end = found.step_from if found.step_to is None else end
-    noted.is_told = is_moment
+    noted.is_reported = is_moment
     moments = [*tail.moments, noted]
     tail.moments = sorted(moments, key=lambda moment: moment.begin)[-MAX_MOMENTS:]
 
