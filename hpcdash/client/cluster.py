@@ -611,8 +611,8 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
         switches = JobSwitches(self.session.actions, self.session.actions.journal.path.parent)
         switch = await switches.find(job_id, SwitchKind.KILL)
-        if switch.naming.problem:
-            raise UsageError(switch.naming.problem, 'Give the task a kill_switch="PATH".')
+        if switch.problem:
+            raise UsageError(switch.problem, 'Give the task a kill_switch="PATH".')
         plan = switches.plan_drop(switch, await switches.fetch_snapshot(switch), (job_id,))
         outcomes, _ = await switches.carry_out(switch, plan)
         for outcome in outcomes:

@@ -200,8 +200,8 @@ def _judge_losses(watched: Watched, jobs: WatchedJobs, check: Judgement) -> None
             check.note_unknown(LOSS, subject=job_id, aspect=ANY_ASPECT)
         known: set[str] = set()
         for tail in tails:
-            is_of_check = watched.is_fresh and tail.looked_at >= watched.checked_at
-            is_fresh = is_of_check or now - tail.looked_at <= FRESH_SECONDS
+            is_just_read = watched.is_fresh and tail.looked_at >= watched.checked_at
+            is_fresh = is_just_read or now - tail.looked_at <= FRESH_SECONDS
             for finding in find_losses(row, tail, tail.looked_at, rule, known):
                 is_stall = finding.aspect.startswith(f"{STALL} ")
                 if is_stall and (job_id in hangs or not is_fresh):

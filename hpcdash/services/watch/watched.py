@@ -1,4 +1,4 @@
-"""What the watchdogs of one cluster watch: the jobs, logs and places that its rules select."""
+"""Jobs, logs and places that the rules of one cluster select, and what is known of them."""
 
 from __future__ import annotations
 

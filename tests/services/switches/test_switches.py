@@ -32,7 +32,8 @@ from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.switches import scripts as switch_scripts
-from hpcdash.services.switches.switches import JobSwitches, Switch, SwitchLog, SwitchRefused
+from hpcdash.services.switches.log import SwitchLog
+from hpcdash.services.switches.switches import JobSwitches, Switch, SwitchRefused
 from hpcdash.services.switches.tracker import SwitchTracker
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.queue_lab import QueueLab
@@ -101,8 +102,7 @@ class Site:
 
     async def checked(self, switch: Switch) -> SwitchTracker:
         """The switch as one command finds it."""
-        tracker = SwitchTracker(self.switches, switch.kind, (switch.job_id,))
-        tracker.take(switch)
+        tracker = SwitchTracker(self.switches, switch)
         await tracker.check()
         return tracker
 
@@ -135,7 +135,7 @@ async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(sit
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
     assert switch.path == str(site.run / "SAVE")
-    assert switch.naming.source == "HPCDASH_SAVE_SWITCH in line 3 of its script"
+    assert switch.source == "HPCDASH_SAVE_SWITCH in line 3 of its script"
     assert site.switches.dropped_here_seconds_ago(switch) is None
     log = SwitchLog(site.store, switch)
     await log.mark(switch.living)
@@ -231,12 +231,12 @@ async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_m
     first, second = (site.submit("sleep 60", kill="", save="") for _ in range(2))
     unknown = await site.switches.find(first, KILL)
     assert unknown.path == ""
-    assert unknown.naming.problem == f"no kill switch file is known for job {first}"
+    assert unknown.problem == f"no kill switch file is known for job {first}"
     named = await site.switches.find(first, KILL, str(site.run / "KILL"))
     await site.drop(named)
-    assert (await site.switches.find(first, KILL)).naming.source == "set here for this job before"
+    assert (await site.switches.find(first, KILL)).source == "set here for this job before"
     find_by_name = await site.switches.find(second, KILL)
-    assert find_by_name.naming.source == "set here for a job of this name before"
+    assert find_by_name.source == "set here for a job of this name before"
     assert (await site.switches.find(second, SAVE)).path == ""
     assert stat.S_IMODE(os.stat(site.state / "state.db").st_mode) == 0o600
     assert site.switches.forget(find_by_name) == f"forgotten: {site.run / 'KILL'}"
@@ -250,7 +250,7 @@ async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_tha
     job = site.submit()
     await site.drop(await site.switches.find(job, KILL, str(site.run / "WRONG")))
     switch = await site.switches.find(job, KILL)
-    assert (switch.path, switch.naming.overridden) == (
+    assert (switch.path, switch.overridden) == (
         str(site.run / "KILL"),
         str(site.run / "WRONG"),
     )
@@ -279,18 +279,18 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     )
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
-    log = site.switches.switch_log(switch)
+    log = SwitchLog(site.store, switch)
     said, grows = await log.read(switch.living, is_dropped=False)
     assert said is None, "it was not created from here"
     assert grows in {f"its log grew {n} s ago" for n in range(60)}
     plan = site.switches.plan_drop(switch, await site.switches.fetch_snapshot(switch))
-    await site.switches.carry_out(switch, plan, log)
+    await site.switches.carry_out(switch, plan, log.now)
     history = (await site.checked(switch)).history
-    assert (history.is_log_read, history.said) == (True, ""), "an earlier save does not count"
+    assert (history.is_log_read, history.log_line) == (True, ""), "an earlier save does not count"
     (site.run / "go").touch()
     await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved 2"), "it to save")
-    assert (await site.checked(switch)).history.said == "saved 2"
-    assert (await site.switches.find(job, SAVE)).naming.overridden == "", (
+    assert (await site.checked(switch)).history.log_line == "saved 2"
+    assert (await site.switches.find(job, SAVE)).overridden == "", (
         "a log's length is not a path that was named"
     )
 
@@ -322,7 +322,7 @@ async def test_what_a_job_was_launched_with_counts_before_its_script(site: Site)
     request = 'command = "x"\nwork_dir = "/gpfs/run"\nkill_switch = "KILL"\n'
     records.launched(LaunchRecord("/l", "", job, "train", "never", "", 1, 1.0, request))
     switch = await site.switches.find(job, KILL)
-    assert (switch.path, switch.naming.source) == ("/gpfs/run/KILL", "kill_switch in its request")
+    assert (switch.path, switch.source) == ("/gpfs/run/KILL", "kill_switch in its request")
     assert (await site.switches.find(job, SAVE)).path == str(site.run / "SAVE")
 
 
@@ -342,7 +342,7 @@ async def test_variables_of_one_s_own_login_are_put_in_and_unknown_ones_are_told
         "KILL_SWITCH=$WORK/KILL\nSAVE_SWITCH=$NOWHERE/SAVE\nsleep 60", kill="", save=""
     )
     assert (await site.switches.find(job, KILL)).path == str(site.run / "KILL")
-    assert "NOWHERE: not known here" in (await site.switches.find(job, SAVE)).naming.problem
+    assert "NOWHERE: not known here" in (await site.switches.find(job, SAVE)).problem
 
 
 async def test_disks_that_do_not_answer_are_told_at_their_time_limits(
