@@ -31,8 +31,8 @@ from hpcdash.errors import (
 )
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.switches.switches import JobSwitches, Switch, SwitchRefused
-from hpcdash.services.switches.tracker import SwitchTracker
+from hpcdash.services.switches.switches import JobSwitches, Switch
+from hpcdash.services.switches.tracker import SwitchRefused, SwitchTracker
 
 _COMMAND_LETTERS = 2000
 SwitchVerb = Literal["drop", "clear", "status", "forget"]
@@ -187,8 +187,8 @@ def run_switch(
         refuse_unnamed_cluster(session, job_ids)
         switches = JobSwitches(session.actions, session.actions.journal.path.parent)
         if action == "forget":
-            found = [await switches.find(job_id, kind) for job_id in job_ids]
-            done = [Outcome(one.job_id, True, switches.forget(one)) for one in found]
+            switch_list = [await switches.find(job_id, kind) for job_id in job_ids]
+            done = [Outcome(switch.job_id, True, switches.forget(switch)) for switch in switch_list]
             return [], done, session
         await _fetch_everyone(session)
         trackers, outcomes = await _find_switches(switches, kind, job_ids, path)
@@ -274,7 +274,7 @@ async def _find_switches(
 
     Raises NoSuchJob and UsageError where a single job was requested.
     """
-    found: dict[str, list[Switch]] = {}
+    by_path: dict[str, list[Switch]] = {}
     unknown: list[Outcome] = []
     for job_id in job_ids:
         try:
@@ -289,10 +289,10 @@ async def _find_switches(
                 raise
             unknown.append(Outcome(job_id, False, error.message))
             continue
-        found.setdefault(switch.path, []).append(switch)
+        by_path.setdefault(switch.path, []).append(switch)
     trackers = [
         SwitchTracker(switches, same[0], [switch.job_id for switch in same])
-        for same in found.values()
+        for same in by_path.values()
     ]
     return trackers, unknown
 
@@ -320,6 +320,6 @@ async def _run(tracker: SwitchTracker, plan: Plan) -> list[Outcome]:
     for problem in problems:
         print(f"hpcdash: {visible(problem)}", file=sys.stderr)
     return [
-        replace(one, text=f"{one.text}; {unseen}") if one.done and unseen else one
-        for one in outcomes
+        replace(outcome, text=f"{outcome.text}; {unseen}") if outcome.done and unseen else outcome
+        for outcome in outcomes
     ]

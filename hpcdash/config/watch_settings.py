@@ -153,9 +153,9 @@ class JobSelector(Struct, frozen=True):
     @staticmethod
     def check(table: Table, fit: Mapping[str, Any]) -> None:
         known = _cluster_names(table)
-        for at, name in enumerate(fit.get("clusters", ())):
+        for index, name in enumerate(fit.get("clusters", ())):
             if known and name not in known:
-                table.problem(f"there is no [clusters.{name}]", "clusters", at)
+                table.problem(f"there is no [clusters.{name}]", "clusters", index)
         if ANYONE in (users := fit.get("users", ())) and len(users) > 1:
             table.problem(f"{quoted(ANYONE)} means everyone: remove the other names", "users")
 
@@ -403,7 +403,9 @@ def read_watch(root: Table) -> WatchSettings:
     table = root.table("watch")
     fit = table.fit(WatchSettings, apart=_CHANNELS)
     notices = [
-        _channel(one, *channel) for key, channel in _CHANNELS.items() for one in table.tables(key)
+        _channel(channel_table, *channel)
+        for key, channel in _CHANNELS.items()
+        for channel_table in table.tables(key)
     ]
     return build(WatchSettings, fit, notices=tuple(filter(None, notices)), is_configured=True)
 

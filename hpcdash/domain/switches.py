@@ -115,11 +115,11 @@ def variables_in_list(text: str, requested: tuple[str, ...]) -> dict[str, str]:
 
     A value ends at a comma that is not escaped.
     """
-    found = {}
+    values = {}
     for name in requested:
         if reported := re.search(rf"(?:^|[,\s=\"'])({name})=((?:\\.|[^,\\\s\"'])*)", text):
-            found[name] = re.sub(r"\\(.)", r"\1", reported[2])
-    return found
+            values[name] = re.sub(r"\\(.)", r"\1", reported[2])
+    return values
 
 
 def switch_in_script(kind: SwitchKind, script: str, known: Mapping[str, str]) -> NamedSwitch | None:
@@ -198,16 +198,16 @@ def _expanded(raw: str, values: Mapping[str, str]) -> tuple[str, tuple[str, ...]
     """
     unknown: list[str] = []
 
-    def replacement(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
+    def replacement(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
         if value := values.get(name, ""):
             # Its value may itself contain an unknown variable.
             unknown.extend(inner[1] or inner[2] for inner in _VARIABLE.finditer(value))
             return value
-        if found[3] is not None:
-            return found[3]
+        if match[3] is not None:
+            return match[3]
         unknown.append(name)
-        return found[0]
+        return match[0]
 
     path = ""
     for quote, text in _pieces(raw):
@@ -226,13 +226,13 @@ def _expanded(raw: str, values: Mapping[str, str]) -> tuple[str, tuple[str, ...]
 
 def _pieces(raw: str) -> Iterator[tuple[str, str]]:
     """Yield (quote or '', text) of the parts of a shell word, without backslashes."""
-    for found in re.finditer(r"'([^']*)'?|\"((?:\\.|[^\"\\])*)\"?|((?:\\.|[^'\"\\])+)|\\", raw):
-        if found[1] is not None:
-            yield "'", found[1]
-        elif found[2] is not None:
-            yield '"', re.sub(r"\\([\"\\])", r"\1", found[2])
-        elif found[3] is not None:
-            yield "", re.sub(r"\\(.)", r"\1", found[3])
+    for match in re.finditer(r"'([^']*)'?|\"((?:\\.|[^\"\\])*)\"?|((?:\\.|[^'\"\\])+)|\\", raw):
+        if match[1] is not None:
+            yield "'", match[1]
+        elif match[2] is not None:
+            yield '"', re.sub(r"\\([\"\\])", r"\1", match[2])
+        elif match[3] is not None:
+            yield "", re.sub(r"\\(.)", r"\1", match[3])
 
 
 def format_unknown(named: NamedSwitch) -> str:

@@ -1,4 +1,4 @@
-"""Finds the switches of jobs, checks, drops and clears them."""
+"""Finds the switches of jobs, and the jobs that name a switch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import Verb
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.job_ids import parse_array_id, parse_job_number
 from hpcdash.domain.states import ENDED, JobState
-from hpcdash.domain.switch_text import SwitchSnapshot, clear_refusal, refusal
 from hpcdash.domain.switches import (
     NamedSwitch,
     SwitchKind,
@@ -31,26 +30,22 @@ from hpcdash.domain.switches import (
     variable_names,
     variables_in_list,
 )
-from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, UsageError
+from hpcdash.errors import HpcdashError, UnreachableError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.jobs.actions import ANSWER_LOST, Actions, Plan
+from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.switches.names import (
     CLOCKS_APART_SECONDS,
     ENVIRONMENT_FIELDS,
-    LogMark,
     SwitchMemory,
     known_values,
     living_table,
     requested_switch,
 )
 from hpcdash.services.switches.scripts import (
-    clear_command,
-    drop_command,
     dropped_path,
-    snapshot_query,
     values_query,
 )
 
@@ -58,14 +53,10 @@ Row = Mapping[str, Any]
 # The scripts of so many other jobs are read at the most, to see whether they name the same switch.
 MAX_READ = 8
 DROPS = {SwitchKind.KILL: Verb.KILL_SWITCH, SwitchKind.SAVE: Verb.SAVE_SWITCH}
-_CLEARS = {SwitchKind.KILL: Verb.CLEAR_KILL_SWITCH, SwitchKind.SAVE: Verb.CLEAR_SAVE_SWITCH}
+CLEARS = {SwitchKind.KILL: Verb.CLEAR_KILL_SWITCH, SwitchKind.SAVE: Verb.CLEAR_SAVE_SWITCH}
 _NEWEST_ENTRIES = 200
 # Local records are read for at most this many other jobs.
 _MAX_LOOKED_UP = 200
-
-
-class SwitchRefused(HpcdashError):
-    """Refusal to drop or clear a switch because of the entry at its path."""
 
 
 class Switch(Struct, frozen=True):
@@ -123,7 +114,7 @@ class JobSwitches:
     def __init__(self, actions: Actions, folder: Path | None) -> None:
         self.actions = actions
         self.store: ClusterStore = actions.store
-        self._memory = SwitchMemory(folder, self.store.name)
+        self.memory = SwitchMemory(folder, self.store.name)
         self._records = LaunchRecords(folder, self.store.name)
 
     # -- path
@@ -152,14 +143,14 @@ class JobSwitches:
         declared = await asyncio.to_thread(self._find_launched, kind, job_id, name)
         if declared is None:
             declared = await self._find_declared(kind, job_id, row, detail)
-        remembered = await asyncio.to_thread(self._memory.find, kind, job_id, name, owner)
-        found = self._resolve(switch, declared, row)
+        remembered = await asyncio.to_thread(self.memory.find, kind, job_id, name, owner)
+        resolved = self._resolve(switch, declared, row)
         named = self._resolve(switch, remembered, row)
         if not named.path:
-            return found
-        if not found.path:
+            return resolved
+        if not resolved.path:
             return replace(named, is_remembered=True)
-        return replace(found, overridden=named.path if named.path != found.path else "")
+        return replace(resolved, overridden=named.path if named.path != resolved.path else "")
 
     def _resolve(self, switch: Switch, named: NamedSwitch | None, row: Row) -> Switch:
         """Return the switch with an absolute path, or the reason that it has none."""
@@ -221,24 +212,12 @@ class JobSwitches:
     def forget(self, switch: Switch) -> str:
         """Forget the paths remembered for its job and for jobs of that name; return a message."""
         try:
-            paths = self._memory.forget(switch.kind, switch.job_id, switch.name, switch.owner)
+            paths = self.memory.forget(switch.kind, switch.job_id, switch.name, switch.owner)
         except StateUnusable as error:
             return f"could not forget it: {error.message}"
         return f"forgotten: {', '.join(paths)}" if paths else "nothing was remembered"
 
-    def log_mark(self, switch: Switch) -> LogMark | None:
-        """Return the sizes of its logs when the switch was dropped from here last."""
-        return self._memory.stored_mark(switch.kind, switch.path)
-
     # -- state
-
-    async def fetch_snapshot(self, switch: Switch) -> SwitchSnapshot:
-        """Query the entry at its path now; raises CommandTimedOut if its disk does not answer."""
-        try:
-            return await self.store.run_query(snapshot_query(switch.path, switch.owner))
-        except CommandTimedOut as error:
-            error.message = f"the disk of {switch.path} does not respond"
-            raise
 
     async def switch_jobs(self, switch: Switch) -> SwitchJobs:
         """Find the living jobs that name the same file: of the known lists, one's own and those
@@ -248,13 +227,13 @@ class JobSwitches:
         stored = await asyncio.to_thread(
             lambda: [self._find_known(switch, rows[0]) for rows in units]
         )
-        found = [*switch.living]
+        named_rows = [*switch.living]
         unread = []
         for rows, known in zip(units, stored, strict=True):
             if known is None:
                 unread.append(rows)
             elif absolute_path(known.path, rows[0]["work_dir"]) == switch.path:
-                found += rows
+                named_rows += rows
         answers = await asyncio.gather(
             *(self._is_named(switch, rows[0]) for rows in unread[:MAX_READ])
         )
@@ -263,12 +242,12 @@ class JobSwitches:
             if is_same is None:
                 others += count_jobs(rows)
             elif is_same:
-                found += rows
+                named_rows += rows
         note = ""
         if others:
             jobs = "1 other job was" if others == 1 else f"{others} other jobs were"
             note = f"{jobs} not checked for this switch"
-        return SwitchJobs(tuple(found), note)
+        return SwitchJobs(tuple(named_rows), note)
 
     def _find_alike(self, switch: Switch) -> tuple[list[list[Row]], int]:
         """Return the living rows of each job or array that may name the same file, those with the
@@ -307,7 +286,7 @@ class JobSwitches:
         launched = self._find_launched(switch.kind, unit, name)
         if launched is not None or not (switch.is_typed or switch.is_remembered):
             return launched
-        return self._memory.find(switch.kind, unit, name, str(row["user"] or ""))
+        return self.memory.find(switch.kind, unit, name, str(row["user"] or ""))
 
     async def _is_named(self, switch: Switch, row: Row) -> bool | None:
         """Check whether another job names this switch; None if that cannot be read."""
@@ -342,7 +321,7 @@ class JobSwitches:
         times = [row["submitted_at"].timestamp() for row in switch.rows if row["submitted_at"]]
         since = min(times, default=0.0) - CLOCKS_APART_SECONDS
         drop = DROPS[switch.kind]
-        verbs = (drop, _CLEARS[switch.kind])
+        verbs = (drop, CLEARS[switch.kind])
         try:
             entries, _ = self.actions.journal.read(_NEWEST_ENTRIES)
         except HpcdashError:
@@ -356,30 +335,6 @@ class JobSwitches:
             if any(dropped_path(argv) == switch.path for argv in entry.commands):
                 return self.actions.journal.age_seconds(entry) if entry.verb == drop else None
         return None
-
-    # -- actions
-
-    def plan_drop(self, switch: Switch, check: SwitchSnapshot, job_ids: Sequence[str] = ()) -> Plan:
-        """Plan the drop of the switch; raises SwitchRefused if something is in the way."""
-        if why := refusal(check):
-            step = ""
-            if check.is_dropped:
-                clear = f"hpcdash {switch.kind}-switch {switch.job_id} --clear"
-                step = f"It stays until it is cleared: {clear}"
-            elif check.problem:
-                step = "If the job creates this folder, wait for it; --path names another file."
-            raise SwitchRefused(f"{switch.path}: {why}", step)
-        command = drop_command(check, switch.owner, job_ids or (switch.job_id,))
-        return _plan(DROPS[switch.kind], switch, command)
-
-    def plan_clear(
-        self, switch: Switch, check: SwitchSnapshot, job_ids: Sequence[str] = ()
-    ) -> Plan:
-        """Plan the removal of the file; raises SwitchRefused if it is missing, or no switch."""
-        if why := clear_refusal(check):
-            raise SwitchRefused(f"{switch.path}: {why}")
-        command = clear_command(check, job_ids or (switch.job_id,))
-        return _plan(_CLEARS[switch.kind], switch, command)
 
     async def fetch_jobs(
         self, job_ids: Sequence[str], *, most: int | None = None
@@ -407,41 +362,6 @@ class JobSwitches:
                 past = ()
         queued = {row["id"] for row in rows}
         return (*rows, *(row for row in past if row["id"] not in queued))
-
-    async def carry_out(
-        self, switch: Switch, plan: Plan, mark: LogMark | None = None
-    ) -> tuple[tuple[Outcome, ...], list[str]]:
-        """Run a plan; return the outcomes, and messages on what could not be stored.
-
-        After a drop the path is remembered, if a person named it, and the `mark` of its logs. An
-        unknown outcome has how to check.
-        """
-        report = await self.actions.run(plan)
-        problems = [report.journal_problem] if report.journal_problem else []
-        is_drop = plan.request.verb == DROPS[switch.kind]
-        if is_drop and any(outcome.done for outcome in report.outcomes):
-            job = (switch.kind, switch.job_id, switch.name, switch.owner)
-            try:
-                if switch.is_typed:
-                    self._memory.remember(*job, path=switch.path)
-            except StateUnusable as error:
-                problems.append(f"could not remember the path: {error.message}")
-            try:
-                if mark is not None:
-                    self._memory.mark(switch.kind, switch.path, mark)
-            except StateUnusable as error:
-                problems.append(f"what its log says later cannot be reported: {error.message}")
-        check = f"hpcdash {switch.kind}-switch {switch.job_id} --status"
-        lost = f"the answer was lost; check with: {check}"
-        outcomes = tuple(
-            replace(one, text=one.text.replace(ANSWER_LOST, lost, 1)) if one.done is None else one
-            for one in report.outcomes
-        )
-        return outcomes, problems
-
-
-def _plan(verb: Verb, switch: Switch, command: ActionCommand) -> Plan:
-    return Plan(ActionRequest(verb, command.job_ids), switch.rows, (command,))
 
 
 def unit_id(row: Row) -> str:

@@ -9,7 +9,7 @@ from time import monotonic
 
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import Outcome
+from hpcdash.backends.actions import ActionRequest, Outcome
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.states import ENDED
 from hpcdash.domain.switch_text import (
@@ -30,13 +30,16 @@ from hpcdash.domain.switch_text import (
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import visible
-from hpcdash.errors import HpcdashError
+from hpcdash.errors import CommandTimedOut, HpcdashError
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.action_text import format_error
-from hpcdash.services.jobs.actions import Plan
+from hpcdash.services.jobs.actions import ANSWER_LOST, Plan
+from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.switches.log import SwitchLog
 from hpcdash.services.switches.names import switch_progress
+from hpcdash.services.switches.scripts import clear_command, drop_command, snapshot_query
 from hpcdash.services.switches.switches import (
+    CLEARS,
     DROPS,
     JobSwitches,
     Row,
@@ -51,8 +54,12 @@ CHECK_SECONDS = 10.0
 _GONE_ALREADY = "nothing was done: no running or pending job is known to use it any more"
 
 
+class SwitchRefused(HpcdashError):
+    """Refusal to drop or clear a switch because of the entry at its path."""
+
+
 class SwitchTracker:
-    """State of one switch whose path is known.
+    """State of one switch whose path is known: it is checked, planned for, acted on, recorded.
 
     `job_ids` are the requested jobs, the first of them that of `switch`; times of day are shown in
     `zone`. `snapshot` and `switch_jobs` are None until they are known; `changed` is called whenever
@@ -113,7 +120,8 @@ class SwitchTracker:
 
     async def _recall(self) -> float | None:
         """Read the earlier actions on it from here; return the age of its drop, None for none."""
-        mark = await asyncio.to_thread(self.switches.log_mark, self.switch)
+        memory = self.switches.memory
+        mark = await asyncio.to_thread(memory.stored_mark, self.switch.kind, self.switch.path)
         self._log = SwitchLog(self.switches.store, self.switch, mark)
         seconds_ago = await asyncio.to_thread(self.switches.dropped_here_seconds_ago, self.switch)
         if seconds_ago is not None:
@@ -121,6 +129,19 @@ class SwitchTracker:
             self._dropped_here = monotonic() - seconds_ago
             await self._log.resume()
         return seconds_ago
+
+    async def check_file(self) -> None:
+        """Check the file alone; raises CommandTimedOut if its disk does not answer."""
+        self.snapshot = await self._fetch_snapshot()
+
+    async def _fetch_snapshot(self) -> SwitchSnapshot:
+        switch = self.switch
+        query = snapshot_query(switch.path, switch.owner)
+        try:
+            return await self.switches.store.run_query(query)
+        except CommandTimedOut as error:
+            error.message = f"the disk of {switch.path} does not respond"
+            raise
 
     async def fetch_switch_jobs(self) -> bool:
         """Fetch the other jobs that name it; return whether there are any."""
@@ -155,7 +176,7 @@ class SwitchTracker:
         before = self.snapshot
         self._checked_at = monotonic()
         here = self.dropped_here_seconds_ago
-        check = in_time(await self.switches.fetch_snapshot(self.switch), here)
+        check = in_time(await self._fetch_snapshot(), here)
         since = dropped_at(check, here if check.is_dropped else dropped_seconds_ago)
         self._dropped_at = self._dropped_at if since is None else since
         history = self.history
@@ -332,32 +353,79 @@ class SwitchTracker:
     def plan_drop(self) -> Plan:
         """Plan its creation; raises SwitchRefused if something is in the way."""
         assert self.snapshot is not None
-        return self.switches.plan_drop(self.switch, self.snapshot, self.job_ids)
+        switch = self.switch
+        if why := refusal(self.snapshot):
+            step = ""
+            if self.snapshot.is_dropped:
+                clear = f"hpcdash {switch.kind}-switch {switch.job_id} --clear"
+                step = f"It stays until it is cleared: {clear}"
+            elif self.snapshot.problem:
+                step = "If the job creates this folder, wait for it; --path names another file."
+            raise SwitchRefused(f"{switch.path}: {why}", step)
+        command = drop_command(self.snapshot, switch.owner, self.job_ids)
+        return Plan(ActionRequest(DROPS[switch.kind], self.job_ids), switch.rows, (command,))
 
     def plan_clear(self) -> Plan:
         """Plan the removal of the file; raises SwitchRefused if it is missing, or no switch."""
         assert self.snapshot is not None
-        return self.switches.plan_clear(self.switch, self.snapshot, self.job_ids)
+        switch = self.switch
+        if why := clear_refusal(self.snapshot):
+            raise SwitchRefused(f"{switch.path}: {why}")
+        command = clear_command(self.snapshot, self.job_ids)
+        return Plan(ActionRequest(CLEARS[switch.kind], self.job_ids), switch.rows, (command,))
 
     async def run(self, plan: Plan) -> tuple[tuple[Outcome, ...], list[str]]:
-        """Run a plan; return the outcomes, and messages on what could not be stored."""
+        """Run a plan; return the outcomes, and messages on what could not be stored.
+
+        After a drop the path is remembered, if a person named it, and the sizes of its logs. An
+        unknown outcome has how to check.
+        """
+        switch = self.switch
         started_at = monotonic()
-        mark = None if self._log is None else self._log.now
-        outcomes, problems = await self.switches.carry_out(self.switch, plan, mark)
+        report = await self.switches.actions.run(plan)
+        problems = [report.journal_problem] if report.journal_problem else []
+        check = f"hpcdash {switch.kind}-switch {switch.job_id} --status"
+        lost = f"the answer was lost; check with: {check}"
+        outcomes = tuple(
+            replace(outcome, text=outcome.text.replace(ANSWER_LOST, lost, 1))
+            if outcome.done is None
+            else outcome
+            for outcome in report.outcomes
+        )
         if not outcomes[0].done:
             return outcomes, problems
         self.has_acted = True
-        if plan.request.verb == DROPS[self.switch.kind]:
-            self.history = SwitchHistory(dropped=self._time_of_day())
-            self.progress = SwitchProgress()
-            self._most_jobs = 0
-            self._dropped_at = None
-            self._dropped_here = started_at
-            self._lived_then = frozenset(str(row["id"]) for row in self.living)
-        else:
+        if plan.request.verb != DROPS[switch.kind]:
             self.history = replace(self.history, cleared=self._time_of_day(), unseen=self.unseen)
             self._dropped_here = None
-        return outcomes, problems
+            return outcomes, problems
+        self.history = SwitchHistory(dropped=self._time_of_day())
+        self.progress = SwitchProgress()
+        self._most_jobs = 0
+        self._dropped_at = None
+        self._dropped_here = started_at
+        self._lived_then = frozenset(str(row["id"]) for row in self.living)
+        return outcomes, [*problems, *self._remember()]
+
+    def _remember(self) -> list[str]:
+        """Store the path of a dropped switch, if a person named it, and the sizes of its logs;
+        return messages on what could not be stored.
+        """
+        switch = self.switch
+        memory = self.switches.memory
+        problems = []
+        try:
+            if switch.is_typed:
+                job = (switch.kind, switch.job_id, switch.name, switch.owner)
+                memory.remember(*job, path=switch.path)
+        except StateUnusable as error:
+            problems.append(f"could not remember the path: {error.message}")
+        try:
+            if self._log is not None and self._log.now is not None:
+                memory.mark(switch.kind, switch.path, self._log.now)
+        except StateUnusable as error:
+            problems.append(f"what its log says later cannot be reported: {error.message}")
+        return problems
 
     async def carry_out(self, plan: Plan) -> bool:
         """Run a plan and check again; errors become `act_message`.

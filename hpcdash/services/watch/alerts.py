@@ -79,7 +79,7 @@ class AlertEvent(Struct, frozen=True):
     kind: AlertKind
     finding: Finding
     since: float
-    at: float
+    happened_at: float
     # Present state after an end.
     ending: str = ""
     # Channels that know of the problem, or will; None: unknown.
@@ -152,18 +152,22 @@ class Alerts(Struct, frozen=True):
         """
         snoozed = {key: until for key, until in self.snoozed.items() if until > now}
         # The last of a key counts: the worst.
-        found = {finding.key: finding for finding in sorted(findings, key=_rank)}
-        known = {key: at for key, at in self.passed.items() if now - at < _PASSED_SECONDS}
-        passed = {key: at for key, at in known.items() if key not in found}
+        by_key = {finding.key: finding for finding in sorted(findings, key=_rank)}
+        known = {
+            key: passed_at
+            for key, passed_at in self.passed.items()
+            if now - passed_at < _PASSED_SECONDS
+        }
+        passed = {key: passed_at for key, passed_at in known.items() if key not in by_key}
         states: dict[str, AlertState] = {}
         events: list[AlertEvent] = []
         is_quiet_now = is_quiet(settings.quiet, now)
-        for key in sorted(found.keys() | self.states.keys()):
+        for key in sorted(by_key.keys() | self.states.keys()):
             before = self.states.get(key)
             kind: AlertKind | None = None
             ending: str | None = ""
-            if key in found:
-                state = _found_state(found[key], before, now, known.get(key))
+            if key in by_key:
+                state = _found_state(by_key[key], before, now, known.get(key))
                 kind = _kind(state, now, settings)
             else:
                 assert before is not None

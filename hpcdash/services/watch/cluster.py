@@ -197,8 +197,8 @@ class Watching(Watched):
         if failure is None:
             self._note_unseen(jobs, request, facts)
         else:
-            found = {} if isinstance(failure, RateLimited) else {"": FAILED}
-            self.state.blind = count_unseen(self.state.blind, found, self.state.blind)
+            failed = {} if isinstance(failure, RateLimited) else {"": FAILED}
+            self.state.blind = count_unseen(self.state.blind, failed, self.state.blind)
 
     def _forget(self, jobs: WatchedJobs) -> None:
         """Remove the state of logs that are no longer watched."""
@@ -375,16 +375,16 @@ class Watching(Watched):
         round stay as they are.
         """
         known = self.state.blind
-        found = {
+        unseen = {
             rule.path: UNREPORTED
             for rule in self.settings.storage
             if self.disk_usage(rule, facts) is None
         }
         for path in request.tails.keys() - facts.tails.keys():
-            found.setdefault(path, ABSENT)
+            unseen.setdefault(path, ABSENT)
         # A place that does not answer stands for all that lies in it.
-        found = {path: why for path, why in found.items() if not lies_in(path, facts.silent)}
-        found.update(dict.fromkeys(facts.silent, SILENT))
+        unseen = {path: why for path, why in unseen.items() if not lies_in(path, facts.silent)}
+        unseen.update(dict.fromkeys(facts.silent, SILENT))
         checked = request.paths
         others = self.places(jobs) - checked
         waiting = [
@@ -394,7 +394,7 @@ class Watching(Watched):
             and any(lies_in(path, (place,)) for path in others)
             and not any(lies_in(path, (place,)) for path in checked)
         ]
-        self.state.blind = count_unseen(known, found, waiting)
+        self.state.blind = count_unseen(known, unseen, waiting)
 
     async def _read_pools(self) -> None:
         """Read what the coordinators of shared pools have published."""

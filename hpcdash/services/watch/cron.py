@@ -150,16 +150,16 @@ def _parse(answer: Answer, *, token: str) -> tuple[str, dict[str, list[str]]]:
             output=excerpt(answer.stderr),
         )
     folder = parts[0].removeprefix("folder ").rstrip("\n")
-    found: dict[str, list[str]] = {}
+    installed: dict[str, list[str]] = {}
     scripts: list[str] | None = None
     for part in parts[1:-1]:
         kind, _, name = part.rstrip("\n").partition(" ")
         if kind == "job":
             label = label_in(name)
-            scripts = None if label is None else found.setdefault(label, [])
+            scripts = None if label is None else installed.setdefault(label, [])
         elif scripts is not None:
             scripts.append(name)
-    return folder.rstrip("/"), found
+    return folder.rstrip("/"), installed
 
 
 async def _act(

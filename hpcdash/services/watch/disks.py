@@ -89,10 +89,10 @@ def parse_df_inodes(printed: bytes, path: str = "") -> tuple[DiskUsage, ...]:
 
 def parse_du(printed: bytes, path: str, *, inodes: bool = False) -> DiskUsage:
     """The sum that `du -s -k` (or `du -s --inodes`) prints of one path. Raises UnreadableOutput."""
-    found = re.match(rb"(\d{1,18})\s", printed)
-    if found is None:
+    match = re.match(rb"(\d{1,18})\s", printed)
+    if match is None:
         raise _unreadable("du -s", printed)
-    count = int(found[1])
+    count = int(match[1])
     if inodes:
         return DiskUsage("du --inodes", path, inodes_used=count)
     return DiskUsage("du", path, bytes_used=count * KIB)
@@ -158,10 +158,10 @@ def _parse_df_row(line: str, path: str) -> tuple[str, int, int] | None:
     """
     row: tuple[str, int, int] | None = None
     position = 0
-    while (found := _FIGURES.search(line, position)) is not None:
-        position = found.start() + 1
-        name = line[found.end() :]
-        whole, used, free, share = found.groups()
+    while (figures := _FIGURES.search(line, position)) is not None:
+        position = figures.start() + 1
+        name = line[figures.end() :]
+        whole, used, free, share = figures.groups()
         if "-" in (whole, used, free) or (path and not _lies_under(path, name)):
             continue
         size = int(used) + int(free)
@@ -195,7 +195,7 @@ def parse_quota(printed: bytes) -> tuple[DiskUsage, ...]:
 def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
     """BeeGFS's, as a table or with --csv: bytes and chunk files."""
     text = decode(printed)
-    found: list[DiskUsage] = []
+    usages: list[DiskUsage] = []
     pool = ""
     is_known = False
     for line in text.splitlines():
@@ -212,7 +212,7 @@ def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
         if sizes[0] is None or sizes[2] is None:
             continue
         used, limit, files, files_limit = sizes
-        found.append(
+        usages.append(
             DiskUsage(
                 "beegfs-ctl",
                 pool,
@@ -225,7 +225,7 @@ def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
         )
     if not is_known:
         raise _unreadable("beegfs-ctl --getquota", printed, "quotas")
-    return tuple(found)
+    return tuple(usages)
 
 
 def parse_mmlsquota(printed: bytes) -> tuple[DiskUsage, ...]:
@@ -233,7 +233,7 @@ def parse_mmlsquota(printed: bytes) -> tuple[DiskUsage, ...]:
 
     Columns are found by name, sizes are in KiB, and values are percent-encoded.
     """
-    found: list[DiskUsage] = []
+    usages: list[DiskUsage] = []
     columns: list[str] = []
     for line in decode(printed).splitlines():
         values = line.split(":")
@@ -247,7 +247,7 @@ def parse_mmlsquota(printed: bytes) -> tuple[DiskUsage, ...]:
         fileset = row.get("filesetname") or row.get("filesetName") or ""
         owner = f"{row.get('quotaType', '')} {row.get('name', '')}".strip()
         count = {key: int(value) for key, value in row.items() if _is_count(value)}
-        found.append(
+        usages.append(
             DiskUsage(
                 "mmlsquota",
                 f"{name}:{fileset}" if fileset else name,
@@ -260,7 +260,7 @@ def parse_mmlsquota(printed: bytes) -> tuple[DiskUsage, ...]:
         )
     if not columns:
         raise _unreadable("mmlsquota -Y", printed, "quotas")
-    return tuple(found)
+    return tuple(usages)
 
 
 PARSERS: dict[str, Callable[[bytes], tuple[DiskUsage, ...]]] = {
@@ -277,7 +277,7 @@ def _table(
     """Rows under a heading; a name that is too long for its column stands on a line before its
     figures.
     """
-    found: list[DiskUsage] = []
+    usages: list[DiskUsage] = []
     owner = alone = ""
     is_known = has_heading = False
     for line in decode(printed).splitlines():
@@ -300,7 +300,7 @@ def _table(
         # Parts of servers, that `lfs quota -v` adds.
         if program == "lfs quota" and not name.startswith("/"):
             continue
-        found.append(
+        usages.append(
             DiskUsage(
                 program,
                 name,
@@ -316,7 +316,7 @@ def _table(
         )
     if not is_known:
         raise _unreadable(program, printed, "quotas")
-    return tuple(found)
+    return tuple(usages)
 
 
 def _amount(text: str, unit: int, thousand: int) -> int:
@@ -341,8 +341,8 @@ def _limit(soft: int, hard: int, unit: int = 1) -> int | None:
 
 
 def _beegfs_amount(text: str) -> int | None:
-    found = _BEEGFS_SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _BEEGFS_SIZE.fullmatch(text.strip())
+    if match is None:
         return None
-    letter = found[2][0] if found[2] and found[2].endswith("iB") else ""
-    return round(float(found[1]) * KIB ** _SCALES[letter]) if letter else int(float(found[1]))
+    letter = match[2][0] if match[2] and match[2].endswith("iB") else ""
+    return round(float(match[1]) * KIB ** _SCALES[letter]) if letter else int(float(match[1]))

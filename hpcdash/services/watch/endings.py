@@ -100,7 +100,9 @@ def _task_ending(watched: Watched, finding: Finding) -> str | None:
     if task is None or not task.is_unfinished:
         return f"{who} has ended"
     selectors = [rule.selector for rule in rules]
-    if not any(pools.is_selected(task, watched.users(one), one.name) for one in selectors):
+    if not any(
+        pools.is_selected(task, watched.users(selector), selector.name) for selector in selectors
+    ):
         return None
     if finding.rule != pools.NO_TURN:
         return f"{who} saved when it was interrupted"

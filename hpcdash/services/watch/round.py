@@ -71,13 +71,13 @@ class NotificationPlan(Struct):
         accepted = {owed.key for owed in self.sends if owed.channel in reached}
         left = [owed for owed in self.sends if owed.channel not in reached]
         owed = tuple(
-            replace(one, is_for_all=one.is_for_all and one.key not in accepted)
-            for one in (*self.waiting, *left)
+            replace(pending, is_for_all=pending.is_for_all and pending.key not in accepted)
+            for pending in (*self.waiting, *left)
         )
         # A state has the channels that are notified of it, or owed it.
         channels: dict[str, set[str]] = {event.key: set() for event in self.events}
-        for one in (*self.waiting, *self.sends):
-            channels.setdefault(one.key, set()).add(one.channel)
+        for pending in (*self.waiting, *self.sends):
+            channels.setdefault(pending.key, set()).add(pending.channel)
         states = dict(self.alerts.states)
         for key in states.keys() & channels.keys():
             known = states[key].channels or ()
@@ -150,7 +150,7 @@ def _new_notification(channel: str, event: AlertEvent, *, is_for_all: bool) -> P
         event.kind,
         event.finding,
         since=event.since,
-        owed_at=event.at,
+        owed_at=event.happened_at,
         is_known=event.kind is not AlertKind.RAISED,
         is_for_all=is_for_all,
         ending=event.ending,
@@ -217,7 +217,10 @@ def rename_channels(alerts: Alerts, channels: Mapping[str, Notifier]) -> Alerts:
         if state.channels is not None:
             renamed = tuple(names.get(channel, channel) for channel in state.channels)
             states[key] = replace(state, channels=renamed)
-    owed = tuple(replace(one, channel=names.get(one.channel, one.channel)) for one in alerts.owed)
+    owed = tuple(
+        replace(pending, channel=names.get(pending.channel, pending.channel))
+        for pending in alerts.owed
+    )
     return replace(alerts, states=states, owed=owed)
 
 

@@ -114,7 +114,9 @@ def _append(tail: LogTail, name: str, x: Floats, values: Floats) -> None:
     stored = metrics.setdefault(name, WatchedMetric())
     before, values_before = stored.arrays()
     if before.size and x[0] < before[-1]:
-        tail.moments = [one for one in tail.moments if one.metric != name or one.begin < x[0]]
+        tail.moments = [
+            moment for moment in tail.moments if moment.metric != name or moment.begin < x[0]
+        ]
     x = np.concatenate((before, x))
     values = np.concatenate((values_before, values))
     stays = x <= np.minimum.accumulate(x[::-1])[::-1]

@@ -209,8 +209,8 @@ class AlertsView(TableView):
         if until is None:
             self.notify("alert unsnoozed", timeout=3)
         else:
-            at = datetime.fromtimestamp(until, UTC).astimezone(self.session.zone)
-            self.notify(f"silent until {at:%a %H:%M}, for hpcdash watch too", timeout=3)
+            end = datetime.fromtimestamp(until, UTC).astimezone(self.session.zone)
+            self.notify(f"silent until {end:%a %H:%M}, for hpcdash watch too", timeout=3)
         self.reload()
 
     def hint(self) -> str:

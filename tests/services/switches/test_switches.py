@@ -33,8 +33,8 @@ from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.switches import scripts as switch_scripts
 from hpcdash.services.switches.log import SwitchLog
-from hpcdash.services.switches.switches import JobSwitches, Switch, SwitchRefused
-from hpcdash.services.switches.tracker import SwitchTracker
+from hpcdash.services.switches.switches import JobSwitches, Switch
+from hpcdash.services.switches.tracker import SwitchRefused, SwitchTracker
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.queue_lab import QueueLab
 from tests.support.waiting import deadline
@@ -95,10 +95,19 @@ class Site:
         return self.lab.submit("\n".join([*exports, body]), "--job-name=train", *options)
 
     async def drop(self, switch: Switch) -> str:
-        plan = self.switches.plan_drop(switch, await self.switches.fetch_snapshot(switch))
-        (outcome,), problems = await self.switches.carry_out(switch, plan)
+        tracker = await self.looked_at(switch)
+        (outcome,), problems = await tracker.run(tracker.plan_drop())
         assert (outcome.done, problems) == (True, [])
         return outcome.text
+
+    async def looked_at(self, switch: Switch) -> SwitchTracker:
+        """The switch with its file, and nothing else, as it is now."""
+        tracker = SwitchTracker(self.switches, switch)
+        await tracker.check_file()
+        return tracker
+
+    async def is_dropped(self, switch: Switch) -> bool:
+        return (await self.looked_at(switch)).is_dropped
 
     async def checked(self, switch: Switch) -> SwitchTracker:
         """The switch as one command finds it."""
@@ -143,7 +152,7 @@ async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(sit
     await site.drop(switch)
 
     async def gone() -> bool:
-        return not (await site.switches.fetch_snapshot(switch)).is_dropped
+        return not await site.is_dropped(switch)
 
     await site.until(gone, "the program to remove it")
 
@@ -197,11 +206,11 @@ async def test_the_library_that_a_training_imports_sees_what_is_dropped(site: Si
     save, kill = await site.switches.find(job, SAVE), await site.switches.find(job, KILL)
     await site.drop(save)
     await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved"), "a save")
-    assert not (await site.switches.fetch_snapshot(save)).is_dropped
+    assert not await site.is_dropped(save)
     await site.drop(kill)
     ended = site.lab.ended(job)
     assert (ended.state, ended.exit_code) == ("completed", 0)
-    assert (await site.switches.fetch_snapshot(kill)).is_dropped, "the program never removes it"
+    assert await site.is_dropped(kill), "the program never removes it"
     # A file server whose clock is 20 minutes ahead.
     os.utime(site.run / "KILL", (time.time() + 1200, time.time() + 1200))
     checked = await site.checked(kill)
@@ -283,8 +292,8 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     said, grows = await log.read(switch.living, is_dropped=False)
     assert said is None, "it was not created from here"
     assert grows in {f"its log grew {n} s ago" for n in range(60)}
-    plan = site.switches.plan_drop(switch, await site.switches.fetch_snapshot(switch))
-    await site.switches.carry_out(switch, plan, log.now)
+    tracker = await site.checked(switch)
+    await tracker.run(tracker.plan_drop())
     history = (await site.checked(switch)).history
     assert (history.is_log_read, history.log_line) == (True, ""), "an earlier save does not count"
     (site.run / "go").touch()
@@ -301,14 +310,15 @@ async def test_a_drop_whose_answer_was_lost_is_told_with_how_to_look(
     job = site.submit()
     await site.up(job)
     switch = await site.switches.find(job, KILL)
-    plan = site.switches.plan_drop(switch, await site.switches.fetch_snapshot(switch))
+    tracker = await site.looked_at(switch)
+    plan = tracker.plan_drop()
     slow = tmp_path / "bin" / "chgrp"
     slow.parent.mkdir()
     slow.write_text("#!/bin/sh\nexec sleep 600\n")
     slow.chmod(0o755)
     site.store.transport = LocalTransport(path=f"{slow.parent}:{os.environ['PATH']}")
     plan = replace(plan, commands=tuple(replace(one, limit_seconds=0.5) for one in plan.commands))
-    (outcome,), _ = await site.switches.carry_out(switch, plan)
+    (outcome,), _ = await tracker.run(plan)
     assert outcome.done is None
     assert outcome.text.startswith(
         f"the answer was lost; check with: hpcdash kill-switch {job} --status ("
@@ -361,7 +371,7 @@ async def test_disks_that_do_not_answer_are_told_at_their_time_limits(
     _, grows = await SwitchLog(site.store, switch).read(switch.living, is_dropped=False)
     assert "does not respond" in grows
     with pytest.raises(CommandTimedOut, match=f"the disk of {switch.path} does not respond"):
-        await site.switches.fetch_snapshot(switch)
+        await site.looked_at(switch)
 
 
 async def test_drop_and_clear_are_in_the_journal(site: Site) -> None:
@@ -369,15 +379,15 @@ async def test_drop_and_clear_are_in_the_journal(site: Site) -> None:
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
     (site.run / "SAVE").symlink_to("nothing")
-    look = await site.switches.fetch_snapshot(switch)
+    tracker = await site.looked_at(switch)
     with pytest.raises(SwitchRefused, match="a link of"):
-        site.switches.plan_drop(switch, look)
-    (outcome,), _ = await site.switches.carry_out(switch, site.switches.plan_clear(switch, look))
+        tracker.plan_drop()
+    (outcome,), _ = await tracker.run(tracker.plan_clear())
     assert outcome.done
     assert not (site.run / "SAVE").is_symlink()
     kill = await site.switches.find(job, KILL)
     await site.drop(kill)
-    cleared = site.switches.plan_clear(kill, await site.switches.fetch_snapshot(kill))
+    cleared = (await site.looked_at(kill)).plan_clear()
     assert (await site.switches.actions.run(cleared)).outcomes[0].done
     entries, _ = site.journal.read()
     assert [(entry.verb, entry.job_ids, entry.state) for entry in entries] == [

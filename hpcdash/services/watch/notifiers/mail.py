@@ -133,11 +133,11 @@ class MailNotifier(Notifier):
 
 def _parse_address(address: str) -> Address:
     """Parse `a@b.org` or `Name <a@b.org>`; raises UsageError."""
-    found = getaddresses([address])
-    name, spec = found[0] if len(found) == 1 else ("", "")
-    local, at, domain = spec.rpartition("@")
+    addresses = getaddresses([address])
+    name, spec = addresses[0] if len(addresses) == 1 else ("", "")
+    local, separator, domain = spec.rpartition("@")
     try:
-        if not (at and local and domain and address.isprintable()) or any(
+        if not (separator and local and domain and address.isprintable()) or any(
             letter in spec for letter in " ,;<>"
         ):
             raise ValueError

@@ -132,14 +132,14 @@ def find_never_starting(jobs: pa.Table, reasons: ReasonsPart) -> list[Finding]:
     reported = pc.unique(column_text(jobs["reason"])).to_pylist()
     never = [reason for reason in reported if reasons.never_starts(JobState.PENDING, reason)]
     states = (JobState.PENDING, JobState.HELD, JobState.REQUEUED)
-    found = []
+    findings = []
     for row in rows_where(jobs, reason=never, state=states):
         step = reasons.never_starts(row["state"], row["reason"])
         if step:
             text = f" {format_never(row['state'], row['reason'], reasons)}"
             step = step.replace("{id}", shown(row["id"]))
-            found.append(job_finding(NEVER_STARTS, row, text, step))
-    return found
+            findings.append(job_finding(NEVER_STARTS, row, text, step))
+    return findings
 
 
 def format_never(state: str, reason: str, reasons: ReasonsPart) -> str:
@@ -218,7 +218,7 @@ def find_ending_allocations(
     jobs: pa.Table, allocations: Collection[str], now: float
 ) -> list[Finding]:
     """Return a finding for each running allocation, by its id, whose time limit is near."""
-    found = []
+    findings = []
     rows = rows_where(jobs, id=allocations, state=(JobState.RUNNING,)) if allocations else ()
     for row in rows:
         left = None if row["ends_at"] is None else row["ends_at"].timestamp() - now
@@ -231,5 +231,7 @@ def find_ending_allocations(
             "alloc makes another"
         )
         name = row["name"] or ""
-        found.append(Finding(ALLOCATION_ENDS, row["id"], Severity.WARNING, text, step, name=name))
-    return found
+        findings.append(
+            Finding(ALLOCATION_ENDS, row["id"], Severity.WARNING, text, step, name=name)
+        )
+    return findings

@@ -53,24 +53,30 @@ def find_losses(
     for metric, stored in tail.metrics.items():
         x, values = stored.arrays()
         judged, _ = judge_loss(x, values)
-        plateaus = [one for one in judged if one.kind == "plateau"]
+        plateaus = [finding for finding in judged if finding.kind == "plateau"]
         open_ended = [
-            one for one in judged if one.step_to is None and one.kind not in ("spike", "plateau")
+            finding
+            for finding in judged
+            if finding.step_to is None and finding.kind not in ("spike", "plateau")
         ]
-        closed = [one for one in judged if one not in plateaus and one not in open_ended]
+        closed = [
+            finding for finding in judged if finding not in plateaus and finding not in open_ended
+        ]
         broken = find_zero(x, values)
         if broken is None and not open_ended and metric == next(iter(tail.metrics)):
             broken = find_vanished(x, (other.arrays()[0] for other in tail.others.values()))
         if broken is not None:
             open_ended.append(broken)
-        for one in open_ended:
-            _note_moment(tail, metric, one, is_moment=False)
-        for one in closed:
-            _note_moment(tail, metric, one, is_moment=True)
-        passed += _newest_moments(tail, metric, {one.step_from for one in open_ended})
-        lasting += [_lasting(metric, one) for one in chain(open_ended, plateaus)]
+        for finding in open_ended:
+            _note_moment(tail, metric, finding, is_moment=False)
+        for finding in closed:
+            _note_moment(tail, metric, finding, is_moment=True)
+        passed += _newest_moments(tail, metric, {finding.step_from for finding in open_ended})
+        lasting += [_lasting(metric, finding) for finding in chain(open_ended, plateaus)]
     for metric, stored in tail.others.items():
-        lasting += [_lasting(metric, one) for one in find_lost_numbers(metric, *stored.arrays())]
+        lasting += [
+            _lasting(metric, finding) for finding in find_lost_numbers(metric, *stored.arrays())
+        ]
     if tail.usual_gap is not None and tail.longest_gap is not None and tail.metrics:
         # By our clock: a log's times may be of another zone.
         step = tail.step if tail.step is not None else float(tail.sample_count)
@@ -99,18 +105,18 @@ def _newest_moments(tail: LogTail, metric: str, begun: Collection[float]) -> Ite
         yield from moments[-_MAX_SHOWN:]
 
 
-def _note_moment(tail: LogTail, metric: str, found: MetricFinding, *, is_moment: bool) -> None:
+def _note_moment(tail: LogTail, metric: str, finding: MetricFinding, *, is_moment: bool) -> None:
     """Note a finding with its step, unless it is one that is noted already."""
-    end = inf if found.step_to is None else found.step_to
+    end = inf if finding.step_to is None else finding.step_to
     for moment in tail.moments:
-        is_same = moment.metric == metric and moment.kind == found.kind
-        if is_same and moment.begin <= end and found.step_from <= moment.end:
-            moment.text = found.text
-            if found.step_to is not None:
+        is_same = moment.metric == metric and moment.kind == finding.kind
+        if is_same and moment.begin <= end and finding.step_from <= moment.end:
+            moment.text = finding.text
+            if finding.step_to is not None:
                 moment.end = max(moment.end, end)
             return
-    noted = _lasting(metric, found)
-    noted.end = found.step_from if found.step_to is None else end
+    noted = _lasting(metric, finding)
+    noted.end = finding.step_from if finding.step_to is None else end
     noted.is_reported = is_moment
     moments = [*tail.moments, noted]
     tail.moments = sorted(moments, key=lambda moment: moment.begin)[-MAX_MOMENTS:]

@@ -24,7 +24,7 @@ _WORKED = (JobState.COMPLETED, JobState.TIMEOUT, JobState.PREEMPTED, JobState.OU
 
 def find_out_of_use(nodes: pa.Table, rule: NodesRule) -> list[Finding]:
     """Return a finding for each node that is drained, draining or down."""
-    found = []
+    findings = []
     for row in _rows(nodes, rule, NodeState.DRAINED, NodeState.DRAINING, NodeState.DOWN):
         name = str(row["name"])
         why = f": {shown(row['reason'])}" if row["reason"] else ", no reason given"
@@ -32,8 +32,8 @@ def find_out_of_use(nodes: pa.Table, rule: NodesRule) -> list[Finding]:
         since = f", since {row['reason_since']:%Y-%m-%d %H:%M} UTC" if row["reason_since"] else ""
         text = f"node {shown(name)} is {row['state']}{since}{why}{by}"
         step = "Only the site can return it to service."
-        found.append(Finding(DRAINED, name, Severity.WARNING, text, step))
-    return found
+        findings.append(Finding(DRAINED, name, Severity.WARNING, text, step))
+    return findings
 
 
 def spares_subject(rule: NodesRule) -> str:
@@ -76,7 +76,7 @@ def find_failing_nodes(history: pa.Table, rule: FailuresRule) -> list[Finding]:
     for row in rows_where(history, state=(*_BLAMES_NODE, *_WORKED)):
         if row["ends_at"] is not None and node_names(row["node_list"]):
             runs.setdefault((row["user"] or "", row["name"] or ""), []).append(row)
-    found = []
+    findings = []
     for (user, name), rows in sorted(runs.items()):
         rows.sort(
             key=lambda row: (row["ends_at"], row["_number"] or 0, row["_task"] or 0), reverse=True
@@ -106,5 +106,5 @@ def find_failing_nodes(history: pa.Table, rule: FailuresRule) -> list[Finding]:
         )
         subject = f"{name} of {user}"
         finding = Finding(FAILS_ON_NODE, subject, Severity.WARNING, text, step, aspect=excluded)
-        found.append(finding)
-    return found
+        findings.append(finding)
+    return findings

@@ -113,7 +113,7 @@ def find_unseen_place(place: str, why: str, rounds: int) -> Finding:
 
 
 def count_unseen(
-    before: Mapping[str, tuple[str, int]], found: Mapping[str, str], remaining: Collection[str]
+    before: Mapping[str, tuple[str, int]], unseen: Mapping[str, str], remaining: Collection[str]
 ) -> dict[str, tuple[str, int]]:
     """Return (reason, rounds in a row) by place that could not be checked.
 
@@ -121,7 +121,7 @@ def count_unseen(
     not.
     """
     after = {place: before[place] for place in remaining if place in before}
-    for place, why in found.items():
+    for place, why in unseen.items():
         _, rounds = before.get(place, ("", 0))
         after[place] = (why, rounds + 1)
     return after

@@ -50,7 +50,7 @@ def find_stuck(pool: Pool, task: Task, rule: PoolsRule, now: datetime) -> Iterat
         )
         yield Finding(NO_TURN, task.id, Severity.WARNING, text, step, name=task.name)
     hows = [run.how for run in task.runs if run.is_interrupted]
-    unsaved = next((at for at, how in enumerate(reversed(hows)) if how == _SAVED), len(hows))
+    unsaved = next((index for index, how in enumerate(reversed(hows)) if how == _SAVED), len(hows))
     saved = hows.count(_SAVED)
     lost = len(hows) - saved
     often = ""
