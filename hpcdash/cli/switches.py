@@ -15,6 +15,7 @@ from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import is_agreed, print_json
 from hpcdash.config.read import load_settings
+from hpcdash.config.settings import Settings
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.switch_text import format_folder, format_shared
@@ -165,12 +166,8 @@ def run_switch(
     """
     settings = load_settings(common.config)
     action = _choose_verb(path=path, clear=clear, status=status, forget=forget)
-    changes = action in ("drop", "clear")
-    if changes and (common.read_only or settings.read_only):
-        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
-        raise UsageError(
-            f"{kind}-switch is refused: hpcdash is read-only ({source})", "--status still works."
-        )
+    if action in ("drop", "clear"):
+        _refuse_read_only(common, settings, kind)
     needs_confirmation = kind is SwitchKind.KILL and action == "drop" and not common.yes
     can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
     job_ids = named_jobs(jobs)
@@ -194,25 +191,17 @@ def run_switch(
         trackers, outcomes = await _find_switches(switches, kind, job_ids, path)
         for tracker in trackers:
             await tracker.check()
-        if action == "status":
-            return trackers, outcomes, session
-        plans: list[tuple[SwitchTracker, Plan]] = []
-        for tracker in trackers:
-            try:
-                plan = _plan(tracker, action, must_agree=not (common.yes or can_prompt))
-            except SwitchRefused as error:
-                if len(job_ids) == 1 or (len(trackers) == 1 and not outcomes):
-                    raise
-                outcomes += [Outcome(job_id, False, error.message) for job_id in tracker.job_ids]
-                continue
-            plans.append((tracker, plan))
-            announce(tracker, plan, session, debug=common.debug)
-        is_doubtful = action == "clear" and any(tracker.doubt for tracker, _ in plans)
-        prompts = needs_confirmation or (is_doubtful and not common.yes)
-        if prompts and plans and not await is_agreed():
-            raise Declined
-        for tracker, plan in plans:
-            outcomes += await _run(tracker, plan)
+        if action != "status":
+            must_agree = not (common.yes or can_prompt)
+            plans = _plan_all(trackers, action, outcomes, must_agree=must_agree)
+            for tracker, plan in plans:
+                announce(tracker, plan, session, debug=common.debug)
+            is_doubtful = action == "clear" and any(tracker.doubt for tracker, _ in plans)
+            prompts = needs_confirmation or (is_doubtful and not common.yes)
+            if prompts and plans and not await is_agreed():
+                raise Declined
+            for tracker, plan in plans:
+                outcomes += await _run(tracker, plan)
         return trackers, outcomes, session
 
     trackers, outcomes, session = with_session(common, work)
@@ -224,6 +213,14 @@ def run_switch(
     results = {outcome.done for outcome in outcomes}
     if results - {True}:
         sys.exit(EXIT_UNREACHABLE if None in results else EXIT_REFUSED)
+
+
+def _refuse_read_only(common: CommonOptions, settings: Settings, kind: SwitchKind) -> None:
+    if common.read_only or settings.read_only:
+        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
+        raise UsageError(
+            f"{kind}-switch is refused: hpcdash is read-only ({source})", "--status still works."
+        )
 
 
 def _write_text(
@@ -295,6 +292,26 @@ async def _find_switches(
         for same in by_path.values()
     ]
     return trackers, unknown
+
+
+def _plan_all(
+    trackers: Sequence[SwitchTracker],
+    action: SwitchVerb,
+    outcomes: list[Outcome],
+    *,
+    must_agree: bool,
+) -> list[tuple[SwitchTracker, Plan]]:
+    """Plan the action on each switch; a refusal is an outcome, and raised for a single switch."""
+    plans = []
+    is_single = len(trackers) == 1 and not outcomes
+    for tracker in trackers:
+        try:
+            plans.append((tracker, _plan(tracker, action, must_agree=must_agree)))
+        except SwitchRefused as error:
+            if is_single:
+                raise
+            outcomes += [Outcome(job_id, False, error.message) for job_id in tracker.job_ids]
+    return plans
 
 
 def _plan(tracker: SwitchTracker, action: SwitchVerb, *, must_agree: bool) -> Plan:

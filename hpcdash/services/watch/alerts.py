@@ -153,18 +153,13 @@ class Alerts(Struct, frozen=True):
         snoozed = {key: until for key, until in self.snoozed.items() if until > now}
         # The last of a key counts: the worst.
         by_key = {finding.key: finding for finding in sorted(findings, key=_rank)}
-        known = {
-            key: passed_at
-            for key, passed_at in self.passed.items()
-            if now - passed_at < _PASSED_SECONDS
-        }
-        passed = {key: passed_at for key, passed_at in known.items() if key not in by_key}
+        known = {key: since for key, since in self.passed.items() if now - since < _PASSED_SECONDS}
+        passed = {key: since for key, since in known.items() if key not in by_key}
         states: dict[str, AlertState] = {}
         events: list[AlertEvent] = []
         is_quiet_now = is_quiet(settings.quiet, now)
         for key in sorted(by_key.keys() | self.states.keys()):
             before = self.states.get(key)
-            kind: AlertKind | None = None
             ending: str | None = ""
             if key in by_key:
                 state = _found_state(by_key[key], before, now, known.get(key))
@@ -178,21 +173,19 @@ class Alerts(Struct, frozen=True):
                     if before.sent_at is not None:
                         passed[key] = now
                     continue
-                gone_since = now if before.gone_since is None else before.gone_since
-                state = replace(before, gone_since=gone_since)
-                ending = find_ending(state.finding)
-                is_settling = now - gone_since < settings.settle_seconds
-                if ending is None:
-                    kind = AlertKind.UNWATCHED
-                elif not is_settling:
-                    kind = AlertKind.RECOVERED
+                ending = find_ending(before.finding)
+                state = replace(
+                    before, gone_since=now if before.gone_since is None else before.gone_since
+                )
+                kind = _end_kind(state, ending, now, settings)
                 if kind and (state.sent_at is None or not settings.tells_recovery):
                     continue
             states[key] = state
             if kind is None:
                 continue
-            text = ending or ""
-            event = AlertEvent(kind, state.finding, state.since, now, text, channels=state.channels)
+            event = AlertEvent(
+                kind, state.finding, state.since, now, ending=ending or "", channels=state.channels
+            )
             if _is_withheld(event, is_quiet_now, settings, snoozed):
                 continue
             events.append(event)
@@ -292,6 +285,15 @@ def _kind(state: AlertState, now: float, settings: AlertSettings) -> AlertKind |
     if settings.remind_seconds is not None and now - state.sent_at >= settings.remind_seconds:
         return AlertKind.REMINDED
     return None
+
+
+def _end_kind(
+    state: AlertState, ending: str | None, now: float, settings: AlertSettings
+) -> AlertKind | None:
+    if ending is None:
+        return AlertKind.UNWATCHED
+    since = now if state.gone_since is None else state.gone_since
+    return AlertKind.RECOVERED if now - since >= settings.settle_seconds else None
 
 
 def _is_withheld(

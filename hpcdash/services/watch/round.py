@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -41,11 +42,12 @@ LONGEST_OWED_SECONDS = 1.0 * DAY
 
 
 class NotificationPlan(Struct):
-    """Notifications of each channel after a step; `alerts` are those after it."""
+    """Notifications of each channel after a step."""
 
+    # Those after the step, and its events.
     alerts: Alerts
-    # Those of the step.
     events: tuple[AlertEvent, ...]
+    now: float
     # Sent now, those of a channel together and in the order of by_severity.
     sends: list[PendingNotification] = field(default_factory=list)
     # Held back.
@@ -53,18 +55,28 @@ class NotificationPlan(Struct):
     # Never sent, with the reason.
     lost: list[tuple[PendingNotification, str]] = field(default_factory=list)
 
-    def news(self, now: float) -> tuple[AlertEvent, ...]:
-        """Return the events that no channel had accepted before."""
+    @property
+    def news(self) -> tuple[AlertEvent, ...]:
+        """The events that no channel had accepted before."""
         events = {event.key: event for event in self.events}
         for owed in self.sends:
             if owed.is_for_all:
-                events.setdefault(owed.key, owed.event(now))
+                events.setdefault(owed.key, owed.event(self.now))
         return tuple(sorted(events.values(), key=by_severity))
 
-    def repeated(self, now: float) -> tuple[tuple[str, AlertEvent], ...]:
-        """Return (channel, event) of what a channel had not accepted before, but others had."""
-        news = {event.key for event in self.news(now)}
-        return tuple((owed.channel, owed.event(now)) for owed in self.sends if owed.key not in news)
+    @property
+    def repeated(self) -> tuple[tuple[str, AlertEvent], ...]:
+        """(channel, event) of what a channel had not accepted before, but others had."""
+        news = {event.key for event in self.news}
+        return tuple(
+            (owed.channel, owed.event(self.now)) for owed in self.sends if owed.key not in news
+        )
+
+    @property
+    def parts(self) -> list[str]:
+        """What is sent, as texts that are the same where the same is sent."""
+        news = [f"{event.kind} {event.key}" for event in self.news]
+        return news + [f"{channel} {event.kind} {event.key}" for channel, event in self.repeated]
 
     def delivered(self, reached: Collection[str]) -> Alerts:
         """Return the alerts once the `reached` channels have accepted theirs."""
@@ -115,7 +127,7 @@ def plan_notifications(
     for owed in alerts.owed:
         by_channel.setdefault(owed.channel, {})[owed.key] = owed
     for_all = {owed.key: owed for owed in alerts.owed if owed.is_for_all}
-    plan = NotificationPlan(alerts, events)
+    plan = NotificationPlan(alerts, events, now)
     for channel, owed_before in by_channel.items():
         is_here = channel in channels
         sends = []
@@ -133,7 +145,7 @@ def plan_notifications(
                 if not event.kind.is_end or event.channels is None or channel in event.channels:
                     sends.append(_new_notification(channel, event, is_for_all=True))
                 continue
-            owed_now = _update_owed(known, event, plan, now, is_here=is_here)
+            owed_now = _update_owed(known, event, plan, is_here=is_here)
             if owed_now is None:
                 continue
             if not is_here or alerts.keeps_back(owed_now, now, settings):
@@ -161,7 +173,6 @@ def _update_owed(
     owed: PendingNotification,
     event: AlertEvent | None,
     plan: NotificationPlan,
-    now: float,
     *,
     is_here: bool,
 ) -> PendingNotification | None:
@@ -185,7 +196,7 @@ def _update_owed(
         if not owed.is_known:
             plan.lost.append((owed, "it is resolved"))
         return None
-    is_late = now - owed.owed_at > LONGEST_OWED_SECONDS
+    is_late = plan.now - owed.owed_at > LONGEST_OWED_SECONDS
     if is_late and not (is_lasting and is_here):
         plan.lost.append((owed, "it could not be delivered for a day"))
         return None
@@ -227,18 +238,17 @@ def rename_channels(alerts: Alerts, channels: Mapping[str, Notifier]) -> Alerts:
 async def send_notifications(
     plan: NotificationPlan,
     channels: Mapping[str, Notifier],
-    now: float,
     cluster: str,
-    sleep: Sleep = asyncio.sleep,
     *,
     dry_run: bool = False,
+    sleep: Sleep = asyncio.sleep,
 ) -> dict[str, Delivery]:
     """Send the planned notifications; return the delivery of each channel."""
     # A channel that failed the last time has one attempt: another round follows.
     failing = {owed.channel for owed in plan.alerts.owed}
 
     async def send(channel: str) -> Delivery:
-        events = [owed.event(now) for owed in plan.sends if owed.channel == channel]
+        events = [owed.event(plan.now) for owed in plan.sends if owed.channel == channel]
         return await deliver(
             channels[channel],
             build_message(events, cluster),
@@ -284,68 +294,80 @@ async def watch_round(
     """Run one independent round: everything it knows of earlier ones is in `files`; `shared` are
     the pools shared there. With `dry_run`, nobody is notified and nothing is written. Raises
     HpcdashError if another process watches the cluster, or if that cannot be determined.
-
-    If the state cannot be written, alerts are sent anyway, because the full disk may be the alert:
-    once, as long as the same `files` are passed. The failed write is a problem of the first such
-    round. A separate run (`--once`) finds on the lock what was sent, and sends nothing if it would
-    send exactly that. If that cannot be recorded either, or something is new, everything is sent
-    again.
     """
     with contextlib.nullcontext() if dry_run else files.alone():
         state, problem = files.read()
         problems = [problem] if problem else []
-        before = state.read_alerts()
         watching = Watching(store, settings, state, shared=shared)
         spent = store.budget.per_minute
         is_remembered = not files.is_saved
         check = await watching.check()
         commands = max(0, store.budget.per_minute - spent)
-        now = store.clock.now()
         channels = name_channels(notifiers)
         plan = plan_notifications(
-            before.with_snoozed(settings.snoozed, files.read_snoozed()),
+            state.read_alerts().with_snoozed(settings.snoozed, files.read_snoozed()),
             channels,
             check.findings,
-            now,
+            store.clock.now(),
             settings.alerts,
             unknown=check.unknown,
             find_ending=watching.find_ending,
         )
-        news = plan.news(now)
-        again = plan.repeated(now)
-        parts = [f"{event.kind} {event.key}" for event in news]
-        parts += [f"{channel} {event.kind} {event.key}" for channel, event in again]
-        # Before anyone is notified, so that a full disk is known by then.
-        if not dry_run:
-            _save(files, state, before, problems)
-        deliveries: dict[str, Delivery] = {}
-        alerts = plan.delivered(channels)
-        was_announced = parts and not is_remembered and files.was_announced(parts)
-        if was_announced and not dry_run:
-            problems.append(
-                "alerts were sent, but this could not be saved; this run will not send them again"
-            )
+        send = partial(send_notifications, plan, channels, store.title, sleep=sleep)
+        if dry_run:
+            deliveries = await send(dry_run=True)
+            alerts = plan.delivered(())
         else:
-            deliveries = await send_notifications(
-                plan, channels, now, store.title, sleep, dry_run=dry_run
+            deliveries, alerts = await _send_once(
+                plan, send, files, state, problems, is_remembered=is_remembered
             )
-            reached = {name for name, delivery in deliveries.items() if delivery.reached}
-            alerts = plan.delivered(reached)
-        if not dry_run and _save(files, state, alerts, problems):
-            files.clear_announced()
-        elif any(delivery.reached for delivery in deliveries.values()):
-            files.mark_announced(parts)
     return RoundReport(
         check,
         alerts,
-        news,
-        again,
+        plan.news,
+        plan.repeated,
         deliveries=tuple(deliveries.values()),
         lost=plan.lost_lines(),
         commands=commands,
         problems=tuple(problems),
         is_saved=dry_run or files.is_saved,
     )
+
+
+async def _send_once(
+    plan: NotificationPlan,
+    send: Callable[[], Awaitable[dict[str, Delivery]]],
+    files: WatchFiles,
+    state: WatchState,
+    problems: list[str],
+    *,
+    is_remembered: bool,
+) -> tuple[dict[str, Delivery], Alerts]:
+    """Send what is planned, and save the state; return the deliveries and the next alerts.
+
+    If the state cannot be written, alerts are sent anyway, because the full disk may be the alert:
+    once, as long as the same `files` are used (`is_remembered`). A separate run finds on the lock
+    what was sent, and sends nothing if it would send exactly that. If that cannot be recorded
+    either, or something is new, everything is sent again.
+    """
+    # Before anyone is notified, so that a full disk is known by then.
+    _save(files, state, state.read_alerts(), problems)
+    parts = plan.parts
+    if parts and not is_remembered and files.was_announced(parts):
+        problems.append(
+            "alerts were sent, but this could not be saved; this run will not send them again"
+        )
+        deliveries: dict[str, Delivery] = {}
+        alerts = plan.delivered({pending.channel for pending in plan.sends})
+    else:
+        deliveries = await send()
+        reached = {channel for channel, delivery in deliveries.items() if delivery.reached}
+        alerts = plan.delivered(reached)
+    if _save(files, state, alerts, problems):
+        files.clear_announced()
+    elif any(delivery.reached for delivery in deliveries.values()):
+        files.mark_announced(parts)
+    return deliveries, alerts
 
 
 def _save(files: WatchFiles, state: WatchState, alerts: Alerts, problems: list[str]) -> bool:

@@ -547,10 +547,10 @@ class Told(Struct):
 async def tell(alerts: Alerts, found: list[Finding], now: float, ways: Sequence[Notifier]) -> Told:
     channels = name_channels(ways)
     plan = plan_notifications(alerts, channels, found, now, AlertSettings())
-    sent = await send_notifications(plan, channels, now, "juno", no_pause)
+    sent = await send_notifications(plan, channels, "juno", sleep=no_pause)
     after = plan.delivered({channel for channel, delivery in sent.items() if delivery.reached})
     deliveries = [*sent.values()]
-    return Told(after, plan.news(now), plan.repeated(now), deliveries, plan.lost_lines())
+    return Told(after, plan.news, plan.repeated, deliveries, plan.lost_lines())
 
 
 class TestRound:
