@@ -37,6 +37,7 @@ from hpcdash.services.switches.tracker import SwitchRefused, SwitchTracker
 
 _COMMAND_LETTERS = 2000
 SwitchVerb = Literal["drop", "clear", "status", "forget"]
+SwitchResults = tuple[list[SwitchTracker], list[Outcome], ClusterSession]
 _NOBODY_LEFT = (
     "no running or pending job is known to use it, and a job that starts later would see it"
 )
@@ -160,9 +161,9 @@ def run_switch(
     forget: bool,
     form: str,
 ) -> None:
-    """Drop, remove (`clear`) or show (`status`) the switches of jobs, or `forget` named ones.
+    """Set, clear or show the switches of jobs, or forget named ones.
 
-    Ends the process with 1 where one was refused, with 3 where an outcome is unknown.
+    Exits with 1 where one was refused, with 3 where an outcome is unknown.
     """
     settings = load_settings(common.config)
     action = _choose_verb(path=path, clear=clear, status=status, forget=forget)
@@ -177,23 +178,18 @@ def run_switch(
             "Use --yes to skip the question.",
         )
 
-    async def work(
-        session: ClusterSession,
-    ) -> tuple[list[SwitchTracker], list[Outcome], ClusterSession]:
+    async def work(session: ClusterSession) -> SwitchResults:
         await session.store.open(force=True)
         refuse_unnamed_cluster(session, job_ids)
         switches = JobSwitches(session.actions, session.actions.journal.path.parent)
         if action == "forget":
-            switch_list = [await switches.find(job_id, kind) for job_id in job_ids]
-            done = [Outcome(switch.job_id, True, switches.forget(switch)) for switch in switch_list]
-            return [], done, session
+            return [], [await _forget(switches, job_id, kind) for job_id in job_ids], session
         await _fetch_everyone(session)
         trackers, outcomes = await _find_switches(switches, kind, job_ids, path)
         for tracker in trackers:
             await tracker.check()
         if action != "status":
-            must_agree = not (common.yes or can_prompt)
-            plans = _plan_all(trackers, action, outcomes, must_agree=must_agree)
+            plans = _plan_all(trackers, action, outcomes, can_agree=common.yes or can_prompt)
             for tracker, plan in plans:
                 announce(tracker, plan, session, debug=common.debug)
             is_doubtful = action == "clear" and any(tracker.doubt for tracker, _ in plans)
@@ -253,6 +249,11 @@ def _choose_verb(*, path: str, clear: bool, status: bool, forget: bool) -> Switc
     return "status" if status else "drop"
 
 
+async def _forget(switches: JobSwitches, job_id: str, kind: SwitchKind) -> Outcome:
+    switch = await switches.find(job_id, kind)
+    return Outcome(job_id, True, switches.forget(switch))
+
+
 async def _fetch_everyone(session: ClusterSession) -> None:
     """Fetch everyone's jobs, to find others that name a switch; none where the query fails."""
     try:
@@ -299,14 +300,14 @@ def _plan_all(
     action: SwitchVerb,
     outcomes: list[Outcome],
     *,
-    must_agree: bool,
+    can_agree: bool,
 ) -> list[tuple[SwitchTracker, Plan]]:
     """Plan the action on each switch; a refusal is an outcome, and raised for a single switch."""
     plans = []
     is_single = len(trackers) == 1 and not outcomes
     for tracker in trackers:
         try:
-            plans.append((tracker, _plan(tracker, action, must_agree=must_agree)))
+            plans.append((tracker, _plan(tracker, action, can_agree=can_agree)))
         except SwitchRefused as error:
             if is_single:
                 raise
@@ -314,7 +315,7 @@ def _plan_all(
     return plans
 
 
-def _plan(tracker: SwitchTracker, action: SwitchVerb, *, must_agree: bool) -> Plan:
+def _plan(tracker: SwitchTracker, action: SwitchVerb, *, can_agree: bool) -> Plan:
     """Return the plan that drops or clears a switch.
 
     Raises SwitchRefused where something prevents it, or it would need a confirmation.
@@ -322,7 +323,7 @@ def _plan(tracker: SwitchTracker, action: SwitchVerb, *, must_agree: bool) -> Pl
     path = tracker.switch.path
     if action == "clear":
         plan = tracker.plan_clear()
-        if tracker.doubt and must_agree:
+        if tracker.doubt and not can_agree:
             raise SwitchRefused(f"{path}: {tracker.doubt}", "Use --yes to remove it anyway.")
         return plan
     if not tracker.matters:

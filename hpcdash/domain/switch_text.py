@@ -370,7 +370,7 @@ def format_progress(
 
 
 def format_unseen(kind: SwitchKind, progress: SwitchProgress) -> str:
-    """A warning if the switch is cleared before it took effect; '' if it did, or if no job is
+    """Return a warning if the switch is cleared before it took effect; '' if it did, or if no job is
     left.
     """
     if not progress.living:

@@ -142,13 +142,11 @@ class Alerts(Struct, frozen=True):
         unknown: Collection[str] = (),
         find_ending: FindEnding = lambda finding: "",
     ) -> tuple[Alerts, tuple[AlertEvent, ...]]:
-        """Return the next state, and what to report in the order of by_severity; the order of the
-        findings does not matter.
+        """Return the next state, and what to report in the order of by_severity.
 
-        `unknown` are keys, rules as finding_key(rule), or all of a rule about a subject as
-        finding_key(rule, subject, ANY_ASPECT), that could not be checked this time: their state
-        does not change. In quiet hours and while snoozed everything is held back, and reported
-        afterwards if it still applies.
+        `unknown` are keys, rules as finding_key(rule), or all of a rule about a subject (ANY_ASPECT)
+        that could not be checked: their state does not change. In quiet hours and while snoozed
+        everything is held back, and reported afterwards if it still applies.
         """
         snoozed = {key: until for key, until in self.snoozed.items() if until > now}
         # The last of a key counts: the worst.
@@ -222,7 +220,7 @@ class Alerts(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, text: bytes) -> Alerts:
-        """Raises HpcdashError for what to_json has not written."""
+        """Read what to_json has written; raises HpcdashError for anything else."""
         try:
             stored = msgspec.json.decode(text, type=_StoredAlerts)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -88,7 +88,7 @@ def parse_df_inodes(printed: bytes, path: str = "") -> tuple[DiskUsage, ...]:
 
 
 def parse_du(printed: bytes, path: str, *, inodes: bool = False) -> DiskUsage:
-    """The sum that `du -s -k` (or `du -s --inodes`) prints of one path. Raises UnreadableOutput."""
+    """Parse the sum that `du -s -k` (or `du -s --inodes`) prints; raises UnreadableOutput."""
     match = re.match(rb"(\d{1,18})\s", printed)
     if match is None:
         raise _unreadable("du -s", printed)
@@ -183,17 +183,17 @@ def _unreadable(program: str, printed: bytes, what: str = "usage") -> Unreadable
 
 
 def parse_lfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
-    """Lustre's. In brackets stand sums that lack a server's part."""
+    """Parse Lustre's; sums in brackets lack a server's part."""
     return _table("lfs quota", _LUSTRE, printed, KIB)
 
 
 def parse_quota(printed: bytes) -> tuple[DiskUsage, ...]:
-    """quota(1)'s, of Linux; in its files k is a thousand."""
+    """Parse quota(1)'s, of Linux; in its files k is a thousand."""
     return _table("quota", _QUOTA, printed, 1000)
 
 
 def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
-    """BeeGFS's, as a table or with --csv: bytes and chunk files."""
+    """Parse BeeGFS's, as a table or with --csv: bytes and chunk files."""
     text = decode(printed)
     usages: list[DiskUsage] = []
     pool = ""
@@ -274,8 +274,8 @@ PARSERS: dict[str, Callable[[bytes], tuple[DiskUsage, ...]]] = {
 def _table(
     program: str, pattern: re.Pattern[str], printed: bytes, thousand: int
 ) -> tuple[DiskUsage, ...]:
-    """Rows under a heading; a name that is too long for its column stands on a line before its
-    figures.
+    """Parse the rows under a heading; a name that is too long for its column stands on a line
+    before its figures.
     """
     usages: list[DiskUsage] = []
     owner = alone = ""

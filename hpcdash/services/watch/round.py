@@ -74,7 +74,7 @@ class NotificationPlan(Struct):
 
     @property
     def parts(self) -> list[str]:
-        """What is sent, as texts that are the same where the same is sent."""
+        """Texts that are the same where the same is sent."""
         news = [f"{event.kind} {event.key}" for event in self.news]
         return news + [f"{channel} {event.kind} {event.key}" for channel, event in self.repeated]
 

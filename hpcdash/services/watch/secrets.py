@@ -47,7 +47,7 @@ class UnreadyNotifier(Notifier):
         self._rebuild = rebuild
 
     async def send(self, message: Message) -> None:
-        """Raises NotifyFailed where it is as it was."""
+        """Send through the notifier, if it can be built by now; raises NotifyFailed."""
         try:
             notifier = self._rebuild()
         except ConfigError as error:
@@ -57,7 +57,7 @@ class UnreadyNotifier(Notifier):
 
 
 def notifier_for(settings: NotifierSettings) -> Notifier:
-    """Raises UsageError for settings that cannot work."""
+    """Build the notifier; raises UsageError for settings that cannot work."""
     match settings:
         case MailSettings():
             return MailNotifier(settings)
@@ -106,8 +106,8 @@ def secret_variables(channels: Iterable[NotificationChannel]) -> list[tuple[str,
 
 
 def _build_notifier(channel: NotificationChannel, file: str, warnings: list[str]) -> Notifier:
-    """Raises ConfigError, with the key, for a secret that is missing and for settings that cannot
-    work.
+    """Build a channel's notifier with its secrets; raises ConfigError, with the key, for a missing
+    secret and for settings that cannot work.
     """
     lines = {
         name: _lines(secret, file, f"{channel.key}.{name}", warnings)

@@ -159,7 +159,7 @@ class LogTail(msgspec.Struct):
 
     @property
     def read_from(self) -> int:
-        """The offset of the next bytes to read."""
+        """Offset of the next bytes to read."""
         return max(0, self.read_to - OVERLAP_BYTES)
 
 
@@ -201,7 +201,7 @@ class WatchState(
     history_at: float = 0.0
 
     def read_alerts(self) -> Alerts:
-        """Raises HpcdashError for what this version cannot read."""
+        """Return the alerts; raises HpcdashError for what this version cannot read."""
         return Alerts() if bytes(self.alerts) == b"null" else Alerts.from_json(bytes(self.alerts))
 
 
@@ -215,7 +215,7 @@ def add_sample(samples: list[tuple[float, int]], now: float, used: int) -> None:
 
 
 class WatchFiles:
-    """The records of one cluster in the state database of `folder`, and the lock of its watcher.
+    """Records of one cluster in the state database of `folder`, and the lock of its watcher.
 
     What could not be written is held until it can be, as long as this object lives.
     """

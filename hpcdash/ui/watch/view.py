@@ -109,7 +109,7 @@ class AlertsView(TableView):
         return self.board.kinds if self.board is not None else frozenset()
 
     def store_changed(self, changed: Changed) -> None:
-        """The screen has what changed judged, and reloads then."""
+        """Wait for the screen to have the change judged, and reload then."""
 
     def alerts_changed(self) -> None:
         """Reload after a check of the rules, or a change of them."""
@@ -239,13 +239,13 @@ class AlertsView(TableView):
         return str(row["id"]) if row is not None and is_job_rule(str(row["rule"])) else None
 
     def key_ranks(self) -> Mapping[str, int | None]:
-        """The chart of a job beside its log; of what is about no job nothing of a job."""
+        """Rank the chart of a job beside its log; hide keys of jobs if the alert is about none."""
         if self.pointed_job() is not None:
             return {"chart": CHART_RANK}
         return dict.fromkeys(("log", "detail", "script"))
 
     def do_detail(self) -> None:
-        """The job."""
+        """Open the alert's job."""
         job_id = self.pointed_job()
         if job_id is None:
             self.notify("this alert is not about a job", timeout=3)
