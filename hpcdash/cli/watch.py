@@ -185,8 +185,9 @@ class _Watch:
         """Return the exit status of one round; otherwise run until interrupted."""
         if not once:
             names = ", ".join(session.store.title for session, _ in self._watched)
-            every = format_age(self._watch.every_seconds)
-            _print(f"watching {names} every {every}; ctrl+c ends it")
+            _print(
+                f"watching {names} every {format_age(self._watch.every_seconds)}; ctrl+c ends it"
+            )
         try:
             while True:
                 began = time.monotonic()
@@ -362,7 +363,6 @@ async def _install(
     text: str,
     watch: WatchSettings,
 ) -> tuple[str, ...]:
-    """Install the job, and the script `text` of a watch round ('': none); return what was done."""
     if text and session.store.transport.name == "local":
         for message in _unnotified(watch):
             print(f"hpcdash: {visible(message)}", file=sys.stderr)
@@ -405,7 +405,6 @@ async def _remove(
 
 
 def _announce_removal(job: CronJob, stand: CronStand, session: ClusterSession) -> None:
-    """Print to stderr which files are moved and which jobs are cancelled."""
     print(f"cron on {visible(session.name)}: removes {job.name}", file=sys.stderr)
     if stand.is_installed:
         print(
@@ -450,7 +449,6 @@ async def _watch_text(common: CommonOptions, session: ClusterSession) -> str:
 
 
 def _unnotified(watch: WatchSettings) -> list[str]:
-    """Return warnings on recipients that the job's watchdogs may not be able to notify."""
     if text := no_recipients(watch, rings=False):
         return [text]
     return [

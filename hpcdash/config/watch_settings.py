@@ -150,6 +150,12 @@ class JobSelector(Struct, frozen=True):
     def is_on(self, cluster: str) -> bool:
         return not self.clusters or cluster in self.clusters
 
+    def selected_users(self, own_user: str) -> tuple[str, ...]:
+        """Return the users; () is anyone."""
+        if ANYONE in self.users:
+            return ()
+        return self.users or ((own_user,) if own_user else ())
+
     @staticmethod
     def check(table: Table, fit: Mapping[str, Any]) -> None:
         known = _cluster_names(table)
@@ -161,7 +167,6 @@ class JobSelector(Struct, frozen=True):
 
 
 def _cluster_names(table: Table) -> list[str]:
-    """Return the names of the clusters in the table's document."""
     clusters = table.document.get("clusters")
     return list(clusters) if isinstance(clusters, dict) else []
 

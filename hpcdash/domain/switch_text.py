@@ -370,8 +370,8 @@ def format_progress(
 
 
 def format_unseen(kind: SwitchKind, progress: SwitchProgress) -> str:
-    """Return a warning if the switch is cleared before it took effect; '' if it did, or if no job is
-    left.
+    """Return a warning if the switch is cleared before it took effect; '' if it did, or if there is
+    no job.
     """
     if not progress.living:
         return ""

@@ -126,13 +126,11 @@ class SwitchMemory:
         return None if row is None else LogMark(row[0], json.loads(row[1]))
 
     def _find_by_job(self, kind: SwitchKind, job_id: str, name: str) -> str:
-        """Return the path that was last named for this job, '' for none."""
         # Numbers are reused, so the name counts too.
         number = parse_job_number(job_id)
         return self._find_path("number = ? AND name = ?", kind, number, name) if number else ""
 
     def _find_by_name(self, kind: SwitchKind, name: str, owner: str) -> str:
-        """Return the path that was last named for a job of this name and owner, '' for none."""
         return self._find_path("name = ? AND user = ?", kind, name, owner) if name else ""
 
     def _find_path(self, condition: str, *values: str) -> str:

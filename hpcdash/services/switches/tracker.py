@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, tzinfo
 from time import monotonic
@@ -434,9 +435,14 @@ class SwitchTracker:
         """
         is_drop = plan.request.verb == DROPS[self.switch.kind]
         try:
-            if is_drop and not await self._is_anyone_left():
-                self.act_message = _GONE_ALREADY
-                return False
+            if is_drop:
+                # A job in the queue must be left to see it, as far as that can be queried.
+                with contextlib.suppress(HpcdashError):
+                    rows = await self.switches.fetch_jobs(self._all_job_ids, most=0)
+                    self.living = tuple(row for row in rows if row["state"] not in ENDED)
+                    if not self.living:
+                        self.act_message = _GONE_ALREADY
+                        return False
             if is_drop and self._log is not None:
                 await self._log.mark(self._own)
             started_at = monotonic()
@@ -455,12 +461,3 @@ class SwitchTracker:
         self.act_message = visible("; ".join(messages))
         self._changed()
         return True
-
-    async def _is_anyone_left(self) -> bool:
-        """Whether a job in the queue is left to see it; True where the query fails."""
-        try:
-            rows = await self.switches.fetch_jobs(self._all_job_ids, most=0)
-        except HpcdashError:
-            return True
-        self.living = tuple(row for row in rows if row["state"] not in ENDED)
-        return bool(self.living)

@@ -50,8 +50,8 @@ class AlertKind(StrEnum):
         return self in (AlertKind.RECOVERED, AlertKind.UNWATCHED)
 
 
-# Returns the present state after a finding disappeared as text, '' if unknown; None if no rule checks
-# it any more: it did not recover.
+# Returns the present state after a finding disappeared, '' if unknown; None if no rule checks it,
+# so that it did not recover.
 FindEnding = Callable[[Finding], str | None]
 
 
@@ -144,7 +144,7 @@ class Alerts(Struct, frozen=True):
     ) -> tuple[Alerts, tuple[AlertEvent, ...]]:
         """Return the next state, and what to report in the order of by_severity.
 
-        `unknown` are keys, rules as finding_key(rule), or all of a rule about a subject (ANY_ASPECT)
+        `unknown` are keys, rules as finding_key(rule), or all of a rule on a subject (ANY_ASPECT)
         that could not be checked: their state does not change. In quiet hours and while snoozed
         everything is held back, and reported afterwards if it still applies.
         """

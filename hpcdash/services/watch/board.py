@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -106,7 +107,10 @@ class WatchBoard:
     async def judge(self) -> tuple[AlertEvent, ...]:
         """Return the new events given the data known now; queries nothing."""
         async with self._step:
-            return self._stepped(await asyncio.to_thread(self._watchdogs().judge))
+            watching = self._watchdogs()
+            from hpcdash.services.watch.judge import judge
+
+            return self._stepped(await asyncio.to_thread(judge, watching))
 
     async def check(self) -> tuple[AlertEvent, ...]:
         """Query the cluster for all data that the rules need, and return the new events."""
@@ -149,10 +153,12 @@ class WatchBoard:
 
     def _stepped(self, check: Judgement) -> tuple[AlertEvent, ...]:
         self.problems = (*((self.unread,) if self.unread else ()), *check.problems)
-        find_ending = self._watchdogs().find_ending
+        from hpcdash.services.watch.endings import find_ending
+
         # A person at the screen is awake.
         settings = replace(self.settings.alerts, quiet=QuietHours())
         alerts = self.alerts.with_snoozed(self.settings.snoozed, self._files.read_snoozed())
         now = self._store.clock.now()
-        self.alerts, events = alerts.step(check.findings, now, settings, check.unknown, find_ending)
+        ending = partial(find_ending, self._watchdogs())
+        self.alerts, events = alerts.step(check.findings, now, settings, check.unknown, ending)
         return events

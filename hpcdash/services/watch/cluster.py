@@ -14,7 +14,6 @@ from hpcdash.errors import HpcdashError, NoSuchJob, RateLimited
 from hpcdash.services.jobs.page import PREEMPTED_BY
 from hpcdash.services.logs.locate import locate_logs
 from hpcdash.services.share.state import PoolReader
-from hpcdash.services.watch.endings import find_ending
 from hpcdash.services.watch.facts import (
     MAX_FILES,
     MAX_TAILS,
@@ -55,14 +54,6 @@ class Watching(Watched):
 
     _problems: list[str]
 
-    def judge(self) -> Judgement:
-        """Apply the rules to the data known now; queries nothing."""
-        return judge(self)
-
-    def find_ending(self, finding: Finding) -> str | None:
-        """Return the ending of a finding that is found no more, None if it is not watched now."""
-        return find_ending(self, finding)
-
     async def check(self) -> Judgement:
         """Query all that the rules need, and judge it; raises nothing if the cluster does not
         answer.
@@ -86,8 +77,12 @@ class Watching(Watched):
         await self._query_grace(jobs)
         # The last: what it learns is fresh for a short while.
         await self._fetch_facts(jobs)
-        await self._read_pools()
-        judged = await asyncio.to_thread(self.judge)
+        for pool in self.shared if self.settings.pools else ():
+            try:
+                self.checked.pools[pool.name] = await PoolReader(self.store, pool).read()
+            except HpcdashError as error:
+                self._problems.append(error.message)
+        judged = await asyncio.to_thread(judge, self)
         judged.problems[:0] = self._problems
         return judged
 
@@ -201,7 +196,6 @@ class Watching(Watched):
             self.state.blind = count_unseen(self.state.blind, failed, self.state.blind)
 
     def _forget(self, jobs: WatchedJobs) -> None:
-        """Remove the state of logs that are no longer watched."""
         state = self.state
         growing = set().union(*self._paths_by_job(jobs.growing))
         read = set().union(*self._paths_by_job(jobs.trainings))
@@ -217,9 +211,7 @@ class Watching(Watched):
     def _paths_by_job(
         self, selected: Mapping[str, tuple[LogRule, Row]], host: str | None = None
     ) -> list[set[str]]:
-        """Return each job's log paths, of those with logs on a node's own disk, '' the login node's;
-        None: of all.
-        """
+        """Return each job's log paths; of jobs with logs on `host` ('': the login node), or all."""
         return [
             set(self.log_paths(job_id, rule))
             for job_id, (rule, _) in selected.items()
@@ -395,14 +387,6 @@ class Watching(Watched):
             and not any(lies_in(path, (place,)) for path in checked)
         ]
         self.state.blind = count_unseen(known, unseen, waiting)
-
-    async def _read_pools(self) -> None:
-        """Read what the coordinators of shared pools have published."""
-        for pool in self.shared if self.settings.pools else ():
-            try:
-                self.checked.pools[pool.name] = await PoolReader(self.store, pool).read()
-            except HpcdashError as error:
-                self._problems.append(error.message)
 
 
 def _format_silent(place: str) -> str:

@@ -99,9 +99,11 @@ def _task_ending(watched: Watched, finding: Finding) -> str | None:
     who = format_job(finding.subject, finding.name)
     if task is None or not task.is_unfinished:
         return f"{who} has ended"
-    selectors = [rule.selector for rule in rules]
+    selectors = (rule.selector for rule in rules)
+    user = watched.store.user
     if not any(
-        pools.is_selected(task, watched.users(selector), selector.name) for selector in selectors
+        pools.is_selected(task, selector.selected_users(user), selector.name)
+        for selector in selectors
     ):
         return None
     if finding.rule != pools.NO_TURN:
@@ -112,7 +114,7 @@ def _task_ending(watched: Watched, finding: Finding) -> str | None:
 def _running_ending(watched: Watched, jobs: WatchedJobs, subject: str) -> str | None:
     for rule in watched.settings.running:
         name = rule.selector.name
-        users = watched.users(rule.selector)
+        users = rule.selector.selected_users(watched.store.user)
         if job_rules.running_subject(name, users) == subject:
             break
     else:
@@ -171,7 +173,6 @@ def _place_ending(watched: Watched, jobs: WatchedJobs, place: str) -> str | None
 
 
 def _job_ending(watched: Watched, jobs: WatchedJobs, finding: Finding) -> str | None:
-    """Return the ending of a finding about a running job, or about an array and its grace."""
     is_grace = finding.rule == saves.SHORT_GRACE
     row = jobs.find(finding.subject)
     if is_grace:

@@ -106,7 +106,7 @@ class FactsRequest(Struct, frozen=True):
 
 
 class DiskCheck(Struct, frozen=True):
-    """Usage of a disk by the quota tool and df, and as du counted it, which is not run each time."""
+    """Usage of a disk by the quota tool and df, and by du, which is not run each time."""
 
     usage: DiskUsage | None = None
     counted: DiskUsage | None = None

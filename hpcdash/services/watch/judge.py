@@ -147,7 +147,7 @@ def _judge_jobs(watched: Watched, jobs: WatchedJobs, check: Judgement) -> None:
     zoned = datetime.fromtimestamp(now, UTC).astimezone()
     for rule in settings.running:
         name = rule.selector.name
-        users = watched.users(rule.selector)
+        users = rule.selector.selected_users(watched.store.user)
         check.findings += find_not_running(jobs.table, name, users, rule.severity)
         rows = living_rows(jobs.table, name, users)
         check.pulses.append(format_pulse(name, rows, zoned, reasons))
@@ -257,7 +257,6 @@ def _judge_disks(watched: Watched, check: Judgement) -> None:
 
 
 def _judge_nodes(watched: Watched, check: Judgement) -> None:
-    """Apply the rules on nodes and on the history."""
     settings = watched.settings
     nodes = watched.table(Kind.NODES)
     if settings.nodes and nodes is None:
@@ -285,7 +284,7 @@ def _judge_pools(watched: Watched, check: Judgement) -> None:
     for pool in pools.values():
         check.findings += find_silent_pool(pool, now)
         for rule in rules:
-            users = watched.users(rule.selector)
+            users = rule.selector.selected_users(watched.store.user)
             for task in pool.tasks:
                 if task.is_unfinished and is_selected(task, users, rule.selector.name):
                     check.findings += find_stuck(pool, task, rule, now)

@@ -25,6 +25,7 @@ from hpcdash.services.watch.alerts import (
     by_severity,
 )
 from hpcdash.services.watch.cluster import Watching
+from hpcdash.services.watch.endings import find_ending
 from hpcdash.services.watch.judge import Judgement
 from hpcdash.services.watch.message import build_message
 from hpcdash.services.watch.notifiers.base import (
@@ -176,7 +177,7 @@ def _update_owed(
     *,
     is_here: bool,
 ) -> PendingNotification | None:
-    """Update an owed notification by a new event, if any; None if there is nothing to send."""
+    """Return an owed notification as of now, None if there is nothing to send any more."""
     if event is not None and event.kind.is_end:
         if owed.is_known:
             return _new_notification(owed.channel, event, is_for_all=owed.is_for_all)
@@ -311,7 +312,7 @@ async def watch_round(
             store.clock.now(),
             settings.alerts,
             unknown=check.unknown,
-            find_ending=watching.find_ending,
+            find_ending=partial(find_ending, watching),
         )
         send = partial(send_notifications, plan, channels, store.title, sleep=sleep)
         if dry_run:

@@ -132,7 +132,6 @@ def _build_notifier(channel: NotificationChannel, file: str, warnings: list[str]
 
 
 def _unready_name(channel: NotificationChannel) -> str:
-    """Return the name of a channel while its secret is missing."""
     match channel.settings:
         case WebhookSettings(form=form):
             return f"{form} webhook ({channel.key})"

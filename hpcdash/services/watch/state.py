@@ -109,8 +109,10 @@ class WatchedMetric(msgspec.Struct):
 
     def arrays(self) -> tuple[Floats, Floats]:
         """Return the points as arrays of this machine's numbers."""
-        x = np.frombuffer(self.x, "<f8").astype(np.float64)
-        return x, np.frombuffer(self.values, "<f8").astype(np.float64)
+        return (
+            np.frombuffer(self.x, "<f8").astype(np.float64),
+            np.frombuffer(self.values, "<f8").astype(np.float64),
+        )
 
 
 class Moment(msgspec.Struct, rename={"is_reported": "is_told"}):
@@ -180,13 +182,13 @@ class WatchState(
     unreachable_rounds: int = 0
     # By path.
     logs: dict[str, LogState] = {}
-    # By a job's id: the paths it writes to, the node whose own disk has its logs, and why they cannot
-    # be checked.
+    # By a job's id: the paths it writes to, the node whose own disk has its logs, and why they
+    # cannot be checked.
     log_files: dict[str, list[str]] = {}
     hosts: dict[str, str] = {}
     unseen: dict[str, str] = {}
-    # When a node was last checked; finding a job's logs, by its id, and checking or reading a log, by
-    # its path, was last tried.
+    # When a node was last checked; finding a job's logs, by its id, and checking or reading a log,
+    # by its path, was last tried.
     hosts_checked_at: dict[str, float] = {}
     located_at: dict[str, float] = {}
     logs_checked_at: dict[str, float] = {}

@@ -139,6 +139,5 @@ def _note_pace(tail: LogTail, batch: MetricBatch, losses: Sequence[str]) -> None
 
 
 def _rank(name: str) -> tuple[bool, int, str]:
-    """Sort a training's loss before an evaluation's, short names before long ones."""
     plain = name.lower()
     return any(word in plain for word in _EVALUATIONS), len(name), name

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from hpcdash.config.settings import PoolSettings
 from hpcdash.config.watch_settings import (
-    ANYONE,
     HangingRule,
     JobSelector,
     LossesRule,
@@ -37,13 +36,6 @@ LogRule = HangingRule | LossesRule
 FRESH_SECONDS = 2.0 * MINUTE
 
 
-def selected_users(selector: JobSelector, own_user: str) -> tuple[str, ...]:
-    """Return the users that a rule selects; () is anyone."""
-    if ANYONE in selector.users:
-        return ()
-    return selector.users or ((own_user,) if own_user else ())
-
-
 class WatchedJobs:
     """Jobs of a snapshot, and by their ids those that rules select: the first rule, and the row."""
 
@@ -56,7 +48,7 @@ class WatchedJobs:
         requested: dict[str, Sequence[str]] = {"state": states}
         if selector.name:
             requested["name"] = (selector.name,)
-        if users := selected_users(selector, self._user):
+        if users := selector.selected_users(self._user):
             requested["user"] = users
         return rows_where(self.table, **requested)
 
@@ -143,10 +135,6 @@ class Watched:
     def facts(self) -> Facts:
         """Facts of the last check, while they are fresh."""
         return self.checked if self.is_fresh else Facts()
-
-    def users(self, selector: JobSelector) -> tuple[str, ...]:
-        """Return the users that a rule selects; () is anyone."""
-        return selected_users(selector, self.store.user)
 
     @property
     def job_kind(self) -> Kind:

@@ -243,16 +243,13 @@ class SwitchDialog(Dialog[None]):
         if has_others or tracker.history.is_any or tracker.is_dropped:
             await tracker.refresh(is_requested=True)
 
-    def _refresh(self, tracker: SwitchTracker) -> None:
-        start_worker(self, tracker.refresh, group="switch-look", exclusive=True)
-
     def on_poll(self, changed: Changed) -> None:
         if self.tracker is not None and self.tracker.is_news(changed):
-            self._refresh(self.tracker)
+            start_worker(self, self.tracker.refresh, group="switch-look", exclusive=True)
 
     def _refresh_if_due(self) -> None:
         if self.tracker is not None and self.tracker.is_due:
-            self._refresh(self.tracker)
+            start_worker(self, self.tracker.refresh, group="switch-look", exclusive=True)
 
     # -- possible actions
 
@@ -287,7 +284,6 @@ class SwitchDialog(Dialog[None]):
         return self._clear_confirmed_for == _identity(tracker.snapshot) and bool(tracker.doubt)
 
     def _show(self) -> None:
-        """Show all that is known now, the buttons that make sense, and the keys."""
         if not (self.is_mounted and self.is_live):
             return
         if not self._confirms_clear:
@@ -344,7 +340,6 @@ class SwitchDialog(Dialog[None]):
         return self.tracker.plan_drop() if self.can_drop else self.tracker.plan_clear()
 
     def _lines(self) -> Iterator[Line]:
-        """Yield (label, text, style) of each line."""
         tracker = self.tracker
         notes = self._notes
         if tracker is not None:
@@ -439,7 +434,6 @@ class SwitchDialog(Dialog[None]):
         start_worker(self, self._carry_out, tracker, plan, group="switch")
 
     async def _carry_out(self, tracker: SwitchTracker, plan: Plan) -> None:
-        """Carry out the plan, and poll the queue early for its effect."""
         if not await tracker.carry_out(plan):
             return
         if self.is_live:

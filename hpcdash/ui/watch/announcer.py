@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from textual.notifications import SeverityLevel
-
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, visible
 from hpcdash.services.cluster.store import Changed
@@ -60,8 +58,12 @@ class AlertAnnouncer:
         shown = reported[: _MAX_AT_ONCE - 1] if len(reported) > _MAX_AT_ONCE else reported
         for event in shown:
             text = f"{_MARKS.get(event.kind, '')}{clip(visible(event.text), _TEXT_CELLS)}{where}"
-            severity: SeverityLevel = "information" if event.kind.is_end else "warning"
-            self.screen.notify(text, severity=severity, timeout=_SECONDS, markup=False)
+            self.screen.notify(
+                text,
+                severity="information" if event.kind.is_end else "warning",
+                timeout=_SECONDS,
+                markup=False,
+            )
         if more := len(reported) - len(shown):
             text = f"{more} more alerts{where}"
             self.screen.notify(text, severity="warning", timeout=_SECONDS)

@@ -27,8 +27,9 @@ from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileStat
 from hpcdash.services.watch.cluster import MAX_LOCATED, Watching
+from hpcdash.services.watch.endings import find_ending
 from hpcdash.services.watch.facts import MAX_FILES, MAX_TAILS, Facts, FactsRequest
-from hpcdash.services.watch.judge import Judgement
+from hpcdash.services.watch.judge import Judgement, judge
 from hpcdash.services.watch.state import WatchState
 from hpcdash.services.watch.watched import FRESH_SECONDS
 from hpcdash.transport.local import LocalTransport
@@ -244,7 +245,7 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
         Busy(2, answer), HANGING + 'log = "/l/{id}"\n[[watch.storage]]\npath = "/l/deep"'
     )
     assert [len((await look(watch)).findings) for _ in range(3)] == [0, 0, 1]
-    assert len(watch.judge().findings) == 1
+    assert len(judge(watch).findings) == 1
     watch.state = msgspec.json.decode(msgspec.json.encode(watch.state), type=WatchState)
     (found,) = (await look(watch)).findings
     assert (found.key, found.severity) == ("cannot-look///l", Severity.CRITICAL)
@@ -257,11 +258,11 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
     dead.clear()
     # The storage path is still told by no tool, and so far in one round only.
     assert [one for one in (await look(watch)).findings if one.rule == "cannot-look"] == []
-    assert watch.find_ending(found) == "/l can be checked again"
+    assert find_ending(watch, found) == "/l can be checked again"
     # Our own ceiling on commands says nothing of a place.
     failure.append(RateLimited("too many"))
     before = dict(watch.state.blind)
     await look(watch)
     assert watch.state.blind == before == {"/l/deep": ("untold", 1)}
     watch.settings = replace(watch.settings, hanging=(), storage=())
-    assert watch.find_ending(found) is None
+    assert find_ending(watch, found) is None

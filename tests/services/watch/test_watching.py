@@ -34,6 +34,7 @@ from hpcdash.services.state.submitted_scripts import ScriptStore
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.watch.board import WatchBoard
 from hpcdash.services.watch.cluster import Watching, read_qos
+from hpcdash.services.watch.endings import find_ending
 from hpcdash.services.watch.facts import MAX_TAIL_BYTES
 from hpcdash.services.watch.notifiers.base import Notifier
 from hpcdash.services.watch.round import RoundReport, watch_round
@@ -671,9 +672,9 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(
             found("unreachable", "here"): f"{here.store.title} is responding again",
         }
         for finding, words in said.items():
-            ending = watching.find_ending(finding)
+            ending = find_ending(watching, finding)
             assert ending == words, finding
-        assert (watching.find_ending(found("drained-nodes", node)) or "").startswith(
+        assert (find_ending(watching, found("drained-nodes", node)) or "").startswith(
             f"node {node} is back: "
         )
 

@@ -33,7 +33,8 @@ _WHY = {
 _STEPS = {
     SILENT: "Is its file system mounted? Until it responds, hangs, saves and free space there are "
     "not checked",
-    UNREPORTED: "Check the path under [[watch.storage]]. hpcdash watch --once --dry-run tries again",
+    UNREPORTED: "Check the path under [[watch.storage]]. hpcdash watch --once --dry-run tries "
+    "again",
     ABSENT: "Check the path: log under [[watch.losses]], or the job's output",
     FAILED: "hpcdash watch --once --dry-run shows why; hpcdash doctor checks the connection",
 }
