@@ -358,8 +358,10 @@ class SwitchTracker:
         if why := refusal(self.snapshot):
             step = ""
             if self.snapshot.is_dropped:
-                clear = f"hpcdash {switch.kind}-switch {switch.job_id} --clear"
-                step = f"It stays until it is cleared: {clear}"
+                step = (
+                    f"It stays until it is cleared: hpcdash {switch.kind}-switch {switch.job_id} "
+                    "--clear"
+                )
             elif self.snapshot.problem:
                 step = "If the job creates this folder, wait for it; --path names another file."
             raise SwitchRefused(f"{switch.path}: {why}", step)
@@ -385,8 +387,7 @@ class SwitchTracker:
         started_at = monotonic()
         report = await self.switches.actions.run(plan)
         problems = [report.journal_problem] if report.journal_problem else []
-        check = f"hpcdash {switch.kind}-switch {switch.job_id} --status"
-        lost = f"the answer was lost; check with: {check}"
+        lost = f"the answer was lost; check with: hpcdash {switch.kind}-switch {switch.job_id} --status"
         outcomes = tuple(
             replace(outcome, text=outcome.text.replace(ANSWER_LOST, lost, 1))
             if outcome.done is None

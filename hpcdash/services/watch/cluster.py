@@ -95,13 +95,13 @@ class Watching(Watched):
         self.state.unreachable_rounds += 1
         rounds = self.state.unreachable_rounds
         if rounds >= self.settings.unreachable_rounds:
-            why = visible(error.message)
-            text = f"{store.title} did not respond {rounds} times in a row: {why}"
+            text = (
+                f"{store.title} did not respond {rounds} times in a row: {visible(error.message)}"
+            )
             step = "hpcdash doctor checks the connection."
             if error.next_step:
                 step = error.next_step.splitlines()[0]
-            finding = Finding(UNREACHABLE, store.name, Severity.CRITICAL, text, step)
-            check.findings.append(finding)
+            check.findings.append(Finding(UNREACHABLE, store.name, Severity.CRITICAL, text, step))
         check.pulses = [
             f"{rule.selector.name}: the cluster is not responding: {error.message}"
             for rule in self.settings.running

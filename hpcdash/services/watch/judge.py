@@ -151,9 +151,7 @@ def _judge_jobs(watched: Watched, jobs: WatchedJobs, check: Judgement) -> None:
         check.findings += find_not_running(jobs.table, name, users, rule.severity)
         rows = living_rows(jobs.table, name, users)
         check.pulses.append(format_pulse(name, rows, zoned, reasons))
-    own = jobs.table
-    if watched.job_kind is Kind.EVERYONE:
-        own = jobs.owned_by(watched.store.user)
+    own = jobs.owned_by(watched.store.user if watched.job_kind is Kind.EVERYONE else None)
     if settings.never_starts:
         check.findings += find_never_starting(own, reasons)
     check.findings += find_ending_allocations(own, watched.launched.allocations(own), now)
