@@ -41,7 +41,7 @@ NAMED = {
     "services/jobs/action_text.py": "whom a signal reaches",
     "ui/submit/choices.py": "launcher = srun",
     "ui/submit/page.py": "endings of scripts",
-    "services/watch/rules/failures.py": "a next step",
+    "services/watch/rules/nodes.py": "a next step",
 }
 
 

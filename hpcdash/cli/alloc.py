@@ -52,7 +52,7 @@ from hpcdash.services.submit.allocations import (
 )
 from hpcdash.services.submit.staging import staged_files
 from hpcdash.services.submit.submission import SubmissionPlan
-from hpcdash.services.watch.rules.allocations import SOON_SECONDS
+from hpcdash.services.watch.rules.jobs import SOON_SECONDS
 
 # Interval of queries for the job's state while the command waits.
 _FIRST_LOOK_SECONDS = 5.0

@@ -15,13 +15,10 @@ from hpcdash.cli.jobs import with_session
 from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import is_agreed, print_json
 from hpcdash.config.read import load_settings
+from hpcdash.config.settings import Settings
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.states import ACTIVE
-from hpcdash.domain.switch_text import (
-    SwitchSnapshot,
-    format_folder,
-    format_shared,
-)
+from hpcdash.domain.switch_text import format_folder, format_shared
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import clip, visible
@@ -35,11 +32,12 @@ from hpcdash.errors import (
 )
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.switches.switches import JobSwitches, Switch, SwitchRefused
-from hpcdash.services.switches.tracker import SwitchTracker
+from hpcdash.services.switches.switches import JobSwitches, Switch
+from hpcdash.services.switches.tracker import SwitchRefused, SwitchTracker
 
 _COMMAND_LETTERS = 2000
 SwitchVerb = Literal["drop", "clear", "status", "forget"]
+SwitchResults = tuple[list[SwitchTracker], list[Outcome], ClusterSession]
 _NOBODY_LEFT = (
     "no running or pending job is known to use it, and a job that starts later would see it"
 )
@@ -50,17 +48,18 @@ def announce(tracker: SwitchTracker, plan: Plan, session: ClusterSession, *, deb
 
     `debug` prints the command itself too.
     """
-    switch, check = _checked(tracker)
-    is_clearing = plan.request.verb in (Verb.CLEAR_KILL_SWITCH, Verb.CLEAR_SAVE_SWITCH)
+    switch = tracker.switch
+    assert tracker.snapshot is not None
     jobs = format_jobs(tracker.living) if tracker.living else "no running or pending job"
-    effect = "stops: " if switch.kind is SwitchKind.KILL else "seen by: "
+    if not tracker.is_dropped:
+        jobs = f"{'stops' if switch.kind is SwitchKind.KILL else 'seen by'}: {jobs}"
     notes = [
         tracker.group_note,
-        _jobs_note(tracker),
+        tracker.jobs_note,
         f"log of {switch.job_id}: {tracker.log_message}",
     ]
     cautions = [switch.overridden_note, *tracker.warnings]
-    if is_clearing:
+    if plan.request.verb in (Verb.CLEAR_KILL_SWITCH, Verb.CLEAR_SAVE_SWITCH):
         cautions += [tracker.doubt, tracker.unseen]
     else:
         running = count_jobs(row for row in tracker.living if row["state"] in ACTIVE)
@@ -71,9 +70,9 @@ def announce(tracker: SwitchTracker, plan: Plan, session: ClusterSession, *, deb
     commands = [command.text, *(shlex.join(command.argv).split("\n") if debug else ())]
     lines = [
         f"{plan.request.verb} on {visible(session.name)}: {visible(switch.path)} "
-        f"({visible(switch.naming.source)})",
-        f"  folder: {format_folder(check)}",
-        f"  {'' if check.is_dropped else effect}{jobs}",
+        f"({visible(switch.source)})",
+        f"  folder: {format_folder(tracker.snapshot)}",
+        f"  {jobs}",
         *(f"  {visible(note)}" for note in notes if note),
         *(f"  ! {visible(caution)}" for caution in cautions if caution),
         *(f"  {clip(visible(line), _COMMAND_LETTERS)}" for line in commands),
@@ -81,61 +80,52 @@ def announce(tracker: SwitchTracker, plan: Plan, session: ClusterSession, *, deb
     print("\n".join(lines), file=sys.stderr)
 
 
-def _checked(tracker: SwitchTracker) -> tuple[Switch, SwitchSnapshot]:
-    assert tracker.switch is not None
-    assert tracker.snapshot is not None
-    return tracker.switch, tracker.snapshot
-
-
-def _jobs_note(tracker: SwitchTracker) -> str:
-    return "" if tracker.switch_jobs is None else tracker.switch_jobs.note
-
-
 def format_state(tracker: SwitchTracker) -> str:
     """Return the known state of a switch, in one line."""
-    switch, _ = _checked(tracker)
     has_ended = tracker.progress.ended and not tracker.progress.living
     parts = [
         tracker.summary,
-        visible(switch.overridden_note),
+        visible(tracker.switch.overridden_note),
         *tracker.warnings,
         tracker.group_note,
         "" if has_ended else visible(tracker.log_message),
-        visible(_jobs_note(tracker)),
+        visible(tracker.jobs_note),
     ]
     return "; ".join(filter(None, parts))
 
 
-def write_json(
+def _write_json(
     kind: SwitchKind,
-    found: Sequence[SwitchTracker],
+    trackers: Sequence[SwitchTracker],
     outcomes: Sequence[Outcome],
     session: ClusterSession,
 ) -> None:
-    """All of it for machines, on stdout."""
     answer: dict[str, Any] = {
         "schema": 1,
         **session.envelope(),
         "kind": str(kind),
-        "switches": [_as_json(one) for one in found],
+        "switches": [_as_json(tracker) for tracker in trackers],
         "results": [
-            {"job_id": one.job_id, "done": one.done, "words": one.text} for one in outcomes
+            {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
+            for outcome in outcomes
         ],
     }
     print_json(answer)
 
 
 def _as_json(tracker: SwitchTracker) -> dict[str, Any]:
-    switch, check = _checked(tracker)
+    switch = tracker.switch
+    check = tracker.snapshot
+    assert check is not None
     folder = check.folder if check.there else None
     progress = tracker.progress
-    dropped_seconds_ago = tracker.dropped_here_seconds_ago
-    was_dropped = check.is_dropped or dropped_seconds_ago is not None
+    dropped_here = tracker.dropped_here_seconds_ago
+    was_dropped = check.is_dropped or dropped_here is not None
     return {
         "job_ids": list(tracker.job_ids),
         "path": visible(switch.path),
-        "source": visible(switch.naming.source),
-        "overridden_path": visible(switch.naming.overridden) or None,
+        "source": visible(switch.source),
+        "overridden_path": visible(switch.overridden) or None,
         "present": str(check.thing),
         "dropped_by": visible(check.file.owner) if check.is_dropped else None,
         "dropped_seconds_ago": _whole(check.age_seconds) if check.is_dropped else None,
@@ -150,7 +140,7 @@ def _as_json(tracker: SwitchTracker) -> dict[str, Any]:
         "living": count_jobs(tracker.living),
         "ended_since": progress.ended if was_dropped else None,
         "ended_cleanly": progress.clean if was_dropped else None,
-        "dropped_here_seconds_ago": _whole(dropped_seconds_ago),
+        "dropped_here_seconds_ago": _whole(dropped_here),
         "words": tracker.summary,
         "log": visible(tracker.log_message),
     }
@@ -171,18 +161,14 @@ def run_switch(
     forget: bool,
     form: str,
 ) -> None:
-    """Drop, remove (`clear`) or show (`status`) the switches of jobs, or `forget` named ones.
+    """Set, clear or show the switches of jobs, or forget named ones.
 
-    Ends the process with 1 where one was refused, with 3 where an outcome is unknown.
+    Exits with 1 where one was refused, with 3 where an outcome is unknown.
     """
     settings = load_settings(common.config)
     action = _choose_verb(path=path, clear=clear, status=status, forget=forget)
-    changes = action in ("drop", "clear")
-    if changes and (common.read_only or settings.read_only):
-        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
-        raise UsageError(
-            f"{kind}-switch is refused: hpcdash is read-only ({source})", "--status still works."
-        )
+    if action in ("drop", "clear"):
+        _refuse_read_only(common, settings, kind)
     needs_confirmation = kind is SwitchKind.KILL and action == "drop" and not common.yes
     can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
     job_ids = named_jobs(jobs)
@@ -192,66 +178,58 @@ def run_switch(
             "Use --yes to skip the question.",
         )
 
-    async def work(
-        session: ClusterSession,
-    ) -> tuple[list[SwitchTracker], list[Outcome], ClusterSession]:
+    async def work(session: ClusterSession) -> SwitchResults:
         await session.store.open(force=True)
         refuse_unnamed_cluster(session, job_ids)
         switches = JobSwitches(session.actions, session.actions.journal.path.parent)
         if action == "forget":
-            switch_list = [await switches.find(job_id, kind) for job_id in job_ids]
-            return (
-                [],
-                [Outcome(one.job_id, True, switches.forget(one)) for one in switch_list],
-                session,
-            )
+            return [], [await _forget(switches, job_id, kind) for job_id in job_ids], session
         await _fetch_everyone(session)
-        found, outcomes = await _find_switches(switches, kind, job_ids, path)
-        for tracker in found:
+        trackers, outcomes = await _find_switches(switches, kind, job_ids, path)
+        for tracker in trackers:
             await tracker.check()
-        if action == "status":
-            return found, outcomes, session
-        plans: list[tuple[SwitchTracker, Plan]] = []
-        prompts = needs_confirmation
-        for tracker in found:
-            try:
-                plan = _plan(tracker, action, must_agree=not (common.yes or can_prompt))
-            except SwitchRefused as error:
-                if len(job_ids) == 1 or (len(found) == 1 and not outcomes):
-                    raise
-                outcomes += [Outcome(job_id, False, error.message) for job_id in tracker.job_ids]
-                continue
-            plans.append((tracker, plan))
-            prompts = prompts or (action == "clear" and bool(tracker.doubt) and not common.yes)
-            announce(tracker, plan, session, debug=common.debug)
-        if prompts and plans and not await is_agreed():
-            raise Declined
-        for tracker, plan in plans:
-            outcomes += await _run(tracker, plan)
-        return found, outcomes, session
+        if action != "status":
+            plans = _plan_all(trackers, action, outcomes, can_agree=common.yes or can_prompt)
+            for tracker, plan in plans:
+                announce(tracker, plan, session, debug=common.debug)
+            is_doubtful = action == "clear" and any(tracker.doubt for tracker, _ in plans)
+            prompts = needs_confirmation or (is_doubtful and not common.yes)
+            if prompts and plans and not await is_agreed():
+                raise Declined
+            for tracker, plan in plans:
+                outcomes += await _run(tracker, plan)
+        return trackers, outcomes, session
 
-    found, outcomes, session = with_session(common, work)
+    trackers, outcomes, session = with_session(common, work)
     if form == "json":
-        write_json(kind, found, outcomes, session)
+        _write_json(kind, trackers, outcomes, session)
     else:
-        if action == "status":
-            for tracker in found:
-                ids = " ".join(map(visible, tracker.job_ids))
-                path = visible(_checked(tracker)[0].path)
-                print(f"{ids}  {path}  {format_state(tracker)}")
-        for outcome in outcomes:
-            message = (
-                ""
-                if outcome.done or action == "status"
-                else "unknown: "
-                if outcome.done is None
-                else "refused: "
-            )
-            print(f"{visible(outcome.job_id)}  {message}{visible(outcome.text)}")
+        _write_text(trackers, outcomes, is_status=action == "status")
     sys.stdout.flush()
-    ways = {outcome.done for outcome in outcomes}
-    if ways - {True}:
-        sys.exit(EXIT_UNREACHABLE if None in ways else EXIT_REFUSED)
+    results = {outcome.done for outcome in outcomes}
+    if results - {True}:
+        sys.exit(EXIT_UNREACHABLE if None in results else EXIT_REFUSED)
+
+
+def _refuse_read_only(common: CommonOptions, settings: Settings, kind: SwitchKind) -> None:
+    if common.read_only or settings.read_only:
+        source = "--read-only" if common.read_only else f"read_only in {settings.file}"
+        raise UsageError(
+            f"{kind}-switch is refused: hpcdash is read-only ({source})", "--status still works."
+        )
+
+
+def _write_text(
+    trackers: Sequence[SwitchTracker], outcomes: Sequence[Outcome], *, is_status: bool
+) -> None:
+    for tracker in trackers if is_status else ():
+        ids = " ".join(map(visible, tracker.job_ids))
+        print(f"{ids}  {visible(tracker.switch.path)}  {format_state(tracker)}")
+    for outcome in outcomes:
+        result = ""
+        if not (outcome.done or is_status):
+            result = "unknown: " if outcome.done is None else "refused: "
+        print(f"{visible(outcome.job_id)}  {result}{visible(outcome.text)}")
 
 
 def _choose_verb(*, path: str, clear: bool, status: bool, forget: bool) -> SwitchVerb:
@@ -264,7 +242,16 @@ def _choose_verb(*, path: str, clear: bool, status: bool, forget: bool) -> Switc
             "--forget cannot be combined with other switch options",
             "It forgets the path given earlier.",
         )
-    return "forget" if forget else "clear" if clear else "status" if status else "drop"
+    if forget:
+        return "forget"
+    if clear:
+        return "clear"
+    return "status" if status else "drop"
+
+
+async def _forget(switches: JobSwitches, job_id: str, kind: SwitchKind) -> Outcome:
+    switch = await switches.find(job_id, kind)
+    return Outcome(job_id, True, switches.forget(switch))
 
 
 async def _fetch_everyone(session: ClusterSession) -> None:
@@ -285,42 +272,62 @@ async def _find_switches(
 
     Raises NoSuchJob and UsageError where a single job was requested.
     """
-    found: dict[str, tuple[Switch, list[str]]] = {}
+    by_path: dict[str, list[Switch]] = {}
     unknown: list[Outcome] = []
     for job_id in job_ids:
         try:
             switch = await switches.find(job_id, kind, path)
-            if problem := switch.naming.problem:
+            if switch.problem:
                 is_own = switch.owner in ("", switches.store.user)
                 who = "" if is_own else f"Ask {visible(switch.owner)} which file it watches, and "
                 step = f"{who}give it with --path FILE; it is remembered for jobs of this name."
-                raise UsageError(problem, step[0].upper() + step[1:])
+                raise UsageError(switch.problem, step[0].upper() + step[1:])
         except (NoSuchJob, UsageError) as error:
             if len(job_ids) == 1:
                 raise
             unknown.append(Outcome(job_id, False, error.message))
             continue
-        found.setdefault(switch.path, (switch, []))[1].append(job_id)
-    trackers = []
-    for switch, ids in found.values():
-        trackers.append(SwitchTracker(switches, kind, ids))
-        trackers[-1].take(switch)
+        by_path.setdefault(switch.path, []).append(switch)
+    trackers = [
+        SwitchTracker(switches, same[0], [switch.job_id for switch in same])
+        for same in by_path.values()
+    ]
     return trackers, unknown
 
 
-def _plan(tracker: SwitchTracker, action: SwitchVerb, *, must_agree: bool) -> Plan:
+def _plan_all(
+    trackers: Sequence[SwitchTracker],
+    action: SwitchVerb,
+    outcomes: list[Outcome],
+    *,
+    can_agree: bool,
+) -> list[tuple[SwitchTracker, Plan]]:
+    """Plan the action on each switch; a refusal is an outcome, and raised for a single switch."""
+    plans = []
+    is_single = len(trackers) == 1 and not outcomes
+    for tracker in trackers:
+        try:
+            plans.append((tracker, _plan(tracker, action, can_agree=can_agree)))
+        except SwitchRefused as error:
+            if is_single:
+                raise
+            outcomes += [Outcome(job_id, False, error.message) for job_id in tracker.job_ids]
+    return plans
+
+
+def _plan(tracker: SwitchTracker, action: SwitchVerb, *, can_agree: bool) -> Plan:
     """Return the plan that drops or clears a switch.
 
     Raises SwitchRefused where something prevents it, or it would need a confirmation.
     """
-    switch, _ = _checked(tracker)
+    path = tracker.switch.path
     if action == "clear":
         plan = tracker.plan_clear()
-        if tracker.doubt and must_agree:
-            raise SwitchRefused(f"{switch.path}: {tracker.doubt}", "Use --yes to remove it anyway.")
+        if tracker.doubt and not can_agree:
+            raise SwitchRefused(f"{path}: {tracker.doubt}", "Use --yes to remove it anyway.")
         return plan
     if not tracker.matters:
-        raise SwitchRefused(f"{switch.path}: {_NOBODY_LEFT}", "Use touch to create it anyway.")
+        raise SwitchRefused(f"{path}: {_NOBODY_LEFT}", "Use touch to create it anyway.")
     return tracker.plan_drop()
 
 
@@ -331,6 +338,6 @@ async def _run(tracker: SwitchTracker, plan: Plan) -> list[Outcome]:
     for problem in problems:
         print(f"hpcdash: {visible(problem)}", file=sys.stderr)
     return [
-        replace(one, text=f"{one.text}; {unseen}") if one.done and unseen else one
-        for one in outcomes
+        replace(outcome, text=f"{outcome.text}; {unseen}") if outcome.done and unseen else outcome
+        for outcome in outcomes
     ]

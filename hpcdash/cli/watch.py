@@ -8,10 +8,9 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -28,7 +27,7 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import is_agreed, print_text
 from hpcdash.config.read import config_path, load_settings
 from hpcdash.config.watch_settings import WatchSettings
-from hpcdash.domain.states import ACTIVE, WAITING
+from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import DAY, MINUTE, format_age, parse_duration
 from hpcdash.errors import (
@@ -44,22 +43,19 @@ from hpcdash.services.state.folders import queue_folder, queue_program, state_ro
 from hpcdash.services.watch.alerts import AlertEvent, AlertKind
 from hpcdash.services.watch.cron import (
     CronStand,
-    folder_there,
+    fetch_stands,
     install,
     remove,
-    stands,
     write_script,
 )
-from hpcdash.services.watch.judge import pulse_line
 from hpcdash.services.watch.message import trial_message
-from hpcdash.services.watch.notifiers.base import Notifier, deliver
+from hpcdash.services.watch.notifiers.base import Delivery, Notifier, deliver
 from hpcdash.services.watch.notifiers.terminal import TerminalNotifier
 from hpcdash.services.watch.round import RoundReport, watch_round
 from hpcdash.services.watch.secrets import build_notifiers, secret_variables, unready
 from hpcdash.services.watch.state import WatchFiles
 from hpcdash.transport.prompter import TerminalPrompter
 
-_SHORTEST_ROUND_SECONDS = 1
 WATCH_SCRIPT = "hpcdash-watch"
 _USUAL = "1h"
 
@@ -76,7 +72,8 @@ def run_watch(
     settings = load_settings(common.config)
     watch = settings.watch
     if every is not None:
-        watch = replace(watch, every_seconds=_every(every))
+        seconds = _parse_every(every, "10m or 1h", lambda seconds: seconds >= 1)
+        watch = replace(watch, every_seconds=float(seconds))
     if not watch.is_configured and not trial:
         text = (
             "no [watch] section: only jobs that can never start are checked, and no alerts are sent"
@@ -88,21 +85,19 @@ def run_watch(
     notifiers, warnings = build_notifiers(watch.notices, str(settings.file or ""))
     for text in warnings:
         _complain(text)
-    for one in unready(notifiers):
+    missing = unready(notifiers)
+    for notifier in missing:
         _complain(
-            f"{one.error.message}. {one.error.next_step} Until then {one.name} gets no alerts; the "
-            "rest continues."
+            f"{notifier.error.message}. {notifier.error.next_step} Until then {notifier.name} gets "
+            "no alerts; the rest continues."
         )
-    if (
-        watch.is_configured
-        and not trial
-        and (text := no_recipients(watch, rings=not once and sys.stdout.isatty()))
-    ):
+    rings = not once and sys.stdout.isatty()
+    if watch.is_configured and not trial and (text := no_recipients(watch, rings=rings)):
         _complain(text)
-    if watch.terminal is not None and sys.stdout.isatty() and not once:
+    if watch.terminal is not None and rings:
         notifiers.append(TerminalNotifier(watch.terminal))
     if trial:
-        _try(notifiers, dry_run=dry_run)
+        _send_trial(notifiers, dry_run=dry_run)
         return
     pool = connection_pool(TerminalPrompter())
     sessions = [
@@ -112,7 +107,7 @@ def run_watch(
     rounds = _Watch(sessions, watch, notifiers, dry_run=dry_run, debug=common.debug)
     with ends_silently():
         status = run_async(rounds.run(once=once))
-    if status := max(status, EXIT_USAGE if unready(notifiers) else 0):
+    if status := max(status, EXIT_USAGE if missing else 0):
         sys.exit(status)
 
 
@@ -124,47 +119,50 @@ def no_recipients(watch: WatchSettings, *, rings: bool) -> str:
     """
     if watch.notices or (watch.terminal is not None and rings):
         return ""
-    ways = "[[watch.mail]], [[watch.webhook]], [[watch.command]] or [[watch.apprise]]"
-    who = (
-        "[watch.terminal] rings in the foreground and in the dashboard alone"
-        if watch.terminal is not None
-        else ""
-    )
+    who = ""
+    if watch.terminal is not None:
+        who = ": [watch.terminal] rings in the foreground and in the dashboard alone"
     return (
-        f"no alerts are sent{f': {who}' if who else ''}. Add a recipient: {ways}; hpcdash "
-        "config example"
+        f"no alerts are sent{who}. Add a recipient: [[watch.mail]], [[watch.webhook]], "
+        "[[watch.command]] or [[watch.apprise]]; hpcdash config example"
     )
 
 
-def _every(text: str) -> float:
+def _parse_every(text: str, examples: str, is_valid: Callable[[int], bool]) -> int:
+    """Parse an interval in seconds; a number is minutes."""
+    step = f"Write {examples}; a number is minutes."
     try:
         seconds = parse_duration(text, bare_unit_seconds=60)
     except ValueError as error:
-        raise UsageError(f"--every: {error}", "Write 10m or 1h; a number is minutes.") from None
-    if seconds is None or seconds < _SHORTEST_ROUND_SECONDS:
-        raise UsageError(
-            f"--every: {text!r} is not an interval", "Write 10m or 1h; a number is minutes."
-        )
-    return float(seconds)
+        raise UsageError(f"--every: {error}", step) from None
+    if seconds is None or not is_valid(seconds):
+        raise UsageError(f"--every: {text!r} is not an interval", step)
+    return seconds
 
 
-def _try(notifiers: Sequence[Notifier], *, dry_run: bool) -> None:
-    """A message that nothing is wrong, by each way there is; raises HpcdashError where one did not
-    take it.
-    """
+def _send_trial(notifiers: Sequence[Notifier], *, dry_run: bool) -> None:
+    """Send a message that nothing is wrong; raises HpcdashError where a channel did not take it."""
     if not notifiers:
         raise UsageError(
             "no alerts are sent: [watch] has no recipients",
             "`hpcdash config example` shows how to add one.",
         )
-    deliveries = run_async(deliver(notifiers, trial_message("hpcdash"), dry_run=dry_run))
-    for one in deliveries:
-        print(visible(one.summary), flush=True)
-    if not dry_run and not all(one.reached for one in deliveries):
+
+    async def send() -> list[Delivery]:
+        message = trial_message("hpcdash")
+        sending = (deliver(notifier, message, dry_run=dry_run) for notifier in notifiers)
+        return await asyncio.gather(*sending)
+
+    deliveries = run_async(send())
+    for delivery in deliveries:
+        print(visible(delivery.summary), flush=True)
+    if not dry_run and not all(delivery.reached for delivery in deliveries):
         raise HpcdashError("not all recipients were reached")
 
 
 class _Watch:
+    """Rounds of several clusters, each independent of the others' failures."""
+
     def __init__(
         self,
         sessions: Sequence[ClusterSession],
@@ -184,18 +182,17 @@ class _Watch:
         ]
 
     async def run(self, *, once: bool) -> int:
-        """The exit status, of the one round; otherwise it does not end by itself."""
-        names = ", ".join(session.store.title for session, _ in self._watched)
+        """Return the exit status of one round; otherwise run until interrupted."""
         if not once:
+            names = ", ".join(session.store.title for session, _ in self._watched)
             _print(
                 f"watching {names} every {format_age(self._watch.every_seconds)}; ctrl+c ends it"
             )
         try:
             while True:
                 began = time.monotonic()
-                statuses = await asyncio.gather(
-                    *(self._round(*watched) for watched in self._watched)
-                )
+                rounds = (self._round(session, files) for session, files in self._watched)
+                statuses = await asyncio.gather(*rounds)
                 if once:
                     return max(statuses, default=0)
                 await asyncio.sleep(max(0.0, began + self._watch.every_seconds - time.monotonic()))
@@ -204,80 +201,66 @@ class _Watch:
                 await session.store.close()
 
     async def _round(self, session: ClusterSession, files: WatchFiles) -> int:
-        """The status of one cluster's round; whatever goes wrong with it, the others are watched
-        on.
-        """
-        store = session.store
+        """Return the status of one cluster's round; raises nothing, so that the others go on."""
+        title = session.store.title
         try:
             report = await watch_round(
-                store,
+                session.store,
                 self._watch,
                 files,
                 self._notifiers,
                 shared=session.pools,
                 dry_run=self._dry_run,
             )
-            self._report(session, report)
+            self._report(title, report)
         except HpcdashError as error:
-            _complain(f"{store.title}: this round failed: {error}")
+            _complain(f"{title}: this round failed: {error}")
             return EXIT_REFUSED
         except BrokenPipeError:
             raise
         except Exception as error:
-            self._went_wrong(store.title, error)
+            where = "run it with --debug to write the traceback to its log file"
+            if self._debug:
+                from hpcdash.cli.debug_log import log_traceback
+
+                if path := log_traceback(error):
+                    where = f"the traceback is in {path}"
+            what = f"something went wrong in hpcdash itself: {type(error).__name__}: {error}"
+            _complain(f"{title}: this round failed: {what}; {where}")
             return EXIT_REFUSED
         if not report.check.is_reached:
             return EXIT_UNREACHABLE
-        was_announced = all(
-            delivery.attempts == 0 or not delivery.problem
-            for delivery in report.notified.deliveries
-        )
-        return 0 if report.is_saved and was_announced else EXIT_REFUSED
+        has_failed = any(delivery.attempts and delivery.problem for delivery in report.deliveries)
+        return EXIT_REFUSED if has_failed or not report.is_saved else 0
 
-    def _went_wrong(self, title: str, error: Exception) -> None:
-        from hpcdash.cli.debug_log import log_traceback
-
-        path = log_traceback(error) if self._debug else None
-        where = (
-            f"the traceback is in {path}"
-            if path
-            else "run it with --debug to write the traceback to its log file"
-        )
-        what = f"internal error of hpcdash: {type(error).__name__}: {error}"
-        _complain(f"{title}: this round failed: {what}; {where}")
-
-    def _report(self, session: ClusterSession, report: RoundReport) -> None:
-        title = session.store.title
+    def _report(self, title: str, report: RoundReport) -> None:
         check = report.check
-        reported = report.notified
-        for text in (*report.problems, *check.problems, *reported.lost):
+        for text in (*report.problems, *check.problems, *report.lost):
             _complain(f"{title}: {text}")
         for text in check.pulses:
             self._pulse(text)
-        looked = f"{counted(check.job_count, 'job')}, {counted(report.commands, 'command')}"
-        requested = looked if check.is_reached else "not reached"
-        again = f", {len(reported.again)} to resend" if reported.again else ""
-        _print(
-            f"{title}: {requested}, {counted(reported.wrong, 'alert')}, {len(reported.events)} to send{again}"
-        )
-        for event in reported.events:
+        requested = "not reached"
+        if check.is_reached:
+            requested = f"{counted(check.job_count, 'job')}, {counted(report.commands, 'command')}"
+        sends = f"{len(report.events)} to send"
+        sends += f", {len(report.again)} to resend" if report.again else ""
+        _print(f"{title}: {requested}, {counted(len(report.alerts.states), 'alert')}, {sends}")
+        for event in report.events:
             _print(f"{title}: {_format_event(event)}")
-        for channel, event in reported.again:
+        for channel, event in report.again:
             _print(f"{title}: again for {channel}: {_format_event(event)}")
-        for delivery in reported.deliveries:
-            if delivery.problem:
-                _complain(f"{title}: {delivery.summary}")
-            else:
-                _print(f"{title}: {delivery.summary}")
+        for delivery in report.deliveries:
+            write = _complain if delivery.problem else _print
+            write(f"{title}: {delivery.summary}")
 
     def _pulse(self, text: str) -> None:
-        line = pulse_line(datetime.now().astimezone(), text) + "\n"
-        if self._watch.pulse_file and self._dry_run:
-            _print(f"would be written to {self._watch.pulse_file}: PULSE: {text}")
-            return
+        line = f"[{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}] PULSE: {visible(text)}\n"
         if not self._watch.pulse_file:
             sys.stdout.write(line)
             sys.stdout.flush()
+            return
+        if self._dry_run:
+            _print(f"would be written to {self._watch.pulse_file}: PULSE: {text}")
             return
         path = Path(self._watch.pulse_file).expanduser()
         try:
@@ -296,10 +279,10 @@ class _Watch:
 
 def _format_event(event: AlertEvent) -> str:
     """`raised critical: …`, `over: …`, `no longer watched: …`."""
-    if event.kind.is_end:
-        return (
-            f"{'over' if event.kind is AlertKind.RECOVERED else 'no longer watched'}: {event.text}"
-        )
+    if event.kind is AlertKind.RECOVERED:
+        return f"over: {event.text}"
+    if event.kind is AlertKind.UNWATCHED:
+        return f"no longer watched: {event.text}"
     return f"{event.kind} {event.finding.severity.word}: {event.text}"
 
 
@@ -309,15 +292,6 @@ def _print(text: str) -> None:
 
 def _complain(text: str) -> None:
     print(f"hpcdash: {visible(' '.join(text.split()))}", file=sys.stderr, flush=True)
-
-
-class _CronRequest(NamedTuple):
-    action: str | None
-    every_seconds: int
-    is_every_given: bool
-    folder: str
-    watches: bool
-    options: tuple[str, ...]
 
 
 def run_cron(
@@ -333,16 +307,17 @@ def run_cron(
 
     Without `every` it is hourly; a removal then applies to the installed job.
     """
-    every_seconds = _every_seconds(every or _USUAL)
+    every_seconds = _parse_cron_every(every or _USUAL)
     # A job installed when a shorter interval was allowed can still be removed.
     if action in (None, "install") and every_seconds < MINUTE:
         raise UsageError(
             f"--every: {every!r} is too often: each run is a scheduler job",
             "The minimum is 1m; prefer 15m or 1h.",
         )
-    requested = _CronRequest(
-        action, every_seconds, every is not None, _folder(folder), watches, options
-    )
+    if folder is not None and not folder.startswith("/"):
+        raise UsageError(
+            f"--folder: {folder!r} is not an absolute path", "It is a folder on the cluster."
+        )
     settings = load_settings(common.config)
     if action in ("install", "remove") and (common.read_only or settings.read_only):
         raise UsageError(
@@ -353,96 +328,91 @@ def run_cron(
             "cron --remove needs confirmation, but there is no terminal",
             "Use --yes to skip the question.",
         )
-    lines = with_session(common, lambda session: _work(common, session, requested))
+
+    async def work(session: ClusterSession) -> tuple[str, ...]:
+        store = session.store
+        await store.open(force=True)
+        place, stands = await fetch_stands(store, (folder or "").rstrip("/"), jobs=bool(action))
+        program = queue_program(queue_folder()) if store.backend.is_embedded else ()
+        job = CronJob(every_seconds, place, options, program)
+        if action is None:
+            return (store.backend.scripts.cron_script(job).rstrip("\n"),)
+        if action == "status":
+            return _format_status(place, stands, store.clock.now())
+        if action == "remove":
+            return await _remove(common, session, job, stands, is_chosen=every is not None)
+        stand = next((stand for stand in stands if stand.label == job.label), None)
+        text = await _watch_text(common, session) if watches else ""
+        return await _install(session, job, stand, text, settings.watch)
+
+    lines = with_session(common, work)
     print_text("".join(f"{visible(line) if action else line}\n" for line in lines))
 
 
-def _every_seconds(text: str) -> int:
-    try:
-        seconds = parse_duration(text, bare_unit_seconds=60)
-    except ValueError as error:
-        raise UsageError(f"--every: {error}", "Write 1h, 1d or 15m; a number is minutes.") from None
-    if seconds is None or not 1 <= seconds <= 366 * DAY or len(interval_label(seconds)) > 7:
-        raise UsageError(
-            f"--every: {text!r} is not an interval", "Write 1h, 1d or 15m; a number is minutes."
-        )
-    return seconds
+def _parse_cron_every(text: str) -> int:
+    def is_valid(seconds: int) -> bool:
+        return 1 <= seconds <= 366 * DAY and len(interval_label(seconds)) <= 7
+
+    return _parse_every(text, "1h, 1d or 15m", is_valid)
 
 
-def _folder(text: str | None) -> str:
-    if text is not None and not text.startswith("/"):
-        raise UsageError(
-            f"--folder: {text!r} is not an absolute path", "It is a folder on the cluster."
-        )
-    return (text or "").rstrip("/")
-
-
-async def _work(
-    common: CommonOptions, session: ClusterSession, requested: _CronRequest
+async def _install(
+    session: ClusterSession,
+    job: CronJob,
+    stand: CronStand | None,
+    text: str,
+    watch: WatchSettings,
 ) -> tuple[str, ...]:
-    store = session.store
-    await store.open(force=True)
-    folder = await folder_there(store, requested.folder)
-    program = queue_program(queue_folder()) if store.backend.is_embedded else ()
-    job = CronJob(requested.every_seconds, folder, requested.options, program)
-    if requested.action is None:
-        return (store.backend.scripts.cron_script(job).rstrip("\n"),)
-    _, found = await stands(store, requested.folder)
-    stand = next((one for one in found if one.label == job.label), None)
-    if requested.action == "status":
-        return _status_lines(folder, found, store.clock.now())
-    if requested.action == "remove":
-        if not requested.is_every_given and found:
-            stand = _only(found, job.label)
-            job = replace(job, every_seconds=_every_seconds(parse_interval(stand.label)))
-        if stand is not None and not common.yes:
-            _announce_removal(job, stand, session)
-            if not await is_agreed():
-                raise Declined
-        return await remove(store, session.actions, job, stand)
-    messages: tuple[str, ...] = ()
-    text = await _watch_text(common, session) if requested.watches else ""
     if text and session.store.transport.name == "local":
-        for message in _unnotified(load_settings(common.config).watch):
+        for message in _unnotified(watch):
             print(f"hpcdash: {visible(message)}", file=sys.stderr)
     if stand is None or not stand.rows:
         print(
             f"cron on {visible(session.name)}: submits {visible(job.script_path)} as {job.name}",
             file=sys.stderr,
         )
+    messages: tuple[str, ...] = ()
     if text:
         path = f"{job.scripts_folder}/{WATCH_SCRIPT}"
-        await write_script(store, path, text)
+        await write_script(session.store, path, text)
         messages = (f"{path} runs the watchdogs",)
-    return (*messages, *await install(store, session.actions, job, stand))
+    return (*messages, *await install(session.store, session.actions, job, stand))
 
 
-def _only(found: tuple[CronStand, ...], usual: str) -> CronStand:
-    """Return the installed job, else the usual one.
-
-    Raises UsageError where several are installed.
-    """
-    there = [stand for stand in found if stand.is_installed or stand.rows]
-    if len(there) > 1:
-        names = ", ".join(stand.name for stand in there)
-        raise UsageError(
-            f"several are installed: {names}",
-            f"Choose one with --every {parse_interval(there[0].label)}.",
-        )
-    return there[0] if there else next((stand for stand in found if stand.label == usual), found[0])
+async def _remove(
+    common: CommonOptions,
+    session: ClusterSession,
+    job: CronJob,
+    stands: Sequence[CronStand],
+    *,
+    is_chosen: bool,
+) -> tuple[str, ...]:
+    """Remove the job, or the installed one unless its interval `is_chosen`."""
+    stand = next((stand for stand in stands if stand.label == job.label), None)
+    if not is_chosen and stands:
+        if len(stands) > 1:
+            raise UsageError(
+                f"several are installed: {', '.join(stand.name for stand in stands)}",
+                f"Choose one with --every {parse_interval(stands[0].label)}.",
+            )
+        stand = stands[0]
+        job = replace(job, every_seconds=_parse_cron_every(parse_interval(stand.label)))
+    if stand is not None and not common.yes:
+        _announce_removal(job, stand, session)
+        if not await is_agreed():
+            raise Declined
+    return await remove(session.store, session.actions, job, stand)
 
 
 def _announce_removal(job: CronJob, stand: CronStand, session: ClusterSession) -> None:
-    """Print to stderr which files are moved and which jobs are cancelled."""
     print(f"cron on {visible(session.name)}: removes {job.name}", file=sys.stderr)
     if stand.is_installed:
         print(
             f"  moves {visible(job.script_path)} to {visible(job.folder)}/removed", file=sys.stderr
         )
-    waiting = [str(row["id"]) for row in stand.rows if row["state"] in WAITING]
-    if waiting:
-        print(f"  cancels pending jobs: {visible(' '.join(waiting))}", file=sys.stderr)
-    if len(waiting) < len(stand.rows):
+    if stand.waiting:
+        print(f"  cancels pending jobs: {visible(' '.join(stand.waiting))}", file=sys.stderr)
+    if len(stand.waiting) < len(stand.rows):
         print("  lets running jobs finish", file=sys.stderr)
 
 
@@ -460,10 +430,6 @@ async def _watch_text(common: CommonOptions, session: ClusterSession) -> str:
                 "Install and configure it there, or run `hpcdash watch` on this machine.",
             )
         return watch_script((program[0], "--local", "watch", "--once"), {})
-    return _text_here(common, is_queue=session.store.backend.is_embedded)
-
-
-def _text_here(common: CommonOptions, *, is_queue: bool) -> str:
     parts: tuple[str, ...] = (sys.executable, "-P", "-m", "hpcdash")
     file, is_named = config_path(common.config)
     if is_named:
@@ -474,7 +440,7 @@ def _text_here(common: CommonOptions, *, is_queue: bool) -> str:
         parts += ("--backend", common.backend)
     # Its home and variables are those of the submitter; these locate the state.
     variables = {"HPCDASH_STATE": str(state_root().resolve())}
-    if is_queue:
+    if session.store.backend.is_embedded:
         variables["HPCDASH_QUEUE"] = str(queue_folder().resolve())
     for name in ("PYTHONPATH", "SLURM_CONF"):
         if os.environ.get(name):
@@ -483,7 +449,6 @@ def _text_here(common: CommonOptions, *, is_queue: bool) -> str:
 
 
 def _unnotified(watch: WatchSettings) -> list[str]:
-    """Return warnings on recipients that the job's watchdogs may not be able to notify."""
     if text := no_recipients(watch, rings=False):
         return [text]
     return [
@@ -493,26 +458,25 @@ def _unnotified(watch: WatchSettings) -> list[str]:
     ]
 
 
-def _status_lines(folder: str, found: tuple[CronStand, ...], now: float) -> tuple[str, ...]:
-    if not found:
+def _format_status(folder: str, stands: Sequence[CronStand], now: float) -> tuple[str, ...]:
+    if not stands:
         return (f"not installed in {folder}; run hpcdash cron --install",)
     lines = []
-    for stand in found:
-        there = "installed" if stand.is_installed else "moved away"
+    for stand in stands:
         running = [row["id"] for row in stand.rows if row["state"] in ACTIVE]
-        waiting = [row for row in stand.rows if row["state"] not in ACTIVE]
-        state = [f"runs ({', '.join(running)})"] if running else []
-        for row in waiting:
+        states = [f"runs ({', '.join(running)})"] if running else []
+        for row in stand.rows:
+            if row["state"] in ACTIVE:
+                continue
             starts = row["_expected_start_at"] or row["eligible_at"]
             ahead = starts.timestamp() - now if starts is not None else 0.0
-            whose = " by the scheduler's estimate" if row["_expected_start_at"] else ""
-            state.append(
-                f"waits ({row['id']}{f', for {format_age(ahead)}{whose}' if ahead > 0 else ''})"
-            )
-        lines.append(
-            f"{stand.name}: {there}, "
-            f"{' and '.join(state) or 'not in the queue: it will not run again'}"
-        )
+            wait = f", for {format_age(ahead)}" if ahead > 0 else ""
+            if wait and row["_expected_start_at"]:
+                wait += " by the scheduler's estimate"
+            states.append(f"waits ({row['id']}{wait})")
+        installed = "installed" if stand.is_installed else "moved away"
+        state = " and ".join(states) or "not in the queue: it will not run again"
+        lines.append(f"{stand.name}: {installed}, {state}")
         scripts = ", ".join(stand.scripts) or "no script"
         lines.append(f"  {folder}/cron.{stand.label}: {scripts}")
     return tuple(lines)

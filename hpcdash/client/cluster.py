@@ -608,13 +608,15 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         self._refuse_changes()
         from hpcdash.domain.switches import SwitchKind
         from hpcdash.services.switches.switches import JobSwitches
+        from hpcdash.services.switches.tracker import SwitchTracker
 
         switches = JobSwitches(self.session.actions, self.session.actions.journal.path.parent)
         switch = await switches.find(job_id, SwitchKind.KILL)
-        if switch.naming.problem:
-            raise UsageError(switch.naming.problem, 'Give the task a kill_switch="PATH".')
-        plan = switches.plan_drop(switch, await switches.fetch_snapshot(switch), (job_id,))
-        outcomes, _ = await switches.carry_out(switch, plan)
+        if switch.problem:
+            raise UsageError(switch.problem, 'Give the task a kill_switch="PATH".')
+        tracker = SwitchTracker(switches, switch)
+        await tracker.check_file()
+        outcomes, _ = await tracker.run(tracker.plan_drop())
         for outcome in outcomes:
             if outcome.done is not True:
                 raise HpcdashError(f"the kill switch of job {job_id} was not set: {outcome.text}")

@@ -5,10 +5,10 @@ example.toml explains their keys.
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, time
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from hpcdash.config import values
 from hpcdash.config.model import Key, Reader, SameTable, Table, build, record_keys
@@ -21,109 +21,23 @@ SHARE = 0.85
 SCRATCH_SHARE = 0.75
 LOSS_KINDS = ("nan", "inf", "divergence", "spike", "plateau", "stall", "limit")
 ANYONE = "*"
+RULE_TABLES = (
+    "running",
+    "hanging",
+    "losses",
+    "storage",
+    "nodes",
+    "chains",
+    "saves",
+    "failures",
+    "pools",
+)
 QUOTA_TOOLS = ("auto", "none", "lfs", "beegfs-ctl", "mmlsquota", "quota")
 Level = Annotated[Severity, values.severity]
 Texts = Annotated[tuple[str, ...], values.texts]
 AbsolutePath = Annotated[str, values.absolute_path]
 _NEVER_PRINTED = ("password", "url", "urls", "headers", "text")
 LossKinds = Annotated[tuple[str, ...], values.choice_list(*LOSS_KINDS)]
-
-
-class RunningWatch(Struct, frozen=True):
-    """Job that must be running or pending: its exact `name`, and its `users` (none: anyone)."""
-
-    name: str
-    users: tuple[str, ...] = ()
-    severity: Severity = Severity.CRITICAL
-
-
-class HangingWatch(Struct, frozen=True):
-    """Log that has not grown for `limit_seconds`, which indicates a hanging job.
-
-    Evaluations and saves write no log either.
-    """
-
-    limit_seconds: SomeSeconds = 30 * MINUTE
-    severity: Level = Severity.CRITICAL
-
-
-class LossWatch(Struct, frozen=True):
-    """Reported problems of a training's metrics, of LOSS_KINDS.
-
-    `severity` is that of nan, inf and divergence. limit: it will not reach its final step before
-    its time limit, and too few tasks are queued behind it.
-    """
-
-    kinds: LossKinds = ("nan", "inf", "divergence", "spike", "stall", "limit")
-    severity: Level = Severity.CRITICAL
-
-
-class StorageWatch(Struct, frozen=True):
-    """Path whose bytes and inodes must not run out.
-
-    share: None: 0.85, or 0.75 if `is_scratch`. forecast_seconds: None: no forecast. limit_bytes,
-    limit_inodes: None: as a quota tool reports them.
-    """
-
-    path: AbsolutePath
-    share: Annotated[float | None, values.share] = None
-    is_scratch: Flag = False
-    full_at: Share = 1.0
-    floor_bytes: Annotated[int | None, values.amount_bytes] = None
-    floor_inodes: Annotated[int | None, values.count] = None
-    forecast_seconds: Annotated[float | None, values.seconds_or_never] = 2 * DAY
-    critical_seconds: Seconds = 12 * HOUR
-    limit_bytes: Annotated[int | None, values.amount_bytes] = None
-    limit_inodes: Annotated[int | None, values.counted] = None
-    planned_bytes_a_day: Annotated[float, values.amount_bytes] = 0.0
-
-    @property
-    def alert_share(self) -> float:
-        return self.share if self.share is not None else SCRATCH_SHARE if self.is_scratch else SHARE
-
-
-class NodesWatch(Struct, frozen=True):
-    """Nodes of some queues (none: all): those out of use, and spares as a share of those in use."""
-
-    queues: Texts = ()
-    least_spare_share: Share = 0.05
-
-
-class ChainWatch(Struct, frozen=True):
-    """Running chain that must have at least `fewest_waiting` jobs or tasks behind it."""
-
-    fewest_waiting: Counted = 1
-
-
-class CheckpointWatch(Struct, frozen=True):
-    """Saves of a job: every `interval_seconds`, for `save_seconds`.
-
-    `spare_seconds` must remain before its end.
-    """
-
-    interval_seconds: SomeSeconds
-    save_seconds: SomeSeconds
-    spare_seconds: Seconds = 60.0
-
-
-class FailuresWatch(Struct, frozen=True):
-    """`in_a_row` failures of one job on one node.
-
-    If more than `most_nodes` nodes are common to them, none is named.
-    """
-
-    in_a_row: Counted = 3
-    most_nodes: Counted = 2
-
-
-class PoolsWatch(Struct, frozen=True):
-    """Tasks of shared pools that have had no turn for `no_turn_seconds` since they came or
-    last ran, that were interrupted `unsaved_in_a_row` times without a save, in a row or more often
-    than they saved, or that save too slowly.
-    """
-
-    no_turn_seconds: SomeSeconds = 1.0 * DAY
-    unsaved_in_a_row: Counted = 2
 
 
 class QuietHours(Struct, frozen=True):
@@ -187,7 +101,7 @@ class WebhookSettings(_Secretive, frozen=True):
     """Webhook that JSON is posted to.
 
     `form`: json (all fields) or slack (a text: Slack, Mattermost, Rocket.Chat). The URL and
-    the headers may hold secrets and are never shown. key: its place in the configuration.
+    the headers may hold secrets and are never shown.
     """
 
     url: str = ""
@@ -195,12 +109,6 @@ class WebhookSettings(_Secretive, frozen=True):
     headers: Mapping[str, str] = {}
     ca_file: AbsolutePath = ""
     timeout_seconds: SomeSeconds = 20.0
-    key: str = ""
-
-    @property
-    def unready_name(self) -> str:
-        """Name of the channel while its URL is unknown."""
-        return f"{self.form} webhook ({self.key})"
 
 
 class CommandSettings(Struct, frozen=True):
@@ -218,19 +126,10 @@ class TerminalSettings(Struct, frozen=True):
 
 
 class AppriseSettings(_Secretive, frozen=True):
-    """Addresses of services that apprise supports; they hold secrets and are never shown.
-
-    key: their place in the configuration.
-    """
+    """Addresses of services that apprise supports; they hold secrets and are never shown."""
 
     urls: tuple[str, ...] = ()
     limit_seconds: SomeSeconds = 60.0
-    key: str = ""
-
-    @property
-    def unready_name(self) -> str:
-        """Name of the channel while its addresses are unknown."""
-        return f"apprise ({self.key})"
 
 
 NotifierSettings = (
@@ -251,18 +150,23 @@ class JobSelector(Struct, frozen=True):
     def is_on(self, cluster: str) -> bool:
         return not self.clusters or cluster in self.clusters
 
+    def selected_users(self, own_user: str) -> tuple[str, ...]:
+        """Return the users; () is anyone."""
+        if ANYONE in self.users:
+            return ()
+        return self.users or ((own_user,) if own_user else ())
+
     @staticmethod
     def check(table: Table, fit: Mapping[str, Any]) -> None:
         known = _cluster_names(table)
-        for at, name in enumerate(fit.get("clusters", ())):
+        for index, name in enumerate(fit.get("clusters", ())):
             if known and name not in known:
-                table.problem(f"there is no [clusters.{name}]", "clusters", at)
+                table.problem(f"there is no [clusters.{name}]", "clusters", index)
         if ANYONE in (users := fit.get("users", ())) and len(users) > 1:
             table.problem(f"{quoted(ANYONE)} means everyone: remove the other names", "users")
 
 
 def _cluster_names(table: Table) -> list[str]:
-    """Return the names of the clusters in the table's document."""
     clusters = table.document.get("clusters")
     return list(clusters) if isinstance(clusters, dict) else []
 
@@ -280,9 +184,9 @@ OnClusters = Annotated[JobSelector, SameTable(only=("clusters",))]
 
 
 class RunningRule(Struct, frozen=True):
-    """Rule on a job that must be running or pending."""
+    """Job that must be running or pending."""
 
-    meant: Selected
+    selector: Selected = JobSelector()
     severity: Level = Severity.CRITICAL
 
     @staticmethod
@@ -292,70 +196,91 @@ class RunningRule(Struct, frozen=True):
 
 
 class HangingRule(Struct, frozen=True):
-    """Rule on jobs whose output must grow.
+    """Running jobs whose log must grow; evaluations and saves write no log either."""
 
-    `log` is another file there, with {id} for the job's ID.
-    """
-
-    meant: Selected
-    watch: Annotated[HangingWatch, SameTable()] = HangingWatch()
+    selector: Selected = JobSelector()
+    limit_seconds: SomeSeconds = 30 * MINUTE
+    severity: Level = Severity.CRITICAL
+    # Another file there in place of the job's output, with {id} for the job's ID.
     log: AbsolutePath = ""
 
 
 class LossesRule(Struct, frozen=True):
-    """Rule on running trainings, whose metrics are read from their output.
+    """Running trainings, whose metrics are read from their output."""
 
-    `log` is another file there, with {id} for the job's ID.
-    """
-
-    meant: Selected = JobSelector()
-    watch: Annotated[LossWatch, SameTable()] = LossWatch()
+    selector: Selected = JobSelector()
+    # limit: it will not reach its final step before its time limit, and too few tasks are queued.
+    kinds: LossKinds = ("nan", "inf", "divergence", "spike", "stall", "limit")
+    # Severity of nan, inf and divergence.
+    severity: Level = Severity.CRITICAL
+    # Another file there in place of the job's output, with {id} for the job's ID.
     log: AbsolutePath = ""
 
 
 class StorageRule(Struct, frozen=True):
-    """Rule on a path there.
+    """Path whose bytes and inodes must not run out."""
 
-    `quota` is one of QUOTA_TOOLS; `quota_of`: user, user:NAME, group:NAME or project:ID.
-    """
-
-    watch: Annotated[StorageWatch, SameTable()]
-    meant: OnClusters = JobSelector()
+    path: AbsolutePath
+    selector: OnClusters = JobSelector()
+    # None: 0.85, or 0.75 if is_scratch.
+    share: Annotated[float | None, values.share] = None
+    is_scratch: Flag = False
+    full_at: Share = 1.0
+    floor_bytes: Annotated[int | None, values.amount_bytes] = None
+    floor_inodes: Annotated[int | None, values.count] = None
+    # None: no forecast.
+    forecast_seconds: Annotated[float | None, values.seconds_or_never] = 2 * DAY
+    critical_seconds: Seconds = 12 * HOUR
+    # None: as a quota tool reports them.
+    limit_bytes: Annotated[int | None, values.amount_bytes] = None
+    limit_inodes: Annotated[int | None, values.counted] = None
+    planned_bytes_a_day: Annotated[float, values.amount_bytes] = 0.0
     quota: Annotated[str, values.one_of(*QUOTA_TOOLS)] = "auto"
+    # user, user:NAME, group:NAME or project:ID.
     quota_of: Annotated[str, values.quota_owner] = "user"
+
+    @property
+    def alert_share(self) -> float:
+        if self.share is not None:
+            return self.share
+        return SCRATCH_SHARE if self.is_scratch else SHARE
 
     @property
     def counts_by_du(self) -> bool:
         """Whether it has limits of its own, unlike its file system."""
-        return self.watch.limit_bytes is not None or self.watch.limit_inodes is not None
+        return self.limit_bytes is not None or self.limit_inodes is not None
 
     check = staticmethod(_require_cluster)
 
 
 class NodesRule(Struct, frozen=True):
-    """Rule on nodes out of use, and spares."""
+    """Nodes of some queues (none: all): those out of use, and spares as a share of those in use."""
 
-    meant: OnClusters = JobSelector()
-    watch: Annotated[NodesWatch, SameTable()] = NodesWatch()
+    selector: OnClusters = JobSelector()
+    queues: Texts = ()
+    least_spare_share: Share = 0.05
 
 
 class ChainRule(Struct, frozen=True):
-    """Rule on chains that must continue."""
+    """Running chain that must have at least `fewest_waiting` jobs or tasks behind it."""
 
-    meant: Selected
-    watch: Annotated[ChainWatch, SameTable()] = ChainWatch()
+    selector: Selected = JobSelector()
+    fewest_waiting: Counted = 1
 
 
 class SavesRule(Struct, frozen=True):
-    """Rule on the saves of jobs.
+    """Saves of a job: every `interval_seconds`, for `save_seconds`.
 
     The last save is the newest of `saved`, a pattern of files there, or of the whole checkpoints in
     the folder `checkpoints`; {id} in either is a job's ID. '' both: those of the request of a job's
     launch, if any.
     """
 
-    meant: Selected
-    watch: Annotated[CheckpointWatch, SameTable()]
+    interval_seconds: SomeSeconds
+    save_seconds: SomeSeconds
+    selector: Selected = JobSelector()
+    # Time that must remain before the job's end.
+    spare_seconds: Seconds = 60.0
     checkpoints: AbsolutePath = ""
     saved: AbsolutePath = ""
 
@@ -366,17 +291,27 @@ class SavesRule(Struct, frozen=True):
 
 
 class FailuresRule(Struct, frozen=True):
-    """Rule on nodes that fail a job repeatedly."""
+    """`in_a_row` failures of one job on one node.
 
-    meant: OnClusters = JobSelector()
-    watch: Annotated[FailuresWatch, SameTable()] = FailuresWatch()
+    If more than `most_nodes` nodes are common to them, none is named.
+    """
+
+    selector: OnClusters = JobSelector()
+    in_a_row: Counted = 3
+    most_nodes: Counted = 2
 
 
 class PoolsRule(Struct, frozen=True):
-    """Rule on tasks of the pools that [share.POOL] names, as their coordinators publish them."""
+    """Tasks of the pools that [share.POOL] names, as their coordinators publish them.
 
-    meant: Selected = JobSelector()
-    watch: Annotated[PoolsWatch, SameTable()] = PoolsWatch()
+    They have had no turn for `no_turn_seconds` since they came or last ran, were interrupted
+    `unsaved_in_a_row` times without a save, in a row or more often than they saved, or save too
+    slowly.
+    """
+
+    selector: Selected = JobSelector()
+    no_turn_seconds: SomeSeconds = 1.0 * DAY
+    unsaved_in_a_row: Counted = 2
 
 
 class Secret(_Secretive, frozen=True):
@@ -402,20 +337,17 @@ class NotificationChannel(Struct, frozen=True):
 
 
 class WatchSettings(Struct, frozen=True):
-    """[watch].
-
-    pulse_file: '' for stdout. snoozed: keys of alerts, or rules such as `storage/`, and the epoch
-    until which they are snoozed. terminal: None if the dashboard does not ring. metric_patterns:
-    those of [metrics]. is_configured: whether there is a [watch] at all.
-    """
+    """Settings of [watch]."""
 
     every_seconds: Annotated[
         float, values.seconds_in_range(60, DAY, " (clusters must not be polled more often)")
     ] = 10.0 * MINUTE
+    # '' for stdout.
     pulse_file: Annotated[str, values.path_here] = ""
     unreachable_rounds: Counted = 3
     never_starts: Flag = True
     snooze_seconds: SomeSeconds = 4.0 * HOUR
+    # Keys of alerts, or rules such as `storage/`, and the epoch until which they are snoozed.
     snoozed: Mapping[str, Annotated[float, values.moment]] = {}
     alerts: Annotated[AlertSettings, SameTable()] = AlertSettings()
     running: tuple[RunningRule, ...] = ()
@@ -428,9 +360,20 @@ class WatchSettings(Struct, frozen=True):
     failures: tuple[FailuresRule, ...] = ()
     pools: tuple[PoolsRule, ...] = ()
     notices: Annotated[tuple[NotificationChannel, ...], Key.NONE] = ()
+    # None if the dashboard does not ring.
     terminal: TerminalSettings | None = None
+    # Those of [metrics].
     metric_patterns: tuple[str, ...] = ()
+    # Whether there is a [watch] at all.
     is_configured: bool = False
+
+    def on_cluster(self, cluster: str) -> Self:
+        """Return these settings with the rules of one cluster alone."""
+        rules = {
+            table: tuple(rule for rule in getattr(self, table) if rule.selector.is_on(cluster))
+            for table in RULE_TABLES
+        }
+        return replace(self, **rules)
 
 
 def is_quiet(quiet: QuietHours, now_epoch: float) -> bool:
@@ -465,7 +408,9 @@ def read_watch(root: Table) -> WatchSettings:
     table = root.table("watch")
     fit = table.fit(WatchSettings, apart=_CHANNELS)
     notices = [
-        _channel(one, *channel) for key, channel in _CHANNELS.items() for one in table.tables(key)
+        _channel(channel_table, *channel)
+        for key, channel in _CHANNELS.items()
+        for channel_table in table.tables(key)
     ]
     return build(WatchSettings, fit, notices=tuple(filter(None, notices)), is_configured=True)
 

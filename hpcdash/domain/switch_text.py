@@ -62,13 +62,10 @@ class PathEntry(Struct, frozen=True):
 
 
 class SwitchSnapshot(Struct, frozen=True):
-    """Result of one check of a switch's path.
-
-    `there` is the folder without links on the way, '' if it cannot be entered: `problem` is the
-    reason. `now` is the login node's clock in epoch seconds, None if it was not reported.
-    """
+    """Result of one check of a switch's path."""
 
     path: str
+    # Its folder without links on the way, '' if it cannot be entered: `problem` is the reason.
     there: str = ""
     problem: str = ""
     folder: PathEntry = field(default_factory=PathEntry)
@@ -80,6 +77,7 @@ class SwitchSnapshot(Struct, frozen=True):
     uid: int | None = None
     gids: frozenset[int] = frozenset()
     owner_uid: int | None = None
+    # The login node's clock in epoch seconds, None if it was not reported.
     now: float | None = None
 
     @property
@@ -106,10 +104,10 @@ class SwitchSnapshot(Struct, frozen=True):
         """Whether the folder is one's own, root's, the job owner's, or one that a group writes that
         one is in.
         """
-        mine = {0, self.uid, self.owner_uid} - {None}
-        return self.folder.uid in mine or (
-            self.folder.group_may_write and self.folder.gid in self.gids
-        )
+        folder = self.folder
+        if folder.uid is not None and folder.uid in (0, self.uid, self.owner_uid):
+            return True
+        return folder.group_may_write and folder.gid in self.gids
 
 
 def parse_entry(numbers: str, without_group: str, without_owner: str, changed: str) -> PathEntry:
@@ -118,18 +116,17 @@ def parse_entry(numbers: str, without_group: str, without_owner: str, changed: s
     `changed` is in epoch seconds. Names of groups may contain blanks: they stand between the number
     of links and the size.
     """
-    parts = numbers.split()
-    if len(parts) < 5 or not parts[2].isdigit() or not parts[3].isdigit():
+    mode, _, uid, gid, size, *_ = [*numbers.split(), "", "", "", "", ""]
+    if not (uid.isdigit() and gid.isdigit() and size):
         return PathEntry()
-    size = int(parts[4]) if parts[4].isdigit() else None
     return PathEntry(
-        parts[0],
-        int(parts[2]),
-        int(parts[3]),
-        _name(without_group, parts[4]) or parts[2],
-        _name(without_owner, parts[4]) or parts[3],
-        size,
-        float(changed) if changed.lstrip("-").isdigit() else None,
+        mode,
+        int(uid),
+        int(gid),
+        owner=_name(without_group, size) or uid,
+        group=_name(without_owner, size) or gid,
+        size=int(size) if size.isdigit() else None,
+        changed_at=float(changed) if changed.lstrip("-").isdigit() else None,
     )
 
 
@@ -141,9 +138,10 @@ def _name(line: str, size: str) -> str:
 
 def parse_snapshot(path: str, reported: Mapping[str, str]) -> SwitchSnapshot:
     """Build a snapshot from the answers of a check, by their names."""
-    me = reported.get("me", "").split()
+    uid, _, user = reported.get("me", "").partition(" ")
     now = reported.get("now", "")
     owner_uid = reported.get("owner-uid", "")
+    groups = reported.get("groups", "").split()
     return SwitchSnapshot(
         path=path,
         there=reported.get("there", ""),
@@ -153,9 +151,9 @@ def parse_snapshot(path: str, reported: Mapping[str, str]) -> SwitchSnapshot:
         file=_entry(reported, "file"),
         link_to=reported.get("file-n", "").partition(" -> ")[2],
         may_write=reported.get("writable") == "yes",
-        user=me[1] if len(me) > 1 else "",
-        uid=int(me[0]) if me and me[0].isdigit() else None,
-        gids=frozenset(int(word) for word in reported.get("groups", "").split() if word.isdigit()),
+        user=user.strip(),
+        uid=int(uid) if uid.isdigit() else None,
+        gids=frozenset(int(gid) for gid in groups if gid.isdigit()),
         owner_uid=int(owner_uid) if owner_uid.isdigit() else None,
         now=float(now) if now.isdigit() else None,
     )
@@ -182,8 +180,8 @@ def dropped_at(check: SwitchSnapshot, here_seconds_ago: float | None) -> float |
 
 
 def in_time(check: SwitchSnapshot, here_seconds_ago: float | None) -> SwitchSnapshot:
-    """A look at one's own file whose server's clock is ahead, with the time of the drop from here
-    instead.
+    """Return a snapshot with the time of the drop from here, if it is of one's own file whose
+    server's clock is ahead.
     """
     if not check.is_ahead or here_seconds_ago is None or check.file.uid != check.uid:
         return check
@@ -191,13 +189,14 @@ def in_time(check: SwitchSnapshot, here_seconds_ago: float | None) -> SwitchSnap
 
 
 def format_dropped(check: SwitchSnapshot) -> str:
-    """`dropped 3 min ago by alice`; of a link or a FIFO what it is."""
+    """Format `set 3 min ago by alice`; of a link or a FIFO what it is."""
     if check.thing is not Thing.FILE:
         return format_thing(check)
+    owner = visible(check.file.owner or "?")
+    if check.is_ahead:
+        return f"set by {owner}: its file server's clock is ahead, so when is not known"
     age = check.age_seconds
-    when = "" if age is None else f" {format_span(age)} ago"
-    ahead = ": its file server's clock is ahead, so when is not known" if check.is_ahead else ""
-    return f"set{when} by {visible(check.file.owner or '?')}{ahead}"
+    return f"set by {owner}" if age is None else f"set {format_span(age)} ago by {owner}"
 
 
 def format_thing(check: SwitchSnapshot) -> str:
@@ -213,23 +212,21 @@ def format_thing(check: SwitchSnapshot) -> str:
 
 
 def _format_odd(check: SwitchSnapshot) -> str:
-    """`a link of bob's to /home/bob/x`, `a FIFO of bob's`."""
-    whose = f"of {visible(check.file.owner or '?')}'s"
-    if check.thing is Thing.LINK:
-        return f"a link {whose}{f' to {visible(check.link_to)}' if check.link_to else ''}"
-    return f"{_SPECIAL.get(check.file.mode[:1], 'something that is not a plain file')} {whose}"
+    """Format `a link of bob's to /home/bob/x`, `a FIFO of bob's`."""
+    owner = f"of {visible(check.file.owner or '?')}'s"
+    if check.thing is not Thing.LINK:
+        kind = _SPECIAL.get(check.file.mode[:1], "something that is not a plain file")
+        return f"{kind} {owner}"
+    return f"a link {owner} to {visible(check.link_to)}" if check.link_to else f"a link {owner}"
 
 
 def format_folder(check: SwitchSnapshot) -> str:
-    """`/project/run of alice, group physics, which may write there`."""
+    """Format `/project/run of alice, group physics, which may write there`."""
     if not check.there:
         return check.problem
     folder = check.folder
-    whose = f"of {visible(folder.owner)}, group {visible(folder.group)}"
-    return (
-        f"{visible(check.there)} "
-        f"{whose}{', which may write there' if folder.group_may_write else ''}"
-    )
+    group = visible(folder.group) + (", which may write there" if folder.group_may_write else "")
+    return f"{visible(check.there)} of {visible(folder.owner)}, group {group}"
 
 
 def refusal(check: SwitchSnapshot) -> str:
@@ -265,12 +262,8 @@ def warnings(check: SwitchSnapshot, kind: SwitchKind, owner: str) -> tuple[str, 
         )
     if folder.all_may_write and not folder.is_sticky:
         messages.append("anyone may write there, and create or remove it")
-    if (
-        kind is SwitchKind.SAVE
-        and folder.is_sticky
-        and owner
-        and owner not in (check.user, folder.owner)
-    ):
+    is_others = owner not in ("", check.user, folder.owner)
+    if kind is SwitchKind.SAVE and folder.is_sticky and is_others:
         messages.append(
             f"only who makes a file may remove it there: {visible(owner)}'s job could not, and "
             "saves once"
@@ -299,12 +292,9 @@ def clear_refusal(check: SwitchSnapshot) -> str:
         return format_thing(check)
     if check.file.mode[:1] in ("b", "c"):
         return f"{_format_odd(check)} has its name, and stays: look at it yourself"
-    if (
-        check.thing is Thing.FILE
-        and check.file.size is not None
-        and check.file.size > MAX_SWITCH_BYTES
-    ):
-        return f"it holds {check.file.size} bytes, which no switch does: look at it yourself"
+    size = check.file.size or 0
+    if check.thing is Thing.FILE and size > MAX_SWITCH_BYTES:
+        return f"it holds {size} bytes, which no switch does: look at it yourself"
     return ""
 
 
@@ -316,11 +306,9 @@ def clear_doubt(check: SwitchSnapshot, *, is_dropped_here: bool) -> str:
         return f"{_format_odd(check)}, and no plain file"
     if check.thing is not Thing.FILE or check.file.size == 0 or is_dropped_here:
         return ""
-    holds = (
-        "what it holds is not known"
-        if check.file.size is None
-        else f"it holds {check.file.size} bytes"
-    )
+    holds = "what it holds is not known"
+    if check.file.size is not None:
+        holds = f"it holds {check.file.size} bytes"
     return f"{holds}, and it was not created from here: it may not be a switch"
 
 
@@ -337,16 +325,14 @@ def format_log(age_seconds: float | None, problem: str = "") -> str:
 
 
 class SwitchProgress(Struct, frozen=True):
-    """Number of living jobs that name a switch, and of those that ended since it was dropped.
-
-    `clean` ended with status 0, `badly` describes how the others ended; `job_id` is the job if
-    there is only one.
-    """
+    """Number of living jobs that name a switch, and of those that ended since it was dropped."""
 
     living: int = 0
     ended: int = 0
+    # Those that ended with status 0, and how the others ended, as text.
     clean: int = 0
     badly: str = ""
+    # The job, if there is only one.
     job_id: str = ""
 
     @property
@@ -366,29 +352,26 @@ def format_progress(
     `dropped_here_seconds_ago` is set if it was dropped from here and not cleared since. `message`
     is the log line since then that reports a save or an end: '' for none, None if unknown.
     """
+    is_kill = kind is SwitchKind.KILL
     if check.is_dropped:
-        came = (
-            "not seen yet"
-            if kind is SwitchKind.SAVE and not progress.ended
-            else format_outcome(kind, progress)
-        )
-        return f"{format_dropped(check)}; {came}"
+        outcome = "not seen yet"
+        if is_kill or progress.ended:
+            outcome = format_outcome(kind, progress)
+        return f"{format_dropped(check)}; {outcome}"
     if check.thing is not Thing.NOTHING or check.problem or dropped_here_seconds_ago is None:
         return format_thing(check)
     dropped = f"set from here {format_span(max(0.0, dropped_here_seconds_ago))} ago"
-    if kind is SwitchKind.KILL:
+    if is_kill:
         return f"{dropped}, and removed since; {format_outcome(kind, progress)}"
-    if message:
-        return f"{dropped}, and gone since; its log says: {message}"
-    return (
-        f"{dropped}, and gone since; "
-        f"{'the log names no save' if message == '' else 'its log may tell of a save'}"
-    )
+    log = "its log may tell of a save"
+    if message is not None:
+        log = f"its log says: {message}" if message else "the log names no save"
+    return f"{dropped}, and gone since; {log}"
 
 
 def format_unseen(kind: SwitchKind, progress: SwitchProgress) -> str:
-    """A warning if the switch is cleared before it took effect; '' if it did, or if no job is
-    left.
+    """Return a warning if the switch is cleared before it took effect; '' if it did, or if there is
+    no job.
     """
     if not progress.living:
         return ""
@@ -398,22 +381,19 @@ def format_unseen(kind: SwitchKind, progress: SwitchProgress) -> str:
 
 
 def format_outcome(kind: SwitchKind, progress: SwitchProgress) -> str:
-    """`seen: 3 of 5 ended, cleanly`."""
+    """Format `seen: 3 of 5 ended, cleanly`."""
     if progress.total == 0:
         return "no job that names it is known to be left"
     if progress.ended == 0:
         return "not seen yet"
+    ends = format_ends(progress)
     if kind is SwitchKind.SAVE:
-        return (
-            f"not seen: {format_ends(progress)}"
-            if not progress.living
-            else f"not seen yet: {format_ends(progress)}"
-        )
-    return f"seen: {format_ends(progress)}" if progress.clean else format_ends(progress)
+        return f"not seen yet: {ends}" if progress.living else f"not seen: {ends}"
+    return f"seen: {ends}" if progress.clean else ends
 
 
 def format_ends(progress: SwitchProgress) -> str:
-    """`job 50 ended cleanly`, `3 of 5 ended, 2 of them cleanly, 1 failed`."""
+    """Format `job 50 ended cleanly`, `3 of 5 ended, 2 of them cleanly: 1 failed`."""
     badly = f": {progress.badly}" if progress.badly else ""
     if progress.total == 1:
         job = f"job {visible(progress.job_id)}" if progress.job_id else "the job"
@@ -430,20 +410,20 @@ def format_shared(kind: SwitchKind, running: int) -> str:
     return f"{running} that run name it: the first that looks removes it, and saves alone"
 
 
-class SwitchActions(Struct, frozen=True):
+class SwitchHistory(Struct, frozen=True):
     """Actions on a switch from here and their effects.
 
-    Times of day are text, '' for what did not happen. `gone` is when the file was first found
-    missing that nobody cleared from here; `said` is the log's message about it, '' for none, and
-    `is_log_read` whether that is known. `unseen` describes what a switch that was cleared from here
-    had not yet brought about.
+    Times of day are text, '' for what did not happen.
     """
 
     dropped: str = ""
+    # When the file was first found missing that nobody cleared from here.
     gone: str = ""
     cleared: str = ""
-    said: str = ""
+    # The log's line about it, '' for none, and whether that is known.
+    log_line: str = ""
     is_log_read: bool = False
+    # What it had not yet brought about when it was cleared from here.
     unseen: str = ""
 
     @property
@@ -452,88 +432,66 @@ class SwitchActions(Struct, frozen=True):
 
 
 def story_lines(
-    kind: SwitchKind, check: SwitchSnapshot, actions: SwitchActions, progress: SwitchProgress
+    kind: SwitchKind, check: SwitchSnapshot, history: SwitchHistory, progress: SwitchProgress
 ) -> Iterator[tuple[str, str]]:
-    """(a label of 7 letters at the most, words) of each thing that is known of a switch that is or
-    was dropped.
+    """Yield (label of 7 letters at the most, text) of each thing that is known of a switch that is
+    or was dropped.
     """
+    is_save = kind is SwitchKind.SAVE
     if check.is_dropped and check.thing is not Thing.FILE:
         yield "there", format_thing(check)
     elif check.is_dropped:
         age = "" if check.age_seconds is None else f"{format_span(check.age_seconds)} ago"
-        yield (
-            "set",
-            ", ".join(
-                filter(None, (actions.dropped, age, f"by {visible(check.file.owner or '?')}"))
-            ),
-        )
-    elif actions.dropped:
-        yield "set", f"{actions.dropped}, from here"
-    if actions.cleared:
-        unseen = f"; {actions.unseen}" if actions.unseen else ""
-        yield "cleared", f"{actions.cleared}, from here: the file is not there any more{unseen}"
-    elif actions.gone and kind is SwitchKind.SAVE and actions.said:
-        yield "seen", f"{actions.gone}, and removed"
-    elif actions.gone and kind is SwitchKind.SAVE:
-        yield "gone", f"{actions.gone}, by the program or by somebody"
-    elif actions.gone:
-        # Few programs take their kill switch away: as long as none ended, it may have been a
-        # person.
-        yield (
-            "removed",
-            f"{actions.gone}, by the "
-            f"program{'' if progress.ended else ' or by somebody: none has ended'}",
-        )
+        parts = (history.dropped, age, f"by {visible(check.file.owner or '?')}")
+        yield "set", ", ".join(filter(None, parts))
+    elif history.dropped:
+        yield "set", f"{history.dropped}, from here"
+    if history.cleared:
+        unseen = f"; {history.unseen}" if history.unseen else ""
+        yield "cleared", f"{history.cleared}, from here: the file is not there any more{unseen}"
+    elif history.gone and is_save:
+        is_seen = bool(history.log_line)
+        by = "and removed" if is_seen else "by the program or by somebody"
+        yield "seen" if is_seen else "gone", f"{history.gone}, {by}"
+    elif history.gone:
+        # Few programs remove their kill switch: as long as none ended, it may have been a person.
+        doubt = "" if progress.ended else " or by somebody: none has ended"
+        yield "removed", f"{history.gone}, by the program{doubt}"
     if progress.ended:
-        yield "end", _format_ended(kind, check, progress)
+        is_unseen = is_save and check.is_dropped and not progress.living
+        yield "end", format_ends(progress) + (", without having seen it" if is_unseen else "")
     elif check.is_dropped:
         yield "seen", "not yet"
-    if actions.said:
-        yield "log", actions.said
-    elif actions.gone and kind is SwitchKind.SAVE and actions.is_log_read:
+    if history.log_line:
+        yield "log", history.log_line
+    elif history.gone and is_save and history.is_log_read:
         # Of several any may have taken it, and one log is read.
         which = "" if progress.living == 1 else "; it is that of one of several"
         yield "log", f"names no save{which}"
 
 
-def _format_ended(kind: SwitchKind, check: SwitchSnapshot, progress: SwitchProgress) -> str:
-    unseen = (
-        ", without having seen it"
-        if kind is SwitchKind.SAVE and check.is_dropped and not progress.living
-        else ""
-    )
-    return format_ends(progress) + unseen
+def best_log_line(kind: SwitchKind, text: str, before: str = "") -> str:
+    """Return the line of a log that reports best what a switch brought about, cut to what a row
+    holds; '' where none does.
 
-
-def telling_line(kind: SwitchKind, text: str, before: str = "") -> str:
-    """The line of a log that tells best what a switch brought about, cut to what a row holds; ''
-    where none does.
-
-    `before` is the line that was found in what the log said earlier. A save is told by the first of
-    several such lines, as later ones are of later saves; an end by the last.
+    `before` is the line that was found in earlier text. A save is reported by the first of several
+    such lines, as later ones are of later saves; an end by the last.
     """
     own = re.compile(rf"\b{kind}[ _-]?switch", re.IGNORECASE)
     best = before
-    best_rank = _rank(before, own)
+    best_rank = _rank_line(before, own)
     for line in re.split(r"[\r\n]+", text):
-        rank = _rank(line, own)
+        rank = _rank_line(line, own)
         if rank and (rank > best_rank or (rank == best_rank and kind is SwitchKind.KILL)):
             best = clip(visible(line.strip()), _LINE_CELLS)
             best_rank = rank
     return best
 
 
-def _rank(line: str, own: re.Pattern[str]) -> int:
-    names_it = own.search(line) is not None
+def _rank_line(line: str, own: re.Pattern[str]) -> int:
     has_saved = _SAVED.search(line) is not None
-    return (
-        4
-        if names_it and has_saved
-        else 3
-        if names_it
-        else 2
-        if has_saved
-        else 1
-        if _SAVING.search(line)
-        else 0
-    )
+    if own.search(line):
+        return 4 if has_saved else 3
+    if has_saved:
+        return 2
+    return 1 if _SAVING.search(line) else 0

@@ -5,7 +5,7 @@ environment names.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 from msgspec import Struct
@@ -39,18 +39,17 @@ class SwitchKind(StrEnum):
 
 
 class NamedSwitch(Struct, frozen=True):
-    """A path as it is named, and in words where.
-
-    `unknown` are variables in it whose values are not known.
-    """
+    """A path as it is named."""
 
     path: str
+    # Where it is named, as text.
     source: str
+    # Variables in it whose values are not known.
     unknown: tuple[str, ...] = ()
 
 
 def variable_names(kind: SwitchKind) -> tuple[str, ...]:
-    """The environment variables that name a switch, the first to count first."""
+    """Return the environment variables that name a switch, the first to count first."""
     word = kind.upper()
     return (
         f"HPCDASH_{word}_SWITCH",
@@ -77,21 +76,18 @@ def path_problem(path: str) -> str:
 
 
 def absolute_path(path: str, work_dir: str | None) -> str:
-    """A path as the job would open it: a relative one from its working directory, where that is
-    known.
+    """Return a path as the job would open it: a relative one from its working directory, where that
+    is known.
     """
-    whole = (
-        path
-        if path.startswith("/") or not work_dir
-        else f"{work_dir.rstrip('/')}/{path.removeprefix('./')}"
-    )
-    return re.sub(r"/{2,}", "/", whole)
+    if work_dir and not path.startswith("/"):
+        path = f"{work_dir.rstrip('/')}/{path.removeprefix('./')}"
+    return re.sub(r"/{2,}", "/", path)
 
 
 def switch_in_environment(
     kind: SwitchKind, environment: Mapping[str, str], source: str
 ) -> NamedSwitch | None:
-    """The switch that variables name."""
+    """Return the switch that variables name."""
     for name in variable_names(kind):
         if path := environment.get(name, "").strip():
             return NamedSwitch(path, f"{name} in {source}")
@@ -99,8 +95,8 @@ def switch_in_environment(
 
 
 def kill_switch_comment(script: str, work_dir: str) -> str:
-    """The end of a job's comment that names the kill switch of its script; '' where no whole path
-    is named.
+    """Return the end of a job's comment that names the kill switch of its script; '' where no whole
+    path is named.
     """
     named = switch_in_script(SwitchKind.KILL, script, {})
     path = "" if named is None or named.unknown else absolute_path(named.path, work_dir)
@@ -109,7 +105,7 @@ def kill_switch_comment(script: str, work_dir: str) -> str:
 
 
 def comment_switch(kind: SwitchKind, comment: str) -> NamedSwitch | None:
-    """The switch that a job's comment names."""
+    """Return the switch that a job's comment names."""
     _, _, path = comment.partition(_IN_COMMENT)
     return NamedSwitch(path, "the job's comment") if path and kind is SwitchKind.KILL else None
 
@@ -119,16 +115,16 @@ def variables_in_list(text: str, requested: tuple[str, ...]) -> dict[str, str]:
 
     A value ends at a comma that is not escaped.
     """
-    found = {}
+    values = {}
     for name in requested:
         if reported := re.search(rf"(?:^|[,\s=\"'])({name})=((?:\\.|[^,\\\s\"'])*)", text):
-            found[name] = re.sub(r"\\(.)", r"\1", reported[2])
-    return found
+            values[name] = re.sub(r"\\(.)", r"\1", reported[2])
+    return values
 
 
 def switch_in_script(kind: SwitchKind, script: str, known: Mapping[str, str]) -> NamedSwitch | None:
-    """The switch that a batch script names: HPCDASH_…, else an option that its program is given,
-    else another variable.
+    """Return the switch that a batch script names: HPCDASH_…, else an option that its program is
+    given, else another variable.
 
     `known` are values of variables that the script does not set itself. Nothing is run: of what a
     script computes the names stay in the path.
@@ -143,12 +139,11 @@ def path_in_script(
     known: Mapping[str, str],
     option: re.Pattern[str] | None = None,
 ) -> NamedSwitch | None:
-    """The path that a batch script sets the first of these variables to, else gives its program
-    behind an option that matches, else sets another of them to. `known` as above.
+    """Return the path that a batch script sets the first of these variables to, else gives its
+    program behind an option that matches, else sets another of them to. `known` as above.
     """
     values = dict(known)
-    own = names[0]
-    others = names[1:]
+    ranks = dict.fromkeys(names, 2) | {names[0]: 0}
     by_rank: dict[int, NamedSwitch] = {}
     for number, line in enumerate(script.splitlines()[:_MAX_LINES], start=1):
         where = f"line {number} of its script"
@@ -156,16 +151,14 @@ def path_in_script(
         if text.startswith("#"):
             if text.startswith(("#SBATCH", "#PBS")):
                 for name, value in variables_in_list(text, names).items():
-                    by_rank[0 if name == own else 2] = NamedSwitch(
-                        *_expanded_path(value, values, f"{name} in {where}")
-                    )
+                    path, unknown = _expanded(value, values)
+                    by_rank[ranks[name]] = NamedSwitch(path, f"{name} in {where}", unknown)
             continue
-        for name, raw in _assignments(text):
-            values[name], unknown = _expanded(raw, values)
-            if name == own or name in others:
-                by_rank[0 if name == own else 2] = NamedSwitch(
-                    values[name], f"{name} in {where}", unknown
-                )
+        for assigned in _ASSIGNED.finditer(text):
+            name = assigned[1] or assigned[2]
+            values[name], unknown = _expanded(_word(text, assigned.end()), values)
+            if name in ranks:
+                by_rank[ranks[name]] = NamedSwitch(values[name], f"{name} in {where}", unknown)
         if option is not None and (given := option.search(text)) is not None:
             path, unknown = _expanded(_word(text, given.end()), values)
             name = given[0].rstrip("= \t")
@@ -174,23 +167,8 @@ def path_in_script(
     return named[0] if named else None
 
 
-def _expanded_path(
-    value: str, values: Mapping[str, str], source: str
-) -> tuple[str, str, tuple[str, ...]]:
-    path, unknown = _expanded(value, values)
-    return path, source, unknown
-
-
-def _assignments(line: str) -> Iterator[tuple[str, str]]:
-    """(name, the word it is set to as it is written) of each assignment in a line of a shell
-    script.
-    """
-    for found in _ASSIGNED.finditer(line):
-        yield found[1] or found[2], _word(line, found.end())
-
-
 def _word(line: str, start: int) -> str:
-    """The shell word that begins at `start`, as it is written, with its quotes."""
+    """Return the shell word that begins at `start`, as it is written, with its quotes."""
     quote = ""
     position = start
     while position < len(line):
@@ -215,55 +193,49 @@ def _word(line: str, start: int) -> str:
 
 
 def _expanded(raw: str, values: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """A shell word without its quotes and with variables' values, and what is in it that is not
-    known.
+    """Return a shell word without its quotes and with variables' values, and what is in it that is
+    not known.
     """
-    parts: list[str] = []
     unknown: list[str] = []
+
+    def replacement(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if value := values.get(name, ""):
+            # Its value may itself contain an unknown variable.
+            unknown.extend(inner[1] or inner[2] for inner in _VARIABLE.finditer(value))
+            return value
+        if match[3] is not None:
+            return match[3]
+        unknown.append(name)
+        return match[0]
+
+    path = ""
     for quote, text in _pieces(raw):
         if quote == "'":
-            parts.append(text)
+            path += text
             continue
         if "$(" in text or "`" in text:
             unknown.append("what a command prints")
-        parts.append(_VARIABLE.sub(_replacement(values, unknown), text))
-    path = "".join(parts)
+        path += _VARIABLE.sub(replacement, text)
     if path.startswith("~/") and not raw.startswith(("'", '"')):
         home = values.get("HOME", "")
-        path = home + path[1:] if home else f"$HOME{path[1:]}"
+        path = f"{home or '$HOME'}{path[1:]}"
         unknown += [] if home else ["HOME"]
     return path, tuple(dict.fromkeys(unknown))
 
 
-def _replacement(values: Mapping[str, str], unknown: list[str]) -> Callable[[re.Match[str]], str]:
-    def replacement(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
-        if value := values.get(name, ""):
-            # Its value may itself contain an unknown variable.
-            unknown.extend(one[1] or one[2] for one in _VARIABLE.finditer(value))
-            return value
-        if found[3] is not None:
-            return found[3]
-        unknown.append(name)
-        return found[0]
-
-    return replacement
-
-
 def _pieces(raw: str) -> Iterator[tuple[str, str]]:
-    """(quote or '', text) of the parts of a shell word; backslashes are taken away."""
-    for found in re.finditer(r"'([^']*)'?|\"((?:\\.|[^\"\\])*)\"?|((?:\\.|[^'\"\\])+)|\\", raw):
-        if found[1] is not None:
-            yield "'", found[1]
-        elif found[2] is not None:
-            yield '"', re.sub(r"\\([\"\\])", r"\1", found[2])
-        elif found[3] is not None:
-            yield "", re.sub(r"\\(.)", r"\1", found[3])
+    """Yield (quote or '', text) of the parts of a shell word, without backslashes."""
+    for match in re.finditer(r"'([^']*)'?|\"((?:\\.|[^\"\\])*)\"?|((?:\\.|[^'\"\\])+)|\\", raw):
+        if match[1] is not None:
+            yield "'", match[1]
+        elif match[2] is not None:
+            yield '"', re.sub(r"\\([\"\\])", r"\1", match[2])
+        elif match[3] is not None:
+            yield "", re.sub(r"\\(.)", r"\1", match[3])
 
 
 def format_unknown(named: NamedSwitch) -> str:
-    """`line 4 of its script names $WORK/KILL; what WORK is there is not known`."""
-    return (
-        f"{visible(named.source)} names {visible(named.path)}; {', '.join(named.unknown)}: not "
-        "known here"
-    )
+    """Format `KILL_SWITCH in line 4 of its script names $WORK/KILL; WORK: not known here`."""
+    unknown = ", ".join(named.unknown)
+    return f"{visible(named.source)} names {visible(named.path)}; {unknown}: not known here"

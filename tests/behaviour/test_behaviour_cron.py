@@ -21,7 +21,7 @@ from hpcdash.domain.states import WAITING
 from hpcdash.errors import CommandTimedOut
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.state.folders import queue_program
-from hpcdash.services.watch.cron import CronStand, install, remove, stands
+from hpcdash.services.watch.cron import CronStand, fetch_stands, install, remove
 from tests.behaviour.clusters import Cluster
 
 EVERY_SECONDS = 2
@@ -34,7 +34,7 @@ def job_in(cluster: Cluster, folder: Path) -> CronJob:
 
 
 async def stand_of(cluster: Cluster, job: CronJob) -> CronStand | None:
-    _, found = await stands(cluster.store, job.folder)
+    _, found = await fetch_stands(cluster.store, job.folder)
     return next((one for one in found if one.label == job.label), None)
 
 

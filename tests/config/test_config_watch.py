@@ -67,7 +67,7 @@ def test_times_and_sizes_are_numbers_or_text_with_a_unit() -> None:
     )
     assert found.snoozed == {"storage/": 1796083200.0}
     (rule,) = found.storage
-    assert (rule.watch.limit_bytes, rule.watch.floor_bytes, rule.watch.forecast_seconds) == (
+    assert (rule.limit_bytes, rule.floor_bytes, rule.forecast_seconds) == (
         2 << 40,
         500 << 30,
         None,
@@ -81,7 +81,7 @@ def test_losses_are_read_only_where_that_is_asked_for_and_as_metrics_are() -> No
         "[metrics]\npatterns = ['step (?P<step>[0-9]+) "
         "l=(?P<value>[0-9.]+)']\n[[watch.losses]]\nkinds = ['nan']"
     )
-    assert found.losses[0].watch.kinds == ("nan",)
+    assert found.losses[0].kinds == ("nan",)
     assert found.metric_patterns == ("step (?P<step>[0-9]+) l=(?P<value>[0-9.]+)",)
 
 
@@ -176,7 +176,7 @@ def test_of_several_clusters_a_rule_about_a_path_or_a_job_says_which() -> None:
     clusters = "[clusters.juno]\n[clusters.mira]\n"
     rule = "[[watch.running]]\nname = 'a'\n"
     assert problems(clusters + rule)[0][1] == "watch.running[0]"
-    assert watch(f"{clusters}{rule}clusters = ['mira']").running[0].meant.clusters == ("mira",)
+    assert watch(f"{clusters}{rule}clusters = ['mira']").running[0].selector.clusters == ("mira",)
     assert problems(f"{clusters}{rule}clusters = ['mars']")[0][2] == "there is no [clusters.mars]"
 
 

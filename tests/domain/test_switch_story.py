@@ -6,12 +6,12 @@ from msgspec.structs import replace
 
 from hpcdash.domain.switch_text import (
     PathEntry,
-    SwitchActions,
+    SwitchHistory,
     SwitchProgress,
     SwitchSnapshot,
     Thing,
+    best_log_line,
     story_lines,
-    telling_line,
 )
 from hpcdash.domain.switches import SwitchKind
 from tests.support.records import for_each
@@ -29,15 +29,15 @@ LIVES = SwitchProgress(1)
         (
             KILL,
             THERE,
-            SwitchActions("18:54:34"),
+            SwitchHistory("18:54:34"),
             LIVES,
             "set 18:54:34, 12 s ago, by bob | seen not yet",
         ),
-        (KILL, THERE, SwitchActions(), ENDED, "set 12 s ago, by bob | end job 50 ended cleanly"),
+        (KILL, THERE, SwitchHistory(), ENDED, "set 12 s ago, by bob | end job 50 ended cleanly"),
         (
             KILL,
             FREE,
-            SwitchActions("18:54:34", "18:54:51", said="kill switch: saved, ending"),
+            SwitchHistory("18:54:34", "18:54:51", log_line="kill switch: saved, ending"),
             ENDED,
             "set 18:54:34, from here | removed 18:54:51, by the program | end job 50 ended cleanly"
             " | log kill switch: saved, ending",
@@ -45,7 +45,7 @@ LIVES = SwitchProgress(1)
         (
             KILL,
             FREE,
-            SwitchActions("18:54:34", "18:54:51"),
+            SwitchHistory("18:54:34", "18:54:51"),
             LIVES,
             "set 18:54:34, from here | removed 18:54:51, by the program or by somebody: none has "
             "ended",
@@ -53,7 +53,7 @@ LIVES = SwitchProgress(1)
         (
             KILL,
             FREE,
-            SwitchActions("18:54:34", cleared="18:55:00"),
+            SwitchHistory("18:54:34", cleared="18:55:00"),
             ENDED,
             "set 18:54:34, from here | cleared 18:55:00, from here: the file is not there any more"
             " | end job 50 ended cleanly",
@@ -61,7 +61,7 @@ LIVES = SwitchProgress(1)
         (
             SAVE,
             FREE,
-            SwitchActions("18:54:34", "18:54:51", is_log_read=True),
+            SwitchHistory("18:54:34", "18:54:51", is_log_read=True),
             LIVES,
             "set 18:54:34, from here | gone 18:54:51, by the program or by somebody | log names no "
             "save",
@@ -69,21 +69,21 @@ LIVES = SwitchProgress(1)
         (
             SAVE,
             FREE,
-            SwitchActions("18:54:34", "18:54:51"),
+            SwitchHistory("18:54:34", "18:54:51"),
             LIVES,
             "set 18:54:34, from here | gone 18:54:51, by the program or by somebody",
         ),
         (
             SAVE,
             FREE,
-            SwitchActions("18:54:34", "18:54:51", said="saved at step 8", is_log_read=True),
+            SwitchHistory("18:54:34", "18:54:51", log_line="saved at step 8", is_log_read=True),
             LIVES,
             "set 18:54:34, from here | seen 18:54:51, and removed | log saved at step 8",
         ),
         (
             SAVE,
             FREE,
-            SwitchActions("18:54:34", cleared="18:55:00", unseen="no job had taken it"),
+            SwitchHistory("18:54:34", cleared="18:55:00", unseen="no job had taken it"),
             LIVES,
             "set 18:54:34, from here"
             " | cleared 18:55:00, from here: the file is not there any more; no job had taken it",
@@ -93,7 +93,7 @@ LIVES = SwitchProgress(1)
             replace(
                 FREE, thing=Thing.LINK, link_to="/x", file=PathEntry(owner="bob", changed_at=988.0)
             ),
-            SwitchActions(),
+            SwitchHistory(),
             LIVES,
             "there a link of bob's to /x has its name: trainings take it for the switch | seen "
             "not yet",
@@ -101,7 +101,7 @@ LIVES = SwitchProgress(1)
         (
             SAVE,
             THERE,
-            SwitchActions("18:54:34"),
+            SwitchHistory("18:54:34"),
             ENDED,
             "set 18:54:34, 12 s ago, by bob | end job 50 ended cleanly, without having seen it",
         ),
@@ -110,7 +110,7 @@ LIVES = SwitchProgress(1)
 def test_a_switch_s_story_goes_on_to_its_end(
     kind: SwitchKind,
     look: SwitchSnapshot,
-    history: SwitchActions,
+    history: SwitchHistory,
     progress: SwitchProgress,
     told: str,
 ) -> None:
@@ -128,17 +128,17 @@ def test_the_line_that_names_the_switch_and_what_was_saved_tells_best() -> None:
         "640\n"
         "saved checkpoint at iteration 1000\nsave switch seen: checkpoint saved at step 1100\n"
     )
-    assert telling_line(SAVE, log) == "save switch seen: checkpoint saved at step 640"
-    assert telling_line(KILL, log) == "save switch seen: checkpoint saved at step 1100"
+    assert best_log_line(SAVE, log) == "save switch seen: checkpoint saved at step 640"
+    assert best_log_line(KILL, log) == "save switch seen: checkpoint saved at step 1100"
     assert (
-        telling_line(KILL, "kill switch: saved, ending\nbye\n", "saving")
+        best_log_line(KILL, "kill switch: saved, ending\nbye\n", "saving")
         == "kill switch: saved, ending"
     )
-    assert telling_line(SAVE, "loss 2.0\nlr 1e-4\n") == ""
-    assert telling_line(SAVE, "loss 2.0\n", "saved 3") == "saved 3"
+    assert best_log_line(SAVE, "loss 2.0\nlr 1e-4\n") == ""
+    assert best_log_line(SAVE, "loss 2.0\n", "saved 3") == "saved 3"
 
 
 def test_a_line_of_a_log_is_hostile_and_may_be_long() -> None:
-    told = telling_line(KILL, "kill switch \x1b[2J" + "x" * 500 + "\n")
+    told = best_log_line(KILL, "kill switch \x1b[2J" + "x" * 500 + "\n")
     assert "\x1b" not in told
     assert len(told) <= 160

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from hpcdash.domain.switch_text import telling_line
+from hpcdash.domain.switch_text import best_log_line
 from hpcdash.domain.switches import SwitchKind
 from hpcdash.job import Checkpoints, MetricsWriter, Preemption, Switches, TrainingGuard
 from hpcdash.job.memory import MemoryGuard
@@ -348,4 +348,4 @@ def test_the_log_tells_who_dropped_the_save_switch_what_came_of_it(
         "hpcdash: loss, lr of the steps go nowhere: give metrics=, or a file in HPCDASH_METRICS"
     ]
     # The dialog of a switch quotes the one that says that it was saved.
-    assert telling_line(SwitchKind.SAVE, "\n".join(told)) == told[1]
+    assert best_log_line(SwitchKind.SAVE, "\n".join(told)) == told[1]

@@ -22,7 +22,7 @@ from hpcdash.services.submit.launched_job import (
     find_launch_record,
     launch_request,
 )
-from hpcdash.services.switches.names import SwitchNames, requested_switch
+from hpcdash.services.switches.names import SwitchMemory, requested_switch
 
 Row = Mapping[str, Any]
 # Local records are read for at most this many jobs and arrays.
@@ -96,7 +96,7 @@ def _unit(row: Row) -> str:
 
 
 def _facts(store: ClusterStore, folder: Path | None, rows: Sequence[Row]) -> RequeueFacts:
-    names = SwitchNames(store, folder)
+    memory = SwitchMemory(folder, store.name)
     units: dict[str, list[Row]] = {}
     for row in rows:
         if parse_job_number(str(row["id"])):
@@ -110,7 +110,7 @@ def _facts(store: ClusterStore, folder: Path | None, rows: Sequence[Row]) -> Req
         job_id = str(first["id"])
         name = str(first["name"] or "")
         owner = str(first["user"] or "")
-        named = named or names.remembered(SwitchKind.KILL, job_id, name, owner)
+        named = named or memory.find(SwitchKind.KILL, job_id, name, owner)
         path = (
             "" if named is None or named.unknown else absolute_path(named.path, first["work_dir"])
         )

@@ -30,7 +30,7 @@ from hpcdash.services.jobs.triage import Tasks, fetch_tasks, path_template
 from hpcdash.services.logs.locate import locate_logs
 from hpcdash.services.state.database import StateUnusable
 from hpcdash.services.submit.launch_records import LaunchRecords
-from hpcdash.services.switches.names import TOLD_OF_ENVIRONMENT, known_values
+from hpcdash.services.switches.names import ENVIRONMENT_FIELDS, known_values
 from hpcdash.services.switches.scripts import values_query
 
 Row = Mapping[str, Any]
@@ -255,7 +255,7 @@ class NamedMetricsFiles:
             return "its request", path
         try:
             detail = detail or await self._store.fetch_detail(job_id)
-            for field in TOLD_OF_ENVIRONMENT:
+            for field in ENVIRONMENT_FIELDS:
                 named = variables_in_list(detail.native.get(field, ""), (METRICS,))
                 if path := named.get(METRICS, ""):
                     return "the environment the scheduler reports", path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from hpcdash.backends.actions import ActionCommand, Outcome
@@ -19,7 +19,7 @@ LOG_SECONDS = 10.0
 ACT_SECONDS = 20.0
 _MAX_WRITTEN = 64 << 10
 
-_SAID = {
+_REFUSALS = {
     66: "the folder is gone or was replaced; nothing was done",
     68: "the folder has another owner now; nothing was done",
     69: "the path is a link or not a regular file; nothing was done",
@@ -41,22 +41,10 @@ def snapshot_query(path: str, owner: str) -> Query[SwitchSnapshot]:
     Its parser raises UnreadableOutput if the answer was cut.
     """
     token = f"\x1e{secrets.token_hex(8)}"
-    argv = (
-        "sh",
-        "-c",
-        shell_text("services/switches/inspect.sh"),
-        "sh",
-        token,
-        *_parts(path),
-        owner,
-    )
-    command = ("ls", "-ld", path)
-    return Query(
-        argv,
-        partial(_parse_snapshot, path=path, token=token),
-        limit_seconds=LOOK_SECONDS,
-        command=command,
-    )
+    script = shell_text("services/switches/inspect.sh")
+    argv = ("sh", "-c", script, "sh", token, *_parts(path), owner)
+    parse = partial(_parse_snapshot, path=path, token=token)
+    return Query(argv, parse, limit_seconds=LOOK_SECONDS, command=("ls", "-ld", path))
 
 
 def _parse_snapshot(answer: Answer, *, path: str, token: str) -> SwitchSnapshot:
@@ -74,18 +62,10 @@ def _parse_snapshot(answer: Answer, *, path: str, token: str) -> SwitchSnapshot:
 
 
 def drop_command(check: SwitchSnapshot, owner: str, job_ids: Sequence[str]) -> ActionCommand:
-    """Make the file, where what was looked at is still so."""
+    """Build the command that makes the file, if the snapshot still holds."""
     folder, name = _parts(check.path)
-    argv = (
-        "sh",
-        "-c",
-        shell_text("services/switches/drop.sh").strip(),
-        "sh",
-        folder,
-        check.there,
-        name,
-        owner,
-    )
+    script = shell_text("services/switches/drop.sh").strip()
+    argv = ("sh", "-c", script, "sh", folder, check.there, name, owner)
     read = partial(_outcomes, job_ids=tuple(job_ids), done=f"created {check.path}")
     group = f", group {check.folder.group}" if check.folder.group else ""
     shown = f"create the empty file {check.path}{group}; links are not followed"
@@ -93,29 +73,19 @@ def drop_command(check: SwitchSnapshot, owner: str, job_ids: Sequence[str]) -> A
 
 
 def clear_command(check: SwitchSnapshot, job_ids: Sequence[str]) -> ActionCommand:
-    """Remove what was looked at, where it still is that: a small file no larger than then, a link
-    itself, a FIFO.
+    """Build the command that removes the file of the snapshot, if it is still that: a small file no
+    larger than then, a link itself, a FIFO.
     """
     folder, name = _parts(check.path)
     most = min(check.file.size or 0, MAX_SWITCH_BYTES)
-    argv = (
-        "sh",
-        "-c",
-        shell_text("services/switches/clear.sh").strip(),
-        "sh",
-        folder,
-        check.there,
-        name,
-        str(check.thing),
-        str(most),
-    )
+    script = shell_text("services/switches/clear.sh").strip()
+    argv = ("sh", "-c", script, "sh", folder, check.there, name, str(check.thing), str(most))
     done = f"removed {check.path}, created by {check.file.owner or 'somebody'}"
     read = partial(_outcomes, job_ids=tuple(job_ids), done=done)
-    if check.thing is Thing.FILE:
-        shown = (
-            "remove the "
-            f"{f'file {check.path}, at most {most} bytes' if most else f'empty file {check.path}'}"
-        )
+    if check.thing is Thing.FILE and most:
+        shown = f"remove the file {check.path}, at most {most} bytes"
+    elif check.thing is Thing.FILE:
+        shown = f"remove the empty file {check.path}"
     elif check.thing is Thing.LINK:
         shown = f"remove the link {check.path}, not its target"
     else:
@@ -124,7 +94,7 @@ def clear_command(check: SwitchSnapshot, job_ids: Sequence[str]) -> ActionComman
 
 
 def dropped_path(argv: Sequence[str]) -> str:
-    """The path that a command as those above drops or clears, '' for any other."""
+    """Return the path that a command as those above drops or clears, '' for any other."""
     # sh, -c, the script, $0, the folder, where it is, the name.
     return f"{argv[4].rstrip('/')}/{argv[6]}" if len(argv) in (7, 8, 9) and argv[0] == "sh" else ""
 
@@ -132,26 +102,25 @@ def dropped_path(argv: Sequence[str]) -> str:
 def _outcomes(answer: Answer, *, job_ids: tuple[str, ...], done: str) -> tuple[Outcome, ...]:
     text = excerpt(answer.stderr).rpartition("\n")[2]
     if answer.status == 0:
-        # Only that the group stays one's own is said by what went well.
+        # Success prints only that the group stays one's own.
         message = f"{done}; it keeps your group: {text.rpartition(': ')[2]}" if text else done
         return tuple(Outcome(job_id, True, message) for job_id in job_ids)
-    message = _SAID.get(answer.status) or text.rpartition(": ")[2] or f"status {answer.status}"
+    message = _REFUSALS.get(answer.status) or text.rpartition(": ")[2] or f"status {answer.status}"
     return tuple(Outcome(job_id, False, message) for job_id in job_ids)
 
 
-def written_query(paths: Sequence[str], read: Sequence[int | None]) -> Query[tuple[Chunk, ...]]:
+def written_query(read: Mapping[str, int | None]) -> Query[tuple[Chunk, ...]]:
     """Build the query for bytes appended to files since the last read, and their ages.
 
-    `read` are the bytes of each that are known; of what follows at most 64 KiB are read, of None
-    nothing.
+    `read` are the bytes of each that are known, by path; of what follows at most 64 KiB are read,
+    of None nothing.
     """
     ranges = [
         FileRange(path, count or 0, 0 if count is None else _MAX_WRITTEN)
-        for path, count in zip(paths, read, strict=True)
+        for path, count in read.items()
     ]
-    return files_query(
-        ranges, limit_seconds=LOG_SECONDS, command=("tail", *paths[:1]), with_age=True
-    )
+    command = ("tail", *list(read)[:1])
+    return files_query(ranges, limit_seconds=LOG_SECONDS, command=command, with_age=True)
 
 
 def values_query(names: Sequence[str]) -> Query[dict[str, str]]:

@@ -1,6 +1,4 @@
-"""Finds the switches of jobs, looks at them, drops and clears them, and follows what comes of
-it.
-"""
+"""Finds the switches of jobs, and the jobs that name a switch."""
 
 from __future__ import annotations
 
@@ -14,86 +12,80 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import Verb
 from hpcdash.backends.base import Capability
 from hpcdash.backends.job_detail import JobDetail
 from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.job_ids import parse_array_id, parse_job_number
-from hpcdash.domain.states import ACTIVE, ENDED, JobState
-from hpcdash.domain.switch_text import (
-    SwitchSnapshot,
-    clear_refusal,
-    format_log,
-    refusal,
-    telling_line,
+from hpcdash.domain.states import ENDED, JobState
+from hpcdash.domain.switches import (
+    NamedSwitch,
+    SwitchKind,
+    absolute_path,
+    comment_switch,
+    format_unknown,
+    path_problem,
+    switch_in_environment,
+    switch_in_script,
+    variable_names,
+    variables_in_list,
 )
-from hpcdash.domain.switches import NamedSwitch, SwitchKind, absolute_path, comment_switch
-from hpcdash.errors import CommandTimedOut, HpcdashError, UnreachableError, UsageError
+from hpcdash.errors import HpcdashError, UnreachableError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.files import Chunk
-from hpcdash.services.jobs.actions import ANSWER_LOST, Actions, Plan
+from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.logs.locate import fetch_log_files
 from hpcdash.services.state.database import StateUnusable
+from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.switches.names import (
     CLOCKS_APART_SECONDS,
-    LogMark,
-    Naming,
-    SwitchNames,
+    ENVIRONMENT_FIELDS,
+    SwitchMemory,
+    known_values,
     living_table,
+    requested_switch,
 )
 from hpcdash.services.switches.scripts import (
-    clear_command,
-    drop_command,
     dropped_path,
-    snapshot_query,
-    written_query,
+    values_query,
 )
 
 Row = Mapping[str, Any]
 # The scripts of so many other jobs are read at the most, to see whether they name the same switch.
 MAX_READ = 8
-_DROPS = {SwitchKind.KILL: Verb.KILL_SWITCH, SwitchKind.SAVE: Verb.SAVE_SWITCH}
-_CLEARS = {SwitchKind.KILL: Verb.CLEAR_KILL_SWITCH, SwitchKind.SAVE: Verb.CLEAR_SAVE_SWITCH}
+DROPS = {SwitchKind.KILL: Verb.KILL_SWITCH, SwitchKind.SAVE: Verb.SAVE_SWITCH}
+CLEARS = {SwitchKind.KILL: Verb.CLEAR_KILL_SWITCH, SwitchKind.SAVE: Verb.CLEAR_SAVE_SWITCH}
 _NEWEST_ENTRIES = 200
 # Local records are read for at most this many other jobs.
 _MAX_LOOKED_UP = 200
-_LONG_LINE = 16_000
-
-
-class SwitchRefused(HpcdashError):
-    """Refusal to drop or clear a switch because of the entry at its path."""
 
 
 class Switch(Struct, frozen=True):
-    """A switch of a job. `rows` are those of the job, or of its array, as the queue has them.
-
-    `named_by_person` where the path was typed.
-    """
+    """A switch of a job."""
 
     kind: SwitchKind
     job_id: str
     name: str
     owner: str
-    naming: Naming
+    # Those of the job, or of its array, as the queue has them.
     rows: tuple[Row, ...]
     detail: JobDetail
-    named_by_person: bool = False
-
-    @property
-    def path(self) -> str:
-        """Its file, '' where nobody knows it: then `naming.problem` says what was looked at."""
-        return self.naming.path
+    # Its absolute path; '' if unknown, or if what is named cannot be one: then `problem` says why.
+    path: str
+    # Where it is named, as text.
+    source: str = ""
+    problem: str = ""
+    # Another path that a person named here before, which does not count; '' for none.
+    overridden: str = ""
+    # Whether the path was typed; or remembered of one that was.
+    is_typed: bool = False
+    is_remembered: bool = False
 
     @property
     def overridden_note(self) -> str:
-        """Note on another path that was named for it before, which does not count; '' for none."""
-        overridden = self.naming.overridden
-        return (
-            f"set here before: {overridden}; {self.naming.source} takes precedence"
-            if overridden
-            else ""
-        )
+        """Note on another path that was named for it before; '' for none."""
+        if not self.overridden:
+            return ""
+        return f"set here before: {self.overridden}; {self.source} takes precedence"
 
     @property
     def living(self) -> tuple[Row, ...]:
@@ -101,8 +93,8 @@ class Switch(Struct, frozen=True):
 
 
 class SwitchJobs(Struct, frozen=True):
-    """The living jobs that name a switch, those of its own job first; `note` says in words which
-    could not be read.
+    """The living jobs that name a switch, those of its own job first; `note` is on those that could
+    not be read.
     """
 
     rows: tuple[Row, ...]
@@ -110,7 +102,7 @@ class SwitchJobs(Struct, frozen=True):
 
     @property
     def job_ids(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(_unit(row) for row in self.rows))
+        return tuple(dict.fromkeys(map(unit_id, self.rows)))
 
 
 class JobSwitches:
@@ -122,13 +114,14 @@ class JobSwitches:
     def __init__(self, actions: Actions, folder: Path | None) -> None:
         self.actions = actions
         self.store: ClusterStore = actions.store
-        self.names = SwitchNames(self.store, folder)
+        self.memory = SwitchMemory(folder, self.store.name)
+        self._records = LaunchRecords(folder, self.store.name)
 
     # -- path
 
     async def find(self, job_id: str, kind: SwitchKind, path: str = "") -> Switch:
-        """The switch of a job: `path` where a person names it, else as it was launched, told,
-        scripted or remembered.
+        """Find the switch of a job: `path` where a person names it, else as it was launched, as its
+        environment or script has it, or remembered.
 
         Raises NoSuchJob, UsageError for a path that can be none, and what keeps the cluster from
         answering.
@@ -141,124 +134,173 @@ class JobSwitches:
         row = detail.job.to_pylist()[0]
         name = str(row["name"] or "")
         owner = str(row["user"] or "")
+        switch = Switch(kind, job_id, name, owner, tuple(rows or (row,)), detail=detail, path="")
         if path:
-            naming = self.names.settled(kind, job_id, NamedSwitch(path, "as given"), row)
-            if naming.problem:
-                raise UsageError(naming.problem, "Give the path of one file.")
-        else:
-            naming = await self.names.naming(kind, job_id, detail)
-        return Switch(kind, job_id, name, owner, naming, tuple(rows or (row,)), detail, bool(path))
+            typed = self._resolve(switch, NamedSwitch(path, "as given"), row)
+            if typed.problem:
+                raise UsageError(typed.problem, "Give the path of one file.")
+            return replace(typed, is_typed=True)
+        declared = await asyncio.to_thread(self._find_launched, kind, job_id, name)
+        if declared is None:
+            declared = await self._find_declared(kind, job_id, row, detail)
+        remembered = await asyncio.to_thread(self.memory.find, kind, job_id, name, owner)
+        resolved = self._resolve(switch, declared, row)
+        named = self._resolve(switch, remembered, row)
+        if not named.path:
+            return resolved
+        if not resolved.path:
+            return replace(named, is_remembered=True)
+        return replace(resolved, overridden=named.path if named.path != resolved.path else "")
+
+    def _resolve(self, switch: Switch, named: NamedSwitch | None, row: Row) -> Switch:
+        """Return the switch with an absolute path, or the reason that it has none."""
+        text = switch.kind.text
+        if named is None:
+            problem = f"no {text} file is known for job {switch.job_id}"
+            if switch.owner not in ("", self.store.user):
+                problem = (
+                    f"no {text} is named in the comment of {switch.job_id} or in what "
+                    f"{switch.owner} shows to others"
+                )
+            return replace(switch, problem=problem)
+        path = absolute_path(named.path, row["work_dir"])
+        problem = format_unknown(named) if named.unknown else ""
+        if not problem and (wrong := path_problem(path)):
+            problem = f"{path!r} ({named.source}) cannot be its {text}: {wrong}"
+        return replace(switch, path="" if problem else path, source=named.source, problem=problem)
+
+    def _find_launched(self, kind: SwitchKind, job_id: str, name: str) -> NamedSwitch | None:
+        """Return the switch in the request of this very job, if it was launched from here."""
+        try:
+            record = self._records.find_by_job(job_id, name)
+        except StateUnusable:
+            return None
+        return None if record is None else requested_switch(kind, record.request)
+
+    async def _find_declared(
+        self, kind: SwitchKind, job_id: str, row: Row, detail: JobDetail
+    ) -> NamedSwitch | None:
+        """Find the switch in the job's environment as reported, else in its script."""
+        for field in ENVIRONMENT_FIELDS:
+            variables = variables_in_list(detail.native.get(field, ""), variable_names(kind))
+            if named := switch_in_environment(kind, variables, f"the job's {field}"):
+                return named
+        if row["user"] != self.store.user and (
+            named := comment_switch(kind, str(row["comment"] or ""))
+        ):
+            # A scheduler may show a script to its owner alone.
+            return named
+        try:
+            script = await fetch_script(self.store, job_id, detail=detail)
+        except UnreachableError:
+            raise
+        except HpcdashError:
+            return None
+        return await self._find_in_script(kind, script.text, row)
+
+    async def _find_in_script(self, kind: SwitchKind, text: str, row: Row) -> NamedSwitch | None:
+        """Find the switch in a script, with the variables of one's own login if it needs them."""
+        known = known_values(row, self.store.backend)
+        named = switch_in_script(kind, text, known)
+        names = [name for name in named.unknown if name.isidentifier()] if named is not None else []
+        if not names or row["user"] != self.store.user:
+            return named
+        # One's own login environment is what sbatch hands to a job.
+        values = await self.store.run_query(values_query(names))
+        return switch_in_script(kind, text, {**values, **known})
 
     def forget(self, switch: Switch) -> str:
-        """Forget the paths remembered for its job and for jobs of that name; returns what happened,
-        in words.
-        """
+        """Forget the paths remembered for its job and for jobs of that name; return a message."""
         try:
-            remaining = self.names.memory.forget(
-                switch.kind, switch.job_id, switch.name, switch.owner
-            )
+            paths = self.memory.forget(switch.kind, switch.job_id, switch.name, switch.owner)
         except StateUnusable as error:
             return f"could not forget it: {error.message}"
-        return f"forgotten: {', '.join(remaining)}" if remaining else "nothing was remembered"
-
-    def switch_log(self, switch: Switch) -> SwitchLog:
-        """Its log, read from where it ended when the switch was dropped from here last."""
-        return SwitchLog(
-            self.store, switch, self.names.memory.stored_mark(switch.kind, switch.path)
-        )
+        return f"forgotten: {', '.join(paths)}" if paths else "nothing was remembered"
 
     # -- state
 
-    async def fetch_snapshot(self, switch: Switch) -> SwitchSnapshot:
-        """Query the entry at its path now; raises CommandTimedOut if its disk does not answer."""
-        try:
-            return await self.store.run_query(snapshot_query(switch.path, switch.owner))
-        except CommandTimedOut as error:
-            error.message = f"the disk of {switch.path} does not respond"
-            raise
-
     async def switch_jobs(self, switch: Switch) -> SwitchJobs:
-        """The living jobs that name the same file: of the lists there are, one's own and those that
-        look alike.
+        """Find the living jobs that name the same file: of the known lists, one's own and those
+        that are alike.
         """
-        units, others = await asyncio.to_thread(self._candidates, switch)
-        found = [*switch.living]
-        unread = []
-        for unit, rows, known in units:
-            if known is None:
-                unread.append((unit, rows))
-            elif absolute_path(known.path, rows[0]["work_dir"]) == switch.path:
-                found += rows
-        answers = await asyncio.gather(
-            *(self._names(switch, unit, rows[0]) for unit, rows in unread[:MAX_READ])
+        units, others = await asyncio.to_thread(self._find_alike, switch)
+        stored = await asyncio.to_thread(
+            lambda: [self._find_known(switch, rows[0]) for rows in units]
         )
-        for (_, rows), is_same in zip(unread, answers, strict=False):
+        named_rows = [*switch.living]
+        unread = []
+        for rows, known in zip(units, stored, strict=True):
+            if known is None:
+                unread.append(rows)
+            elif absolute_path(known.path, rows[0]["work_dir"]) == switch.path:
+                named_rows += rows
+        answers = await asyncio.gather(
+            *(self._is_named(switch, rows[0]) for rows in unread[:MAX_READ])
+        )
+        answers += [None] * len(unread[MAX_READ:])
+        for rows, is_same in zip(unread, answers, strict=True):
             if is_same is None:
                 others += count_jobs(rows)
             elif is_same:
-                found += rows
-        others += sum(count_jobs(rows) for _, rows in unread[MAX_READ:])
-        note = f"{others} other jobs were not checked for this switch" if others > 1 else ""
-        return SwitchJobs(
-            tuple(found), note or ("1 other job was not checked for this switch" if others else "")
-        )
+                named_rows += rows
+        note = ""
+        if others:
+            jobs = "1 other job was" if others == 1 else f"{others} other jobs were"
+            note = f"{jobs} not checked for this switch"
+        return SwitchJobs(tuple(named_rows), note)
 
-    def _candidates(
-        self, switch: Switch
-    ) -> tuple[list[tuple[str, list[Row], NamedSwitch | None]], int]:
-        """(job or array, its living rows, what is remembered about it) for each that may name the
-        same file, those with the same name first; and how many jobs are not checked.
+    def _find_alike(self, switch: Switch) -> tuple[list[list[Row]], int]:
+        """Return the living rows of each job or array that may name the same file, those with the
+        same name first; and the number of jobs that are left out.
         """
-        own = _unit(switch.rows[0]) if switch.rows else parse_array_id(switch.job_id)
+        own = unit_id(switch.rows[0])
+        work_dir = switch.rows[0]["work_dir"]
         living = living_table(self.store)
-        is_other = pc.not_equal(living["_unit"], own)
-        work_dir = switch.rows[0]["work_dir"] if switch.rows else None
-        is_like = pc.or_(
+        living = living.filter(pc.not_equal(living["_unit"], own))
+        is_alike = pc.or_(
             pc.equal(living["user"], self.store.user), pc.equal(living["name"], switch.name)
         )
         if work_dir:
-            is_like = pc.or_(is_like, pc.fill_null(pc.equal(living["work_dir"], work_dir), False))
-        is_like = pc.fill_null(is_like, False)
+            is_alike = pc.or_(is_alike, pc.fill_null(pc.equal(living["work_dir"], work_dir), False))
+        is_alike = pc.fill_null(is_alike, False)
         units: dict[str, list[Row]] = {}
-        for row in living.filter(pc.and_(is_other, is_like)).to_pylist():
-            units.setdefault(_unit(row), []).append(row)
-        unlike = living.filter(pc.and_(is_other, pc.invert(is_like)))
-        ranked = sorted(
-            units.items(), key=lambda pair: (pair[1][0]["name"] != switch.name, -_number(pair[0]))
-        )
-        others = (pc.sum(unlike["_tasks"]).as_py() or 0) + sum(
-            count_jobs(rows) for _, rows in ranked[_MAX_LOOKED_UP:]
-        )
-        return [
-            (unit, rows, self._known(switch, unit, rows[0]))
-            for unit, rows in ranked[:_MAX_LOOKED_UP]
-        ], others
+        for row in living.filter(is_alike).to_pylist():
+            units.setdefault(unit_id(row), []).append(row)
 
-    def _known(self, switch: Switch, unit: str, row: Row) -> NamedSwitch | None:
+        def rank(rows: list[Row]) -> tuple[bool, int]:
+            number = int(parse_job_number(unit_id(rows[0])) or 0)
+            return rows[0]["name"] != switch.name, -number
+
+        ranked = sorted(units.values(), key=rank)
+        left_out = pc.sum(living.filter(pc.invert(is_alike))["_tasks"]).as_py() or 0
+        left_out += sum(map(count_jobs, ranked[_MAX_LOOKED_UP:]))
+        return ranked[:_MAX_LOOKED_UP], left_out
+
+    def _find_known(self, switch: Switch, row: Row) -> NamedSwitch | None:
         """Return the known switch of another job without a query.
 
         A path that a person named counts only if nothing else is known.
         """
+        unit = unit_id(row)
         name = str(row["name"] or "")
-        owner = str(row["user"] or "")
-        launched = self.names.launched(switch.kind, unit, name)
-        is_named = switch.named_by_person or switch.naming.is_remembered
-        return launched or (
-            self.names.remembered(switch.kind, unit, name, owner) if is_named else None
-        )
+        launched = self._find_launched(switch.kind, unit, name)
+        if launched is not None or not (switch.is_typed or switch.is_remembered):
+            return launched
+        return self.memory.find(switch.kind, unit, name, str(row["user"] or ""))
 
-    async def _names(self, switch: Switch, unit: str, row: Row) -> bool | None:
+    async def _is_named(self, switch: Switch, row: Row) -> bool | None:
         """Check whether another job names this switch; None if that cannot be read."""
-        if named := comment_switch(switch.kind, str(row["comment"] or "")):
+        kind = switch.kind
+        unit = unit_id(row)
+        if named := comment_switch(kind, str(row["comment"] or "")):
             return named.path == switch.path
         try:
             if Capability.KEEPS_SCRIPTS in self.store.backend.capabilities:
                 script = await fetch_script(self.store, unit)
-                named = await self.names.in_script(switch.kind, script.text, row)
+                named = await self._find_in_script(kind, script.text, row)
             else:
-                named = await self.names.find_declared(
-                    switch.kind, unit, row, await self.store.fetch_detail(unit)
-                )
+                detail = await self.store.fetch_detail(unit)
+                named = await self._find_declared(kind, unit, row, detail)
         except HpcdashError:
             return None
         return named is not None and absolute_path(named.path, row["work_dir"]) == switch.path
@@ -269,33 +311,24 @@ class JobSwitches:
         # It may have left the queue just now.
         living = living.filter(pc.not_equal(living["state"], str(JobState.UNKNOWN)))
         requested = pa.array(sorted(set(map(parse_array_id, job_ids))), pa.string())
-        return int(
-            pc.sum(living.filter(pc.is_in(living["_unit"], requested))["_tasks"]).as_py() or 0
-        )
+        return pc.sum(living.filter(pc.is_in(living["_unit"], requested))["_tasks"]).as_py() or 0
 
     def dropped_here_seconds_ago(self, switch: Switch) -> float | None:
         """Return the age of its drop from here, by the journal; None if not dropped, or cleared.
 
         Actions before the job's submission were for another of its file's jobs.
         """
-        submitted = [
-            row["submitted_at"].timestamp()
-            for row in switch.rows
-            if row["submitted_at"] is not None
-        ]
-        since = min(submitted, default=0.0) - CLOCKS_APART_SECONDS
-        drop = _DROPS[switch.kind]
-        clear = _CLEARS[switch.kind]
+        times = [row["submitted_at"].timestamp() for row in switch.rows if row["submitted_at"]]
+        since = min(times, default=0.0) - CLOCKS_APART_SECONDS
+        drop = DROPS[switch.kind]
+        verbs = (drop, CLEARS[switch.kind])
         try:
             entries, _ = self.actions.journal.read(_NEWEST_ENTRIES)
         except HpcdashError:
             return None
         for entry in entries:
-            if (
-                entry.cluster != self.store.name
-                or entry.verb not in (drop, clear)
-                or entry.state != "done"
-            ):
+            is_here = entry.cluster == self.store.name and entry.verb in verbs
+            if not is_here or entry.state != "done":
                 continue
             if entry.at < since:
                 return None
@@ -303,51 +336,26 @@ class JobSwitches:
                 return self.actions.journal.age_seconds(entry) if entry.verb == drop else None
         return None
 
-    # -- actions
-
-    def plan_drop(self, switch: Switch, check: SwitchSnapshot, job_ids: Sequence[str] = ()) -> Plan:
-        """Plan the drop of the switch; raises SwitchRefused if something is in the way."""
-        if why := refusal(check):
-            raise SwitchRefused(f"{switch.path}: {why}", _next_step(switch, check))
-        return self._plan(
-            _DROPS[switch.kind],
-            switch,
-            drop_command(check, switch.owner, job_ids or (switch.job_id,)),
-        )
-
-    def plan_clear(
-        self, switch: Switch, check: SwitchSnapshot, job_ids: Sequence[str] = ()
-    ) -> Plan:
-        """Plan the removal of the file; raises SwitchRefused if it is missing, or no switch."""
-        if why := clear_refusal(check):
-            raise SwitchRefused(f"{switch.path}: {why}")
-        return self._plan(
-            _CLEARS[switch.kind], switch, clear_command(check, job_ids or (switch.job_id,))
-        )
-
-    def _plan(self, verb: Verb, switch: Switch, command: Any) -> Plan:
-        return Plan(ActionRequest(verb, command.job_ids), switch.rows, (command,))
-
     async def fetch_jobs(
         self, job_ids: Sequence[str], *, most: int | None = None
     ) -> tuple[Row, ...]:
-        """The rows of some jobs and arrays as the queue, else the history, has them; raises what
-        keeps from asking.
+        """Fetch the rows of some jobs and arrays as the queue, else the history, has them; raises
+        what keeps from querying.
 
-        The history is asked where the queue has less than `most` of these jobs (tasks count); None:
-        in any case.
+        The history is queried where the queue has less than `most` of these jobs (tasks count);
+        None: in any case.
         """
-        backend = self.store.backend
         store = self.store
         ids = tuple(dict.fromkeys(map(parse_array_id, job_ids)))
         if not ids:
             return ()
-        rows = list(await self.actions.fetch_rows(ids))
+        rows = await self.actions.fetch_rows(ids)
         past: Sequence[Row] = ()
         is_requested = most is None or count_jobs(rows) < most
         if is_requested and (store.probe is None or store.probe.has_accounting is not False):
             try:
-                past = (await store.run_query(backend.history.jobs(None, 0, ids))).table.to_pylist()
+                query = store.backend.history.jobs(None, 0, ids)
+                past = (await store.run_query(query)).table.to_pylist()
             except UnreachableError:
                 raise
             except HpcdashError:
@@ -355,184 +363,7 @@ class JobSwitches:
         queued = {row["id"] for row in rows}
         return (*rows, *(row for row in past if row["id"] not in queued))
 
-    async def carry_out(
-        self, switch: Switch, plan: Plan, log: SwitchLog | None = None
-    ) -> tuple[tuple[Outcome, ...], list[str]]:
-        """Run a plan; return the outcomes, and messages on what could not be stored.
 
-        After a drop the path is remembered, if a person named it, and the size of `log`. An unknown
-        outcome says how to check.
-        """
-        report = await self.actions.run(plan)
-        problems = [report.journal_problem] if report.journal_problem else []
-        is_drop = plan.request.verb == _DROPS[switch.kind]
-        if is_drop and any(outcome.done for outcome in report.outcomes):
-            try:
-                if switch.named_by_person:
-                    self.names.memory.remember(
-                        switch.kind, switch.job_id, switch.name, switch.owner, switch.path
-                    )
-            except StateUnusable as error:
-                problems.append(f"could not remember the path: {error.message}")
-            try:
-                if log is not None and log.now is not None:
-                    self.names.memory.mark(switch.kind, switch.path, log.now)
-            except StateUnusable as error:
-                problems.append(f"what its log says later cannot be reported: {error.message}")
-        check = f"hpcdash {switch.kind}-switch {switch.job_id} --status"
-        lost = f"the answer was lost; check with: {check}"
-        outcomes = tuple(
-            replace(one, text=one.text.replace(ANSWER_LOST, lost, 1)) if one.done is None else one
-            for one in report.outcomes
-        )
-        return outcomes, problems
-
-
-def _unit(row: Row) -> str:
-    """The job, or the array a row is of."""
+def unit_id(row: Row) -> str:
+    """Return the id of a row's job, or of the array it is of."""
     return str(row["array_id"] or row["id"])
-
-
-def _number(job_id: str) -> int:
-    return int(parse_job_number(job_id) or 0)
-
-
-def _next_step(switch: Switch, check: SwitchSnapshot) -> str:
-    if check.is_dropped:
-        return f"It stays until it is cleared: hpcdash {switch.kind}-switch {switch.job_id} --clear"
-    if check.problem:
-        return "If the job creates this folder, wait for it; --path names another file."
-    return ""
-
-
-class SwitchLog:
-    """The output of the one job that runs, or of the first of an array's tasks that do."""
-
-    def __init__(self, store: ClusterStore, switch: Switch, mark: LogMark | None = None) -> None:
-        self._store = store
-        self._switch = switch
-        self._of = ""
-        self._paths: tuple[str, ...] = ()
-        self._why_none = ""
-        # Bytes of each file that were read since the mark, with what was there before.
-        self._read: dict[str, int] = {}
-        self._marked_job = ""
-        self._last_line = ""
-        self._mark = mark
-        # Size of each at the last check.
-        self._sizes: dict[str, int] = {}
-
-    async def read(self, living: Sequence[Row], *, is_dropped: bool) -> tuple[str | None, str]:
-        """Read what the log reports of the switch, and whether it shows that the job still checks
-        its switches; raises nothing.
-
-        The first value is the line since the mark that reports best, '' for none, None where it is
-        unknown; it is read if the switch `is_dropped`. `living` are rows of its jobs.
-        """
-        active = [row for row in living if row["state"] in ACTIVE]
-        message: str | None = None
-        text = "pending: it checks for the switch once it starts" if living else "it has ended"
-        try:
-            if is_dropped and self._read:
-                message, growth = await self._read_new_lines()
-                if any(str(row["id"]) == self._marked_job for row in active):
-                    return message, growth
-            if not active:
-                return message, text
-            await self._find(str(active[0]["id"]))
-            if not self._paths:
-                return message, self._why_none
-            return message, self._grows(await self._read_logs(dict.fromkeys(self._paths)))
-        except CommandTimedOut:
-            text = "the disk of its log does not respond: cannot tell whether the job still runs"
-            return message, text
-        except HpcdashError as error:
-            return message, f"cannot tell whether its log is growing: {error.message}"
-
-    async def resume(self) -> None:
-        """Make `read` cover the output since the given mark, if the logs are the same."""
-        if self._mark is None:
-            return
-        try:
-            await self._find(self._mark.job_id)
-        except HpcdashError:
-            return
-        if self._paths and set(self._paths) <= self._mark.sizes.keys():
-            self._read = {path: self._mark.sizes[path] for path in self._paths}
-            self._marked_job = self._of
-            self._last_line = ""
-
-    async def mark(self, living: Sequence[Row]) -> None:
-        """Make `read` cover the output from now on.
-
-        If the end of the logs cannot be found, it reports nothing.
-        """
-        self._read = {}
-        self._last_line = ""
-        self._sizes = {}
-        active = [row for row in living if row["state"] in ACTIVE]
-        if not active:
-            return
-        try:
-            await self._find(str(active[0]["id"]))
-            if self._paths:
-                await self._read_logs(dict.fromkeys(self._paths))
-                self._read, self._marked_job = dict(self._sizes), self._of
-        except HpcdashError:
-            return
-
-    @property
-    def now(self) -> LogMark | None:
-        """Sizes of its files at the last check; None if there was none."""
-        return LogMark(self._of, dict(self._sizes)) if self._sizes else None
-
-    async def _read_new_lines(self) -> tuple[str, str]:
-        """Return the line since the mark that reports best on the switch, '' for none, and text on
-        the log's growth; raises nothing.
-        """
-        try:
-            found = await self._read_logs(self._read)
-        except HpcdashError as error:
-            return self._last_line, f"cannot tell whether its log is growing: {error.message}"
-        for path, chunk in zip(self._read, found, strict=True):
-            if not chunk.stat.is_there:
-                continue
-            text = chunk.content.decode("utf-8", "surrogateescape")
-            # An incomplete line is read again, unless it fills all that is read at once.
-            end = max(text.rfind("\n"), text.rfind("\r")) + 1
-            if not end and len(text) > _LONG_LINE:
-                end = len(text)
-            self._last_line = telling_line(self._switch.kind, text[:end], self._last_line)
-            read = self._read[path] + len(text[:end].encode("utf-8", "surrogateescape"))
-            self._read[path] = read if read <= chunk.stat.size else 0
-        return self._last_line, self._grows(found)
-
-    async def _read_logs(self, read: Mapping[str, int | None]) -> tuple[Chunk, ...]:
-        found = await self._store.run_query(written_query(tuple(read), tuple(read.values())))
-        self._sizes = {path: chunk.stat.size for path, chunk in zip(read, found, strict=True)}
-        return found
-
-    def _grows(self, found: Sequence[Chunk]) -> str:
-        ages = [chunk.stat.age_seconds for chunk in found if chunk.stat.age_seconds is not None]
-        is_there = any(chunk.stat.is_there for chunk in found)
-        unknown = "it is not known when its log grew" if is_there else "it has no log yet"
-        return format_log(min(ages, default=None), unknown)
-
-    async def _find(self, job_id: str) -> None:
-        if self._of == job_id:
-            return
-        detail = self._switch.detail
-        if job_id != detail.job["id"][0].as_py():
-            detail = await self._store.fetch_detail(job_id)
-        files = await fetch_log_files(self._store, job_id, detail)
-        self._of = job_id
-        self._paths = ()
-        if files.host:
-            self._why_none = (
-                f"its log is on {files.host}'s local disk: cannot tell whether it is growing"
-            )
-            return
-        self._paths = tuple(
-            path for path in (files.stdout, files.stderr) if path and "\0" not in path
-        )
-        self._why_none = format_log(None, files.note)

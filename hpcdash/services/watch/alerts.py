@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
+from itertools import chain
 
 import msgspec
 from msgspec import Struct, field
@@ -35,6 +36,8 @@ _ASPECT_TITLES = {
 
 
 class AlertKind(StrEnum):
+    """Kind of a change of an alert."""
+
     RAISED = "raised"
     WORSENED = "worsened"
     REMINDED = "reminded"
@@ -47,54 +50,40 @@ class AlertKind(StrEnum):
         return self in (AlertKind.RECOVERED, AlertKind.UNWATCHED)
 
 
-class Ending(Struct, frozen=True):
-    """Present state after a finding disappeared.
-
-    `text` describes it ('': unknown). `is_watched` is whether a rule still checks it: what is no
-    longer watched did not recover.
-    """
-
-    text: str = ""
-    is_watched: bool = True
+# Returns the present state after a finding disappeared, '' if unknown; None if no rule checks it,
+# so that it did not recover.
+FindEnding = Callable[[Finding], str | None]
 
 
-EndingOf = Callable[[Finding], Ending]
-
-
-def is_over(finding: Finding) -> Ending:
-    """Return an ending without details, for any finding that is found no more."""
-    return Ending()
-
-
-class AlertState(Struct, frozen=True):
-    """One problem, in epoch seconds: since when, when and how severe it was last sent (None: not
-    yet), and since when it is gone.
-
-    told_to: the channels that were told, or are owed it (None: not known; a state of an earlier
-    version).
-    """
+class AlertState(
+    Struct,
+    frozen=True,
+    # As a state of an earlier version has them.
+    rename={"sent_at": "told_at", "sent_severity": "told_severity", "channels": "told_to"},
+):
+    """One problem; times are epoch seconds."""
 
     finding: Finding
     since: float
-    told_at: float | None = None
-    told_severity: Severity | None = None
+    # When, and how severe, it was last sent; None: not yet.
+    sent_at: float | None = None
+    sent_severity: Severity | None = None
     gone_since: float | None = None
-    told_to: tuple[str, ...] | None = None
+    # Channels that were notified, or are owed it; None: unknown, in a state of an earlier version.
+    channels: tuple[str, ...] | None = None
 
 
 class AlertEvent(Struct, frozen=True):
-    """Change of an alert to report.
-
-    `ending` is the present state after an end. `told_to` are the channels that know of the problem,
-    or will (None: unknown).
-    """
+    """Change of an alert to report."""
 
     kind: AlertKind
     finding: Finding
     since: float
-    at: float
+    happened_at: float
+    # Present state after an end.
     ending: str = ""
-    told_to: tuple[str, ...] | None = None
+    # Channels that know of the problem, or will; None: unknown.
+    channels: tuple[str, ...] | None = None
 
     @property
     def key(self) -> str:
@@ -107,17 +96,16 @@ class AlertEvent(Struct, frozen=True):
 
 
 class PendingNotification(Struct, frozen=True):
-    """Notification that a channel (a notifier's name) has not accepted since `owed_at` (epoch).
-
-    is_known: the channel was notified of that trouble before. is_for_all: no channel accepted it.
-    """
+    """Notification that a channel (a notifier's name) has not accepted since `owed_at` (epoch)."""
 
     channel: str
     kind: AlertKind
     finding: Finding
     since: float
     owed_at: float
+    # Whether the channel was notified of that trouble before.
     is_known: bool = False
+    # Whether no channel accepted it.
     is_for_all: bool = False
     ending: str = ""
 
@@ -125,96 +113,98 @@ class PendingNotification(Struct, frozen=True):
     def key(self) -> str:
         return self.finding.key
 
+    def event(self, now: float) -> AlertEvent:
+        """Return the event that is owed, as of now."""
+        return AlertEvent(self.kind, self.finding, self.since, now, self.ending)
 
-def by_severity(one: AlertEvent | PendingNotification) -> tuple[bool, int, str]:
+
+def by_severity(event: AlertEvent | PendingNotification) -> tuple[bool, int, str]:
     """Sort problems before resolved ones, the most severe first."""
-    return one.kind.is_end, -one.finding.severity, one.key
+    return event.kind.is_end, -event.finding.severity, event.key
 
 
 class Alerts(Struct, frozen=True):
-    """All that is wrong now, by key; `snoozed` are keys, or rules as finding_key(rule), and until
-    when they are silent; `owed` is what channels are still to be told; `passed` are moments that
-    were told and are found no more, and since when.
-    """
+    """All that is wrong now, by key."""
 
     states: Mapping[str, AlertState] = field(default_factory=dict)
+    # Keys, or rules as finding_key(rule), and until when they are silent.
     snoozed: Mapping[str, float] = field(default_factory=dict)
+    # Notifications that channels have not accepted yet.
     owed: tuple[PendingNotification, ...] = ()
+    # Moments that were sent and are found no more, and since when.
     passed: Mapping[str, float] = field(default_factory=dict)
 
     def step(
         self,
         findings: Iterable[Finding],
         now: float,
-        settings: AlertSettings | None = None,
+        settings: AlertSettings,
         unknown: Collection[str] = (),
-        find_ending: EndingOf = is_over,
+        find_ending: FindEnding = lambda finding: "",
     ) -> tuple[Alerts, tuple[AlertEvent, ...]]:
-        """Returns (the next state, what to report in the order of by_severity); the order of the
-        findings does not matter.
+        """Return the next state, and what to report in the order of by_severity.
 
-        `unknown` are keys, rules as finding_key(rule), or all of a rule about a subject as
-        finding_key(rule, subject, ANY_ASPECT), that could not be checked this time: their state
-        does not change. `find_ending` says why something is no longer found. In quiet hours and while
-        snoozed everything is held back, and reported afterwards if it still applies.
+        `unknown` are keys, rules as finding_key(rule), or all of a rule on a subject (ANY_ASPECT)
+        that could not be checked: their state does not change. In quiet hours and while snoozed
+        everything is held back, and reported afterwards if it still applies.
         """
-        settings = settings or AlertSettings()
         snoozed = {key: until for key, until in self.snoozed.items() if until > now}
         # The last of a key counts: the worst.
-        found = {finding.key: finding for finding in sorted(findings, key=_rank)}
-        known = {key: at for key, at in self.passed.items() if now - at < _PASSED_SECONDS}
-        passed = {key: at for key, at in known.items() if key not in found}
+        by_key = {finding.key: finding for finding in sorted(findings, key=_rank)}
+        known = {key: since for key, since in self.passed.items() if now - since < _PASSED_SECONDS}
+        passed = {key: since for key, since in known.items() if key not in by_key}
         states: dict[str, AlertState] = {}
         events: list[AlertEvent] = []
-        quiet = is_quiet(settings.quiet, now)
-        for key in sorted(found.keys() | self.states.keys()):
-            state = self.states.get(key)
-            finding = found.get(key)
-            ending = Ending()
-            if finding is not None:
-                if state is None:
-                    passed_at = known.get(key) if finding.is_moment else None
-                    since = now if passed_at is None else passed_at
-                    severity = None if passed_at is None else finding.severity
-                    state = AlertState(finding, since, passed_at, severity)
-                state = replace(state, finding=finding, gone_since=None)
+        is_quiet_now = is_quiet(settings.quiet, now)
+        for key in sorted(by_key.keys() | self.states.keys()):
+            before = self.states.get(key)
+            ending: str | None = ""
+            if key in by_key:
+                state = _found_state(by_key[key], before, now, known.get(key))
                 kind = _kind(state, now, settings)
             else:
-                assert state is not None
+                assert before is not None
                 if _matches(key, unknown):
-                    states[key] = state
+                    states[key] = before
                     continue
-                if state.finding.is_moment:
-                    if state.told_at is not None:
+                if before.finding.is_moment:
+                    if before.sent_at is not None:
                         passed[key] = now
                     continue
-                gone_since = now if state.gone_since is None else state.gone_since
-                state = replace(state, gone_since=gone_since)
-                ending = find_ending(state.finding)
-                if ending.is_watched and now - gone_since < settings.settle_seconds:
-                    states[key] = state
+                ending = find_ending(before.finding)
+                state = replace(
+                    before, gone_since=now if before.gone_since is None else before.gone_since
+                )
+                kind = _end_kind(state, ending, now, settings)
+                if kind and (state.sent_at is None or not settings.tells_recovery):
                     continue
-                if state.told_at is None or not settings.tells_recovery:
-                    continue
-                kind = AlertKind.RECOVERED if ending.is_watched else AlertKind.UNWATCHED
             states[key] = state
             if kind is None:
                 continue
-            event = AlertEvent(kind, state.finding, state.since, now, ending.text, state.told_to)
-            if _is_withheld(event, quiet, settings, snoozed):
+            event = AlertEvent(
+                kind, state.finding, state.since, now, ending=ending or "", channels=state.channels
+            )
+            if _is_withheld(event, is_quiet_now, settings, snoozed):
                 continue
             events.append(event)
             if kind.is_end:
                 del states[key]
             else:
-                states[key] = replace(state, told_at=now, told_severity=state.finding.severity)
+                states[key] = replace(state, sent_at=now, sent_severity=state.finding.severity)
         events.sort(key=by_severity)
-        newest = dict(sorted(passed.items(), key=lambda one: one[1])[-_MAX_PASSED:])
+        newest = dict(sorted(passed.items(), key=lambda item: item[1])[-_MAX_PASSED:])
         return Alerts(states, snoozed, self.owed, newest), tuple(events)
 
+    def with_snoozed(self, *snoozed: Mapping[str, float]) -> Alerts:
+        """Snooze what a configuration or a person names, and nothing else."""
+        together: dict[str, float] = {}
+        for key, until in chain.from_iterable(names.items() for names in snoozed):
+            together[key] = max(until, together.get(key, until))
+        return replace(self, snoozed=together)
+
     def keeps_back(self, owed: PendingNotification, now: float, settings: AlertSettings) -> bool:
-        """Whether something owed must wait: it is silent, the hours are quiet, or the trouble seems
-        to be over.
+        """Whether a notification must wait: it is snoozed, the hours are quiet, or the trouble
+        seems to be over.
         """
         state = self.states.get(owed.key)
         if state is not None and state.gone_since is not None and not owed.kind.is_end:
@@ -230,7 +220,7 @@ class Alerts(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, text: bytes) -> Alerts:
-        """Raises HpcdashError for what to_json has not written."""
+        """Read what to_json has written; raises HpcdashError for anything else."""
         try:
             stored = msgspec.json.decode(text, type=_StoredAlerts)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -269,19 +259,39 @@ def _matches(key: str, keys: Collection[str]) -> bool:
     return key in keys or f"{rule}/" in keys or finding_key(rule, subject, ANY_ASPECT) in keys
 
 
+def _found_state(
+    finding: Finding, before: AlertState | None, now: float, passed_at: float | None
+) -> AlertState:
+    """Return the state of a finding; `passed_at` is when it was last a moment that passed."""
+    if before is not None:
+        return replace(before, finding=finding, gone_since=None)
+    if passed_at is None or not finding.is_moment:
+        return AlertState(finding, now)
+    return AlertState(finding, passed_at, passed_at, finding.severity)
+
+
 def _kind(state: AlertState, now: float, settings: AlertSettings) -> AlertKind | None:
     severity = state.finding.severity
     if severity < settings.least:
         return None
-    if state.told_at is None or state.told_severity is None:
+    if state.sent_at is None or state.sent_severity is None:
         return AlertKind.RAISED
-    if severity > state.told_severity:
+    if severity > state.sent_severity:
         return AlertKind.WORSENED
     if state.finding.is_moment:
         return None
-    if settings.remind_seconds is not None and now - state.told_at >= settings.remind_seconds:
+    if settings.remind_seconds is not None and now - state.sent_at >= settings.remind_seconds:
         return AlertKind.REMINDED
     return None
+
+
+def _end_kind(
+    state: AlertState, ending: str | None, now: float, settings: AlertSettings
+) -> AlertKind | None:
+    if ending is None:
+        return AlertKind.UNWATCHED
+    since = now if state.gone_since is None else state.gone_since
+    return AlertKind.RECOVERED if now - since >= settings.settle_seconds else None
 
 
 def _is_withheld(

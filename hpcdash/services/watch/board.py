@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from hpcdash.domain.tables import Kind
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.watch.alerts import AlertEvent, Alerts, AlertState
-from hpcdash.services.watch.state import WatchFiles, with_snoozed
+from hpcdash.services.watch.state import WatchFiles
 
 if TYPE_CHECKING:
     from hpcdash.config.settings import PoolSettings
@@ -41,14 +42,14 @@ class WatchBoard:
     ) -> None:
         """`shared` are the pools that are shared there.
 
-        `config_file` is where [watch] is, or would be, written. `reread` gives it once it has
-        changed, else None; if it raises HpcdashError, `unread` has the reason.
+        `config_file` is where [watch] is, or would be, written. `reread` returns it once it has
+        changed, else None.
         """
         self.settings = settings
         self.alerts = Alerts()
         self.problems: tuple[str, ...] = ()
         self.config_file = config_file
-        self._reread = reread
+        # Reason that the configuration cannot be read, '' for none.
         self.unread = ""
         # Whether there are rules that were never checked.
         self.is_check_due = False
@@ -56,16 +57,16 @@ class WatchBoard:
         self.looked_at: float | None = None
         self._store = store
         self._files = files
-        self._shared = tuple(shared)
+        self._shared = shared
+        self._reread = reread
         self._watching: Watching | None = None
         self._step = asyncio.Lock()
 
     @property
     def states(self) -> tuple[AlertState, ...]:
         """Current alerts, the most severe first, then the newest."""
-        return tuple(
-            sorted(self.alerts.states.values(), key=lambda one: (-one.finding.severity, -one.since))
-        )
+        states = self.alerts.states.values()
+        return tuple(sorted(states, key=lambda state: (-state.finding.severity, -state.since)))
 
     @property
     def count(self) -> int:
@@ -78,15 +79,13 @@ class WatchBoard:
         return self._watchdogs().kinds
 
     def snoozed_until(self, state: AlertState) -> float | None:
-        """Until when an alert is silent, by its key or its rule; None where it is not."""
-        named = (
-            self.alerts.snoozed.get(key, 0.0)
-            for key in (state.finding.key, f"{state.finding.rule}/")
-        )
-        until = max(named)
+        """Return until when an alert is snoozed, by its key or its rule; None where it is not."""
+        finding = state.finding
+        snoozed = self.alerts.snoozed
+        until = max(snoozed.get(finding.key, 0.0), snoozed.get(f"{finding.rule}/", 0.0))
         return until if until > self._store.clock.now() else None
 
-    async def read_again(self) -> None:
+    async def reload(self) -> None:
         """Apply the configuration if it was changed; if it cannot be read, keep the old one."""
         async with self._step:
             try:
@@ -108,7 +107,10 @@ class WatchBoard:
     async def judge(self) -> tuple[AlertEvent, ...]:
         """Return the new events given the data known now; queries nothing."""
         async with self._step:
-            return self._stepped(await asyncio.to_thread(self._watchdogs().judge))
+            watching = self._watchdogs()
+            from hpcdash.services.watch.judge import judge
+
+            return self._stepped(await asyncio.to_thread(judge, watching))
 
     async def check(self) -> tuple[AlertEvent, ...]:
         """Query the cluster for all data that the rules need, and return the new events."""
@@ -120,8 +122,8 @@ class WatchBoard:
             return self._stepped(check)
 
     def toggle_snooze(self, key: str) -> float | None:
-        """Silence a key, here and for `hpcdash watch`, or let it speak again; gives until when,
-        None for the latter.
+        """Snooze a key, here and for `hpcdash watch`, or end that; return until when, None for the
+        latter.
 
         Raises HpcdashError if that cannot be saved.
         """
@@ -131,7 +133,7 @@ class WatchBoard:
         if until is not None:
             stored[key] = until
         self._files.write_snoozed(stored)
-        self.alerts = with_snoozed(self.alerts, self.settings.snoozed, stored)
+        self.alerts = self.alerts.with_snoozed(self.settings.snoozed, stored)
         return until
 
     def _watchdogs(self) -> Watching:
@@ -151,11 +153,12 @@ class WatchBoard:
 
     def _stepped(self, check: Judgement) -> tuple[AlertEvent, ...]:
         self.problems = (*((self.unread,) if self.unread else ()), *check.problems)
-        find_ending = self._watchdogs().find_ending
+        from hpcdash.services.watch.endings import find_ending
+
         # A person at the screen is awake.
         settings = replace(self.settings.alerts, quiet=QuietHours())
-        alerts = with_snoozed(self.alerts, self.settings.snoozed, self._files.read_snoozed())
-        self.alerts, events = alerts.step(
-            check.findings, self._store.clock.now(), settings, check.unknown, find_ending
-        )
+        alerts = self.alerts.with_snoozed(self.settings.snoozed, self._files.read_snoozed())
+        now = self._store.clock.now()
+        ending = partial(find_ending, self._watchdogs())
+        self.alerts, events = alerts.step(check.findings, now, settings, check.unknown, ending)
         return events

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
-from hpcdash.backends.actions import ActionCommand, ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.queries import Answer, JobScope, Query
 from hpcdash.backends.script.cron import CronJob, job_name, label_in
 from hpcdash.backends.submissions import Submission
@@ -30,54 +29,59 @@ umask 077; mkdir -p -- "$2" && mv -f -- "$1" "$2/"
 
 
 class CronStand(Struct, frozen=True):
-    """A job that is installed or in the queue: its label, the scripts it runs, its rows that have
-    not ended.
-    """
+    """A job that is installed or in the queue."""
 
     label: str
     is_installed: bool
+    # Names of the scripts it runs.
     scripts: tuple[str, ...]
+    # Its rows that have not ended.
     rows: tuple[dict[str, Any], ...]
 
     @property
     def name(self) -> str:
         return job_name(self.label)
 
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The ids of its jobs that wait."""
+        return tuple(str(row["id"]) for row in self.rows if row["state"] in WAITING)
 
-async def folder_there(store: ClusterStore, named: str = "") -> str:
-    """The folder on the cluster: the named one, else the usual one in the home there."""
-    return (await _list(store, named))[0]
 
+async def fetch_stands(
+    store: ClusterStore, named: str = "", *, jobs: bool = True
+) -> tuple[str, tuple[CronStand, ...]]:
+    """Return the folder on the cluster (the named one, else the usual one in the home there), and
+    what is installed there or in the queue, by label.
 
-async def stands(store: ClusterStore, named: str = "") -> tuple[str, tuple[CronStand, ...]]:
-    """(the folder, what is installed there or in the queue, by label)."""
-    folder, installed = await _list(store, named)
-    parsed = await store.run_query(store.backend.queue.jobs(JobScope(user=store.user)))
+    Without `jobs` the queue is not queried.
+    """
+    token = f"\x1e{secrets.token_hex(8)}"
+    script = shell_text("services/watch/list_cron.sh")
+    argv = ("sh", "-c", script, "sh", token, named, FOLDER_BELOW_HOME)
+    query = Query(argv, partial(_parse, token=token), limit_seconds=_LIMIT_SECONDS)
+    folder, installed = await store.run_query(query)
     rows: dict[str, list[dict[str, Any]]] = {}
-    for row in parsed.table.to_pylist():
-        label = label_in(row["name"] or "")
-        if label is not None and row["state"] not in ENDED:
-            rows.setdefault(label, []).append(row)
-    labels = sorted(installed.keys() | rows.keys())
-    return folder, tuple(
+    if jobs:
+        parsed = await store.run_query(store.backend.queue.jobs(JobScope(user=store.user)))
+        for row in parsed.table.to_pylist():
+            label = label_in(row["name"] or "")
+            if label is not None and row["state"] not in ENDED:
+                rows.setdefault(label, []).append(row)
+    stands = tuple(
         CronStand(
             label, label in installed, tuple(installed.get(label, ())), tuple(rows.get(label, ()))
         )
-        for label in labels
+        for label in sorted(installed.keys() | rows.keys())
     )
+    return folder, stands
 
 
 async def write_script(store: ClusterStore, path: str, content: str) -> None:
-    """A program of the person alone; raises CommandError where it cannot be written there."""
+    """Write a program of the person alone; raises CommandError where it cannot be written."""
     script = refuse_replaceable() + shell_text("services/watch/write_script.sh")
     argv = ("sh", "-c", script, "sh", path)
     await _act(store, argv, f"cannot write {path}", content.encode("utf-8", "surrogateescape"))
-
-
-async def move_away(store: ClusterStore, job: CronJob) -> None:
-    """The job's script into the folder `removed`; raises CommandError."""
-    argv = ("sh", "-c", _MOVE_AWAY, "sh", job.script_path, f"{job.folder}/removed")
-    await _act(store, argv, f"cannot move {job.script_path} away")
 
 
 async def install(
@@ -97,22 +101,22 @@ async def install(
     messages = [f"wrote {job.script_path}; it runs the scripts in {job.scripts_folder}"]
     if stand is not None and stand.rows:
         rows = ", ".join(f"{row['id']} {row['state']}" for row in stand.rows)
-        return (*messages, f"{job.name} is already in the queue ({rows}); not submitted again")
+        messages.append(f"{job.name} is already in the queue ({rows}); not submitted again")
+        return tuple(messages)
     planned = plan_submission(store, Submission(script.encode(), job.name, file=job.script_path))
     report = await actions.run(planned.plan)
     outcome = (await reconcile(store, planned, report))[-1]
     if not outcome.done:
-        text = (
-            "was not submitted" if outcome.done is False else "may or may not have been submitted"
-        )
+        text = "may or may not have been submitted"
+        if outcome.done is False:
+            text = "was not submitted"
         raise HpcdashError(
             f"{job.name} {text}: {outcome.text}", "Check with hpcdash cron --status."
         )
-    return (
-        *messages,
-        f"{job.name}: {outcome.text}",
-        *((report.journal_problem,) if report.journal_problem else ()),
-    )
+    messages.append(f"{job.name}: {outcome.text}")
+    if report.journal_problem:
+        messages.append(report.journal_problem)
+    return tuple(messages)
 
 
 async def remove(
@@ -124,33 +128,15 @@ async def remove(
     """
     messages = []
     if stand is not None and stand.is_installed:
-        await move_away(store, job)
+        argv = ("sh", "-c", _MOVE_AWAY, "sh", job.script_path, f"{job.folder}/removed")
+        await _act(store, argv, f"cannot move {job.script_path} away")
         messages.append(f"moved {job.script_path} to {job.folder}/removed")
-    waiting = tuple(
-        str(row["id"])
-        for row in (stand.rows if stand is not None else ())
-        if row["state"] in WAITING
-    )
-    if waiting:
-        report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, waiting)))
-        messages += [f"{one.job_id}: {one.text or 'cancelled'}" for one in report.outcomes]
+    if stand is not None and stand.waiting:
+        report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, stand.waiting)))
+        messages += [
+            f"{outcome.job_id}: {outcome.text or 'cancelled'}" for outcome in report.outcomes
+        ]
     return tuple(messages) or (f"{job.name} is neither installed in {job.folder} nor in the queue",)
-
-
-async def _list(store: ClusterStore, named: str) -> tuple[str, dict[str, list[str]]]:
-    token = f"\x1e{secrets.token_hex(8)}"
-    argv = (
-        "sh",
-        "-c",
-        shell_text("services/watch/list_cron.sh"),
-        "sh",
-        token,
-        named,
-        FOLDER_BELOW_HOME,
-    )
-    return await store.run_query(
-        Query(argv, partial(_parse, token=token), limit_seconds=_LIMIT_SECONDS)
-    )
 
 
 def _parse(answer: Answer, *, token: str) -> tuple[str, dict[str, list[str]]]:
@@ -164,25 +150,23 @@ def _parse(answer: Answer, *, token: str) -> tuple[str, dict[str, list[str]]]:
             output=excerpt(answer.stderr),
         )
     folder = parts[0].removeprefix("folder ").rstrip("\n")
-    found: dict[str, list[str]] = {}
+    installed: dict[str, list[str]] = {}
     scripts: list[str] | None = None
     for part in parts[1:-1]:
         kind, _, name = part.rstrip("\n").partition(" ")
         if kind == "job":
             label = label_in(name)
-            scripts = None if label is None else found.setdefault(label, [])
+            scripts = None if label is None else installed.setdefault(label, [])
         elif scripts is not None:
             scripts.append(name)
-    return folder.rstrip("/"), found
+    return folder.rstrip("/"), installed
 
 
 async def _act(
-    store: ClusterStore, argv: Sequence[str], what: str, stdin: bytes | None = None
+    store: ClusterStore, argv: tuple[str, ...], what: str, stdin: bytes | None = None
 ) -> None:
-    def read(answer: Answer) -> tuple[Outcome, ...]:
-        return ()
-
-    answer = await store.act(ActionCommand(tuple(argv), (), read, stdin, _LIMIT_SECONDS))
+    command = ActionCommand(argv, (), lambda answer: (), stdin, _LIMIT_SECONDS)
+    answer = await store.act(command)
     if answer.status == IS_REPLACEABLE:
         raise UsageError(
             f"{what}: {excerpt(answer.stderr)}",

@@ -6,11 +6,10 @@ Runs none of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import unquote
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hpcdash.domain.text import decode
 from hpcdash.errors import UnreadableOutput, excerpt
@@ -22,7 +21,6 @@ _FIGURES = re.compile(
     rf"\s({_DIGITS}|-)\s+({_DIGITS}|-)\s+(-?{_DIGITS}|-)\s+({_DIGITS}%|-)\s+(?=/)"
 )
 _BLOCKS = re.compile(rf"\s(?P<size>{_DIGITS})(?P<kib>K?)-blocks\s")
-_INODES = re.compile("Inodes")
 _OWNER = re.compile(r"Disk quotas for (?P<kind>\w+) (?P<name>.*) \(\w+ \d+\):\s*(?P<rest>.*)")
 _AMOUNT = rf"\[?{_DIGITS}(?:\.\d+)?[kKMGTPE]?\]?\*?"
 _LUSTRE_GRACE = r"(?:-|none|expired|notify|\d[\dwdhms]*)"
@@ -36,72 +34,76 @@ _QUOTA = re.compile(
     rf"^(?P<name>.*?)(?:^|(?<=\s))(?P<used>{_AMOUNT})\s+(?P<soft>{_AMOUNT})\s+(?P<hard>{_AMOUNT})(?:\s+{_GRACE})?"
     rf"\s+(?P<files>{_COUNT})\s+(?P<files_soft>{_COUNT})\s+(?P<files_hard>{_COUNT})(?:\s+{_GRACE})?$"
 )
-_SCALES = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_SCALES = {"K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _BEEGFS_SIZE = re.compile(rf"({_DIGITS}(?:\.\d+)?)\s*(Byte|B|[KMGTPE]iB)?")
 
 
 class DiskUsage(Struct, frozen=True):
     """Bytes and inodes used and the limit for each; None: unreported, or no limit.
 
-    `source` is the tool, `name` its word for the place (a mount point, a device), `owner` whose
-    quota it is, '' for all of a file system. A soft limit counts where there is one. Figures are as
-    old as the file system makes them: many parallel ones are half an hour behind. `is_inexact`: a
-    server did not answer, there is more than that.
+    A soft limit counts where there is one. Figures are as old as the file system makes them: many
+    parallel ones are half an hour behind.
     """
 
+    # The tool.
     source: str
+    # Its name of the place: a mount point, a device.
     name: str
+    # User, group or project of the quota, '' for all of a file system.
     owner: str = ""
     bytes_used: int | None = None
     bytes_limit: int | None = None
     inodes_used: int | None = None
     inodes_limit: int | None = None
+    # A server did not answer: there is more than that.
     is_inexact: bool = False
 
 
 def parse_df(printed: bytes, path: str = "") -> tuple[DiskUsage, ...]:
-    """Bytes, of `df -P`; what the file system keeps for root counts neither as used nor as free.
+    """Parse the bytes of `df -P`; what the file system keeps for root counts neither as used nor as
+    free.
 
-    `path`, where one was asked for, tells names that look like figures from figures. Raises
+    `path`, where one was queried, tells names that look like figures from figures. Raises
     UnreadableOutput.
     """
+    title, _, _ = decode(printed).partition("\n")
+    heading = _BLOCKS.search(title)
+    unit = int(heading["size"]) * (KIB if heading["kib"] else 1) if heading else 0
     return tuple(
-        DiskUsage("df", name, bytes_used=used, bytes_limit=limit)
-        for name, used, limit in _df_rows(printed, path, _BLOCKS, "df -P")
+        DiskUsage("df", name, bytes_used=used * unit, bytes_limit=(used + free) * unit or None)
+        for name, used, free in _parse_df_rows(printed, path, "df -P", is_known=bool(heading))
     )
 
 
 def parse_df_inodes(printed: bytes, path: str = "") -> tuple[DiskUsage, ...]:
-    """Inodes, of `df -P -i`; file systems that make them as they need them have no limit.
+    """Parse the inodes of `df -P -i`; file systems that make them as they need them have no limit.
 
     Raises UnreadableOutput.
     """
+    is_known = b"Inodes" in printed.partition(b"\n")[0]
     return tuple(
-        DiskUsage("df -i", name, inodes_used=used, inodes_limit=limit)
-        for name, used, limit in _df_rows(printed, path, _INODES, "df -P -i")
+        DiskUsage("df -i", name, inodes_used=used, inodes_limit=used + free or None)
+        for name, used, free in _parse_df_rows(printed, path, "df -P -i", is_known=is_known)
     )
 
 
 def parse_du(printed: bytes, path: str, *, inodes: bool = False) -> DiskUsage:
-    """The sum that `du -s -k` (or `du -s --inodes`) prints of one path. Raises UnreadableOutput."""
-    found = re.match(rb"(\d{1,18})\s", printed)
-    if found is None:
+    """Parse the sum that `du -s -k` (or `du -s --inodes`) prints; raises UnreadableOutput."""
+    match = re.match(rb"(\d{1,18})\s", printed)
+    if match is None:
         raise _unreadable("du -s", printed)
-    count = int(found[1])
+    count = int(match[1])
     if inodes:
         return DiskUsage("du --inodes", path, inodes_used=count)
     return DiskUsage("du", path, bytes_used=count * KIB)
 
 
-def find_usage(usages: Iterable[DiskUsage], path: str) -> DiskUsage | None:
-    """The one that is about a path: whose name is the longest of those it lies under, else the only
-    one there is.
-    """
-    every = list(usages)
-    under = [usage for usage in every if _lies_under(path, usage.name)]
+def find_usage(usages: Sequence[DiskUsage], path: str) -> DiskUsage | None:
+    """Return the usage with the longest name that a path lies under, else the only one there is."""
+    under = [usage for usage in usages if _lies_under(path, usage.name)]
     if under:
         return max(under, key=lambda usage: len(usage.name))
-    return every[0] if len(every) == 1 else None
+    return usages[0] if len(usages) == 1 else None
 
 
 def joined(usages: Sequence[DiskUsage | None]) -> DiskUsage | None:
@@ -109,72 +111,66 @@ def joined(usages: Sequence[DiskUsage | None]) -> DiskUsage | None:
     use and their limit, else from the first that has their use.
     """
     known = [usage for usage in usages if usage is not None]
-    if not known:
-        return None
-    byte_usage = _first(known, "bytes_used", "bytes_limit")
-    inode_usage = _first(known, "inodes_used", "inodes_limit")
-    sources = dict.fromkeys(
-        usage.source for usage in (byte_usage, inode_usage) if usage is not None
-    )
-    main = byte_usage or inode_usage or known[0]
-    return replace(
-        main,
-        source=", ".join(sources) or main.source,
-        bytes_used=byte_usage.bytes_used if byte_usage else None,
-        bytes_limit=byte_usage.bytes_limit if byte_usage else None,
-        inodes_used=inode_usage.inodes_used if inode_usage else None,
-        inodes_limit=inode_usage.inodes_limit if inode_usage else None,
-        is_inexact=any(
-            usage.is_inexact for usage in (byte_usage, inode_usage) if usage is not None
-        ),
+    by_bytes = _first(known, "bytes_used", "bytes_limit")
+    by_inodes = _first(known, "inodes_used", "inodes_limit")
+    used = [usage for usage in (by_bytes, by_inodes) if usage is not None]
+    if not used:
+        return known[0] if known else None
+    none = DiskUsage("", "")
+    return DiskUsage(
+        ", ".join(dict.fromkeys(usage.source for usage in used)),
+        used[0].name,
+        used[0].owner,
+        bytes_used=(by_bytes or none).bytes_used,
+        bytes_limit=(by_bytes or none).bytes_limit,
+        inodes_used=(by_inodes or none).inodes_used,
+        inodes_limit=(by_inodes or none).inodes_limit,
+        is_inexact=any(usage.is_inexact for usage in used),
     )
 
 
 def _first(usages: Sequence[DiskUsage], used: str, limit: str) -> DiskUsage | None:
     reported = [usage for usage in usages if getattr(usage, used) is not None]
-    return next(
-        (usage for usage in reported if getattr(usage, limit) is not None),
-        reported[0] if reported else None,
-    )
+    limited = [usage for usage in reported if getattr(usage, limit) is not None]
+    return next(iter(limited or reported), None)
 
 
 def _lies_under(path: str, name: str) -> bool:
     return name.startswith("/") and (path == name or path.startswith(name.rstrip("/") + "/"))
 
 
-def _df_rows(
-    printed: bytes, path: str, heading: re.Pattern[str], program: str
-) -> list[tuple[str, int, int | None]]:
-    """(mount point, used, limit) of each line with figures, in the unit of the heading."""
-    title, *lines = decode(printed).splitlines() or [""]
-    found = heading.search(title)
-    rows = [row for line in lines if (row := _df_row(line, path)) is not None]
-    if found is None or not rows:
+def _parse_df_rows(
+    printed: bytes, path: str, program: str, *, is_known: bool
+) -> list[tuple[str, int, int]]:
+    """Return (mount point, used, free) of each line with figures, in the unit of the heading."""
+    lines = decode(printed).splitlines()[1:]
+    rows = [row for line in lines if (row := _parse_df_row(line, path)) is not None]
+    if not is_known or not rows:
         raise _unreadable(program, printed)
-    unit = int(found["size"]) * (KIB if found["kib"] else 1) if heading is _BLOCKS else 1
-    return [(name, used * unit, (used + max(free, 0)) * unit or None) for name, used, free in rows]
+    return [(name, used, max(free, 0)) for name, used, free in rows]
 
 
-def _df_row(line: str, path: str) -> tuple[str, int, int] | None:
-    """(mount point, used, free) of a line; None if df prints no figures, as for /proc.
+def _parse_df_row(line: str, path: str) -> tuple[str, int, int] | None:
+    """Parse a line; None if df prints no figures, as for /proc.
 
     Devices and mount points may hold blanks and figures: the share must fit the figures, and the
     path lie there.
     """
-    fitting: list[tuple[bool, int, str, int, int]] = []
+    row: tuple[str, int, int] | None = None
     position = 0
-    while (found := _FIGURES.search(line, position)) is not None:
-        position = found.start() + 1
-        whole, used, free, share = found.groups()
-        if "-" in (whole, used, free):
+    while (figures := _FIGURES.search(line, position)) is not None:
+        position = figures.start() + 1
+        name = line[figures.end() :]
+        whole, used, free, share = figures.groups()
+        if "-" in (whole, used, free) or (path and not _lies_under(path, name)):
             continue
-        name = line[found.end() :]
-        if not path or _lies_under(path, name):
-            amounts = int(used), int(free)
-            size = sum(amounts)
-            fits = share == (f"{-(-100 * amounts[0] // size)}%" if size > 0 else "-")
-            fitting.append((fits, -len(fitting), name, *amounts))
-    return max(fitting)[2:] if fitting else None
+        size = int(used) + int(free)
+        is_fitting = share == (f"{-(-100 * int(used) // size)}%" if size > 0 else "-")
+        if row is None or is_fitting:
+            row = (name, int(used), int(free))
+        if is_fitting:
+            break
+    return row
 
 
 def _unreadable(program: str, printed: bytes, what: str = "usage") -> UnreadableOutput:
@@ -187,19 +183,19 @@ def _unreadable(program: str, printed: bytes, what: str = "usage") -> Unreadable
 
 
 def parse_lfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
-    """Lustre's. In brackets stand sums that lack a server's part."""
+    """Parse Lustre's; sums in brackets lack a server's part."""
     return _table("lfs quota", _LUSTRE, printed, KIB)
 
 
 def parse_quota(printed: bytes) -> tuple[DiskUsage, ...]:
-    """quota(1)'s, of Linux; in its files k is a thousand."""
+    """Parse quota(1)'s, of Linux; in its files k is a thousand."""
     return _table("quota", _QUOTA, printed, 1000)
 
 
 def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
-    """BeeGFS's, as a table or with --csv: bytes and chunk files."""
+    """Parse BeeGFS's, as a table or with --csv: bytes and chunk files."""
     text = decode(printed)
-    found: list[DiskUsage] = []
+    usages: list[DiskUsage] = []
     pool = ""
     is_known = False
     for line in text.splitlines():
@@ -215,20 +211,21 @@ def parse_beegfs_quota(printed: bytes) -> tuple[DiskUsage, ...]:
         sizes = [_beegfs_amount(part) for part in parts[2:]]
         if sizes[0] is None or sizes[2] is None:
             continue
-        found.append(
+        used, limit, files, files_limit = sizes
+        usages.append(
             DiskUsage(
                 "beegfs-ctl",
                 pool,
                 parts[0].strip(),
-                sizes[0],
-                sizes[1] or None,
-                sizes[2],
-                sizes[3] or None,
+                bytes_used=used,
+                bytes_limit=limit or None,
+                inodes_used=files,
+                inodes_limit=files_limit or None,
             )
         )
     if not is_known:
         raise _unreadable("beegfs-ctl --getquota", printed, "quotas")
-    return tuple(found)
+    return tuple(usages)
 
 
 def parse_mmlsquota(printed: bytes) -> tuple[DiskUsage, ...]:
@@ -236,7 +233,7 @@ def parse_mmlsquota(printed: bytes) -> tuple[DiskUsage, ...]:
 
     Columns are found by name, sizes are in KiB, and values are percent-encoded.
     """
-    found: list[DiskUsage] = []
+    usages: list[DiskUsage] = []
     columns: list[str] = []
     for line in decode(printed).splitlines():
         values = line.split(":")
@@ -250,20 +247,20 @@ def parse_mmlsquota(printed: bytes) -> tuple[DiskUsage, ...]:
         fileset = row.get("filesetname") or row.get("filesetName") or ""
         owner = f"{row.get('quotaType', '')} {row.get('name', '')}".strip()
         count = {key: int(value) for key, value in row.items() if _is_count(value)}
-        found.append(
+        usages.append(
             DiskUsage(
                 "mmlsquota",
                 f"{name}:{fileset}" if fileset else name,
                 owner,
-                count["blockUsage"] * KIB,
-                _limit(count.get("blockQuota", 0), count.get("blockLimit", 0), KIB),
-                count.get("filesUsage"),
-                _limit(count.get("filesQuota", 0), count.get("filesLimit", 0), 1),
+                bytes_used=count["blockUsage"] * KIB,
+                bytes_limit=_limit(count.get("blockQuota", 0), count.get("blockLimit", 0), KIB),
+                inodes_used=count.get("filesUsage"),
+                inodes_limit=_limit(count.get("filesQuota", 0), count.get("filesLimit", 0)),
             )
         )
     if not columns:
         raise _unreadable("mmlsquota -Y", printed, "quotas")
-    return tuple(found)
+    return tuple(usages)
 
 
 PARSERS: dict[str, Callable[[bytes], tuple[DiskUsage, ...]]] = {
@@ -277,10 +274,10 @@ PARSERS: dict[str, Callable[[bytes], tuple[DiskUsage, ...]]] = {
 def _table(
     program: str, pattern: re.Pattern[str], printed: bytes, thousand: int
 ) -> tuple[DiskUsage, ...]:
-    """Rows under a heading; a name that is too long for its column stands on a line before its
-    figures.
+    """Parse the rows under a heading; a name that is too long for its column stands on a line
+    before its figures.
     """
-    found: list[DiskUsage] = []
+    usages: list[DiskUsage] = []
     owner = alone = ""
     is_known = has_heading = False
     for line in decode(printed).splitlines():
@@ -303,42 +300,40 @@ def _table(
         # Parts of servers, that `lfs quota -v` adds.
         if program == "lfs quota" and not name.startswith("/"):
             continue
-        used, soft, hard = (_amount(row[column], KIB, KIB) for column in ("used", "soft", "hard"))
-        files, *limits = (
-            _amount(row[column], 1, thousand) for column in ("files", "files_soft", "files_hard")
-        )
-        inexact = "[" in row["used"] + row["files"]
-        found.append(
+        usages.append(
             DiskUsage(
                 program,
                 name,
                 owner,
-                used,
-                _limit(soft, hard, 1),
-                files,
-                _limit(limits[0], limits[1], 1),
-                inexact,
+                bytes_used=_amount(row["used"], KIB, KIB),
+                bytes_limit=_limit(_amount(row["soft"], KIB, KIB), _amount(row["hard"], KIB, KIB)),
+                inodes_used=_amount(row["files"], 1, thousand),
+                inodes_limit=_limit(
+                    _amount(row["files_soft"], 1, thousand), _amount(row["files_hard"], 1, thousand)
+                ),
+                is_inexact="[" in row["used"] + row["files"],
             )
         )
     if not is_known:
         raise _unreadable(program, printed, "quotas")
-    return tuple(found)
+    return tuple(usages)
 
 
 def _amount(text: str, unit: int, thousand: int) -> int:
-    """`unit` is what a number without a letter counts in."""
+    """Parse a number; `unit` is what it counts in without a letter."""
     text = text.strip("[]*").rstrip("]")
-    letter = text[-1].upper() if text[-1:].isalpha() else ""
-    number = float(text[:-1]) if letter else int(text) if _is_count(text) else float(text)
-    return round(number * (thousand ** _SCALES[letter] if letter else unit))
+    if text[-1:].isalpha():
+        scale: int = thousand ** _SCALES[text[-1].upper()]
+        return round(float(text[:-1]) * scale)
+    return round((int(text) if _is_count(text) else float(text)) * unit)
 
 
 def _is_count(text: str) -> bool:
     return re.fullmatch(_DIGITS, text) is not None
 
 
-def _limit(soft: int, hard: int, unit: int) -> int | None:
-    """The lower of the limits there are: over the soft one writes fail once its grace is over.
+def _limit(soft: int, hard: int, unit: int = 1) -> int | None:
+    """Return the lower of the limits: over the soft one writes fail once its grace is over.
 
     0 is none.
     """
@@ -346,8 +341,8 @@ def _limit(soft: int, hard: int, unit: int) -> int | None:
 
 
 def _beegfs_amount(text: str) -> int | None:
-    found = _BEEGFS_SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _BEEGFS_SIZE.fullmatch(text.strip())
+    if match is None:
         return None
-    letter = found[2][0] if found[2] and found[2].endswith("iB") else ""
-    return round(float(found[1]) * KIB ** _SCALES[letter]) if letter else int(float(found[1]))
+    letter = match[2][0] if match[2] and match[2].endswith("iB") else ""
+    return round(float(match[1]) * KIB ** _SCALES[letter]) if letter else int(float(match[1]))

@@ -1,44 +1,23 @@
 """Endings of findings that disappeared: resolved, the job ended, or no longer watched.
 
-Queries nothing.
+By the settings and the tables of now; queries nothing. Each is a text, '' if unknown; None for what
+is no longer watched, which did not recover.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import pyarrow as pa
-
-from hpcdash.config.watch_settings import RunningWatch
 from hpcdash.domain.alerts import Finding, format_job, shown
 from hpcdash.domain.chains import find_chain
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.states import ACTIVE, WAITING, JobState
 from hpcdash.domain.tables import Kind
 from hpcdash.services.watch import judge
-from hpcdash.services.watch.alerts import Ending
-from hpcdash.services.watch.facts import Facts
-from hpcdash.services.watch.judge import Judge
-from hpcdash.services.watch.rules import (
-    allocations,
-    deadlines,
-    failures,
-    hanging,
-    losses,
-    nodes,
-    pools,
-    running,
-    storage,
-    successors,
-    unseen,
-    waiting,
-)
-from hpcdash.services.watch.rules.rows import rows_where
+from hpcdash.services.watch.rules import jobs as job_rules
+from hpcdash.services.watch.rules import losses, nodes, places, pools, saves
+from hpcdash.services.watch.rules.rows import Row, rows_where
+from hpcdash.services.watch.watched import Watched, WatchedJobs
 
-Row = Mapping[str, Any]
-UNWATCHED = Ending(is_watched=False)
-_KINDS = {
+_LOSS_ENDINGS = {
     "nan": "is a number again",
     "inf": "is finite again",
     "divergence": "no longer diverges",
@@ -47,205 +26,200 @@ _KINDS = {
 }
 
 
-class Endings(Judge):
-    """By the settings and the tables of now."""
-
-    def find_ending(self, finding: Finding) -> Ending:
-        """Return the ending of a finding that is found no more, if its subject was checked."""
-        match finding.rule:
-            case judge.UNREACHABLE:
-                return Ending(f"{self.store.title} is responding again")
-            case storage.RULE:
-                rules = self._here(self.settings.storage)
-                if all(rule.watch.path != finding.subject for rule in rules):
-                    return UNWATCHED
-                what = "inodes" if finding.aspect == storage.INODES else "space"
-                return Ending(f"{shown(finding.subject)}: enough free {what} again")
-            case nodes.DRAINED | nodes.SPARES:
-                return self._nodes_ending(finding)
-            case failures.RULE:
-                return Ending() if self._here(self.settings.failures) else UNWATCHED
-            case pools.SILENT | pools.NO_TURN | pools.UNSAVED | pools.SLOW:
-                return self._pool_ending(finding)
-        if (jobs := self._table(self.job_kind)) is None:
-            return Ending()
-        match finding.rule:
-            case running.RULE:
-                return self._running_ending(finding, jobs)
-            case waiting.RULE:
-                return self._waiting_ending(finding, jobs)
-            case successors.RULE:
-                return self._chain_ending(finding, jobs)
-            case unseen.RULE:
-                return self._place_ending(finding, jobs)
-            case deadlines.GRACE:
-                return self._grace_ending(finding, jobs)
-            case (
-                allocations.RULE
-                | hanging.RULE
-                | deadlines.END
-                | deadlines.NO_SAVE
-                | losses.RULE
-                | losses.LATE
-            ):
-                return self._job_ending(finding, jobs)
-        return Ending()
-
-    def _running_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
-        for rule in self._here(self.settings.running):
-            watch = RunningWatch(rule.meant.name, self._users(rule.meant), rule.severity)
-            if running.watch_subject(watch) == finding.subject:
-                rows = running.living_rows(jobs, watch)
-                break
-        else:
-            return UNWATCHED
-        who = f"job {shown(watch.name)}"
-        if not rows:
-            return Ending(f"{who} is no longer held: it left the queue")
-        active = [row for row in rows if row["state"] in ACTIVE]
-        if active:
-            return Ending(f"{who} is running again as {shown(active[0]['id'])}")
-        is_held = all(row["state"] == JobState.HELD for row in rows)
-        return Ending(
-            f"{who} is {'in the queue' if is_held else 'pending'} again as {shown(rows[0]['id'])}"
-        )
-
-    def _job_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
-        """Return the ending of a finding about a running job."""
-        row = _row(jobs, finding.subject)
-        who = format_job(finding.subject, finding.name)
-        if row is None or row["state"] not in (*ACTIVE, *WAITING):
-            return Ending(f"{who} has ended")
-        is_selected, text = self._job_text(finding, jobs)
-        if is_selected:
-            return Ending(f"{who}: {text}")
-        if row["state"] in ACTIVE:
-            return UNWATCHED
-        return Ending(f"{who} is no longer running: it is {state_word(str(row['state']))}")
-
-    def _job_text(self, finding: Finding, jobs: pa.Table) -> tuple[bool, str]:
-        """Return whether a rule selects the job of a finding, and the end of its problem as
-        text.
-        """
-        subject = finding.subject
-        match finding.rule:
-            case allocations.RULE:
-                return True, "its time limit is later now"
-            case hanging.RULE:
-                text = "its log can be read again" if finding.aspect else "its log is growing again"
-                return subject in self._hung(jobs), text
-            case deadlines.END:
-                return subject in self._saving(jobs), "it will save before it ends"
-            case deadlines.NO_SAVE:
-                saving = self._saving(jobs).get(subject)
-                has_place = saving is not None and bool(self._save_place(*saving))
-                return has_place, "it saved again, or its next save is not overdue"
-        training = self._trainings(jobs).get(subject)
-        kinds = () if training is None else training[0].watch.kinds
-        if finding.rule == losses.LATE:
-            text = "it will finish in time, or enough successors are queued"
-            return losses.LIMIT in kinds, text
-        kind, _, metric = finding.aspect.partition(" ")
-        if kind not in _KINDS:
-            return training is not None, "its log can be read again"
-        return kind in kinds, f"{shown(metric)} {_KINDS[kind]}"
-
-    def _grace_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
-        task_rows = rows_where(jobs, array_id=(finding.subject,))
-        living = (one for one in task_rows if one["state"] in (*ACTIVE, *WAITING))
-        row = next(living, None) or _row(jobs, finding.subject)
-        who = format_job(finding.subject, finding.name)
-        if row is None or row["state"] not in (*ACTIVE, *WAITING):
-            return Ending(f"{who} has ended")
-        if row["id"] not in self._saving(jobs):
-            return UNWATCHED
-        return Ending(f"{who}: there is enough time to save before preemption")
-
-    def _waiting_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
-        if not self.settings.never_starts:
-            return UNWATCHED
-        row = _row(jobs, finding.subject)
-        who = format_job(finding.subject, finding.name)
-        if row is None:
-            return Ending(f"{who} is no longer in the queue")
-        state = str(row["state"])
-        if state not in WAITING:
-            return Ending(
-                f"{who} {'has started' if state in ACTIVE else f'is {state_word(state)}'}"
-            )
-        hint = (
-            self.store.backend.reasons.hint(state, row["reason"]).partition(";")[0]
-            or row["reason"]
-            or ""
-        )
-        return Ending(f"{who} can start after all" + (f": {shown(hint)}" if hint else ""))
-
-    def _chain_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
-        rules = self._here(self.settings.chains)
-        if not rules:
-            return UNWATCHED
-        first = _row(jobs, finding.subject)
-        chain = find_chain(
-            finding.subject, self._owned_rows(jobs, first["user"] if first is not None else None)
-        )
-        active = [row for row in chain.rows if row["state"] in ACTIVE] if chain is not None else []
-        if not active:
-            return Ending(f"the chain of job {shown(finding.subject)} is no longer running")
-        last = active[-1]
-        states = (JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED)
-        selected = {row["id"] for rule in rules for row in self._rows(jobs, rule.meant, *states)}
-        text = f"{format_job(last['id'], last['name'])}: enough successors are queued"
-        return Ending(text) if {row["id"] for row in active} & selected else UNWATCHED
-
-    def _pool_ending(self, finding: Finding) -> Ending:
-        rules = self._here(self.settings.pools)
-        seen = (self._seen or Facts()).pools
-        if not rules or not self.shared:
-            return UNWATCHED
-        if finding.rule == pools.SILENT:
-            is_shared = any(pool.name == finding.subject for pool in self.shared)
-            text = f"pool {shown(finding.subject)} is coordinated again"
-            return Ending(text) if is_shared else UNWATCHED
-        task = next(filter(None, (pool.task(finding.subject) for pool in seen.values())), None)
-        who = format_job(finding.subject, finding.name)
-        if task is None or not task.is_unfinished:
-            return Ending(f"{who} has ended")
-        if not any(
-            pools.is_selected(task, self._users(rule.meant), rule.meant.name) for rule in rules
+def find_ending(watched: Watched, finding: Finding) -> str | None:
+    """Return the ending of a finding that is found no more, if its subject was checked."""
+    settings = watched.settings
+    match finding.rule:
+        case judge.UNREACHABLE:
+            return f"{watched.store.title} is responding again"
+        case places.STORAGE:
+            if all(rule.path != finding.subject for rule in settings.storage):
+                return None
+            what = "inodes" if finding.aspect == places.INODES else "space"
+            return f"{shown(finding.subject)}: enough free {what} again"
+        case nodes.SPARES:
+            subjects = map(nodes.spares_subject, settings.nodes)
+            return "there are enough spare nodes again" if finding.subject in subjects else None
+        case nodes.DRAINED:
+            return _node_ending(watched, finding.subject)
+        case nodes.FAILS_ON_NODE:
+            return "" if settings.failures else None
+        case pools.SILENT:
+            is_shared = any(pool.name == finding.subject for pool in watched.shared)
+            if not settings.pools or not is_shared:
+                return None
+            return f"pool {shown(finding.subject)} is coordinated again"
+        case pools.NO_TURN | pools.UNSAVED | pools.SLOW:
+            return _task_ending(watched, finding)
+    jobs = watched.jobs
+    if jobs is None:
+        return ""
+    match finding.rule:
+        case job_rules.RUNNING:
+            return _running_ending(watched, jobs, finding.subject)
+        case job_rules.NEVER_STARTS:
+            return _waiting_ending(watched, jobs, finding)
+        case job_rules.NO_SUCCESSOR:
+            return _chain_ending(jobs, finding.subject)
+        case places.UNSEEN:
+            return _place_ending(watched, jobs, finding.subject)
+        case (
+            job_rules.ALLOCATION_ENDS
+            | job_rules.HANGING
+            | saves.ENDS_UNSAVED
+            | saves.NO_SAVE
+            | saves.SHORT_GRACE
+            | losses.LOSS
+            | losses.LATE
         ):
-            return UNWATCHED
-        if finding.rule != pools.NO_TURN:
-            return Ending(f"{who} saved when it was interrupted")
-        return Ending(
-            f"{who}: {'its owner has it wait' if task.state == 'paused' else 'it had its turn'}"
-        )
-
-    def _place_ending(self, finding: Finding, jobs: pa.Table) -> Ending:
-        place = finding.subject
-        watched = self._watched_places(jobs)
-        if place == self.store.title:
-            return Ending("logs and disks can be checked again") if watched else UNWATCHED
-        is_watched = any(unseen.lies_in(path, (place,)) for path in watched)
-        return Ending(f"{shown(place)} can be checked again") if is_watched else UNWATCHED
-
-    def _nodes_ending(self, finding: Finding) -> Ending:
-        rules = self._here(self.settings.nodes)
-        table = self._table(Kind.NODES)
-        if finding.rule == nodes.SPARES:
-            is_selected = any(nodes.spares_subject(rule.watch) == finding.subject for rule in rules)
-            return Ending("there are enough spare nodes again") if is_selected else UNWATCHED
-        found = rows_where(table, name=(finding.subject,)) if table is not None else []
-        if not rules:
-            return UNWATCHED
-        if not found:
-            return Ending(f"node {shown(finding.subject)} is no longer listed")
-        queues = set(found[0]["queues"] or ())
-        if not any(not rule.watch.queues or queues & set(rule.watch.queues) for rule in rules):
-            return UNWATCHED
-        return Ending(
-            f"node {shown(finding.subject)} is back: {state_word(str(found[0]['state']))}"
-        )
+            return _job_ending(watched, jobs, finding)
+    return ""
 
 
-def _row(jobs: pa.Table, job_id: str) -> Row | None:
-    return next(iter(rows_where(jobs, id=(job_id,))), None)
+def _node_ending(watched: Watched, name: str) -> str | None:
+    rules = watched.settings.nodes
+    if not rules:
+        return None
+    table = watched.table(Kind.NODES)
+    rows = rows_where(table, name=(name,)) if table is not None else []
+    if not rows:
+        return f"node {shown(name)} is no longer listed"
+    queues = set(rows[0]["queues"] or ())
+    if all(rule.queues and queues.isdisjoint(rule.queues) for rule in rules):
+        return None
+    return f"node {shown(name)} is back: {state_word(str(rows[0]['state']))}"
+
+
+def _task_ending(watched: Watched, finding: Finding) -> str | None:
+    rules = watched.settings.pools
+    if not rules or not watched.shared:
+        return None
+    tasks = (pool.task(finding.subject) for pool in watched.facts.pools.values())
+    task = next(filter(None, tasks), None)
+    who = format_job(finding.subject, finding.name)
+    if task is None or not task.is_unfinished:
+        return f"{who} has ended"
+    selectors = (rule.selector for rule in rules)
+    user = watched.store.user
+    if not any(
+        pools.is_selected(task, selector.selected_users(user), selector.name)
+        for selector in selectors
+    ):
+        return None
+    if finding.rule != pools.NO_TURN:
+        return f"{who} saved when it was interrupted"
+    return f"{who}: {'its owner has it wait' if task.state == 'paused' else 'it had its turn'}"
+
+
+def _running_ending(watched: Watched, jobs: WatchedJobs, subject: str) -> str | None:
+    for rule in watched.settings.running:
+        name = rule.selector.name
+        users = rule.selector.selected_users(watched.store.user)
+        if job_rules.running_subject(name, users) == subject:
+            break
+    else:
+        return None
+    rows = job_rules.living_rows(jobs.table, name, users)
+    who = f"job {shown(name)}"
+    if not rows:
+        return f"{who} is no longer held: it left the queue"
+    active = [row for row in rows if row["state"] in ACTIVE]
+    if active:
+        return f"{who} is running again as {shown(active[0]['id'])}"
+    is_held = all(row["state"] == JobState.HELD for row in rows)
+    where = "in the queue" if is_held else "pending"
+    return f"{who} is {where} again as {shown(rows[0]['id'])}"
+
+
+def _waiting_ending(watched: Watched, jobs: WatchedJobs, finding: Finding) -> str | None:
+    if not watched.settings.never_starts:
+        return None
+    row = jobs.find(finding.subject)
+    who = format_job(finding.subject, finding.name)
+    if row is None:
+        return f"{who} is no longer in the queue"
+    state = str(row["state"])
+    if state in ACTIVE:
+        return f"{who} has started"
+    if state not in WAITING:
+        return f"{who} is {state_word(state)}"
+    hint = watched.store.backend.reasons.hint(state, row["reason"]).partition(";")[0]
+    hint = hint or row["reason"] or ""
+    return f"{who} can start after all" + (f": {shown(hint)}" if hint else "")
+
+
+def _chain_ending(jobs: WatchedJobs, subject: str) -> str | None:
+    rules = jobs.settings.chains
+    if not rules:
+        return None
+    first = jobs.find(subject)
+    owned = jobs.owned_by(None if first is None else first["user"])
+    active = [row for row in find_chain(subject, owned.to_pylist()).rows if row["state"] in ACTIVE]
+    if not active:
+        return f"the chain of job {shown(subject)} is no longer running"
+    states = (JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED)
+    selected = {row["id"] for rule in rules for row in jobs.rows(rule.selector, *states)}
+    if selected.isdisjoint(row["id"] for row in active):
+        return None
+    return f"{format_job(active[-1]['id'], active[-1]['name'])}: enough successors are queued"
+
+
+def _place_ending(watched: Watched, jobs: WatchedJobs, place: str) -> str | None:
+    paths = watched.places(jobs)
+    if place == watched.store.title:
+        return "logs and disks can be checked again" if paths else None
+    is_watched = any(places.lies_in(path, (place,)) for path in paths)
+    return f"{shown(place)} can be checked again" if is_watched else None
+
+
+def _job_ending(watched: Watched, jobs: WatchedJobs, finding: Finding) -> str | None:
+    is_grace = finding.rule == saves.SHORT_GRACE
+    row = jobs.find(finding.subject)
+    if is_grace:
+        tasks = rows_where(jobs.table, array_id=(finding.subject,), state=(*ACTIVE, *WAITING))
+        row = next(iter(tasks), row)
+    who = format_job(finding.subject, finding.name)
+    if row is None or row["state"] not in (*ACTIVE, *WAITING):
+        return f"{who} has ended"
+    text = _resolved_text(watched, jobs, finding, row)
+    if text is not None:
+        return f"{who}: {text}"
+    if is_grace or row["state"] in ACTIVE:
+        return None
+    return f"{who} is no longer running: it is {state_word(str(row['state']))}"
+
+
+def _resolved_text(watched: Watched, jobs: WatchedJobs, finding: Finding, row: Row) -> str | None:
+    """Return the end of a problem as text, None if no rule selects the job."""
+    subject = finding.subject
+    saving = jobs.saving.get(str(row["id"]))
+    training = jobs.trainings.get(subject)
+    kinds = () if training is None else training[0].kinds
+    match finding.rule:
+        case job_rules.ALLOCATION_ENDS:
+            is_selected = True
+            text = "its time limit is later now"
+        case job_rules.HANGING:
+            is_selected = subject in jobs.growing
+            text = "its log can be read again" if finding.aspect else "its log is growing again"
+        case saves.ENDS_UNSAVED:
+            is_selected = saving is not None
+            text = "it will save before it ends"
+        case saves.NO_SAVE:
+            is_selected = saving is not None and bool(watched.save_place(*saving))
+            text = "it saved again, or its next save is not overdue"
+        case saves.SHORT_GRACE:
+            is_selected = saving is not None
+            text = "there is enough time to save before preemption"
+        case losses.LATE:
+            is_selected = losses.LIMIT in kinds
+            text = "it will finish in time, or enough successors are queued"
+        case _:
+            kind, _, metric = finding.aspect.partition(" ")
+            if kind in _LOSS_ENDINGS:
+                is_selected = kind in kinds
+                text = f"{shown(metric)} {_LOSS_ENDINGS[kind]}"
+            else:
+                is_selected = training is not None
+                text = "its log can be read again"
+    return text if is_selected else None

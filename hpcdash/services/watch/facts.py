@@ -7,6 +7,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -44,11 +46,9 @@ _DU_SECONDS = 110
 _ENDING_SECONDS = 10.0
 # A checkpoint that is one file.
 _ONE_FILE = "guard.ckpt"
-
-
-# Where its entries start, and how many arguments those of files and logs have.
-_ENTRIES_AT = 2
-_ENTRY_WORDS = {"file": 3, "tail": 7}
+# Where the script's entries start, and how many arguments those of files and logs have.
+_FIRST_ENTRY = 2
+_ENTRY_ARGUMENTS = {"file": 3, "tail": 7}
 
 
 def facts_script() -> str:
@@ -61,87 +61,79 @@ def facts_script() -> str:
 
 
 class DiskQuery(Struct, frozen=True):
-    """A path; `tool` and `owner` as StorageRule has them; whether du counts its bytes, and its
-    inodes.
-    """
+    """Path whose usage is queried; `tool` and `owner` as StorageRule has them."""
 
     path: str
     tool: str = "auto"
     owner: str = "user"
+    # Whether du counts its bytes, and its inodes.
     by_du: bool = False
     inodes_by_du: bool = False
 
 
 class FactsRequest(Struct, frozen=True):
-    """Facts to query: files, patterns whose newest file counts, checkpoint folders, disks, and logs
-    to read on, by path.
-    """
+    """Facts to query."""
 
     files: tuple[str, ...] = ()
+    # Patterns whose newest file counts.
     newest: tuple[str, ...] = ()
+    # Folders of checkpoints.
     checkpoints: tuple[str, ...] = ()
     disks: tuple[DiskQuery, ...] = ()
+    # Logs to read on, by path.
     tails: Mapping[str, LogTail] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.files or self.newest or self.checkpoints or self.disks or self.tails)
+        return bool(self.paths)
+
+    @property
+    def paths(self) -> set[str]:
+        disks = (disk.path for disk in self.disks)
+        return {*self.files, *self.newest, *self.checkpoints, *self.tails, *disks}
 
     def parted(self, is_apart: Callable[[str], bool]) -> tuple[FactsRequest, FactsRequest]:
         """Return the files and logs whose paths are apart, and all the rest."""
-        apart = FactsRequest(
-            files=tuple(filter(is_apart, self.files)),
-            tails={path: tail for path, tail in self.tails.items() if is_apart(path)},
-        )
-        rest = replace(
-            self,
-            files=tuple(path for path in self.files if not is_apart(path)),
-            tails={path: tail for path, tail in self.tails.items() if not is_apart(path)},
-        )
-        return apart, rest
+        apart = {path for path in (*self.files, *self.tails) if is_apart(path)}
+
+        def some(request: FactsRequest, *, are_apart: bool) -> FactsRequest:
+            files = tuple(path for path in self.files if (path in apart) is are_apart)
+            tails = {
+                path: tail for path, tail in self.tails.items() if (path in apart) is are_apart
+            }
+            return replace(request, files=files, tails=tails)
+
+        return some(FactsRequest(), are_apart=True), some(self, are_apart=False)
 
 
 class DiskCheck(Struct, frozen=True):
-    """Usage of a disk by the quota tool and df.
-
-    The count of du is separate, as it is not run each time.
-    """
+    """Usage of a disk by the quota tool and df, and by du, which is not run each time."""
 
     usage: DiskUsage | None = None
     counted: DiskUsage | None = None
 
 
 class Facts(Struct, frozen=True):
-    """By path or pattern; what the answer does not hold is not in there.
-
-    `newest`: seconds ago, None: no such file.
-
-    heads: how logs begin whose tail does not begin there and was not read before. silent: folders,
-    or files, that did not answer in time; nothing below them was checked. names: those of the
-    newest, of a whole checkpoint that is a folder the folder's. pools: what the coordinators of
-    shared pools have published, by the pools' names.
-    """
+    """Facts by path or pattern, of those that an answer holds."""
 
     files: dict[str, FileStat] = field(default_factory=dict)
+    # Seconds ago; None: no such file.
     newest: dict[str, float | None] = field(default_factory=dict)
     disks: dict[str, DiskCheck] = field(default_factory=dict)
     tails: dict[str, Chunk] = field(default_factory=dict)
+    # Beginnings of logs whose tail does not begin there and was not read before.
     heads: dict[str, bytes] = field(default_factory=dict)
-    silent: tuple[str, ...] = ()
+    # Folders, or files, that did not answer in time; nothing below them was checked.
+    silent: list[str] = field(default_factory=list)
+    # Names of the newest files, of a whole checkpoint that is a folder the folder's.
     names: dict[str, str] = field(default_factory=dict)
+    # Publications of the coordinators of shared pools, by the pools' names.
     pools: dict[str, Pool] = field(default_factory=dict)
 
-    def with_others(self, others: Facts) -> Facts:
-        """These, and those of another answer."""
-        return Facts(
-            {**self.files, **others.files},
-            {**self.newest, **others.newest},
-            {**self.disks, **others.disks},
-            {**self.tails, **others.tails},
-            {**self.heads, **others.heads},
-            (*self.silent, *others.silent),
-            {**self.names, **others.names},
-            {**self.pools, **others.pools},
-        )
+    def update(self, others: Facts) -> None:
+        """Add the facts of another answer."""
+        self.silent.extend(others.silent)
+        for name in ("files", "newest", "disks", "tails", "heads", "names", "pools"):
+            getattr(self, name).update(getattr(others, name))
 
 
 def facts_log_positions(arguments: Sequence[str]) -> tuple[int, ...]:
@@ -149,14 +141,14 @@ def facts_log_positions(arguments: Sequence[str]) -> tuple[int, ...]:
 
     () if it is to check anything else.
     """
-    at = _ENTRIES_AT
-    found = []
-    while at < len(arguments):
-        if arguments[at] not in _ENTRY_WORDS:
+    entry = _FIRST_ENTRY
+    positions = []
+    while entry < len(arguments):
+        if arguments[entry] not in _ENTRY_ARGUMENTS:
             return ()
-        found.append(at + 2)
-        at += _ENTRY_WORDS[arguments[at]]
-    return tuple(found)
+        positions.append(entry + 2)
+        entry += _ENTRY_ARGUMENTS[arguments[entry]]
+    return tuple(positions)
 
 
 def facts_query(requested: FactsRequest, user: str = "") -> Query[Facts]:
@@ -164,34 +156,25 @@ def facts_query(requested: FactsRequest, user: str = "") -> Query[Facts]:
     quota that 'user' means.
     """
     token = f"\x1e{secrets.token_hex(8)}"
-    parts: list[str] = []
-    for at, path in enumerate(requested.files):
-        parts += ("file", str(at), path)
-    for at, pattern in enumerate(requested.newest):
-        parts += ("newest", str(at), pattern)
-    for at, folder in enumerate(requested.checkpoints, len(requested.newest)):
-        parts += ("whole", str(at), folder.rstrip("/") or "/")
-    for at, (path, tail) in enumerate(requested.tails.items()):
-        begin = (tail.identity, str(tail.read_to), str(tail.read_from), str(int(tail.is_done)))
-        parts += ("tail", str(at), path, *begin)
+    entries: list[tuple[object, ...]] = [
+        *(("file", number, path) for number, path in enumerate(requested.files)),
+        *(("newest", number, pattern) for number, pattern in enumerate(requested.newest)),
+    ]
+    for number, folder in enumerate(requested.checkpoints, len(requested.newest)):
+        entries.append(("whole", number, folder.rstrip("/") or "/"))
+    for number, (path, tail) in enumerate(requested.tails.items()):
+        known = (tail.identity, tail.read_to, tail.read_from, int(tail.is_done))
+        entries.append(("tail", number, path, *known))
     # A place that does not answer costs its time, that of its end, and a second or three to find
     # where it begins.
     seconds = _MAX_SILENT * (_FILE_SECONDS + 5.0) + len(requested.tails)
     for disk in requested.disks:
         kind, _, owner = disk.owner.partition(":")
-        parts += (
-            "disk",
-            disk.path,
-            disk.tool,
-            kind,
-            owner,
-            str(int(disk.by_du)),
-            str(int(disk.inodes_by_du)),
-        )
-        seconds += (
-            _FILE_SECONDS + 3 * _TOOL_SECONDS + _DU_SECONDS * (disk.by_du + disk.inodes_by_du)
-        )
-    argv = ("sh", "-c", facts_script(), "sh", token, user, *parts)
+        counts = (int(disk.by_du), int(disk.inodes_by_du))
+        entries.append(("disk", disk.path, disk.tool, kind, owner, *counts))
+        seconds += _FILE_SECONDS + 3 * _TOOL_SECONDS + _DU_SECONDS * sum(counts)
+    arguments = map(str, chain.from_iterable(entries))
+    argv = ("sh", "-c", facts_script(), "sh", token, user, *arguments)
     parse = partial(parse_facts, token=token.encode(), requested=requested)
     return Query(argv, parse, limit_seconds=seconds + _ENDING_SECONDS, command=("sh",))
 
@@ -208,7 +191,6 @@ def parse_facts(answer: Answer, *, token: bytes, requested: FactsRequest) -> Fac
     now = int(clock)
     facts = Facts()
     disks: list[list[tuple[str, bytes]]] = []
-    silent: list[str] = []
     patterns = (*requested.newest, *requested.checkpoints)
     logs = [*requested.tails]
     # The last may have been cut short.
@@ -217,16 +199,16 @@ def parse_facts(answer: Answer, *, token: bytes, requested: FactsRequest) -> Fac
         if kind == "file":
             facts.files[requested.files[int(key)]] = parse_stat(body.strip(), now)
         elif kind == "newest":
-            written, _, name = body.strip().partition(b" ")
             pattern = patterns[int(key)]
+            is_checkpoint = int(key) >= len(requested.newest)
+            written, _, name = body.strip().partition(b" ")
             facts.newest[pattern] = None
             if written.isdigit():
                 facts.newest[pattern] = max(0.0, float(now - int(written)))
                 # Older programs quote it.
-                path = decode(name).strip("'").replace("\\ ", " ")
-                folders, _, file_name = path.rpartition("/")
-                is_folder = int(key) >= len(requested.newest) and file_name != _ONE_FILE
-                facts.names[pattern] = folders.rpartition("/")[2] if is_folder else file_name
+                file = PurePosixPath(decode(name).strip("'").replace("\\ ", " "))
+                is_folder = is_checkpoint and file.name != _ONE_FILE
+                facts.names[pattern] = file.parent.name if is_folder else file.name
         elif kind == "tail":
             stat, _, begin = body.strip().rpartition(b" ")
             log = parse_stat(stat, now)
@@ -239,14 +221,14 @@ def parse_facts(answer: Answer, *, token: bytes, requested: FactsRequest) -> Fac
             if path in facts.tails:
                 facts.tails[path] = replace(facts.tails[path], content=body)
         elif kind == "silent":
-            silent.append(decode(body.removesuffix(b"\n")))
+            facts.silent.append(decode(body.removesuffix(b"\n")))
         elif kind == "disk":
             disks.append([])
         elif kind != "end" and disks:
             disks[-1].append((kind, body))
     for disk, printed in zip(requested.disks, disks, strict=False):
         facts.disks[disk.path] = _disk(disk.path, printed)
-    return replace(facts, silent=tuple(silent))
+    return facts
 
 
 def _disk(path: str, printed: Sequence[tuple[str, bytes]]) -> DiskCheck:

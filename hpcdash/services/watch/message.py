@@ -48,7 +48,7 @@ def build_message(events: Sequence[AlertEvent], cluster: str) -> Message:
         step = visible(event.finding.next_step)
         if event.kind is AlertKind.RECOVERED:
             was = f"It was: {visible(event.finding.text)}. " if event.ending else ""
-            step = f"{was}Duration: {format_span(event.at - event.since)}."
+            step = f"{was}Duration: {format_span(event.happened_at - event.since)}."
         elif event.kind is AlertKind.UNWATCHED:
             step = f"It is no longer checked. Since {format_utc(event.since)}."
         elif event.kind is not AlertKind.RAISED:
@@ -104,5 +104,5 @@ def _record(event: AlertEvent) -> dict[str, Any]:
         "now": event.ending or None,
         "next_step": finding.next_step or None,
         "since": format_utc(event.since),
-        "at": format_utc(event.at),
+        "at": format_utc(event.happened_at),
     }

@@ -1,6 +1,6 @@
 """Builds the notifiers of a configuration, with the passwords and URLs that it keeps elsewhere.
 
-Whatever fails, no word holds a secret.
+No message holds a secret.
 """
 
 from __future__ import annotations
@@ -35,34 +35,29 @@ _MAX_BYTES = 65536
 _OTHERS = 0o077
 
 
-class UnreadyNotifier:
+class UnreadyNotifier(Notifier):
     """Stands for a notifier whose secret is missing, or whose settings cannot work; each message
     tries to build it again.
     """
 
-    def __init__(self, name: str, error: ConfigError, remake: Callable[[], Notifier]) -> None:
+    def __init__(self, name: str, error: ConfigError, rebuild: Callable[[], Notifier]) -> None:
         self.name = name
         self.error = error
-        self._remake = remake
-
-    @property
-    def problem(self) -> str:
-        """Reason that nothing can be sent, in one line."""
-        return f"{self.name}: {self.error.message}"
+        self.problem = f"{name}: {error.message}"
+        self._rebuild = rebuild
 
     async def send(self, message: Message) -> None:
-        """Raises NotifyFailed where it is as it was."""
+        """Send through the notifier, if it can be built by now; raises NotifyFailed."""
         try:
-            notifier = self._remake()
+            notifier = self._rebuild()
         except ConfigError as error:
-            raise NotifyFailed(
-                f"{self.name}: {error.message}.", error.next_step, is_lasting=True
-            ) from None
+            text = f"{self.name}: {error.message}."
+            raise NotifyFailed(text, error.next_step, is_lasting=True) from None
         await notifier.send(message)
 
 
 def notifier_for(settings: NotifierSettings) -> Notifier:
-    """Raises UsageError for settings that cannot work."""
+    """Build the notifier; raises UsageError for settings that cannot work."""
     match settings:
         case MailSettings():
             return MailNotifier(settings)
@@ -77,80 +72,75 @@ def notifier_for(settings: NotifierSettings) -> Notifier:
 
 
 def build_notifiers(
-    notices: Iterable[NotificationChannel], file: str
+    channels: Iterable[NotificationChannel], file: str
 ) -> tuple[list[Notifier], list[str]]:
     """Return the notifiers, and warnings about their secrets; `file` is the configuration's name.
 
     One that cannot send as things are is an UnreadyNotifier, whose error has the key: the others
     work.
     """
-    found: list[Notifier] = []
+    notifiers: list[Notifier] = []
     warnings: list[str] = []
-    for notice in notices:
-        remake = partial(_notifier, notice, file, warnings)
+    for channel in channels:
+        build = partial(_build_notifier, channel, file, warnings)
         try:
-            found.append(remake())
+            notifiers.append(build())
         except ConfigError as error:
-            found.append(UnreadyNotifier(_unready_name(notice), error, remake))
-    return found, warnings
+            notifiers.append(UnreadyNotifier(_unready_name(channel), error, build))
+    return notifiers, warnings
 
 
 def unready(notifiers: Iterable[Notifier]) -> list[UnreadyNotifier]:
     """Return the notifiers that cannot send because their secret is missing."""
-    return [one for one in notifiers if isinstance(one, UnreadyNotifier)]
+    return [notifier for notifier in notifiers if isinstance(notifier, UnreadyNotifier)]
 
 
-def secret_variables(notices: Iterable[NotificationChannel]) -> list[tuple[str, str]]:
-    """(key, environment variable) of each secret that is in one."""
+def secret_variables(channels: Iterable[NotificationChannel]) -> list[tuple[str, str]]:
+    """Return (key, environment variable) of each secret that is in one."""
     return [
-        (f"{notice.key}.{name}_env", secret.variable)
-        for notice in notices
-        for name, secret in notice.secrets.items()
+        (f"{channel.key}.{name}_env", secret.variable)
+        for channel in channels
+        for name, secret in channel.secrets.items()
         if secret.variable
     ]
 
 
-def _notifier(notice: NotificationChannel, file: str, warnings: list[str]) -> Notifier:
-    """Raises ConfigError, with the key, for a secret that is not there and for settings that cannot
-    work.
+def _build_notifier(channel: NotificationChannel, file: str, warnings: list[str]) -> Notifier:
+    """Build a channel's notifier with its secrets; raises ConfigError, with the key, for a missing
+    secret and for settings that cannot work.
     """
-    try:
-        return notifier_for(_filled(notice, file, warnings))
-    except UsageError as error:
-        raise ConfigError(error.message, error.next_step, file=file, key=notice.key) from None
-
-
-def _unready_name(notice: NotificationChannel) -> str:
-    settings = notice.settings
-    if isinstance(settings, WebhookSettings | AppriseSettings):
-        return replace(settings, key=notice.key).unready_name
-    try:
-        # Without its secret it is called the same.
-        return notifier_for(settings).name
-    except UsageError:
-        return notice.key
-
-
-def _filled(notice: NotificationChannel, file: str, warnings: list[str]) -> NotifierSettings:
     lines = {
-        name: _lines(secret, file, f"{notice.key}.{name}", warnings)
-        for name, secret in notice.secrets.items()
+        name: _lines(secret, file, f"{channel.key}.{name}", warnings)
+        for name, secret in channel.secrets.items()
     }
-    settings = notice.settings
+    settings: NotifierSettings = channel.settings
     match settings:
         case MailSettings() if "password" in lines:
-            return replace(settings, password=lines["password"][0])
+            settings = replace(settings, password=lines["password"][0])
         case WebhookSettings():
-            headers = {
-                name.removeprefix("headers."): found[0]
-                for name, found in lines.items()
-                if name != "url"
-            }
-            return replace(settings, url=lines["url"][0], headers=headers, key=notice.key)
+            url = lines.pop("url")[0]
+            headers = {name.removeprefix("headers."): values[0] for name, values in lines.items()}
+            settings = replace(settings, url=url, headers=headers)
         case AppriseSettings():
-            return replace(settings, urls=tuple(lines["urls"]), key=notice.key)
-        case _:
-            return settings
+            settings = replace(settings, urls=tuple(lines["urls"]))
+    try:
+        notifier = notifier_for(settings)
+    except UsageError as error:
+        raise ConfigError(error.message, error.next_step, file=file, key=channel.key) from None
+    notifier.unready_name = _unready_name(channel)
+    return notifier
+
+
+def _unready_name(channel: NotificationChannel) -> str:
+    match channel.settings:
+        case WebhookSettings(form=form):
+            return f"{form} webhook ({channel.key})"
+        case AppriseSettings():
+            return f"apprise ({channel.key})"
+    try:
+        return notifier_for(channel.settings).name
+    except UsageError:
+        return channel.key
 
 
 def _lines(secret: Secret, file: str, key: str, warnings: list[str]) -> list[str]:
@@ -159,29 +149,27 @@ def _lines(secret: Secret, file: str, key: str, warnings: list[str]) -> list[str
         return [secret.text]
     if secret.variable:
         text = os.environ.get(secret.variable, "")
-        if not text.strip():
-            message = f"environment variable {secret.variable} is not set"
-            raise ConfigError(
-                message, "Set it in the environment hpcdash starts in.", file=file, key=f"{key}_env"
-            )
+        key = f"{key}_env"
+        problem = f"environment variable {secret.variable} is not set"
+        step = "Set it in the environment hpcdash starts in."
     else:
-        text = _read(Path(secret.file).expanduser(), file, f"{key}_file", warnings)
+        key = f"{key}_file"
+        text = _read_secret(Path(secret.file).expanduser(), file, key, warnings)
+        problem = f"{secret.file} is empty"
+        step = "Write the secret into it."
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
-        raise ConfigError(
-            f"{secret.file} is empty", "Write the secret into it.", file=file, key=f"{key}_file"
-        )
+        raise ConfigError(problem, step, file=file, key=key)
     return lines
 
 
-def _read(path: Path, file: str, key: str, warnings: list[str]) -> str:
+def _read_secret(path: Path, file: str, key: str, warnings: list[str]) -> str:
     try:
         with path.open("rb") as opened:
             raw = opened.read(_MAX_BYTES)
             if os.fstat(opened.fileno()).st_mode & _OTHERS:
                 warnings.append(f"{path}: other users can read this secret; run chmod 600")
     except OSError as error:
-        raise ConfigError(
-            f"{path}: {error.strerror}", "Check the path.", file=file, key=key
-        ) from None
+        problem = f"{path}: {error.strerror}"
+        raise ConfigError(problem, "Check the path.", file=file, key=key) from None
     return raw.decode("utf-8", "replace")

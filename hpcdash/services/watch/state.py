@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from hpcdash.domain.units import HOUR
 from hpcdash.errors import HpcdashError
@@ -39,16 +38,17 @@ MAX_SKEW_SECONDS = 1.0 * HOUR
 
 
 class LogState(msgspec.Struct):
-    """The size of a log when it was last checked (None: it did not exist), and since when it has
-    that (epoch); its time by its server's clock then, which shows that it was written, not when;
-    and when that check was.
+    """Size of a log when it was last checked; times are epoch seconds.
 
     The size may shrink: a log that is rewritten is written to.
     """
 
+    # None: it did not exist.
     size_bytes: int | None
     same_since: float
+    # By its server's clock, which shows that it was written, not when.
     written_at: float | None = None
+    # When it was last checked.
     seen_at: float | None = None
 
     def note(
@@ -58,7 +58,7 @@ class LogState(msgspec.Struct):
         age_seconds: float = 0.0,
         written_at: float | None = None,
     ) -> None:
-        """Take in a check; `age_seconds` is the time since the log was written, by its server."""
+        """Note a check; `age_seconds` is the time since the log was written, by its server."""
         is_touched = None not in (written_at, self.written_at) and written_at != self.written_at
         if self.seen_at is None or size_bytes != self.size_bytes or is_touched:
             self.same_since = grown_at(now, age_seconds, self.seen_at)
@@ -89,15 +89,13 @@ class DiskState(msgspec.Struct):
     counted_inodes: int | None = None
 
 
-class QosState(msgspec.Struct):
-    """Known state of a QoS, or of a queue, and its time.
+class QosState(msgspec.Struct, rename={"queried_at": "asked_at"}):
+    """Known state of a QoS, or of a queue, and its time."""
 
-    `is_preempted`: others go before its jobs.
-    """
-
-    asked_at: float
+    queried_at: float
     preempt_mode: str = ""
     grace_seconds: float | None = None
+    # Whether others go before its jobs.
     is_preempted: bool = True
 
 
@@ -111,82 +109,93 @@ class WatchedMetric(msgspec.Struct):
 
     def arrays(self) -> tuple[Floats, Floats]:
         """Return the points as arrays of this machine's numbers."""
-        x, values = (np.frombuffer(one, "<f8").astype(np.float64) for one in (self.x, self.values))
-        return x, values
+        return (
+            np.frombuffer(self.x, "<f8").astype(np.float64),
+            np.frombuffer(self.values, "<f8").astype(np.float64),
+        )
 
 
-class Moment(msgspec.Struct):
-    """A spike, or a nan that passed, of a metric, from x to x; `is_told` is false of what was told
-    as lasting.
-    """
+class Moment(msgspec.Struct, rename={"is_reported": "is_told"}):
+    """A spike, or a nan that passed, of a metric, from x to x."""
 
     metric: str
     kind: str
     begin: float
     end: float
     text: str
-    is_told: bool = True
+    # False of what was reported as lasting.
+    is_reported: bool = True
 
 
 class LogTail(msgspec.Struct):
-    """One log: read up to `read_to` (bytes), its samples known up to the one that begins at
-    `sampled_to`.
-
-    looked_at, sampled_at: when it was last checked, and last seen to have got a sample
-    (epochs, by our clock). usual_gap, longest_gap: between its newest samples, in seconds by its
-    own times. seconds_per_step: its newest pace. last_step: the final step that it names. epochs:
-    what its steps count. is_done: nothing of what was read is held back. metrics: its losses,
-    others: the metrics beside them. stands: (epoch, step) of earlier rounds, oldest first.
-    """
+    """One log of a training, as far as it was read."""
 
     identity: str = ""
+    # In bytes.
     read_to: int = 0
+    # Whether nothing of what was read is held back.
     is_done: bool = False
+    # Where its last known sample begins.
     sampled_to: int = -1
     sample_count: int = 0
+    # When it was last checked, and last seen to have got a sample: epochs, by our clock.
     looked_at: float = 0.0
     sampled_at: float = 0.0
+    # Between its newest samples, in seconds by its own times.
     usual_gap: float | None = None
     longest_gap: float | None = None
+    # Its newest pace.
     seconds_per_step: float | None = None
     step: float | None = None
+    # The final step that it names.
     last_step: int | None = None
+    # What its steps count.
     epochs: EpochCount = msgspec.field(default_factory=EpochCount)
     csv_header: list[str] = []
+    # Its losses, and the metrics beside them.
     metrics: dict[str, WatchedMetric] = {}
     others: dict[str, WatchedMetric] = {}
     moments: list[Moment] = []
+    # (epoch, step) of earlier rounds, oldest first.
     stands: list[tuple[float, float]] = []
 
     @property
     def read_from(self) -> int:
-        """The offset of the next bytes to read."""
+        """Offset of the next bytes to read."""
         return max(0, self.read_to - OVERLAP_BYTES)
 
 
-class WatchState(msgspec.Struct):
-    """All that one cluster's watchdogs remember; `logs_of` maps a job's id to the paths it writes
-    to.
-
-    hosts: the node whose own disk a job's logs are on, by its id. unseen: why a job's logs cannot
-    be looked at, by its id. tails: what was read of the logs of trainings, by path. located_at,
-    log_looks, tail_looks: when finding a job's logs was last tried, by its id, and looking at a
-    log, and reading one, by its path. blind: why a place could not be looked at, and in how many
-    rounds in a row.
-    """
+class WatchState(
+    msgspec.Struct,
+    # As states of earlier versions have them.
+    rename={
+        "log_files": "logs_of",
+        "hosts_checked_at": "host_looks",
+        "logs_checked_at": "log_looks",
+        "tails_checked_at": "tail_looks",
+    },
+):
+    """All that one cluster's watchdogs remember."""
 
     schema: int = SCHEMA
     alerts: msgspec.Raw = msgspec.Raw(b"null")
     unreachable_rounds: int = 0
+    # By path.
     logs: dict[str, LogState] = {}
-    logs_of: dict[str, list[str]] = {}
+    # By a job's id: the paths it writes to, the node whose own disk has its logs, and why they
+    # cannot be checked.
+    log_files: dict[str, list[str]] = {}
     hosts: dict[str, str] = {}
     unseen: dict[str, str] = {}
-    host_looks: dict[str, float] = {}
+    # When a node was last checked; finding a job's logs, by its id, and checking or reading a log,
+    # by its path, was last tried.
+    hosts_checked_at: dict[str, float] = {}
     located_at: dict[str, float] = {}
-    log_looks: dict[str, float] = {}
-    tail_looks: dict[str, float] = {}
+    logs_checked_at: dict[str, float] = {}
+    tails_checked_at: dict[str, float] = {}
+    # Logs of trainings, by path.
     tails: dict[str, LogTail] = {}
+    # Why a place could not be checked, and in how many rounds in a row.
     blind: dict[str, tuple[str, int]] = {}
     disks: dict[str, DiskState] = {}
     qos: dict[str, QosState] = {}
@@ -194,12 +203,12 @@ class WatchState(msgspec.Struct):
     history_at: float = 0.0
 
     def read_alerts(self) -> Alerts:
-        """Raises HpcdashError for what this version cannot read."""
+        """Return the alerts; raises HpcdashError for what this version cannot read."""
         return Alerts() if bytes(self.alerts) == b"null" else Alerts.from_json(bytes(self.alerts))
 
 
 def add_sample(samples: list[tuple[float, int]], now: float, used: int) -> None:
-    """One at most for SAMPLE_EVERY_SECONDS; the newest stands for its stretch."""
+    """Add a sample, at most one for SAMPLE_EVERY_SECONDS; the newest counts."""
     if len(samples) > 1 and now - samples[-2][0] < SAMPLE_EVERY_SECONDS:
         samples[-1] = (now, used)
     else:
@@ -207,31 +216,22 @@ def add_sample(samples: list[tuple[float, int]], now: float, used: int) -> None:
     del samples[:-MAX_SAMPLES]
 
 
-def with_snoozed(alerts: Alerts, *snoozed: Mapping[str, float]) -> Alerts:
-    """Silent about what is named by a configuration or a person, and about nothing else."""
-    together: dict[str, float] = {}
-    for one in snoozed:
-        for key, until in one.items():
-            together[key] = max(until, together.get(key, until))
-    return replace(alerts, snoozed=together)
-
-
 class WatchFiles:
-    """The records of one cluster in the state database of `folder`, and the lock of its watcher.
+    """Records of one cluster in the state database of `folder`, and the lock of its watcher.
 
-    What could not be written is held until it can be, as long as this object lives; `is_saved`:
-    nothing is held.
+    What could not be written is held until it can be, as long as this object lives.
     """
 
     def __init__(self, folder: Path, cluster: str) -> None:
         self._name = quote(cluster, safe="@:")[:_LONGEST_NAME]
         self._database = StateDatabase(folder)
         self._lock = folder / "watch" / f"{self._name}.lock"
-        self._unkept: WatchState | None = None
+        self._unsaved: WatchState | None = None
 
     @property
     def is_saved(self) -> bool:
-        return self._unkept is None
+        """Whether nothing is held."""
+        return self._unsaved is None
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -260,8 +260,8 @@ class WatchFiles:
 
     def read(self) -> tuple[WatchState, str]:
         """Return the state, and the reason that the saved one cannot be used ('': it is used)."""
-        if self._unkept is not None:
-            return self._unkept, ""
+        if self._unsaved is not None:
+            return self._unsaved, ""
         try:
             stored = self._part("state")
             if stored is None:
@@ -273,21 +273,20 @@ class WatchFiles:
         except StateUnusable as error:
             return WatchState(), f"{error.message}: alerts will be sent again"
         except (msgspec.DecodeError, UnicodeDecodeError, HpcdashError) as error:
-            why = f"cannot read the alerts in {self._database.path} ({error})"
-            return WatchState(), f"{why}: alerts will be sent again"
+            text = f"cannot read the alerts in {self._database.path} ({error})"
+            return WatchState(), f"{text}: alerts will be sent again"
         return state, ""
 
     def write(self, state: WatchState, alerts: Alerts) -> None:
         """Raises StateUnusable."""
         state.alerts = msgspec.Raw(alerts.to_json())
-        self._unkept = state
+        self._unsaved = state
         self._write("state", msgspec.json.encode(state))
-        self._unkept = None
+        self._unsaved = None
 
     def mark_announced(self, reported: Collection[str]) -> None:
-        """Note that all of this was sent although that cannot be written: as the time of the lock,
-        which needs no room on a full disk. A lock of another user, or a read-only one, notes
-        nothing.
+        """Note what was sent although it cannot be written: as the time of the lock, which needs no
+        room on a full disk. A lock of another user, or a read-only one, notes nothing.
         """
         with contextlib.suppress(OSError):
             os.utime(self._lock, (_mark(reported), _mark(reported)))
@@ -300,7 +299,7 @@ class WatchFiles:
             return False
 
     def clear_announced(self) -> None:
-        """Once it is written."""
+        """Clear the note once the state is written."""
         with contextlib.suppress(OSError):
             if self._lock.stat().st_mtime < _MARKS:
                 os.utime(self._lock)

@@ -23,11 +23,12 @@ MAX_POINTS = 2048
 BLOCK = 64
 MAX_METRICS = 4
 # Of the metrics beside the losses: whether they are numbers, and that they are still logged.
-MAX_OTHER_METRICS, MAX_OTHER_POINTS = 12, 256
+MAX_OTHER_METRICS = 12
+MAX_OTHER_POINTS = 256
 MAX_STANDS = 12
 # A log that was not written to for so long holds nothing back.
 QUIET_SECONDS = 5.0
-_JUDGED = ("val", "eval", "test")
+_EVALUATIONS = ("val", "eval", "test")
 
 
 def read_on(
@@ -45,7 +46,8 @@ def read_on(
         beginning.feed(head[: head.rfind(b"\n") + 1])
         tail = LogTail(csv_header=list(beginning.csv_header or ()))
     tail.identity = check.identity
-    seen_at, tail.looked_at = tail.looked_at or None, now
+    seen_at = tail.looked_at or None
+    tail.looked_at = now
     age = check.age_seconds
     if age is None:
         age = now - seen_at if seen_at is not None and check.size == tail.read_to else 0.0
@@ -73,11 +75,11 @@ def read_on(
     axes = [axis for axis in (batch.steps, batch.epochs) if np.isfinite(axis).any()]
     x = axes[0] if axes else tail.sample_count + np.cumsum(is_new, dtype=np.float64)
     tail.sample_count += int(is_new.sum())
-    tail.sampled_to, tail.sampled_at = int(batch.offsets[-1]), grown_at(now, age, seen_at)
+    tail.sampled_to = int(batch.offsets[-1])
+    tail.sampled_at = grown_at(now, age, seen_at)
     losses = sorted(filter(is_loss, batch.metrics), key=_rank)
-    others = sorted(
-        (name for name in batch.metrics if name not in losses), key=lambda name: not is_known(name)
-    )
+    others = [name for name in batch.metrics if name not in losses]
+    others.sort(key=lambda name: not is_known(name))
     selected = [*dict.fromkeys((*tail.metrics, *losses))][:MAX_METRICS]
     selected += [*dict.fromkeys((*tail.others, *others))][:MAX_OTHER_METRICS]
     for name, points in batch.metrics.items():
@@ -90,7 +92,7 @@ def read_on(
 
 
 def _note_step(tail: LogTail, steps: Floats, written: float) -> None:
-    """Note the newest step, written at an epoch; an earlier step than before begins anew."""
+    """Note the newest step, written at an epoch; an earlier step than before starts again."""
     finite = steps[np.isfinite(steps)]
     if not finite.size:
         return
@@ -103,9 +105,8 @@ def _note_step(tail: LogTail, steps: Floats, written: float) -> None:
 
 def _append(tail: LogTail, name: str, x: Floats, values: Floats) -> None:
     """Append points of a metric; of a step that is repeated the newest counts."""
-    metrics, most_points = (
-        (tail.metrics, MAX_POINTS) if is_loss(name) else (tail.others, MAX_OTHER_POINTS)
-    )
+    metrics = tail.metrics if is_loss(name) else tail.others
+    most_points = MAX_POINTS if is_loss(name) else MAX_OTHER_POINTS
     known = np.isfinite(x)
     x = x[known]
     values = values[known]
@@ -114,7 +115,9 @@ def _append(tail: LogTail, name: str, x: Floats, values: Floats) -> None:
     stored = metrics.setdefault(name, WatchedMetric())
     before, values_before = stored.arrays()
     if before.size and x[0] < before[-1]:
-        tail.moments = [one for one in tail.moments if one.metric != name or one.begin < x[0]]
+        tail.moments = [
+            moment for moment in tail.moments if moment.metric != name or moment.begin < x[0]
+        ]
     x = np.concatenate((before, x))
     values = np.concatenate((values_before, values))
     stays = x <= np.minimum.accumulate(x[::-1])[::-1]
@@ -136,6 +139,5 @@ def _note_pace(tail: LogTail, batch: MetricBatch, losses: Sequence[str]) -> None
 
 
 def _rank(name: str) -> tuple[bool, int, str]:
-    """A training's loss before an evaluation's, short names before long ones."""
     plain = name.lower()
-    return any(word in plain for word in _JUDGED), len(name), name
+    return any(word in plain for word in _EVALUATIONS), len(name), name

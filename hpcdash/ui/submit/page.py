@@ -293,7 +293,9 @@ class SubmitPage(View):
             board = self.session.watching
             rules = board.settings.saves if board is not None else ()
             looked = with_saving(
-                looked, draft.texts, [rule for rule in rules if rule.meant.is_on(self.session.name)]
+                looked,
+                draft.texts,
+                [rule for rule in rules if rule.selector.is_on(self.session.name)],
             )
         is_other = (looked.lines, looked.difference) != (self.seen.lines, self.seen.difference)
         if looked.script or looked.is_whole or self._is_as_it_is:

@@ -464,9 +464,9 @@ def with_saving(
         else:
             figures[name] = float(seconds)
     title = texts.get("name", "").strip()
-    rule = next((rule for rule in rules if title and rule.meant.name in ("", title)), None)
+    rule = next((rule for rule in rules if title and rule.selector.name in ("", title)), None)
     if rule is not None and not any(texts.get(name, "").strip() for name in _UNITS):
-        figures = {EVERY: rule.watch.interval_seconds, TAKES: rule.watch.save_seconds}
+        figures = {EVERY: rule.interval_seconds, TAKES: rule.save_seconds}
     message = ""
     if looked.run_seconds and figures.keys() == _UNITS.keys():
         try:

@@ -23,7 +23,6 @@ from hpcdash.domain.states import ACTIVE
 from hpcdash.domain.switch_text import (
     SwitchSnapshot,
     Thing,
-    clear_refusal,
     format_folder,
     format_shared,
     format_thing,
@@ -37,7 +36,7 @@ from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.jobs.actions import Plan
 from hpcdash.services.session import ClusterSession
-from hpcdash.services.switches.switches import JobSwitches
+from hpcdash.services.switches.switches import JobSwitches, Row, unit_id
 from hpcdash.services.switches.tracker import CHECK_SECONDS, SwitchTracker
 from hpcdash.ui.dialogs import AnswerButton, Dialog
 from hpcdash.ui.widgets.lines import TextInput
@@ -54,36 +53,35 @@ def switch_lines(tracker: SwitchTracker, effect: str, command: str) -> Iterator[
     shown.
     """
     check = tracker.snapshot
-    kind = tracker.kind
-    actions = tracker.history
-    if tracker.switch is None or check is None:
+    kind = tracker.switch.kind
+    history = tracker.history
+    if check is None:
         return
+    why_not = refusal(check)
     if overridden := tracker.switch.overridden_note:
         yield "", f"! {visible(overridden)} (p takes another)", "bold"
     if not check.problem:
         yield "folder", format_folder(check), ""
     if group := tracker.group_note:
         yield "", group, ""
-    if actions.is_any or check.is_dropped:
-        for label, text in story_lines(kind, check, actions, tracker.progress):
+    if history.is_any or check.is_dropped:
+        for label, text in story_lines(kind, check, history, tracker.progress):
             yield label, text, "" if label == "log" else "bold"
     else:
         yield "now", format_thing(check), "bold"
     if check.is_dropped and kind is SwitchKind.KILL:
         yield "", "It stays until it is cleared: what starts later ends at once.", ""
-    if not check.is_dropped and (why := refusal(check)) and why != format_thing(check):
-        yield "", f"! {why}", "bold"
+    if not check.is_dropped and why_not and why_not != format_thing(check):
+        yield "", f"! {why_not}", "bold"
     for text in tracker.warnings:
         yield "", f"! {text}", "bold"
-    if tracker.log_message and tracker.living and not (actions.said or actions.gone):
+    if tracker.log_message and tracker.living and not (history.log_line or history.gone):
         yield "log", visible(tracker.log_message), ""
-    is_known = check.is_dropped or (actions.is_any and not effect)
-    if is_known:
+    label = "stops" if kind is SwitchKind.KILL else "seen by"
+    if check.is_dropped or (history.is_any and not effect):
         label = "left"
-    elif refusal(check):
+    elif why_not:
         label = "for"
-    else:
-        label = "stops" if kind is SwitchKind.KILL else "seen by"
     yield from _job_lines(tracker, label)
     if effect:
         yield "does", visible(effect), ""
@@ -94,13 +92,13 @@ def switch_lines(tracker: SwitchTracker, effect: str, command: str) -> Iterator[
 def _job_lines(tracker: SwitchTracker, label: str) -> Iterator[Line]:
     """Yield the living jobs that name a switch; one line where there is none."""
     living = tracker.living
-    found = tracker.switch_jobs
-    if not living and found is None:
+    is_known = tracker.switch_jobs is not None
+    if not living and not is_known:
         yield label, "looking who names it …", ""
         return
-    units: dict[str, list[dict[str, object]]] = {}
+    units: dict[str, list[Row]] = {}
     for row in living:
-        units.setdefault(str(row["array_id"] or row["id"]), []).append(dict(row))
+        units.setdefault(unit_id(row), []).append(row)
     total = count_jobs(living)
     if not total:
         yield "left", "no running or pending job is known to use it", ""
@@ -110,28 +108,27 @@ def _job_lines(tracker: SwitchTracker, label: str) -> Iterator[Line]:
     for unit, rows in list(units.items())[:_MAX_LISTED]:
         counts = state_counts(rows).items()
         states = ", ".join(f"{count} {state_word(state)}" for state, count in counts)
-        users = " and ".join(visible(name) for name in owners(rows) if name)
         name = visible(str(rows[0]["name"] or ""))
-        yield label, f"{visible(unit)} {name}{f' of {users}' if users else ''}: {states}", ""
+        if users := " and ".join(visible(user) for user in owners(rows) if user):
+            name += f" of {users}"
+        yield label, f"{visible(unit)} {name}: {states}", ""
         label = ""
     if len(units) > _MAX_LISTED:
         yield "", f"and {len(units) - _MAX_LISTED} more", ""
     running = count_jobs(row for row in living if row["state"] in ACTIVE)
-    if shared := format_shared(tracker.kind, running):
+    if shared := format_shared(tracker.switch.kind, running):
         yield "", f"! {shared}", "bold"
-    if found is None:
+    if not is_known:
         yield "", "looking who else names it …", ""
-    elif found.note and total:
-        yield "", found.note, ""
+    elif tracker.jobs_note and total:
+        yield "", tracker.jobs_note, ""
 
 
-def _identity(check: SwitchSnapshot | None) -> tuple[object, ...]:
+def _identity(check: SwitchSnapshot) -> tuple[object, ...]:
     """Return the values that distinguish a file from another of the same path.
 
     A FIFO's time is left out, as it is that of the last write.
     """
-    if check is None:
-        return ()
     file = check.file
     changed_at = None if check.thing is Thing.SPECIAL else file.changed_at
     return check.thing, file.mode[:1], file.uid, file.size, check.link_to, changed_at
@@ -166,13 +163,17 @@ class SwitchDialog(Dialog[None]):
         super().__init__(
             f"{kind.text.capitalize()} for job {visible(job_id)} on {visible(session.store.title)}"
         )
-        self.tracker = SwitchTracker(
-            switches, kind, (job_id,), zone=session.zone, changed=self._show
-        )
         self.session = session
+        self.switches = switches
         self.job_id = job_id
         self.kind = kind
         self.against = against
+        # Once its path is known.
+        self.tracker: SwitchTracker | None = None
+        # Reason that the path is unknown.
+        self._unknown = ""
+        # Messages on finding the path.
+        self._notes: list[str] = []
         # After an act of this dialog's own, setting it takes a step more.
         self._is_retry_pending = False
         # A file that may be no switch is cleared at the second press: the file at the first one.
@@ -208,101 +209,88 @@ class SwitchDialog(Dialog[None]):
         self._stop_listening()
 
     async def _find(self, path: str = "") -> None:
-        tracker = self.tracker
         try:
-            switch = await tracker.switches.find(self.job_id, self.kind, path)
+            switch = await self.switches.find(self.job_id, self.kind, path)
         except HpcdashError as error:
-            tracker.problem = format_error(error)
+            if self.tracker is not None:
+                self.tracker.problem = format_error(error)
+            else:
+                self._notes = [format_error(error)]
             self._show()
             return
-        # Actions of the previous path.
+        # Queries of the previous path.
         self.workers.cancel_group(self, "switch-look")
         self._is_retry_pending = self._prompts_path = False
         self._clear_confirmed_for = None
-        tracker.take(switch)
-        self._show()
+        self._notes = []
+        self._unknown = switch.problem
+        self.tracker = None
         if not switch.path:
+            self._show()
             if self.is_live:
                 self.query_one("#path").focus()
             return
+        tracker = SwitchTracker(self.switches, switch, zone=self.session.zone, changed=self._show)
+        self.tracker = tracker
+        self._show()
         await tracker.open()
         self._focus_answer()
-        await self._fetch_switch_jobs()
+        await self._fetch_switch_jobs(tracker)
 
-    async def _fetch_switch_jobs(self) -> None:
+    async def _fetch_switch_jobs(self, tracker: SwitchTracker) -> None:
         """Fetch the jobs that name it; check again where there are others, or it was dropped."""
-        has_others = await self.tracker.fetch_switch_jobs()
-        check = self.tracker.snapshot
-        if has_others or self.tracker.history.is_any or (check is not None and check.is_dropped):
-            await self.tracker.refresh(is_requested=True)
-
-    def _refresh(self) -> None:
-        start_worker(self, self.tracker.refresh, group="switch-look", exclusive=True)
+        has_others = await tracker.fetch_switch_jobs()
+        if has_others or tracker.history.is_any or tracker.is_dropped:
+            await tracker.refresh(is_requested=True)
 
     def on_poll(self, changed: Changed) -> None:
-        if self.tracker.is_news(changed):
-            self._refresh()
+        if self.tracker is not None and self.tracker.is_news(changed):
+            start_worker(self, self.tracker.refresh, group="switch-look", exclusive=True)
 
     def _refresh_if_due(self) -> None:
-        if self.tracker.is_due:
-            self._refresh()
+        if self.tracker is not None and self.tracker.is_due:
+            start_worker(self, self.tracker.refresh, group="switch-look", exclusive=True)
 
-    @property
-    def _may_act(self) -> bool:
-        """Whether nothing is being done, and what is known is of the file that is named."""
-        is_looked_at = (
-            self.tracker.switch is not None
-            and self.tracker.snapshot is not None
-            and self.tracker.snapshot.path == self.tracker.switch.path
-        )
-        return is_looked_at and not self.tracker.is_acting
-
-    @property
-    def _is_droppable(self) -> bool:
-        """Whether nothing prevents dropping it, and a job is there to see it."""
-        return (
-            self._may_act
-            and bool(self.tracker.living)
-            and self.tracker.snapshot is not None
-            and not refusal(self.tracker.snapshot)
-        )
+    # -- possible actions
 
     @property
     def can_drop(self) -> bool:
-        return self._is_droppable and (self._is_retry_pending or not self.tracker.has_acted)
+        tracker = self.tracker
+        if tracker is None or not tracker.is_droppable:
+            return False
+        return self._is_retry_pending or not tracker.has_acted
 
     @property
     def can_retry(self) -> bool:
-        return self._is_droppable and self.tracker.has_acted and not self._is_retry_pending
+        tracker = self.tracker
+        if tracker is None or not tracker.is_droppable:
+            return False
+        return tracker.has_acted and not self._is_retry_pending
 
     @property
     def can_clear(self) -> bool:
-        return (
-            self._may_act
-            and self.tracker.snapshot is not None
-            and not clear_refusal(self.tracker.snapshot)
-        )
+        return self.tracker is not None and self.tracker.is_clearable
+
+    @property
+    def can_name_another(self) -> bool:
+        return self.tracker is not None and not self.tracker.is_acting
 
     @property
     def _confirms_clear(self) -> bool:
         """Whether it is the second request for the same file, which is still in doubt."""
         tracker = self.tracker
-        return (
-            self._clear_confirmed_for == _identity(tracker.snapshot)
-            and self.can_clear
-            and bool(tracker.doubt)
-        )
+        if tracker is None or tracker.snapshot is None or not self.can_clear:
+            return False
+        return self._clear_confirmed_for == _identity(tracker.snapshot) and bool(tracker.doubt)
 
     def _show(self) -> None:
-        """All that is known now, the buttons that make sense, and the keys."""
         if not (self.is_mounted and self.is_live):
             return
         if not self._confirms_clear:
             # The file of the confirmation is gone.
             self._clear_confirmed_for = None
-        self.query_one("#path").display = self._prompts_path or (
-            self.tracker.switch is not None and not self.tracker.switch.path
-        )
+        prompts_path = self._prompts_path or bool(self._unknown)
+        self.query_one("#path").display = prompts_path
         self.query_one(".buttons").display = not self._prompts_path
         rows = Table.grid(padding=(0, 2))
         rows.add_column(width=7, no_wrap=True, style="dim")
@@ -311,20 +299,21 @@ class SwitchDialog(Dialog[None]):
             rows.add_row(Text(label), Text(text, style))
         self.query_one("#body", Static).update(rows)
         can_drop = self.can_drop
-        self.query_one("#yes").display = can_drop
-        self.query_one("#yes", AnswerButton).rename(
-            f"Yes, create it{' again' if self._is_retry_pending else ''} (y)"
-        )
-        self.query_one("#clear").display = self.can_clear
-        self.query_one("#clear", AnswerButton).rename(
-            "Yes, remove it (c)" if self._confirms_clear else "Clear it (c)"
-        )
-        self.query_one("#again").display = self.can_retry
+        again = " again" if self._is_retry_pending else ""
+        clear = "Yes, remove it (c)" if self._confirms_clear else "Clear it (c)"
         # While a path is typed, q is one of its letters.
-        close = "Close (esc)" if self.query_one("#path").display else "Close (q)"
-        self.query_one("#no", AnswerButton).rename(
-            "No (n)" if can_drop or self._confirms_clear else close
-        )
+        leave = "Close (esc)" if prompts_path else "Close (q)"
+        if can_drop or self._confirms_clear:
+            leave = "No (n)"
+        for name, is_shown, text in (
+            ("yes", can_drop, f"Yes, create it{again} (y)"),
+            ("clear", self.can_clear, clear),
+            ("again", self.can_retry, "Create it again … (a)"),
+            ("no", True, leave),
+        ):
+            button = self.query_one(f"#{name}", AnswerButton)
+            button.display = is_shown
+            button.rename(text)
         self.query_one("#keys", Static).update(self._keys())
         if self.focused is None or not self.focused.display:
             self.query_one("#no", Button).focus()
@@ -332,55 +321,52 @@ class SwitchDialog(Dialog[None]):
     def _keys(self) -> str:
         if self._prompts_path:
             return "enter use this path · empty: forget the one named before · esc cancel"
-        if self.query_one("#path").display:
+        if self._unknown:
             return "enter use this path · esc close"
-        is_dropped = self.tracker.snapshot is not None and self.tracker.snapshot.is_dropped
+        is_dropped = self.tracker is not None and self.tracker.is_dropped
         keys = ["y create · n/esc cancel"] if self.can_drop else []
         keys += ["c remove the file"] if self.can_clear else []
         keys += ["a create again (asks)"] if self.can_retry else []
         keys += [] if self.can_drop else ["esc close (it stays)" if is_dropped else "esc close"]
-        if self._command():
+        if self._planned() is not None:
             keys.append(f"v {'hide' if self._shows_command else 'show'} the command")
         keys += ["p another file"] if self.can_name_another else []
         return " · ".join([*keys, "ctrl+r refresh"])
 
-    def _command(self) -> str:
-        """Return the command of `y`, else of `c`, quoted for a shell; '' where neither has one."""
-        if not (self.can_drop or self.can_clear):
-            return ""
-        plan = self.tracker.plan_drop() if self.can_drop else self.tracker.plan_clear()
-        return shlex.join(plan.commands[0].argv)
+    def _planned(self) -> Plan | None:
+        """Return the plan of `y`, else of `c`; None where neither has one."""
+        if self.tracker is None or not (self.can_drop or self.can_clear):
+            return None
+        return self.tracker.plan_drop() if self.can_drop else self.tracker.plan_clear()
 
-    def _lines(self) -> Iterator[tuple[str, str, str]]:
-        """(label, words, style) of each line."""
-        switch = self.tracker.switch
-        check = self.tracker.snapshot
-        doubt = (
-            f"{self.tracker.doubt}. c once more removes it all the same, n keeps it."
-            if self._confirms_clear
-            else ""
-        )
-        against = visible(self.against) if self.can_drop else ""
-        for text in filter(None, (self.tracker.act_message, self.tracker.problem, doubt, against)):
+    def _lines(self) -> Iterator[Line]:
+        tracker = self.tracker
+        notes = self._notes
+        if tracker is not None:
+            notes = [tracker.act_message, tracker.problem]
+            if self._confirms_clear:
+                notes.append(f"{tracker.doubt}. c once more removes it all the same, n keeps it.")
+            if self.can_drop:
+                notes.append(visible(self.against))
+        for text in filter(None, notes):
             yield "", f"! {text}", "bold"
-        if switch is None:
-            if not self.tracker.problem:
-                yield "", "looking for its path …", ""
-            return
-        if not switch.path:
-            yield "", f"{visible(switch.naming.problem)}.", ""
+        if self._unknown:
+            yield "", f"{visible(self._unknown)}.", ""
             yield "", "Which file does it watch? (Remembered for this job name.)", ""
+        elif tracker is None and not notes:
+            yield "", "looking for its path …", ""
+        if tracker is None:
             return
-        yield "file", visible(switch.path), "bold"
-        yield "", visible(switch.naming.source), ""
-        if check is None:
-            if not self.tracker.problem:
-                yield "now", "looking …", ""
-            return
-        effect = self.tracker.plan_drop().commands[0].text if self.can_drop else ""
-        yield from switch_lines(
-            self.tracker, effect, self._command() if self._shows_command else ""
-        )
+        yield "file", visible(tracker.switch.path), "bold"
+        yield "", visible(tracker.switch.source), ""
+        if tracker.snapshot is None and not tracker.problem:
+            yield "now", "looking …", ""
+        plan = self._planned()
+        effect = plan.commands[0].text if plan is not None and self.can_drop else ""
+        command = ""
+        if plan is not None and self._shows_command:
+            command = shlex.join(plan.commands[0].argv)
+        yield from switch_lines(tracker, effect, command)
 
     def _focus_answer(self) -> None:
         if not self.is_live:
@@ -396,17 +382,9 @@ class SwitchDialog(Dialog[None]):
         elif self._prompts_path:
             start_worker(self, self._forget_path, group="switch", exclusive=True)
 
-    @property
-    def can_name_another(self) -> bool:
-        return (
-            self.tracker.switch is not None
-            and bool(self.tracker.switch.path)
-            and not self.tracker.is_acting
-        )
-
     def action_path(self) -> None:
         """Prompt for another file in place of this one."""
-        if self.tracker.switch is None or not self.can_name_another:
+        if self.tracker is None or not self.can_name_another:
             return
         self._prompts_path = True
         self._show()
@@ -415,11 +393,16 @@ class SwitchDialog(Dialog[None]):
         path.focus()
 
     async def _forget_path(self) -> None:
-        if self.tracker.switch is not None:
-            message = await asyncio.to_thread(self.tracker.switches.forget, self.tracker.switch)
-            await self._find()
+        tracker = self.tracker
+        if tracker is None:
+            return
+        message = await asyncio.to_thread(self.switches.forget, tracker.switch)
+        await self._find()
+        if self.tracker is None:
+            self._notes = [visible(message), *self._notes]
+        else:
             self.tracker.act_message = visible(message)
-            self._show()
+        self._show()
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
@@ -428,41 +411,42 @@ class SwitchDialog(Dialog[None]):
         acts.get(str(event.button.id), self.action_leave)()
 
     def action_drop(self) -> None:
-        if self.can_drop:
-            self._act(self.tracker.plan_drop())
+        if self.tracker is not None and self.can_drop:
+            self._act(self.tracker, self.tracker.plan_drop())
 
     def action_clear(self) -> None:
         """Remove it; what may be no switch at the second time only."""
-        if not self.can_clear:
+        tracker = self.tracker
+        if tracker is None or tracker.snapshot is None or not self.can_clear:
             return
-        if self.tracker.doubt and not self._confirms_clear:
-            self._clear_confirmed_for = _identity(self.tracker.snapshot)
+        if tracker.doubt and not self._confirms_clear:
+            self._clear_confirmed_for = _identity(tracker.snapshot)
             self._show()
             self.query_one("#no", Button).focus()
             return
-        self._act(self.tracker.plan_clear())
+        self._act(tracker, tracker.plan_clear())
 
-    def _act(self, plan: Plan) -> None:
-        self.tracker.is_acting = True
+    def _act(self, tracker: SwitchTracker, plan: Plan) -> None:
+        tracker.is_acting = True
         self._is_retry_pending = False
         self._clear_confirmed_for = None
         self._show()
-        start_worker(self, self._carry_out, plan, group="switch")
+        start_worker(self, self._carry_out, tracker, plan, group="switch")
 
-    async def _carry_out(self, plan: Plan) -> None:
-        """Carry out the plan, and poll the queue early for its effect."""
-        if not await self.tracker.carry_out(plan):
+    async def _carry_out(self, tracker: SwitchTracker, plan: Plan) -> None:
+        if not await tracker.carry_out(plan):
             return
         if self.is_live:
             self.query_one("#no", Button).focus()
         self.session.poller.poll_now()
 
     def action_refresh(self) -> None:
-        start_worker(self, self._refresh_all, group="switch-look", exclusive=True)
+        if self.tracker is not None:
+            start_worker(self, self._refresh_all, self.tracker, group="switch-look", exclusive=True)
 
-    async def _refresh_all(self) -> None:
-        await self.tracker.refresh(is_requested=True)
-        await self._fetch_switch_jobs()
+    async def _refresh_all(self, tracker: SwitchTracker) -> None:
+        await tracker.refresh(is_requested=True)
+        await self._fetch_switch_jobs(tracker)
         self.session.poller.poll_now()
 
     def action_command(self) -> None:
@@ -471,12 +455,12 @@ class SwitchDialog(Dialog[None]):
 
     def action_again(self) -> None:
         """Confirm another drop: only where a job is left to see it, which is queried now."""
-        if self.can_retry:
-            start_worker(self, self._retry, group="switch-look", exclusive=True)
+        if self.tracker is not None and self.can_retry:
+            start_worker(self, self._retry, self.tracker, group="switch-look", exclusive=True)
 
-    async def _retry(self) -> None:
-        await self.tracker.refresh(is_requested=True)
-        self._is_retry_pending = self.can_retry and not self.tracker.problem
+    async def _retry(self, tracker: SwitchTracker) -> None:
+        await tracker.refresh(is_requested=True)
+        self._is_retry_pending = self.can_retry and not tracker.problem
         self._show()
         self._focus_answer()
 
@@ -486,5 +470,5 @@ class SwitchDialog(Dialog[None]):
             self._clear_confirmed_for = None
             self._show()
             self.query_one("#no", Button).focus()
-        elif not self.tracker.is_acting:
+        elif self.tracker is None or not self.tracker.is_acting:
             self.dismiss()

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 UNWATCHED = "no watchdogs in a recording: nothing runs there"
-_WORDS_CELLS = 160
-_AT_ONCE = 4
+_MARKS = {"recovered": "over: ", "unwatched": "no longer watched: "}
+_TEXT_CELLS = 160
+_MAX_AT_ONCE = 4
 _SECONDS = 8.0
 
 
@@ -33,18 +34,11 @@ class AlertAnnouncer:
         """Apply the rules to a new table; where nothing is watched only the view does so."""
         if session.watching is not None and changed.kind is not None:
             group = f"alerts of {session.name}: {changed.kind}"
-            start_worker(
-                self.screen,
-                self._judged,
-                session,
-                session.watching,
-                changed.kind,
-                exclusive=True,
-                group=group,
-            )
+            watched = (session, session.watching, changed.kind)
+            start_worker(self.screen, self._judge, *watched, exclusive=True, group=group)
 
-    async def _judged(self, session: ClusterSession, board: WatchBoard, kind: Kind) -> None:
-        await board.read_again()
+    async def _judge(self, session: ClusterSession, board: WatchBoard, kind: Kind) -> None:
+        await board.reload()
         if board.settings.is_configured and kind in board.kinds:
             self.announce(session, await board.judge())
             self.screen.alerts_changed(session)
@@ -53,30 +47,26 @@ class AlertAnnouncer:
             self.screen.alerts_changed(session)
 
     def announce(self, session: ClusterSession, events: Sequence[AlertEvent]) -> None:
-        """Each once, the gravest first; many at once in one line."""
+        """Announce each event once, the most severe first; many at once in one line."""
         if not events or session.watching is None:
             return
         where = f" on {session.store.title}" if len(self.screen.sessions) > 1 else ""
         # Present problems are in the view of alerts; resolved ones no longer are.
-        reported = (
-            [event for event in events if event.kind.is_end]
-            if self.screen.shows_alerts(session)
-            else events
-        )
-        shown = reported[: _AT_ONCE - 1] if len(reported) > _AT_ONCE else reported
+        reported = list(events)
+        if self.screen.shows_alerts(session):
+            reported = [event for event in events if event.kind.is_end]
+        shown = reported[: _MAX_AT_ONCE - 1] if len(reported) > _MAX_AT_ONCE else reported
         for event in shown:
-            over = event.kind.is_end
-            mark = {"recovered": "over: ", "unwatched": "no longer watched: "}.get(event.kind, "")
-            text = f"{mark}{clip(visible(event.text), _WORDS_CELLS)}{where}"
+            text = f"{_MARKS.get(event.kind, '')}{clip(visible(event.text), _TEXT_CELLS)}{where}"
             self.screen.notify(
-                text, severity="information" if over else "warning", timeout=_SECONDS, markup=False
-            )
-        if len(shown) < len(reported):
-            self.screen.notify(
-                f"{len(reported) - len(shown)} more alerts{where}",
-                severity="warning",
+                text,
+                severity="information" if event.kind.is_end else "warning",
                 timeout=_SECONDS,
+                markup=False,
             )
+        if more := len(reported) - len(shown):
+            text = f"{more} more alerts{where}"
+            self.screen.notify(text, severity="warning", timeout=_SECONDS)
         if session.watching.settings.terminal is not None:
             start_worker(self.screen, self._ring, session, events, group="ringing")
 

@@ -26,7 +26,6 @@ from hpcdash.ui.widgets import cells
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
-    from hpcdash.services.watch.alerts import AlertState
     from hpcdash.services.watch.board import WatchBoard
 
 _NO_ALERTS = "No alerts. ctrl+r checks again"
@@ -64,15 +63,19 @@ ALERTS = TableSpec(
     optional=frozenset({"snoozed_until"}),
 )
 # One check costs a login node a command or two.
-_LOOK_SECONDS = 60.0
-_SIGNS = {"critical": "!!", "warning": "!", "info": "i"}
+_CHECK_SECONDS = 60.0
+_SEVERITIES = {
+    "critical": ("!!", cells.BAD),
+    "warning": ("!", cells.WARNING),
+    "info": ("i", cells.MUTED),
+}
 
 
 def severity_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """A sign, a word and a colour."""
+    """Return a sign, a word and a colour."""
     word = value or "info"
-    style = {"critical": cells.BAD, "warning": cells.WARNING}.get(word, cells.MUTED)
-    return f"{_SIGNS.get(word, '?'):<2} {word}", style
+    sign, style = _SEVERITIES.get(word, ("?", cells.MUTED))
+    return f"{sign:<2} {word}", style
 
 
 class AlertsView(TableView):
@@ -86,7 +89,7 @@ class AlertsView(TableView):
 
     def __init__(self, *arguments: Any, **rest: Any) -> None:
         self._has_looked = False
-        self._looking: Worker[None] | None = None
+        self._checking: Worker[None] | None = None
         self._check_started = 0.0
         super().__init__(*arguments, **rest)
 
@@ -106,7 +109,7 @@ class AlertsView(TableView):
         return self.board.kinds if self.board is not None else frozenset()
 
     def store_changed(self, changed: Changed) -> None:
-        """The screen has what changed judged, and reloads then."""
+        """Wait for the screen to have the change judged, and reload then."""
 
     def alerts_changed(self) -> None:
         """Reload after a check of the rules, or a change of them."""
@@ -114,42 +117,29 @@ class AlertsView(TableView):
         self._check_if_due()
 
     def taken_at(self) -> float | None:
-        """Return None: logs, saves and disks have check times of their own.
-
-        These are shown beside the counts.
-        """
-        return (
-            None
-            if self.board is not None and self.board.looked_at is not None
-            else super().taken_at()
-        )
+        """Return None after a check, whose time is shown beside the counts."""
+        has_checked = self.board is not None and self.board.looked_at is not None
+        return None if has_checked else super().taken_at()
 
     def counts(self) -> tuple[str, str]:
         long, short = super().counts()
         if self.board is None or self.board.looked_at is None:
             return long, short
-        looked = (
-            f"checked {format_age(max(0.0, self.now().timestamp() - self.board.looked_at))} ago"
-        )
-        return ", ".join(filter(None, (long, looked))), " ".join(filter(None, (short, looked)))
+        age = max(0.0, self.now().timestamp() - self.board.looked_at)
+        checked = f"checked {format_age(age)} ago"
+        return ", ".join(filter(None, (long, checked))), " ".join(filter(None, (short, checked)))
 
     def placeholder(self) -> str:
         if not self._has_looked or (self.board is not None and self.board.is_check_due):
             return "looking …"
-        return _NO_ALERTS if self._is_configured else _NO_WATCHDOGS
-
-    @property
-    def _is_configured(self) -> bool:
-        return self.board is None or self.board.settings.is_configured
+        is_configured = self.board is None or self.board.settings.is_configured
+        return _NO_ALERTS if is_configured else _NO_WATCHDOGS
 
     def _format_waiting(self) -> str:
         return UNWATCHED
 
     def source(self) -> pa.Table | None:
-        board = self.board
-        if board is None:
-            return None
-        return build_table(board, board.states)
+        return None if self.board is None else build_table(self.board)
 
     def on_mount(self) -> None:
         self.reload()
@@ -158,7 +148,7 @@ class AlertsView(TableView):
 
     def shown(self) -> None:
         super().shown()
-        self._judge()
+        start_worker(self, self._judge, exclusive=True, group="judged alerts")
 
     def do_refresh(self) -> bool:
         self.check()
@@ -169,47 +159,37 @@ class AlertsView(TableView):
         """Whether something was never checked, or the last check began long ago."""
         if self.board is None:
             return False
-        return (
-            self.board.is_check_due
-            or not 0 <= self.now().timestamp() - self._check_started < _LOOK_SECONDS
-        )
+        age = self.now().timestamp() - self._check_started
+        return self.board.is_check_due or not 0 <= age < _CHECK_SECONDS
 
     def _check_if_due(self) -> None:
         """Check again, unless a check is running; behind another view nothing is queried."""
-        is_looking = self._looking is not None and not self._looking.is_finished
-        if (
-            self.is_live
-            and self._is_due
-            and not is_looking
-            and self.display
-            and self.screen.is_current
-        ):
+        is_running = self._checking is not None and not self._checking.is_finished
+        is_shown = self.is_live and self.display and self.screen.is_current
+        if is_shown and self._is_due and not is_running:
             self.check()
 
     def check(self) -> None:
         """Check everything that is watched, beside the event loop."""
         self._check_started = self.now().timestamp()
-        self._looking = start_worker(self, self._check, exclusive=True, group="alerts")
+        self._checking = start_worker(self, self._check, exclusive=True, group="alerts")
 
     async def _check(self) -> None:
         if self.board is None:
             return
-        await self.board.read_again()
+        await self.board.reload()
         events = await self.board.check()
         self._has_looked = True
         self._notify(events)
 
-    def _judge(self) -> None:
-        start_worker(self, self._judged, exclusive=True, group="judged alerts")
-
-    async def _judged(self) -> None:
-        board = self.board
-        if board is not None:
-            await board.read_again()
-            if self._is_due:
-                self._check_if_due()
-            else:
-                self._notify(await board.judge())
+    async def _judge(self) -> None:
+        if self.board is None:
+            return
+        await self.board.reload()
+        if self._is_due:
+            self._check_if_due()
+        else:
+            self._notify(await self.board.judge())
 
     def _notify(self, events: Sequence[Any]) -> None:
         if isinstance(self.screen, DashboardScreen):
@@ -217,7 +197,7 @@ class AlertsView(TableView):
         self.reload()
 
     def do_snooze(self) -> None:
-        """Silence what is pointed at, or let it speak again."""
+        """Snooze the selected alert, or end its snooze."""
         row = self.rows.cursor_row
         if row is None or self.board is None:
             return
@@ -229,29 +209,28 @@ class AlertsView(TableView):
         if until is None:
             self.notify("alert unsnoozed", timeout=3)
         else:
-            at = datetime.fromtimestamp(until, UTC).astimezone(self.session.zone)
-            self.notify(f"silent until {at:%a %H:%M}, for hpcdash watch too", timeout=3)
+            end = datetime.fromtimestamp(until, UTC).astimezone(self.session.zone)
+            self.notify(f"silent until {end:%a %H:%M}, for hpcdash watch too", timeout=3)
         self.reload()
 
     def hint(self) -> str:
         board = self.board
-        pointed = super().hint()
         if board is not None and board.unread:
             return visible(board.unread)
-        if pointed or board is None:
-            return pointed
+        hint = super().hint()
+        if hint or board is None:
+            return hint
         if board.problems:
             return visible(board.problems[0])
-        if self._is_configured:
+        if board.settings.is_configured:
             return ""
         place = visible(board.config_file or "the configuration")
         return f"add [watch] to {place}; see hpcdash config example"
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
         age = format_age(max(0.0, self.now().timestamp() - row["since"].timestamp()))
-        return "  ·  ".join(
-            part for part in (visible(row["next_step"] or ""), f"for {age}") if part
-        )
+        step = visible(row["next_step"] or "")
+        return f"{step}  ·  for {age}" if step else f"for {age}"
 
     # -- job of an alert
 
@@ -260,29 +239,30 @@ class AlertsView(TableView):
         return str(row["id"]) if row is not None and is_job_rule(str(row["rule"])) else None
 
     def key_ranks(self) -> Mapping[str, int | None]:
-        """The chart of a job beside its log; of what is about no job nothing of a job."""
+        """Rank the chart of a job beside its log; hide keys of jobs if the alert is about none."""
         if self.pointed_job() is not None:
             return {"chart": CHART_RANK}
         return dict.fromkeys(("log", "detail", "script"))
 
     def do_detail(self) -> None:
-        """The job."""
-        if (job_id := self.pointed_job()) is not None:
-            self.post_message(self.Requested("job", job_id=job_id, shows_record=True))
-        else:
+        """Open the alert's job."""
+        job_id = self.pointed_job()
+        if job_id is None:
             self.notify("this alert is not about a job", timeout=3)
+        else:
+            self.post_message(self.Requested("job", job_id=job_id, shows_record=True))
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         """Open the alert's job; else show all its details."""
-        if self.pointed_job() is not None:
-            self.do_detail()
-        else:
+        if self.pointed_job() is None:
             self.do_whole_alert()
+        else:
+            self.do_detail()
 
     def do_whole_alert(self) -> None:
         """Show all details of the selected alert."""
         row = self.rows.cursor_row
-        if row is None:
+        if row is None or self.board is None:
             return
         text = Text()
         since = row["since"].astimezone(self.session.zone)
@@ -295,17 +275,18 @@ class AlertsView(TableView):
         ):
             text.append(f"{label:<8}", "dim")
             text.append(f"{visible(value)}\n")
-        for problem in self.board.problems if self.board is not None else ():
+        for problem in self.board.problems:
             text.append(f"\n{visible(problem)}", "dim")
         text.rstrip()
         self.app.push_screen(TextDialog(visible(row["title"]), text))
 
 
-def build_table(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:
-    """Alerts as a table of ALERTS, in their order."""
+def build_table(board: WatchBoard) -> pa.Table:
+    """Build a table (ALERTS) of the present alerts, in their order."""
     rows = []
-    for state in states:
+    for state in board.states:
         finding = state.finding
+        title = rule_title(finding.rule, finding.aspect)
         until = board.snoozed_until(state)
         rows.append(
             {
@@ -313,13 +294,12 @@ def build_table(board: WatchBoard, states: Sequence[AlertState]) -> pa.Table:
                 "severity": finding.severity.word,
                 "since": datetime.fromtimestamp(int(state.since), UTC),
                 "rule": finding.rule,
-                "title": rule_title(finding.rule, finding.aspect),
+                "title": title,
                 "id": finding.subject,
                 "words": finding.text,
                 "next_step": finding.next_step,
                 "snoozed_until": None if until is None else datetime.fromtimestamp(int(until), UTC),
-                "name": f"{finding.rule} {rule_title(finding.rule, finding.aspect)} {finding.text}",
-                "user": None,
+                "name": f"{finding.rule} {title} {finding.text}",
             }
         )
     return pa.Table.from_pylist(rows, arrow_schema(ALERTS))

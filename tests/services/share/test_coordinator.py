@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcdash.config.settings import LaunchSettings, PoolSettings, QuotaSettings, Site
-from hpcdash.config.watch_settings import PoolsWatch
+from hpcdash.config.watch_settings import PoolsRule
 from hpcdash.domain.share import Priority
 from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.share import files, text
@@ -23,7 +23,7 @@ from hpcdash.services.share.coordinator import Coordinator
 from hpcdash.services.share.database import PoolHeld, ShareDatabase, StoredTask
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit.sudoers import NOTHING_THERE
-from hpcdash.services.watch.rules.pools import stuck_tasks
+from hpcdash.services.watch.rules.pools import find_stuck
 from tests.support.scripted_cluster import Cluster
 from tests.support.scripted_transport import ACT, Command
 from tests.support.slurm_text import shown_job
@@ -342,9 +342,10 @@ async def test_a_task_that_follows_another_job_has_no_turn_before(lab: Lab) -> N
     assert told[other] == (1, "waits for 1 node")
     # It takes no nodes, whatever its priority: whoever does interrupts somebody.
     assert [task.id for task in pool.interrupted_by(other, priority=HIGH)] == [first]
-    watch = PoolsWatch(no_turn_seconds=60)
+    watch = PoolsRule(no_turn_seconds=60)
     later = pool.taken_at + timedelta(seconds=100)
-    assert [finding.subject for finding in stuck_tasks(pool, watch, (), later)] == [other]
+    stuck = [task.id for task in pool.tasks if [*find_stuck(pool, task, watch, later)]]
+    assert stuck == [other]
     del lab.jobs[after]["dependency"]
     await lab.run_all()
     assert lab.states() == {first: "waiting", after: "running", other: "waiting"}

@@ -254,7 +254,7 @@ async def test_a_disk_that_does_not_answer_ends_at_a_time_limit(
     hangs.write_text("#!/bin/sh\nexec sleep 600\n")
     hangs.chmod(0o755)
     (tmp_path / "log").touch()
-    query = written_query([str(tmp_path / "log")], [None])
+    query = written_query({str(tmp_path / "log"): None})
     transport = LocalTransport(path=str(hangs.parent))
     with pytest.raises(CommandTimedOut):
         await transport.run(query.argv, limit_seconds=0.3)
@@ -267,11 +267,11 @@ def test_of_a_log_what_was_written_since_is_read(node: Node, tmp_path: Path) -> 
     os.utime(log, (time.time() - 50, time.time() - 50))
 
     def told(*read: int | None) -> list[tuple[int, str] | None]:
-        query = written_query([str(log), str(none), "/dev/null"], read)
+        query = written_query(dict(zip((str(log), str(none), "/dev/null"), read, strict=True)))
         found = query.parse(node.run(query.argv))
-        ages.append(found[0].look.age_seconds)
+        ages.append(found[0].stat.age_seconds)
         return [
-            (one.look.size, one.content.decode()) if one.look.is_there else None for one in found
+            (one.stat.size, one.content.decode()) if one.stat.is_there else None for one in found
         ]
 
     assert told(None, None, None) == [(7, ""), None, None]

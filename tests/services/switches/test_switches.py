@@ -32,8 +32,9 @@ from hpcdash.services.jobs.actions import Actions
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.switches import scripts as switch_scripts
-from hpcdash.services.switches.switches import JobSwitches, Switch, SwitchLog, SwitchRefused
-from hpcdash.services.switches.tracker import SwitchTracker
+from hpcdash.services.switches.log import SwitchLog
+from hpcdash.services.switches.switches import JobSwitches, Switch
+from hpcdash.services.switches.tracker import SwitchRefused, SwitchTracker
 from hpcdash.transport.local import LocalTransport
 from tests.embedded.queue_lab import QueueLab
 from tests.support.waiting import deadline
@@ -94,15 +95,23 @@ class Site:
         return self.lab.submit("\n".join([*exports, body]), "--job-name=train", *options)
 
     async def drop(self, switch: Switch) -> str:
-        plan = self.switches.plan_drop(switch, await self.switches.fetch_snapshot(switch))
-        (outcome,), problems = await self.switches.carry_out(switch, plan)
+        tracker = await self.looked_at(switch)
+        (outcome,), problems = await tracker.run(tracker.plan_drop())
         assert (outcome.done, problems) == (True, [])
         return outcome.text
 
+    async def looked_at(self, switch: Switch) -> SwitchTracker:
+        """The switch with its file, and nothing else, as it is now."""
+        tracker = SwitchTracker(self.switches, switch)
+        await tracker.check_file()
+        return tracker
+
+    async def is_dropped(self, switch: Switch) -> bool:
+        return (await self.looked_at(switch)).is_dropped
+
     async def checked(self, switch: Switch) -> SwitchTracker:
         """The switch as one command finds it."""
-        tracker = SwitchTracker(self.switches, switch.kind, (switch.job_id,))
-        tracker.take(switch)
+        tracker = SwitchTracker(self.switches, switch)
         await tracker.check()
         return tracker
 
@@ -135,7 +144,7 @@ async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(sit
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
     assert switch.path == str(site.run / "SAVE")
-    assert switch.naming.source == "HPCDASH_SAVE_SWITCH in line 3 of its script"
+    assert switch.source == "HPCDASH_SAVE_SWITCH in line 3 of its script"
     assert site.switches.dropped_here_seconds_ago(switch) is None
     log = SwitchLog(site.store, switch)
     await log.mark(switch.living)
@@ -143,7 +152,7 @@ async def test_a_save_switch_is_seen_and_removed_and_that_is_told_afterwards(sit
     await site.drop(switch)
 
     async def gone() -> bool:
-        return not (await site.switches.fetch_snapshot(switch)).is_dropped
+        return not await site.is_dropped(switch)
 
     await site.until(gone, "the program to remove it")
 
@@ -197,11 +206,11 @@ async def test_the_library_that_a_training_imports_sees_what_is_dropped(site: Si
     save, kill = await site.switches.find(job, SAVE), await site.switches.find(job, KILL)
     await site.drop(save)
     await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved"), "a save")
-    assert not (await site.switches.fetch_snapshot(save)).is_dropped
+    assert not await site.is_dropped(save)
     await site.drop(kill)
     ended = site.lab.ended(job)
     assert (ended.state, ended.exit_code) == ("completed", 0)
-    assert (await site.switches.fetch_snapshot(kill)).is_dropped, "the program never removes it"
+    assert await site.is_dropped(kill), "the program never removes it"
     # A file server whose clock is 20 minutes ahead.
     os.utime(site.run / "KILL", (time.time() + 1200, time.time() + 1200))
     checked = await site.checked(kill)
@@ -231,12 +240,12 @@ async def test_what_a_person_names_is_remembered_for_the_job_and_its_name_with_m
     first, second = (site.submit("sleep 60", kill="", save="") for _ in range(2))
     unknown = await site.switches.find(first, KILL)
     assert unknown.path == ""
-    assert unknown.naming.problem == f"no kill switch file is known for job {first}"
+    assert unknown.problem == f"no kill switch file is known for job {first}"
     named = await site.switches.find(first, KILL, str(site.run / "KILL"))
     await site.drop(named)
-    assert (await site.switches.find(first, KILL)).naming.source == "set here for this job before"
+    assert (await site.switches.find(first, KILL)).source == "set here for this job before"
     find_by_name = await site.switches.find(second, KILL)
-    assert find_by_name.naming.source == "set here for a job of this name before"
+    assert find_by_name.source == "set here for a job of this name before"
     assert (await site.switches.find(second, SAVE)).path == ""
     assert stat.S_IMODE(os.stat(site.state / "state.db").st_mode) == 0o600
     assert site.switches.forget(find_by_name) == f"forgotten: {site.run / 'KILL'}"
@@ -250,7 +259,7 @@ async def test_what_a_person_named_counts_after_what_the_job_itself_says_and_tha
     job = site.submit()
     await site.drop(await site.switches.find(job, KILL, str(site.run / "WRONG")))
     switch = await site.switches.find(job, KILL)
-    assert (switch.path, switch.naming.overridden) == (
+    assert (switch.path, switch.overridden) == (
         str(site.run / "KILL"),
         str(site.run / "WRONG"),
     )
@@ -279,18 +288,18 @@ async def test_what_the_log_says_since_a_drop_is_told_by_another_run_of_the_prog
     )
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
-    log = site.switches.switch_log(switch)
+    log = SwitchLog(site.store, switch)
     said, grows = await log.read(switch.living, is_dropped=False)
     assert said is None, "it was not created from here"
     assert grows in {f"its log grew {n} s ago" for n in range(60)}
-    plan = site.switches.plan_drop(switch, await site.switches.fetch_snapshot(switch))
-    await site.switches.carry_out(switch, plan, log)
+    tracker = await site.checked(switch)
+    await tracker.run(tracker.plan_drop())
     history = (await site.checked(switch)).history
-    assert (history.is_log_read, history.said) == (True, ""), "an earlier save does not count"
+    assert (history.is_log_read, history.log_line) == (True, ""), "an earlier save does not count"
     (site.run / "go").touch()
     await site.until(lambda: _said(site.run / f"slurm-{job}.out", "saved 2"), "it to save")
-    assert (await site.checked(switch)).history.said == "saved 2"
-    assert (await site.switches.find(job, SAVE)).naming.overridden == "", (
+    assert (await site.checked(switch)).history.log_line == "saved 2"
+    assert (await site.switches.find(job, SAVE)).overridden == "", (
         "a log's length is not a path that was named"
     )
 
@@ -301,14 +310,15 @@ async def test_a_drop_whose_answer_was_lost_is_told_with_how_to_look(
     job = site.submit()
     await site.up(job)
     switch = await site.switches.find(job, KILL)
-    plan = site.switches.plan_drop(switch, await site.switches.fetch_snapshot(switch))
+    tracker = await site.looked_at(switch)
+    plan = tracker.plan_drop()
     slow = tmp_path / "bin" / "chgrp"
     slow.parent.mkdir()
     slow.write_text("#!/bin/sh\nexec sleep 600\n")
     slow.chmod(0o755)
     site.store.transport = LocalTransport(path=f"{slow.parent}:{os.environ['PATH']}")
     plan = replace(plan, commands=tuple(replace(one, limit_seconds=0.5) for one in plan.commands))
-    (outcome,), _ = await site.switches.carry_out(switch, plan)
+    (outcome,), _ = await tracker.run(plan)
     assert outcome.done is None
     assert outcome.text.startswith(
         f"the answer was lost; check with: hpcdash kill-switch {job} --status ("
@@ -322,7 +332,7 @@ async def test_what_a_job_was_launched_with_counts_before_its_script(site: Site)
     request = 'command = "x"\nwork_dir = "/gpfs/run"\nkill_switch = "KILL"\n'
     records.launched(LaunchRecord("/l", "", job, "train", "never", "", 1, 1.0, request))
     switch = await site.switches.find(job, KILL)
-    assert (switch.path, switch.naming.source) == ("/gpfs/run/KILL", "kill_switch in its request")
+    assert (switch.path, switch.source) == ("/gpfs/run/KILL", "kill_switch in its request")
     assert (await site.switches.find(job, SAVE)).path == str(site.run / "SAVE")
 
 
@@ -342,7 +352,7 @@ async def test_variables_of_one_s_own_login_are_put_in_and_unknown_ones_are_told
         "KILL_SWITCH=$WORK/KILL\nSAVE_SWITCH=$NOWHERE/SAVE\nsleep 60", kill="", save=""
     )
     assert (await site.switches.find(job, KILL)).path == str(site.run / "KILL")
-    assert "NOWHERE: not known here" in (await site.switches.find(job, SAVE)).naming.problem
+    assert "NOWHERE: not known here" in (await site.switches.find(job, SAVE)).problem
 
 
 async def test_disks_that_do_not_answer_are_told_at_their_time_limits(
@@ -361,7 +371,7 @@ async def test_disks_that_do_not_answer_are_told_at_their_time_limits(
     _, grows = await SwitchLog(site.store, switch).read(switch.living, is_dropped=False)
     assert "does not respond" in grows
     with pytest.raises(CommandTimedOut, match=f"the disk of {switch.path} does not respond"):
-        await site.switches.fetch_snapshot(switch)
+        await site.looked_at(switch)
 
 
 async def test_drop_and_clear_are_in_the_journal(site: Site) -> None:
@@ -369,15 +379,15 @@ async def test_drop_and_clear_are_in_the_journal(site: Site) -> None:
     await site.up(job)
     switch = await site.switches.find(job, SAVE)
     (site.run / "SAVE").symlink_to("nothing")
-    look = await site.switches.fetch_snapshot(switch)
+    tracker = await site.looked_at(switch)
     with pytest.raises(SwitchRefused, match="a link of"):
-        site.switches.plan_drop(switch, look)
-    (outcome,), _ = await site.switches.carry_out(switch, site.switches.plan_clear(switch, look))
+        tracker.plan_drop()
+    (outcome,), _ = await tracker.run(tracker.plan_clear())
     assert outcome.done
     assert not (site.run / "SAVE").is_symlink()
     kill = await site.switches.find(job, KILL)
     await site.drop(kill)
-    cleared = site.switches.plan_clear(kill, await site.switches.fetch_snapshot(kill))
+    cleared = (await site.looked_at(kill)).plan_clear()
     assert (await site.switches.actions.run(cleared)).outcomes[0].done
     entries, _ = site.journal.read()
     assert [(entry.verb, entry.job_ids, entry.state) for entry in entries] == [

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from hpcdash.config.watch_settings import AlertSettings, QuietHours
 from hpcdash.domain.alerts import ANY_ASPECT, Finding, Severity, finding_key
 from hpcdash.errors import ConfigError, HpcdashError
-from hpcdash.services.watch.alerts import AlertEvent, AlertKind, Alerts, Ending
-from hpcdash.services.watch.state import with_snoozed
+from hpcdash.services.watch.alerts import AlertEvent, AlertKind, Alerts
 from tests.support.records import for_each
 
 RAISED, WORSENED, REMINDED, RECOVERED, UNWATCHED = AlertKind
@@ -134,7 +133,7 @@ def test_what_could_not_be_looked_at_is_not_over() -> None:
 
 def test_a_snoozed_rule_is_silent_until_it_wakes_and_its_recovery_is_told() -> None:
     alerts, _ = Alerts().step([finding("a")], 0, PLAIN)
-    alerts = with_snoozed(alerts, {finding_key("rule"): 10})
+    alerts = alerts.with_snoozed({finding_key("rule"): 10})
     worse = finding("a", Severity.CRITICAL)
     alerts, events = alerts.step([worse, finding("b"), finding("c", rule="other")], 5, PLAIN)
     assert [event.key for event in events] == [finding_key("other", "c")]
@@ -196,8 +195,8 @@ def test_what_is_no_longer_watched_did_not_recover_and_ends_at_once() -> None:
     settings = AlertSettings(remind_seconds=None, settle_seconds=10 * HOUR)
     alerts, _ = Alerts().step([finding("a"), finding("b")], 0, settings)
 
-    def fixed_ending(found: Finding) -> Ending:
-        return Ending("b is well", is_watched=found.subject == "b")
+    def fixed_ending(found: Finding) -> str | None:
+        return "b is well" if found.subject == "b" else None
 
     alerts, (ended,) = alerts.step([], HOUR, settings, find_ending=fixed_ending)
     assert (ended.kind, ended.key) == (UNWATCHED, finding_key("rule", "a"))
@@ -240,7 +239,7 @@ def test_never_twice_without_recovery_and_recovery_only_after_an_alert(
         now += hours * HOUR
         if shuffled.random() < 0.2:
             key = shuffled.choice(["one/", "two//a"])
-            alerts = with_snoozed(alerts, alerts.snoozed, {key: now + 5 * HOUR})
+            alerts = alerts.with_snoozed(alerts.snoozed, {key: now + 5 * HOUR})
         mixed = shuffled.sample(found, len(found))
         same, events = alerts.step(found, now, settings), alerts.step(mixed, now, settings)[1]
         assert same[1] == events

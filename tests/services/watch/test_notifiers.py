@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.config.watch_settings import (
+    AlertSettings,
     AppriseSettings,
     CommandSettings,
     MailSettings,
@@ -30,6 +32,7 @@ from hpcdash.services.watch.message import Message, build_message, trial_message
 from hpcdash.services.watch.notifiers.apprise import AppriseNotifier
 from hpcdash.services.watch.notifiers.base import (
     Delivery,
+    Notifier,
     NotifyFailed,
     deliver,
     without_secrets,
@@ -38,9 +41,8 @@ from hpcdash.services.watch.notifiers.command import CommandNotifier
 from hpcdash.services.watch.notifiers.mail import MailNotifier
 from hpcdash.services.watch.notifiers.terminal import TerminalNotifier
 from hpcdash.services.watch.notifiers.webhook import WebhookNotifier
-from hpcdash.services.watch.pending import tell
+from hpcdash.services.watch.round import name_channels, plan_notifications, send_notifications
 from hpcdash.services.watch.secrets import notifier_for
-from hpcdash.services.watch.state import with_snoozed
 from tests.support.receivers import answer, hook_receiver, mail_receiver, server_context
 from tests.support.records import for_each
 
@@ -59,16 +61,18 @@ MESSAGE = build_message([event(HOSTILE), event("disk full", severity=Severity.WA
 
 
 def sends(
-    *notifiers: object, attempts: int = 3
-) -> tuple[list[float], asyncio.Task[tuple[Delivery, ...]]]:
+    *notifiers: Notifier, attempts: int = 3
+) -> tuple[list[float], asyncio.Future[list[Delivery]]]:
     """(the pauses, the deliveries) without waiting."""
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    coroutine = deliver(notifiers, MESSAGE, most_attempts=attempts, sleep=sleep)  # type: ignore[arg-type]
-    return pauses, asyncio.ensure_future(coroutine)
+    sending = (
+        deliver(notifier, MESSAGE, most_attempts=attempts, sleep=sleep) for notifier in notifiers
+    )
+    return pauses, asyncio.gather(*sending)
 
 
 class TestMessage:
@@ -459,7 +463,7 @@ class TestApprise:
 class TestDelivery:
     @pytest.mark.system
     async def test_one_that_fails_stops_no_other(self) -> None:
-        class Broken:
+        class Broken(Notifier):
             name = "a broken one"
 
             async def send(self, message: Message) -> None:
@@ -485,8 +489,8 @@ class TestDelivery:
     async def test_a_dry_run_sends_nothing_and_says_to_whom(self) -> None:
         written: list[str] = []
         mail = MailNotifier(MailSettings(("a@x.org", "b@x.org"), "me@x.org", host="smtp.x.org"))
-        told = await deliver([mail, TerminalNotifier(write=written.append)], MESSAGE, dry_run=True)
-        assert [one.summary for one in told] == [
+        ways = (mail, TerminalNotifier(write=written.append))
+        assert [(await deliver(way, MESSAGE, dry_run=True)).summary for way in ways] == [
             "would be sent: e-mail to a@x.org, b@x.org through smtp.x.org:587",
             "would be sent: this terminal",
         ]
@@ -512,7 +516,7 @@ async def test_a_port_where_nobody_listens_is_told_without_its_error_number() ->
         await WebhookNotifier(WebhookSettings("http://127.0.0.1:1/x")).send(MESSAGE)
 
 
-class Listener:
+class Listener(Notifier):
     """Takes down what it is told, unless it is deaf."""
 
     def __init__(self, name: str) -> None:
@@ -530,6 +534,25 @@ async def no_pause(seconds: float) -> None:
     return None
 
 
+class Told(Struct):
+    """What a round told, and the state after it."""
+
+    alerts: Alerts
+    events: tuple[AlertEvent, ...]
+    again: tuple[tuple[str, AlertEvent], ...]
+    deliveries: list[Delivery]
+    lost: tuple[str, ...]
+
+
+async def tell(alerts: Alerts, found: list[Finding], now: float, ways: Sequence[Notifier]) -> Told:
+    channels = name_channels(ways)
+    plan = plan_notifications(alerts, channels, found, now, AlertSettings())
+    sent = await send_notifications(plan, channels, "juno", sleep=no_pause)
+    after = plan.delivered({channel for channel, delivery in sent.items() if delivery.reached})
+    deliveries = [*sent.values()]
+    return Told(after, plan.news, plan.repeated, deliveries, plan.lost_lines())
+
+
 class TestRound:
     finding = Finding("is-running", "train", Severity.CRITICAL, "no job train")
 
@@ -540,17 +563,17 @@ class TestRound:
             CommandNotifier(CommandSettings(("/no/such",))),
             TerminalNotifier(write=written.append),
         )
-        told = await tell(Alerts(), [self.finding], 0, [deaf], cluster="juno")
+        told = await tell(Alerts(), [self.finding], 0, [deaf])
         assert [one.reached for one in told.deliveries] == [False]
         kept = Alerts.from_json(told.alerts.to_json())
-        told = await tell(kept, [self.finding], 60, [deaf, hearing], cluster="juno")
+        told = await tell(kept, [self.finding], 60, [deaf, hearing])
         assert [one.kind for one in told.events] == [AlertKind.RAISED]
-        told = await tell(told.alerts, [self.finding], 120, [deaf, hearing], cluster="juno")
+        told = await tell(told.alerts, [self.finding], 120, [deaf, hearing])
         assert (told.events, len(written)) == ((), 1)
         assert [(channel, one.kind) for channel, one in told.again] == [
             (deaf.name, AlertKind.RAISED)
         ]
-        told = await tell(told.alerts, [], 180, [deaf, hearing], cluster="juno")
+        told = await tell(told.alerts, [], 180, [deaf, hearing])
         assert "over: no job train" in written[-1]
         assert [one.notifier for one in told.deliveries] == [hearing.name]
         assert told.lost == (
@@ -582,9 +605,9 @@ class TestRound:
         way.is_deaf = True
         told = await self.rounds(told, [(60, []), (120, [])], way)
         assert [one.kind for one in told.owed] == [AlertKind.RECOVERED]
-        late = await tell(told, [], 90_000, [way], cluster="juno", sleep=no_pause)
+        late = await tell(told, [], 90_000, [way])
         assert "it could not be delivered for a day" in late.lost[0]
-        assert (late.alerts, late.deliveries) == (Alerts(), ())
+        assert (late.alerts, late.deliveries) == (Alerts(), [])
 
     async def test_what_is_silent_is_not_told_to_who_missed_it(self) -> None:
         one, two = Listener("hook"), Listener("mail")
@@ -592,7 +615,7 @@ class TestRound:
         told = await self.rounds(Alerts(), [(0, [self.finding])], one, two)
         two.is_deaf = False
         told = await self.rounds(
-            with_snoozed(told, {self.finding.key: 500}), [(60, [self.finding])], one, two
+            told.with_snoozed({self.finding.key: 500}), [(60, [self.finding])], one, two
         )
         assert two.taken == []
         await self.rounds(told, [(600, [self.finding])], one, two)
@@ -623,16 +646,9 @@ class TestRound:
     ) -> Alerts:
         """The alerts after rounds at these epochs, kept as JSON in between."""
         for now, found in played:
-            told = await tell(alerts, found, now, ways, cluster="juno", sleep=no_pause)
+            told = await tell(alerts, found, now, ways)
             alerts = Alerts.from_json(told.alerts.to_json())
         return alerts
-
-    async def test_a_dry_run_leaves_the_state_as_it_was(self) -> None:
-        written: list[str] = []
-        way = TerminalNotifier(write=written.append)
-        told = await tell(Alerts(), [self.finding], 0, [way], cluster="juno", dry_run=True)
-        assert (told.alerts, len(told.events), written) == (Alerts(), 1, [])
-        assert told.deliveries[0].summary == "would be sent: this terminal"
 
 
 def test_secrets_within_secrets_leave_nothing_behind() -> None:

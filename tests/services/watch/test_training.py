@@ -12,14 +12,15 @@ from typing import Any
 
 import msgspec
 
-from hpcdash.config.watch_settings import LOSS_KINDS, LossWatch
+from hpcdash.config.watch_settings import LOSS_KINDS, LossesRule
 from hpcdash.domain.alerts import Finding, Severity
 from hpcdash.services.files import Chunk, FileStat
-from hpcdash.services.watch.rules.losses import Course, course, ends_late, losses
+from hpcdash.services.watch.rules.losses import Course, find_late_end, find_losses, read_course
 from hpcdash.services.watch.state import LogTail
 from hpcdash.services.watch.training import MAX_POINTS, read_on
 
 NOW = 1_790_000_000.0
+JOB = {"id": "7", "name": None}
 STEPS = 5000
 NOISE = random.Random(7)
 
@@ -63,7 +64,7 @@ class Log:
         self.sent += len(piece.content)
         tail = read_on(self.tail, piece, self.now)
         self.tail = msgspec.json.decode(msgspec.json.encode(tail), type=LogTail)
-        found = losses("7", self.tail, self.now, LossWatch(LOSS_KINDS))
+        found = find_losses(JOB, self.tail, self.now, LossesRule(kinds=LOSS_KINDS))
         self.tail = msgspec.json.decode(msgspec.json.encode(self.tail), type=LogTail)
         return found
 
@@ -248,7 +249,7 @@ def test_kinds_that_are_not_watched_are_not_told() -> None:
     log = Log()
     log.round(lines(range(1, 200)) + lines(range(200, 240), lambda step: float("nan")))
     assert log.tail is not None
-    assert losses("7", log.tail, log.now, LossWatch(("spike",))) == []
+    assert find_losses(JOB, log.tail, log.now, LossesRule(kinds=("spike",))) == []
 
 
 def row(limit_hours: float, ran_hours: float) -> dict[str, Any]:
@@ -260,14 +261,14 @@ def row(limit_hours: float, ran_hours: float) -> dict[str, Any]:
 def test_a_training_that_needs_more_tasks_than_wait_behind_it() -> None:
     # 30 h to go, 2 h left, tasks of 10 h: three more.
     stand = Course(step=0, last_step=1080, seconds_per_step=100)
-    (found,) = ends_late(row(10, 8), stand, NOW, waiting=1)
+    (found,) = find_late_end(row(10, 8), stand, NOW, waiting=1)
     assert "needs 3 more array tasks; 1 queued" in found.text
     assert "--array 1-2%1 --after 7_1" in found.next_step
-    (found,) = ends_late({**row(10, 8), "id": "7", "array_id": None}, stand, NOW, waiting=1)
+    (found,) = find_late_end({**row(10, 8), "id": "7", "array_id": None}, stand, NOW, waiting=1)
     assert "needs 3 more jobs of this length; 1 queued" in found.text
-    assert ends_late(row(10, 8), stand, NOW, waiting=3) == []
-    assert ends_late(row(40, 8), stand, NOW, waiting=0) == []
-    assert ends_late(row(10, 8), Course(0, 1080), NOW, waiting=0) == []
+    assert find_late_end(row(10, 8), stand, NOW, waiting=3) == []
+    assert find_late_end(row(40, 8), stand, NOW, waiting=0) == []
+    assert find_late_end(row(10, 8), Course(0, 1080), NOW, waiting=0) == []
 
 
 def test_the_last_step_of_epochs_is_that_of_all_of_them() -> None:
@@ -275,29 +276,29 @@ def test_the_last_step_of_epochs_is_that_of_all_of_them() -> None:
     line = "epoch: {}/10, step: {}/100, loss: {}\n"
     log.round("".join(line.format(1, step, 2 - step / 1000) for step in range(1, 51)).encode())
     assert log.tail is not None
-    assert course(log.tail) == Course(50, 1000, None)
+    assert read_course(log.tail) == Course(50, 1000, None)
     log.round(
         "".join(
             line.format(epoch, step, 1.5) for epoch in (1, 2) for step in range(51, 101)
         ).encode()
     )
-    assert course(log.tail) == Course(200, 1000, 600 / 150)
+    assert read_course(log.tail) == Course(200, 1000, 600 / 150)
 
 
 def test_the_pace_is_the_logs_own_else_what_rounds_saw() -> None:
     log = Log()
     log.round(lines(range(1, 100)))
     assert log.tail is not None
-    assert course(log.tail) == Course(99, STEPS, None)
+    assert read_course(log.tail) == Course(99, STEPS, None)
     log.round(lines(range(100, 160)), seconds=120)
-    assert course(log.tail) == Course(159, STEPS, 2.0)
+    assert read_course(log.tail) == Course(159, STEPS, 2.0)
     log.round(
         b"".join(
             b"iteration %d/5000 | loss 2.0 | iteration time (s): 3.5\n" % step
             for step in range(160, 200)
         )
     )
-    found = course(log.tail)
+    found = read_course(log.tail)
     assert found is not None
     assert found.seconds_per_step == 3.5
     # 100 steps of 60 s each would not have come in two minutes.
@@ -306,7 +307,7 @@ def test_the_pace_is_the_logs_own_else_what_rounds_saw() -> None:
         for step in range(200, 300)
     )
     log.round(claims, seconds=120)
-    found = course(log.tail)
+    found = read_course(log.tail)
     assert found is not None
     assert found.seconds_per_step is not None
     assert found.seconds_per_step < 5

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcdash.config.watch_settings import StorageWatch
+from hpcdash.config.watch_settings import StorageRule
 from hpcdash.errors import UnreadableOutput
 from hpcdash.job.checkpoint import Checkpoints
 from hpcdash.services.watch.facts import (
@@ -24,7 +24,7 @@ from hpcdash.services.watch.facts import (
     FactsRequest,
     facts_query,
 )
-from hpcdash.services.watch.rules.storage import storage
+from hpcdash.services.watch.rules.places import BYTES, INODES, find_full
 from hpcdash.services.watch.state import OVERLAP_BYTES, LogTail
 from hpcdash.transport.base import CommandResult
 
@@ -122,10 +122,10 @@ def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(
     end = len(content)
     with log.open("ab") as opened:
         opened.write(b"new\n")
-    identity = chunk.look.identity
+    identity = chunk.stat.identity
     facts = look(FactsRequest(tails={str(log): LogTail(identity, end)}))
     chunk = facts.tails[str(log)]
-    assert (chunk.offset, chunk.content, facts.heads, chunk.look.size) == (
+    assert (chunk.offset, chunk.content, facts.heads, chunk.stat.size) == (
         end - OVERLAP_BYTES,
         content[-OVERLAP_BYTES:] + b"new\n",
         {},
@@ -140,7 +140,7 @@ def test_of_a_log_only_what_is_new_is_read_and_of_a_long_one_its_end_and_head(
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "log")
     facts = look(FactsRequest(files=(str(tmp_path / "log"),)), file_seconds=30)
-    assert facts.silent == ()
+    assert facts.silent == []
 
 
 @NEEDS_ROOT
@@ -165,7 +165,7 @@ def test_a_dead_mount_blinds_to_nothing_but_itself_and_is_named(tmp_path: Path) 
     assert facts.tails.keys() == {healthy}
     assert facts.disks[str(dead)].usage is None
     assert facts.disks[str(tmp_path)].usage is not None
-    assert facts.silent == (str(dead), str(link))
+    assert facts.silent == [str(dead), str(link)]
 
 
 def test_the_newest_file_of_a_pattern_tells_the_last_save(tmp_path: Path) -> None:
@@ -223,12 +223,13 @@ def test_whole_checkpoints_of_other_libraries_count_as_a_launch_counts_them(
 @NEEDS_ROOT
 def test_a_disk_that_runs_out_of_bytes_is_found(tmp_path: Path) -> None:
     with mounted(tmp_path / "a disk", "size=8m") as folder:
-        asked, watch = FactsRequest(disks=(DiskQuery(str(folder)),)), StorageWatch(str(folder))
+        asked, watch = FactsRequest(disks=(DiskQuery(str(folder)),)), StorageRule(str(folder))
 
         def found() -> list[str]:
             usage = look(asked).disks[str(folder)].usage
             assert usage is not None
-            return [finding.aspect for finding in storage(usage, watch)]
+            aspects = (BYTES, INODES)
+            return [aspect for aspect in aspects if find_full(watch, aspect, usage)]
 
         assert found() == []
         (folder / "checkpoint").write_bytes(b"\0" * 7 * MIB)
@@ -244,7 +245,8 @@ def test_a_disk_that_runs_out_of_inodes_is_found(tmp_path: Path) -> None:
             (folder / str(number)).touch()
         usage = look(FactsRequest(disks=(DiskQuery(str(folder)),))).disks[str(folder)].usage
         assert usage is not None
-        (finding,) = storage(usage, StorageWatch(str(folder)))
+        assert find_full(StorageRule(str(folder)), BYTES, usage) == []
+        (finding,) = find_full(StorageRule(str(folder)), INODES, usage)
         assert (finding.aspect, finding.severity.word) == ("inodes", "warning")
         assert finding.text.startswith(f"{folder}: 91% of 100 inodes used")
 

@@ -4,7 +4,7 @@ none.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,13 @@ from hpcdash.backends.base import ReasonsPart
 from hpcdash.backends.pbs.backend import BACKEND as PBS
 from hpcdash.backends.slurm.backend import BACKEND as SLURM
 from hpcdash.config.watch_settings import (
-    ChainWatch,
-    CheckpointWatch,
-    FailuresWatch,
-    HangingWatch,
-    LossWatch,
-    NodesWatch,
-    PoolsWatch,
-    RunningWatch,
+    ChainRule,
+    FailuresRule,
+    HangingRule,
+    LossesRule,
+    NodesRule,
+    PoolsRule,
+    SavesRule,
 )
 from hpcdash.domain.alerts import Finding, Severity, finding_key
 from hpcdash.domain.chains import find_chain
@@ -32,22 +31,31 @@ from hpcdash.domain.schema import NODES
 from hpcdash.services.share.state import Pool, Run, Task
 from hpcdash.services.submit.launch_records import LaunchedCheckpoints, LaunchRecord, LaunchRecords
 from hpcdash.services.watch.alerts import rule_title
-from hpcdash.services.watch.judge import ALL_RULES, format_pulse, pulse_line
-from hpcdash.services.watch.rules.allocations import ends_soon
-from hpcdash.services.watch.rules.deadlines import (
-    Saves,
-    end_before_save,
-    grace_too_short,
-    no_save,
+from hpcdash.services.watch.judge import ALL_RULES
+from hpcdash.services.watch.rules.jobs import (
+    HANGING,
+    find_ending_allocations,
+    find_hanging,
+    find_never_starting,
+    find_not_running,
+    find_unfollowed,
+    format_pulse,
+    living_rows,
 )
-from hpcdash.services.watch.rules.failures import fails_on_a_node
-from hpcdash.services.watch.rules.hanging import cannot_be_seen, is_hanging
-from hpcdash.services.watch.rules.losses import losses
-from hpcdash.services.watch.rules.nodes import drained_nodes, spare_nodes
-from hpcdash.services.watch.rules.pools import silent_pool, stuck_tasks
-from hpcdash.services.watch.rules.running import is_running, living_rows
-from hpcdash.services.watch.rules.successors import no_successor
-from hpcdash.services.watch.rules.waiting import waits_for_ever
+from hpcdash.services.watch.rules.losses import find_losses
+from hpcdash.services.watch.rules.nodes import (
+    find_failing_nodes,
+    find_few_spares,
+    find_out_of_use,
+)
+from hpcdash.services.watch.rules.places import unseen_log
+from hpcdash.services.watch.rules.pools import find_silent_pool, find_stuck, is_selected
+from hpcdash.services.watch.rules.saves import (
+    Saves,
+    find_end_before_save,
+    find_no_save,
+    find_short_grace,
+)
 from hpcdash.services.watch.state import LogState, LogTail, Moment, QosState, WatchedMetric
 from tests.support.job_rows import BEGIN, at, build_table, job_row, task_row
 from tests.support.records import for_each
@@ -78,56 +86,43 @@ EITHER = _Either()
 
 class TestIsRunning:
     def test_neither_running_nor_pending_is_told(self) -> None:
-        (found,) = is_running(
-            build_table(job_row("1", "completed"), job_row("2", "failed")), RunningWatch("train")
+        (found,) = find_not_running(
+            build_table(job_row("1", "completed"), job_row("2", "failed")), "train"
         )
         assert found.severity is Severity.CRITICAL
         assert found.text == "no job train is running or pending"
 
     @for_each("state", ["running", "pending", "completing", "suspended", "requeued", "unknown"])
     def test_any_that_lives_is_enough(self, state: str) -> None:
-        assert (
-            is_running(build_table(job_row("1", state)), RunningWatch("train", ("bob", "alice")))
-            == []
-        )
+        assert find_not_running(build_table(job_row("1", state)), "train", ("bob", "alice")) == []
 
     @for_each("name", ["train-2", "Train", "train ", "trai", "*"])
     def test_the_name_is_exact(self, name: str) -> None:
-        assert is_running(build_table(job_row("1", "running", name=name)), RunningWatch("train"))
+        assert find_not_running(build_table(job_row("1", "running", name=name)), "train")
 
     def test_another_users_job_of_that_name_does_not_count(self) -> None:
-        watch = RunningWatch("train", ("bob",))
-        (found,) = is_running(build_table(job_row("1", "running")), watch)
+        (found,) = find_not_running(build_table(job_row("1", "running")), "train", ("bob",))
         assert (found.subject, found.text) == (
             "train of bob",
             "no job train of bob is running or pending",
         )
 
     def test_one_that_is_held_will_not_run(self) -> None:
-        (found,) = is_running(build_table(job_row("1", "held")), RunningWatch("train"))
+        (found,) = find_not_running(build_table(job_row("1", "held")), "train")
         assert (found.severity, found.next_step) == (Severity.WARNING, "hpcdash release 1")
         assert (
-            is_running(
-                build_table(job_row("1", "held"), job_row("2", "running")), RunningWatch("train")
-            )
+            find_not_running(build_table(job_row("1", "held"), job_row("2", "running")), "train")
             == []
         )
 
     def test_a_hostile_name_is_made_visible(self) -> None:
-        (found,) = is_running(build_table(), RunningWatch("a\n\x1b]0;b"))
+        (found,) = find_not_running(build_table(), "a\n\x1b]0;b")
         assert found.text.isprintable()
 
 
 class TestPulse:
     def text(self, *rows: dict[str, Any]) -> str:
-        return format_pulse(
-            "train", living_rows(build_table(*rows), RunningWatch("train")), NOW, EITHER
-        )
-
-    def test_the_line(self) -> None:
-        zone = timezone(timedelta(hours=2))
-        now = datetime(2026, 11, 21, 16, 5, 9, tzinfo=zone)
-        assert pulse_line(now, "train runs\n") == "[2026-11-21 16:05:09] PULSE: train runs␊"
+        return format_pulse("train", living_rows(build_table(*rows), "train"), NOW, EITHER)
 
     def test_a_task_behind_its_array(self) -> None:
         assert self.text(task_row("88", "2", reason="JobArrayTaskLimit")) == (
@@ -171,12 +166,12 @@ def test_every_rule_has_a_title_in_words() -> None:
 
 
 class TestIsHanging:
-    watch = HangingWatch(limit_seconds=1800)
+    rule = HangingRule(limit_seconds=1800)
 
-    def found(self, grown: float, *rows: dict[str, Any]) -> list[Finding]:
-        """Those of job 8, whose log has 10 bytes since the minute `grown`."""
-        logs = {"8": ("/w/8.out", LogState(10, at(grown).timestamp()))}
-        return is_hanging(build_table(*rows), logs, self.watch, NOW.timestamp())
+    def found(self, grown: float, row: dict[str, Any]) -> list[Finding]:
+        """Those of a job whose log has 10 bytes since the minute `grown`."""
+        log = LogState(10, at(grown).timestamp())
+        return find_hanging(row, "/w/8.out", log, self.rule, NOW.timestamp())
 
     def test_a_log_that_has_not_grown_for_longer_than_the_limit(self) -> None:
         (found,) = self.found(569, job_row("8", "running", started=0))
@@ -186,11 +181,9 @@ class TestIsHanging:
     def test_a_job_that_has_just_begun_with_an_old_log_does_not_hang(self) -> None:
         assert self.found(0, job_row("8", "running", started=590)) == []
 
-    def test_a_job_that_waits_or_ended_does_not_hang(self) -> None:
-        assert self.found(0, job_row("8"), job_row("9", "running")) == []
-
     def test_a_log_that_nobody_can_look_at_is_no_silence_and_wakes_nobody(self) -> None:
-        found = cannot_be_seen("8", "its log is on n7 until it ends")
+        row = job_row("8", "running", name=None)
+        found = unseen_log(HANGING, row, "its log is on n7 until it ends")
         assert found.text == "cannot tell whether job 8 hangs: its log is on n7 until it ends"
         assert (found.severity, found.key) == (Severity.INFO, "is-hanging/cannot be seen/8")
 
@@ -222,16 +215,22 @@ class TestNodes:
     def test_drained_nodes_with_reason_and_since_when(self) -> None:
         table = nodes(idle=1, drained=1, allocated=1).to_pylist()
         table[1] |= {"reason": "GPU 3\x07 fell off", "reason_by": "root", "reason_since": at(5)}
-        (found,) = drained_nodes(build_table(*table, schema=NODES), NodesWatch())
+        (found,) = find_out_of_use(build_table(*table, schema=NODES), NodesRule())
         assert (
             found.text
             == "node drained0 is drained, since 2026-11-20 00:05 UTC: GPU 3␇ fell off (by root)"
         )
 
     def test_only_the_queues_that_are_meant(self) -> None:
-        assert drained_nodes(nodes(drained=1, down=1, draining=1), NodesWatch(("cpu",))) == []
         assert (
-            len(drained_nodes(nodes(drained=1, down=1, draining=1), NodesWatch(("cpu", "gpu"))))
+            find_out_of_use(nodes(drained=1, down=1, draining=1), NodesRule(queues=("cpu",))) == []
+        )
+        assert (
+            len(
+                find_out_of_use(
+                    nodes(drained=1, down=1, draining=1), NodesRule(queues=("cpu", "gpu"))
+                )
+            )
             == 3
         )
 
@@ -241,27 +240,27 @@ class TestNodes:
     def test_spares_are_a_share_of_those_in_use(self, idle: int, in_use: int, told: bool) -> None:
         assert (
             bool(
-                spare_nodes(
+                find_few_spares(
                     nodes(idle=idle, allocated=in_use - in_use // 2, mixed=in_use // 2),
-                    NodesWatch(),
+                    NodesRule(),
                 )
             )
             is told
         )
 
     def test_nothing_in_use_needs_no_spares_and_a_node_in_maintenance_is_none(self) -> None:
-        assert spare_nodes(nodes(idle=0, down=3), NodesWatch()) == []
+        assert find_few_spares(nodes(idle=0, down=3), NodesRule()) == []
         table = nodes(idle=1, allocated=1).to_pylist()
         table[0]["flags"] = ["maint"]
-        (found,) = spare_nodes(build_table(*table, schema=NODES), NodesWatch())
+        (found,) = find_few_spares(build_table(*table, schema=NODES), NodesRule())
         assert found.text == "0 idle and 1 busy nodes: 0.0% spare, below 5%"
 
 
 class TestSuccessors:
-    def found(self, *rows: dict[str, Any], watch: ChainWatch | None = None) -> list[Finding]:
+    def found(self, *rows: dict[str, Any], rule: ChainRule | None = None) -> list[Finding]:
         train = find_chain(rows[0]["id"], rows)
         assert train is not None
-        return no_successor([train], EITHER, watch or ChainWatch())
+        return find_unfollowed(train, EITHER, rule or ChainRule())
 
     def test_the_last_of_a_train(self) -> None:
         (found,) = self.found(task_row("88", "9", "completed"), task_row("88", "10", "running"))
@@ -277,7 +276,7 @@ class TestSuccessors:
 
     def test_fewer_than_wanted(self) -> None:
         rows = (job_row("8", "running"), job_row("9", "pending", "afterany:8(unfulfilled)"))
-        (found,) = self.found(*rows, watch=ChainWatch(fewest_waiting=2))
+        (found,) = self.found(*rows, rule=ChainRule(fewest_waiting=2))
         assert found.text == "train (8) is running with 1 successor queued"
 
     def test_those_that_are_held_or_never_start_do_not_count(self) -> None:
@@ -295,12 +294,12 @@ class TestSuccessors:
 
 
 class TestDeadlines:
-    plan = CheckpointWatch(interval_seconds=3 * HOUR, save_seconds=40)
+    plan = SavesRule(interval_seconds=3 * HOUR, save_seconds=40)
 
     def ending(self, ends: float, saved: float | None, started: float = 0) -> list[Finding]:
         row = job_row("8", "running", started=started, ended=ends)
         last = None if saved is None else at(saved).timestamp()
-        return end_before_save([Saves(row, self.plan, last)], NOW.timestamp())
+        return find_end_before_save(Saves(row, self.plan, last), NOW.timestamp())
 
     def test_the_limit_comes_before_the_next_save(self) -> None:
         (found,) = self.ending(ends=660, saved=500)
@@ -325,9 +324,11 @@ class TestDeadlines:
     def silent(self, saved: float | None, started: float = 0, **given: Any) -> list[Finding]:
         row = job_row("8", "running", started=started, ended=2000)
         last = None if saved is None else at(saved).timestamp()
-        known = Saves(row, self.plan, last, **({"place": "/scratch/ck"} | given))
+        rule = given.pop("rule", self.plan)
+        known = Saves(row, rule, last, **({"place": "/scratch/ck"} | given))
         pending = Saves(job_row("9", qos="high"), self.plan, place="/scratch/ck")
-        return no_save([known, pending], NOW.timestamp())
+        assert find_no_save(pending, NOW.timestamp()) == []
+        return find_no_save(known, NOW.timestamp())
 
     def test_a_job_that_does_not_save_is_told_after_three_intervals_and_the_time_of_a_save(
         self,
@@ -340,7 +341,8 @@ class TestDeadlines:
             "the newest complete checkpoint, step-00000012, is 9 h 10 min old: /scratch/ck"
         )
         assert found.next_step == "hpcdash log 8 -f; hpcdash save-switch 8"
-        (found,) = self.silent(saved=None, place="/scratch/*.pt", is_folder=False)
+        pattern = replace(self.plan, saved="/scratch/*.pt")
+        (found,) = self.silent(saved=None, place="/scratch/*.pt", rule=pattern)
         assert (
             found.text == "job 8 (train): no save in 3 intervals of 3 h; no file yet: /scratch/*.pt"
         )
@@ -356,7 +358,7 @@ class TestDeadlines:
         row = job_row("8", "running", started=0, ended=690)
 
         def ending(**given: Any) -> list[Finding]:
-            return end_before_save([Saves(row, self.plan, **given)], NOW.timestamp())
+            return find_end_before_save(Saves(row, self.plan, **given), NOW.timestamp())
 
         # There is time for one that is late, but not where it has missed three.
         assert ending(last_saved_at=at(400).timestamp(), place="/scratch/ck") == []
@@ -393,8 +395,8 @@ class TestDeadlines:
     ) -> None:
         def found(*rows: dict[str, Any]) -> list[str]:
             qos = {"low": QosState(0.0, mode, grace)}
-            saves = [Saves(row, self.plan) for row in rows]
-            return [one.subject for one in grace_too_short(saves, qos, {})]
+            keys = {one.key for row in rows for one in find_short_grace(row, self.plan, qos, {})}
+            return [key.rpartition("/")[2] for key in keys]
 
         assert found(job_row("8", "running", qos="low")) == (["8"] if told else [])
         assert found(job_row("9", qos="high")) == []
@@ -404,19 +406,19 @@ class TestDeadlines:
     def test_a_partition_preempts_where_the_qos_does_not_and_says_how_where_the_qos_only_says_that(
         self,
     ) -> None:
-        saves = [Saves(job_row("8", "running", qos="normal", queue="low,other"), self.plan)]
+        row = job_row("8", "running", qos="normal", queue="low,other")
         queues = {"low": QosState(0.0, "cancel", 10)}
         qos = {"normal": QosState(0.0, is_preempted=False)}
-        (found,) = grace_too_short(saves, qos, queues)
+        (found,) = find_short_grace(row, self.plan, qos, queues)
         assert found.text == (
             "job 8 (train): its partition low is preemptible (cancel) with 10 s of grace; a "
             "save takes 40 s"
         )
-        assert grace_too_short(saves, {"normal": QosState(0.0, "", 60)}, queues) == []
-        (found,) = grace_too_short(saves, {"normal": QosState(0.0, "", 0)}, queues)
+        assert find_short_grace(row, self.plan, {"normal": QosState(0.0, "", 60)}, queues) == []
+        (found,) = find_short_grace(row, self.plan, {"normal": QosState(0.0, "", 0)}, queues)
         assert "its QoS normal is preemptible (cancel)" in found.text
         safe = {"low": QosState(0.0, "cancel", 10, is_preempted=False)}
-        assert grace_too_short(saves, qos, safe) == []
+        assert find_short_grace(row, self.plan, qos, safe) == []
 
 
 class TestWaiting:
@@ -438,7 +440,7 @@ class TestWaiting:
         ],
     )
     def test_reasons_that_never_resolve(self, reason: str) -> None:
-        (found,) = waits_for_ever(
+        (found,) = find_never_starting(
             build_table(job_row("9", reason=reason), job_row("10", "running", reason=reason)),
             EITHER,
         )
@@ -463,7 +465,7 @@ class TestWaiting:
     )
     def test_reasons_that_pass(self, reason: str | None) -> None:
         assert (
-            waits_for_ever(
+            find_never_starting(
                 build_table(job_row("9", reason=reason), job_row("10", "held", reason=reason)),
                 EITHER,
             )
@@ -482,7 +484,7 @@ class TestWaiting:
     )
     def test_a_reason_is_told_in_words_with_its_code(self, reason: str, words: str) -> None:
         table = build_table(job_row("9", reason=reason))
-        (found,) = waits_for_ever(table, SLURM.reasons)
+        (found,) = find_never_starting(table, SLURM.reasons)
         assert found.text == f"job 9 (train) will never start: {words}"
         waits = format_pulse("train", table.to_pylist(), NOW, SLURM.reasons)
         assert waits == f"train (9) will never start: {words}"
@@ -528,11 +530,13 @@ class TestPools:
             "quotas": (),
         }
         pool = Pool("lab", "", NOW, 4, 4, 4, tasks=tasks, tasks_left_out=0, **rules)  # type: ignore[arg-type]
-        assert silent_pool(pool, NOW + timedelta(seconds=10)) == []
-        (silent,) = silent_pool(pool, NOW + timedelta(hours=1))
-        assert silent.text.startswith("pool lab: no update from its coordinator for 1 h")
-        watch = PoolsWatch(no_turn_seconds=HOUR, unsaved_in_a_row=2)
-        return [f"{one.rule}: {one.text}" for one in stuck_tasks(pool, watch, users, NOW, name)]
+        assert find_silent_pool(pool, NOW + timedelta(seconds=10)) == []
+        (silent,) = find_silent_pool(pool, NOW + timedelta(hours=1))
+        assert silent.text.startswith("pool lab: its coordinator has said nothing for 1 h")
+        rule = PoolsRule(no_turn_seconds=HOUR, unsaved_in_a_row=2)
+        selected = [task for task in tasks if is_selected(task, users, name) and task.is_unfinished]
+        found = [one for task in selected for one in find_stuck(pool, task, rule, NOW)]
+        return [f"{one.rule}: {one.text}" for one in found]
 
     def test_a_task_that_gets_no_turn_is_told_with_why(self) -> None:
         assert self.found(self.task(state="waiting")) == [
@@ -572,8 +576,8 @@ class TestPools:
 
 
 class TestFailures:
-    def found(self, history: pa.Table, watch: FailuresWatch | None = None) -> list[Finding]:
-        return fails_on_a_node(history, watch or FailuresWatch())
+    def found(self, history: pa.Table, rule: FailuresRule | None = None) -> list[Finding]:
+        return find_failing_nodes(history, rule or FailuresRule())
 
     def history(self, *runs: tuple[str, str], name: str = "train") -> pa.Table:
         """(state, nodes), the oldest first."""
@@ -624,7 +628,7 @@ class TestFailures:
 
     def test_of_many_common_nodes_none_can_be_named(self) -> None:
         assert self.found(self.history(*[("failed", "n[1-64]")] * 4)) == []
-        assert self.found(self.history(*[("failed", "n[1-4]")] * 4), FailuresWatch(most_nodes=4))
+        assert self.found(self.history(*[("failed", "n[1-4]")] * 4), FailuresRule(most_nodes=4))
 
 
 def test_losses_are_told_by_metric_and_kind_and_moments_by_their_step() -> None:
@@ -632,7 +636,8 @@ def test_losses_are_told_by_metric_and_kind_and_moments_by_their_step() -> None:
     broken = WatchedMetric(x.tobytes(), np.where(x < 9, 2.0, np.nan).tobytes())
     moments = [Moment("loss", "spike", step, step, f"spike at {step}") for step in (5, 7, 12, 19)]
     tail = LogTail(metrics={"loss": WatchedMetric(), "train/loss": broken}, moments=moments)
-    nan, *spikes = losses("8", tail, NOW.timestamp(), LossWatch())
+    row = job_row("8", name=None)
+    nan, *spikes = find_losses(row, tail, NOW.timestamp(), LossesRule())
     assert (nan.severity, nan.text, nan.is_moment) == (
         Severity.CRITICAL,
         "job 8: train/loss: nan first at 9 (once); no number since",
@@ -679,7 +684,7 @@ def test_an_allocation_is_warned_of_once_its_time_is_nearly_over(tmp_path: Path)
     )
     known = LaunchedCheckpoints(tmp_path, "c").allocations(jobs)
     assert known == ("1", "2", "5")
-    (found,) = ends_soon(jobs, known, NOW.timestamp())
+    (found,) = find_ending_allocations(jobs, known, NOW.timestamp())
     assert found.text == "the allocation job 1 (work) ends in 14 min"
     assert (found.key, found.severity) == (finding_key("allocation-ends", "1"), Severity.WARNING)
-    assert ends_soon(jobs, (), NOW.timestamp()) == []
+    assert find_ending_allocations(jobs, (), NOW.timestamp()) == []

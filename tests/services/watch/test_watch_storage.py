@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcdash.config.watch_settings import StorageWatch
-from hpcdash.domain.alerts import Severity
+from hpcdash.config.watch_settings import StorageRule
+from hpcdash.domain.alerts import Finding, Severity
 from hpcdash.domain.units import DAY, HOUR
 from hpcdash.errors import UnreadableOutput
 from hpcdash.services.watch.disks import (
@@ -29,7 +29,13 @@ from hpcdash.services.watch.disks import (
     parse_mmlsquota,
     parse_quota,
 )
-from hpcdash.services.watch.rules.storage import growth_a_day, storage
+from hpcdash.services.watch.rules.places import (
+    BYTES,
+    INODES,
+    Sample,
+    daily_growth,
+    find_full,
+)
 from tests.support.records import for_each
 
 KIB, GIB, TIB = 1024, 1 << 30, 1 << 40
@@ -328,27 +334,31 @@ def full(share: float, **more: object) -> DiskUsage:
     return DiskUsage("df", "/work", bytes_used=round(share * TIB), bytes_limit=TIB, **more)  # type: ignore[arg-type]
 
 
+def storage(usage: DiskUsage, rule: StorageRule, history: Sequence[Sample] = ()) -> list[Finding]:
+    return [*find_full(rule, BYTES, usage, history), *find_full(rule, INODES, usage)]
+
+
 @for_each(
     ("share", "watch", "severity"),
     [
-        (0.84, StorageWatch("/work"), None),
-        (0.851, StorageWatch("/work"), Severity.WARNING),
-        (0.96, StorageWatch("/work"), Severity.CRITICAL),
-        (0.76, StorageWatch("/work", is_scratch=True), Severity.WARNING),
-        (0.74, StorageWatch("/work", is_scratch=True), None),
-        (0.67, StorageWatch("/work", full_at=0.8), None),
-        (0.69, StorageWatch("/work", full_at=0.8), Severity.WARNING),
-        (0.5, StorageWatch("/work", floor_bytes=TIB), Severity.CRITICAL),
-        (0.5, StorageWatch("/work", share=0.4), Severity.WARNING),
+        (0.84, StorageRule("/work"), None),
+        (0.851, StorageRule("/work"), Severity.WARNING),
+        (0.96, StorageRule("/work"), Severity.CRITICAL),
+        (0.76, StorageRule("/work", is_scratch=True), Severity.WARNING),
+        (0.74, StorageRule("/work", is_scratch=True), None),
+        (0.67, StorageRule("/work", full_at=0.8), None),
+        (0.69, StorageRule("/work", full_at=0.8), Severity.WARNING),
+        (0.5, StorageRule("/work", floor_bytes=TIB), Severity.CRITICAL),
+        (0.5, StorageRule("/work", share=0.4), Severity.WARNING),
     ],
 )
-def test_a_share_or_a_floor(share: float, watch: StorageWatch, severity: Severity | None) -> None:
+def test_a_share_or_a_floor(share: float, watch: StorageRule, severity: Severity | None) -> None:
     found = storage(full(share), watch)
     assert [finding.severity for finding in found] == ([severity] if severity else [])
 
 
 def test_bytes_and_inodes_are_told_apart() -> None:
-    found = storage(full(0.9, inodes_used=990, inodes_limit=1000), StorageWatch("/work"))
+    found = storage(full(0.9, inodes_used=990, inodes_limit=1000), StorageRule("/work"))
     assert [(finding.aspect, finding.severity) for finding in found] == [
         ("bytes", Severity.WARNING),
         ("inodes", Severity.CRITICAL),
@@ -360,31 +370,31 @@ def test_growth_against_what_is_left_forecasts_the_end() -> None:
     history = [(hour * HOUR, round(0.5 * TIB + hour * TIB / 96)) for hour in range(13)]
     used = history[-1][1]
     (finding,) = storage(
-        DiskUsage("df", "/work", bytes_used=used, bytes_limit=TIB), StorageWatch("/work"), history
+        DiskUsage("df", "/work", bytes_used=used, bytes_limit=TIB), StorageRule("/work"), history
     )
     # A quarter of a TiB a day, three eighths left.
     assert finding.severity is Severity.WARNING
     assert "full in 1 d 12 h at 256G a day" in finding.text
-    assert storage(full(0.5), StorageWatch("/work", forecast_seconds=None), history) == []
+    assert storage(full(0.5), StorageRule("/work", forecast_seconds=None), history) == []
 
 
 def test_what_the_checkpoints_are_known_to_write_counts_before_anything_was_measured() -> None:
-    (finding,) = storage(full(0.5), StorageWatch("/work", planned_bytes_a_day=2.0 * TIB))
+    (finding,) = storage(full(0.5), StorageRule("/work", planned_bytes_a_day=2.0 * TIB))
     assert (finding.severity, "full in 6 h" in finding.text) == (Severity.CRITICAL, True)
 
 
 def test_growth_needs_an_hour_and_does_not_mind_order() -> None:
-    assert growth_a_day([(0, 0), (HOUR - 1, 10**9)]) is None
-    assert growth_a_day([(DAY, 30), (0, 10)]) == pytest.approx(20)
-    assert growth_a_day([]) is None
+    assert daily_growth([(0, 0), (HOUR - 1, 10**9)]) == 0
+    assert daily_growth([(DAY, 30), (0, 10)]) == pytest.approx(20)
+    assert daily_growth([]) == 0
 
 
 def test_what_du_counted_has_the_limit_of_the_settings() -> None:
     (finding,) = storage(
-        DiskUsage("du", "/work", bytes_used=90), StorageWatch("/work", limit_bytes=100)
+        DiskUsage("du", "/work", bytes_used=90), StorageRule("/work", limit_bytes=100)
     )
     assert finding.severity is Severity.WARNING
-    assert storage(DiskUsage("du", "/work", bytes_used=90), StorageWatch("/work")) == []
+    assert storage(DiskUsage("du", "/work", bytes_used=90), StorageRule("/work")) == []
 
 
 LONG = b"9" * 5000

@@ -27,9 +27,11 @@ from hpcdash.services.cluster.snapshots import Snapshot
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileStat
 from hpcdash.services.watch.cluster import MAX_LOCATED, Watching
+from hpcdash.services.watch.endings import find_ending
 from hpcdash.services.watch.facts import MAX_FILES, MAX_TAILS, Facts, FactsRequest
-from hpcdash.services.watch.judge import FRESH_SECONDS, Judgement
+from hpcdash.services.watch.judge import Judgement, judge
 from hpcdash.services.watch.state import WatchState
+from hpcdash.services.watch.watched import FRESH_SECONDS
 from hpcdash.transport.local import LocalTransport
 from tests.support.job_rows import build_table, job_row
 
@@ -122,7 +124,7 @@ async def test_a_log_that_a_rule_names_is_not_on_the_node_that_has_the_jobs_own_
 
     monkeypatch.setattr("hpcdash.services.watch.cluster.ThroughNode", Unreached)
     watch = watching(Busy(1, silent), HANGING + 'log = "/l/{id}"\n[[watch.losses]]\nname = "train"')
-    watch.state.logs_of, watch.state.hosts = {"1": ["/own/1"]}, {"1": "cn01"}
+    watch.state.log_files, watch.state.hosts = {"1": ["/own/1"]}, {"1": "cn01"}
     found = await look(watch)
     assert [one.text for one in found.findings if one.rule == "is-hanging"] == [
         "job 1 (train): its log has not grown for 1 h 23 min: /l/1"
@@ -158,7 +160,7 @@ async def test_of_more_logs_than_fit_a_round_each_has_its_turn_and_those_that_wa
 
 async def test_of_a_job_that_waits_for_its_turn_both_streams_are_looked_at_together() -> None:
     watch = watching(Busy(MAX_FILES, silent), HANGING)
-    watch.state.logs_of = {
+    watch.state.log_files = {
         str(one): [f"/l/{one}.out", f"/l/{one}.err"] for one in range(1, MAX_FILES + 1)
     }
     rounds = [{one.subject for one in (await look(watch)).findings} for _ in range(2)]
@@ -223,7 +225,7 @@ async def test_a_log_that_grows_is_fresh_however_wrong_its_servers_clock_is_and_
 
 
 async def test_a_place_that_does_not_answer_is_a_problem_and_no_silence_of_its_logs() -> None:
-    watch = watching(Busy(2, lambda asked: Facts(silent=("/l",))), HANGING + 'log = "/l/{id}"')
+    watch = watching(Busy(2, lambda asked: Facts(silent=["/l"])), HANGING + 'log = "/l/{id}"')
     found = await look(watch)
     assert found.problems == [
         "/l did not respond in time: is its file system mounted? Nothing in it was checked"
@@ -235,7 +237,7 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
     def answer(asked: FactsRequest) -> Facts:
         if failure:
             raise failure[0]
-        return Facts(silent=tuple(dead))
+        return Facts(silent=list(dead))
 
     dead = ["/l"]
     failure: list[Exception] = []
@@ -243,7 +245,7 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
         Busy(2, answer), HANGING + 'log = "/l/{id}"\n[[watch.storage]]\npath = "/l/deep"'
     )
     assert [len((await look(watch)).findings) for _ in range(3)] == [0, 0, 1]
-    assert len(watch.judge().findings) == 1
+    assert len(judge(watch).findings) == 1
     watch.state = msgspec.json.decode(msgspec.json.encode(watch.state), type=WatchState)
     (found,) = (await look(watch)).findings
     assert (found.key, found.severity) == ("cannot-look///l", Severity.CRITICAL)
@@ -256,11 +258,11 @@ async def test_a_place_that_cannot_be_looked_at_for_some_rounds_is_an_alert_unti
     dead.clear()
     # The storage path is still told by no tool, and so far in one round only.
     assert [one for one in (await look(watch)).findings if one.rule == "cannot-look"] == []
-    assert watch.find_ending(found).text == "/l can be checked again"
+    assert find_ending(watch, found) == "/l can be checked again"
     # Our own ceiling on commands says nothing of a place.
     failure.append(RateLimited("too many"))
     before = dict(watch.state.blind)
     await look(watch)
     assert watch.state.blind == before == {"/l/deep": ("untold", 1)}
     watch.settings = replace(watch.settings, hanging=(), storage=())
-    assert not watch.find_ending(found).is_watched
+    assert find_ending(watch, found) is None

@@ -33,7 +33,8 @@ from hpcdash.services.state.folders import queue_program
 from hpcdash.services.state.submitted_scripts import ScriptStore
 from hpcdash.services.submit.launch_records import LaunchRecord, LaunchRecords
 from hpcdash.services.watch.board import WatchBoard
-from hpcdash.services.watch.cluster import Watching, qos_state
+from hpcdash.services.watch.cluster import Watching, read_qos
+from hpcdash.services.watch.endings import find_ending
 from hpcdash.services.watch.facts import MAX_TAIL_BYTES
 from hpcdash.services.watch.notifiers.base import Notifier
 from hpcdash.services.watch.round import RoundReport, watch_round
@@ -118,7 +119,7 @@ async def watched(
 
 
 def kinds(report: RoundReport) -> list[tuple[str, str]]:
-    return [(str(event.kind), event.finding.rule) for event in report.notified.events]
+    return [(str(event.kind), event.finding.rule) for event in report.events]
 
 
 def submit(lab: QueueLab, script: str, *words: str) -> str:
@@ -147,14 +148,14 @@ async def test_a_job_that_hangs_is_told_once_by_webhook_and_mail_and_once_that_i
         """
         async with watched(queue, text, tmp_path) as here:
             job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
-            report = await here.until(lambda report: report.notified.events)
+            report = await here.until(lambda report: report.events)
             assert kinds(report) == [("raised", "is-hanging")]
-            assert [delivery.reached for delivery in report.notified.deliveries] == [
+            assert [delivery.reached for delivery in report.deliveries] == [
                 True,
                 False,
                 True,
             ]
-            assert "NOBODYHERE" not in report.notified.deliveries[1].summary
+            assert "NOBODYHERE" not in report.deliveries[1].summary
             for _ in range(3):
                 assert kinds(await here.round()) == []
             assert (len(hook.requests), len(mail.taken)) == (1, 1)
@@ -167,9 +168,9 @@ async def test_a_job_that_hangs_is_told_once_by_webhook_and_mail_and_once_that_i
             assert f"job {job} (train): its log" in mail.taken[0].message["Subject"]
 
             (queue.work / "go").touch()
-            report = await here.until(lambda report: report.notified.events)
+            report = await here.until(lambda report: report.events)
             assert kinds(report) == [("recovered", "is-hanging")]
-            assert report.notified.events[0].text == f"job {job} (train): its log is growing again"
+            assert report.events[0].text == f"job {job} (train): its log is growing again"
             assert kinds(await here.round()) == []
             assert (len(hook.requests), len(mail.taken)) == (2, 2)
             assert json.loads(hook.requests[1].body)["alerts"][0]["kind"] == "recovered"
@@ -204,11 +205,9 @@ async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails
     async with watched(queue, text, tmp_path, node) as here:
         job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
         node.log.write_text("step 1 loss 2.5\n")
-        assert kinds(await here.until(lambda report: report.notified.events)) == [
-            ("raised", "is-hanging")
-        ]
+        assert kinds(await here.until(lambda report: report.events)) == [("raised", "is-hanging")]
         node.log.write_text("step 1 loss 2.5\nstep 2 loss nan\nstep 3 loss nan\n")
-        report = await here.until(lambda report: report.notified.events)
+        report = await here.until(lambda report: report.events)
         assert set(kinds(report)) == {("recovered", "is-hanging"), ("raised", "loss")}
 
         node.ssh_does(REFUSES)
@@ -222,9 +221,9 @@ async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails
         assert "Permission denied" in found.text
         assert [words for words in report.check.problems if "cannot tell" in words] == [found.text]
         # Nothing is over because it is not seen.
-        assert {
-            key for key in report.notified.alerts.states if not key.startswith("is-hanging/cannot")
-        } >= {f"loss/nan loss/{job}"}
+        assert {key for key in report.alerts.states if not key.startswith("is-hanging/cannot")} >= {
+            f"loss/nan loss/{job}"
+        }
         node.ssh_does(REACHES)
         report = await here.round()
         assert not [one for one in report.check.findings if "cannot be seen" in one.text]
@@ -243,9 +242,7 @@ async def test_a_long_table_on_a_nodes_own_disk_is_read_under_its_header(
             "step,loss\n" + "".join(f"{step},2.5\n" for step in range(40_000)) + "40000,nan\n"
         )
         assert node.log.stat().st_size > MAX_TAIL_BYTES
-        assert kinds(await here.until(lambda report: report.notified.events)) == [
-            ("raised", "loss")
-        ]
+        assert kinds(await here.until(lambda report: report.events)) == [("raised", "loss")]
 
 
 async def test_a_nan_loss_is_told_until_there_are_numbers_and_a_spike_once(
@@ -260,27 +257,23 @@ async def test_a_nan_loss_is_told_until_there_are_numbers_and_a_spike_once(
         (queue.work / "new").rename(queue.work / "more")
 
     def told(report: RoundReport) -> list[tuple[str, str]]:
-        return [(str(event.kind), event.finding.aspect) for event in report.notified.events]
+        return [(str(event.kind), event.finding.aspect) for event in report.events]
 
     async with watched(queue, '[[watch.losses]]\nname = "train"', tmp_path) as here:
         submit(queue, TRAINING, "-J", "train", "--time=60")
         more(1, 800, lambda step: 2 + step % 7 / 100 + (5 if 300 <= step < 305 else 0))
-        report = await here.until(lambda report: report.notified.events)
+        report = await here.until(lambda report: report.events)
         assert sorted(told(report)) == [("raised", ""), ("raised", "spike loss@300")]
         assert "to reach its last step, 9000, but its time limit is in" in next(
-            one.finding.text for one in report.notified.events if one.finding.rule == "ends-late"
+            one.finding.text for one in report.events if one.finding.rule == "ends-late"
         )
         more(800, 900, lambda step: float("nan"))
-        assert told(await here.until(lambda report: report.notified.events)) == [
-            ("raised", "nan loss")
-        ]
+        assert told(await here.until(lambda report: report.events)) == [("raised", "nan loss")]
         here.transport.argvs.clear()
         assert told(await here.round()) == []
         assert [argv[:2] == ("sh", "-c") for argv in here.transport.argvs] == [False, True]
         more(900, 1000, lambda step: 2 + step % 7 / 100)
-        assert told(await here.until(lambda report: report.notified.events)) == [
-            ("recovered", "nan loss")
-        ]
+        assert told(await here.until(lambda report: report.events)) == [("recovered", "nan loss")]
         # What another run of the watchdogs, or the dashboard, begins with.
         board = WatchBoard(here.store, here.settings, here.files)
         await board.judge()
@@ -301,24 +294,18 @@ async def test_a_path_or_log_that_is_not_there_is_told_after_some_rounds(
     """
     async with watched(queue, text, tmp_path) as here:
         job = submit(queue, TRAINING, "-J", "train")
-        report = await here.until(lambda report: report.notified.events)
+        report = await here.until(lambda report: report.events)
         not_seen = "could not be checked 2 times in a row"
-        if len(report.notified.events) == 1:
+        if len(report.events) == 1:
             # The first round came before the job began.
-            report = replace(
-                report,
-                told=replace(
-                    report.notified,
-                    events=report.notified.events + (await here.round()).notified.events,
-                ),
-            )
-        assert sorted(event.text for event in report.notified.events) == [
+            report = replace(report, events=report.events + (await here.round()).events)
+        assert sorted(event.text for event in report.events) == [
             f"{tmp_path}/{job}.log {not_seen}: no such file, or no permission",
             f"{tmp_path}/scrach {not_seen}: no tool reports its usage",
         ]
         (tmp_path / f"{job}.log").touch()
         (tmp_path / "scrach").mkdir()
-        over = (await here.round()).notified.events
+        over = (await here.round()).events
         assert sorted(event.text for event in over) == [
             f"{tmp_path}/{job}.log can be checked again",
             f"{tmp_path}/scrach can be checked again",
@@ -337,9 +324,7 @@ async def test_a_job_that_neither_runs_nor_waits_is_told_until_it_is_back(
         report = await here.round()
         assert sorted(kinds(report)) == [("raised", "is-running"), ("recovered", "is-running")]
         assert report.check.pulses[0].endswith("is held and will not start until it is released")
-        assert "job train is in the queue again as 2" in [
-            event.text for event in report.notified.events
-        ]
+        assert "job train is in the queue again as 2" in [event.text for event in report.events]
 
 
 async def test_what_is_no_longer_configured_did_not_recover(
@@ -355,7 +340,7 @@ async def test_what_is_no_longer_configured_did_not_recover(
             text.replace("train", "other").replace("gone", "there"), tmp_path / "c.toml"
         ).watch
         report = await here.round(settings=renamed)
-        ended = [event for event in report.notified.events if event.kind.is_end]
+        ended = [event for event in report.events if event.kind.is_end]
         assert {(str(event.kind), event.finding.rule) for event in ended} == {
             ("unwatched", "is-running"),
             ("unwatched", "is-hanging"),
@@ -367,10 +352,8 @@ async def test_what_is_no_longer_configured_did_not_recover(
         await here.until(lambda report: ("raised", "is-hanging") in kinds(report))
         queue.run("cancel", "1")
         # Of a job that is over nothing is left to be watched.
-        report = await here.until(
-            lambda report: any(event.kind.is_end for event in report.notified.events)
-        )
-        assert [event.text for event in report.notified.events if event.kind.is_end] == [
+        report = await here.until(lambda report: any(event.kind.is_end for event in report.events))
+        assert [event.text for event in report.events if event.kind.is_end] == [
             "job 1 (train) has ended"
         ]
 
@@ -387,7 +370,7 @@ async def test_a_cluster_that_cannot_be_reached_is_told_after_some_rounds_and_no
             assert (kinds(report), report.check.is_reached) == ([], False)
         report = await here.round()
         assert kinds(report) == [("raised", "unreachable")]
-        assert "no route to here" in report.notified.events[0].finding.text
+        assert "no route to here" in report.events[0].finding.text
         assert kinds(await here.round()) == []
         here.transport.connect_error = None
         assert kinds(await here.round()) == [("recovered", "unreachable")]
@@ -400,7 +383,7 @@ async def test_a_train_with_nothing_behind_it_is_told_and_one_that_goes_on_is_no
 ) -> None:
     async with watched(queue, '[[watch.chains]]\nname = "train"', tmp_path) as here:
         first = submit(queue, SILENT_UNTIL_TOLD, "-J", "train")
-        report = await here.until(lambda report: report.notified.events)
+        report = await here.until(lambda report: report.events)
         assert kinds(report) == [("raised", "no-successor")]
         submit(queue, SILENT_UNTIL_TOLD, "-J", "train", f"--dependency=afterany:{first}")
         assert kinds(await here.round()) == [("recovered", "no-successor")]
@@ -421,7 +404,7 @@ async def test_a_job_that_ends_before_its_next_save_is_told_by_what_a_pattern_sa
         job = submit(queue, SILENT_UNTIL_TOLD, "-J", "train", "--time=30")
         (tmp_path / job).mkdir()
         (tmp_path / job / "1.pt").touch()
-        report = await here.until(lambda report: report.notified.events)
+        report = await here.until(lambda report: report.events)
         assert kinds(report) == [("raised", "end-before-save")]
         short = text.replace('"1h"', '"10m"')
         settings = settings_from_text(short, tmp_path / "config.toml").watch
@@ -455,7 +438,7 @@ async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_t
         report = await here.round()
         assert kinds(report) == [("raised", "no-save")]
         assert len(here.transport.argvs) == 2
-        words = report.notified.events[0].text
+        words = report.events[0].text
         assert f"job {task} (train): no save in " in words
         assert words.endswith(f"no complete checkpoint yet: {tmp_path}/saved/4%")
         assert kinds(await here.round()) == []
@@ -464,7 +447,7 @@ async def test_a_job_that_does_not_save_where_its_launch_says_is_told_once_and_t
         report = await here.round()
         assert kinds(report) == [("recovered", "no-save")]
         assert (
-            report.notified.events[0].text
+            report.events[0].text
             == f"job {task} (train): it saved again, or its next save is not overdue"
         )
 
@@ -479,12 +462,10 @@ async def test_a_dry_run_tells_nobody_and_changes_nothing(queue: QueueLab, tmp_p
             for _ in range(2):
                 report = await here.round(dry_run=True)
                 assert kinds(report) == [("raised", "is-running")]
-                assert (report.notified.wrong, (tmp_path / "state").exists()) == (1, False)
-                assert report.notified.deliveries[0].summary.startswith(
-                    "would be sent: json webhook"
-                )
+                assert (len(report.alerts.states), (tmp_path / "state").exists()) == (1, False)
+                assert report.deliveries[0].summary.startswith("would be sent: json webhook")
             assert hook.requests == []
-            assert (await here.round()).notified.wrong == 1
+            assert (await here.round()).alerts.states
             assert len(hook.requests) == 1
             with here.files.alone():
                 assert kinds(await here.round(dry_run=True)) == []
@@ -496,7 +477,7 @@ async def test_what_reached_nobody_is_told_by_the_next_round(
     text = '[[watch.running]]\nname = "t"\n[[watch.command]]\nargv = ["PROGRAM"]'
     program = tmp_path / "tell"
     async with watched(queue, text.replace("PROGRAM", str(program)), tmp_path) as here:
-        assert (await here.round()).notified.deliveries[0].summary.startswith("not sent")
+        assert (await here.round()).deliveries[0].summary.startswith("not sent")
         program.write_text(f"#!/bin/sh\ncat > {tmp_path}/told\n")
         program.chmod(0o755)
         assert kinds(await here.round()) == [("raised", "is-running")]
@@ -514,25 +495,23 @@ async def test_a_channel_that_was_down_is_told_alone_once_it_is_up(
         async with watched(queue, '[[watch.running]]\nname = "t"\n' + text, tmp_path) as here:
             down.answers = [answer("503 Service Unavailable")] * 4
             report = await here.round()
-            assert [(one.reached, one.attempts) for one in report.notified.deliveries] == [
+            assert [(one.reached, one.attempts) for one in report.deliveries] == [
                 (True, 1),
                 (False, 3),
             ]
             report = await here.round()
-            (again,) = report.notified.again
+            (again,) = report.again
             assert again[0] == f"json webhook at http://127.0.0.1:{down.port}"
-            assert [(one.reached, one.attempts) for one in report.notified.deliveries] == [
-                (False, 1)
-            ]
+            assert [(one.reached, one.attempts) for one in report.deliveries] == [(False, 1)]
             assert (len(up.requests), len(down.requests)) == (1, 4)
             report = await here.round()
-            assert (kinds(report), [one.reached for one in report.notified.deliveries]) == (
+            assert (kinds(report), [one.reached for one in report.deliveries]) == (
                 [],
                 [True],
             )
             assert json.loads(down.requests[-1].body)["alerts"][0]["kind"] == "raised"
             report = await here.round()
-            assert (report.notified.again, report.notified.deliveries) == ((), ())
+            assert (report.again, report.deliveries) == ((), ())
             assert (len(up.requests), len(down.requests)) == (1, 5)
 
 
@@ -555,14 +534,14 @@ async def test_where_the_state_cannot_be_written_all_is_told_once_and_that_is_sa
         # Another run, which remembers nothing.
         here.files = WatchFiles(small_disk, "here")
         report = await here.round()
-        assert (report.notified.deliveries, report.is_saved, len(report.problems)) == ((), False, 2)
+        assert (report.deliveries, report.is_saved, len(report.problems)) == ((), False, 2)
         assert "this could not be saved" in report.problems[1]
         assert told.read_text().count('"raised"') == 1
 
         (small_disk / "full").unlink()
         here.files = WatchFiles(small_disk, "here")
         report = await here.round()
-        assert (report.notified.deliveries, report.is_saved) == ((), True)
+        assert (report.deliveries, report.is_saved) == ((), True)
         submit(queue, "#!/bin/sh\nsleep 60\n", "-J", "t")
         assert kinds(await here.round()) == [("recovered", "is-running")]
         assert told.read_text().count('"recovered"') == 1
@@ -693,9 +672,9 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(
             found("unreachable", "here"): f"{here.store.title} is responding again",
         }
         for finding, words in said.items():
-            ending = watching.find_ending(finding)
-            assert (ending.text, ending.is_watched) == (words or "", words is not None), finding
-        assert watching.find_ending(found("drained-nodes", node)).text.startswith(
+            ending = find_ending(watching, finding)
+            assert ending == words, finding
+        assert (find_ending(watching, found("drained-nodes", node)) or "").startswith(
             f"node {node} is back: "
         )
 
@@ -772,7 +751,7 @@ async def test_tasks_of_a_shared_pool_are_judged_by_what_its_coordinator_publish
             ("recovered", "no-turn"),
             ("recovered", "slow-save"),
         ]
-        assert [event.text for event in report.notified.events[1:]] == [
+        assert [event.text for event in report.events[1:]] == [
             "job 7 (t): it had its turn",
             "job 7 (t) saved when it was interrupted",
         ]
@@ -788,11 +767,11 @@ async def test_others_jobs_are_asked_for_only_where_a_rule_is_about_them(
         own = Watching(here.store, here.settings)
         assert own.kinds == {Kind.MINE}
         (rule,) = here.settings.running
-        others = replace(rule, meant=replace(rule.meant, users=("bob",)))
+        others = replace(rule, selector=replace(rule.selector, users=("bob",)))
         assert Watching(here.store, replace(here.settings, running=(others,))).kinds == {
             Kind.EVERYONE
         }
-        elsewhere = replace(others, meant=replace(others.meant, clusters=("juno",)))
+        elsewhere = replace(others, selector=replace(others.selector, clusters=("juno",)))
         assert Watching(here.store, replace(here.settings, running=(elsewhere,))).kinds == {
             Kind.MINE
         }
@@ -803,12 +782,12 @@ def test_what_a_qos_or_a_queue_does_is_read_from_its_words() -> None:
         "a job that makes way": "is cancelled and takes turns with others",
         "time to save first": "2:00",
     }
-    assert qos_state(words, 0.0) == QosState(0.0, "cancel", 120.0, is_preempted=False)
+    assert read_qos(words, 0.0) == QosState(0.0, "cancel", 120.0, is_preempted=False)
     none = {"a job that makes way": "is put back into the queue", "time to save first": "none"}
-    assert qos_state({**none, "may be preempted by": "high"}, 0.0) == QosState(
+    assert read_qos({**none, "may be preempted by": "high"}, 0.0) == QosState(
         0.0, "requeue", 0.0, is_preempted=True
     )
-    assert qos_state({}, 0.0) == QosState(0.0, "", None, is_preempted=False)
+    assert read_qos({}, 0.0) == QosState(0.0, "", None, is_preempted=False)
 
 
 def test_two_days_of_figures_are_kept_and_no_more() -> None:

@@ -98,9 +98,8 @@ async def opened(pilot: Pilot[Any], key: str, row: str = "101") -> SwitchDialog:
     assert isinstance(dialog, SwitchDialog)
 
     def answered() -> bool:
-        return dialog.tracker.switch is not None and all(
-            worker.is_finished for worker in pilot.app.workers
-        )
+        is_found = dialog.tracker is not None or bool(screen_text(pilot.app).count("Which file"))
+        return is_found and all(worker.is_finished for worker in pilot.app.workers)
 
     await until(pilot, answered)
     await settled(pilot)
@@ -386,7 +385,7 @@ async def test_another_path_is_taken_and_what_was_named_before_is_told_and_forgo
         await press(pilot, "enter")
         await until(pilot, lambda: dialog.can_drop and "as given" in screen_text(app))
         await press(pilot, "y")
-        await until(pilot, lambda: (run / "ELSE").exists() and not dialog.tracker.is_acting)
+        await until(pilot, lambda: (run / "ELSE").exists() and dialog.can_name_another)
         await settled(pilot)
         await press(pilot, "escape")
         dialog = await opened(pilot, "S")
@@ -421,9 +420,7 @@ async def test_a_look_that_ends_after_another_path_was_named_drops_nothing(
         await pilot.press("enter")
         await until(
             pilot,
-            lambda: (
-                dialog.tracker.switch is not None and dialog.tracker.switch.path == f"{run}/OTHER"
-            ),
+            lambda: dialog.tracker is not None and dialog.tracker.switch.path == f"{run}/OTHER",
         )
         transport.hangs[first].set()
         await until(pilot, lambda: transport.count(second))

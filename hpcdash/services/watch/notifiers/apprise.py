@@ -12,26 +12,18 @@ from hpcdash.config.watch_settings import AppriseSettings
 from hpcdash.domain.alerts import Severity
 from hpcdash.errors import UsageError
 from hpcdash.services.watch.message import Message
-from hpcdash.services.watch.notifiers.base import NotifyFailed
+from hpcdash.services.watch.notifiers.base import Notifier, NotifyFailed
 
 
-class AppriseNotifier:
+class AppriseNotifier(Notifier):
     """One message to all of its addresses."""
 
     def __init__(self, settings: AppriseSettings) -> None:
         if not settings.urls:
             raise UsageError("no Apprise URL is configured", "Add one of its URLs.")
         self._settings = settings
-
-    @property
-    def name(self) -> str:
-        services = sorted({url.partition("://")[0] for url in self._settings.urls if "://" in url})
-        return f"apprise ({', '.join(services) or 'no service'})"
-
-    @property
-    def unready_name(self) -> str:
-        """Name of the channel while its secret is missing."""
-        return self._settings.unready_name
+        services = sorted({url.partition("://")[0] for url in settings.urls if "://" in url})
+        self.name = f"apprise ({', '.join(services) or 'no service'})"
 
     async def send(self, message: Message) -> None:
         """Raises NotifyFailed; apprise does not report which of several addresses failed."""
@@ -52,13 +44,10 @@ class AppriseNotifier:
         recipients = apprise.Apprise()
         unknown = sum(not recipients.add(url) for url in self._settings.urls)
         if unknown:
-            text = (
-                f"{self.name}: Apprise does not recognize {unknown} of {len(self._settings.urls)} "
-                "URLs"
-            )
-            raise NotifyFailed(
-                text, "See its documentation for the URL of each service.", is_lasting=True
-            )
+            count = len(self._settings.urls)
+            text = f"{self.name}: Apprise does not recognize {unknown} of {count} URLs"
+            step = "See its documentation for the URL of each service."
+            raise NotifyFailed(text, step, is_lasting=True)
         try:
             async with asyncio.timeout(self._settings.limit_seconds):
                 is_sent = await recipients.async_notify(
@@ -68,9 +57,6 @@ class AppriseNotifier:
             raise NotifyFailed(f"{self.name}: timed out") from None
         if not is_sent:
             # Some of several may have it: another try would send it twice.
-            alone = len(self._settings.urls) == 1
-            raise NotifyFailed(
-                f"{self.name}: some recipients were not reached",
-                is_lasting=not alone,
-                reached=not alone,
-            )
+            has_several = len(self._settings.urls) > 1
+            text = f"{self.name}: some recipients were not reached"
+            raise NotifyFailed(text, is_lasting=has_several, reached=has_several)

@@ -1,6 +1,4 @@
-"""Base of all notifiers: their interface, their failures, and the delivery of a message by all at
-once, where one that fails stops no other.
-"""
+"""Base of all notifiers: their interface, their failures, and the delivery of a message."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -21,6 +19,7 @@ T = TypeVar("T")
 _SHORTEST_SECRET = 4
 _EXCERPT_CHARACTERS = 300
 MAX_ATTEMPTS = 3
+VERIFY_STEP = "Set ca_file to the CA certificates to verify it with."
 FIRST_PAUSE_SECONDS = 2.0
 LONGEST_PAUSE_SECONDS = 60.0
 
@@ -28,10 +27,10 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class NotifyFailed(HpcdashError):
-    """A message that was not sent; `is_lasting` where trying again is of no use, `reached` where
-    some have it.
+    """A message that was not sent.
 
-    retry_seconds: the pause that the other side requested, None if it did not.
+    `is_lasting`: trying again is of no use. `reached`: some recipients have it. `retry_seconds` is
+    the pause that the other side requested.
     """
 
     def __init__(
@@ -49,21 +48,23 @@ class NotifyFailed(HpcdashError):
         self.retry_seconds = retry_seconds
 
 
-class Notifier(Protocol):
+class Notifier:
     """A channel of notifications."""
 
-    @property
-    def name(self) -> str:
-        """Kind and recipient, as text that may be shown: `e-mail to a@b.org`."""
-        ...
+    # Kind and recipient, as text that may be shown: `e-mail to a@b.org`.
+    name: str
+    # Name while its secret is missing; '' for the same.
+    unready_name: str = ""
+    # Reason that nothing can be sent, '' for none.
+    problem: str = ""
 
     async def send(self, message: Message) -> None:
-        """Returns once it was taken over; raises NotifyFailed."""
-        ...
+        """Return once it was taken over; raises NotifyFailed."""
+        raise NotImplementedError
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Words of another's as one short visible line, with `***` for each secret."""
+    """Return another's text as one short visible line, with `***` for each secret."""
     # The longest first: one may lie within another.
     for secret in sorted(set(secrets), key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET:
@@ -73,9 +74,9 @@ def without_secrets(text: str, secrets: Iterable[str]) -> str:
 
 
 async def in_thread(work: Callable[[], T], limit_seconds: float) -> T:
-    """Runs what blocks; raises TimeoutError after the limit.
+    """Run what blocks; raises TimeoutError after the limit.
 
-    What blocks still then keeps nobody from leaving.
+    What still blocks then does not keep the program from ending.
     """
     future: Future[T] = Future()
 
@@ -105,57 +106,46 @@ class Delivery(Struct, frozen=True):
     @property
     def summary(self) -> str:
         """One line for a person."""
-        if self.attempts == 0:
-            return (
-                f"cannot be sent: {self.problem}"
-                if self.problem
-                else f"would be sent: {self.notifier}"
-            )
+        if self.attempts == 0 and self.problem:
+            return f"cannot be sent: {self.problem}"
         if not self.problem:
-            return f"sent: {self.notifier}"
+            return f"{'sent' if self.attempts else 'would be sent'}: {self.notifier}"
         tries = f" ({self.attempts} attempts)" if self.attempts > 1 else ""
         how = "partly sent" if self.reached else "not sent"
         return f"{how}{tries}: {self.problem}" + (f" {self.next_step}" if self.next_step else "")
 
 
 async def deliver(
-    notifiers: Iterable[Notifier],
+    notifier: Notifier,
     message: Message,
     *,
     dry_run: bool = False,
     most_attempts: int = MAX_ATTEMPTS,
     sleep: Sleep = asyncio.sleep,
-) -> tuple[Delivery, ...]:
-    """One for each notifier, in their order; never raises for what a notifier does.
+) -> Delivery:
+    """Send a message; never raises for what a notifier does.
 
     With `dry_run` nothing is sent and `attempts` is 0; one that could not be sent has its problem
     all the same.
     """
-    ways = list(notifiers)
+    name = notifier.name
     if dry_run:
-        return tuple(Delivery(way.name, False, 0, getattr(way, "problem", "")) for way in ways)
-    return tuple(
-        await asyncio.gather(*(_deliver(way, message, most_attempts, sleep) for way in ways))
-    )
-
-
-async def _deliver(way: Notifier, message: Message, most_attempts: int, sleep: Sleep) -> Delivery:
+        return Delivery(name, False, 0, notifier.problem)
     pause = FIRST_PAUSE_SECONDS
     attempt = 0
     while True:
         attempt += 1
         try:
-            await way.send(message)
-            return Delivery(way.name, True, attempt)
+            await notifier.send(message)
+            return Delivery(name, True, attempt)
         except NotifyFailed as error:
             if error.is_lasting or attempt >= most_attempts:
-                return Delivery(way.name, error.reached, attempt, error.message, error.next_step)
+                return Delivery(name, error.reached, attempt, error.message, error.next_step)
             wait = error.retry_seconds if error.retry_seconds is not None else pause
-        except Exception as error:  # a fault of one way's own
+        except Exception as error:  # a fault of the notifier
             # Its message may contain the channel's secret.
-            return Delivery(
-                way.name, False, attempt, f"{way.name}: internal error ({type(error).__name__})"
-            )
+            problem = f"{name}: internal error ({type(error).__name__})"
+            return Delivery(name, False, attempt, problem)
         # Many that watch the same cluster do not all come back at once.
         await sleep(min(wait, LONGEST_PAUSE_SECONDS) * random.uniform(1.0, 1.25))
         pause *= 3

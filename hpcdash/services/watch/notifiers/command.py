@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import tempfile
-from typing import IO
 
 import msgspec
 
@@ -14,14 +13,14 @@ from hpcdash.child_process import ChildProcess
 from hpcdash.config.watch_settings import CommandSettings
 from hpcdash.errors import UsageError, excerpt, readable_command
 from hpcdash.services.watch.message import Message
-from hpcdash.services.watch.notifiers.base import NotifyFailed, without_secrets
+from hpcdash.services.watch.notifiers.base import Notifier, NotifyFailed, without_secrets
 
 # Linux takes 128 KiB for one variable.
 _LONGEST_VARIABLE = 100_000
 _EXCERPT_BYTES = 2000
 
 
-class CommandNotifier:
+class CommandNotifier(Notifier):
     """Runs a program, without a shell, once a message.
 
     HPCDASH_SUBJECT, HPCDASH_TEXT, HPCDASH_SEVERITY, HPCDASH_CLUSTER and HPCDASH_ALERT (the JSON)
@@ -35,11 +34,8 @@ class CommandNotifier:
             raise UsageError(
                 "[[watch.command]] names no program", 'Write argv = ["/path/to/program"].'
             )
-
-    @property
-    def name(self) -> str:
         # Its arguments may be secrets.
-        return f"command {readable_command(self._settings.argv[:1])}"
+        self.name = f"command {readable_command(settings.argv[:1])}"
 
     async def send(self, message: Message) -> None:
         """Raises NotifyFailed where it cannot be run, ends badly or takes too long."""
@@ -66,18 +62,18 @@ class CommandNotifier:
                 async with asyncio.timeout(self._settings.limit_seconds):
                     status = await child.wait()
             except TimeoutError:
-                text = (
-                    f"{self.name}: did not finish within {self._settings.limit_seconds:g} s "
-                    "and was stopped"
-                )
+                limit = f"{self._settings.limit_seconds:g} s"
+                text = f"{self.name}: did not finish within {limit} and was stopped"
                 raise NotifyFailed(text, is_lasting=True) from None
             finally:
                 if child.returncode is None:
                     await child.kill()
             if status != 0:
-                ended = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
-                text = without_secrets(_last_lines(reported), self._settings.argv[1:])
-                raise NotifyFailed(f"{self.name}: {ended}" + (f": {text}" if text else ""))
+                reported.seek(max(0, reported.seek(0, os.SEEK_END) - _EXCERPT_BYTES))
+                output = without_secrets(excerpt(reported.read()), self._settings.argv[1:])
+                text = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
+                text = f"{text}: {output}" if output else text
+                raise NotifyFailed(f"{self.name}: {text}")
 
 
 def _environment(message: Message, body: bytes) -> dict[str, str]:
@@ -94,9 +90,3 @@ def _environment(message: Message, body: bytes) -> dict[str, str]:
         if len(value.encode()) < _LONGEST_VARIABLE
     }
     return {**os.environ, **fitting}
-
-
-def _last_lines(reported: IO[bytes]) -> str:
-    size = reported.seek(0, os.SEEK_END)
-    reported.seek(max(0, size - _EXCERPT_BYTES))
-    return excerpt(reported.read(_EXCERPT_BYTES))

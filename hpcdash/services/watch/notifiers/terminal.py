@@ -8,17 +8,15 @@ from collections.abc import Callable
 from hpcdash.config.watch_settings import TerminalSettings
 from hpcdash.domain.text import clip
 from hpcdash.services.watch.message import Message
-from hpcdash.services.watch.notifiers.base import NotifyFailed, in_thread
+from hpcdash.services.watch.notifiers.base import Notifier, NotifyFailed, in_thread
 
 BELL = "\a"
 _LONGEST_CELLS = 200
 _LIMIT_SECONDS = 5.0
 
-Write = Callable[[str], None]
-
 
 def write_to_terminal(text: str) -> None:
-    """To the terminal this process is of; raises OSError where it has none."""
+    """Write to the terminal of this process; raises OSError if there is none."""
     descriptor = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY)
     try:
         os.write(descriptor, text.encode())
@@ -26,18 +24,18 @@ def write_to_terminal(text: str) -> None:
         os.close(descriptor)
 
 
-class TerminalNotifier:
+class TerminalNotifier(Notifier):
     """`write` takes what a terminal is sent; a terminal that is stopped (ctrl+s) is given up on."""
 
+    name = "this terminal"
+
     def __init__(
-        self, settings: TerminalSettings | None = None, write: Write = write_to_terminal
+        self,
+        settings: TerminalSettings | None = None,
+        write: Callable[[str], object] = write_to_terminal,
     ) -> None:
         self._settings = settings or TerminalSettings()
         self._write = write
-
-    @property
-    def name(self) -> str:
-        return "this terminal"
 
     async def send(self, message: Message) -> None:
         """Raises NotifyFailed where there is no terminal."""
@@ -50,6 +48,5 @@ class TerminalNotifier:
         try:
             await in_thread(lambda: self._write(shown), _LIMIT_SECONDS)
         except (OSError, TimeoutError) as error:
-            raise NotifyFailed(
-                f"{self.name}: {error or 'does not accept it'}", is_lasting=True
-            ) from None
+            text = f"{self.name}: {error or 'does not accept it'}"
+            raise NotifyFailed(text, is_lasting=True) from None

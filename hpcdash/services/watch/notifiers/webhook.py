@@ -9,7 +9,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from email.message import Message as Headers
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
@@ -17,7 +17,13 @@ from hpcdash import __version__
 from hpcdash.config.watch_settings import WebhookSettings
 from hpcdash.errors import UsageError
 from hpcdash.services.watch.message import Message
-from hpcdash.services.watch.notifiers.base import NotifyFailed, in_thread, without_secrets
+from hpcdash.services.watch.notifiers.base import (
+    VERIFY_STEP,
+    Notifier,
+    NotifyFailed,
+    in_thread,
+    without_secrets,
+)
 
 # Slack cuts a text at 40 000 characters.
 _LONGEST_TEXT = 30_000
@@ -41,19 +47,18 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class WebhookNotifier:
-    """Raises UsageError for what is no http or https URL."""
+class WebhookNotifier(Notifier):
+    """POST to an http or https URL; raises UsageError for another."""
 
     def __init__(self, settings: WebhookSettings) -> None:
         self._settings = settings
         try:
             parts = urllib.parse.urlsplit(settings.url)
-            self._place = f"{parts.scheme}://{parts.hostname}" + (
-                f":{parts.port}" if parts.port else ""
-            )
+            port = f":{parts.port}" if parts.port else ""
         except ValueError:
             raise UsageError("a webhook's URL is invalid", "Write https://host/path.") from None
-        is_plain = settings.url.isascii() and settings.url.isprintable() and " " not in settings.url
+        self.name = f"{settings.form} webhook at {parts.scheme}://{parts.hostname}{port}"
+        is_plain = _is_plain(settings.url) and " " not in settings.url
         if (
             parts.scheme not in ("http", "https")
             or not parts.hostname
@@ -65,19 +70,8 @@ class WebhookNotifier:
                 "Put tokens into headers.",
             )
         for name, value in settings.headers.items():
-            if not (
-                name.isascii() and name.isprintable() and value.isascii() and value.isprintable()
-            ):
+            if not _is_plain(name + value):
                 raise UsageError(f"a webhook's header {name!r} cannot be sent")
-
-    @property
-    def name(self) -> str:
-        return f"{self._settings.form} webhook at {self._place}"
-
-    @property
-    def unready_name(self) -> str:
-        """Name of the channel while its secret is missing."""
-        return self._settings.unready_name
 
     async def send(self, message: Message) -> None:
         """Raises NotifyFailed for any answer but a 2xx."""
@@ -89,12 +83,8 @@ class WebhookNotifier:
         except urllib.error.URLError as error:
             reason = error.reason
             if isinstance(reason, ssl.SSLCertVerificationError):
-                step = "Set ca_file to the CA certificates to verify it with."
-                raise self._failure(
-                    f"certificate verification failed: {reason.verify_message}",
-                    step,
-                    is_lasting=True,
-                ) from None
+                text = f"certificate verification failed: {reason.verify_message}"
+                raise self._failure(text, VERIFY_STEP, is_lasting=True) from None
             raise self._failure(_why(reason)) from None
         except (OSError, http.client.HTTPException) as error:
             raise self._failure(_why(error)) from None
@@ -102,16 +92,14 @@ class WebhookNotifier:
     def _body(self, message: Message) -> bytes:
         if self._settings.form == "json":
             return msgspec.json.encode(message.payload)
-        text = (
-            message.text
-            if message.text.startswith(message.subject)
-            else f"*{message.subject}*\n{message.text}"
-        )
+        text = message.text
+        if not text.startswith(message.subject):
+            text = f"*{message.subject}*\n{text}"
         # Only these three mean something to Slack: <!channel> would call everyone.
         text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        return msgspec.json.encode(
-            {"text": text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "…"}
-        )
+        if len(text) > _LONGEST_TEXT:
+            text = text[:_LONGEST_TEXT] + "…"
+        return msgspec.json.encode({"text": text})
 
     def _post(self, body: bytes) -> None:
         """Blocks; raises NotifyFailed, OSError, HTTPException."""
@@ -134,10 +122,8 @@ class WebhookNotifier:
                 with contextlib.suppress(OSError, http.client.HTTPException):
                     reported = error.read(_MAX_OF_AN_ANSWER)
             is_lasting = error.code < 500 and error.code not in _WORTH_ANOTHER_TRY
-            text = (
-                f"the server answered {error.code} {error.reason}: "
-                f"{reported.decode('utf-8', 'replace')}"
-            ).rstrip(": ")
+            answer_text = reported.decode("utf-8", "replace")
+            text = f"the server answered {error.code} {error.reason}: {answer_text}".rstrip(": ")
             step = "Check the URL." if is_lasting else ""
             # In seconds; a date is ignored.
             pause = error.headers.get("Retry-After") or ""
@@ -147,25 +133,18 @@ class WebhookNotifier:
                 text, step, is_lasting=is_lasting, retry_seconds=retry_seconds
             ) from None
 
-    def _failure(
-        self,
-        why: str,
-        next_step: str = "",
-        *,
-        is_lasting: bool = False,
-        retry_seconds: float | None = None,
-    ) -> NotifyFailed:
-        parts = urllib.parse.urlsplit(self._settings.url)
-        secrets = [
-            self._settings.url,
-            parts.query,
-            *parts.path.split("/"),
-            *self._settings.headers.values(),
-        ]
+    def _failure(self, why: str, next_step: str = "", **details: Any) -> NotifyFailed:
+        url = self._settings.url
+        parts = urllib.parse.urlsplit(url)
+        secrets = [url, parts.query, *parts.path.split("/")]
         secrets += [value for _, value in urllib.parse.parse_qsl(parts.query)]
-        secrets += [word for value in self._settings.headers.values() for word in value.split()]
-        text = f"{self.name}: {without_secrets(why, secrets)}"
-        return NotifyFailed(text, next_step, is_lasting=is_lasting, retry_seconds=retry_seconds)
+        for header in self._settings.headers.values():
+            secrets += [header, *header.split()]
+        return NotifyFailed(f"{self.name}: {without_secrets(why, secrets)}", next_step, **details)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def _why(error: object) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,23 +16,20 @@ Row = dict[str, Any]
 
 
 def rows_where(table: pa.Table, **selected: Collection[str]) -> list[Row]:
-    """The rows whose columns each hold exactly one of the given words; of a list column one element
-    is enough.
+    """Return the rows whose columns each hold exactly one of the texts.
+
+    Of a list column one element is enough.
     """
-    for name, parts in selected.items():
-        value_set = pa.array(sorted(parts), pa.string())
-
-        def is_one(texts: pa.Array, value_set: pa.Array = value_set) -> pa.Array:
-            return pc.is_in(texts, value_set=value_set)
-
-        table = table.filter(match_text(table[name], is_one))
+    for name, texts in selected.items():
+        is_selected = partial(pc.is_in, value_set=pa.array(sorted(texts), pa.string()))
+        table = table.filter(match_text(table[name], is_selected))
     rows: list[Row] = table.to_pylist()
     return rows
 
 
 def job_finding(
     rule: str,
-    row: Mapping[str, Any],
+    row: Row,
     text: str,
     next_step: str,
     severity: Severity = Severity.WARNING,
