@@ -41,10 +41,17 @@ from hpcdash.services.metrics.charts.draw import draw
 from hpcdash.services.metrics.charts.state import ChartState, Line
 from hpcdash.services.metrics.facts import RunFacts, RunReader, find_broken
 from hpcdash.services.metrics.findings import format_number, format_step
-from hpcdash.services.metrics.joined import JoinedRun, Series, whole_numbers
+from hpcdash.services.metrics.joined import JoinedRun, whole_numbers
 from hpcdash.services.metrics.pace import JobFacts, format_lost_time, metric_quantity
 from hpcdash.services.metrics.run import WatchedRun
-from hpcdash.services.metrics.series import EXACT_POINTS, EXPORTED_POINTS, MINUS_INF, NAN, PLUS_INF
+from hpcdash.services.metrics.series import (
+    EXACT_POINTS,
+    EXPORTED_POINTS,
+    MINUS_INF,
+    NAN,
+    PLUS_INF,
+    Series,
+)
 from hpcdash.services.metrics.spikes import FEWEST_POINTS
 from hpcdash.services.metrics.vocabulary import is_loss
 from hpcdash.services.session import ClusterSession

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hpcdash.errors import HpcdashError
 from hpcdash.services.metrics.batch import Floats, Integers
-from hpcdash.services.metrics.joined import Series
+from hpcdash.services.metrics.series import Series
 
 # What an average forgets: a point counts no more once its weight is this.
 _FORGOTTEN = 1e-9

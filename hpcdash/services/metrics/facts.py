@@ -22,7 +22,7 @@ from hpcdash.services.metrics.findings import (
     find_zero,
     sample_gaps,
 )
-from hpcdash.services.metrics.joined import SAMPLES, JoinedRun, Series
+from hpcdash.services.metrics.joined import SAMPLES, JoinedRun
 from hpcdash.services.metrics.pace import (
     JobFacts,
     PaceGrowth,
@@ -32,6 +32,7 @@ from hpcdash.services.metrics.pace import (
     run_paces,
     seconds_per_step,
 )
+from hpcdash.services.metrics.series import Series
 from hpcdash.services.metrics.spikes import (
     FEWEST_POINTS,
     NOTHING_ANALYSED,

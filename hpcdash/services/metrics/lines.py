@@ -169,7 +169,7 @@ class LineReader:
             self._epoch = (offset, epoch)
             self._is_epoch_unknown = False
         elif self.is_in_keras and (keras := read_keras(text)) is not None:
-            self._take_keras(*keras, offset)
+            self._take_keras(keras, offset)
         else:
             # Near the start it may be the rest of a record that began before it.
             is_near = self.whole_from is None and offset - self._start <= _LONGEST_RECORD
@@ -274,7 +274,7 @@ class LineReader:
             return read_block_line(text)
         return None
 
-    def _take_keras(self, n: int, of: int | None, reading: Reading, offset: int) -> None:
+    def _take_keras(self, bar: Bar, offset: int) -> None:
         if self._epoch is None:
             self.flush()
             if offset - self._start > LOOK_BACK_BYTES:
@@ -291,11 +291,10 @@ class LineReader:
             return
         if self._block is not None or self._dict is not None:
             self.flush()
-        step = nan if of is None and epoch > 1 else tick_step((epoch - 1) * (of or 0) + n)
-        bar = Bar(
-            (float(epoch), n, of or 0), reading._replace(step=step, epoch=float(epoch)), False, ""
-        )
-        self._repaint(bar, offset)
+        _, n, of = bar.key
+        step = tick_step((epoch - 1) * of + n) if of or epoch <= 1 else nan
+        reading = bar.reading and bar.reading._replace(step=step, epoch=float(epoch))
+        self._repaint(bar._replace(key=(float(epoch), n, of), reading=reading), offset)
 
 
 def _with_step(reading: Reading, bar: Bar) -> Reading:

@@ -150,20 +150,11 @@ class MetricReader:
         """Take in complete lines, the first of which begins at `begin`."""
         lines, starts = plain_lines(content)
         offsets = starts + begin
-        is_hinted: list[bool] = []
         while lines:
             rest, blocks = self._fitting(lines, offsets)
-            if len(rest) == len(lines) and not is_hinted:
-                is_hinted = self._hinted(lines)
-            hinted = (
-                is_hinted
-                if len(rest) == len(lines)
-                else self._hinted([lines[index] for index in rest])
-            )
-            taken = self._read_some(lines, offsets, rest, blocks, hinted)
+            taken = self._read_some(lines, offsets, rest, blocks)
             lines = lines[taken:]
             offsets = offsets[taken:]
-            is_hinted = is_hinted[taken:]
 
     def _read_some(
         self,
@@ -171,17 +162,16 @@ class MetricReader:
         offsets: Integers,
         rest: Sequence[int],
         blocks: list[MetricBatch],
-        hinted: list[bool],
     ) -> int:
         """Take in lines up to the end, or to the one that taught something about those that follow:
         how many.
         """
+        hinted = self._hinted([lines[index] for index in rest])
         if blocks and (header := self._first_header(lines, rest, hinted)) is not None:
             # What follows is read under another header.
             if header:
                 rest, blocks = self._fitting(lines[:header], offsets[:header])
-                hinted = self._hinted([lines[index] for index in rest])
-                return self._read_some(lines[:header], offsets[:header], rest, blocks, hinted)
+                return self._read_some(lines[:header], offsets[:header], rest, blocks)
             self._careful(lines[0], int(offsets[0]))
             return 1
         taught = self._lessons

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from hpcdash.errors import HpcdashError
 from hpcdash.services.metrics.batch import Floats
 from hpcdash.services.metrics.downsample import Smoothing, downsample_view, smoothed, whole_range
-from hpcdash.services.metrics.joined import Series, joined
-from hpcdash.services.metrics.series import MetricLog
+from hpcdash.services.metrics.joined import joined
+from hpcdash.services.metrics.series import MetricLog, Series
 from tests.services.metrics.metric_batches import batch_of
 
 any_value = st.one_of(

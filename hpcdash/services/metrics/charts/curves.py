@@ -21,7 +21,8 @@ from hpcdash.services.metrics.charts.scale import (
 from hpcdash.services.metrics.charts.state import FEW_POINTS, ChartState, Mark, Span, main_metric
 from hpcdash.services.metrics.downsample import Smoothing, downsample_view, smoothed, whole_range
 from hpcdash.services.metrics.findings import format_step
-from hpcdash.services.metrics.joined import JoinedRun, Series
+from hpcdash.services.metrics.joined import JoinedRun
+from hpcdash.services.metrics.series import Series
 
 _WEIGHTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999)
 _NO_HEIGHT = 1e-9
