@@ -19,7 +19,6 @@ from hpcdash.services.metrics.downsample import (
     ViewPoints,
     downsample_view,
     smoothed,
-    whole_range,
 )
 from hpcdash.services.metrics.findings import find_not_finite, find_plateau
 from hpcdash.services.metrics.joined import joined
@@ -79,7 +78,7 @@ def append_log(loss: Floats, exact_points: int | None = None) -> tuple[MetricLog
 
 def screen(series: Series, log_y: bool = False) -> ViewPoints:
     """All of a series in the columns of a wide terminal."""
-    return downsample_view(series, *whole_range(series), COLUMNS, log_y=log_y)
+    return downsample_view(series, *series.span, COLUMNS, log_y=log_y)
 
 
 def many_points() -> float:

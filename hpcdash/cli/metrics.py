@@ -36,7 +36,7 @@ from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.private_files import write_output
-from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesCache
+from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun
 from hpcdash.services.metrics.charts.draw import draw
 from hpcdash.services.metrics.charts.state import ChartState, Line
 from hpcdash.services.metrics.facts import RunFacts, RunReader, find_broken
@@ -503,7 +503,7 @@ class ChartPrinter:
     def __init__(self, colours: ColorSystem | None, *, has_unicode: bool) -> None:
         self.has_unicode = has_unicode
         self._colours = colours
-        self._reader = RunReader(is_ascii=not has_unicode)
+        self._reader = RunReader()
 
     def lines(
         self,
@@ -522,23 +522,20 @@ class ChartPrinter:
         by_axis: dict[str, list[str]] = {}
         for name in names:
             by_axis.setdefault(run.axes(name)[0], []).append(name)
-        stored = SeriesCache()
         charts: list[ChartRequest] = []
         width = min(max(columns, MIN_WIDTH), LARGEST_WIDTH)
         texts = {}
         for axis, alike in by_axis.items():
             # A chart that is printed shows no stall.
-            facts = self._reader.read(run, alike, axis, JobFacts(job.now), stored)
+            facts = self._reader.read(run, alike, axis, JobFacts(job.now))
             for name in alike:
-                texts[name] = _metric_text(name, stored.series(run, name, axis), facts)
+                texts[name] = _metric_text(name, run.series(name, axis), facts)
             # Without colours a smooth curve would look like the curve it smooths.
             smoothing = "none" if self._colours is None else "auto"
             # No panel is the one that keys act on.
             state = ChartState(tuple(alike), axis, log_y, smoothing, panel=-1)
             chart = ChartRun("A", "", run, facts.marks, axis)
-            charts.append(
-                ChartRequest((chart,), state, width, 0, stored, is_ascii=not self.has_unicode)
-            )
+            charts.append(ChartRequest((chart,), state, width, 0, is_ascii=not self.has_unicode))
         parts = [texts[name] for name in names if texts[name]]
         parts += [f"{visible(name)}: {finding.text}" for name, finding in find_broken(run, names)]
         parts.append("; ".join(self._reader.read_course(run, job, names[0])))

@@ -213,8 +213,3 @@ def _window_at(
             half = np.searchsorted(np.cumsum(points[order]), points.sum() / 2)
             curve[k] = float(values[order][min(int(half), values.size - 1)])
     return curve
-
-
-def whole_range(series: Series) -> tuple[float, float]:
-    """The first and the last x; (0, 1) of a series without points."""
-    return (float(series.x_first[0]), float(series.x[-1])) if len(series) else (0.0, 1.0)

@@ -10,8 +10,8 @@ from msgspec import Struct, field
 
 from hpcdash.domain.text import visible
 from hpcdash.services.metrics.batch import AXES, Floats
-from hpcdash.services.metrics.charts.curves import SeriesCache, value_at
-from hpcdash.services.metrics.charts.state import FINDINGS, Mark, main_metric
+from hpcdash.services.metrics.charts.curves import value_at
+from hpcdash.services.metrics.charts.state import Mark, main_metric
 from hpcdash.services.metrics.findings import (
     MetricFinding,
     find_lost_numbers,
@@ -67,14 +67,11 @@ class RunFacts(Struct, frozen=True):
 class RunReader:
     """Reads one run again and again; of a spike search only what is new is judged."""
 
-    def __init__(self, *, is_ascii: bool = False) -> None:
-        self._is_ascii = is_ascii
+    def __init__(self) -> None:
         self._spikes: dict[str, SpikeAnalysis] = {}
         self._growth = PaceGrowth()
 
-    def read(
-        self, run: JoinedRun, names: Sequence[str], axis: str, job: JobFacts, stored: SeriesCache
-    ) -> RunFacts:
+    def read(self, run: JoinedRun, names: Sequence[str], axis: str, job: JobFacts) -> RunFacts:
         """Find anomalies in the metrics `names`, along `axis`, and describe the run's course."""
         findings: dict[str, list[MetricFinding]] = {}
         marks: dict[str, list[Mark]] = {}
@@ -84,7 +81,7 @@ class RunReader:
             if name not in run.names:
                 continue
             home = home_axis(run, name)
-            series = stored.series(run, name, home)
+            series = run.series(name, home)
             points = max(points, int(series.points.sum()))
             found = findings[name] = self._judge(run, name, series, job)
             places = _along(run, name, home, axis, np.array([one.place for one in found]))
@@ -94,14 +91,14 @@ class RunReader:
                 if finding.kind in ("divergence", "stall"):
                     there = value_at(series, finding.step_from)
                     y = nan if there is None else there[1]
-                mark = self._mark(finding, x, y, "" if is_loss(name) else name)
+                mark = _build_mark(finding, x, y, "" if is_loss(name) else name)
                 marks[name].append(mark)
                 is_severe = mark.lasts and finding.kind in _SEVERE
                 ranked.append((is_severe, finding.step_from, mark))
         home = home_axis(run)
         for name, finding in find_broken(run, names):
             [x] = _along(run, name, home, axis, np.array([finding.step_from])).tolist()
-            mark = self._mark(finding, x, nan, name)
+            mark = _build_mark(finding, x, nan, name)
             if name in marks:
                 marks[name].append(mark)
             ranked.append((True, finding.step_from, mark))
@@ -131,19 +128,6 @@ class RunReader:
                 stall = find_stall(job.now - float(times[-1]), *gaps, float(series.x[-1]))
                 found += [stall] if stall is not None else []
         return found
-
-    def _mark(self, finding: MetricFinding, x: float, y: float, name: str) -> Mark:
-        """Build the mark of a finding, whose text begins with `name` ('': with none)."""
-        sign, plain, style, _ = FINDINGS[finding.kind]
-        return Mark(
-            x,
-            y if isfinite(y) else nan,
-            plain if self._is_ascii else sign,
-            style,
-            f"{visible(name)}: {finding.text}" if name else finding.text,
-            finding.kind,
-            lasts=finding.step_to is None,
-        )
 
     def read_course(
         self, run: JoinedRun, job: JobFacts, metric: str | None = None
@@ -247,3 +231,9 @@ def _along(run: JoinedRun, name: str, home: str, axis: str, x: Floats) -> Floats
     order = known[np.argsort(at_home[known], kind="stable")]
     found: Floats = np.interp(x, at_home[order], there[order])
     return found
+
+
+def _build_mark(finding: MetricFinding, x: float, y: float, name: str) -> Mark:
+    """Build the mark of a finding, whose text begins with `name` ('': with none)."""
+    text = f"{visible(name)}: {finding.text}" if name else finding.text
+    return Mark(x, y if isfinite(y) else nan, text, finding.kind, lasts=finding.step_to is None)

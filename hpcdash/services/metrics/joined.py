@@ -65,8 +65,10 @@ class MetricStream:
             begun.sort(key=lambda log: log.attempts[0].first[3])
         self.logs = tuple(begun)
         self._behind_seconds = behind_seconds
-        self._pieces: list[LogPiece] = []
+        # What was derived from the logs, and their versions then.
         self._versions: list[int] = []
+        self._pieces: list[LogPiece] = []
+        self._series: dict[tuple[str, str], Series] = {}
 
     @property
     def names(self) -> set[str]:
@@ -79,15 +81,19 @@ class MetricStream:
     @property
     def pieces(self) -> list[LogPiece]:
         """The attempts of the logs, oldest first, even if those of one lie between another's."""
+        self._derive()
+        return self._pieces
+
+    def _derive(self) -> None:
         versions = [log.version for log in self.logs]
         if self._versions != versions:
             self._versions = versions
+            self._series = {}
             pieces = in_order([log.attempts for log in self.logs], [log.jumps for log in self.logs])
             self._pieces = [
                 replace(piece, attempt=_later(piece.attempt, self._behind_seconds))
                 for piece in pieces
             ]
-        return self._pieces
 
     @property
     def samples_name(self) -> str | None:
@@ -118,11 +124,24 @@ class MetricStream:
             return np.full(steps.size, nan)
         return np.interp(steps, known.x, known.newest, left=nan, right=nan)
 
-    def series(self, name: str, axis: str, *, is_steps: bool = False) -> Series:
-        """The points that count; with `is_steps` the means are steps."""
-        if axis == SAMPLES:
-            return self._along_samples(self.series(name, "step"))
-        return _join(name, axis, [one for one, _ in self._parts(name, axis, is_steps=is_steps)])
+    def series(self, name: str, axis: str) -> Series:
+        """The points that count; made once as long as the logs are the same."""
+        self._derive()
+        if (series := self._series.get((name, axis))) is None:
+            if axis == SAMPLES:
+                series = self._along_samples(self.series(name, "step"))
+            else:
+                series = _join(name, axis, [one for one, _ in self._parts(name, axis)])
+            self._series[name, axis] = series
+        return series
+
+    def steps_along(self, name: str, axis: str) -> Floats:
+        """The step of each place of the metric's series; nan where it is not known."""
+        if axis in ("step", SAMPLES):
+            steps = self.series(name, "step").x
+            return steps if axis == "step" else steps[~np.isnan(self.samples_at(steps))]
+        parts = self._parts(name, axis, is_steps=True)
+        return _join(name, axis, [one for one, _ in parts]).mean
 
     def overlap(self, name: str, axis: str) -> tuple[Series, ...]:
         if axis == SAMPLES:
@@ -224,11 +243,7 @@ class JoinedRun:
 
     def steps_along(self, name: str, axis: str) -> Floats:
         """The step of each place of the metric's series; nan where it is not known."""
-        stream = self._stream(name)
-        if axis not in ("step", SAMPLES):
-            return stream.series(name, axis, is_steps=True).mean
-        steps = stream.series(name, "step").x
-        return steps if axis == "step" else steps[~np.isnan(stream.samples_at(steps))]
+        return self._stream(name).steps_along(name, axis)
 
     def samples_at(self, steps: Floats) -> Floats:
         """Return the samples consumed at `steps` (n); nan outside the steps in the log."""

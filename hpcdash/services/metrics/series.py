@@ -84,6 +84,11 @@ class Series(Struct, frozen=True):
     def __len__(self) -> int:
         return self.low.size
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last x; (0, 1) without points."""
+        return (float(self.x_first[0]), float(self.x[-1])) if len(self) else (0.0, 1.0)
+
     def at(self, places: Integers) -> Series:
         """The series of these places alone."""
         arrays = {name: getattr(self, name)[places] for name in SERIES_ARRAYS}

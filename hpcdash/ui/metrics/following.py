@@ -21,7 +21,7 @@ from hpcdash.ui.widgets.cells import ASCII_SIGNS, signs
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
-    from hpcdash.services.metrics.charts.curves import ChartRequest, SeriesCache
+    from hpcdash.services.metrics.charts.curves import ChartRequest
     from hpcdash.services.metrics.facts import RunFacts, RunReader
     from hpcdash.services.metrics.run import WatchedRun
 
@@ -80,7 +80,6 @@ class ChartFollowing(View):
         self.runs = [ShownRun(one) for one in dict.fromkeys((job_id, *others))][:MAX_RUNS]
         self._patterns = tuple(patterns)
         self._file = file
-        self._series: SeriesCache | None = None
         self._dirty = asyncio.Event()
         self._changed_at: float | None = None
 
@@ -209,10 +208,9 @@ class ChartFollowing(View):
             return
         before = (run.facts, run.judging_error)
         try:
-            run.reader = run.reader or RunReader(is_ascii=is_ascii())
-            stored = self.request().stored
+            run.reader = run.reader or RunReader()
             run.facts = await asyncio.to_thread(
-                run.reader.read, watched.run, names, picture.axis, job, stored
+                run.reader.read, watched.run, names, picture.axis, job
             )
             run.judging_error = None
         except Exception as error:
@@ -222,10 +220,8 @@ class ChartFollowing(View):
             self._dirty.set()
 
     def request(self) -> ChartRequest:
-        from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesCache
+        from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun
 
-        if self._series is None:
-            self._series = SeriesCache()
         runs = []
         for letter, run in zip(LETTERS, self.runs, strict=False):
             if run.watched is None:
@@ -233,7 +229,6 @@ class ChartFollowing(View):
             marks = run.facts.marks if run.facts is not None else {}
             axis = run.facts.axis if run.facts is not None else ""
             runs.append(ChartRun(letter, run.watched.title, run.watched.run, marks, axis))
-        self._series.keep_only([one.run for one in runs])
         plot = self.query_one(ChartPlot)
         # While there is nothing to show the plot is hidden, and has the size that it had.
         size = plot.size if plot.display and plot.size.height else self.size
@@ -242,7 +237,6 @@ class ChartFollowing(View):
             self.state,
             size.width,
             size.height,
-            self._series,
             self.session.zone,
             is_ascii(),
         )

@@ -31,9 +31,9 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.metrics.charts.state import (
+    FINDINGS,
     LETTERS,
     MAX_RUNS,
-    SEVERAL,
     SMOOTHINGS,
     ChartState,
     Mark,
@@ -188,19 +188,17 @@ class ChartView(ChartFollowing, can_focus=True):
         """
         text = Text(no_wrap=True)
         marks = self.marks_found()
-        plot = self.query_one(ChartPlot)
         pointed = self._pointed_mark(marks)
         read = [run.facts for run in self.runs if run.facts is not None]
         if not marks and read:
             is_unknown = all(one.too_few for one in read)
             text.append("too few points to tell" if is_unknown else "no anomalies", "dim")
         if pointed is None and len(marks) > 1:
-            for (kind, sign, style), count in Counter(
-                (mark.kind, mark.sign, mark.style) for _, mark in marks
-            ).items():
+            for kind, count in Counter(mark.kind for _, mark in marks).items():
                 if count > 1:
-                    text.append(sign, plot.get_component_rich_style(f"chart-plot--{style}"))
-                    text.append(f" {count} {SEVERAL[kind]}   ", "dim")
+                    mark = next(mark for _, mark in marks if mark.kind == kind)
+                    self._append_sign(text, mark)
+                    text.append(f" {count} {FINDINGS[kind].several}   ", "dim")
         shown = [pointed] if pointed is not None else marks
         room = self.size.width - 2
         for number, (letter, mark) in enumerate(shown):
@@ -209,9 +207,14 @@ class ChartView(ChartFollowing, can_focus=True):
             if number and cell_len(message) > left:
                 break
             text.append("   " if number else "")
-            text.append(f"{mark.sign} ", plot.get_component_rich_style(f"chart-plot--{mark.style}"))
+            self._append_sign(text, mark)
+            text.append(" ")
             text.append(clip(message, max(left, 1)))
         return text
+
+    def _append_sign(self, text: Text, mark: Mark) -> None:
+        style = self.query_one(ChartPlot).get_component_rich_style(f"chart-plot--{mark.style}")
+        text.append(mark.sign(is_ascii=is_ascii()), style)
 
     def _pointed_mark(self, marks: Sequence[tuple[str, Mark]]) -> tuple[str, Mark] | None:
         """The finding under the cursor: where it stands, else in the same column."""
@@ -619,7 +622,7 @@ class ChartView(ChartFollowing, can_focus=True):
             for message in run.facts.course:
                 text.append(f"  {message}\n")
             for mark in run.facts.found:
-                text.append(f"  {mark.sign} {mark.text}\n")
+                text.append(f"  {mark.sign(is_ascii=is_ascii())} {mark.text}\n")
             if not run.facts.found:
                 reported = "too few points to tell" if run.facts.too_few else "no anomalies so far"
                 text.append(f"  {reported}\n", "dim")
