@@ -207,14 +207,13 @@ class ChartView(ChartFollowing, can_focus=True):
             if number and cell_len(message) > left:
                 break
             text.append("   " if number else "")
-            self._append_sign(text, mark)
-            text.append(" ")
+            self._append_sign(text, mark, " ")
             text.append(clip(message, max(left, 1)))
         return text
 
-    def _append_sign(self, text: Text, mark: Mark) -> None:
+    def _append_sign(self, text: Text, mark: Mark, after: str = "") -> None:
         style = self.query_one(ChartPlot).get_component_rich_style(f"chart-plot--{mark.style}")
-        text.append(mark.sign(is_ascii=is_ascii()), style)
+        text.append(mark.sign(is_ascii=is_ascii()) + after, style)
 
     def _pointed_mark(self, marks: Sequence[tuple[str, Mark]]) -> tuple[str, Mark] | None:
         """The finding under the cursor: where it stands, else in the same column."""
