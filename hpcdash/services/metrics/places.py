@@ -55,15 +55,15 @@ class MetricPlace(Struct, frozen=True):
 
 class MetricPlaces(Struct, frozen=True):
     """The places of a job, oldest first, and its row of domain.schema.JOBS: of an array that of the
-    newest task.
+    newest task, None before it was located.
 
-    `is_array` where the tasks are joined; `problem` says in words what is left out, '' where
-    nothing is.
+    `is_array` where the tasks are joined; `problem` is a text on what is left out, '' where nothing
+    is.
     """
 
     job_id: str
-    row: Row
-    places: tuple[MetricPlace, ...]
+    row: Row | None = None
+    places: tuple[MetricPlace, ...] = ()
     is_array: bool = False
     is_over: bool = False
     problem: str = ""

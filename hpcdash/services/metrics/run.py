@@ -45,11 +45,12 @@ COMMANDS_TO_OPEN = 2
 
 
 class Progress(Struct, frozen=True):
-    """Bytes read of all the logs of a run; `is_whole` once their beginnings are read."""
+    """Bytes read of all the logs of a run."""
 
-    read_bytes: int = 0
-    total_bytes: int = 0
-    is_whole: bool = False
+    read_bytes: int
+    total_bytes: int
+    # Once their beginnings are read.
+    is_whole: bool
 
 
 class WatchedRun:
@@ -78,7 +79,7 @@ class WatchedRun:
         self._file = file
         self._exact_points = exact_points
         self._named = NamedMetricsFiles(store)
-        self._located: MetricPlaces | None = None
+        self._located = MetricPlaces(job_id)
         self._places: dict[str, _JobSources] = {}
         self._run = JoinedRun(())
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
@@ -92,9 +93,8 @@ class WatchedRun:
     @property
     def title(self) -> str:
         """`4711 llama-7b`, for a legend."""
-        if self._located is None:
-            return self.job_id
-        return f"{self._located.job_id} {self._located.row['name'] or ''}".strip()
+        name = "" if self.row is None else self.row["name"] or ""
+        return f"{self._located.job_id} {name}".strip()
 
     @property
     def run(self) -> JoinedRun:
@@ -106,7 +106,17 @@ class WatchedRun:
         """The job's row of domain.schema.JOBS, of an array that of its newest task; None before
         `open`.
         """
-        return None if self._located is None else self._located.row
+        return self._located.row
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, and all its tasks."""
+        return self._located.is_over
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is an array's tasks, joined."""
+        return self._located.is_array
 
     def job_facts(self) -> JobFacts:
         """Return the scheduler's facts about the job, by the newest row that is known of it."""
@@ -121,17 +131,12 @@ class WatchedRun:
         started_at = row["started_at"] if self.progress.is_whole else None
         return JobFacts(
             now,
-            True,
-            None if ends_at is None else ends_at.timestamp() - now,
-            None if limit is None else float(limit),
-            self.is_array or row["array_id"] is not None,
-            None if started_at is None else now - started_at.timestamp(),
+            is_running=True,
+            limit_seconds_left=None if ends_at is None else ends_at.timestamp() - now,
+            limit_seconds=None if limit is None else float(limit),
+            is_array=self.is_array or row["array_id"] is not None,
+            age_seconds=None if started_at is None else now - started_at.timestamp(),
         )
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the job has ended, and all its tasks."""
-        return self._located is not None and self._located.is_over
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -164,17 +169,17 @@ class WatchedRun:
     def _reading_problem(self) -> str:
         if self._line_problem:
             return self._line_problem
-        located = "" if self._located is None else self._located.problem
+        located = self._located.problem
         sources = self._sources()
         unread = [source for source in sources if source.problem]
         if self._run.names:
-            lost = next((source for source in unread if source.is_open), None)
-            return f"{lost.file.place}: {lost.problem}" if lost is not None else located
-        if unread and len(unread) == len(sources):
-            return f"{unread[0].file.place}: {unread[0].problem}"
-        if sources and self.progress.is_whole:
-            return located or f"no metric was found in {' and '.join(dict.fromkeys(self.paths))}"
-        return located
+            # Of those that never were there nothing is missed.
+            unread = [source for source in unread if source.is_open]
+        elif len(unread) < len(sources):
+            unread = []
+            if not located and self.progress.is_whole:
+                return f"no metric was found in {' and '.join(dict.fromkeys(self.paths))}"
+        return f"{unread[0].file.place}: {unread[0].problem}" if unread else located
 
     def _sources(self) -> list[MetricSource]:
         return [source for place in self._places.values() for source in place.sources]
@@ -240,9 +245,9 @@ class WatchedRun:
         too.
         """
         located = await locate_metrics(self.store, self.job_id, file=self._file, named=self._named)
-        count = 0
-        for place in located.places:
-            count += 1 + (place.files.stderr is not None) + bool(place.own)
+        count = sum(
+            1 + (place.files.stderr is not None) + bool(place.own) for place in located.places
+        )
         points = max(self._exact_points // max(count, 1), _MIN_POINTS)
         cells = max(CELLS // max(count, 1), _MIN_CELLS)
 
@@ -251,9 +256,8 @@ class WatchedRun:
             return MetricSource(file, self._turns, self._patterns, exact_points=points, cells=cells)
 
         # Tasks that are gone stay before those that were found.
-        places = dict(self._places)
-        for place in located.places:
-            places.pop(place.job_id, None)
+        found = {place.job_id for place in located.places}
+        places = {job_id: place for job_id, place in self._places.items() if job_id not in found}
         for place in located.places:
             sources = self._places.get(place.job_id) or _JobSources()
             places[place.job_id] = sources
@@ -346,15 +350,15 @@ class WatchedRun:
         """Check what may grow, the sooner the sooner it grew."""
         while True:
             seconds, _ = self._next_check()
-            if seconds <= 0:
-                # Where reads are few they go to what grows; meanwhile another may have become the
-                # first.
-                await self._turn()
-                _, found = self._next_check()
-                if found is not None:
-                    await self._read_new(*found)
-                seconds, _ = self._next_check()
-            await asyncio.sleep(max(seconds, 0.0))
+            if seconds > 0:
+                await asyncio.sleep(seconds)
+                continue
+            # Where reads are few they go to what grows; meanwhile another may have become the
+            # first.
+            await self._turn()
+            _, due = self._next_check()
+            if due is not None:
+                await self._read_new(*due)
 
     def _next_check(self) -> tuple[float, tuple[_JobSources, MetricSource] | None]:
         """Return in how many seconds the next source is to be checked, and that.
@@ -440,24 +444,19 @@ class WatchedRun:
                 state_pause = min(2 * state_pause, _LONGEST_STATE_SECONDS)
                 await self._refresh()
 
-    @property
-    def is_array(self) -> bool:
-        """Whether it is an array's tasks, joined."""
-        return self._located is not None and self._located.is_array
-
     async def _refresh(self) -> None:
         try:
             await self._locate()
         except NoSuchJob:
             for place in self._places.values():
                 place.is_over = True
-            if self._located is not None:
-                self._located = replace(self._located, is_over=True)
-        except HpcdashError as error:
+            self._located = replace(self._located, is_over=True)
+        except (UnreachableError, CommandTimedOut) as error:
+            self._report(error.message)
+            return
+        except HpcdashError:
             # The logs are still read, and the scheduler is queried again.
-            self._report(
-                error.message if isinstance(error, UnreachableError | CommandTimedOut) else ""
-            )
+            self._report("")
             return
         self._dirty.set()
 
