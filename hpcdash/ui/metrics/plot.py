@@ -104,17 +104,14 @@ class ChartPlot(Widget):
 
     # -- drawing
 
-    def _style(self, name: str) -> Style:
+    def sign_style(self, name: str) -> Style:
+        """Return the style of a piece of the picture; '' for none."""
         return self.get_component_rich_style(f"chart-plot--{name}") if name else Style()
 
     def render_line(self, y: int) -> Strip:
         base = self.rich_style
-        lines = self.picture.lines
-        segments = (
-            [Segment(text, base + self._style(name)) for text, name in lines[y]]
-            if y < len(lines)
-            else []
-        )
+        line = self.picture.lines[y] if y < len(self.picture.lines) else ()
+        segments = [Segment(text, base + self.sign_style(name)) for text, name in line]
         return Strip(segments).adjust_cell_length(self.size.width, base)
 
     # -- mouse

@@ -110,6 +110,10 @@ class ChartView(ChartFollowing, can_focus=True):
         yield Line(id="meaning")
         yield Line(id="found")
 
+    @property
+    def _plot(self) -> ChartPlot:
+        return self.query_one(ChartPlot)
+
     # -- text around it
 
     def tell(self, request: ChartRequest) -> None:
@@ -120,10 +124,8 @@ class ChartView(ChartFollowing, can_focus=True):
         self.set_class(self.size.height < _ROOMY, "-cramped")
         row = self._row()
         name = visible(str(row["name"] or "")) if row is not None else ""
-        more = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
-        self.border_title = Content(
-            f"Chart of {visible(self.job_id)} {clip(name, 40)}".rstrip() + more
-        )
+        title = f"Chart of {visible(self.job_id)} {clip(name, 40)}".rstrip()
+        self.border_title = Content(title + self._more())
         self.set_class(len(self.runs) > 1, "-several")
         if not self.picture.panels:
             self.query_one("#nothing", Static).update(self._nothing())
@@ -144,11 +146,8 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def _legend(self, pieces: Sequence[tuple[str, str]]) -> Text:
         text = Text(no_wrap=True, overflow="ellipsis")
-        plot = self.query_one(ChartPlot)
         for message, style in pieces:
-            text.append(
-                message, plot.get_component_rich_style(f"chart-plot--{style}") if style else ""
-            )
+            text.append(message, self._plot.sign_style(style))
         return text
 
     def _nothing(self) -> Text:
@@ -188,22 +187,22 @@ class ChartView(ChartFollowing, can_focus=True):
         """
         text = Text(no_wrap=True)
         marks = self.marks_found()
-        pointed = self._pointed_mark(marks)
-        read = [run.facts for run in self.runs if run.facts is not None]
-        if not marks and read:
-            is_unknown = all(one.too_few for one in read)
+        facts = [run.facts for run in self.runs if run.facts is not None]
+        if not marks and facts:
+            is_unknown = all(one.too_few for one in facts)
             text.append("too few points to tell" if is_unknown else "no anomalies", "dim")
-        if pointed is None and len(marks) > 1:
+        pointed = self._pointed_mark(marks)
+        if pointed is not None:
+            marks = [pointed]
+        elif len(marks) > 1:
             for kind, count in Counter(mark.kind for _, mark in marks).items():
                 if count > 1:
-                    mark = next(mark for _, mark in marks if mark.kind == kind)
-                    self._append_sign(text, mark)
+                    self._append_sign(text, next(mark for _, mark in marks if mark.kind == kind))
                     text.append(f" {count} {FINDINGS[kind].several}   ", "dim")
-        shown = [pointed] if pointed is not None else marks
         room = self.size.width - 2
-        for number, (letter, mark) in enumerate(shown):
+        for number, (letter, mark) in enumerate(marks):
             left = room - cell_len(text.plain) - 5
-            message = f"{letter}{' ' if letter else ''}{mark.text}"
+            message = f"{letter} {mark.text}" if letter else mark.text
             if number and cell_len(message) > left:
                 break
             text.append("   " if number else "")
@@ -212,8 +211,7 @@ class ChartView(ChartFollowing, can_focus=True):
         return text
 
     def _append_sign(self, text: Text, mark: Mark, after: str = "") -> None:
-        style = self.query_one(ChartPlot).get_component_rich_style(f"chart-plot--{mark.style}")
-        text.append(mark.sign(is_ascii=is_ascii()) + after, style)
+        text.append(mark.sign(is_ascii=is_ascii()) + after, self._plot.sign_style(mark.style))
 
     def _pointed_mark(self, marks: Sequence[tuple[str, Mark]]) -> tuple[str, Mark] | None:
         """The finding under the cursor: where it stands, else in the same column."""
@@ -255,9 +253,7 @@ class ChartView(ChartFollowing, can_focus=True):
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        return (
-            frozenset({Kind.MINE, Kind.HISTORY}) if self._wants_history else frozenset({Kind.MINE})
-        )
+        return frozenset({Kind.MINE, Kind.HISTORY} if self._wants_history else {Kind.MINE})
 
     @property
     def own_error(self) -> HpcdashError | None:
@@ -276,12 +272,11 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def crumbs(self) -> Sequence[str]:
         names = ", ".join(panel.name for panel in self.picture.panels[:3])
-        more = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
-        return (
-            ("chart", f"{self.job_id}{more}", visible(names))
-            if names
-            else ("chart", f"{self.job_id}{more}")
-        )
+        crumbs = ("chart", f"{self.job_id}{self._more()}")
+        return (*crumbs, visible(names)) if names else crumbs
+
+    def _more(self) -> str:
+        return f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
 
     def way_crumb(self) -> str:
         return f"chart {self.job_id}"
@@ -347,13 +342,10 @@ class ChartView(ChartFollowing, can_focus=True):
         )
 
     def help_signs(self) -> Text:
-        plot = self.query_one(ChartPlot)
         text = Text()
-        for one in explained(is_ascii=is_ascii()):
-            style = plot.get_component_rich_style(f"chart-plot--{one.style}") if one.style else ""
-            text.append("  ").append(one.signs, style).append(" " * (12 - len(one.signs))).append(
-                f"{one.text}\n"
-            )
+        for label in explained(is_ascii=is_ascii()):
+            text.append("  ").append(label.signs, self._plot.sign_style(label.style))
+            text.append(f"{' ' * (12 - len(label.signs))}{label.text}\n")
         return text
 
     def marks_found(self) -> list[tuple[str, Mark]]:
@@ -454,11 +446,8 @@ class ChartView(ChartFollowing, can_focus=True):
     def do_smoothing(self) -> None:
         at = (SMOOTHINGS.index(self.state.smoothing) + 1) % len(SMOOTHINGS)
         self._see(replace(self.state, smoothing=SMOOTHINGS[at]))
-        self._show_notice(
-            {"auto": "smoothing: auto", "none": "smoothing: off"}.get(
-                SMOOTHINGS[at], SMOOTHINGS[at]
-            )
-        )
+        notices = {"auto": "smoothing: auto", "none": "smoothing: off"}
+        self._show_notice(notices.get(SMOOTHINGS[at], SMOOTHINGS[at]))
 
     def do_x_axis(self) -> None:
         axes = self.picture.axes
@@ -488,16 +477,15 @@ class ChartView(ChartFollowing, can_focus=True):
         self._go_found(-1)
 
     def _go_found(self, way: int) -> None:
-        places = sorted({mark.x for _, mark in self.marks_found() if mark.x == mark.x})
+        places = sorted(
+            {mark.x for _, mark in self.marks_found() if mark.x == mark.x}, reverse=way < 0
+        )
         if not places:
             self._show_notice("no anomalies so far")
             return
-        at = self.state.cursor
-        further = [x for x in places if at is None or (x > at if way > 0 else x < at)]
-        if further:
-            x = further[0] if way > 0 else further[-1]
-        else:
-            x = places[0] if way > 0 else places[-1]
+        cursor = self.state.cursor
+        further = (x for x in places if cursor is None or way * (x - cursor) > 0)
+        x = next(further, places[0])
         state = replace(self.state, cursor=x)
         begin, end = state.shown(self._whole())
         if not begin <= x <= end:
@@ -660,24 +648,29 @@ def other_runs(
     """Return the IDs of jobs that have begun, and their texts: marked ones first, then tasks of its
     array, then jobs of its name, each the newest first.
     """
-    found: dict[str, tuple[int, int, int, str]] = {}
+    reasons = ("marked", "same array", "same name")
+    texts: dict[str, str] = {}
+    ranks: dict[str, tuple[int, int, int]] = {}
     for kind in _OTHERS:
         snapshot = store.snapshots.get(kind)
         if snapshot is None:
             continue
         for other in _near(snapshot.table, row, marked).select(_OTHER_COLUMNS).to_pylist():
             number = str(other["id"])
-            if number in found or number == row["id"] or other["_tasks"] != 1:
+            if number in texts or number == row["id"] or other["_tasks"] != 1:
                 continue
-            if str(other["state"]) in WAITING and number not in marked:
+            rank = 2
+            if number in marked:
+                rank = 0
+            elif str(other["state"]) in WAITING:
                 continue
-            is_task = row["array_id"] is not None and other["array_id"] == row["array_id"]
-            rank = 0 if number in marked else 1 if is_task else 2
-            why = ("marked", "same array", "same name")[rank]
-            text = f"{number:<12} {other['name'] or ''}  {state_word(str(other['state']))}, {why}"
-            found[number] = (rank, -(other["_number"] or 0), -(other["_task"] or 0), text)
-    ranked = sorted(found.items(), key=lambda one: one[1][:3])
-    return [(number, ranks[3]) for number, ranks in ranked[:_MAX_OTHERS]]
+            elif row["array_id"] is not None and other["array_id"] == row["array_id"]:
+                rank = 1
+            ranks[number] = (rank, -(other["_number"] or 0), -(other["_task"] or 0))
+            state = state_word(str(other["state"]))
+            texts[number] = f"{number:<12} {other['name'] or ''}  {state}, {reasons[rank]}"
+    nearest = sorted(texts, key=ranks.__getitem__)[:_MAX_OTHERS]
+    return [(number, texts[number]) for number in nearest]
 
 
 def _near(table: pa.Table, row: Mapping[str, Any], marked: Collection[str]) -> pa.Table:
