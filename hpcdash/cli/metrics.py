@@ -59,9 +59,12 @@ from hpcdash.services.session import ClusterSession
 CHART_SECONDS = 15.0
 _REDRAW_SECONDS = 1.0
 _CLEAR = "\x1b[H\x1b[2J"
-MIN_WIDTH, LARGEST_WIDTH = 40, 240
+MIN_WIDTH = 40
+LARGEST_WIDTH = 240
 # Rows of a chart: of a single one, of each of several, and of each where the screen has few.
-_HEIGHT, _SMALL_HEIGHT, _MIN_HEIGHT = 18, 12, 7
+_HEIGHT = 18
+_SMALL_HEIGHT = 12
+_MIN_HEIGHT = 7
 _TWO_BESIDE_FROM = 110
 # Most metrics drawn by default.
 MAX_SHOWN = 4

@@ -173,4 +173,6 @@ def _number(value: Any) -> int | float | str | None:
         return None
     if number is None or number - number == 0:
         return number
-    return "NaN" if number != number else ("Infinity" if number > 0 else "-Infinity")
+    if number != number:
+        return "NaN"
+    return "Infinity" if number > 0 else "-Infinity"

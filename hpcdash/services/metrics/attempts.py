@@ -18,15 +18,19 @@ from hpcdash.services.metrics.batch import MetricBatch
 MAX_ATTEMPTS = 1000
 MAX_JUMPS = 8
 # Ranks that write the same steps overtake each other by a step or two; a restart takes its time.
-OVERTAKING_STRIDES, RESTART_SECONDS = 2.0, 60.0
+OVERTAKING_STRIDES = 2.0
+RESTART_SECONDS = 60.0
 Flags = NDArray[np.bool_]
 # A value of each of AXES, nan where it is not known.
 Axes = tuple[float, ...]
 # Each is compared with each.
 MAX_ORDERED = 200
 # What begins where another ended may be so large a part of a gap, or of the other, away from that.
-_PART_OF_GAP, _PART_REPEATED, _PART_AHEAD = 1 / 8, 1 / 2, 1 / 8
-_STEP, _TIME = 0, 3
+_PART_OF_GAP = 1 / 8
+_PART_REPEATED = 1 / 2
+_PART_AHEAD = 1 / 8
+_STEP = 0
+_TIME = 3
 
 
 class Attempt(Struct, frozen=True):
@@ -57,12 +61,8 @@ class Jump(Struct, frozen=True):
 
 def largest_jumps(jumps: list[Jump]) -> tuple[Jump, ...]:
     """The few largest, in the order of the log; of the same size the oldest."""
-    return tuple(
-        sorted(
-            sorted(jumps, key=lambda one: (-one.steps, one.offset))[:MAX_JUMPS],
-            key=lambda one: one.offset,
-        )
-    )
+    largest = sorted(jumps, key=lambda jump: (-jump.steps, jump.offset))[:MAX_JUMPS]
+    return tuple(sorted(largest, key=lambda jump: jump.offset))
 
 
 def jumps_in(batch: MetricBatch) -> list[Jump]:
@@ -70,11 +70,11 @@ def jumps_in(batch: MetricBatch) -> list[Jump]:
     known = np.flatnonzero(~np.isnan(batch.steps))
     ups = np.diff(batch.steps[known])
     largest = np.argsort(-ups, kind="stable")[:MAX_JUMPS]
-    found = []
-    for at in largest[ups[largest] > 0].tolist():
-        before, after = batch.axes[:, known[at : at + 2]].T.tolist()
-        found.append(Jump(int(batch.offsets[known[at + 1]]), tuple(before), tuple(after)))
-    return found
+    jumps = []
+    for place in largest[ups[largest] > 0].tolist():
+        before, after = batch.axes[:, known[place : place + 2]].T.tolist()
+        jumps.append(Jump(int(batch.offsets[known[place + 1]]), tuple(before), tuple(after)))
+    return jumps
 
 
 def stretches_in(batch: MetricBatch, row: int) -> list[Attempt]:
@@ -155,39 +155,44 @@ def split_attempts(stretches: list[Attempt], before: list[float] | None, row: in
     """The attempts that stretches make, each `before` so many steps on; `row` as in
     stretches_in.
     """
-    moved = (
-        [_moved(one, steps) for one, steps in zip(stretches, before, strict=True)]
-        if before
-        else stretches
-    )
-    together: list[list[Attempt]] = []
-    for index, one in enumerate(moved):
-        is_first = index == 1 and np.isnan(stretches[0].last[row])
-        goes_on = (
-            before is not None
-            and index > 0
-            and _is_next_epoch(stretches[index - 1], stretches[index])
-        )
-        if is_first or goes_on:
-            together[-1].append(one)
+    attempts = stretches
+    goes_on = [False] * len(stretches)
+    if before is not None:
+        goes_on[1:] = [_is_next_epoch(older, newer) for older, newer in pairwise(stretches)]
+        attempts = [_moved(one, steps) for one, steps in zip(stretches, before, strict=True)]
+    if len(stretches) > 1 and isnan(stretches[0].last[row]):
+        goes_on[1] = True
+    attempts = _join_where(goes_on, attempts)
+    # Those that go back by no more than two of the log's strides, with no minute between, are one
+    # with those before.
+    tolerated = OVERTAKING_STRIDES * min((attempt.stride for attempt in attempts), default=inf)
+    if tolerated == inf:
+        return attempts
+    goes_on = [False]
+    for older, newer in pairwise(attempts):
+        is_late = newer.first[3] - older.last[3] > RESTART_SECONDS
+        goes_on.append(older.last[0] - newer.first[0] <= tolerated and not is_late)
+    return _join_where(goes_on, attempts)
+
+
+def _join_where(goes_on: Sequence[bool], attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Join attempts that go on with those before them."""
+    groups: list[list[Attempt]] = []
+    for is_same, attempt in zip(goes_on, attempts, strict=True):
+        if is_same:
+            groups[-1].append(attempt)
         else:
-            together.append([one])
-    return without_overtaking(
-        [join_attempt(parts) if len(parts) > 1 else parts[0] for parts in together]
-    )
+            groups.append([attempt])
+    return [join_attempt(parts) for parts in groups]
 
 
 def _moved(one: Attempt, steps: float) -> Attempt:
-    if not steps or np.isnan(one.first[0]):
-        return one
-    return replace(
-        one, first=(one.first[0] + steps, *one.first[1:]), last=(one.last[0] + steps, *one.last[1:])
-    )
+    first, last = ((axes[0] + steps, *axes[1:]) for axes in (one.first, one.last))
+    return replace(one, first=first, last=last)
 
 
 def join_attempt(parts: list[Attempt]) -> Attempt:
     """The parts, in the order of the log, as one."""
-
     whole = parts[0]
     for part in parts[1:]:
         between = part.first[0] - whole.last[0]
@@ -202,25 +207,6 @@ def join_attempt(parts: list[Attempt]) -> Attempt:
 
 def _known(value: float, otherwise: float) -> float:
     return otherwise if isnan(value) else value
-
-
-def without_overtaking(attempts: list[Attempt]) -> list[Attempt]:
-    """Attempts that go back by no more than two of the log's strides, with no minute between, are
-    one with those before.
-    """
-    tolerated = OVERTAKING_STRIDES * min((attempt.stride for attempt in attempts), default=inf)
-    if len(attempts) < 2 or tolerated == inf:
-        return attempts
-    together = [[attempts[0]]]
-    for older, newer in pairwise(attempts):
-        if (
-            older.last[0] - newer.first[0] <= tolerated
-            and not newer.first[3] - older.last[3] > RESTART_SECONDS
-        ):
-            together[-1].append(newer)
-        else:
-            together.append([newer])
-    return [join_attempt(parts) for parts in together]
 
 
 class LogPiece(Struct, frozen=True):
@@ -332,13 +318,13 @@ class _Spans:
     """Logs, first and last steps and times of pieces, an array each, to compare one with all."""
 
     def __init__(self, pieces: Sequence[LogPiece]) -> None:
-        self.logs = np.array([one.log for one in pieces])
-        self.first, self.first_time = np.array([one.attempt.first for one in pieces])[
-            :, [_STEP, _TIME]
-        ].T
-        self.last, self.last_time = np.array([one.attempt.last for one in pieces])[
-            :, [_STEP, _TIME]
-        ].T
+        self.logs = np.array([piece.log for piece in pieces])
+        first = np.array([piece.attempt.first for piece in pieces])
+        last = np.array([piece.attempt.last for piece in pieces])
+        self.first = first[:, _STEP]
+        self.first_time = first[:, _TIME]
+        self.last = last[:, _STEP]
+        self.last_time = last[:, _TIME]
 
     def overlap(self, jump: Jump) -> Flags:
         found: Flags = (self.last > jump.before[_STEP]) & (self.first < jump.after[_STEP])

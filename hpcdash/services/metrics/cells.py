@@ -12,8 +12,17 @@ import numpy as np
 from hpcdash.services.metrics.batch import Floats, Integers
 
 # Rows of a table of cells; a cell is a column of it. First and last stand once for each of AXES.
-OFFSET, FIRST, LAST, LOW, HIGH, NEWEST = 0, 1, 5, 9, 10, 11
-TOTAL, COUNT, NANS, PLUS_INFS, MINUS_INFS = 12, 13, 14, 15, 16
+OFFSET = 0
+FIRST = 1
+LAST = 5
+LOW = 9
+HIGH = 10
+NEWEST = 11
+TOTAL = 12
+COUNT = 13
+NANS = 14
+PLUS_INFS = 15
+MINUS_INFS = 16
 CELL_ROWS = 17
 # Rows of a table of points: the offset of its sample, its axes from FIRST on, and its value.
 VALUE = 5

@@ -83,7 +83,8 @@ def downsample_view(
         found[1, filled] = np.fmax.reduceat(high, starts)
         found[2, filled] = _last_known(last, starts)
         odd[filled] = np.bitwise_or.reduceat(series.odd[places], starts) > 0
-    return ViewPoints(found[0], found[1], found[2], counts, odd, hidden)
+    low, high, last = found
+    return ViewPoints(low, high, last, points=counts, odd=odd, hidden=hidden)
 
 
 def smoothed(

@@ -103,13 +103,16 @@ class RunReader:
                 marks[name].append(mark)
             ranked.append((True, finding.step_from, mark))
         ranked.sort(key=lambda one: one[:2], reverse=True)
+        course = (*self.read_course(run, job), format_lost_time(run.lost_time()))
         return RunFacts(
-            findings,
-            {name: tuple(sorted(some, key=lambda mark: mark.x)) for name, some in marks.items()},
-            tuple(mark for _, _, mark in ranked),
-            axis,
-            points < FEWEST_POINTS,
-            tuple(filter(None, (*self.read_course(run, job), format_lost_time(run.lost_time())))),
+            findings=findings,
+            marks={
+                name: tuple(sorted(some, key=lambda mark: mark.x)) for name, some in marks.items()
+            },
+            found=tuple(mark for _, _, mark in ranked),
+            axis=axis,
+            too_few=points < FEWEST_POINTS,
+            course=tuple(filter(None, course)),
         )
 
     def _judge(
@@ -132,7 +135,7 @@ class RunReader:
     def read_course(
         self, run: JoinedRun, job: JobFacts, metric: str | None = None
     ) -> tuple[str, ...]:
-        """Describe the end and the pace of a run by the samples of a metric (None: the main one)."""
+        """Describe the end and the pace of a run by a metric's samples (None: the main one's)."""
         name = metric or main_metric(run.names)
         if name is None:
             return ()
@@ -153,9 +156,9 @@ class RunReader:
                 float(steps[-1]),
                 float(run.last_step),
                 step_seconds,
-                job.limit_seconds_left,
-                job.limit_seconds,
-                lost.repeated_seconds / lost.restarts if is_timed else 0.0,
+                limit_seconds_left=job.limit_seconds_left,
+                task_limit_seconds=job.limit_seconds,
+                repeated_seconds=lost.repeated_seconds / lost.restarts if is_timed else 0.0,
                 is_array=job.is_array,
             )
             messages += [end] if end is not None else []

@@ -18,7 +18,8 @@ PLATEAU_POINTS = 1000
 # What part of a run must be flat, and how little of its level is no progress.
 PLATEAU_PART = 0.3
 MIN_PROGRESS = 0.001
-USUAL_GAPS, MIN_SILENCE_SECONDS = 10.0, 60.0
+USUAL_GAPS = 10.0
+MIN_SILENCE_SECONDS = 60.0
 # So many records without the loss, and so many zeros, are no accident.
 VANISHED_RECORDS = 5
 ZEROS = 3

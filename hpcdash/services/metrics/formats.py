@@ -305,13 +305,6 @@ class _Place(NamedTuple):
     is_judged: bool = False
 
 
-def _find_place(text: str) -> _Place | None:
-    for pattern, rank in _PLACES:
-        if found := pattern.search(text):
-            return _build_place(found, rank)
-    return None
-
-
 def _build_place(found: re.Match[str], rank: int) -> _Place:
     """`Epoch [1][50/1000]` is of mmdet, whose first epoch is 1, `Epoch: [0][50/1000]` of PyTorch's
     ImageNet example and what was made of it, whose first is 0, as timm's `Train: 0 [50/1000 (5%)]`.
@@ -346,7 +339,12 @@ def _build_place(found: re.Match[str], rank: int) -> _Place:
 
 
 def _reading(text: str, matches: list[re.Match[str]], texts: Mapping[int, str]) -> Reading | None:
-    place = _find_place(text)
+    places = (
+        _build_place(found, rank)
+        for pattern, rank in _PLACES
+        if (found := pattern.search(text)) is not None
+    )
+    place = next(places, None)
     pairs: list[tuple[str, float]] = []
     best: tuple[int, float, str | None] | None = None
     epochs: str | None = None

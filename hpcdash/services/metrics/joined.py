@@ -1,8 +1,8 @@
 """Joins the attempts of a run, from one log or several, into one series a metric.
 
 The newest attempt wins: points of an older one at and behind the newer one's first step were
-repeated. They stay as series of their own. Streams that are written at the same time (stdout, stderr,
-a metrics file) are seen as one run.
+repeated. They stay as series of their own. Streams that are written at the same time (stdout,
+stderr, a metrics file) are seen as one run.
 """
 
 from __future__ import annotations

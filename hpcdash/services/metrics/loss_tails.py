@@ -107,7 +107,7 @@ class LossTails:
             await self._locate([row])
 
     async def refresh(self, rows: Sequence[Mapping[str, Any]]) -> bool:
-        """Read the logs of running jobs, rows of domain.schema.JOBS; return whether anything is new.
+        """Read the logs of running jobs (rows of domain.schema.JOBS); return whether any is new.
 
         Queries nothing if the ceiling on commands leaves no room. Raises nothing: the next round
         tries again.

@@ -62,7 +62,8 @@ _EVALUATION = re.compile(r"\b(?:eval|valid|val|validation|test|predict)")
 CLEARLY = 1.5
 # Growth indicates a pace only after this long and this many changes, because programs may write in
 # bursts.
-MIN_GROWTH_SECONDS, MIN_CHANGES = 5.0, 4
+MIN_GROWTH_SECONDS = 5.0
+MIN_CHANGES = 4
 _MAX_STANDS = 600
 # A job's age determines a pace once its start is a small part of it.
 MIN_AGE_SECONDS = 600.0
@@ -312,7 +313,8 @@ def run_paces(
         # Of several the one of the whole job rather than of a device, then the most frequent one.
         rank = (not quantity.per_device, values.size)
         if pace is not None and rank > most.get(pace.measure, (False, -1)):
-            paces[pace.measure], most[pace.measure] = pace, rank
+            paces[pace.measure] = pace
+            most[pace.measure] = rank
     axes, _ = run.written(metric)
     claimed = seconds_per_step(tuple(paces.values()))
     by_eye = times_pace(axes[0], axes[3]) or growth

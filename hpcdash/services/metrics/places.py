@@ -140,7 +140,14 @@ async def _task_places(
     if not begun:
         problem = problem or "no task has begun"
     newest = begun[-1] if begun else row
-    return MetricPlaces(tasks.array_id, newest, tuple(places), True, not tasks.living, problem)
+    return MetricPlaces(
+        tasks.array_id,
+        newest,
+        tuple(places),
+        is_array=True,
+        is_over=not tasks.living,
+        problem=problem,
+    )
 
 
 async def _fetch_task_files(store: ClusterStore, rows: Sequence[Row]) -> dict[str, LogFiles]:

@@ -31,14 +31,17 @@ TOLD_FILLING_SECONDS = 0.5
 _MAX_OPENED = 4
 # If a quiet log may mean that its job has ended, the scheduler is queried at these intervals: at
 # first and at the slowest.
-_FIRST_STATE_SECONDS, _LONGEST_STATE_SECONDS = 3.0, 30.0
+_FIRST_STATE_SECONDS = 3.0
+_LONGEST_STATE_SECONDS = 30.0
 # Interval of the checks whether that is due.
 _STATE_TICK_SECONDS = 0.5
 # Of many logs each may keep no less than this.
-_MIN_POINTS, _MIN_CELLS = 20_000, 8_192
+_MIN_POINTS = 20_000
+_MIN_CELLS = 8_192
 # How seldom a log is checked while its cluster is unreachable, or after its job has ended; the latter
 # the more seldom the longer it is missing.
-SELDOM_SECONDS, MAX_SELDOM_SECONDS = 30.0, 600.0
+SELDOM_SECONDS = 30.0
+MAX_SELDOM_SECONDS = 600.0
 QUIET_SECONDS = 2.0
 # Its end and its beginning.
 COMMANDS_TO_OPEN = 2

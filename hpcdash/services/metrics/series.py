@@ -50,7 +50,9 @@ EXACT_POINTS = 600_000
 EXPORTED_POINTS = 5_000_000
 CELLS = 262_144
 _MIN_CELLS_EACH = 1024
-NAN, PLUS_INF, MINUS_INF = 1, 2, 4
+NAN = 1
+PLUS_INF = 2
+MINUS_INF = 4
 # A jump of the steps is larger than so many of the log's least strides.
 _JUMP_STRIDES = 8
 SERIES_ARRAYS = ("x_first", "x", "low", "high", "newest", "mean", "points", "odd")
@@ -289,16 +291,15 @@ class MetricLog:
                 batch.axes[:, points.samples],
                 points.values[None],
             )
-            self._add_points(self._metrics[name], np.concatenate(columns), behind)
+            metric = self._metrics[name]
+            block: Floats = np.concatenate(columns)
+            if not behind and self._exact_offset:
+                cut = int(np.searchsorted(block[OFFSET], self._exact_offset))
+                older = block[:, :cut]
+                metric.fold(older, self._attempt_offsets(), self._most_cells_each, behind=False)
+                block = block[:, cut:]
+            metric.points.add(block, behind=behind)
         self._fold_oldest()
-
-    def _add_points(self, metric: StoredMetric, points: Floats, behind: bool) -> None:
-        if not behind and self._exact_offset:
-            cut = int(np.searchsorted(points[OFFSET], self._exact_offset))
-            older = points[:, :cut]
-            metric.fold(older, self._attempt_offsets(), self._most_cells_each, behind=False)
-            points = points[:, cut:]
-        metric.points.add(points, behind=behind)
 
     def _fold_oldest(self) -> None:
         """Fold the oldest points that are too many, and widen cells that are."""
@@ -424,7 +425,7 @@ def _part(batch: MetricBatch, begin: int, end: int) -> MetricBatch:
 
 
 def build_series(name: str, cells: Floats, points: Floats) -> Series:
-    """Join a metric's cells and the points behind them, in the log's order and along no axis yet."""
+    """Join a metric's cells and the points behind them, along no axis yet."""
     axes = points[FIRST:VALUE]
     values = points[VALUE]
     counts = np.ones(values.size)

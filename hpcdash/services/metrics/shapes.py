@@ -1,7 +1,7 @@
 """Reads many lines of one shape at once: the text between the numbers stays, the numbers change.
 
-The meaning of a number is learnt from the careful reader: each is changed in turn, and the result is
-compared. A shape is used only if it agrees with the careful reader on lines with other numbers.
+The meaning of a number is learnt from the careful reader: each is changed in turn, and the result
+is compared. A shape is used only if it agrees with the careful reader on lines with other numbers.
 """
 
 from __future__ import annotations
@@ -254,7 +254,9 @@ class Shape:
             axes[3] = times
         samples = np.arange(count)
         points = {name: Points(samples, values) for name, values in metrics.items()}
-        return MetricBatch(offsets, axes, points, last_step, base.format, base.position)
+        return MetricBatch(
+            offsets, axes, points, last_step, format=base.format, position=base.position
+        )
 
 
 def learn_shape(line: str, careful: Careful) -> Shape | None:

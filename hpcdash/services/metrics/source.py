@@ -26,7 +26,8 @@ FIRST_BYTES = 1 << 20
 HEAD_BYTES = 1 << 14
 NEW_BYTES = 4 << 20
 # Stretches backwards: the smallest and the largest, and how long one should take on the line.
-SMALLEST_STRETCH, LARGEST_STRETCH = 1 << 18, 16 << 20
+SMALLEST_STRETCH = 1 << 18
+LARGEST_STRETCH = 16 << 20
 STRETCH_SECONDS = 0.5
 # No stretch needs to be longer than this to be placed.
 LONGEST_STRETCH = LOOK_BACK_BYTES + (1 << 20)
@@ -361,7 +362,8 @@ class MetricSource:
             self._generation += 1
             if self._log.names:
                 self._older = [*self._older, self._log][-MAX_OLDER:]
-            self._log, self._read = self._new_log(), _Read()
+            self._log = self._new_log()
+            self._read = _Read()
             self._again_from = None
             self._was_again = False
 

@@ -14,7 +14,8 @@ from hpcdash.services.metrics.batch import Floats, Integers
 from hpcdash.services.metrics.findings import MetricFinding, format_number, format_step
 
 BLOCK = 64
-BEFORE_BLOCKS, AROUND_BLOCKS = 3, 9
+BEFORE_BLOCKS = 3
+AROUND_BLOCKS = 9
 # The scatter of block medians around their running median measures noise that is slower than a
 # block.
 _SCATTER_BLOCKS = 33
@@ -24,22 +25,31 @@ MAD_TO_SIGMA = 1.4826
 # called for.
 MIN_NOISE = 0.005
 # This many points determine the level before a point; among the first ones fewer do.
-BEFORE_POINTS, FEWEST_BEFORE, FIRST_POINTS = 32, 16, 256
+BEFORE_POINTS = 32
+FEWEST_BEFORE = 16
+FIRST_POINTS = 256
 # Places of a block's points from its middle on.
 _STEPS = np.arange(BLOCK) - (BLOCK - 1) / 2
 # Rows of the figures of blocks.
-MEDIAN, DEVIATION, SLOPE = 0, 1, 2
-Z_IN_A_ROW, MAX_Z_IN_A_ROW, IN_A_ROW = 8.0, 20.0, 3
+MEDIAN = 0
+DEVIATION = 1
+SLOPE = 2
+Z_IN_A_ROW = 8.0
+MAX_Z_IN_A_ROW = 20.0
+IN_A_ROW = 3
 Z_ALONE = 12.0
 # A lasting rise above the best level is a divergence from this part of the level on.
 DIVERGED_PART = 0.1
-KNOWN_TAIL_POINTS, HEAVY_EXPONENT, MAX_Z_UNKNOWN = 20_000, 0.35, 60.0
+KNOWN_TAIL_POINTS = 20_000
+HEAVY_EXPONENT = 0.35
+MAX_Z_UNKNOWN = 60.0
 Z_BACK = 3.0
 PATIENCE_POINTS = 48
 # Fewer points determine nothing.
 FEWEST_POINTS = 20
 # How rarely noise may pass: a point alone, and each of a row.
-_ALONE_CHANCE, _ROW_CHANCE = 5e-7, 1e-3
+_ALONE_CHANCE = 5e-7
+_ROW_CHANCE = 1e-3
 # How much of what was judged before is judged again when points come: more than what a level is
 # measured over.
 _AGAIN_BLOCKS = 24
@@ -249,7 +259,9 @@ class SpikeAnalysis(Struct, frozen=True):
     limits_points: int
 
 
-NOTHING_ANALYSED = SpikeAnalysis((), 0, nan, np.empty((3, 0)), Limits(), 0)
+NOTHING_ANALYSED = SpikeAnalysis(
+    (), 0, nan, blocks=np.empty((3, 0)), limits=Limits(), limits_points=0
+)
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -393,7 +405,7 @@ def _finding(x: Floats, values: Floats, start: int, back: int | None) -> MetricF
         text = f"spike at {format_step(first)}: {rise}, back after {after} point" + (
             "s" if after > 1 else ""
         )
-        return MetricFinding("spike", first, float(x[back]), peak, text, peak_at)
+        return MetricFinding("spike", first, float(x[back]), peak, text, peak_at=peak_at)
     # It does not come back: its newest points are nearly as far up as the upper half of the rise.
     newest = np.median(values[-16:])
     upper = np.quantile(values[start:], 0.75)
@@ -401,7 +413,7 @@ def _finding(x: Floats, values: Floats, start: int, back: int | None) -> MetricF
         text = f"diverged since {format_step(first)}: {rise}, not back for {until - start} points"
         return MetricFinding("divergence", first, None, peak, text)
     text = f"spike at {format_step(first)}: {rise}, not yet back"
-    return MetricFinding("spike", first, None, peak, text, peak_at)
+    return MetricFinding("spike", first, None, peak, text, peak_at=peak_at)
 
 
 def _slow_divergence(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from math import floor, isfinite, isnan, nan
 from typing import NamedTuple
@@ -102,8 +102,11 @@ _NAME_ENDS = " \t'\"-:;,|>*#"
 _TIME_SCALES = (1.0, 1e3, 1e6, 1e9)
 # Zones differ by quarters of an hour, from UTC by 14 hours at most; a file's clock may be a little
 # behind.
-_ZONE_STEP, _MAX_ZONE, _CLOCKS_APART = 900.0, 14 * 3600.0, 120.0
-YEAR_2000, YEAR_2100 = 946_684_800.0, 4_102_444_800.0
+_ZONE_STEP = 900.0
+_MAX_ZONE = 14 * 3600.0
+_CLOCKS_APART = 120.0
+YEAR_2000 = 946_684_800.0
+YEAR_2100 = 4_102_444_800.0
 # No epoch and no count of tokens is so large; sums and differences of what is smaller stay finite.
 _FARTHEST = 2.0**63
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
@@ -258,9 +261,7 @@ def stamp_seconds(found: re.Match[str]) -> float:
     if not 2000 <= int(year) < 2100:
         return nan
     try:
-        moment = datetime(
-            int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC
-        )
+        moment = datetime.fromisoformat(f"{year}-{month}-{day}T{hour}:{minute}:{second}+00:00")
     except ValueError:
         return nan
     seconds = moment.timestamp() + (float(f"0.{fraction}") if fraction else 0.0)
@@ -294,7 +295,9 @@ def sort_pairs(format_name: str, pairs: Iterable[tuple[str, float]], time: float
             last_step = int(value) if is_step(value) else last_step
         elif key not in _NO_METRICS:
             values[name] = value
-    return Reading(format_name, values, step, epoch, tokens, time, last_step)
+    return Reading(
+        format_name, values, step=step, epoch=epoch, tokens=tokens, time=time, last_step=last_step
+    )
 
 
 def _key(name: str) -> str:

@@ -237,8 +237,8 @@ class ChartFollowing(View):
             self.state,
             size.width,
             size.height,
-            self.session.zone,
-            is_ascii(),
+            zone=self.session.zone,
+            is_ascii=is_ascii(),
         )
 
 

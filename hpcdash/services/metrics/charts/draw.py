@@ -49,7 +49,8 @@ _MIN_ROWS = 7
 _LETTER_EVERY = 24
 _MAX_RESTART_LINES = 20
 Dots = NDArray[np.bool_]
-DOTS_ACROSS, DOTS_DOWN = 2, 4
+DOTS_ACROSS = 2
+DOTS_DOWN = 4
 _BRAILLE = 0x2800
 # The bit of each dot of a braille letter, by row and column.
 _BITS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
@@ -82,7 +83,9 @@ def draw(request: ChartRequest) -> Picture:
             rows = height - _AROUND_ROWS + (not is_lowest)
             curves = build_panel(request, name, span, columns)
             left = (number % across) * (width + _GAP) + GUTTER
-            place = PanelPlace(name, left, top + 1, width - GUTTER, rows, span, curves.y)
+            place = PanelPlace(
+                name, left, top + 1, width=width - GUTTER, height=rows, x=span, y=curves.y
+            )
             panel = _Panel(request, curves, place, number)
             panels.append(panel)
             beside.append(panel.lines(is_lowest=is_lowest))

@@ -91,7 +91,9 @@ def whole_ticks(
 def clock_ticks(begin: float, end: float, most: int, zone: tzinfo | None) -> list[Tick]:
     """Instants, in epoch seconds, at round times of the clock."""
     step = _time_step((end - begin) / max(most, 1))
-    form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 43_200 else "%d %b"
+    form = "%d %b"
+    if step < 43_200:
+        form = "%H:%M:%S" if step < 60 else "%H:%M"
     moved = datetime.fromtimestamp(begin, UTC).astimezone(zone).utcoffset()
     offset = moved.total_seconds() if moved is not None else 0.0
     return [

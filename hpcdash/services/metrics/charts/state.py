@@ -214,7 +214,18 @@ class FrameSigns(Struct, frozen=True):
 
 
 FRAME = FrameSigns()
-ASCII_FRAME = FrameSigns("+", "|", "+", "-", "+", ":", "|", "o", "^", "v")
+ASCII_FRAME = FrameSigns(
+    left="+",
+    bare="|",
+    corner="+",
+    foot="-",
+    tick="+",
+    restart=":",
+    cursor="|",
+    point="o",
+    above="^",
+    below="v",
+)
 
 
 class SignLabel(Struct, frozen=True):

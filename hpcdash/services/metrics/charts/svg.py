@@ -20,8 +20,13 @@ from hpcdash.services.metrics.charts.curves import ChartPanel, ChartRequest, Cur
 from hpcdash.services.metrics.charts.scale import height_ticks
 
 # In pixels; a column of points is half of one, so that a picture that is printed large stays sharp.
-WIDTH, PANEL_HEIGHT = 960, 300
-_LEFT, _RIGHT, _TOP, _BETWEEN, _BOTTOM = 78, 18, 72, 44, 46
+WIDTH = 960
+PANEL_HEIGHT = 300
+_LEFT = 78
+_RIGHT = 18
+_TOP = 72
+_BETWEEN = 44
+_BOTTOM = 46
 _COLUMNS = 2 * (WIDTH - _LEFT - _RIGHT)
 # Colours that colour-blind people can distinguish.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3fbf", "#555555")
