@@ -557,14 +557,14 @@ def _metric_text(name: str, series: Series, facts: RunFacts) -> str:
     value = float(series.values[-1])
     x = float(series.x[-1])
     messages = [f"{visible(name)} {format_number(value)} at {series.axis} {format_step(x)}"]
-    found = facts.findings[name]
+    findings = facts.findings[name]
     if is_loss(name):
-        spikes = [one.text for one in found if one.kind in ("spike", "divergence")]
+        spikes = [finding.text for finding in findings if finding.kind in ("spike", "divergence")]
         if np.isfinite(series.values).sum() < FEWEST_POINTS:
             messages.append("too few points to detect anomalies")
         if spikes:
             more = f" (the newest of {len(spikes)})" if len(spikes) > 1 else ""
             messages.append(spikes[-1] + more)
-        messages += [one.text for one in found if one.kind == "plateau"]
-    messages += [one.text for one in found if one.kind in ("nan", "inf")]
+        messages += [finding.text for finding in findings if finding.kind == "plateau"]
+    messages += [finding.text for finding in findings if finding.kind in ("nan", "inf")]
     return "; ".join(messages)

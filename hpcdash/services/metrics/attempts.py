@@ -93,7 +93,7 @@ def stretches_in(batch: MetricBatch, row: int) -> list[Attempt]:
         back = np.concatenate((back[:MAX_ATTEMPTS], back[-1:]))
     starts = np.concatenate(([0], known[:1][known[:1] > 0], back))
     ends = np.concatenate((starts[1:], [batch.offsets.size]))
-    found = []
+    stretches = []
     for begin, end in zip(starts.tolist(), ends.tolist(), strict=True):
         values = [column[~np.isnan(column)] for column in batch.axes[:, begin:end]]
         firsts = tuple(float(column[0]) if column.size else nan for column in values)
@@ -101,8 +101,8 @@ def stretches_in(batch: MetricBatch, row: int) -> list[Attempt]:
         strides = np.diff(values[0])
         strides = strides[strides > 0]
         stride = float(strides.min()) if strides.size else inf
-        found.append(Attempt(int(batch.offsets[begin]), firsts, lasts, stride))
-    return found
+        stretches.append(Attempt(int(batch.offsets[begin]), firsts, lasts, stride))
+    return stretches
 
 
 def put_together(older: list[Attempt], newer: list[Attempt], row: int) -> list[Attempt]:
@@ -125,8 +125,9 @@ def steps_before(stretches: list[Attempt], epoch_steps: int | None) -> list[floa
     is_next = [_is_next_epoch(older, newer) for older, newer in pairwise(stretches)]
     if not any(is_next):
         return None
-    epochs = [floor(one.first[1]) if isfinite(one.first[1]) else None for one in stretches]
-    furthest = max(one.last[0] for one in stretches if one.last[0] == one.last[0])
+    first_epochs = [stretch.first[1] for stretch in stretches]
+    epochs = [floor(epoch) if isfinite(epoch) else None for epoch in first_epochs]
+    furthest = max(stretch.last[0] for stretch in stretches if not isnan(stretch.last[0]))
     # A number behind the step is its epoch's only where the steps reach about so far.
     if epoch_steps is not None and furthest <= epoch_steps <= 2 * furthest:
         begin = min(1, *(epoch for epoch in epochs if epoch is not None))
@@ -159,7 +160,9 @@ def split_attempts(stretches: list[Attempt], before: list[float] | None, row: in
     goes_on = [False] * len(stretches)
     if before is not None:
         goes_on[1:] = [_is_next_epoch(older, newer) for older, newer in pairwise(stretches)]
-        attempts = [_moved(one, steps) for one, steps in zip(stretches, before, strict=True)]
+        attempts = [
+            _moved(attempt, steps) for attempt, steps in zip(stretches, before, strict=True)
+        ]
     if len(stretches) > 1 and isnan(stretches[0].last[row]):
         goes_on[1] = True
     attempts = _join_where(goes_on, attempts)
@@ -186,9 +189,9 @@ def _join_where(goes_on: Sequence[bool], attempts: Sequence[Attempt]) -> list[At
     return [join_attempt(parts) for parts in groups]
 
 
-def _moved(one: Attempt, steps: float) -> Attempt:
-    first, last = ((axes[0] + steps, *axes[1:]) for axes in (one.first, one.last))
-    return replace(one, first=first, last=last)
+def _moved(attempt: Attempt, steps: float) -> Attempt:
+    first, last = ((axes[0] + steps, *axes[1:]) for axes in (attempt.first, attempt.last))
+    return replace(attempt, first=first, last=last)
 
 
 def join_attempt(parts: list[Attempt]) -> Attempt:
@@ -230,6 +233,10 @@ class LogPiece(Struct, frozen=True):
     def holds(self, offset: int) -> bool:
         return self.begin <= offset < self.until
 
+    def is_split_at(self, jump: Jump) -> bool:
+        """Whether it has samples on both sides of a jump."""
+        return self.begin < jump.offset < self.until
+
 
 def in_order(
     attempts: Sequence[Sequence[Attempt]], jumps: Sequence[Sequence[Jump]]
@@ -262,8 +269,8 @@ def in_order(
     for filler, (log, begin) in fills:
         behind = numbers[log, begin]
         # What fills a gap may be a part of an attempt that was not split there.
-        for between, one in enumerate(pieces):
-            if one.log == filler.log and one.holds(filler.begin):
+        for between, piece in enumerate(pieces):
+            if piece.log == filler.log and piece.holds(filler.begin):
                 before[behind].add(between)
                 before[between].add(behind - 1)
                 break
@@ -289,24 +296,23 @@ def _split(
     parts = [part for log in finest for part in log]
     spans = _Spans(parts)
     fills: list[tuple[LogPiece, tuple[int, int]]] = []
-    found = []
+    split_logs = []
     for number, log in enumerate(logs):
         filled = []
         for jump in jumps[number]:
-            piece = next(
-                (one for one in log if one.begin < jump.offset and one.holds(jump.offset)), None
-            )
+            split = (piece for piece in log if piece.is_split_at(jump))
+            piece = next(split, None)
             if piece is None or (fillers := _fillers(jump, jumps[number], piece, spans)) is None:
                 continue
             filled.append(jump)
             fills += [(parts[filler], (number, jump.offset)) for filler in fillers]
-        found.append([part for piece in log for part in _cut(piece, filled)])
-    return found, fills
+        split_logs.append([part for piece in log for part in _cut(piece, filled)])
+    return split_logs, fills
 
 
 def _cut(piece: LogPiece, jumps: Sequence[Jump]) -> Iterator[LogPiece]:
     for jump in jumps:
-        if piece.begin < jump.offset and piece.holds(jump.offset):
+        if piece.is_split_at(jump):
             older = replace(piece.attempt, last=jump.before)
             newer = replace(piece.attempt, offset=jump.offset, first=jump.after)
             yield replace(piece, until=jump.offset, attempt=older)
@@ -327,8 +333,8 @@ class _Spans:
         self.last_time = last[:, _TIME]
 
     def overlap(self, jump: Jump) -> Flags:
-        found: Flags = (self.last > jump.before[_STEP]) & (self.first < jump.after[_STEP])
-        return found
+        is_inside: Flags = (self.last > jump.before[_STEP]) & (self.first < jump.after[_STEP])
+        return is_inside
 
     def are_before(self, newer: LogPiece) -> Flags:
         """Return for each whether `newer` began after it had ended, by their times.
@@ -345,8 +351,8 @@ class _Spans:
             step <= self.last + np.maximum(span * _PART_AHEAD, 1)
         )
         by_step = is_near & (self.first < step) & (self.last < newer.last_step)
-        found: Flags = np.where(is_timed, by_time, by_step)
-        return found
+        is_before: Flags = np.where(is_timed, by_time, by_step)
+        return is_before
 
 
 def _fillers(jump: Jump, jumps: Sequence[Jump], piece: LogPiece, spans: _Spans) -> list[int] | None:
@@ -359,18 +365,18 @@ def _fillers(jump: Jump, jumps: Sequence[Jump], piece: LogPiece, spans: _Spans) 
     is_inside &= ~(spans.first_time < jump.before[_TIME]) & ~(spans.last_time > jump.after[_TIME])
     if not is_inside.any():
         return None
-    alike = [one for one in jumps if one is not jump and 2 * one.steps >= jump.steps]
-    if any((is_inside & spans.overlap(one)).any() for one in alike):
+    alike = [other for other in jumps if other is not jump and 2 * other.steps >= jump.steps]
+    if any((is_inside & spans.overlap(other)).any() for other in alike):
         return None
     inside: list[int] = np.flatnonzero(is_inside).tolist()
     begin = jump.before[_STEP]
     end = jump.after[_STEP]
     nearly = (end - begin) * _PART_OF_GAP
     reached = begin
-    for one in sorted(inside, key=lambda number: float(spans.first[number])):
-        if spans.first[one] > reached + nearly:
+    for number in sorted(inside, key=lambda number: float(spans.first[number])):
+        if spans.first[number] > reached + nearly:
             return None
-        reached = max(reached, float(spans.last[one]))
+        reached = max(reached, float(spans.last[number]))
     return inside if reached + nearly >= end else None
 
 

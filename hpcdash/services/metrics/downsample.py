@@ -64,7 +64,7 @@ def downsample_view(
     low = series.low[places]
     high = series.high[places]
     last = series.newest[places]
-    found = np.full((3, columns), nan)
+    figures = np.full((3, columns), nan)
     odd, hidden = np.zeros((2, columns), dtype=bool)
     if starts.size:
         if log_y:
@@ -79,11 +79,11 @@ def downsample_view(
                     # Of a cell that reaches below zero the lowest positive value is not known: its
                     # last stands for it.
                     low = np.where(np.isnan(low), np.fmin(last, high), low)
-        found[0, filled] = np.fmin.reduceat(low, starts)
-        found[1, filled] = np.fmax.reduceat(high, starts)
-        found[2, filled] = _last_known(last, starts)
+        figures[0, filled] = np.fmin.reduceat(low, starts)
+        figures[1, filled] = np.fmax.reduceat(high, starts)
+        figures[2, filled] = _last_known(last, starts)
         odd[filled] = np.bitwise_or.reduceat(series.odd[places], starts) > 0
-    low, high, last = found
+    low, high, last = figures
     return ViewPoints(low, high, last, points=counts, odd=odd, hidden=hidden)
 
 

@@ -71,8 +71,10 @@ class EpochCount(Struct):
             self.last = end
         if not is_behind or self.first is None:
             self.first = begin
-        self.goes_back |= any(one < 0 for one in grown)
-        self.goes_on |= any(one > 0 for one in grown) or bool((written > position.steps).any())
+        self.goes_back |= any(growth < 0 for growth in grown)
+        self.goes_on |= any(growth > 0 for growth in grown) or bool(
+            (written > position.steps).any()
+        )
 
     def corrected(self, batch: MetricBatch) -> MetricBatch:
         """Return the batch with its steps counted over all epochs."""

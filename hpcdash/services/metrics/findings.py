@@ -93,7 +93,7 @@ def find_lost_numbers(name: str, x: Floats, values: Floats) -> tuple[MetricFindi
     """Find a metric beside the loss that was a number and is none any more; a gradient's need not
     have been one.
     """
-    lasting = tuple(one for one in find_not_finite(x, values) if one.step_to is None)
+    lasting = tuple(finding for finding in find_not_finite(x, values) if finding.step_to is None)
     return lasting if "grad" in name.lower() or np.isfinite(values).any() else ()
 
 

@@ -234,19 +234,19 @@ def read_pairs(text: str) -> Reading | None:
         text = _NUMBER_SIGN.sub("", text)
     text, texts = _with_digits(text)
     signed = [
-        found
-        for found in islice(_SIGNED.finditer(text), _MAX_PAIRS)
-        if not _is_source_line(text, found)
+        match
+        for match in islice(_SIGNED.finditer(text), _MAX_PAIRS)
+        if not _is_source_line(text, match)
     ]
     matches = list(signed)
     for pattern in (_SPACED, _LOOSE):
-        for found in islice(pattern.finditer(text), _MAX_PAIRS):
-            name = tidy_name(found["name"])
+        for match in islice(pattern.finditer(text), _MAX_PAIRS):
+            name = tidy_name(match["name"])
             is_fit = (
                 " " not in name or is_known(name.rsplit(" ", 1)[-1]) or step_rank(name) is not None
             )
-            if is_fit and not any(_overlap(found, match) for match in matches):
-                matches.append(found)
+            if is_fit and not any(_overlap(match, other) for other in matches):
+                matches.append(match)
     reading = _reading(text, matches, texts)
     if reading is None or not reading.values:
         return None
@@ -256,13 +256,13 @@ def read_pairs(text: str) -> Reading | None:
     return reading if is_sample else None
 
 
-def _overlap(found: re.Match[str], other: re.Match[str]) -> bool:
+def _overlap(match: re.Match[str], other: re.Match[str]) -> bool:
     """Whether the name of a pair stands in another pair.
 
     A name begins behind a dash, as in `Metrics (step 100) - NLL Loss: 2.5`.
     """
     begin = other.start("name") + other["name"].rfind(" - ") + 1
-    return found.start("name") < other.end() and begin < found.end()
+    return match.start("name") < other.end() and begin < match.end()
 
 
 def _with_digits(text: str) -> tuple[str, dict[int, str]]:
@@ -273,12 +273,12 @@ def _with_digits(text: str) -> tuple[str, dict[int, str]]:
     """
     texts: dict[int, str] = {}
 
-    def with_digits(found: re.Match[str]) -> str:
-        value = found["value"]
-        if not is_known(found["name"]):
-            return found[0]
-        texts[found.end()] = value
-        return found[0].removesuffix(value) + "1" * len(value)
+    def with_digits(match: re.Match[str]) -> str:
+        value = match["value"]
+        if not is_known(match["name"]):
+            return match[0]
+        texts[match.end()] = value
+        return match[0].removesuffix(value) + "1" * len(value)
 
     lowered = text.lower()
     if "nan" in lowered or "inf" in lowered:
@@ -305,11 +305,11 @@ class _Place(NamedTuple):
     is_judged: bool = False
 
 
-def _build_place(found: re.Match[str], rank: int) -> _Place:
+def _build_place(match: re.Match[str], rank: int) -> _Place:
     """`Epoch [1][50/1000]` is of mmdet, whose first epoch is 1, `Epoch: [0][50/1000]` of PyTorch's
     ImageNet example and what was made of it, whose first is 0, as timm's `Train: 0 [50/1000 (5%)]`.
     """
-    groups = found.groupdict("")
+    groups = match.groupdict("")
 
     def count(name: str) -> int | None:
         digits = groups.get(name)
@@ -325,7 +325,7 @@ def _build_place(found: re.Match[str], rank: int) -> _Place:
     is_usual = (is_imagenet or is_timm) and not groups.get("epochs") and not kind
     is_judged = any(map(_JUDGED.match, (word, mode))) or bool(groups.get("judged"))
     return _Place(
-        *found.span(),
+        *match.span(),
         n=count("n"),
         of=count("of"),
         epoch=count("epoch"),
@@ -340,24 +340,24 @@ def _build_place(found: re.Match[str], rank: int) -> _Place:
 
 def _reading(text: str, matches: list[re.Match[str]], texts: Mapping[int, str]) -> Reading | None:
     places = (
-        _build_place(found, rank)
+        _build_place(match, rank)
         for pattern, rank in _PLACES
-        if (found := pattern.search(text)) is not None
+        if (match := pattern.search(text)) is not None
     )
     place = next(places, None)
     pairs: list[tuple[str, float]] = []
     best: tuple[int, float, str | None] | None = None
     epochs: str | None = None
-    for found in sorted(matches, key=lambda match: match.start("name")):
-        name = tidy_name(found["name"])
-        if not name or (place and place.begin <= found.start("name") < place.end):
+    for match in sorted(matches, key=lambda pair: pair.start("name")):
+        name = tidy_name(match["name"])
+        if not name or (place and place.begin <= match.start("name") < place.end):
             continue
         rank = step_rank(name)
-        of = found["of"]
-        if name == "ep" and text[found.start() - 1 : found.start()] == "[":
+        of = match["of"]
+        if name == "ep" and text[match.start() - 1 : match.start()] == "[":
             name = "epoch"
         counts_epochs = is_epoch(name)
-        value = parse_number(texts.get(found.end("number"), found["number"]), found["unit"])
+        value = parse_number(texts.get(match.end("number"), match["number"]), match["unit"])
         if counts_epochs:
             epochs = of
         elif rank is not None and is_step(value):
@@ -425,21 +425,21 @@ def _is_dense(text: str, signed: list[re.Match[str]], reading: Reading) -> bool:
     names = [name for name in reading.values if " " not in name]
     if len(names) < _DENSE_NAMES or len(names) < len(reading.values):
         return False
-    covered = sum(len(_LETTERS.findall(found[0])) for found in signed)
+    covered = sum(len(_LETTERS.findall(match[0])) for match in signed)
     return len(_LETTERS.findall(text)) - covered <= _MAX_OTHER_LETTERS
 
 
-def _is_source_line(text: str, found: re.Match[str]) -> bool:
+def _is_source_line(text: str, match: re.Match[str]) -> bool:
     """Whether a number is that of a line of a source: `package.module:function:56`."""
     return (
-        text[found.start() - 1 : found.start()] == ":"
-        and text[found.end("name") :][:2].rstrip("0123456789") == ":"
+        text[match.start() - 1 : match.start()] == ":"
+        and text[match.end("name") :][:2].rstrip("0123456789") == ":"
     )
 
 
 # What Rich writes into a file has 80 columns; at the right stands the place in the source.
 _CUT_RECORD = re.compile(
-    r"(?:\[[^\]]{1,40}\])? ?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<said>.{0,400}) "
+    r"(?:\[[^\]]{1,40}\])? ?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<text>.{0,400}) "
     r"[\w.<>-]{1,60}\.py:\d{1,6}"
 )
 
@@ -448,8 +448,8 @@ def read_record(text: str) -> tuple[str, str] | None:
     """Read the beginning of a record that continues in the lines below: the sign that these begin
     with, and its text; None if it ends with its line. TFLearn writes two lines a step.
     """
-    if ".py:" in text[-11:] and (found := _CUT_RECORD.fullmatch(text)):
-        return " ", found["said"]
+    if ".py:" in text[-11:] and (match := _CUT_RECORD.fullmatch(text)):
+        return " ", match["text"]
     text = text.lstrip(UP)
     return ("|", text) if text.startswith("Training Step: ") and " | " in text else None
 
@@ -491,10 +491,10 @@ def read_dict(text: str) -> tuple[Reading, str] | None:
 def _named_numbers(matches: Iterable[re.Match[str]]) -> list[tuple[str, float]]:
     """The names and numbers of matches, scaled by the group `unit` of those that have it."""
     pairs = []
-    for found in matches:
-        if name := tidy_name(found["name"]):
-            unit = found["unit"] if "unit" in found.re.groupindex else None
-            pairs.append((name, parse_number(found["number"], unit)))
+    for match in matches:
+        if name := tidy_name(match["name"]):
+            unit = match["unit"] if "unit" in match.re.groupindex else None
+            pairs.append((name, parse_number(match["number"], unit)))
     return pairs
 
 
@@ -531,8 +531,8 @@ def _parse_json(text: str) -> dict[str, Any]:
     return {}
 
 
-def _json_name(found: re.Match[str]) -> str:
-    return "NaN" if found[2] == "nan" else f"{found[1]}Infinity"
+def _json_name(match: re.Match[str]) -> str:
+    return "NaN" if match[2] == "nan" else f"{match[1]}Infinity"
 
 
 def _json_number(value: object) -> float | None:
@@ -684,17 +684,17 @@ def read_bar(text: str) -> Bar | None:
         if "•" in text and (rich := _RICH_BAR.fullmatch(text)):
             return _rich_bar(rich)
         return _ENDLESS if "/?" in text and _UNKNOWN_END.search(text) else None
-    found = _BAR.match(text)
-    if found is None:
+    match = _BAR.match(text)
+    if match is None:
         return None
-    n = int(found["n"])
-    of = int(found["of"])
+    n = int(match["n"])
+    of = int(match["of"])
     # Of 450/1000 the bar must say 45 %: other programs draw bars too.
-    if not of or n > of or abs(100 * n / of - int(found["percent"])) > 1.5:
+    if not of or n > of or abs(100 * n / of - int(match["percent"])) > 1.5:
         return None
-    before = found["before"]
-    inside = found["inside"]
-    after = found["after"].strip(UP + " ")
+    before = match["before"]
+    inside = match["inside"]
+    after = match["after"].strip(UP + " ")
     # Some print it before the bar, some after it.
     pairs = [*_named_numbers(_POSTFIX.finditer(inside)), *_known_pairs(before)]
     if not after.startswith("{"):
@@ -738,15 +738,15 @@ def _at_position(reading: Reading, epoch: int, n: int, position: Position) -> Re
     return reading._replace(step=step, epoch=float(epoch), position=position)
 
 
-def _rich_bar(found: re.Match[str]) -> Bar | None:
-    epoch = int(found["epoch"])
-    n = int(found["n"])
-    of = int(found["of"])
-    reading = sort_pairs("bar", _known_pairs(found["rest"]))
+def _rich_bar(match: re.Match[str]) -> Bar | None:
+    epoch = int(match["epoch"])
+    n = int(match["n"])
+    of = int(match["of"])
+    reading = sort_pairs("bar", _known_pairs(match["rest"]))
     if not reading.values or not of:
         return None
-    is_endless = found["epochs"].startswith("-")
-    last_step = None if is_endless else parse_last_step(str((int(found["epochs"]) + 1) * of))
+    is_endless = match["epochs"].startswith("-")
+    last_step = None if is_endless else parse_last_step(str((int(match["epochs"]) + 1) * of))
     reading = reading._replace(
         step=tick_step(epoch * of + n), epoch=float(epoch), last_step=last_step
     )
@@ -782,23 +782,23 @@ def _known_pairs(text: str) -> list[tuple[str, float]]:
 
 def read_keras_epoch(text: str) -> int | None:
     """The number of `Epoch 3/10` alone in a line, None where the line is none."""
-    found = _KERAS_EPOCH.fullmatch(text) if "Epoch " in text else None
-    return int(found["epoch"]) if found else None
+    match = _KERAS_EPOCH.fullmatch(text) if "Epoch " in text else None
+    return int(match["epoch"]) if match else None
 
 
 def read_keras(text: str) -> Bar | None:
     """A bar of Keras, whose epoch and step are not yet set; of 0 batches where their number is
     unknown.
     """
-    found = _KERAS.fullmatch(text) if ": " in text and "/" in text else None
-    if found is None:
+    match = _KERAS.fullmatch(text) if ": " in text and "/" in text else None
+    if match is None:
         return None
-    pairs = _named_numbers(_KERAS_ITEM.finditer(found["rest"]))
+    pairs = _named_numbers(_KERAS_ITEM.finditer(match["rest"]))
     reading = sort_pairs("keras", (pair for pair in pairs if pair[0] != "ETA"))
     if not reading.values:
         return None
-    of = 0 if found["of"] == "Unknown" else int(found["of"])
-    return Bar((nan, int(found["n"]), of), reading, False, "")
+    of = 0 if match["of"] == "Unknown" else int(match["of"])
+    return Bar((nan, int(match["n"]), of), reading, False, "")
 
 
 def read_block_head(text: str) -> Reading | None:
@@ -807,24 +807,24 @@ def read_block_head(text: str) -> Reading | None:
     """
     if "poch" in text and (alone := _EPOCH_HEAD.fullmatch(text)):
         return Reading("block", {}, epoch=float(alone["epoch"]), time=parse_line_seconds(text))
-    if "teration " in text and (found := _ITERATION_HEAD.fullmatch(text)):
+    if "teration " in text and (match := _ITERATION_HEAD.fullmatch(text)):
         return Reading(
-            "block", {}, tick_step(int(found["step"])), last_step=parse_last_step(found["of"])
+            "block", {}, tick_step(int(match["step"])), last_step=parse_last_step(match["of"])
         )
     if text.startswith("| ") and _SECTION.fullmatch(text):
         return Reading("block", {})
     if not text.rstrip().endswith(("]", "]:")):
         return None
-    found = _COMPOSER_HEAD.fullmatch(text) or _OLMO_HEAD.fullmatch(text)
-    if found is None:
+    match = _COMPOSER_HEAD.fullmatch(text) or _OLMO_HEAD.fullmatch(text)
+    if match is None:
         return None
     return Reading(
         "block",
         {},
-        step=tick_step(parse_number(found["step"])),
-        epoch=float(found["epoch"] or nan),
+        step=tick_step(parse_number(match["step"])),
+        epoch=float(match["epoch"] or nan),
         time=parse_line_seconds(text),
-        last_step=parse_last_step(found["of"]) if found["of"] else None,
+        last_step=parse_last_step(match["of"]) if match["of"] else None,
     )
 
 
@@ -835,11 +835,11 @@ def read_block_line(text: str) -> tuple[str, float] | None:
     if text.startswith("| "):
         if _SECTION.fullmatch(text):
             return "", nan
-        found = _ROW.fullmatch(text)
+        match = _ROW.fullmatch(text)
     else:
-        found = _BODY.fullmatch(text) or _STAMPED_BODY.fullmatch(text)
-        if found is not None and found.re is _STAMPED_BODY and not is_known(found["name"]):
+        match = _BODY.fullmatch(text) or _STAMPED_BODY.fullmatch(text)
+        if match is not None and match.re is _STAMPED_BODY and not is_known(match["name"]):
             return None
-    if found is None or not (name := tidy_name(found["name"])):
+    if match is None or not (name := tidy_name(match["name"])):
         return None
-    return name, parse_number(found["number"], found["unit"])
+    return name, parse_number(match["number"], match["unit"])

@@ -317,10 +317,10 @@ def read_pattern(pattern: MetricPattern, text: str) -> Reading | None:
 
     None if it does not match, or no metric that it names is a number there.
     """
-    found = pattern.search(text)
-    if found is None:
+    match = pattern.search(text)
+    if match is None:
         return None
-    reported = {name: (raw or "").strip() for name, raw in found.items()}
+    reported = {name: (raw or "").strip() for name, raw in match.items()}
     pairs = [
         (name, parse_number(raw)) for name, raw in reported.items() if _EXACT_NUMBER.fullmatch(raw)
     ]

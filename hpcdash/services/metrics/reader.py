@@ -211,25 +211,25 @@ class MetricReader:
         if not lines:
             return []
         text = b"\n".join(lines).lower() + b"\n"
-        found: list[int] = []
+        positions: list[int] = []
         for hint in HINTS:
             position = text.find(hint)
             while position >= 0:
-                found.append(position)
+                positions.append(position)
                 position = text.find(hint, position + 1)
         if self._lines.is_in_keras or b"epoch " in text:
-            found += [match.start() for match in _KERAS_HINT.finditer(text)]
+            positions += [match.start() for match in _KERAS_HINT.finditer(text)]
         # A line begins behind a newline.
         begun = b"\n" + text
         for letters, place in PLACES:
             position = begun.find(letters)
             while position >= 0:
                 if (match := place.match(begun, position)) is not None:
-                    found.append(match.end() - 2)
+                    positions.append(match.end() - 2)
                 position = begun.find(letters, position + 1)
         ends = np.flatnonzero(np.frombuffer(text, np.uint8) == 0x0A)
         hinted = np.zeros(len(lines), bool)
-        hinted[np.searchsorted(ends, np.array(found, np.int64))] = True
+        hinted[np.searchsorted(ends, np.array(positions, np.int64))] = True
         return hinted.tolist()
 
     def _first_header(

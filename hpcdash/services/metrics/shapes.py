@@ -353,8 +353,10 @@ def _field_role(line: str, span: tuple[int, int], base: Reading, careful: Carefu
     return fields.pop() if len(fields) == 1 else None
 
 
-def _same(one: float | None, other: float | None) -> bool:
-    return one == other or (one is not None and other is not None and one != one and other != other)
+def _same(value: float | None, other: float | None) -> bool:
+    return value == other or (
+        value is not None and other is not None and value != value and other != other
+    )
 
 
 def _changed_line(line: str, spans: list[tuple[int, int]], variant: int) -> str:
@@ -382,9 +384,12 @@ def _agrees(shape: Shape, line: str, careful: Careful) -> bool:
         return False
     if batch.last_step != reading.last_step or list(batch.metrics) != list(reading.values):
         return False
-    found = [*batch.axes[:, 0].tolist(), *(float(one.values[0]) for one in batch.metrics.values())]
+    numbers_read = [
+        *batch.axes[:, 0].tolist(),
+        *(float(value.values[0]) for value in batch.metrics.values()),
+    ]
     places = (reading.step, reading.epoch, reading.tokens, reading.time)
-    return all(map(_same, found, (*places, *reading.values.values())))
+    return all(map(_same, numbers_read, (*places, *reading.values.values())))
 
 
 def _without_stamps(

@@ -75,7 +75,7 @@ class Levels(Struct, frozen=True):
     expected: Floats
     expected_slopes: Floats
 
-    def at(self, point: int) -> float:
+    def level_at(self, point: int) -> float:
         """The level that a point is measured from."""
         block, position = divmod(point, BLOCK)
         return float(self._above(np.array([block]))[0, position])
@@ -365,13 +365,13 @@ def _flagged(z: Floats, limits: Limits) -> Integers:
 def _spans(values: Floats, flagged: Integers, levels: Levels) -> list[tuple[int, int | None]]:
     """Return where each rise of flagged points begins and where it is over, None if it is not."""
     spans: list[tuple[int, int | None]] = []
-    at = 0
-    while at < flagged.size and len(spans) < MAX_FINDINGS:
-        start = int(flagged[at])
-        level = np.fmax(levels.at(start), level_before(values, start))
+    place = 0
+    while place < flagged.size and len(spans) < MAX_FINDINGS:
+        start = int(flagged[place])
+        level = np.fmax(levels.level_at(start), level_before(values, start))
         back = _back_at(values, start, float(level) + Z_BACK * levels.noise_at(start))
         spans.append((start, back))
-        at = flagged.size if back is None else int(np.searchsorted(flagged, back))
+        place = flagged.size if back is None else int(np.searchsorted(flagged, back))
     return spans
 
 

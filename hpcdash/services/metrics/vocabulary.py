@@ -196,11 +196,11 @@ def step_rank(name: str) -> int | None:
 
 @lru_cache(maxsize=_MAX_NAMES)
 def _rank(key: str) -> int | None:
-    found = _STEP_NAME.fullmatch(key)
-    if found is None:
+    match = _STEP_NAME.fullmatch(key)
+    if match is None:
         return None
-    rank = _STEP_RANKS[found["word"]]
-    return 0 if found["overall"] and rank < BATCH_RANK else rank
+    rank = _STEP_RANKS[match["word"]]
+    return 0 if match["overall"] and rank < BATCH_RANK else rank
 
 
 def is_epoch(name: str) -> bool:
@@ -217,8 +217,8 @@ def parse_line_seconds(text: str) -> float:
     """Epoch seconds of the time that stands at the beginning of a line, nan where none does; no
     zone counts as UTC.
     """
-    found = STAMP.search(text, 0, STAMP_LETTERS)
-    return nan if found is None else stamp_seconds(found)
+    match = STAMP.search(text, 0, STAMP_LETTERS)
+    return nan if match is None else stamp_seconds(match)
 
 
 def newest_stamp(text: str) -> tuple[float, bool] | None:
@@ -227,10 +227,10 @@ def newest_stamp(text: str) -> tuple[float, bool] | None:
     The time is as `parse_line_seconds` returns it; None if no line begins with a time.
     """
     for line in reversed(text.splitlines()):
-        if (found := STAMP.search(line, 0, STAMP_LETTERS)) is not None and isfinite(
-            seconds := stamp_seconds(found)
+        if (match := STAMP.search(line, 0, STAMP_LETTERS)) is not None and isfinite(
+            seconds := stamp_seconds(match)
         ):
-            return seconds, found[11] is not None
+            return seconds, match[11] is not None
     return None
 
 
@@ -253,11 +253,11 @@ def epoch_seconds(value: float) -> float:
     )
 
 
-def stamp_seconds(found: re.Match[str]) -> float:
+def stamp_seconds(match: re.Match[str]) -> float:
     """Epoch seconds of what STAMP matched, nan where there is no such day between the years 2000
     and 2100.
     """
-    year, _, month, _, day, _, hour, minute, second, fraction, zone = found.groups()
+    year, _, month, _, day, _, hour, minute, second, fraction, zone = match.groups()
     if not 2000 <= int(year) < 2100:
         return nan
     try:

@@ -31,18 +31,18 @@ def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> t
     """
     span = request.state.shown(request.whole())
     tables = []
-    for one in request.runs:
-        shift = request.shift(one)
+    for shown in request.runs:
+        shift = request.shift(shown)
         for name in request.names:
-            series = request.series(one, name)
+            series = request.series(shown, name)
             places = slice(
                 *np.searchsorted(series.x, (span[0] + shift, np.nextafter(span[1] + shift, np.inf)))
             )
             count = series.x[places].size
             columns = {
-                "job": pa.array([one.title] * count, pa.string()),
+                "job": pa.array([shown.title] * count, pa.string()),
                 "metric": pa.array([name] * count, pa.string()),
-                "step": _steps(one.run.steps_along(name, request.axis)[places]),
+                "step": _steps(shown.run.steps_along(name, request.axis)[places]),
                 request.axis: series.x[places] - shift,
                 "value": series.values[places],
                 "lowest": series.low[places],

@@ -57,7 +57,7 @@ class ChartRequest(Struct, frozen=True):
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        return tuple(sorted({name for one in self.runs for name in one.run.names}))
+        return tuple(sorted({name for shown in self.runs for name in shown.run.names}))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,12 +67,12 @@ class ChartRequest(Struct, frozen=True):
         if chosen:
             return chosen
         # Of the run itself rather than of those over it, where it has any.
-        main = (main_metric(one.run.names) for one in self.runs)
+        main = (main_metric(shown.run.names) for shown in self.runs)
         return tuple(name for name in main if name is not None)[:1]
 
     @property
     def axes(self) -> tuple[str, ...]:
-        has = {axis for one in self.runs for axis in one.run.axes()}
+        has = {axis for shown in self.runs for axis in shown.run.axes()}
         return tuple(axis for axis in _AXES_BY_USE if axis in has)
 
     @property
@@ -85,7 +85,7 @@ class ChartRequest(Struct, frozen=True):
     def doubt(self) -> str:
         """Text on what the logs leave open about the steps of the x axis; '' for nothing."""
         return next(
-            (one.run.doubt for one in self.runs if self.axis == "step" and one.run.doubt), ""
+            (shown.run.doubt for shown in self.runs if self.axis == "step" and shown.run.doubt), ""
         )
 
     @property
@@ -95,14 +95,14 @@ class ChartRequest(Struct, frozen=True):
         """
         return self.axis == "time" and len(self.runs) > 1
 
-    def series(self, one: ChartRun, name: str) -> Series:
-        return one.run.series(name, self.axis)
+    def series(self, shown: ChartRun, name: str) -> Series:
+        return shown.run.series(name, self.axis)
 
-    def shift(self, one: ChartRun) -> float:
+    def shift(self, shown: ChartRun) -> float:
         """Return the amount to subtract from a run's x."""
         if not self.is_since_begin:
             return 0.0
-        all_series = (self.series(one, name) for name in self.names)
+        all_series = (self.series(shown, name) for name in self.names)
         return min((series.span[0] for series in all_series if len(series)), default=0.0)
 
     def x_ticks(self, span: Span, most: int) -> list[Tick]:
@@ -115,13 +115,13 @@ class ChartRequest(Struct, frozen=True):
             return duration_ticks(*span, most)
         return clock_ticks(*span, most, self.zone)
 
-    def marks(self, one: ChartRun, name: str) -> list[Mark]:
+    def marks(self, shown: ChartRun, name: str) -> list[Mark]:
         """Return a run's marks with x and y as drawn."""
-        if one.marks_axis != self.axis:
+        if shown.marks_axis != self.axis:
             return []
-        shift = self.shift(one)
+        shift = self.shift(shown)
         marks = []
-        for mark in one.marks.get(name, ()):
+        for mark in shown.marks.get(name, ()):
             y = mark.y
             if self.state.log_y:
                 y = log10(y) if y > 0 else nan
@@ -132,10 +132,10 @@ class ChartRequest(Struct, frozen=True):
         """Return the span from the first to the last x of the chart; (0, 1) if it is empty."""
         begin = inf
         end = -inf
-        for one in self.runs:
-            shift = self.shift(one)
+        for shown in self.runs:
+            shift = self.shift(shown)
             for name in self.names:
-                series = self.series(one, name)
+                series = self.series(shown, name)
                 if len(series):
                     first, last = series.span
                     begin = min(begin, first - shift)
@@ -196,14 +196,16 @@ def parse_smoothing(text: str, points: float) -> Smoothing | None:
     if kind == "none" or points < FEW_POINTS:
         return None
     # It lags behind by less than a fiftieth of the width, whatever is seen.
-    weight = max((one for one in _WEIGHTS if 1 / (1 - one) <= points / 60), default=_WEIGHTS[0])
+    weight = max(
+        (weight for weight in _WEIGHTS if 1 / (1 - weight) <= points / 60), default=_WEIGHTS[0]
+    )
     return Smoothing("ema", weight=weight)
 
 
 def build_panel(request: ChartRequest, name: str, span: Span, columns: int) -> ChartPanel:
     """Build the curves of a metric in a span of the x axis, and find the height they take."""
     state = request.state
-    curves = [_build_curve(request, one, name, span, columns) for one in request.runs]
+    curves = [_build_curve(request, shown, name, span, columns) for shown in request.runs]
     height = chart_height(curves, leaves_out=state.leaves_out)
     smoothing = ""
     if next((curve.smooth is not None for curve in curves if len(curve.series)), False):
@@ -220,10 +222,10 @@ def build_panel(request: ChartRequest, name: str, span: Span, columns: int) -> C
 
 
 def _build_curve(
-    request: ChartRequest, one: ChartRun, name: str, span: Span, columns: int
+    request: ChartRequest, shown: ChartRun, name: str, span: Span, columns: int
 ) -> Curve:
-    series = request.series(one, name)
-    shift = request.shift(one)
+    series = request.series(shown, name)
+    shift = request.shift(shown)
     begin = span[0] + shift
     end = span[1] + shift
     log_y = request.state.log_y
@@ -234,11 +236,11 @@ def _build_curve(
     if smoothing is not None and len(series):
         smooth = _as_drawn(smoothed(series, begin, end, columns, smoothing), log_y)
     repeated: tuple[Series, ...] = ()
-    if name in one.run.names and len(one.run.attempts) > 1:
-        repeated = one.run.overlap(name, request.axis)[-_MAX_REPEATED:]
+    if name in shown.run.names and len(shown.run.attempts) > 1:
+        repeated = shown.run.overlap(name, request.axis)[-_MAX_REPEATED:]
     again = [downsample_view(series, begin, end, columns, log_y=log_y).last for series in repeated]
     return Curve(
-        one,
+        shown,
         series,
         line=_as_drawn(view.last, log_y),
         low=_as_drawn(view.low, log_y),
@@ -286,8 +288,8 @@ def value_at(series: Series, x: float) -> tuple[float, float] | None:
     """x and value of the place nearest to an x; None of a series without places."""
     if not len(series):
         return None
-    at = int(np.searchsorted(series.x, x))
-    near = [k for k in (at - 1, at) if 0 <= k < len(series)]
+    behind = int(np.searchsorted(series.x, x))
+    near = [place for place in (behind - 1, behind) if 0 <= place < len(series)]
     nearest = min(near, key=lambda k: abs(float(series.x[k]) - x))
     return float(series.x[nearest]), float(series.values[nearest])
 

@@ -132,7 +132,7 @@ class _Panel:
                 f"{name}: 0 and below, in {hidden} columns, cannot be shown on a log scale"
             )
         runs = [curve.run for curve in curves]
-        without = [one.letter for one in runs if self.place.name not in one.run.names]
+        without = [run.letter for run in runs if self.place.name not in run.run.names]
         if without and len(curves) > 1:
             notes.append(f"{', '.join(without)}: no {name}")
         if not any(len(curve.series) for curve in curves):
@@ -351,11 +351,11 @@ class _Panel:
             return []
         row = AXES.index("step" if axis == SAMPLES else axis)
         columns: list[int | None] = []
-        for one in self._request.runs:
-            begins = np.array([attempt.first[row] for attempt in one.run.attempts[1:]])
+        for shown in self._request.runs:
+            begins = np.array([attempt.first[row] for attempt in shown.run.attempts[1:]])
             if axis == SAMPLES:
-                begins = one.run.samples_at(begins)
-            columns += map(self._column, (begins - self._request.shift(one)).tolist())
+                begins = shown.run.samples_at(begins)
+            columns += map(self._column, (begins - self._request.shift(shown)).tolist())
         return [column for column in columns if column is not None]
 
     def _put_edges(self) -> None:
@@ -379,9 +379,9 @@ def legend(runs: Sequence[ChartRun]) -> Line:
     pieces = (
         (
             ("  " if number else " ", ""),
-            (f"{one.letter} {clip(visible(one.title), 36)}", f"run-{number}"),
+            (f"{shown.letter} {clip(visible(shown.title), 36)}", f"run-{number}"),
         )
-        for number, one in enumerate(runs)
+        for number, shown in enumerate(runs)
     )
     return tuple(chain.from_iterable(pieces))
 

@@ -106,9 +106,9 @@ class _Panel:
                 f'text-anchor="end">{_text(text)}</text>'
             )
         for x, text in self._across:
-            at = self._x(x)
-            anchor = "end" if at + 4 * len(text) > WIDTH - 2 else "middle"
-            yield f'<text x="{at:.1f}" y="{foot + 17}" text-anchor="{anchor}">{_text(text)}</text>'
+            column = self._x(x)
+            anchor = "end" if column + 4 * len(text) > WIDTH - 2 else "middle"
+            yield f'<text x="{column:.1f}" y="{foot + 17}" text-anchor="{anchor}">{_text(text)}</text>'
         if is_lowest:
             axis = "time since begin" if self._request.is_since_begin else self._request.axis
             middle = (_LEFT + WIDTH - _RIGHT) / 2
