@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from math import ceil, isfinite, log, nan
+from math import ceil, log, nan
 from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from hpcdash.errors import HpcdashError
 from hpcdash.services.metrics.batch import Floats, Integers
 from hpcdash.services.metrics.series import Series
 
@@ -42,13 +41,6 @@ class Smoothing(Struct, frozen=True):
     kind: Literal["ema", "mean", "median"]
     weight: float = 0.9
     window: int = 50
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.weight < 1 or self.window < 1:
-            raise HpcdashError(
-                f"a smoothing of weight {self.weight:g} and window {self.window} cannot be",
-                next_step="Give a weight from 0 to below 1 and a window of at least 1 point.",
-            )
 
 
 def downsample_view(
@@ -110,15 +102,10 @@ def smoothed(
 def _columns(
     series: Series, x_from: float, x_to: float, columns: int
 ) -> tuple[int, Integers, Integers, Integers]:
-    """The first place shown; where each filled column starts from there; which are filled; the
-    number of places in each.
+    """The first place from `x_from` (finite) to `x_to` (beyond it); where each filled column starts
+    from there; which are filled; the number of places in each.
     """
     x = series.x
-    if not (isfinite(x_from) and isfinite(x_to) and x_to >= x_from and columns > 0):
-        raise HpcdashError(
-            f"there is no view from {x_from:g} to {x_to:g} in {columns} columns",
-            next_step="Give a range that begins before it ends, and at least one column.",
-        )
     edges = np.linspace(x_from, x_to, columns + 1)
     begin = int(np.searchsorted(x, x_from))
     end = int(np.searchsorted(x, x_to, side="right"))

@@ -345,8 +345,9 @@ def _reading(text: str, matches: list[re.Match[str]], texts: Mapping[int, str]) 
         if (match := pattern.search(text)) is not None
     )
     place = next(places, None)
+    # By the best name of a step.
+    named: _Place | None = None
     pairs: list[tuple[str, float]] = []
-    best: tuple[int, float, str | None] | None = None
     epochs: str | None = None
     for match in sorted(matches, key=lambda pair: pair.start("name")):
         name = tidy_name(match["name"])
@@ -356,13 +357,13 @@ def _reading(text: str, matches: list[re.Match[str]], texts: Mapping[int, str]) 
         of = match["of"]
         if name == "ep" and text[match.start() - 1 : match.start()] == "[":
             name = "epoch"
-        counts_epochs = is_epoch(name)
         value = parse_number(texts.get(match.end("number"), match["number"]), match["unit"])
-        if counts_epochs:
+        if is_epoch(name):
             epochs = of
         elif rank is not None and is_step(value):
-            if best is None or rank < best[0]:
-                best = (rank, value, of)
+            if named is None or rank < named.rank:
+                last_step = parse_last_step(of) if of else None
+                named = _Place(0, 0, int(value), last_step, rank=rank)
         elif of and rank is None:
             continue
         pairs.append((name, value))
@@ -370,11 +371,11 @@ def _reading(text: str, matches: list[re.Match[str]], texts: Mapping[int, str]) 
     if not reading.has_epoch and (counted := _EPOCH_OF.search(text)):
         reading = reading._replace(epoch=float(counted["epoch"]))
         epochs = counted["of"]
-    if place is None and best is None and (bracketed := _BRACKETED_STEP.search(text)):
-        best = (step_rank(bracketed["word"]) or BATCH_RANK, float(bracketed["n"]), None)
-    if place is None and best is not None:
-        last_step = parse_last_step(best[2]) if best[2] else None
-        place = _Place(0, 0, int(best[1]), last_step, rank=best[0])
+    if place is None and named is None and (bracketed := _BRACKETED_STEP.search(text)):
+        rank = step_rank(bracketed["word"]) or BATCH_RANK
+        named = _Place(0, 0, int(bracketed["n"]), rank=rank)
+    beside = None if named is None or place is None else named.rank
+    place = place or named
     if place is None:
         return reading if reading.has_epoch else None
     if place.of is not None and _JUDGED_LINE.match(text):
@@ -382,13 +383,12 @@ def _reading(text: str, matches: list[re.Match[str]], texts: Mapping[int, str]) 
     if place.epoch is None and is_step(reading.epoch):
         # Iterations are counted on over the epochs by some, within each by others; batches within
         # each.
-        may_be_overall = place.rank < BATCH_RANK
         place = place._replace(
             epoch=int(reading.epoch),
             epochs=parse_last_step(epochs) if epochs else None,
-            may_be_overall=may_be_overall,
+            may_be_overall=place.rank < BATCH_RANK,
         )
-    return _placed(reading, place, best[0] if best is not None and place.end else None)
+    return _placed(reading, place, beside)
 
 
 def _placed(reading: Reading, place: _Place, rank: int | None) -> Reading | None:

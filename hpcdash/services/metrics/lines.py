@@ -132,9 +132,9 @@ class LineReader:
         whole = text
         text = without_worker(text)
         if self._record is not None:
-            at, sign, begun = self._record
+            begin, sign, begun = self._record
             if text.startswith(sign) and len(begun) < _LONGEST_RECORD and read_record(text) is None:
-                self._record = (at, sign, begun + text)
+                self._record = (begin, sign, begun + text)
                 return None
         if (reading := self.parse_sample_line(whole)) is not None:
             self.begin_samples(offset)
@@ -148,12 +148,10 @@ class LineReader:
             self.begin_samples(offset)
             self._record = (offset, *record)
         elif (pair := self._in_block(text, offset)) is not None:
-            if (
-                pair[0]
-                and self._block is not None
-                and len(self._block[1].values) < _MAX_BLOCK_LINES
-            ):
-                self._block[1].values[pair[0]] = pair[1]
+            name, value = pair
+            values = {} if self._block is None else self._block[1].values
+            if name and len(values) < _MAX_BLOCK_LINES:
+                values[name] = value
         elif (head := read_block_head(text)) is not None:
             self.begin_samples(offset)
             self._block = (offset, head)
@@ -198,10 +196,12 @@ class LineReader:
     def flush(self) -> None:
         """Complete open readings: nothing more follows."""
         if self._block is not None:
-            at, head = self._block
+            begin, head = self._block
             messages = sort_pairs("block", head.values.items())
             step = head.step if head.has_step else messages.step
-            self._add(at, head._replace(values=messages.values, tokens=messages.tokens, step=step))
+            self._add(
+                begin, head._replace(values=messages.values, tokens=messages.tokens, step=step)
+            )
         if self._bar is not None and self._bar[1].reading is not None:
             self._add(self._bar[0], self._bar[1].reading)
         if self._dict is not None:
@@ -268,11 +268,10 @@ class LineReader:
         """The pair of a line in a block; in a block that may have begun before the start nothing is
         certain yet.
         """
-        if self._block is not None:
-            return read_block_line(text) if offset - self._block[0] <= LONGEST_BLOCK_BYTES else None
-        if self._is_block_unknown and offset - self._start <= LONGEST_BLOCK_BYTES:
-            return read_block_line(text)
-        return None
+        if self._block is None and not self._is_block_unknown:
+            return None
+        begin = self._start if self._block is None else self._block[0]
+        return read_block_line(text) if offset - begin <= LONGEST_BLOCK_BYTES else None
 
     def _take_keras(self, bar: Bar, offset: int) -> None:
         if self._epoch is None:

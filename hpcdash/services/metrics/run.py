@@ -38,8 +38,8 @@ _STATE_TICK_SECONDS = 0.5
 # Of many logs each may keep no less than this.
 _MIN_POINTS = 20_000
 _MIN_CELLS = 8_192
-# How seldom a log is checked while its cluster is unreachable, or after its job has ended; the latter
-# the more seldom the longer it is missing.
+# How seldom a log is checked while its cluster is unreachable, or after its job has ended; the
+# latter the more seldom the longer it is missing.
 SELDOM_SECONDS = 30.0
 MAX_SELDOM_SECONDS = 600.0
 QUIET_SECONDS = 2.0
@@ -153,10 +153,10 @@ class WatchedRun:
     @property
     def progress(self) -> Progress:
         sources = self._sources()
-        there = [source for source in sources if source.is_open or not source.problem]
-        read = sum(source.read_bytes for source in there)
-        total = sum(source.total_bytes for source in there)
-        return Progress(read, total, all(source.is_whole for source in there))
+        readable = [source for source in sources if source.is_open or not source.problem]
+        read = sum(source.read_bytes for source in readable)
+        total = sum(source.total_bytes for source in readable)
+        return Progress(read, total, all(source.is_whole for source in readable))
 
     @property
     def has_files(self) -> bool:
@@ -259,8 +259,8 @@ class WatchedRun:
             return MetricSource(file, self._turns, self._patterns, exact_points=points, cells=cells)
 
         # Tasks that are gone stay before those that were found.
-        found = {place.job_id for place in located.places}
-        places = {job_id: place for job_id, place in self._places.items() if job_id not in found}
+        job_ids = {place.job_id for place in located.places}
+        places = {job_id: place for job_id, place in self._places.items() if job_id not in job_ids}
         for place in located.places:
             sources = self._places.get(place.job_id) or _JobSources()
             places[place.job_id] = sources
@@ -374,7 +374,7 @@ class WatchedRun:
         share = max(1.0, len(living) / 4)
         longest = float("-inf")
         seconds = LONGEST_PAUSE_SECONDS
-        found = None
+        due = None
         for place in reversed(living):
             for source in place.sources:
                 if source.is_finished:
@@ -386,8 +386,8 @@ class WatchedRun:
                 if waited / pause > longest:
                     longest = waited / pause
                     seconds = pause - waited
-                    found = (place, source)
-        return seconds, found
+                    due = (place, source)
+        return seconds, due
 
     async def _read_new(self, place: _JobSources, source: MetricSource) -> None:
         """Read what is new; a source that could not be read is not checked for a while."""

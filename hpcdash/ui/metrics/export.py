@@ -16,10 +16,10 @@ from hpcdash.services.metrics.charts.curves import ChartRequest
 from hpcdash.services.metrics.charts.svg import draw_svg
 
 
-def file_stem(job_id: str, metric: str, at: datetime) -> str:
+def file_stem(job_id: str, metric: str, time: datetime) -> str:
     """A file's name without its ending: `hpcdash-4711-lm-loss-20261121-103000`."""
     text = re.sub(r"[^A-Za-z0-9._]+", "-", f"{job_id}-{metric}").strip("-.")[:80]
-    return f"hpcdash-{text}-{at:%Y%m%d-%H%M%S}"
+    return f"hpcdash-{text}-{time:%Y%m%d-%H%M%S}"
 
 
 def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> tuple[Path, Path]:

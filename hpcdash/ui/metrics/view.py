@@ -310,9 +310,9 @@ class ChartView(ChartFollowing, can_focus=True):
         It is not offered where a save would have broken weights.
         """
         row = self._row()
-        found = [mark for _, mark in self.marks_found()]
-        is_broken = any(_is_broken(mark) for mark in found)
-        is_requested = row is not None and row["state"] in ACTIVE and found and not is_broken
+        marks = [mark for _, mark in self.marks_found()]
+        is_broken = any(map(_is_broken, marks))
+        is_requested = row is not None and row["state"] in ACTIVE and marks and not is_broken
         return {"save_switch": _SWITCH_RANK} if is_requested else {}
 
     def _row(self) -> Mapping[str, Any] | None:
@@ -378,10 +378,10 @@ class ChartView(ChartFollowing, can_focus=True):
     def _move_cursor(self, cells: int) -> None:
         first, last = self.state.shown(self._whole())
         cell = (last - first) / self.picture.panels[0].width
-        at = (self.state.cursor or 0.0) + cells * cell
+        x = (self.state.cursor or 0.0) + cells * cell
         begin, end = self._whole()
-        state = replace(self.state, cursor=min(max(at, begin), end))
-        if not first <= at <= last and self.state.span is not None:
+        state = replace(self.state, cursor=min(max(x, begin), end))
+        if not first <= x <= last and self.state.span is not None:
             state = replace(state.panned(cells * 0.25, self._whole()), cursor=state.cursor)
         self._see(state)
 
@@ -395,8 +395,8 @@ class ChartView(ChartFollowing, can_focus=True):
         """Give a panel another y range: shifted by a fraction of it, and scaled by `factor`."""
         if not self._has_panels():
             return
-        at = self.state.panel if panel is None else panel
-        place = self.picture.panels[min(at, len(self.picture.panels) - 1)]
+        number = self.state.panel if panel is None else panel
+        place = self.picture.panels[min(number, len(self.picture.panels) - 1)]
         low, high = place.y
         middle = (low + high) / 2 + part * (high - low)
         half = factor * (high - low) / 2
@@ -444,10 +444,11 @@ class ChartView(ChartFollowing, can_focus=True):
         self._show_notice("outliers are left out" if self.state.leaves_out else "all is shown")
 
     def do_smoothing(self) -> None:
-        at = (SMOOTHINGS.index(self.state.smoothing) + 1) % len(SMOOTHINGS)
-        self._see(replace(self.state, smoothing=SMOOTHINGS[at]))
+        following = SMOOTHINGS.index(self.state.smoothing) + 1
+        smoothing = SMOOTHINGS[following % len(SMOOTHINGS)]
+        self._see(replace(self.state, smoothing=smoothing))
         notices = {"auto": "smoothing: auto", "none": "smoothing: off"}
-        self._show_notice(notices.get(SMOOTHINGS[at], SMOOTHINGS[at]))
+        self._show_notice(notices.get(smoothing, smoothing))
 
     def do_x_axis(self) -> None:
         axes = self.picture.axes

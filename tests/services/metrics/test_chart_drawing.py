@@ -120,7 +120,7 @@ def test_a_span_never_leaves_what_there_is() -> None:
     assert not state.panned(-1, whole).follows
     assert state.panned(-1, whole).panned(1, whole).follows
     assert state.zoomed(8.0, whole).span is None
-    assert ChartState().zoomed(0.5, whole, at=50.0).shown(whole) == (25.0, 75.0)
+    assert ChartState().zoomed(0.5, whole, x=50.0).shown(whole) == (25.0, 75.0)
 
 
 @for_each(

@@ -85,18 +85,18 @@ class ChartState(Struct, frozen=True):
     # An x, None where there is none.
     cursor: float | None = None
 
-    def zoomed(self, factor: float, whole: Span, at: float | None = None) -> ChartState:
-        """A span `factor` times as wide, around `at` (None: the end where it follows, else the
+    def zoomed(self, factor: float, whole: Span, x: float | None = None) -> ChartState:
+        """A span `factor` times as wide, around `x` (None: the end where it follows, else the
         middle).
         """
         begin, end = self.shown(whole)
-        if at is None:
-            at = end if self.follows else (begin + end) / 2
-        part = (at - begin) / (end - begin) if end > begin else 0.5
+        if x is None:
+            x = end if self.follows else (begin + end) / 2
+        part = (x - begin) / (end - begin) if end > begin else 0.5
         width = max((end - begin) * factor, (whole[1] - whole[0]) * _NARROWEST)
         if width >= whole[1] - whole[0]:
             return replace(self, span=None, follows=True)
-        begin = min(max(at - part * width, whole[0]), whole[1] - width)
+        begin = min(max(x - part * width, whole[0]), whole[1] - width)
         return self._at((begin, begin + width), whole)
 
     def panned(self, part: float, whole: Span) -> ChartState:
