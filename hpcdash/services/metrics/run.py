@@ -309,34 +309,36 @@ class WatchedRun:
         try:
             for place in reversed(list(self._places.values())):
                 for source in place.sources:
-                    while not (
-                        source.is_whole
-                        or _is_past(over)
-                        or (is_patient and place.is_awaited(source))
-                    ):
-                        if is_patient:
-                            await self._turn(1 if source.is_open else COMMANDS_TO_OPEN)
-                        began = time.monotonic()
-                        try:
-                            await source.open()
-                            source.missed = source.missed + 1 if source.problem else 0
-                            source.tried_at = time.monotonic()
-                            if source.is_whole or not await source.read_before():
-                                break
-                        except (UnreachableError, CommandTimedOut) as error:
-                            if not is_patient:
-                                raise
-                            self._report(error.message)
-                            await asyncio.sleep(SELDOM_SECONDS)
-                            continue
-                        self._dirty.set()
+                    while not (source.is_whole or _is_past(over)):
+                        if is_patient and place.is_awaited(source):
+                            break
+                        if not await self._read_before(source, is_patient):
+                            break
                         progressed()
-                        if is_patient:
-                            await asyncio.sleep(
-                                min(time.monotonic() - began, LONGEST_PAUSE_SECONDS)
-                            )
         finally:
             self._is_filling = False
+
+    async def _read_before(self, source: MetricSource, is_patient: bool) -> bool:
+        """Read what stands before what was read; False where nothing is to be had now."""
+        if is_patient:
+            await self._turn(1 if source.is_open else COMMANDS_TO_OPEN)
+        began = time.monotonic()
+        try:
+            await source.open()
+            source.missed = source.missed + 1 if source.problem else 0
+            source.tried_at = time.monotonic()
+            if source.is_whole or not await source.read_before():
+                return False
+        except (UnreachableError, CommandTimedOut) as error:
+            if not is_patient:
+                raise
+            self._report(error.message)
+            await asyncio.sleep(SELDOM_SECONDS)
+            return True
+        self._dirty.set()
+        if is_patient:
+            await asyncio.sleep(min(time.monotonic() - began, LONGEST_PAUSE_SECONDS))
+        return True
 
     async def _turn(self, commands: int = 1) -> None:
         """Wait until so many reads have their turn under the ceiling on commands."""
@@ -438,11 +440,8 @@ class WatchedRun:
             # At the last checks: where these are seldom, what grows is not quiet in between.
             quiet = min((source.checked_at - source.moved_at for source in sources), default=now)
             is_elsewhere = any(source.problem for place in living for source in place.streams)
-            if (
-                (not self.is_over or is_elsewhere)
-                and now - queried_at >= state_pause
-                and (quiet >= QUIET_SECONDS or self.is_array)
-            ):
+            is_due = now - queried_at >= state_pause and (quiet >= QUIET_SECONDS or self.is_array)
+            if is_due and (not self.is_over or is_elsewhere):
                 queried_at = time.monotonic()
                 state_pause = min(2 * state_pause, _LONGEST_STATE_SECONDS)
                 await self._refresh()
