@@ -281,9 +281,7 @@ def plain_lines(content: bytes) -> tuple[list[bytes], Integers]:
     """The lines of complete lines that are not blank, and where in `content` each begins."""
     text = content.translate(_TABLE, _DELETED)
     ends = np.flatnonzero(np.frombuffer(content.replace(b"\r", b"\n"), np.uint8) == 0x0A)
-    starts = np.empty_like(ends)
-    starts[:1] = 0
-    starts[1:] = ends[:-1] + 1
+    starts = np.append(0, ends[:-1] + 1)
     if b"\0" in content:
         is_letter = np.flatnonzero(np.frombuffer(content, np.uint8))
         starts = np.minimum(is_letter[np.searchsorted(is_letter, starts)], ends)

@@ -18,6 +18,7 @@ from hpcdash.services.metrics.attempts import (
     MAX_ATTEMPTS,
     Attempt,
     Axes,
+    Flags,
     Jump,
     join_attempt,
     jumps_in,
@@ -432,41 +433,43 @@ def build_series(name: str, cells: Floats, points: Floats) -> Series:
     odd = np.zeros(values.size, dtype=np.int64)
     finite = np.isfinite(values)
     if not finite.all():
-        odd += np.isnan(values) * NAN
-        odd += (values == inf) * PLUS_INF + (values == -inf) * MINUS_INF
+        odd = _flag_odd(np.isnan(values), values == inf, values == -inf)
         values = np.where(finite, values, nan)
         counts = finite.astype(float)
-    if not cells.size:
-        return Series(
-            name=name,
-            axis="",
-            x_first=axes,
-            x=axes,
-            low=values,
-            high=values,
-            newest=values,
-            mean=values,
-            points=counts,
-            odd=odd,
-            exact=True,
-        )
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = np.clip(cells[TOTAL] / cells[COUNT], cells[LOW], cells[HIGH])
-    cells_odd = (
-        (cells[NANS] > 0) * NAN
-        + (cells[PLUS_INFS] > 0) * PLUS_INF
-        + (cells[MINUS_INFS] > 0) * MINUS_INF
-    )
-    return Series(
+    exact = Series(
         name=name,
         axis="",
-        x_first=np.concatenate((cells[FIRST:LAST], axes), axis=1),
-        x=np.concatenate((cells[LAST:LOW], axes), axis=1),
-        low=np.concatenate((cells[LOW], values)),
-        high=np.concatenate((cells[HIGH], values)),
-        newest=np.concatenate((cells[NEWEST], values)),
-        mean=np.concatenate((means, values)),
-        points=np.concatenate((cells[COUNT], counts)),
-        odd=np.concatenate((cells_odd, odd)),
-        exact=False,
+        x_first=axes,
+        x=axes,
+        low=values,
+        high=values,
+        newest=values,
+        mean=values,
+        points=counts,
+        odd=odd,
+        exact=True,
     )
+    if not cells.size:
+        return exact
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = np.clip(cells[TOTAL] / cells[COUNT], cells[LOW], cells[HIGH])
+    folded = {
+        "x_first": cells[FIRST:LAST],
+        "x": cells[LAST:LOW],
+        "low": cells[LOW],
+        "high": cells[HIGH],
+        "newest": cells[NEWEST],
+        "mean": means,
+        "points": cells[COUNT],
+        "odd": _flag_odd(cells[NANS] > 0, cells[PLUS_INFS] > 0, cells[MINUS_INFS] > 0),
+    }
+    arrays = {
+        field: np.concatenate((array, getattr(exact, field)), axis=-1)
+        for field, array in folded.items()
+    }
+    return replace(exact, **arrays, exact=False)
+
+
+def _flag_odd(is_nan: Flags, is_plus: Flags, is_minus: Flags) -> Integers:
+    flags: Integers = is_nan * NAN + is_plus * PLUS_INF + is_minus * MINUS_INF
+    return flags

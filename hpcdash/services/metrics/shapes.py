@@ -402,9 +402,7 @@ def _without_stamps(
     ends = np.flatnonzero(letters == 0x0A)
     if len(ends) != count:
         return None
-    starts = np.empty_like(ends)
-    starts[0] = 0
-    starts[1:] = ends[:-1] + 1
+    starts = np.append(0, ends[:-1] + 1)
     if int((ends - starts).min()) < column + len(stamp):
         return None
     where = (starts + column)[:, None] + np.arange(len(stamp))

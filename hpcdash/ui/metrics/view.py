@@ -116,7 +116,7 @@ class ChartView(ChartFollowing, can_focus=True):
 
     # -- text around it
 
-    def tell(self, request: ChartRequest) -> None:
+    def show_texts(self, request: ChartRequest) -> None:
         from hpcdash.services.metrics.charts.draw import legend
 
         self.query_one("#legend", Line).set_text(self._legend(legend(request.runs)))
@@ -129,8 +129,8 @@ class ChartView(ChartFollowing, can_focus=True):
         self.set_class(len(self.runs) > 1, "-several")
         if not self.picture.panels:
             self.query_one("#nothing", Static).update(self._nothing())
-        first = self.runs[0]
-        course = first.facts.course if first.facts is not None else ()
+        facts = self.runs[0].facts
+        course = () if facts is None else facts.course
         self.query_one("#meaning", Line).set_text(
             Text(clip(visible(" · ".join(course)), max(self.size.width - 2, 1)))
         )
@@ -298,8 +298,7 @@ class ChartView(ChartFollowing, can_focus=True):
         return self.runs[LETTERS.index(letter) if letter else 0]
 
     def against_save(self) -> str:
-        facts = self._switch_run().facts
-        for mark in facts.found if facts is not None else ():
+        for mark in self._switch_run().marks:
             if _is_broken(mark):
                 return f"{mark.text}: {_SAVES_BROKEN}"
         return ""
@@ -354,7 +353,7 @@ class ChartView(ChartFollowing, can_focus=True):
         return [
             (letter if several else "", mark)
             for letter, run in zip(LETTERS, self.runs, strict=False)
-            for mark in (run.facts.found if run.facts is not None else ())
+            for mark in run.marks
         ]
 
     def _see(self, state: ChartState) -> None:
@@ -609,9 +608,9 @@ class ChartView(ChartFollowing, can_focus=True):
             )
             for message in run.facts.course:
                 text.append(f"  {message}\n")
-            for mark in run.facts.found:
+            for mark in run.marks:
                 text.append(f"  {mark.sign(is_ascii=is_ascii())} {mark.text}\n")
-            if not run.facts.found:
+            if not run.marks:
                 reported = "too few points to tell" if run.facts.too_few else "no anomalies so far"
                 text.append(f"  {reported}\n", "dim")
         self.app.push_screen(
