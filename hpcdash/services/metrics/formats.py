@@ -245,7 +245,13 @@ def read_pairs(text: str) -> Reading | None:
             is_fit = (
                 " " not in name or is_known(name.rsplit(" ", 1)[-1]) or step_rank(name) is not None
             )
-            if is_fit and not any(_overlap(match, other) for other in matches):
+            # A name begins behind a dash, as in `Metrics (step 100) - NLL Loss: 2.5`.
+            is_apart = not any(
+                match.start("name") < other.end()
+                and other.start("name") + other["name"].rfind(" - ") + 1 < match.end()
+                for other in matches
+            )
+            if is_fit and is_apart:
                 matches.append(match)
     reading = _reading(text, matches, texts)
     if reading is None or not reading.values:
@@ -254,15 +260,6 @@ def read_pairs(text: str) -> Reading | None:
         reading.has_step and _is_dense(text, signed, reading)
     )
     return reading if is_sample else None
-
-
-def _overlap(match: re.Match[str], other: re.Match[str]) -> bool:
-    """Whether the name of a pair stands in another pair.
-
-    A name begins behind a dash, as in `Metrics (step 100) - NLL Loss: 2.5`.
-    """
-    begin = other.start("name") + other["name"].rfind(" - ") + 1
-    return match.start("name") < other.end() and begin < match.end()
 
 
 def _with_digits(text: str) -> tuple[str, dict[int, str]]:
@@ -505,11 +502,16 @@ def read_json(text: str) -> Reading | None:
         return None
     pairs: list[tuple[str, float]] = []
     for key, value in _parse_json(text[start:]).items():
-        inner = value if isinstance(value, dict) else None
-        items = ((key, value),) if inner is None else inner.items()
-        for name, item in items:
-            name = tidy_name(name if inner is None else f"{key}/{name}")
-            number = _json_number(item)
+        inner = value if isinstance(value, dict) else {"": value}
+        for name, item in inner.items():
+            name = tidy_name(f"{key}/{name}" if inner is value else key)
+            number: float | None = None
+            if isinstance(item, str) and _EXACT_NUMBER.fullmatch(item):
+                number = parse_number(item)
+            elif isinstance(item, int | float) and not isinstance(item, bool):
+                # 1e400 written as digits is no float.
+                is_huge = isinstance(item, int) and abs(item) >= 1e300
+                number = nan if is_huge else float(item)
             if name and number is not None:
                 pairs.append((name, number))
     reading = sort_pairs("json", pairs, parse_line_seconds(text))
@@ -533,16 +535,6 @@ def _parse_json(text: str) -> dict[str, Any]:
 
 def _json_name(match: re.Match[str]) -> str:
     return "NaN" if match[2] == "nan" else f"{match[1]}Infinity"
-
-
-def _json_number(value: object) -> float | None:
-    """The number that a value is, or that its text is; None for none."""
-    if isinstance(value, str):
-        return parse_number(value) if _EXACT_NUMBER.fullmatch(value) else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    # 1e400 written as digits is no float.
-    return nan if isinstance(value, int) and abs(value) >= 1e300 else float(value)
 
 
 def read_header(text: str) -> tuple[str, ...] | None:

@@ -57,9 +57,7 @@ class _JobLogs(Struct):
 
     @classmethod
     def from_files(cls, files: LogFiles) -> _JobLogs:
-        """Those of a job that are read: none on a node's own disk, where each check would be a
-        login.
-        """
+        """Select the logs to read: none on a node's own disk, where each check would be a login."""
         paths = dict.fromkeys((files.stdout, files.stderr)) if not files.host else ()
         read = tuple(path for path in paths if path and path != "/dev/null")
         return cls(read, is_discarded=files.stdout == "/dev/null")

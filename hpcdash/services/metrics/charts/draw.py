@@ -26,7 +26,7 @@ from hpcdash.services.metrics.charts.curves import (
     has_outliers,
     value_at,
 )
-from hpcdash.services.metrics.charts.scale import Tick, height_ticks
+from hpcdash.services.metrics.charts.scale import height_ticks
 from hpcdash.services.metrics.charts.state import (
     ACTIVE_PANEL,
     ASCII_FRAME,
@@ -247,7 +247,12 @@ class _Panel:
             name = f"{name} {doubt}" if len(doubt) < len(labels) // 3 else f"{name}?"
         last = len(labels) - len(name) - 1 if name else len(labels)
         free_from = 0
-        for x, label in self._x_ticks():
+        most = max(2, place.width // 12)
+        if self._request.axis in COUNTED:
+            # In the format of the text above and below.
+            longest = len(format_step(place.x[1]))
+            most = min(most, max(2, place.width // (longest + 5)))
+        for x, label in self._request.x_ticks(place.x, most):
             if (column := self._column(x)) is None:
                 continue
             begin = max(free_from, GUTTER + column - len(label) // 2)
@@ -260,14 +265,6 @@ class _Panel:
             labels[last + 1 :] = name
         axis = " " * (GUTTER - 1) + signs.corner + "".join(line)
         return [((axis, "axis"),), (("".join(labels), "axis"),)]
-
-    def _x_ticks(self) -> list[Tick]:
-        most = max(2, self.place.width // 12)
-        if self._request.axis in COUNTED:
-            # In the format of the text above and below.
-            longest = len(format_step(self.place.x[1]))
-            most = min(most, max(2, self.place.width // (longest + 5)))
-        return self._request.x_ticks(self.place.x, most)
 
     # -- curves and signs
 
@@ -292,9 +289,7 @@ class _Panel:
         if cursor is not None and (column := self._column(cursor)) is not None:
             self._put_line(column, self._signs.cursor, "cursor", under=True)
         for number, curve in enumerate(self.curves):
-            self._put_points(curve, f"run-{number}")
-            if len(self.curves) > 1:
-                self._put_letters(curve, number)
+            self._put_signs(curve, number)
         self._put_edges()
         foot = canvas.height - 1
         for restart in restarts:
@@ -329,16 +324,15 @@ class _Panel:
         for row in range(self._canvas.height):
             self._canvas.put(column, row, sign, style, under=under)
 
-    def _put_points(self, curve: Curve, style: str) -> None:
-        """Points far from each other are shown as such."""
+    def _put_signs(self, curve: Curve, number: int) -> None:
+        """Mark points that are far from each other, and curves of several runs with letters."""
         known = np.flatnonzero(np.isfinite(curve.line))
-        if not 0 < known.size <= self._canvas.width // 6:
+        if known.size <= self._canvas.width // 6:
+            for dot in known.tolist():
+                row = self._row(float(curve.line[dot]))
+                self._canvas.put(dot // DOTS_ACROSS, row, self._signs.point, f"run-{number}")
+        if len(self.curves) == 1:
             return
-        for dot in known.tolist():
-            row = self._row(float(curve.line[dot]))
-            self._canvas.put(dot // DOTS_ACROSS, row, self._signs.point, style)
-
-    def _put_letters(self, curve: Curve, number: int) -> None:
         line = curve.line if curve.smooth is None else curve.smooth
         for cell in range(3 + 5 * number, self._canvas.width, _LETTER_EVERY):
             for value in _cell_values(line, cell)[:1]:
