@@ -115,7 +115,9 @@ def _build_batch(readings: list[tuple[int, Reading]]) -> MetricBatch:
             values.setdefault(name, []).append(value)
     batch = MetricBatch(
         np.array([offset for offset, _ in readings], np.int64),
-        np.array([(one.step, one.epoch, one.tokens, one.time) for _, one in readings]).T,
+        np.array(
+            [(reading.step, reading.epoch, reading.tokens, reading.time) for _, reading in readings]
+        ).T,
         {name: Points(np.array(rows), np.array(values[name])) for name, rows in samples.items()},
         format=readings[-1][1].format,
     )

@@ -131,7 +131,7 @@ class MetricStream:
             if axis == SAMPLES:
                 series = self._along_samples(self.series(name, "step"))
             else:
-                series = _join(name, axis, [one for one, _ in self._parts(name, axis)])
+                series = _join(name, axis, [counting for counting, _ in self._parts(name, axis)])
             self._series[name, axis] = series
         return series
 
@@ -141,13 +141,13 @@ class MetricStream:
             steps = self.series(name, "step").x
             return steps if axis == "step" else steps[~np.isnan(self.samples_at(steps))]
         parts = self._parts(name, axis, is_steps=True)
-        return _join(name, axis, [one for one, _ in parts]).mean
+        return _join(name, axis, [counting for counting, _ in parts]).mean
 
     def overlap(self, name: str, axis: str) -> tuple[Series, ...]:
         if axis == SAMPLES:
-            return tuple(self._along_samples(one) for one in self.overlap(name, "step"))
-        repeated = (one for _, one in self._parts(name, axis))
-        return tuple(_join(name, axis, [one]) for one in repeated if len(one))
+            return tuple(self._along_samples(series) for series in self.overlap(name, "step"))
+        repeated = (series for _, series in self._parts(name, axis))
+        return tuple(_join(name, axis, [series]) for series in repeated if len(series))
 
     def written(self, name: str) -> tuple[Floats, Floats]:
         parts = [part for _, part in self._written_parts(name)]

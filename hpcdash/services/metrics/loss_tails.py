@@ -88,7 +88,7 @@ class LossTails:
 
     def tail(self, job_id: str) -> LossTail | None:
         """Return the longest known loss tail of a job; None if its log was not read yet."""
-        return max(self.by_file(job_id).values(), key=lambda one: len(one.values), default=None)
+        return max(self.by_file(job_id).values(), key=lambda tail: len(tail.values), default=None)
 
     def by_file(self, job_id: str) -> Mapping[str, LossTail]:
         """Return the loss tails of a job's files, by path; empty if its log was not read yet."""
@@ -222,6 +222,6 @@ class LossTails:
     def _forget(self, shown: set[str]) -> None:
         """Remove the oldest entries above the limit, except those of jobs that are shown."""
         excess = max(0, len(self._jobs) - _MAX_REMEMBERED)
-        for job_id in [one for one in self._jobs if one not in shown][:excess]:
+        for job_id in [known for known in self._jobs if known not in shown][:excess]:
             del self._jobs[job_id]
             self.details.pop(job_id, None)

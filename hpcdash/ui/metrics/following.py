@@ -85,7 +85,7 @@ class ChartFollowing(View):
         self.picture = Picture()
         self.is_drawing = False
         self.drawing_error: HpcdashError | None = None
-        self.runs = [ShownRun(one) for one in dict.fromkeys((job_id, *others))][:MAX_RUNS]
+        self.runs = [ShownRun(shown_id) for shown_id in dict.fromkeys((job_id, *others))][:MAX_RUNS]
         self._patterns = tuple(patterns)
         self._file = file
         self._dirty = asyncio.Event()

@@ -189,7 +189,7 @@ class ChartView(ChartFollowing, can_focus=True):
         marks = self.marks_found()
         facts = [run.facts for run in self.runs if run.facts is not None]
         if not marks and facts:
-            is_unknown = all(one.too_few for one in facts)
+            is_unknown = all(run_facts.too_few for run_facts in facts)
             text.append("too few points to tell" if is_unknown else "no anomalies", "dim")
         pointed = self._pointed_mark(marks)
         if pointed is not None:
@@ -220,8 +220,10 @@ class ChartView(ChartFollowing, can_focus=True):
             return None
         place = self.picture.panels[0]
         column = place.column_at(cursor)
-        near = [one for one in marks if column is not None and place.column_at(one[1].x) == column]
-        return min(near, key=lambda one: abs(one[1].x - cursor), default=None)
+        near = [
+            pair for pair in marks if column is not None and place.column_at(pair[1].x) == column
+        ]
+        return min(near, key=lambda pair: abs(pair[1].x - cursor), default=None)
 
     def _format_progress(self) -> str:
         runs = [run.watched for run in self.runs if run.watched is not None]
@@ -563,7 +565,11 @@ class ChartView(ChartFollowing, can_focus=True):
         choices = await asyncio.to_thread(other_runs, store, row, marked)
         shown = [run.job_id for run in self.runs[1:]]
         choices = [
-            *((one, one) for one in shown if one not in {value for value, _ in choices}),
+            *(
+                (job_id, job_id)
+                for job_id in shown
+                if job_id not in {value for value, _ in choices}
+            ),
             *choices,
         ]
         if not choices:
@@ -589,7 +595,7 @@ class ChartView(ChartFollowing, can_focus=True):
         stored = {run.job_id: run for run in self.runs[1:]}
         self.runs = [
             self.runs[0],
-            *(stored.pop(one) if one in stored else ShownRun(one) for one in job_ids),
+            *(stored.pop(job_id) if job_id in stored else ShownRun(job_id) for job_id in job_ids),
         ]
         for run in stored.values():
             if run.watched is not None:
