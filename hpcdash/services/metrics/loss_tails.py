@@ -23,8 +23,8 @@ from hpcdash.services.logs.locate import locate_logs
 
 TAIL_BYTES = 64 << 10
 # This many values of a tail are stored, and this many jobs are read at once.
-KEPT_VALUES = 400
-KEPT_LINES = 60
+MAX_VALUES = 400
+MAX_LINES = 60
 MAX_JOBS = 50
 # The path of a log takes one to three commands per job: this many jobs at a time, below half of the
 # ceiling.
@@ -209,7 +209,7 @@ class LossTails:
         log = MetricLog()
         try:
             log.append(MetricReader(self._patterns, at=chunk.offset).feed(chunk.content))
-            lines = last_lines(chunk, KEPT_LINES)
+            lines = last_lines(chunk, MAX_LINES)
             name = self._chosen(log.names)
             if name is None:
                 return LossTail(lines=lines)
@@ -217,7 +217,7 @@ class LossTails:
         except Exception as error:
             self.failures[job_id] = error
             return LossTail()
-        return LossTail(name, tuple(values[-KEPT_VALUES:].tolist()), lines)
+        return LossTail(name, tuple(values[-MAX_VALUES:].tolist()), lines)
 
     def _forget(self, shown: set[str]) -> None:
         """Remove the oldest entries above the limit, except those of jobs that are shown."""

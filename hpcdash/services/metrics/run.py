@@ -25,8 +25,8 @@ from hpcdash.services.metrics.source import MetricSource
 
 READS_AT_ONCE = 2
 # Between two reported changes; longer while the past is read.
-TOLD_SECONDS = 0.25
-TOLD_FILLING_SECONDS = 0.5
+NOTIFY_SECONDS = 0.25
+NOTIFY_FILLING_SECONDS = 0.5
 # Of many places the newest are read before anything is shown, until one exists.
 _MAX_OPENED = 4
 # If a quiet log may mean that its job has ended, the scheduler is queried at these intervals: at
@@ -293,7 +293,7 @@ class WatchedRun:
             self._dirty.clear()
             await self._publish()
             changed()
-            await asyncio.sleep(TOLD_FILLING_SECONDS if self._is_filling else TOLD_SECONDS)
+            await asyncio.sleep(NOTIFY_FILLING_SECONDS if self._is_filling else NOTIFY_SECONDS)
 
     async def _fill(
         self,
