@@ -233,11 +233,12 @@ def read_pairs(text: str) -> Reading | None:
     if "#" in text:
         text = _NUMBER_SIGN.sub("", text)
     text, texts = _with_digits(text)
-    signed = [
-        match
-        for match in islice(_SIGNED.finditer(text), _MAX_PAIRS)
-        if not _is_source_line(text, match)
-    ]
+    signed = []
+    for match in islice(_SIGNED.finditer(text), _MAX_PAIRS):
+        # The number of a line of a source: `package.module:function:56`.
+        sign = text[match.end("name") :][:2].rstrip("0123456789")
+        if sign != ":" or text[match.start() - 1 : match.start()] != ":":
+            signed.append(match)
     matches = list(signed)
     for pattern in (_SPACED, _LOOSE):
         for match in islice(pattern.finditer(text), _MAX_PAIRS):
@@ -424,14 +425,6 @@ def _is_dense(text: str, signed: list[re.Match[str]], reading: Reading) -> bool:
         return False
     covered = sum(len(_LETTERS.findall(match[0])) for match in signed)
     return len(_LETTERS.findall(text)) - covered <= _MAX_OTHER_LETTERS
-
-
-def _is_source_line(text: str, match: re.Match[str]) -> bool:
-    """Whether a number is that of a line of a source: `package.module:function:56`."""
-    return (
-        text[match.start() - 1 : match.start()] == ":"
-        and text[match.end("name") :][:2].rstrip("0123456789") == ":"
-    )
 
 
 # What Rich writes into a file has 80 columns; at the right stands the place in the source.

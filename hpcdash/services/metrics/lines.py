@@ -140,6 +140,10 @@ class LineReader:
             self.begin_samples(offset)
             self.columns.add(offset, reading)
             return reading
+        # In a block that may have begun before the start nothing is certain yet.
+        begin = self._start if self._block is None else self._block[0]
+        is_in_block = self._is_block_unknown or self._block is not None
+        is_in_block = is_in_block and offset - begin <= LONGEST_BLOCK_BYTES
         if (bar := read_bar(text)) is not None:
             self._take_bar(bar, offset)
         elif (messages := read_dict(text)) is not None:
@@ -147,7 +151,7 @@ class LineReader:
         elif (record := read_record(text)) is not None:
             self.begin_samples(offset)
             self._record = (offset, *record)
-        elif (pair := self._in_block(text, offset)) is not None:
+        elif is_in_block and (pair := read_block_line(text)) is not None:
             name, value = pair
             values = {} if self._block is None else self._block[1].values
             if name and len(values) < _MAX_BLOCK_LINES:
@@ -155,11 +159,7 @@ class LineReader:
         elif (head := read_block_head(text)) is not None:
             self.begin_samples(offset)
             self._block = (offset, head)
-        elif (
-            self._block is not None
-            and text.startswith(" ")
-            and offset - self._block[0] <= LONGEST_BLOCK_BYTES
-        ):
+        elif is_in_block and self._block is not None and text.startswith(" "):
             # No number, or more than one: the block continues.
             return None
         elif (epoch := read_keras_epoch(text)) is not None:
@@ -263,15 +263,6 @@ class LineReader:
     def _take_dict(self, reading: Reading, offset: int) -> None:
         self.begin_samples(offset)
         self._dict = (offset, reading)
-
-    def _in_block(self, text: str, offset: int) -> tuple[str, float] | None:
-        """The pair of a line in a block; in a block that may have begun before the start nothing is
-        certain yet.
-        """
-        if self._block is None and not self._is_block_unknown:
-            return None
-        begin = self._start if self._block is None else self._block[0]
-        return read_block_line(text) if offset - begin <= LONGEST_BLOCK_BYTES else None
 
     def _take_keras(self, bar: Bar, offset: int) -> None:
         if self._epoch is None:

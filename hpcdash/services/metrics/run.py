@@ -305,18 +305,14 @@ class WatchedRun:
         """Read backwards, the newest place first; patiently: as much rest as reading, and on when
         the line is back.
         """
-        self._is_filling = not self.progress.is_whole
-        try:
-            for place in reversed(list(self._places.values())):
-                for source in place.sources:
-                    while not (source.is_whole or _is_past(over)):
-                        if is_patient and place.is_awaited(source):
-                            break
-                        if not await self._read_before(source, is_patient):
-                            break
-                        progressed()
-        finally:
-            self._is_filling = False
+        for place in reversed(list(self._places.values())):
+            for source in place.sources:
+                while not (source.is_whole or _is_past(over)):
+                    if is_patient and place.is_awaited(source):
+                        break
+                    if not await self._read_before(source, is_patient):
+                        break
+                    progressed()
 
     async def _read_before(self, source: MetricSource, is_patient: bool) -> bool:
         """Read what stands before what was read; False where nothing is to be had now."""
@@ -348,7 +344,11 @@ class WatchedRun:
     async def _keep_filled(self) -> None:
         """A task that began, and a file that was replaced, have a past of their own."""
         while True:
-            await self._fill(is_patient=True)
+            self._is_filling = not self.progress.is_whole
+            try:
+                await self._fill(is_patient=True)
+            finally:
+                self._is_filling = False
             await asyncio.sleep(LONGEST_PAUSE_SECONDS)
 
     async def _read_on(self) -> None:
