@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.metric_series import batch_of, loss_of
 from hpcdash.services.metrics.joined import joined
+from hpcdash.services.metrics.pace import JobFacts
 from hpcdash.services.metrics.series import MetricLog
 from hpcdash.ui.metrics.following import ShownRun
 from hpcdash.ui.metrics.view import ChartView
@@ -46,6 +47,9 @@ class GrowingRun:
         while self._count < points:
             self._add(5000)
         self.run = joined([self._log.snapshot()])
+
+    def job_facts(self) -> JobFacts:
+        return JobFacts(time.time())
 
     def _add(self, count: int) -> None:
         values = self._loss[self._count : self._count + count]

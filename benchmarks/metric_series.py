@@ -19,11 +19,10 @@ from hpcdash.services.metrics.downsample import (
     ViewPoints,
     downsample_view,
     smoothed,
-    whole_range,
 )
 from hpcdash.services.metrics.findings import find_not_finite, find_plateau
-from hpcdash.services.metrics.joined import Series, joined
-from hpcdash.services.metrics.series import MetricLog
+from hpcdash.services.metrics.joined import joined
+from hpcdash.services.metrics.series import MetricLog, Series
 from hpcdash.services.metrics.spikes import SpikeAnalysis, find_spikes
 
 POINTS = 1_000_000
@@ -79,18 +78,18 @@ def append_log(loss: Floats, exact_points: int | None = None) -> tuple[MetricLog
 
 def screen(series: Series, log_y: bool = False) -> ViewPoints:
     """All of a series in the columns of a wide terminal."""
-    return downsample_view(series, *whole_range(series), COLUMNS, log_y=log_y)
+    return downsample_view(series, *series.span, COLUMNS, log_y=log_y)
 
 
 def many_points() -> float:
     """Ten million points in the memory that is usual; the megabytes they are kept in."""
     log, microseconds = append_log(loss_of(np.arange(float(MANY_POINTS))))
-    memory = log.memory
+    points, cells = log.stored_counts("loss")
     print(
         f"{MANY_POINTS:,} points appended: {microseconds:.2f} µs a point, kept in "
-        f"{memory.bytes / 1e6:.0f} MB"
+        f"{log.nbytes / 1e6:.0f} MB"
     )
-    print(f"  {memory.exact_points:,} of them exact, the others in {memory.cells:,} cells")
+    print(f"  {points:,} of them exact, the others in {cells:,} cells")
     series = joined([log]).series("loss")
     joining, drawing = (
         best_ms(lambda: joined([log]).series("loss")),
@@ -115,7 +114,7 @@ def many_points() -> float:
         "  one sample of five metrics: "
         f"{(time.perf_counter() - started) / len(single) * 1e6:.0f} µs"
     )
-    return memory.bytes / 1e6
+    return log.nbytes / 1e6
 
 
 def million_points() -> tuple[float, float, float]:

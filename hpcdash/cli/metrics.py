@@ -17,7 +17,6 @@ import click
 import msgspec
 import numpy as np
 import pyarrow.compute as pc
-from msgspec.structs import replace
 from rich.color import ColorSystem
 from rich.style import Style
 
@@ -36,15 +35,22 @@ from hpcdash.domain.states import ENDED, WAITING
 from hpcdash.domain.text import visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.private_files import write_output
-from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesCache
+from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun
 from hpcdash.services.metrics.charts.draw import draw
 from hpcdash.services.metrics.charts.state import ChartState, Line
 from hpcdash.services.metrics.facts import RunFacts, RunReader, find_broken
 from hpcdash.services.metrics.findings import format_number, format_step
-from hpcdash.services.metrics.joined import JoinedRun, Series, whole_numbers
+from hpcdash.services.metrics.joined import JoinedRun, whole_numbers
 from hpcdash.services.metrics.pace import JobFacts, format_lost_time, metric_quantity
 from hpcdash.services.metrics.run import WatchedRun
-from hpcdash.services.metrics.series import EXACT_POINTS, EXPORTED_POINTS, MINUS_INF, NAN, PLUS_INF
+from hpcdash.services.metrics.series import (
+    EXACT_POINTS,
+    EXPORTED_POINTS,
+    MINUS_INF,
+    NAN,
+    PLUS_INF,
+    Series,
+)
 from hpcdash.services.metrics.spikes import FEWEST_POINTS
 from hpcdash.services.metrics.vocabulary import is_loss
 from hpcdash.services.session import ClusterSession
@@ -53,9 +59,12 @@ from hpcdash.services.session import ClusterSession
 CHART_SECONDS = 15.0
 _REDRAW_SECONDS = 1.0
 _CLEAR = "\x1b[H\x1b[2J"
-MIN_WIDTH, LARGEST_WIDTH = 40, 240
+MIN_WIDTH = 40
+LARGEST_WIDTH = 240
 # Rows of a chart: of a single one, of each of several, and of each where the screen has few.
-_HEIGHT, _SMALL_HEIGHT, _MIN_HEIGHT = 18, 12, 7
+_HEIGHT = 18
+_SMALL_HEIGHT = 12
+_MIN_HEIGHT = 7
 _TWO_BESIDE_FROM = 110
 # Most metrics drawn by default.
 MAX_SHOWN = 4
@@ -102,22 +111,18 @@ def run_metrics(
         is_chart = form == "chart"
         points = EXACT_POINTS if is_chart else EXPORTED_POINTS
         run = WatchedRun(session.store, job, patterns=patterns, file=file, exact_points=points)
-        output = _Output(session, run, form, requested, out, log)
+        output = _Output(session, run, form, requested, out)
+        output.is_log = log
         if follow and form == "csv" and out is None:
             output.rows = ComingRows()
         await run.open()
-        with _progress_line() as progressed:
+        with _progress_line(run) as progressed:
             if follow:
                 await _until_over(run, output)
-            is_whole = await run.read_whole(
-                lambda: progressed(run), CHART_SECONDS if is_chart and not follow else None
-            )
-        read = run.progress
+            is_limited = is_chart and not follow
+            is_whole = await run.read_whole(progressed, CHART_SECONDS if is_limited else None)
         if not is_whole and run.run.names:
-            report(
-                f"the newest {_size(read.read_bytes)} of {_size(read.total_bytes)} were read; "
-                "--format csv reads all"
-            )
+            report(f"the newest {_format_progress(run)} were read; --format csv reads all")
         await asyncio.to_thread(output.write)
 
     async def guarded(session: ClusterSession) -> None:
@@ -148,14 +153,13 @@ class _Output:
         form: str,
         requested: tuple[str, ...],
         out: Path | None,
-        is_log: bool,
     ) -> None:
         self._session = session
         self._run = run
         self._form = form
         self._requested = requested
         self._out = out
-        self._is_log = is_log
+        self.is_log = False
         # Set when rows are written as they come.
         self.rows: ComingRows | None = None
         self.is_screen = form == "chart" and out is None and sys.stdout.isatty()
@@ -176,66 +180,60 @@ class _Output:
             self.write_new(is_end=True)
             return
         content = self._content(self._names())
-        if self._out is None:
-            if self._form == "chart":
-                # The colours are ours, and the text was made visible.
-                out: ByteStream = sys.stdout.buffer
-            else:
-                out = stdout(is_json=self._form == "json")
-            out.write(content)
-            out.flush()
-            return
-        try:
-            write_output(self._out, content)
-        except OSError as error:
-            raise HpcdashError(
-                f"{self._out}: {error.strerror or error}", "Give --out another file."
-            ) from None
+        if self._out is not None:
+            try:
+                write_output(self._out, content)
+            except OSError as error:
+                raise HpcdashError(
+                    f"{self._out}: {error.strerror or error}", "Give --out another file."
+                ) from None
+        elif self._form == "chart":
+            # The colours are ours, and the text was made visible.
+            _print(sys.stdout.buffer, content)
+        else:
+            _print(stdout(is_json=self._form == "json"), content)
 
     def write_new(self, *, is_end: bool = False) -> None:
         """The rows that are whole and were not written yet; none before all that was there at first
         is read.
         """
         run = self._run.run
-        if (
-            self.rows is None
-            or not run.names
-            or not (self.rows.has_begun or is_end or self._run.progress.is_whole)
-        ):
+        rows = self.rows
+        if rows is None or not run.names:
             return
-        with contextlib.suppress(HpcdashError):
-            names = self._names()
-            for text in self.rows.left_out(run, names):
-                report(text)
-            out = stdout()
-            out.write(self.rows.new_rows(run, names, is_end=is_end))
-            out.flush()
+        if rows.has_begun or is_end or self._run.progress.is_whole:
+            with contextlib.suppress(HpcdashError):
+                names = self._names()
+                for text in rows.left_out(run, names):
+                    report(text)
+                _print(stdout(), rows.new_rows(run, names, is_end=is_end))
 
     def redraw(self) -> None:
         """The chart as it is now, in place of the one before."""
         if self._run.run.names:
             with contextlib.suppress(HpcdashError):
                 content = self._chart(self._names(), shutil.get_terminal_size().lines)
-                sys.stdout.buffer.write(_CLEAR.encode() + content)
-                sys.stdout.buffer.flush()
+                _print(sys.stdout.buffer, _CLEAR.encode() + content)
 
     def _content(self, names: list[str]) -> bytes:
-        run = self._run
-        if self._form == "json":
-            return as_json(run.run, names, run.named_source, self._session.envelope())
-        if self._form == "csv":
-            table = run.run.table(names)
-            # In a file no title is a formula to a spreadsheet.
-            return encode_csv(table if self._out is None else without_formulas(table))
-        if self._form == "parquet":
-            return encode_parquet(run.run.table(names))
-        return self._chart(names)
+        run = self._run.run
+        match self._form:
+            case "json":
+                return as_json(run, names, self._run.named_source, self._session.envelope())
+            case "csv":
+                table = run.table(names)
+                # In a file no title is a formula to a spreadsheet.
+                return encode_csv(table if self._out is None else without_formulas(table))
+            case "parquet":
+                return encode_parquet(run.table(names))
+            case _:
+                return self._chart(names)
 
     def _chart(self, names: list[str], rows: int | None = None) -> bytes:
         run = self._run
-        size = shutil.get_terminal_size()
+        columns = shutil.get_terminal_size().columns
         lines = self._printer.lines(
-            run.run, names, run.job_facts(), size.columns, rows, log_y=self._is_log
+            run.run, names, run.job_facts(), columns, rows, log_y=self.is_log
         )
         text = "\n".join((visible(run.title), *lines, ""))
         if not self._printer.has_unicode:
@@ -245,11 +243,14 @@ class _Output:
     def _names(self) -> list[str]:
         """The requested metrics, else all of them; for a chart, the most telling ones."""
         run = self._run.run
-        if not self._requested:
-            if self._form != "chart":
-                return list(run.names)
-            return shown_by_default(run)
-        return [_named(word, run.names) for word in dict.fromkeys(self._requested)]
+        if self._requested:
+            return [_named(word, run.names) for word in dict.fromkeys(self._requested)]
+        return shown_by_default(run) if self._form == "chart" else list(run.names)
+
+
+def _print(stream: ByteStream, content: bytes) -> None:
+    stream.write(content)
+    stream.flush()
 
 
 def _require_job(job: str, file: str) -> None:
@@ -261,8 +262,7 @@ def _require_job(job: str, file: str) -> None:
         if job:
             parse_job_id(job)
     except BadJobId:
-        is_path_like = not file and any(sign in job for sign in "./~")
-        if is_path_like:
+        if not file and any(sign in job for sign in "./~"):
             text = shlex.join(("hpcdash", "metrics", "--file", job))
             raise UsageError(
                 f"{job!r} is not a job", f"For the metrics in a file: {text}"
@@ -316,32 +316,31 @@ async def _until_over(run: WatchedRun, output: _Output) -> None:
         sys.stdout.write(_CLEAR)
 
 
-class _Progress:
-    """Progress on a stderr that is a terminal, shown after one second."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + 1.0
-        self.is_shown = False
-
-    def __call__(self, run: WatchedRun) -> None:
-        now = time.monotonic()
-        if now < self._next or not sys.stderr.isatty():
-            return
-        self._next = now + 0.5
-        self.is_shown = True
-        read = run.progress
-        sys.stderr.write(f"\rreading {_size(read.read_bytes)} of {_size(read.total_bytes)}\x1b[K")
-        sys.stderr.flush()
-
-
 @contextlib.contextmanager
-def _progress_line() -> Iterator[_Progress]:
-    progress = _Progress()
+def _progress_line(run: WatchedRun) -> Iterator[Callable[[], None]]:
+    """Progress on a stderr that is a terminal, shown after one second."""
+    shown_at = 0.0
+    due_at = time.monotonic() + 1.0
+
+    def show() -> None:
+        nonlocal shown_at, due_at
+        now = time.monotonic()
+        if now >= due_at and sys.stderr.isatty():
+            shown_at = now
+            due_at = now + 0.5
+            sys.stderr.write(f"\rreading {_format_progress(run)}\x1b[K")
+            sys.stderr.flush()
+
     try:
-        yield progress
+        yield show
     finally:
-        if progress.is_shown:
+        if shown_at:
             sys.stderr.write("\r\x1b[K")
+
+
+def _format_progress(run: WatchedRun) -> str:
+    progress = run.progress
+    return f"{_size(progress.read_bytes)} of {_size(progress.total_bytes)}"
 
 
 _CUSTOM_FORMAT = (
@@ -357,9 +356,9 @@ def _nothing(run: WatchedRun) -> str:
 
 def _next_step(run: WatchedRun, where: str) -> str:
     if not run.job_id:
-        if not run.has_files:
-            return f"Check the path: hpcdash looks for it on {visible(where)}."
-        return _CUSTOM_FORMAT
+        if run.has_files:
+            return _CUSTOM_FORMAT
+        return f"Check the path: hpcdash looks for it on {visible(where)}."
     state = None if run.row is None else run.row["state"]
     if state in WAITING:
         return f"The job is {state}: its metrics appear once it runs. -f waits for it."
@@ -389,25 +388,16 @@ def as_json(
 
     `exact` is false where old points were folded into means, for a log of very many.
     """
-    answer = {
-        "schema": 1,
-        **envelope,
-        "series": [
-            _object(run.series(name, run.axes(name)[0]), named_source(name)) for name in names
-        ],
-    }
-    return msgspec.json.encode(answer) + b"\n"
+    series = [_object(run.series(name, run.axes(name)[0]), named_source(name)) for name in names]
+    return msgspec.json.encode({"schema": 1, **envelope, "series": series}) + b"\n"
 
 
 def _object(series: Series, source: str) -> dict[str, Any]:
-    finite = np.isfinite(series.values)
-    y: list[float | None] = series.mean.tolist()
-    for place in np.flatnonzero(~finite).tolist():
-        y[place] = None
+    # Nan is null in msgspec's JSON.
     return {
         "name": series.name,
         "x": whole_numbers(series.x).tolist(),
-        "y": y,
+        "y": np.where(np.isfinite(series.values), series.mean, np.nan).tolist(),
         "source": source,
         "axis": series.axis,
         "exact": series.exact,
@@ -438,7 +428,8 @@ class ComingRows:
     def new_rows(self, run: JoinedRun, names: Sequence[str], *, is_end: bool = False) -> bytes:
         """Return the CSV rows to write now, with the titles before the first row."""
         axis = run.axes()[0]
-        if self.has_begun and axis != self._axis:
+        is_first = not self.has_begun
+        if not is_first and axis != self._axis:
             return b""
         table = run.table(self._names or list(names))
         if not is_end:
@@ -447,7 +438,6 @@ class ComingRows:
             table = table.filter(pc.greater(table[axis], self._last))
         if not table.num_rows:
             return b""
-        is_first = not self.has_begun
         if is_first:
             self._names = list(names)
             self._axis = axis
@@ -460,11 +450,10 @@ class ComingRows:
             self._attempts = max(1, len(run.attempts))
             return []
         messages = []
-        if late := [
-            name for name in names if name not in self._names and name not in self._announced
-        ]:
+        late = [name for name in names if name not in {*self._names, *self._announced}]
+        if late:
             self._announced.update(late)
-            came = ", ".join(visible(name) for name in late)
+            came = ", ".join(map(visible, late))
             messages.append(
                 f"{came} appeared later and has no column; run again without -f to include it"
             )
@@ -496,7 +485,7 @@ class ChartPrinter:
     def __init__(self, colours: ColorSystem | None, *, has_unicode: bool) -> None:
         self.has_unicode = has_unicode
         self._colours = colours
-        self._reader = RunReader(is_ascii=not has_unicode)
+        self._reader = RunReader()
 
     def lines(
         self,
@@ -512,41 +501,42 @@ class ChartPrinter:
         `columns` and `rows` (None: no limit), metrics along another axis below; then a line a
         metric, and one each on the end and the pace against the limit, and on restarts.
         """
-        by_axis: dict[str, list[str]] = {}
+        names_by_axis: dict[str, list[str]] = {}
         for name in names:
-            by_axis.setdefault(run.axes(name)[0], []).append(name)
-        stored = SeriesCache()
-        charts: list[ChartRequest] = []
-        width = min(max(columns, MIN_WIDTH), LARGEST_WIDTH)
+            names_by_axis.setdefault(run.axes(name)[0], []).append(name)
         texts = {}
-        for axis, alike in by_axis.items():
+        shown = []
+        for axis, alike in names_by_axis.items():
             # A chart that is printed shows no stall.
-            facts = self._reader.read(run, alike, axis, JobFacts(job.now), stored)
+            facts = self._reader.read(run, alike, axis, JobFacts(job.now))
             for name in alike:
-                texts[name] = _metric_text(name, stored.series(run, name, axis), facts)
-            # Without colours a smooth curve would look like the curve it smooths.
-            smoothing = "none" if self._colours is None else "auto"
-            # No panel is the one that keys act on.
-            state = ChartState(tuple(alike), axis, log_y, smoothing, panel=-1)
-            chart = ChartRun("A", "", run, facts.marks, axis)
-            charts.append(
-                ChartRequest((chart,), state, width, 0, stored, is_ascii=not self.has_unicode)
-            )
-        parts = [texts[name] for name in names if texts[name]]
-        parts += [f"{visible(name)}: {finding.text}" for name, finding in find_broken(run, names)]
-        parts.append("; ".join(self._reader.read_course(run, job, names[0])))
-        parts.append(format_lost_time(run.lost_time()))
+                texts[name] = _metric_text(name, run.series(name, axis), facts)
+            shown.append(ChartRun("A", "", run, facts.marks, axis))
+        parts = [
+            *(texts[name] for name in names),
+            *(f"{visible(name)}: {finding.text}" for name, finding in find_broken(run, names)),
+            "; ".join(self._reader.read_course(run, job, names[0])),
+            format_lost_time(run.lost_time()),
+        ]
         parts = [part for part in parts if part]
+        width = min(max(columns, MIN_WIDTH), LARGEST_WIDTH)
         beside = 2 if width >= _TWO_BESIDE_FROM else 1
-        downs = [-(-len(alike) // beside) for alike in by_axis.values()]
+        # Charts below each other, by axis.
+        downs = [-(-len(alike) // beside) for alike in names_by_axis.values()]
         height = _HEIGHT if sum(downs) == 1 else _SMALL_HEIGHT
         if rows is not None:
             room = rows - len(parts) - 2
             height = max(_MIN_HEIGHT, min(height, room // sum(downs)))
+        # Without colours a smooth curve would look like the curve it smooths.
+        smoothing = "none" if self._colours is None else "auto"
         lines: list[str] = []
-        for request, down in zip(charts, downs, strict=True):
-            picture = draw(replace(request, height=height * down))
-            lines += map(self._painted, picture.lines)
+        for chart, down in zip(shown, downs, strict=True):
+            alike = names_by_axis[chart.marks_axis]
+            # No panel is the one that keys act on.
+            state = ChartState(tuple(alike), chart.marks_axis, log_y, smoothing, panel=-1)
+            is_ascii = not self.has_unicode
+            request = ChartRequest((chart,), state, width, height * down, is_ascii=is_ascii)
+            lines += map(self._painted, draw(request).lines)
         return [*lines, *parts]
 
     def _painted(self, line: Line) -> str:
@@ -567,14 +557,14 @@ def _metric_text(name: str, series: Series, facts: RunFacts) -> str:
     value = float(series.values[-1])
     x = float(series.x[-1])
     messages = [f"{visible(name)} {format_number(value)} at {series.axis} {format_step(x)}"]
-    found = facts.findings[name]
+    findings = facts.findings[name]
     if is_loss(name):
-        spikes = [one.text for one in found if one.kind in ("spike", "divergence")]
+        spikes = [finding.text for finding in findings if finding.kind in ("spike", "divergence")]
         if np.isfinite(series.values).sum() < FEWEST_POINTS:
             messages.append("too few points to detect anomalies")
         if spikes:
             more = f" (the newest of {len(spikes)})" if len(spikes) > 1 else ""
             messages.append(spikes[-1] + more)
-        messages += [one.text for one in found if one.kind == "plateau"]
-    messages += [one.text for one in found if one.kind in ("nan", "inf")]
+        messages += [finding.text for finding in findings if finding.kind == "plateau"]
+    messages += [finding.text for finding in findings if finding.kind in ("nan", "inf")]
     return "; ".join(messages)

@@ -18,15 +18,19 @@ from hpcdash.services.metrics.batch import MetricBatch
 MAX_ATTEMPTS = 1000
 MAX_JUMPS = 8
 # Ranks that write the same steps overtake each other by a step or two; a restart takes its time.
-OVERTAKING_STRIDES, RESTART_SECONDS = 2.0, 60.0
+OVERTAKING_STRIDES = 2.0
+RESTART_SECONDS = 60.0
 Flags = NDArray[np.bool_]
 # A value of each of AXES, nan where it is not known.
 Axes = tuple[float, ...]
 # Each is compared with each.
 MAX_ORDERED = 200
 # What begins where another ended may be so large a part of a gap, or of the other, away from that.
-_PART_OF_GAP, _PART_REPEATED, _PART_AHEAD = 1 / 8, 1 / 2, 1 / 8
-_STEP, _TIME = 0, 3
+_PART_OF_GAP = 1 / 8
+_PART_REPEATED = 1 / 2
+_PART_AHEAD = 1 / 8
+_STEP = 0
+_TIME = 3
 
 
 class Attempt(Struct, frozen=True):
@@ -57,12 +61,8 @@ class Jump(Struct, frozen=True):
 
 def largest_jumps(jumps: list[Jump]) -> tuple[Jump, ...]:
     """The few largest, in the order of the log; of the same size the oldest."""
-    return tuple(
-        sorted(
-            sorted(jumps, key=lambda one: (-one.steps, one.offset))[:MAX_JUMPS],
-            key=lambda one: one.offset,
-        )
-    )
+    largest = sorted(jumps, key=lambda jump: (-jump.steps, jump.offset))[:MAX_JUMPS]
+    return tuple(sorted(largest, key=lambda jump: jump.offset))
 
 
 def jumps_in(batch: MetricBatch) -> list[Jump]:
@@ -70,11 +70,11 @@ def jumps_in(batch: MetricBatch) -> list[Jump]:
     known = np.flatnonzero(~np.isnan(batch.steps))
     ups = np.diff(batch.steps[known])
     largest = np.argsort(-ups, kind="stable")[:MAX_JUMPS]
-    found = []
-    for at in largest[ups[largest] > 0].tolist():
-        before, after = batch.axes[:, known[at : at + 2]].T.tolist()
-        found.append(Jump(int(batch.offsets[known[at + 1]]), tuple(before), tuple(after)))
-    return found
+    jumps = []
+    for place in largest[ups[largest] > 0].tolist():
+        before, after = batch.axes[:, known[place : place + 2]].T.tolist()
+        jumps.append(Jump(int(batch.offsets[known[place + 1]]), tuple(before), tuple(after)))
+    return jumps
 
 
 def stretches_in(batch: MetricBatch, row: int) -> list[Attempt]:
@@ -93,7 +93,7 @@ def stretches_in(batch: MetricBatch, row: int) -> list[Attempt]:
         back = np.concatenate((back[:MAX_ATTEMPTS], back[-1:]))
     starts = np.concatenate(([0], known[:1][known[:1] > 0], back))
     ends = np.concatenate((starts[1:], [batch.offsets.size]))
-    found = []
+    stretches = []
     for begin, end in zip(starts.tolist(), ends.tolist(), strict=True):
         values = [column[~np.isnan(column)] for column in batch.axes[:, begin:end]]
         firsts = tuple(float(column[0]) if column.size else nan for column in values)
@@ -101,8 +101,8 @@ def stretches_in(batch: MetricBatch, row: int) -> list[Attempt]:
         strides = np.diff(values[0])
         strides = strides[strides > 0]
         stride = float(strides.min()) if strides.size else inf
-        found.append(Attempt(int(batch.offsets[begin]), firsts, lasts, stride))
-    return found
+        stretches.append(Attempt(int(batch.offsets[begin]), firsts, lasts, stride))
+    return stretches
 
 
 def put_together(older: list[Attempt], newer: list[Attempt], row: int) -> list[Attempt]:
@@ -125,8 +125,9 @@ def steps_before(stretches: list[Attempt], epoch_steps: int | None) -> list[floa
     is_next = [_is_next_epoch(older, newer) for older, newer in pairwise(stretches)]
     if not any(is_next):
         return None
-    epochs = [floor(one.first[1]) if isfinite(one.first[1]) else None for one in stretches]
-    furthest = max(one.last[0] for one in stretches if one.last[0] == one.last[0])
+    first_epochs = [stretch.first[1] for stretch in stretches]
+    epochs = [floor(epoch) if isfinite(epoch) else None for epoch in first_epochs]
+    furthest = max(stretch.last[0] for stretch in stretches if not isnan(stretch.last[0]))
     # A number behind the step is its epoch's only where the steps reach about so far.
     if epoch_steps is not None and furthest <= epoch_steps <= 2 * furthest:
         begin = min(1, *(epoch for epoch in epochs if epoch is not None))
@@ -155,39 +156,46 @@ def split_attempts(stretches: list[Attempt], before: list[float] | None, row: in
     """The attempts that stretches make, each `before` so many steps on; `row` as in
     stretches_in.
     """
-    moved = (
-        [_moved(one, steps) for one, steps in zip(stretches, before, strict=True)]
-        if before
-        else stretches
-    )
-    together: list[list[Attempt]] = []
-    for index, one in enumerate(moved):
-        is_first = index == 1 and np.isnan(stretches[0].last[row])
-        goes_on = (
-            before is not None
-            and index > 0
-            and _is_next_epoch(stretches[index - 1], stretches[index])
-        )
-        if is_first or goes_on:
-            together[-1].append(one)
+    attempts = stretches
+    goes_on = [False] * len(stretches)
+    if before is not None:
+        goes_on[1:] = [_is_next_epoch(older, newer) for older, newer in pairwise(stretches)]
+        attempts = [
+            _moved(attempt, steps) for attempt, steps in zip(stretches, before, strict=True)
+        ]
+    if len(stretches) > 1 and isnan(stretches[0].last[row]):
+        goes_on[1] = True
+    attempts = _join_where(goes_on, attempts)
+    # Those that go back by no more than two of the log's strides, with no minute between, are one
+    # with those before.
+    tolerated = OVERTAKING_STRIDES * min((attempt.stride for attempt in attempts), default=inf)
+    if tolerated == inf:
+        return attempts
+    goes_on = [False]
+    for older, newer in pairwise(attempts):
+        is_late = newer.first[3] - older.last[3] > RESTART_SECONDS
+        goes_on.append(older.last[0] - newer.first[0] <= tolerated and not is_late)
+    return _join_where(goes_on, attempts)
+
+
+def _join_where(goes_on: Sequence[bool], attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Join attempts that go on with those before them."""
+    groups: list[list[Attempt]] = []
+    for is_same, attempt in zip(goes_on, attempts, strict=True):
+        if is_same:
+            groups[-1].append(attempt)
         else:
-            together.append([one])
-    return without_overtaking(
-        [join_attempt(parts) if len(parts) > 1 else parts[0] for parts in together]
-    )
+            groups.append([attempt])
+    return [join_attempt(parts) for parts in groups]
 
 
-def _moved(one: Attempt, steps: float) -> Attempt:
-    if not steps or np.isnan(one.first[0]):
-        return one
-    return replace(
-        one, first=(one.first[0] + steps, *one.first[1:]), last=(one.last[0] + steps, *one.last[1:])
-    )
+def _moved(attempt: Attempt, steps: float) -> Attempt:
+    first, last = ((axes[0] + steps, *axes[1:]) for axes in (attempt.first, attempt.last))
+    return replace(attempt, first=first, last=last)
 
 
 def join_attempt(parts: list[Attempt]) -> Attempt:
     """The parts, in the order of the log, as one."""
-
     whole = parts[0]
     for part in parts[1:]:
         between = part.first[0] - whole.last[0]
@@ -202,25 +210,6 @@ def join_attempt(parts: list[Attempt]) -> Attempt:
 
 def _known(value: float, otherwise: float) -> float:
     return otherwise if isnan(value) else value
-
-
-def without_overtaking(attempts: list[Attempt]) -> list[Attempt]:
-    """Attempts that go back by no more than two of the log's strides, with no minute between, are
-    one with those before.
-    """
-    tolerated = OVERTAKING_STRIDES * min((attempt.stride for attempt in attempts), default=inf)
-    if len(attempts) < 2 or tolerated == inf:
-        return attempts
-    together = [[attempts[0]]]
-    for older, newer in pairwise(attempts):
-        if (
-            older.last[0] - newer.first[0] <= tolerated
-            and not newer.first[3] - older.last[3] > RESTART_SECONDS
-        ):
-            together[-1].append(newer)
-        else:
-            together.append([newer])
-    return [join_attempt(parts) for parts in together]
 
 
 class LogPiece(Struct, frozen=True):
@@ -243,6 +232,10 @@ class LogPiece(Struct, frozen=True):
 
     def holds(self, offset: int) -> bool:
         return self.begin <= offset < self.until
+
+    def is_split_at(self, jump: Jump) -> bool:
+        """Whether it has samples on both sides of a jump."""
+        return self.begin < jump.offset < self.until
 
 
 def in_order(
@@ -276,8 +269,8 @@ def in_order(
     for filler, (log, begin) in fills:
         behind = numbers[log, begin]
         # What fills a gap may be a part of an attempt that was not split there.
-        for between, one in enumerate(pieces):
-            if one.log == filler.log and one.holds(filler.begin):
+        for between, piece in enumerate(pieces):
+            if piece.log == filler.log and piece.holds(filler.begin):
                 before[behind].add(between)
                 before[between].add(behind - 1)
                 break
@@ -303,24 +296,23 @@ def _split(
     parts = [part for log in finest for part in log]
     spans = _Spans(parts)
     fills: list[tuple[LogPiece, tuple[int, int]]] = []
-    found = []
+    split_logs = []
     for number, log in enumerate(logs):
         filled = []
         for jump in jumps[number]:
-            piece = next(
-                (one for one in log if one.begin < jump.offset and one.holds(jump.offset)), None
-            )
+            split = (piece for piece in log if piece.is_split_at(jump))
+            piece = next(split, None)
             if piece is None or (fillers := _fillers(jump, jumps[number], piece, spans)) is None:
                 continue
             filled.append(jump)
             fills += [(parts[filler], (number, jump.offset)) for filler in fillers]
-        found.append([part for piece in log for part in _cut(piece, filled)])
-    return found, fills
+        split_logs.append([part for piece in log for part in _cut(piece, filled)])
+    return split_logs, fills
 
 
 def _cut(piece: LogPiece, jumps: Sequence[Jump]) -> Iterator[LogPiece]:
     for jump in jumps:
-        if piece.begin < jump.offset and piece.holds(jump.offset):
+        if piece.is_split_at(jump):
             older = replace(piece.attempt, last=jump.before)
             newer = replace(piece.attempt, offset=jump.offset, first=jump.after)
             yield replace(piece, until=jump.offset, attempt=older)
@@ -332,17 +324,17 @@ class _Spans:
     """Logs, first and last steps and times of pieces, an array each, to compare one with all."""
 
     def __init__(self, pieces: Sequence[LogPiece]) -> None:
-        self.logs = np.array([one.log for one in pieces])
-        self.first, self.first_time = np.array([one.attempt.first for one in pieces])[
-            :, [_STEP, _TIME]
-        ].T
-        self.last, self.last_time = np.array([one.attempt.last for one in pieces])[
-            :, [_STEP, _TIME]
-        ].T
+        self.logs = np.array([piece.log for piece in pieces])
+        first = np.array([piece.attempt.first for piece in pieces])
+        last = np.array([piece.attempt.last for piece in pieces])
+        self.first = first[:, _STEP]
+        self.first_time = first[:, _TIME]
+        self.last = last[:, _STEP]
+        self.last_time = last[:, _TIME]
 
     def overlap(self, jump: Jump) -> Flags:
-        found: Flags = (self.last > jump.before[_STEP]) & (self.first < jump.after[_STEP])
-        return found
+        is_inside: Flags = (self.last > jump.before[_STEP]) & (self.first < jump.after[_STEP])
+        return is_inside
 
     def are_before(self, newer: LogPiece) -> Flags:
         """Return for each whether `newer` began after it had ended, by their times.
@@ -359,8 +351,8 @@ class _Spans:
             step <= self.last + np.maximum(span * _PART_AHEAD, 1)
         )
         by_step = is_near & (self.first < step) & (self.last < newer.last_step)
-        found: Flags = np.where(is_timed, by_time, by_step)
-        return found
+        is_before: Flags = np.where(is_timed, by_time, by_step)
+        return is_before
 
 
 def _fillers(jump: Jump, jumps: Sequence[Jump], piece: LogPiece, spans: _Spans) -> list[int] | None:
@@ -373,18 +365,18 @@ def _fillers(jump: Jump, jumps: Sequence[Jump], piece: LogPiece, spans: _Spans) 
     is_inside &= ~(spans.first_time < jump.before[_TIME]) & ~(spans.last_time > jump.after[_TIME])
     if not is_inside.any():
         return None
-    alike = [one for one in jumps if one is not jump and 2 * one.steps >= jump.steps]
-    if any((is_inside & spans.overlap(one)).any() for one in alike):
+    alike = [other for other in jumps if other is not jump and 2 * other.steps >= jump.steps]
+    if any((is_inside & spans.overlap(other)).any() for other in alike):
         return None
     inside: list[int] = np.flatnonzero(is_inside).tolist()
     begin = jump.before[_STEP]
     end = jump.after[_STEP]
     nearly = (end - begin) * _PART_OF_GAP
     reached = begin
-    for one in sorted(inside, key=lambda number: float(spans.first[number])):
-        if spans.first[one] > reached + nearly:
+    for number in sorted(inside, key=lambda number: float(spans.first[number])):
+        if spans.first[number] > reached + nearly:
             return None
-        reached = max(reached, float(spans.last[one]))
+        reached = max(reached, float(spans.last[number]))
     return inside if reached + nearly >= end else None
 
 

@@ -30,22 +30,20 @@ class Points(Struct, frozen=True):
 
 
 class MetricBatch(Struct, frozen=True):
-    """The samples of a stretch of a log, in its order.
+    """The samples of a stretch of a log, in its order."""
 
-    `offsets` (n) are where in the log a sample's first line begins, in bytes. `axes` (4, n) are
-    their places in the order of AXES, times in epoch seconds; nan where they are not logged.
-    `last_step` is the final step that the log names (`iteration 1000/ 95367`), None where it names
-    none. `format` is the reader's word for the format. `position` is the newest of those samples
-    whose steps other lines may correct (see EpochCount); `is_mixed` where some steps are none of
-    these.
-    """
-
+    # (n): where in the log a sample's first line begins, in bytes.
     offsets: Integers
+    # (4, n) in the order of AXES, times in epoch seconds; nan where they are not logged.
     axes: Floats
     metrics: Mapping[str, Points] = field(default_factory=dict)
+    # The final step that the log names (`iteration 1000/ 95367`), None where it names none.
     last_step: int | None = None
+    # The reader's word for the format.
     format: str = ""
+    # The newest of those samples whose steps other lines may correct (see EpochCount).
     position: Position | None = None
+    # Whether some steps are none of these.
     is_mixed: bool = False
 
     @property
@@ -58,6 +56,19 @@ class MetricBatch(Struct, frozen=True):
         epochs: Floats = self.axes[1]
         return epochs
 
+    @property
+    def has_step(self) -> bool:
+        return not bool(np.isnan(self.steps).all())
+
+
+def is_admitted(name: str, names: set[str]) -> bool:
+    """Whether a metric is one of `names`, or may come to them: then it is added."""
+    if name not in names:
+        if len(names) >= (MAX_LOSSES if "loss" in name.lower() else MAX_METRICS):
+            return False
+        names.add(name)
+    return True
+
 
 class SampleColumns:
     """Samples since the last `take`."""
@@ -69,14 +80,16 @@ class SampleColumns:
 
     def add(self, offset: int, reading: Reading) -> None:
         """One sample, whose first line begins at `offset`; without a metric it is none."""
-        values = {name: value for name, value in reading.values.items() if self._is_selected(name)}
+        values = {
+            name: value for name, value in reading.values.items() if is_admitted(name, self._names)
+        }
         if values:
             self._readings.append((offset, reading._replace(values=values)))
 
     def add_batch(self, batch: MetricBatch) -> None:
         """Many samples at once, their offsets ascending."""
         metrics = {
-            name: points for name, points in batch.metrics.items() if self._is_selected(name)
+            name: points for name, points in batch.metrics.items() if is_admitted(name, self._names)
         }
         if metrics and batch.offsets.size:
             self._batches.append(replace(batch, metrics=metrics))
@@ -84,93 +97,69 @@ class SampleColumns:
     def take(self) -> MetricBatch:
         """Return the samples so far in the log's order, and forget them."""
         batches = self._batches
-        readings = self._readings
+        if self._readings:
+            batches.append(_build_batch(self._readings))
         self._batches = []
         self._readings = []
-        if readings:
-            batches.append(_build_batch(readings))
-        elif len(batches) == 1:
-            return batches[0]
-        elif not batches:
+        if not batches:
             return MetricBatch(np.empty(0, np.int64), np.empty((4, 0)))
-        return _merged(batches)
-
-    def _is_selected(self, name: str) -> bool:
-        if name in self._names:
-            return True
-        if not has_room(name, len(self._names)):
-            return False
-        self._names.add(name)
-        return True
-
-
-def has_room(name: str, count: int) -> bool:
-    """Whether a new name may come to so many."""
-    return count < (MAX_LOSSES if "loss" in name.lower() else MAX_METRICS)
+        return batches[0] if len(batches) == 1 else _merge(batches)
 
 
 def _build_batch(readings: list[tuple[int, Reading]]) -> MetricBatch:
     samples: dict[str, list[int]] = {}
     values: dict[str, list[float]] = {}
-    last_step = position = None
-    step_lengths = set()
-    for row, (_, reading) in enumerate(readings):
+    for sample, (_, reading) in enumerate(readings):
         for name, value in reading.values.items():
-            samples.setdefault(name, []).append(row)
+            samples.setdefault(name, []).append(sample)
             values.setdefault(name, []).append(value)
-        if reading.last_step is not None:
-            last_step = reading.last_step
-        if reading.has_step:
-            step_lengths.add(None if reading.position is None else reading.position.steps)
-            position = reading.position or position
-    return MetricBatch(
+    batch = MetricBatch(
         np.array([offset for offset, _ in readings], np.int64),
-        np.array([(one.step, one.epoch, one.tokens, one.time) for _, one in readings]).T,
+        np.array(
+            [(reading.step, reading.epoch, reading.tokens, reading.time) for _, reading in readings]
+        ).T,
         {name: Points(np.array(rows), np.array(values[name])) for name, rows in samples.items()},
-        last_step,
-        readings[-1][1].format,
-        position,
-        len(step_lengths) > 1,
+        format=readings[-1][1].format,
     )
+    return _with_newest(batch, [reading for _, reading in readings])
 
 
-def _merged(batches: list[MetricBatch]) -> MetricBatch:
-    """Batches of one stretch, whose samples may lie between each other's, as one."""
+def _merge(batches: list[MetricBatch]) -> MetricBatch:
+    """Merge batches of one stretch, whose samples may lie between each other's."""
     offsets = np.concatenate([batch.offsets for batch in batches])
     order = np.argsort(offsets, kind="stable")
     place = np.empty(order.size, np.int64)
     place[order] = np.arange(order.size)
-    samples: dict[str, list[Integers]] = {}
-    values: dict[str, list[Floats]] = {}
+    parts: dict[str, list[Points]] = {}
     start = 0
     for batch in batches:
         for name, points in batch.metrics.items():
-            samples.setdefault(name, []).append(place[start + points.samples])
-            values.setdefault(name, []).append(points.values)
+            moved = Points(place[start + points.samples], points.values)
+            parts.setdefault(name, []).append(moved)
         start += batch.offsets.size
     metrics = {}
-    for name, parts in samples.items():
-        where = np.concatenate(parts)
-        ascending = np.argsort(where, kind="stable")
-        metrics[name] = Points(where[ascending], np.concatenate(values[name])[ascending])
-    # What the newest of them says counts.
+    for name, some in parts.items():
+        samples = np.concatenate([points.samples for points in some])
+        values = np.concatenate([points.values for points in some])
+        ascending = np.argsort(samples, kind="stable")
+        metrics[name] = Points(samples[ascending], values[ascending])
     newest_last = sorted(batches, key=lambda batch: int(batch.offsets[-1]))
+    axes = np.concatenate([batch.axes for batch in batches], axis=1)[:, order]
+    merged = MetricBatch(offsets[order], axes, metrics, format=newest_last[-1].format)
+    return _with_newest(merged, newest_last)
+
+
+def _with_newest(batch: MetricBatch, parts: Iterable[Reading | MetricBatch]) -> MetricBatch:
+    """Give a batch the last step and the position that the newest of its parts has."""
     last_step = position = None
     step_lengths = set()
     is_mixed = False
-    for batch in newest_last:
-        if batch.last_step is not None:
-            last_step = batch.last_step
-        if not np.isnan(batch.steps).all():
-            step_lengths.add(None if batch.position is None else batch.position.steps)
-            position = batch.position or position
-            is_mixed |= batch.is_mixed
-    return MetricBatch(
-        offsets[order],
-        np.concatenate([batch.axes for batch in batches], axis=1)[:, order],
-        metrics,
-        last_step,
-        newest_last[-1].format,
-        position,
-        is_mixed or len(step_lengths) > 1,
-    )
+    for part in parts:
+        if part.last_step is not None:
+            last_step = part.last_step
+        if part.has_step:
+            step_lengths.add(None if part.position is None else part.position.steps)
+            position = part.position or position
+            is_mixed |= isinstance(part, MetricBatch) and part.is_mixed
+    is_mixed |= len(step_lengths) > 1
+    return replace(batch, last_step=last_step, position=position, is_mixed=is_mixed)

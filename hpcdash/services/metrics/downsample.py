@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from math import ceil, isfinite, log, nan
+from math import ceil, log, nan
 from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from hpcdash.errors import HpcdashError
 from hpcdash.services.metrics.batch import Floats, Integers
-from hpcdash.services.metrics.joined import Series
+from hpcdash.services.metrics.series import Series
 
 # What an average forgets: a point counts no more once its weight is this.
 _FORGOTTEN = 1e-9
 
 
 class ViewPoints(Struct, frozen=True):
-    """A screen of a series; every array is as long as there are columns.
+    """A screen of a series; every array is as long as there are columns."""
 
-    `low`, `high` and `last` are of the finite values in a column (of the positive ones on a log
-    scale), nan where it has none; `points` counts its places. `odd` marks nan and inf in it, and
-    `hidden` values that the log scale cannot show.
-    """
-
+    # Of the finite values in a column (of the positive ones on a log scale), nan where it has none.
     low: Floats
     high: Floats
     last: Floats
+    # Number of its places.
     points: Integers
+    # Whether nan or inf is in it.
     odd: NDArray[np.bool_]
+    # Whether values are in it that the log scale cannot show.
     hidden: NDArray[np.bool_]
 
 
@@ -43,13 +41,6 @@ class Smoothing(Struct, frozen=True):
     weight: float = 0.9
     window: int = 50
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.weight < 1 or self.window < 1:
-            raise HpcdashError(
-                f"a smoothing of weight {self.weight:g} and window {self.window} cannot be",
-                next_step="Give a weight from 0 to below 1 and a window of at least 1 point.",
-            )
-
 
 def downsample_view(
     series: Series,
@@ -59,31 +50,32 @@ def downsample_view(
     log_y: bool = False,
 ) -> ViewPoints:
     """Reduce a series from `x_from` to `x_to` (inclusive) to columns of equal width."""
-    begin, starts, filled, counts = _columns(series, x_from, x_to, columns)
-    places = slice(begin, begin + int(counts.sum()))
-    low = series.low[places]
-    high = series.high[places]
-    last = series.newest[places]
-    found = np.full((3, columns), nan)
+    view = _ColumnPlaces(series, x_from, x_to, columns)
+    low, high, last = np.full((3, columns), nan)
     odd, hidden = np.zeros((2, columns), dtype=bool)
-    if starts.size:
+    if view.filled.size:
+        filled = view.filled
+        starts = view.starts - view.begin
+        lows = series.low[view.begin : view.end]
+        highs = series.high[view.begin : view.end]
+        lasts = series.newest[view.begin : view.end]
         if log_y:
-            hidden[filled] = np.fmin.reduceat(low, starts) <= 0
-            if hidden.any():
-                if series.exact:
-                    low = high = last = np.where(low > 0, low, nan)
-                else:
-                    low, high, last = (
-                        np.where(array > 0, array, nan) for array in (low, high, last)
-                    )
-                    # Of a cell that reaches below zero the lowest positive value is not known: its
-                    # last stands for it.
-                    low = np.where(np.isnan(low), np.fmin(last, high), low)
-        found[0, filled] = np.fmin.reduceat(low, starts)
-        found[1, filled] = np.fmax.reduceat(high, starts)
-        found[2, filled] = _last_known(last, starts)
-        odd[filled] = np.bitwise_or.reduceat(series.odd[places], starts) > 0
-    return ViewPoints(found[0], found[1], found[2], counts, odd, hidden)
+            hidden[filled] = np.fmin.reduceat(lows, starts) <= 0
+        if hidden.any():
+            if series.exact:
+                lows = highs = lasts = np.where(lows > 0, lows, nan)
+            else:
+                lows, highs, lasts = (
+                    np.where(array > 0, array, nan) for array in (lows, highs, lasts)
+                )
+                # Of a cell that reaches below zero the lowest positive value is not known: its
+                # last stands for it.
+                lows = np.where(np.isnan(lows), np.fmin(lasts, highs), lows)
+        low[filled] = np.fmin.reduceat(lows, starts)
+        high[filled] = np.fmax.reduceat(highs, starts)
+        last[filled] = _last_known(lasts, starts)
+        odd[filled] = np.bitwise_or.reduceat(series.odd[view.begin : view.end], starts) > 0
+    return ViewPoints(low, high, last, points=view.counts, odd=odd, hidden=hidden)
 
 
 def smoothed(
@@ -96,38 +88,33 @@ def smoothed(
     zooming does not change a curve. Of a cell its mean counts as often as it has points. nan and
     inf take no part.
     """
-    begin, starts, filled, counts = _columns(series, x_from, x_to, columns)
+    view = _ColumnPlaces(series, x_from, x_to, columns)
     curve = np.full(columns, nan)
-    if not starts.size:
-        return curve
-    ends = np.append(starts[1:], counts.sum()) + begin
-    average = _average_at if smoothing.kind == "ema" else _window_at
-    curve[filled] = average(series, begin, starts + begin, ends, smoothing)
+    if view.filled.size:
+        ends = np.append(view.starts[1:], view.end)
+        average = _average_at if smoothing.kind == "ema" else _window_at
+        curve[view.filled] = average(series, view.starts, ends, smoothing)
     return curve
 
 
-def _columns(
-    series: Series, x_from: float, x_to: float, columns: int
-) -> tuple[int, Integers, Integers, Integers]:
-    """The first place shown; where each filled column starts from there; which are filled; the
-    number of places in each.
-    """
-    x = series.x
-    if not (isfinite(x_from) and isfinite(x_to) and x_to >= x_from and columns > 0):
-        raise HpcdashError(
-            f"there is no view from {x_from:g} to {x_to:g} in {columns} columns",
-            next_step="Give a range that begins before it ends, and at least one column.",
-        )
-    edges = np.linspace(x_from, x_to, columns + 1)
-    begin = int(np.searchsorted(x, x_from))
-    end = int(np.searchsorted(x, x_to, side="right"))
-    if end < x.size and series.x_first[end] <= x_to:
-        # A cell that begins within the range and ends behind it.
-        end += 1
-    cuts = np.concatenate(([begin], np.clip(np.searchsorted(x, edges[1:-1]), begin, end), [end]))
-    counts = np.diff(cuts)
-    filled = np.flatnonzero(counts)
-    return begin, cuts[:-1][filled] - begin, filled, counts
+class _ColumnPlaces:
+    """The places of a series from `x_from` to `x_to`, by column."""
+
+    def __init__(self, series: Series, x_from: float, x_to: float, columns: int) -> None:
+        x = series.x
+        edges = np.linspace(x_from, x_to, columns + 1)
+        self.begin = int(np.searchsorted(x, x_from))
+        self.end = int(np.searchsorted(x, x_to, side="right"))
+        if self.end < x.size and series.x_first[self.end] <= x_to:
+            # A cell that begins within the range and ends behind it.
+            self.end += 1
+        inner = np.clip(np.searchsorted(x, edges[1:-1]), self.begin, self.end)
+        cuts = np.concatenate(([self.begin], inner, [self.end]))
+        # In each column.
+        self.counts = np.diff(cuts)
+        # The columns that have places, and the first place of each.
+        self.filled = np.flatnonzero(self.counts)
+        self.starts = cuts[:-1][self.filled]
 
 
 def _last_known(last: Floats, starts: Integers) -> Floats:
@@ -140,12 +127,11 @@ def _last_known(last: Floats, starts: Integers) -> Floats:
     return values
 
 
-def _average_at(
-    series: Series, begin: int, starts: Integers, ends: Integers, smoothing: Smoothing
-) -> Floats:
+def _average_at(series: Series, starts: Integers, ends: Integers, smoothing: Smoothing) -> Floats:
     """The exponential average behind each column: columns are decayed and summed at once, then one
     after the other.
     """
+    begin = int(starts[0])
     if smoothing.weight == 0:
         return _last_known(series.mean[begin : ends[-1]], starts - begin)
     decay = log(smoothing.weight)
@@ -153,24 +139,21 @@ def _average_at(
     reach = min(begin, forgets)
     while reach < begin and series.points[begin - reach : begin].sum() < forgets:
         reach = min(begin, 2 * reach)  # nan makes nothing forgotten
-    first = begin - reach
-    places = slice(first, int(ends[-1]))
+    if reach:
+        # What stands before the first column.
+        starts = np.append(begin - reach, starts)
+        ends = np.append(begin, ends)
+    places = slice(int(starts[0]), int(ends[-1]))
     points = series.points[places]
     values = np.where(points > 0, series.mean[places], 0.0)
     past = np.cumsum(points) * decay
-    starts = starts - first
-    ends = ends - first
-    if reach:
-        starts = np.concatenate(([0], starts))
-        ends = np.concatenate(([reach], ends))
-    behind = past[ends - 1]
+    behind = past[ends - places.start - 1]
     own = -np.expm1(points * decay) if not series.exact else (1.0 - smoothing.weight) * points
     own *= values
     with np.errstate(over="ignore", invalid="ignore"):
         own *= np.exp(np.repeat(behind, ends - starts) - past)
-        sums = np.add.reduceat(own, starts)
-    before = np.concatenate(([0.0], behind[:-1]))
-    factors = np.exp(behind - before)
+        sums = np.add.reduceat(own, starts - places.start)
+    factors = np.exp(np.diff(behind, prepend=0.0))
     curve = np.empty(sums.size)
     value = 0.0
     weight = 0.0
@@ -178,14 +161,10 @@ def _average_at(
         value = value * factor + total
         weight = weight * factor + (1.0 - factor)
         curve[k] = value / weight if weight > 0 else nan
-    if reach:
-        curve = curve[1:]
-    return curve
+    return curve[1:] if reach else curve
 
 
-def _window_at(
-    series: Series, begin: int, starts: Integers, ends: Integers, smoothing: Smoothing
-) -> Floats:
+def _window_at(series: Series, starts: Integers, ends: Integers, smoothing: Smoothing) -> Floats:
     """The mean or median of the newest `window` points up to the end of each column."""
     curve = np.full(ends.size, nan)
     for k, end in enumerate(ends.tolist()):
@@ -213,8 +192,3 @@ def _window_at(
             half = np.searchsorted(np.cumsum(points[order]), points.sum() / 2)
             curve[k] = float(values[order][min(int(half), values.size - 1)])
     return curve
-
-
-def whole_range(series: Series) -> tuple[float, float]:
-    """The first and the last x; (0, 1) of a series without points."""
-    return (float(series.x_first[0]), float(series.x[-1])) if len(series) else (0.0, 1.0)

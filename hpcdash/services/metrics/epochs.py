@@ -18,22 +18,19 @@ Place = tuple[float, float]
 
 
 class EpochCount(Struct):
-    """The evidence of one log.
-
-    `first` and `last` are its ends: an epoch and the step as it stands in the line.
-
-    begins_with: the first epoch's number, as another log of the same run shows it. has_others: some
-    of its steps are no positions, or of epochs of another length. goes_back, goes_on: the step is
-    lower, or higher, in a later epoch.
-    """
+    """The evidence of one log."""
 
     position: Position | None = None
+    # The first epoch's number, as another log of the same run shows it.
     begins_with: float | None = None
+    # Whether some of its steps are no positions, or of epochs of another length.
     has_others: bool = False
     least_epoch: float | None = None
     greatest_epoch: float = 0.0
+    # Its ends: an epoch and the step as it stands in the line.
     first: Place | None = None
     last: Place | None = None
+    # Whether the step is lower, or higher, in a later epoch.
     goes_back: bool = False
     goes_on: bool = False
 
@@ -64,17 +61,20 @@ class EpochCount(Struct):
         least = float(epochs.min())
         self.least_epoch = least if self.least_epoch is None else min(least, self.least_epoch)
         self.greatest_epoch = max(float(epochs.max()), self.greatest_epoch)
-        ends = ((float(epochs[0]), float(written[0])), (float(epochs[-1]), float(written[-1])))
-        before, behind = (self.last, ends[0]) if is_behind else (ends[1], self.first)
-        self.first, self.last = (
-            (self.first or ends[0], ends[1]) if is_behind else (ends[0], self.last or ends[1])
+        grown = np.diff(written)[np.diff(epochs) > 0].tolist()
+        begin = (float(epochs[0]), float(written[0]))
+        end = (float(epochs[-1]), float(written[-1]))
+        older, newer = (self.last, begin) if is_behind else (end, self.first)
+        if older is not None and newer is not None and newer[0] > older[0]:
+            grown.append(newer[1] - older[1])
+        if is_behind or self.last is None:
+            self.last = end
+        if not is_behind or self.first is None:
+            self.first = begin
+        self.goes_back |= any(growth < 0 for growth in grown)
+        self.goes_on |= any(growth > 0 for growth in grown) or bool(
+            (written > position.steps).any()
         )
-        rises = np.diff(epochs) > 0
-        grown = np.diff(written)[rises].tolist()
-        if before is not None and behind is not None and behind[0] > before[0]:
-            grown.append(behind[1] - before[1])
-        self.goes_back |= any(one < 0 for one in grown)
-        self.goes_on |= any(one > 0 for one in grown) or bool((written > position.steps).any())
 
     def corrected(self, batch: MetricBatch) -> MetricBatch:
         """Return the batch with its steps counted over all epochs."""
@@ -96,12 +96,11 @@ class EpochCount(Struct):
     @property
     def first_epoch(self) -> float:
         """The number of the training's first epoch."""
-        position = self.position
         if (shown := self.shown_first_epoch) is not None:
             return shown
         if self.begins_with is not None:
             return self.begins_with
-        return 1.0 if position is None else float(position.base)
+        return 1.0 if self.position is None else float(self.position.base)
 
     @property
     def shown_first_epoch(self) -> float | None:
@@ -111,23 +110,22 @@ class EpochCount(Struct):
             return None
         if self.least_epoch is not None and self.least_epoch < 2:
             return self.least_epoch
-        return (
-            1.0 if position.epochs is not None and self.greatest_epoch == position.epochs else None
-        )
+        # The last of so many epochs is called by their number where the first is 1.
+        return 1.0 if self.greatest_epoch == position.epochs else None
 
     @property
     def is_overall(self) -> bool:
         """Whether the step counts on over the epochs, as far as is known."""
-        if self.position is None or not self.position.may_be_overall or self.goes_back:
+        position = self.position
+        if position is None or not position.may_be_overall or self.goes_back:
             return False
         if self.goes_on or self.least_epoch is None or self.least_epoch < 2:
             return self.goes_on
-        position = self.position
-        last = self.last
-        if position.epochs is None or last is None:
+        if position.epochs is None or self.last is None:
             return True
         # A step of one epoch would stand there too if it were one of all.
-        return last[0] - 2 <= last[1] / position.steps * position.epochs <= last[0] + 1
+        epoch, step = self.last
+        return epoch - 2 <= step / position.steps * position.epochs <= epoch + 1
 
     @property
     def last_step(self) -> int | None:

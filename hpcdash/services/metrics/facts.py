@@ -10,8 +10,8 @@ from msgspec import Struct, field
 
 from hpcdash.domain.text import visible
 from hpcdash.services.metrics.batch import AXES, Floats
-from hpcdash.services.metrics.charts.curves import SeriesCache, value_at
-from hpcdash.services.metrics.charts.state import FINDINGS, Mark, main_metric
+from hpcdash.services.metrics.charts.curves import value_at
+from hpcdash.services.metrics.charts.state import Mark, main_metric
 from hpcdash.services.metrics.findings import (
     MetricFinding,
     find_lost_numbers,
@@ -22,7 +22,7 @@ from hpcdash.services.metrics.findings import (
     find_zero,
     sample_gaps,
 )
-from hpcdash.services.metrics.joined import SAMPLES, JoinedRun, Series
+from hpcdash.services.metrics.joined import SAMPLES, JoinedRun
 from hpcdash.services.metrics.pace import (
     JobFacts,
     PaceGrowth,
@@ -32,6 +32,7 @@ from hpcdash.services.metrics.pace import (
     run_paces,
     seconds_per_step,
 )
+from hpcdash.services.metrics.series import Series
 from hpcdash.services.metrics.spikes import (
     FEWEST_POINTS,
     NOTHING_ANALYSED,
@@ -47,33 +48,29 @@ _NEWEST_TIMES = 500
 
 
 class RunFacts(Struct, frozen=True):
-    """Facts of a run that its log reports.
+    """Facts of a run that its log reports."""
 
-    `findings` are those of each metric that was judged. `marks` are they along `axis`, in the order
-    of their x, and `found` all of them and what shows that the training is broken, the severest and
-    newest first. `too_few`: so few points determine nothing. `course` are end, pace and restarts,
-    each as text.
-    """
-
+    # Those of each metric that was judged.
     findings: Mapping[str, Sequence[MetricFinding]] = field(default_factory=dict)
+    # They along `axis`, in the order of their x.
     marks: Mapping[str, tuple[Mark, ...]] = field(default_factory=dict)
+    # All of them and what shows that the training is broken, the severest and newest first.
     found: tuple[Mark, ...] = ()
     axis: str = ""
+    # Whether so few points determine nothing.
     too_few: bool = False
+    # End, pace and restarts, each as text.
     course: tuple[str, ...] = ()
 
 
 class RunReader:
     """Reads one run again and again; of a spike search only what is new is judged."""
 
-    def __init__(self, *, is_ascii: bool = False) -> None:
-        self._is_ascii = is_ascii
+    def __init__(self) -> None:
         self._spikes: dict[str, SpikeAnalysis] = {}
         self._growth = PaceGrowth()
 
-    def read(
-        self, run: JoinedRun, names: Sequence[str], axis: str, job: JobFacts, stored: SeriesCache
-    ) -> RunFacts:
+    def read(self, run: JoinedRun, names: Sequence[str], axis: str, job: JobFacts) -> RunFacts:
         """Find anomalies in the metrics `names`, along `axis`, and describe the run's course."""
         findings: dict[str, list[MetricFinding]] = {}
         marks: dict[str, list[Mark]] = {}
@@ -83,35 +80,39 @@ class RunReader:
             if name not in run.names:
                 continue
             home = home_axis(run, name)
-            series = stored.series(run, name, home)
+            series = run.series(name, home)
             points = max(points, int(series.points.sum()))
-            found = findings[name] = self._judge(run, name, series, job)
-            places = _along(run, name, home, axis, np.array([one.place for one in found]))
+            findings[name] = self._judge(run, name, series, job)
+            begins = np.array([finding.place for finding in findings[name]])
+            places = _along(run, name, home, axis, begins).tolist()
             marks[name] = []
-            for finding, x in zip(found, places.tolist(), strict=True):
+            for finding, x in zip(findings[name], places, strict=True):
                 y = finding.value
                 if finding.kind in ("divergence", "stall"):
-                    there = value_at(series, finding.step_from)
-                    y = nan if there is None else there[1]
-                mark = self._mark(finding, x, y, "" if is_loss(name) else name)
+                    nearest = value_at(series, finding.step_from)
+                    y = nan if nearest is None else nearest[1]
+                mark = _build_mark(finding, x, y, "" if is_loss(name) else name)
                 marks[name].append(mark)
                 is_severe = mark.lasts and finding.kind in _SEVERE
                 ranked.append((is_severe, finding.step_from, mark))
         home = home_axis(run)
         for name, finding in find_broken(run, names):
             [x] = _along(run, name, home, axis, np.array([finding.step_from])).tolist()
-            mark = self._mark(finding, x, nan, name)
+            mark = _build_mark(finding, x, nan, name)
             if name in marks:
                 marks[name].append(mark)
             ranked.append((True, finding.step_from, mark))
-        ranked.sort(key=lambda one: one[:2], reverse=True)
+        ranked.sort(key=lambda item: item[:2], reverse=True)
+        course = (*self.read_course(run, job), format_lost_time(run.lost_time()))
         return RunFacts(
-            findings,
-            {name: tuple(sorted(some, key=lambda mark: mark.x)) for name, some in marks.items()},
-            tuple(mark for _, _, mark in ranked),
-            axis,
-            points < FEWEST_POINTS,
-            tuple(filter(None, (*self.read_course(run, job), format_lost_time(run.lost_time())))),
+            findings=findings,
+            marks={
+                name: tuple(sorted(some, key=lambda mark: mark.x)) for name, some in marks.items()
+            },
+            found=tuple(mark for _, _, mark in ranked),
+            axis=axis,
+            too_few=points < FEWEST_POINTS,
+            course=tuple(filter(None, course)),
         )
 
     def _judge(
@@ -119,35 +120,22 @@ class RunReader:
     ) -> list[MetricFinding]:
         if is_loss(name):
             before = self._spikes.get(name, NOTHING_ANALYSED)
-            found, self._spikes[name] = judge_loss(series.x, series.values, before)
+            findings, self._spikes[name] = judge_loss(series.x, series.values, before)
         else:
-            found = list(find_not_finite(series.x, series.values))
+            findings = list(find_not_finite(series.x, series.values))
         if job.is_running and len(series) and name == main_metric(run.names):
             axes, _ = run.written(name)
             times = axes[AXES.index("time")]
             times = times[np.isfinite(times)][-_NEWEST_TIMES:]
             if (gaps := sample_gaps(times)) is not None:
                 stall = find_stall(job.now - float(times[-1]), *gaps, float(series.x[-1]))
-                found += [stall] if stall is not None else []
-        return found
-
-    def _mark(self, finding: MetricFinding, x: float, y: float, name: str) -> Mark:
-        """Build the mark of a finding, whose text begins with `name` ('': with none)."""
-        sign, plain, style, _ = FINDINGS[finding.kind]
-        return Mark(
-            x,
-            y if isfinite(y) else nan,
-            plain if self._is_ascii else sign,
-            style,
-            f"{visible(name)}: {finding.text}" if name else finding.text,
-            finding.kind,
-            lasts=finding.step_to is None,
-        )
+                findings += [stall] if stall is not None else []
+        return findings
 
     def read_course(
         self, run: JoinedRun, job: JobFacts, metric: str | None = None
     ) -> tuple[str, ...]:
-        """Describe the end and the pace of a run by the samples of a metric (None: the main one)."""
+        """Describe the end and the pace of a run by a metric's samples (None: the main one's)."""
         name = metric or main_metric(run.names)
         if name is None:
             return ()
@@ -168,9 +156,9 @@ class RunReader:
                 float(steps[-1]),
                 float(run.last_step),
                 step_seconds,
-                job.limit_seconds_left,
-                job.limit_seconds,
-                lost.repeated_seconds / lost.restarts if is_timed else 0.0,
+                limit_seconds_left=job.limit_seconds_left,
+                task_limit_seconds=job.limit_seconds,
+                repeated_seconds=lost.repeated_seconds / lost.restarts if is_timed else 0.0,
                 is_array=job.is_array,
             )
             messages += [end] if end is not None else []
@@ -209,7 +197,7 @@ def find_broken(run: JoinedRun, shown: Sequence[str]) -> list[tuple[str, MetricF
     """
     home = home_axis(run)
     places: dict[str, Floats] = {}
-    found: list[tuple[str, MetricFinding]] = []
+    findings: list[tuple[str, MetricFinding]] = []
     main = main_metric(run.names)
     main_values = np.empty(0)
     for name in run.names:
@@ -219,14 +207,14 @@ def find_broken(run: JoinedRun, shown: Sequence[str]) -> list[tuple[str, MetricF
         x = axes[AXES.index(home)] if home in AXES else np.arange(values.size, dtype=float)
         places[name] = x
         if name not in shown:
-            found += [(name, finding) for finding in find_lost_numbers(name, x, values)]
+            findings += [(name, finding) for finding in find_lost_numbers(name, x, values)]
     if main is not None and is_loss(main):
         x = places.pop(main)
         broken = find_zero(x, main_values)
         if broken is None and home in AXES:
             broken = find_vanished(x, places.values())
-        found += [(main, broken)] if broken is not None else []
-    return found
+        findings += [(main, broken)] if broken is not None else []
+    return findings
 
 
 def _along(run: JoinedRun, name: str, home: str, axis: str, x: Floats) -> Floats:
@@ -237,12 +225,18 @@ def _along(run: JoinedRun, name: str, home: str, axis: str, x: Floats) -> Floats
     numbers = np.arange(values.size, dtype=float)
     at_home = axes[AXES.index(home)] if home in AXES else numbers
     if axis == SAMPLES:
-        there = run.samples_at(axes[0])
+        on_axis = run.samples_at(axes[0])
     else:
-        there = axes[AXES.index(axis)] if axis in AXES else numbers
-    known = np.flatnonzero(np.isfinite(at_home) & np.isfinite(there))
+        on_axis = axes[AXES.index(axis)] if axis in AXES else numbers
+    known = np.flatnonzero(np.isfinite(at_home) & np.isfinite(on_axis))
     if not known.size:
         return np.full(x.size, nan)
     order = known[np.argsort(at_home[known], kind="stable")]
-    found: Floats = np.interp(x, at_home[order], there[order])
-    return found
+    positions: Floats = np.interp(x, at_home[order], on_axis[order])
+    return positions
+
+
+def _build_mark(finding: MetricFinding, x: float, y: float, name: str) -> Mark:
+    """Build the mark of a finding, whose text begins with `name` ('': with none)."""
+    text = f"{visible(name)}: {finding.text}" if name else finding.text
+    return Mark(x, y if isfinite(y) else nan, text, finding.kind, lasts=finding.step_to is None)

@@ -18,7 +18,8 @@ PLATEAU_POINTS = 1000
 # What part of a run must be flat, and how little of its level is no progress.
 PLATEAU_PART = 0.3
 MIN_PROGRESS = 0.001
-USUAL_GAPS, MIN_SILENCE_SECONDS = 10.0, 60.0
+USUAL_GAPS = 10.0
+MIN_SILENCE_SECONDS = 60.0
 # So many records without the loss, and so many zeros, are no accident.
 VANISHED_RECORDS = 5
 ZEROS = 3
@@ -26,18 +27,16 @@ _NEWEST_RECORDS = 2048
 
 
 class MetricFinding(Struct, frozen=True):
-    """Finding in a metric from `step_from` to `step_to` (None: it has not ended).
-
-    Steps are values of the axis that the series was given with. `value` is the highest value of it
-    (of a plateau its level, of a stall the seconds since the last sample). Of a spike `peak_at` is
-    where, else nan.
-    """
+    """Finding in a metric, by values of the axis that its series was given with."""
 
     kind: FindingKind
     step_from: float
+    # None: it has not ended.
     step_to: float | None
+    # The highest value of it; of a plateau its level, of a stall the seconds since the last sample.
     value: float
     text: str
+    # Where the highest value of a spike is, else nan.
     peak_at: float = nan
 
     @property
@@ -60,31 +59,27 @@ def find_not_finite(x: Floats, values: Floats) -> tuple[MetricFinding, ...]:
     """The first nan and the first inf of `values` (n) at `x` (n); `step_to` is where the values are
     numbers again.
     """
-    findings = []
     finite = np.isfinite(values)
     if finite.all():
         return ()
+    findings = []
     kinds: tuple[tuple[FindingKind, NDArray[np.bool_]], ...] = (
         ("nan", np.isnan(values)),
         ("inf", np.isinf(values)),
     )
-    for kind, odd in kinds:
-        places = np.flatnonzero(odd)
+    for kind, is_odd in kinds:
+        places = np.flatnonzero(is_odd)
         if not places.size:
             continue
-        first = int(places[0])
-        last = int(places[-1])
-        again = np.flatnonzero(finite[last + 1 :])
-        until = float(x[last + 1 + int(again[0])]) if again.size else None
-        times = (
-            "once"
-            if places.size == 1
-            else f"{places.size} times, last at {format_step(float(x[last]))}"
-        )
-        end = "a number again since" if until is not None else "no number since"
-        text = f"{kind} first at {format_step(float(x[first]))} ({times}); {end}"
-        text += f" {format_step(until)}" if until is not None else ""
-        findings.append(MetricFinding(kind, float(x[first]), until, float(values[first]), text))
+        first = float(x[places[0]])
+        count = "once"
+        if places.size > 1:
+            count = f"{places.size} times, last at {format_step(float(x[places[-1]]))}"
+        numbers = x[places[-1] :][finite[places[-1] :]]
+        until = float(numbers[0]) if numbers.size else None
+        end = "no number since" if until is None else f"a number again since {format_step(until)}"
+        text = f"{kind} first at {format_step(first)} ({count}); {end}"
+        findings.append(MetricFinding(kind, first, until, float(values[places[0]]), text))
     return tuple(findings)
 
 
@@ -92,7 +87,7 @@ def find_lost_numbers(name: str, x: Floats, values: Floats) -> tuple[MetricFindi
     """Find a metric beside the loss that was a number and is none any more; a gradient's need not
     have been one.
     """
-    lasting = tuple(one for one in find_not_finite(x, values) if one.step_to is None)
+    lasting = tuple(finding for finding in find_not_finite(x, values) if finding.step_to is None)
     return lasting if "grad" in name.lower() or np.isfinite(values).any() else ()
 
 
@@ -170,13 +165,10 @@ def find_plateau(x: Floats, values: Floats) -> MetricFinding | None:
     if any(part.size < count // 6 for part in parts):
         return None
     levels = [float(np.median(part)) for part in parts]
-    noise = (
-        max(
-            float(np.median(np.abs(part - level)))
-            for part, level in zip(parts, levels, strict=True)
-        )
-        * 1.4826
-    )
+    deviations = [
+        np.median(np.abs(part - level)) for part, level in zip(parts, levels, strict=True)
+    ]
+    noise = 1.4826 * float(max(deviations))
     # The error of a median of n points is 1.25 sigma / sqrt(n); of a difference of two of them 1.41
     # times that.
     error = 1.77 * noise / (count / 3) ** 0.5

@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 from math import nan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hpcdash.services.metrics.vocabulary import (
     BATCH_RANK,
@@ -116,42 +117,73 @@ _PLACE = re.compile(
     rf"(?:(?P<kind>step|batch|iter|iteration):? ?)?{_N_OF}",
     re.IGNORECASE,
 )
-# `[1/25][300/3183]`; `200/ 2983 batches`; `Iter(train) [ 10/1000]`, `Training [ 10/125000]`;
-# ESPnet's `3epoch:train:101-200batch`, WeNet's `TRAIN Batch 3/200` and a tutorial's `[3,  200]
-# loss: 2.5`, in epoch 3 each.
-_BARE_PLACE = re.compile(
-    r"(?<![\w\]])\[ ?(?P<epoch>\d{1,15}) ?/ ?(?P<epochs>\d{1,15}) ?\] ?" + _N_OF
-)
-_N_BATCHES = re.compile(r"(?<![\d/.])(?P<n>\d{1,15}) ?/ ?(?P<of>\d{1,15}) batches\b")
-_STEP_PLACE = re.compile(
-    rf"(?<![\w.@-])(?P<word>step|iter(?:ation)?|train(?:ing)?|test|val(?:id(?:ation)?)?|eval){_MODE}:? ?{_N_OF}",
-    re.IGNORECASE,
-)
-_COUNTED_PLACE = re.compile(
-    r"\b(?P<epoch>\d{1,15})epoch:(?P<word>train|valid):(?:\d{1,15}-)?(?P<n>\d{1,15})batch:(?:(?P<updates>\d{1,15})num_updates:)?"
-    r"|\b(?P<mode>TRAIN|CV) (?:\| )?(?:steps/sec [\d.]{1,12}\| )?Batch "
-    r"(?P<epoch_before>\d{1,15})/(?P<batch>\d{1,15})"
-    r"|(?<![\w\]])\[(?P<epoch_first>\d{1,15}), ?(?P<within>\d{1,15})\](?= \w{0,12} ?loss)"
-)
-# A count alone: `[100] loss=0.5, accuracy=0.9` behind a logger's own brackets; of trees
-# `[10]\ttrain-rmse:0.5` and `10: learn: 0.5`.
-_COUNT = re.compile(
-    r"(?:.{0,120}\] )?\[(?P<n>\d{1,15})\](?= [\w/.-]{1,80}=)"
-    r"|\[(?P<tree>\d{1,15})\](?= [\w.@]{1,40}(?:-|'s )[\w@.-]{1,40}: ?[\d.naif-])"
-    r"|(?P<cat>\d{1,15}): (?=learn: )"
-)
-# tqdm in a logger, as Levanter's: numbers from 1000 on are rounded.
-_LOGGED_BAR = re.compile(
-    r"Progress on:[^/]{0,80}? ?\b(?P<n>\d[\d.]{0,14})(?P<n_scale>[kMG]?)it"
-    r"/(?P<of>\d[\d.]{0,14})(?P<of_scale>[kMG]?)it rate:"
+# In the order in which they are tried, with how good a step `n` of each is, as of step_rank.
+_PLACES: tuple[tuple[re.Pattern[str], int], ...] = (
+    (_PLACE, 3),
+    # `[1/25][300/3183]`.
+    (
+        re.compile(r"(?<![\w\]])\[ ?(?P<epoch>\d{1,15}) ?/ ?(?P<epochs>\d{1,15}) ?\] ?" + _N_OF),
+        3,
+    ),
+    # `Iter(train) [ 10/1000]`, `Training [ 10/125000]`.
+    (
+        re.compile(
+            r"(?<![\w.@-])(?P<word>step|iter(?:ation)?|train(?:ing)?|test|val(?:id(?:ation)?)?|eval)"
+            rf"{_MODE}:? ?{_N_OF}",
+            re.IGNORECASE,
+        ),
+        3,
+    ),
+    # `200/ 2983 batches`.
+    (re.compile(r"(?<![\d/.])(?P<n>\d{1,15}) ?/ ?(?P<of>\d{1,15}) batches\b"), BATCH_RANK),
+    # ESPnet's `3epoch:train:101-200batch:150num_updates`.
+    (
+        re.compile(
+            r"\b(?P<epoch>\d{1,15})epoch:(?P<word>train|valid):(?:\d{1,15}-)?"
+            r"(?:\d{1,15}batch:(?=\d{1,15}num_updates:))?(?P<n>\d{1,15})(?:batch|num_updates):"
+        ),
+        3,
+    ),
+    # WeNet's `TRAIN Batch 3/200`, in epoch 3.
+    (
+        re.compile(
+            r"\b(?:TRAIN|(?P<judged>CV)) (?:\| )?(?:steps/sec [\d.]{1,12}\| )?Batch "
+            r"(?P<epoch>\d{1,15})/(?P<n>\d{1,15})"
+        ),
+        3,
+    ),
+    # A tutorial's `[3,  200] loss: 2.5`, in epoch 3.
+    (
+        re.compile(r"(?<![\w\]])\[(?P<epoch>\d{1,15}), ?(?P<n>\d{1,15})\](?= \w{0,12} ?loss)"),
+        3,
+    ),
+    # tqdm in a logger, as Levanter's: numbers from 1000 on are rounded.
+    (
+        re.compile(
+            r"Progress on:[^/]{0,80}? ?\b(?P<n>\d[\d.]{0,14})(?P<n_scale>[kMG]?)it"
+            r"/(?P<of>\d[\d.]{0,14})(?P<of_scale>[kMG]?)it rate:"
+        ),
+        3,
+    ),
+    # A count alone, `[100] loss=0.5, accuracy=0.9`, behind a logger's own brackets.
+    (re.compile(r"\A(?:.{0,120}\] )?\[(?P<n>\d{1,15})\](?= [\w/.-]{1,80}=)"), BATCH_RANK + 1),
+    # Of trees: `[10]\ttrain-rmse:0.5` and `10: learn: 0.5`.
+    (
+        re.compile(r"\A\[(?P<n>\d{1,15})\](?= [\w.@]{1,40}(?:-|'s )[\w@.-]{1,40}: ?[\d.naif-])"),
+        BATCH_RANK + 1,
+    ),
+    (re.compile(r"\A(?P<n>\d{1,15}): (?=learn: )"), BATCH_RANK + 1),
+    (
+        re.compile(
+            r"(?<![\w(])(?P<word>train|valid(?:ation)?|eval|Epoch) "
+            r"\((?P<epoch>\d{1,15})/(?P<epochs>\d{1,15})\)"
+        ),
+        3,
+    ),
 )
 # `Batch [20]`.
 _BRACKETED_STEP = re.compile(
     r"\b(?P<word>step|batch|iter(?:ation)?):? ?\[ ?(?P<n>\d{1,15}) ?\]", re.IGNORECASE
-)
-_EPOCH_ALONE = re.compile(
-    r"(?<![\w(])(?P<word>train|valid(?:ation)?|eval|Epoch) "
-    r"\((?P<epoch>\d{1,15})/(?P<epochs>\d{1,15})\)"
 )
 _CALL = re.compile(r"\b[A-Za-z_]\w*\([a-z_]\w*=")
 _HINT = re.compile(
@@ -201,37 +233,34 @@ def read_pairs(text: str) -> Reading | None:
     if "#" in text:
         text = _NUMBER_SIGN.sub("", text)
     text, texts = _with_digits(text)
-    matches = [
-        found
-        for found in islice(_SIGNED.finditer(text), _MAX_PAIRS)
-        if not _is_source_line(text, found)
-    ]
-    signed = len(matches)
+    signed = []
+    for match in islice(_SIGNED.finditer(text), _MAX_PAIRS):
+        # The number of a line of a source: `package.module:function:56`.
+        sign = text[match.end("name") :][:2].rstrip("0123456789")
+        if sign != ":" or text[match.start() - 1 : match.start()] != ":":
+            signed.append(match)
+    matches = list(signed)
     for pattern in (_SPACED, _LOOSE):
-        for found in islice(pattern.finditer(text), _MAX_PAIRS):
-            name = tidy_name(found["name"])
+        for match in islice(pattern.finditer(text), _MAX_PAIRS):
+            name = tidy_name(match["name"])
             is_fit = (
                 " " not in name or is_known(name.rsplit(" ", 1)[-1]) or step_rank(name) is not None
             )
-            if is_fit and not any(
-                found.start("name") < m.end() and _begin(m) < found.end() for m in matches
-            ):
-                matches.append(found)
+            # A name begins behind a dash, as in `Metrics (step 100) - NLL Loss: 2.5`.
+            is_apart = not any(
+                match.start("name") < other.end()
+                and other.start("name") + other["name"].rfind(" - ") + 1 < match.end()
+                for other in matches
+            )
+            if is_fit and is_apart:
+                matches.append(match)
     reading = _reading(text, matches, texts)
     if reading is None or not reading.values:
         return None
-    if any(map(is_known, reading.values)):
-        return reading
-    is_sample = reading.has_step and _is_dense(text, matches[:signed], reading)
+    is_sample = any(map(is_known, reading.values)) or (
+        reading.has_step and _is_dense(text, signed, reading)
+    )
     return reading if is_sample else None
-
-
-def _begin(found: re.Match[str]) -> int:
-    """Return where the name of a pair begins.
-
-    It is behind a dash, as in `Metrics (step 100) - NLL Loss: 2.5`.
-    """
-    return found.start("name") + found["name"].rfind(" - ") + 1
 
 
 def _with_digits(text: str) -> tuple[str, dict[int, str]]:
@@ -241,17 +270,18 @@ def _with_digits(text: str) -> tuple[str, dict[int, str]]:
     The words stay where they are part of a name, as in Megatron's `number of nan iterations: 0`.
     """
     texts: dict[int, str] = {}
+
+    def with_digits(match: re.Match[str]) -> str:
+        value = match["value"]
+        if not is_known(match["name"]):
+            return match[0]
+        texts[match.end()] = value
+        return match[0].removesuffix(value) + "1" * len(value)
+
     lowered = text.lower()
-    if "nan" not in lowered and "inf" not in lowered:
-        return text, texts
-    parts: list[str] = []
-    edge = 0
-    for found in _VALUE_WORD.finditer(text):
-        if is_known(found["name"]):
-            begin, end = found.span("value")
-            parts += (text[edge:begin], "1" * (end - begin))
-            texts[end], edge = found["value"], end
-    return "".join((*parts, text[edge:])), texts
+    if "nan" in lowered or "inf" in lowered:
+        text = _VALUE_WORD.sub(with_digits, text)
+    return text, texts
 
 
 class _Place(NamedTuple):
@@ -262,7 +292,7 @@ class _Place(NamedTuple):
 
     begin: int
     end: int
-    n: float | None
+    n: int | None
     of: int | None = None
     epoch: int | None = None
     epochs: int | None = None
@@ -273,91 +303,65 @@ class _Place(NamedTuple):
     is_judged: bool = False
 
 
-def _find_place(text: str) -> _Place | None:
-    if (found := _PLACE.search(text)) or (found := _BARE_PLACE.search(text)):
-        return _place_in_epoch(found)
-    if found := _STEP_PLACE.search(text):
-        is_judged = bool(_JUDGED.match(found["word"]) or _JUDGED.match(found["mode"] or ""))
-        return _Place(*found.span(), int(found["n"]), int(found["of"]), is_judged=is_judged)
-    if found := _N_BATCHES.search(text):
-        return _Place(*found.span(), int(found["n"]), int(found["of"]), rank=BATCH_RANK)
-    if found := _COUNTED_PLACE.search(text):
-        if found["mode"]:
-            n = int(found["batch"])
-            epoch = int(found["epoch_before"])
-            is_judged = found["mode"] == "CV"
-        elif found["within"]:
-            n = int(found["within"])
-            epoch = int(found["epoch_first"])
-            is_judged = False
-        else:
-            n = int(found["updates"] or found["n"])
-            epoch = int(found["epoch"])
-            is_judged = found["word"] == "valid"
-        return _Place(*found.span(), n, epoch=epoch, is_judged=is_judged)
-    if found := _LOGGED_BAR.search(text):
-        n, of = (round(parse_number(found[one], found[f"{one}_scale"])) for one in ("n", "of"))
-        return _Place(*found.span(), n, of)
-    if found := _COUNT.match(text):
-        return _Place(
-            *found.span(), int(found["n"] or found["tree"] or found["cat"]), rank=BATCH_RANK + 1
-        )
-    if found := _EPOCH_ALONE.search(text):
-        return _Place(*found.span(), None, epoch=int(found["epoch"]), epochs=int(found["epochs"]))
-    return None
-
-
-def _place_in_epoch(found: re.Match[str]) -> _Place:
+def _build_place(match: re.Match[str], rank: int) -> _Place:
     """`Epoch [1][50/1000]` is of mmdet, whose first epoch is 1, `Epoch: [0][50/1000]` of PyTorch's
     ImageNet example and what was made of it, whose first is 0, as timm's `Train: 0 [50/1000 (5%)]`.
     """
-    reported = found.groupdict()
-    word = (reported.get("word") or "").lower()
-    mode = reported.get("mode") or ""
-    epochs = reported["epochs"]
-    kind = (reported.get("kind") or "").lower()
-    base = 1
-    is_usual = False
-    if word and epochs is None and not kind:
-        if word == "epoch" and (reported["open"] or mode):
-            base = 0 if reported["colon"] else 1
-            is_usual = True
-        elif word == "train" and reported["colon"] and not reported["open"]:
-            base = 0
-            is_usual = True
+    groups = match.groupdict("")
+
+    def count(name: str) -> int | None:
+        digits = groups.get(name)
+        return round(parse_number(digits, groups.get(f"{name}_scale"))) if digits else None
+
+    word = groups.get("word", "").lower()
+    mode = groups.get("mode", "")
+    kind = groups.get("kind", "").lower()
+    has_colon = bool(groups.get("colon"))
+    has_bracket = bool(groups.get("open"))
+    is_imagenet = word == "epoch" and (has_bracket or bool(mode))
+    is_timm = word == "train" and has_colon and not has_bracket
+    is_usual = (is_imagenet or is_timm) and not groups.get("epochs") and not kind
+    is_judged = any(map(_JUDGED.match, (word, mode))) or bool(groups.get("judged"))
     return _Place(
-        *found.span(),
-        int(reported["n"]),
-        int(reported["of"]),
-        int(reported["epoch"]),
-        None if epochs is None else int(epochs),
-        base,
-        is_usual,
-        kind not in ("", "batch"),
-        is_judged=bool(_JUDGED.match(word) or _JUDGED.match(mode)),
+        *match.span(),
+        n=count("n"),
+        of=count("of"),
+        epoch=count("epoch"),
+        epochs=count("epochs"),
+        base=0 if is_usual and has_colon else 1,
+        is_usual=is_usual,
+        may_be_overall=kind not in ("", "batch"),
+        rank=rank,
+        is_judged=is_judged,
     )
 
 
 def _reading(text: str, matches: list[re.Match[str]], texts: Mapping[int, str]) -> Reading | None:
-    place = _find_place(text)
+    places = (
+        _build_place(match, rank)
+        for pattern, rank in _PLACES
+        if (match := pattern.search(text)) is not None
+    )
+    place = next(places, None)
+    # By the best name of a step.
+    named: _Place | None = None
     pairs: list[tuple[str, float]] = []
-    best: tuple[int, float, str | None] | None = None
     epochs: str | None = None
-    for found in sorted(matches, key=lambda match: match.start("name")):
-        name = tidy_name(found["name"])
-        if not name or (place and place.begin <= found.start("name") < place.end):
+    for match in sorted(matches, key=lambda pair: pair.start("name")):
+        name = tidy_name(match["name"])
+        if not name or (place and place.begin <= match.start("name") < place.end):
             continue
         rank = step_rank(name)
-        of = found["of"]
-        if name == "ep" and text[found.start() - 1 : found.start()] == "[":
+        of = match["of"]
+        if name == "ep" and text[match.start() - 1 : match.start()] == "[":
             name = "epoch"
-        counts_epochs = is_epoch(name)
-        value = parse_number(texts.get(found.end("number"), found["number"]), found["unit"])
-        if counts_epochs:
+        value = parse_number(texts.get(match.end("number"), match["number"]), match["unit"])
+        if is_epoch(name):
             epochs = of
         elif rank is not None and is_step(value):
-            if best is None or rank < best[0]:
-                best = (rank, value, of)
+            if named is None or rank < named.rank:
+                last_step = parse_last_step(of) if of else None
+                named = _Place(0, 0, int(value), last_step, rank=rank)
         elif of and rank is None:
             continue
         pairs.append((name, value))
@@ -365,10 +369,11 @@ def _reading(text: str, matches: list[re.Match[str]], texts: Mapping[int, str]) 
     if not reading.has_epoch and (counted := _EPOCH_OF.search(text)):
         reading = reading._replace(epoch=float(counted["epoch"]))
         epochs = counted["of"]
-    if place is None and best is None and (bracketed := _BRACKETED_STEP.search(text)):
-        best = (step_rank(bracketed["word"]) or BATCH_RANK, float(bracketed["n"]), None)
-    if place is None and best is not None:
-        place = _Place(0, 0, best[1], parse_last_step(best[2]) if best[2] else None, rank=best[0])
+    if place is None and named is None and (bracketed := _BRACKETED_STEP.search(text)):
+        rank = step_rank(bracketed["word"]) or BATCH_RANK
+        named = _Place(0, 0, int(bracketed["n"]), rank=rank)
+    beside = None if named is None or place is None else named.rank
+    place = place or named
     if place is None:
         return reading if reading.has_epoch else None
     if place.of is not None and _JUDGED_LINE.match(text):
@@ -376,13 +381,12 @@ def _reading(text: str, matches: list[re.Match[str]], texts: Mapping[int, str]) 
     if place.epoch is None and is_step(reading.epoch):
         # Iterations are counted on over the epochs by some, within each by others; batches within
         # each.
-        may_be_overall = place.rank < BATCH_RANK
         place = place._replace(
             epoch=int(reading.epoch),
             epochs=parse_last_step(epochs) if epochs else None,
-            may_be_overall=may_be_overall,
+            may_be_overall=place.rank < BATCH_RANK,
         )
-    return _placed(reading, place, best[0] if best is not None and place.end else None)
+    return _placed(reading, place, beside)
 
 
 def _placed(reading: Reading, place: _Place, rank: int | None) -> Reading | None:
@@ -419,21 +423,13 @@ def _is_dense(text: str, signed: list[re.Match[str]], reading: Reading) -> bool:
     names = [name for name in reading.values if " " not in name]
     if len(names) < _DENSE_NAMES or len(names) < len(reading.values):
         return False
-    covered = sum(len(_LETTERS.findall(found[0])) for found in signed)
+    covered = sum(len(_LETTERS.findall(match[0])) for match in signed)
     return len(_LETTERS.findall(text)) - covered <= _MAX_OTHER_LETTERS
-
-
-def _is_source_line(text: str, found: re.Match[str]) -> bool:
-    """Whether a number is that of a line of a source: `package.module:function:56`."""
-    return (
-        text[found.start() - 1 : found.start()] == ":"
-        and text[found.end("name") :][:2].rstrip("0123456789") == ":"
-    )
 
 
 # What Rich writes into a file has 80 columns; at the right stands the place in the source.
 _CUT_RECORD = re.compile(
-    r"(?:\[[^\]]{1,40}\])? ?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<said>.{0,400}) "
+    r"(?:\[[^\]]{1,40}\])? ?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<text>.{0,400}) "
     r"[\w.<>-]{1,60}\.py:\d{1,6}"
 )
 
@@ -442,8 +438,8 @@ def read_record(text: str) -> tuple[str, str] | None:
     """Read the beginning of a record that continues in the lines below: the sign that these begin
     with, and its text; None if it ends with its line. TFLearn writes two lines a step.
     """
-    if ".py:" in text[-11:] and (found := _CUT_RECORD.fullmatch(text)):
-        return " ", found["said"]
+    if ".py:" in text[-11:] and (match := _CUT_RECORD.fullmatch(text)):
+        return " ", match["text"]
     text = text.lstrip(UP)
     return ("|", text) if text.startswith("Training Step: ") and " | " in text else None
 
@@ -482,12 +478,13 @@ def read_dict(text: str) -> tuple[Reading, str] | None:
     return (reading, text[:start]) if reading.has_place and is_metric else None
 
 
-def _named_numbers(matches: Iterable[re.Match[str]], unit: str = "") -> list[tuple[str, float]]:
-    """The names and numbers of matches, scaled by the group `unit` ('': none)."""
+def _named_numbers(matches: Iterable[re.Match[str]]) -> list[tuple[str, float]]:
+    """The names and numbers of matches, scaled by the group `unit` of those that have it."""
     pairs = []
-    for found in matches:
-        if name := tidy_name(found["name"]):
-            pairs.append((name, parse_number(found["number"], found[unit] if unit else None)))
+    for match in matches:
+        if name := tidy_name(match["name"]):
+            unit = match["unit"] if "unit" in match.re.groupindex else None
+            pairs.append((name, parse_number(match["number"], unit)))
     return pairs
 
 
@@ -496,54 +493,41 @@ def read_json(text: str) -> Reading | None:
     start = text.find('{"')
     if start < 0 or start > _LONGEST_PREFIX or not text.rstrip().endswith("}"):
         return None
-    try:
-        record = json.loads(text[start:])
-    except (ValueError, RecursionError):
-        record = _with_nan(text[start:])
-    if record is None:
-        return None
     pairs: list[tuple[str, float]] = []
-    time = parse_line_seconds(text)
-    for key, value in record.items():
-        if isinstance(value, dict):
-            pairs += _json_pairs({f"{key}/{inner}": each for inner, each in value.items()})
-        else:
-            pairs += _json_pairs({key: value})
-    reading = sort_pairs("json", pairs, time)
+    for key, value in _parse_json(text[start:]).items():
+        inner = value if isinstance(value, dict) else {"": value}
+        for name, item in inner.items():
+            name = tidy_name(f"{key}/{name}" if inner is value else key)
+            number: float | None = None
+            if isinstance(item, str) and _EXACT_NUMBER.fullmatch(item):
+                number = parse_number(item)
+            elif isinstance(item, int | float) and not isinstance(item, bool):
+                # 1e400 written as digits is no float.
+                is_huge = isinstance(item, int) and abs(item) >= 1e300
+                number = nan if is_huge else float(item)
+            if name and number is not None:
+                pairs.append((name, number))
+    reading = sort_pairs("json", pairs, parse_line_seconds(text))
     if not any(map(is_known, reading.values)):
         return None
     return reading if reading.has_place or any(map(is_loss, reading.values)) else None
 
 
-def _with_nan(text: str) -> dict[str, object] | None:
-    """A JSON object in which numbers may be written `nan` and `inf`, as C prints them."""
-    if not _LOWER_NAN.search(text):
-        return None
-    try:
-        record = json.loads(
-            _LOWER_NAN.sub(
-                lambda found: "NaN" if found[2] == "nan" else f"{found[1]}Infinity", text
+def _parse_json(text: str) -> dict[str, Any]:
+    """Parse an object, in which numbers may be written `nan` and `inf`, as C prints them; {} where
+    it is none.
+    """
+    for is_lenient in (False, True):
+        with suppress(ValueError, RecursionError):
+            record: dict[str, Any] = json.loads(
+                _LOWER_NAN.sub(_json_name, text) if is_lenient else text
             )
-        )
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
+            return record
+    return {}
 
 
-def _json_pairs(record: dict[str, object]) -> list[tuple[str, float]]:
-    pairs: list[tuple[str, float]] = []
-    for key, value in record.items():
-        name = tidy_name(key)
-        if not name or isinstance(value, bool):
-            continue
-        if isinstance(value, (int, float)):
-            # 1e400 written as digits is no float.
-            pairs.append(
-                (name, float(value) if abs(value) < 1e300 or isinstance(value, float) else nan)
-            )
-        elif isinstance(value, str) and _EXACT_NUMBER.fullmatch(value):
-            pairs.append((name, parse_number(value)))
-    return pairs
+def _json_name(match: re.Match[str]) -> str:
+    return "NaN" if match[2] == "nan" else f"{match[1]}Infinity"
 
 
 def read_header(text: str) -> tuple[str, ...] | None:
@@ -554,18 +538,13 @@ def read_header(text: str) -> tuple[str, ...] | None:
         return None
     has_commas = "," in text
     names = tuple(field.strip(' "') for field in (text.split(",") if has_commas else text.split()))
-    # Without commas it may be prose.
-    is_table = (
-        has_commas or (_is_place(names[0]) and sum(map(is_known, names)) > 1) if names else False
-    )
-    if (
-        not is_table
-        or not all(_FIELD_NAME.fullmatch(name) for name in names)
-        or len(set(names)) < len(names)
-    ):
+    metric_count = sum(map(is_known, names))
+    if not metric_count or not any(map(_is_place, names)):
         return None
-    has_place = any(map(_is_place, names))
-    return names if has_place and any(map(is_known, names)) else None
+    # Without commas it may be prose.
+    is_table = has_commas or (_is_place(names[0]) and metric_count > 1)
+    is_distinct = len(set(names)) == len(names)
+    return names if is_table and is_distinct and all(map(_FIELD_NAME.fullmatch, names)) else None
 
 
 def _is_place(name: str) -> bool:
@@ -690,87 +669,73 @@ def read_bar(text: str) -> Bar | None:
         if "•" in text and (rich := _RICH_BAR.fullmatch(text)):
             return _rich_bar(rich)
         return _ENDLESS if "/?" in text and _UNKNOWN_END.search(text) else None
-    found = _BAR.match(text)
-    if found is None:
+    match = _BAR.match(text)
+    if match is None:
         return None
-    n = int(found["n"])
-    of = int(found["of"])
+    n = int(match["n"])
+    of = int(match["of"])
     # Of 450/1000 the bar must say 45 %: other programs draw bars too.
-    if not of or n > of or abs(100 * n / of - int(found["percent"])) > 1.5:
+    if not of or n > of or abs(100 * n / of - int(match["percent"])) > 1.5:
         return None
-    before = found["before"]
-    inside = found["inside"]
-    after = found["after"].strip(UP + " ")
-    pairs = _named_numbers(_POSTFIX.finditer(inside), "unit")
+    before = match["before"]
+    inside = match["inside"]
+    after = match["after"].strip(UP + " ")
     # Some print it before the bar, some after it.
-    pairs += [*_known_pairs(before), *(_known_pairs(after) if not after.startswith("{") else ())]
+    pairs = [*_named_numbers(_POSTFIX.finditer(inside)), *_known_pairs(before)]
+    if not after.startswith("{"):
+        pairs += _known_pairs(after)
+    reading = sort_pairs("bar", pairs, parse_line_seconds(before))
+    counted = _EPOCH_OF_BAR.search(before)
+    epoch = None
+    epochs = None
+    if counted is not None:
+        epoch = int(counted["first"] or counted["epoch"])
+        epochs = parse_last_step(counted["of"]) if counted["of"] else None
+        if counted["step"]:
+            reading = reading._replace(step=tick_step(int(counted["step"])))
     is_training = (
         not text.rstrip().endswith(UP)
         and bool(_PER_STEP.search(inside))
         and bool(_RANKS_ONLY.fullmatch(before))
     )
-    reading = sort_pairs("bar", pairs, parse_line_seconds(before))
-    if _JUDGING.match(before):
-        reading = reading._replace(values={})
-    counted = _EPOCH_OF_BAR.search(before)
-    if counted and counted["first"]:
-        epoch: int | None = int(counted["first"])
-        reading = reading._replace(
-            step=tick_step(int(counted["step"])), epoch=float(counted["first"])
-        )
-    else:
-        epoch = int(counted["epoch"]) if counted else None
-    key = (nan if epoch is None else float(epoch), n, of)
-    if not reading.values:
-        return Bar(key, None, is_training, after, before)
+    bar = Bar((nan if epoch is None else float(epoch), n, of), None, is_training, after, before)
+    if not reading.values or _JUDGING.match(before):
+        return bar
     if epoch is None:
         word = _LAST_WORD.search(before)
-        is_all = word is not None and step_rank(word[1]) is not None
-        step = reading.step if reading.has_step else tick_step(n)
-        reading = reading._replace(step=step, last_step=of if is_all else reading.last_step)
-        return Bar((-1.0, n, of), reading, is_training, after, before)
+        if word is not None and step_rank(word[1]) is not None:
+            reading = reading._replace(last_step=of)
+        if not reading.has_step:
+            reading = reading._replace(step=tick_step(n))
+        return bar._replace(key=(-1.0, n, of), reading=reading)
     if not reading.has_step:
-        epochs = parse_last_step(counted["of"]) if counted and counted["of"] else None
-        reading = _with_bar_epoch(reading, (epoch, n, of), epochs, is_usual="v_num=" in inside)
-    return Bar(
-        key,
-        reading if reading.epoch == epoch else reading._replace(epoch=float(epoch)),
-        is_training,
-        after,
-        before,
-    )
+        is_usual = "v_num=" in inside
+        position = Position(of, epochs, 0 if epochs is None else 1, is_usual)
+        reading = _at_position(reading, epoch, n, position)
+    return bar._replace(reading=reading._replace(epoch=float(epoch)))
 
 
-def _with_bar_epoch(
-    reading: Reading,
-    place: tuple[int, int, int],
-    epochs: int | None,
-    *,
-    is_usual: bool = False,
-    is_index: bool = False,
-) -> Reading:
-    """The reading of a bar at (epoch, n, of); `Epoch 3` is mostly the fourth, `Epoch 3/10` the
+def _at_position(reading: Reading, epoch: int, n: int, position: Position) -> Reading:
+    """The reading of a bar at `n` of an epoch; `Epoch 3` is mostly the fourth, `Epoch 3/10` the
     third.
     """
-    epoch, n, of = place
-    position = Position(of, epochs, 0 if epochs is None else 1, is_usual, is_index=is_index)
-    return reading._replace(
-        step=tick_step(max(epoch - position.base, 0) * of + n),
-        epoch=float(epoch),
-        position=position,
-    )
+    step = tick_step(max(epoch - position.base, 0) * position.steps + n)
+    return reading._replace(step=step, epoch=float(epoch), position=position)
 
 
-def _rich_bar(found: re.Match[str]) -> Bar | None:
-    place = int(found["epoch"]), int(found["n"]), int(found["of"])
-    reading = sort_pairs("bar", _known_pairs(found["rest"]))
-    if not reading.values or not place[2]:
+def _rich_bar(match: re.Match[str]) -> Bar | None:
+    epoch = int(match["epoch"])
+    n = int(match["n"])
+    of = int(match["of"])
+    reading = sort_pairs("bar", _known_pairs(match["rest"]))
+    if not reading.values or not of:
         return None
-    is_endless = found["epochs"].startswith("-")
-    step = tick_step(place[0] * place[2] + place[1])
-    last_step = None if is_endless else parse_last_step(str((int(found["epochs"]) + 1) * place[2]))
-    reading = reading._replace(step=step, epoch=float(place[0]), last_step=last_step)
-    return Bar((float(place[0]), *place[1:]), reading, False, "", "")
+    is_endless = match["epochs"].startswith("-")
+    last_step = None if is_endless else parse_last_step(str((int(match["epochs"]) + 1) * of))
+    reading = reading._replace(
+        step=tick_step(epoch * of + n), epoch=float(epoch), last_step=last_step
+    )
+    return Bar((float(epoch), n, of), reading, False, "")
 
 
 def parse_bar_row(bar: Bar, header: tuple[str, ...]) -> Bar | None:
@@ -778,45 +743,47 @@ def parse_bar_row(bar: Bar, header: tuple[str, ...]) -> Bar | None:
     fields = bar.before.strip(": ")
     reading = read_row(fields, header)
     part = _PART.fullmatch(fields.partition(" ")[0])
-    if reading is None or part is None or not is_epoch(header[0]) or not bar.key[2]:
+    _, n, of = bar.key
+    if reading is None or part is None or not is_epoch(header[0]) or not of:
         return None
-    place = int(part["n"]), *bar.key[1:]
+    epoch = int(part["n"])
     # YOLOv5 calls the last of 300 299 of 299, YOLOv8 300 of 300.
-    reading = _with_bar_epoch(reading._replace(format="bar"), place, int(part["of"]), is_index=True)
-    return bar._replace(key=(float(place[0]), *bar.key[1:]), reading=reading)
+    position = Position(of, int(part["of"]), is_index=True)
+    reading = _at_position(reading._replace(format="bar"), epoch, n, position)
+    return bar._replace(key=(float(epoch), n, of), reading=reading)
 
 
 def _known_pairs(text: str) -> list[tuple[str, float]]:
     """Names that trainings use and their numbers, around a bar."""
     if ": " not in text and "=" not in text and "oss " not in text:
         return []
-    pairs = _named_numbers(_SIGNED.finditer(text), "unit")
+    pairs = _named_numbers(_SIGNED.finditer(text))
     known = [pair for pair in pairs if is_known(pair[0]) or step_rank(pair[0]) is not None]
     if known:
         return known
-    pairs = _named_numbers(_LOOSE.finditer(text), "unit")
+    pairs = _named_numbers(_LOOSE.finditer(text))
     return [pair for pair in pairs if is_known(pair[0])]
 
 
 def read_keras_epoch(text: str) -> int | None:
     """The number of `Epoch 3/10` alone in a line, None where the line is none."""
-    found = _KERAS_EPOCH.fullmatch(text) if "Epoch " in text else None
-    return int(found["epoch"]) if found else None
+    match = _KERAS_EPOCH.fullmatch(text) if "Epoch " in text else None
+    return int(match["epoch"]) if match else None
 
 
-def read_keras(text: str) -> tuple[int, int | None, Reading] | None:
-    """A bar of Keras: batch, batches in all (None: not known yet), and a reading whose step is not
-    yet set.
+def read_keras(text: str) -> Bar | None:
+    """A bar of Keras, whose epoch and step are not yet set; of 0 batches where their number is
+    unknown.
     """
-    found = _KERAS.fullmatch(text) if ": " in text and "/" in text else None
-    if found is None:
+    match = _KERAS.fullmatch(text) if ": " in text and "/" in text else None
+    if match is None:
         return None
-    pairs = _named_numbers(_KERAS_ITEM.finditer(found["rest"]))
-    pairs = [pair for pair in pairs if pair[0] != "ETA"]
-    reading = sort_pairs("keras", pairs)
+    pairs = _named_numbers(_KERAS_ITEM.finditer(match["rest"]))
+    reading = sort_pairs("keras", (pair for pair in pairs if pair[0] != "ETA"))
     if not reading.values:
         return None
-    return int(found["n"]), None if found["of"] == "Unknown" else int(found["of"]), reading
+    of = 0 if match["of"] == "Unknown" else int(match["of"])
+    return Bar((nan, int(match["n"]), of), reading, False, "")
 
 
 def read_block_head(text: str) -> Reading | None:
@@ -824,28 +791,25 @@ def read_block_head(text: str) -> Reading | None:
     OLMo, `Epoch 3` alone, or `| time/ | |` of a table.
     """
     if "poch" in text and (alone := _EPOCH_HEAD.fullmatch(text)):
-        return Reading("block", {}, nan, float(alone["epoch"]), nan, parse_line_seconds(text))
-    if "teration " in text and (found := _ITERATION_HEAD.fullmatch(text)):
+        return Reading("block", {}, epoch=float(alone["epoch"]), time=parse_line_seconds(text))
+    if "teration " in text and (match := _ITERATION_HEAD.fullmatch(text)):
         return Reading(
-            "block", {}, tick_step(int(found["step"])), last_step=parse_last_step(found["of"])
+            "block", {}, tick_step(int(match["step"])), last_step=parse_last_step(match["of"])
         )
     if text.startswith("| ") and _SECTION.fullmatch(text):
         return Reading("block", {})
     if not text.rstrip().endswith(("]", "]:")):
         return None
-    found = _COMPOSER_HEAD.fullmatch(text) or _OLMO_HEAD.fullmatch(text)
-    if found is None:
+    match = _COMPOSER_HEAD.fullmatch(text) or _OLMO_HEAD.fullmatch(text)
+    if match is None:
         return None
-    of = found["of"]
-    epoch = found["epoch"]
     return Reading(
         "block",
         {},
-        tick_step(parse_number(found["step"])),
-        float(epoch) if epoch else nan,
-        nan,
-        parse_line_seconds(text),
-        parse_last_step(of) if of else None,
+        step=tick_step(parse_number(match["step"])),
+        epoch=float(match["epoch"] or nan),
+        time=parse_line_seconds(text),
+        last_step=parse_last_step(match["of"]) if match["of"] else None,
     )
 
 
@@ -856,11 +820,11 @@ def read_block_line(text: str) -> tuple[str, float] | None:
     if text.startswith("| "):
         if _SECTION.fullmatch(text):
             return "", nan
-        found = _ROW.fullmatch(text)
+        match = _ROW.fullmatch(text)
     else:
-        found = _BODY.fullmatch(text) or _STAMPED_BODY.fullmatch(text)
-        if found is not None and found.re is _STAMPED_BODY and not is_known(found["name"]):
+        match = _BODY.fullmatch(text) or _STAMPED_BODY.fullmatch(text)
+        if match is not None and match.re is _STAMPED_BODY and not is_known(match["name"]):
             return None
-    if found is None or not (name := tidy_name(found["name"])):
+    if match is None or not (name := tidy_name(match["name"])):
         return None
-    return name, parse_number(found["number"], found["unit"])
+    return name, parse_number(match["number"], match["unit"])

@@ -1,13 +1,13 @@
 """Joins the attempts of a run, from one log or several, into one series a metric.
 
 The newest attempt wins: points of an older one at and behind the newer one's first step were
-repeated. They stay as series of their own. Streams that are written at the same time (stdout, stderr,
-a metrics file) are seen as one run.
+repeated. They stay as series of their own. Streams that are written at the same time (stdout,
+stderr, a metrics file) are seen as one run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf, isnan, nan, nextafter
 from typing import Any
@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from hpcdash.services.metrics.attempts import Attempt, LogPiece, in_order
 from hpcdash.services.metrics.batch import AXES, Floats, Integers
-from hpcdash.services.metrics.series import MINUS_INF, NAN, PLUS_INF, MetricLog, Strip
+from hpcdash.services.metrics.cells import CELL_ROWS, POINT_ROWS, newest_known
+from hpcdash.services.metrics.series import SERIES_ARRAYS, MetricLog, Series, build_series
 
 # Consumed samples are a metric of its own in a log: each step's are where it stands along this
 # axis.
@@ -34,69 +35,6 @@ _SAMPLES_NAMES = (
 )
 
 
-class Series(Struct, frozen=True):
-    """One metric along one axis.
-
-    Every array is of one length, ascending by `x`; a place is a point, or a cell of several.
-
-    A cell reaches from `x_first` to `x`. `low`, `high`, `newest` and `mean` are of its finite
-    values, nan where it has none; `points` is how many those are. `odd` is made of NAN, PLUS_INF
-    and MINUS_INF. `exact` says that every place is a single point.
-    """
-
-    name: str
-    axis: str
-    x_first: Floats
-    x: Floats
-    low: Floats
-    high: Floats
-    newest: Floats
-    mean: Floats
-    points: Floats
-    odd: Integers
-    exact: bool
-
-    def __len__(self) -> int:
-        return self.x.size
-
-    @property
-    def arrays(self) -> tuple[Floats | Integers, ...]:
-        """The arrays, in the order of the fields."""
-        return (
-            self.x_first,
-            self.x,
-            self.low,
-            self.high,
-            self.newest,
-            self.mean,
-            self.points,
-            self.odd,
-        )
-
-    def at(self, places: Integers) -> Series:
-        """The series of these places alone."""
-        return _series(
-            self.name,
-            self.axis,
-            [array[places] for array in self.arrays],
-            self.exact or not places.size,
-        )
-
-    @property
-    def values(self) -> Floats:
-        """The value of each place as it was logged: the mean of a cell, nan, or inf."""
-        if not self.odd.any():
-            return self.mean
-        values = np.where(self.odd & NAN, nan, self.mean)
-        values = np.where(self.odd & MINUS_INF, -inf, values)
-        return np.where(self.odd & PLUS_INF, inf, values)
-
-
-def _series(name: str, axis: str, arrays: Iterable[Any], exact: bool) -> Series:
-    fields = (name, axis, *arrays, exact)
-    return Series(*fields)
-
-
 class LostTime(Struct, frozen=True):
     """Cost of restarts: repeated steps, their seconds, and seconds between attempts.
 
@@ -107,31 +45,6 @@ class LostTime(Struct, frozen=True):
     repeated_steps: float
     repeated_seconds: float
     gap_seconds: float
-
-
-class _Part(Struct, frozen=True):
-    """An attempt, or a part of one, of a log whose times are some seconds behind."""
-
-    log: MetricLog
-    piece: LogPiece
-    behind_seconds: float
-
-    @property
-    def attempt(self) -> Attempt:
-        attempt = self.piece.attempt
-        if not self.behind_seconds:
-            return attempt
-        *first, began = attempt.first
-        *last, ended = attempt.last
-        behind = self.behind_seconds
-        return replace(attempt, first=(*first, began + behind), last=(*last, ended + behind))
-
-    def strip(self, name: str) -> Strip:
-        strip = self.log.strip(name, self.piece.begin, self.piece.until)
-        if not self.behind_seconds:
-            return strip
-        moved = np.array([[0.0], [0.0], [0.0], [self.behind_seconds]])
-        return replace(strip, x_first=strip.x_first + moved, x_last=strip.x_last + moved)
 
 
 class MetricStream:
@@ -152,106 +65,129 @@ class MetricStream:
             begun.sort(key=lambda log: log.attempts[0].first[3])
         self.logs = tuple(begun)
         self._behind_seconds = behind_seconds
-        self._ordered: tuple[tuple[int, ...], list[_Part]] = (), []
+        # What was derived from the logs, and their versions then.
+        self._versions: list[int] = []
+        self._pieces: list[LogPiece] = []
+        self._series: dict[tuple[str, str], Series] = {}
 
     @property
     def names(self) -> set[str]:
         return {name for log in self.logs for name in log.names}
 
-    def places(self, name: str) -> int:
+    def place_count(self, name: str) -> int:
         """Return the number of stored points and cells of a metric."""
-        return sum(log.places(name) for log in self.logs)
+        return sum(sum(log.stored_counts(name)) for log in self.logs)
 
     @property
-    def parts(self) -> list[_Part]:
+    def pieces(self) -> list[LogPiece]:
         """The attempts of the logs, oldest first, even if those of one lie between another's."""
-        versions = tuple(log.version for log in self.logs)
-        if self._ordered[0] != versions:
+        self._derive()
+        return self._pieces
+
+    def _derive(self) -> None:
+        versions = [log.version for log in self.logs]
+        if self._versions != versions:
+            self._versions = versions
+            self._series = {}
             pieces = in_order([log.attempts for log in self.logs], [log.jumps for log in self.logs])
-            parts = [_Part(self.logs[one.log], one, self._behind_seconds) for one in pieces]
-            self._ordered = versions, parts
-        return self._ordered[1]
+            self._pieces = [
+                replace(piece, attempt=_later(piece.attempt, self._behind_seconds))
+                for piece in pieces
+            ]
 
     @property
     def samples_name(self) -> str | None:
         """The metric that counts consumed samples."""
-        return next(
-            (
-                name
-                for name in sorted(self.names)
-                if name.lower().replace("_", " ") in _SAMPLES_NAMES
-            ),
-            None,
-        )
+        for name in sorted(self.names):
+            if name.lower().replace("_", " ") in _SAMPLES_NAMES:
+                return name
+        return None
 
-    @property
-    def axes(self) -> set[str]:
-        return self._with_samples({axis for log in self.logs for axis in log.axes()})
-
-    def metric_axes(self, name: str) -> set[str]:
-        metric_axes, _ = self.written(name)
-        known = [not np.isnan(column).all() for column in metric_axes]
-        return self._with_samples(
-            {axis for axis, is_known in zip(AXES, known, strict=True) if is_known}
-        )
-
-    def _with_samples(self, axes: set[str]) -> set[str]:
-        has_samples = "step" in axes and self.samples_name is not None
-        return axes | {SAMPLES} if has_samples else axes
+    def axes(self, name: str | None = None) -> set[str]:
+        """The x axes that some log has, or the metric `name`, but `point`."""
+        axes = {axis for log in self.logs for axis in log.axes()}
+        if name is not None:
+            columns, _ = self.written(name)
+            axes = {
+                axis
+                for axis, column in zip(AXES, columns, strict=True)
+                if not np.isnan(column).all()
+            }
+        if "step" in axes and self.samples_name is not None:
+            axes.add(SAMPLES)
+        return axes
 
     def samples_at(self, steps: Floats) -> Floats:
         name = self.samples_name
         known = None if name is None else self.series(name, "step")
         if known is None or not len(known):
             return np.full(steps.size, nan)
-        found: Floats = np.interp(steps, known.x, known.newest, left=nan, right=nan)
-        return found
+        return np.interp(steps, known.x, known.newest, left=nan, right=nan)
 
-    def series(self, name: str, axis: str, *, is_steps: bool = False) -> Series:
-        """The points that count; with `is_steps` the means are steps."""
-        if axis == SAMPLES:
-            return self._along_samples(self.series(name, "step"))
-        pieces = [piece for piece, _ in self._pieces(name, axis, is_steps=is_steps)]
-        return _one_series(name, axis, pieces)
+    def series(self, name: str, axis: str) -> Series:
+        """The points that count; made once as long as the logs are the same."""
+        self._derive()
+        if (series := self._series.get((name, axis))) is None:
+            if axis == SAMPLES:
+                series = self._along_samples(self.series(name, "step"))
+            else:
+                series = _join(name, axis, [counting for counting, _ in self._parts(name, axis)])
+            self._series[name, axis] = series
+        return series
+
+    def steps_along(self, name: str, axis: str) -> Floats:
+        """The step of each place of the metric's series; nan where it is not known."""
+        if axis in ("step", SAMPLES):
+            steps = self.series(name, "step").x
+            return steps if axis == "step" else steps[~np.isnan(self.samples_at(steps))]
+        parts = self._parts(name, axis, is_steps=True)
+        return _join(name, axis, [counting for counting, _ in parts]).mean
 
     def overlap(self, name: str, axis: str) -> tuple[Series, ...]:
         if axis == SAMPLES:
-            return tuple(self._along_samples(one) for one in self.overlap(name, "step"))
-        repeated = [piece for _, piece in self._pieces(name, axis)]
-        return tuple(_one_series(name, axis, [piece]) for piece in repeated if len(piece))
+            return tuple(self._along_samples(series) for series in self.overlap(name, "step"))
+        repeated = (series for _, series in self._parts(name, axis))
+        return tuple(_join(name, axis, [series]) for series in repeated if len(series))
 
     def written(self, name: str) -> tuple[Floats, Floats]:
-        strips = [part.strip(name) for part in self.parts if name in part.log.names]
-        if not strips:
+        parts = [part for _, part in self._written_parts(name)]
+        if not parts:
             return np.empty((len(AXES), 0)), np.empty(0)
-        values = [_along(name, "point", strip, 0.0).values for strip in strips]
-        return np.concatenate([strip.x_last for strip in strips], axis=1), np.concatenate(values)
+        axes = np.concatenate([part.x for part in parts], axis=1)
+        return axes, np.concatenate([part.values for part in parts])
 
     def _along_samples(self, series: Series) -> Series:
-        x_first = self.samples_at(series.x_first)
         x = self.samples_at(series.x)
+        x_first = self.samples_at(series.x_first)
         x_first = np.where(np.isnan(x_first), x, x_first)
         moved = replace(series, axis=SAMPLES, x_first=x_first, x=x)
         return moved.at(np.flatnonzero(~np.isnan(x)))
 
-    def _pieces(
-        self, name: str, axis: str, *, is_steps: bool = False
-    ) -> list[tuple[Series, Series]]:
-        """Return the counting and the repeated points of each attempt, oldest first."""
-        parts = self.parts
-        cuts = _cuts([part.attempt for part in parts], axis)
-        pieces = []
-        samples = 0.0
-        for part, cut in zip(parts, cuts, strict=True):
-            if name not in part.log.names:
+    def _written_parts(self, name: str) -> Iterator[tuple[int, Series]]:
+        """Yield the number of each attempt and its points, oldest first, along no axis yet."""
+        later = np.zeros((len(AXES), 1))
+        later[AXES.index("time")] = self._behind_seconds
+        for number, piece in enumerate(self.pieces):
+            log = self.logs[piece.log]
+            if name not in log.names:
                 continue
-            strip = part.strip(name)
+            part = log.series(name, piece.begin, piece.until)
+            if self._behind_seconds:
+                part = replace(part, x_first=part.x_first + later, x=part.x + later)
+            yield number, part
+
+    def _parts(
+        self, name: str, axis: str, *, is_steps: bool = False
+    ) -> Iterator[tuple[Series, Series]]:
+        """Yield the counting and the repeated points of each attempt, oldest first."""
+        cuts = _cuts([piece.attempt for piece in self.pieces], axis)
+        samples = 0.0
+        for number, part in self._written_parts(name):
             if is_steps:
-                strip = replace(strip, mean=strip.x_last[0])
-            piece = _along(name, axis, strip, samples)
-            samples += len(piece) if piece.exact else float(np.maximum(piece.points, 1).sum())
-            pieces.append(_split(piece, cut))
-        return pieces
+                part = replace(part, mean=part.x[0])
+            part = _along(part, axis, samples)
+            samples += len(part) if part.exact else float(np.maximum(part.points, 1).sum())
+            yield _split(part, cuts[number])
 
 
 class JoinedRun:
@@ -263,12 +199,12 @@ class JoinedRun:
         self._streams = tuple(streams) or (MetricStream(()),)
 
     def _stream(self, name: str) -> MetricStream:
-        return max(self._streams, key=lambda stream: stream.places(name))
+        return max(self._streams, key=lambda stream: stream.place_count(name))
 
     def _by_size(self) -> list[MetricStream]:
         if len(self._streams) == 1:
             return list(self._streams)
-        return sorted(self._streams, key=lambda stream: -sum(map(stream.places, stream.names)))
+        return sorted(self._streams, key=lambda stream: -sum(map(stream.place_count, stream.names)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -276,7 +212,7 @@ class JoinedRun:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        return tuple(part.attempt for part in self._by_size()[0].parts)
+        return tuple(piece.attempt for piece in self._by_size()[0].pieces)
 
     @property
     def last_step(self) -> int | None:
@@ -294,11 +230,9 @@ class JoinedRun:
         """The x axes that some log has, or the metric `name`, of ALL_AXES; `point`, the number of
         the sample, always is.
         """
-        if name is not None:
-            has = self._stream(name).metric_axes(name)
-        else:
-            has = {axis for stream in self._streams for axis in stream.axes}
-        return tuple(axis for axis in ALL_AXES if axis in has or axis == "point")
+        streams = self._streams if name is None else (self._stream(name),)
+        has = {"point"}.union(*(stream.axes(name) for stream in streams))
+        return tuple(axis for axis in ALL_AXES if axis in has)
 
     def series(self, name: str, axis: str = "step") -> Series:
         """Return the points that count: the newest attempt's at each step.
@@ -309,16 +243,12 @@ class JoinedRun:
 
     def steps_along(self, name: str, axis: str) -> Floats:
         """The step of each place of the metric's series; nan where it is not known."""
-        stream = self._stream(name)
-        if axis not in ("step", SAMPLES):
-            return stream.series(name, axis, is_steps=True).mean
-        steps = stream.series(name, "step").x
-        return steps if axis == "step" else steps[~np.isnan(stream.samples_at(steps))]
+        return self._stream(name).steps_along(name, axis)
 
     def samples_at(self, steps: Floats) -> Floats:
         """Return the samples consumed at `steps` (n); nan outside the steps in the log."""
         streams = self._by_size()
-        counting = next((stream for stream in streams if SAMPLES in stream.axes), streams[0])
+        counting = next((stream for stream in streams if SAMPLES in stream.axes()), streams[0])
         return counting.samples_at(steps)
 
     def overlap(self, name: str, axis: str = "step") -> tuple[Series, ...]:
@@ -358,14 +288,15 @@ class JoinedRun:
         no value.
         """
         axis = self.axes()[0]
-        found = [self.series(name, axis) for name in names]
-        places = np.unique(np.concatenate([series.x for series in found])) if found else np.empty(0)
+        all_series = [self.series(name, axis) for name in names]
+        places = np.unique(np.concatenate([np.empty(0), *(series.x for series in all_series)]))
         columns = {axis: pa.array(whole_numbers(places))}
-        for series in found:
+        for series in all_series:
             values = np.zeros(places.size)
             is_missing = np.ones(places.size, dtype=bool)
-            at = np.searchsorted(places, series.x)
-            values[at], is_missing[at] = series.values, False
+            rows = np.searchsorted(places, series.x)
+            values[rows] = series.values
+            is_missing[rows] = False
             # A metric may bear the axis' name.
             name = series.name if series.name not in columns else f"{series.name} (metric)"
             columns[name] = pa.array(values, mask=is_missing, from_pandas=False)
@@ -374,16 +305,20 @@ class JoinedRun:
 
 def whole_numbers(x: Any) -> Any:
     """Return steps as whole numbers, other x as they are."""
-    return (
-        x.astype(np.int64)
-        if x.size and (np.abs(x) < 2**53).all() and (x == np.floor(x)).all()
-        else x
-    )
+    is_whole = x.size and (np.abs(x) < 2**53).all() and (x == np.floor(x)).all()
+    return x.astype(np.int64) if is_whole else x
 
 
 def joined(logs: Sequence[MetricLog]) -> JoinedRun:
     """One run of the logs of one stream."""
     return JoinedRun((MetricStream(logs),))
+
+
+def _later(attempt: Attempt, seconds: float) -> Attempt:
+    """The attempt with its times so much later."""
+    *first, began = attempt.first
+    *last, ended = attempt.last
+    return replace(attempt, first=(*first, began + seconds), last=(*last, ended + seconds))
 
 
 def _cuts(attempts: Sequence[Attempt], axis: str) -> list[float]:
@@ -400,80 +335,64 @@ def _cuts(attempts: Sequence[Attempt], axis: str) -> list[float]:
     return cuts
 
 
-def _along(name: str, axis: str, strip: Strip, samples_before: float) -> Series:
-    exact = strip.exact_from == 0
+def _along(part: Series, axis: str, samples_before: float) -> Series:
+    """Place an attempt's points along an axis."""
     if axis == "point":
-        counts = np.ones(strip.points.size) if exact else np.maximum(strip.points, 1.0)
+        counts = np.maximum(part.points, 1.0)
         x = np.cumsum(counts) + (samples_before - 1.0)
-        x_first = x - counts + 1.0
-    else:
-        row = AXES.index(axis)
-        x_first = strip.x_first[row]
-        x = strip.x_last[row]
-    series = Series(
-        name,
-        axis,
-        x_first,
-        x,
-        strip.low,
-        strip.high,
-        strip.newest,
-        strip.mean,
-        strip.points,
-        strip.odd,
-        exact,
-    )
+        return replace(part, axis=axis, x_first=x - counts + 1.0, x=x)
+    row = AXES.index(axis)
+    x = part.x[row]
+    placed = replace(part, axis=axis, x_first=part.x_first[row], x=x)
     missing = np.isnan(x)
-    return series.at(np.flatnonzero(~missing)) if missing.any() else series
+    return placed.at(np.flatnonzero(~missing)) if missing.any() else placed
 
 
-def _split(piece: Series, cut: float) -> tuple[Series, Series]:
-    if not len(piece) or piece.x.max() < cut:
-        return piece, piece.at(np.empty(0, dtype=np.int64))
-    stored = piece.at(np.flatnonzero(piece.x_first < cut))
+def _split(part: Series, cut: float) -> tuple[Series, Series]:
+    if not len(part) or part.x.max() < cut:
+        return part, part.at(np.empty(0, dtype=np.int64))
+    counting = part.at(np.flatnonzero(part.x_first < cut))
     # A cell with points on both sides of the cut is shown on both.
-    stored = replace(stored, x=np.minimum(stored.x, nextafter(cut, -inf)))
-    return stored, piece.at(np.flatnonzero(piece.x >= cut))
+    counting = replace(counting, x=np.minimum(counting.x, nextafter(cut, -inf)))
+    return counting, part.at(np.flatnonzero(part.x >= cut))
 
 
-def _one_series(name: str, axis: str, pieces: Sequence[Series]) -> Series:
-    pieces = [piece for piece in pieces if len(piece)]
-    if not pieces:
-        return _series(name, axis, [np.empty(0)] * 7 + [np.empty(0, dtype=np.int64)], True)
-    whole = pieces[0]
-    if len(pieces) > 1:
-        parts = zip(*(piece.arrays for piece in pieces), strict=True)
-        is_exact = all(piece.exact for piece in pieces)
-        whole = _series(name, axis, map(np.concatenate, parts), is_exact)
+def _join(name: str, axis: str, parts: Sequence[Series]) -> Series:
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        empty = build_series(name, np.empty((CELL_ROWS, 0)), np.empty((POINT_ROWS, 0)))
+        return _along(empty, axis, 0.0)
+    whole = parts[0]
+    if len(parts) > 1:
+        arrays = {
+            field: np.concatenate([getattr(part, field) for part in parts])
+            for field in SERIES_ARRAYS
+        }
+        whole = replace(whole, **arrays, exact=all(part.exact for part in parts))
     apart = np.diff(whole.x)
     if (apart < 0).any():
         whole = whole.at(np.argsort(whole.x, kind="stable"))
         apart = np.diff(whole.x)
     if axis == "step" and (apart == 0).any():
-        whole = _one_a_place(whole, np.concatenate(([0], np.flatnonzero(apart) + 1)))
+        whole = _merge_places(whole, np.concatenate(([0], np.flatnonzero(apart) + 1)))
     return whole
 
 
-def _one_a_place(series: Series, starts: Integers) -> Series:
+def _merge_places(series: Series, starts: Integers) -> Series:
     """Several points of the same x made one cell, so that none of them is lost to the eye."""
-    has = np.where(np.isnan(series.newest), -1, np.arange(series.x.size))
-    newest = np.maximum.reduceat(has, starts)
     points = np.add.reduceat(series.points, starts)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        totals = np.add.reduceat(
-            np.where(series.points > 0, series.mean * series.points, 0.0), starts
-        )
-        means = totals / points
+        totals = np.where(series.points > 0, series.mean * series.points, 0.0)
+        means = np.add.reduceat(totals, starts) / points
     low = np.fmin.reduceat(series.low, starts)
     high = np.fmax.reduceat(series.high, starts)
-    return Series(
-        series.name,
-        series.axis,
+    return replace(
+        series,
         x_first=np.fmin.reduceat(series.x_first, starts),
         x=series.x[starts],
         low=low,
         high=high,
-        newest=np.where(newest < 0, nan, series.newest[newest]),
+        newest=newest_known(series.newest, starts),
         mean=np.clip(means, low, high),
         points=points,
         odd=np.bitwise_or.reduceat(series.odd, starts),

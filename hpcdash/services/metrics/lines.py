@@ -132,14 +132,18 @@ class LineReader:
         whole = text
         text = without_worker(text)
         if self._record is not None:
-            at, sign, begun = self._record
+            begin, sign, begun = self._record
             if text.startswith(sign) and len(begun) < _LONGEST_RECORD and read_record(text) is None:
-                self._record = (at, sign, begun + text)
+                self._record = (begin, sign, begun + text)
                 return None
         if (reading := self.parse_sample_line(whole)) is not None:
             self.begin_samples(offset)
             self.columns.add(offset, reading)
             return reading
+        # In a block that may have begun before the start nothing is certain yet.
+        begin = self._start if self._block is None else self._block[0]
+        is_in_block = self._is_block_unknown or self._block is not None
+        is_in_block = is_in_block and offset - begin <= LONGEST_BLOCK_BYTES
         if (bar := read_bar(text)) is not None:
             self._take_bar(bar, offset)
         elif (messages := read_dict(text)) is not None:
@@ -147,21 +151,15 @@ class LineReader:
         elif (record := read_record(text)) is not None:
             self.begin_samples(offset)
             self._record = (offset, *record)
-        elif (pair := self._in_block(text, offset)) is not None:
-            if (
-                pair[0]
-                and self._block is not None
-                and len(self._block[1].values) < _MAX_BLOCK_LINES
-            ):
-                self._block[1].values[pair[0]] = pair[1]
+        elif is_in_block and (pair := read_block_line(text)) is not None:
+            name, value = pair
+            values = {} if self._block is None else self._block[1].values
+            if name and len(values) < _MAX_BLOCK_LINES:
+                values[name] = value
         elif (head := read_block_head(text)) is not None:
             self.begin_samples(offset)
             self._block = (offset, head)
-        elif (
-            self._block is not None
-            and text.startswith(" ")
-            and offset - self._block[0] <= LONGEST_BLOCK_BYTES
-        ):
+        elif is_in_block and self._block is not None and text.startswith(" "):
             # No number, or more than one: the block continues.
             return None
         elif (epoch := read_keras_epoch(text)) is not None:
@@ -169,7 +167,7 @@ class LineReader:
             self._epoch = (offset, epoch)
             self._is_epoch_unknown = False
         elif self.is_in_keras and (keras := read_keras(text)) is not None:
-            self._take_keras(*keras, offset)
+            self._take_keras(keras, offset)
         else:
             # Near the start it may be the rest of a record that began before it.
             is_near = self.whole_from is None and offset - self._start <= _LONGEST_RECORD
@@ -198,10 +196,12 @@ class LineReader:
     def flush(self) -> None:
         """Complete open readings: nothing more follows."""
         if self._block is not None:
-            at, head = self._block
+            begin, head = self._block
             messages = sort_pairs("block", head.values.items())
             step = head.step if head.has_step else messages.step
-            self._add(at, head._replace(values=messages.values, tokens=messages.tokens, step=step))
+            self._add(
+                begin, head._replace(values=messages.values, tokens=messages.tokens, step=step)
+            )
         if self._bar is not None and self._bar[1].reading is not None:
             self._add(self._bar[0], self._bar[1].reading)
         if self._dict is not None:
@@ -264,17 +264,7 @@ class LineReader:
         self.begin_samples(offset)
         self._dict = (offset, reading)
 
-    def _in_block(self, text: str, offset: int) -> tuple[str, float] | None:
-        """The pair of a line in a block; in a block that may have begun before the start nothing is
-        certain yet.
-        """
-        if self._block is not None:
-            return read_block_line(text) if offset - self._block[0] <= LONGEST_BLOCK_BYTES else None
-        if self._is_block_unknown and offset - self._start <= LONGEST_BLOCK_BYTES:
-            return read_block_line(text)
-        return None
-
-    def _take_keras(self, n: int, of: int | None, reading: Reading, offset: int) -> None:
+    def _take_keras(self, bar: Bar, offset: int) -> None:
         if self._epoch is None:
             self.flush()
             if offset - self._start > LOOK_BACK_BYTES:
@@ -291,11 +281,10 @@ class LineReader:
             return
         if self._block is not None or self._dict is not None:
             self.flush()
-        step = nan if of is None and epoch > 1 else tick_step((epoch - 1) * (of or 0) + n)
-        bar = Bar(
-            (float(epoch), n, of or 0), reading._replace(step=step, epoch=float(epoch)), False, ""
-        )
-        self._repaint(bar, offset)
+        _, n, of = bar.key
+        step = tick_step((epoch - 1) * of + n) if of or epoch <= 1 else nan
+        reading = bar.reading and bar.reading._replace(step=step, epoch=float(epoch))
+        self._repaint(bar._replace(key=(float(epoch), n, of), reading=reading), offset)
 
 
 def _with_step(reading: Reading, bar: Bar) -> Reading:
@@ -318,10 +307,10 @@ def read_pattern(pattern: MetricPattern, text: str) -> Reading | None:
 
     None if it does not match, or no metric that it names is a number there.
     """
-    found = pattern.search(text)
-    if found is None:
+    match = pattern.search(text)
+    if match is None:
         return None
-    reported = {name: (raw or "").strip() for name, raw in found.items()}
+    reported = {name: (raw or "").strip() for name, raw in match.items()}
     pairs = [
         (name, parse_number(raw)) for name, raw in reported.items() if _EXACT_NUMBER.fullmatch(raw)
     ]

@@ -23,8 +23,8 @@ from hpcdash.services.logs.locate import locate_logs
 
 TAIL_BYTES = 64 << 10
 # This many values of a tail are stored, and this many jobs are read at once.
-KEPT_VALUES = 400
-KEPT_LINES = 60
+MAX_VALUES = 400
+MAX_LINES = 60
 MAX_JOBS = 50
 # The path of a log takes one to three commands per job: this many jobs at a time, below half of the
 # ceiling.
@@ -46,6 +46,23 @@ class LossTail(Struct, frozen=True):
     lines: tuple[str, ...] = ()
 
 
+class _JobLogs(Struct):
+    """The logs of a job: their paths, and the state and the tail of those that were read."""
+
+    files: tuple[str, ...] = ()
+    # Whether its output goes to /dev/null.
+    is_discarded: bool = False
+    stats: dict[str, FileStat] = {}
+    tails: dict[str, LossTail] = {}
+
+    @classmethod
+    def from_files(cls, files: LogFiles) -> _JobLogs:
+        """Select the logs to read: none on a node's own disk, where each check would be a login."""
+        paths = dict.fromkeys((files.stdout, files.stderr)) if not files.host else ()
+        read = tuple(path for path in paths if path and path != "/dev/null")
+        return cls(read, is_discarded=files.stdout == "/dev/null")
+
+
 class LossTails:
     """The losses of a cluster's jobs; `chosen` selects one of the metrics in a log, None for none.
 
@@ -61,14 +78,9 @@ class LossTails:
         self._store = store
         self._chosen = chosen
         self._patterns = tuple(patterns)
-        self._files: dict[str, tuple[str, ...]] = {}
-        # Whose output goes to /dev/null.
-        self._discarded: set[str] = set()
+        self._jobs: dict[str, _JobLogs] = {}
         # The scheduler's data of jobs that had to be located.
         self.details: dict[str, JobDetail] = {}
-        self._stats: dict[tuple[str, str], FileStat] = {}
-        # By job, then by file.
-        self._tails: dict[str, dict[str, LossTail]] = {}
         # Problems with files at the last check, by job.
         self.failures: dict[str, Exception] = {}
         # Jobs whose logs the last refresh searched, whether they exist or not.
@@ -76,30 +88,25 @@ class LossTails:
 
     def tail(self, job_id: str) -> LossTail | None:
         """Return the longest known loss tail of a job; None if its log was not read yet."""
-        return max(self.by_file(job_id).values(), key=lambda one: len(one.values), default=None)
+        return max(self.by_file(job_id).values(), key=lambda tail: len(tail.values), default=None)
 
     def by_file(self, job_id: str) -> Mapping[str, LossTail]:
         """Return the loss tails of a job's files, by path; empty if its log was not read yet."""
-        return self._tails.get(job_id, {})
+        return self._jobs[job_id].tails if job_id in self._jobs else {}
 
     def files(self, job_id: str) -> tuple[str, ...]:
         """Return the paths of a job's logs, stdout first; () if unknown."""
-        return self._files.get(job_id, ())
+        return self._jobs[job_id].files if job_id in self._jobs else ()
 
     def is_located(self, job_id: str) -> bool:
         """Whether the paths of a job's logs are known; others are queried before its log is
         read.
         """
-        return job_id in self._files
+        return job_id in self._jobs
 
     def is_discarded(self, job_id: str) -> bool:
         """Whether a job's output goes to /dev/null."""
-        return job_id in self._discarded
-
-    def _note_files(self, job_id: str, files: LogFiles) -> None:
-        self._files[job_id] = _paths(files)
-        if files.stdout == "/dev/null":
-            self._discarded.add(job_id)
+        return job_id in self._jobs and self._jobs[job_id].is_discarded
 
     async def locate(self, row: Mapping[str, Any]) -> None:
         """Only find out where a job writes; raises nothing."""
@@ -107,7 +114,7 @@ class LossTails:
             await self._locate([row])
 
     async def refresh(self, rows: Sequence[Mapping[str, Any]]) -> bool:
-        """Read the logs of running jobs, rows of domain.schema.JOBS; return whether anything is new.
+        """Read the logs of running jobs (rows of domain.schema.JOBS); return whether any is new.
 
         Queries nothing if the ceiling on commands leaves no room. Raises nothing: the next round
         tries again.
@@ -115,13 +122,10 @@ class LossTails:
         self.failures.clear()
         self.looked_at.clear()
         rows = rows[:MAX_JOBS]
+        job_ids = [str(row["id"]) for row in rows]
         try:
             await self._locate(rows)
-            requested = [
-                (str(row["id"]), path)
-                for row in rows
-                for path in self._files.get(str(row["id"]), ())
-            ]
+            requested = [(job_id, path) for job_id in job_ids for path in self.files(job_id)]
             if requested and self._store.budget.wait_seconds() > 0:
                 return False
             read = await self._store.poll(self._query(requested)) if requested else []
@@ -129,11 +133,12 @@ class LossTails:
             return False
         except HpcdashError:
             read = []
-        self.looked_at.update(str(row["id"]) for row in rows if str(row["id"]) in self._files)
-        for job_id, path, check, tail in read:
-            self._stats[job_id, path] = check
-            self._tails.setdefault(job_id, {})[path] = tail
-        self._forget({str(row["id"]) for row in rows})
+        self.looked_at.update(filter(self.is_located, job_ids))
+        for (job_id, path), check, tail in read:
+            if (job := self._jobs.get(job_id)) is not None:
+                job.stats[path] = check
+                job.tails[path] = tail
+        self._forget(set(job_ids))
         return bool(read)
 
     async def _locate(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -142,48 +147,46 @@ class LossTails:
         requested = 0
         for row in rows:
             job_id = str(row["id"])
-            if job_id in self._files:
+            if job_id in self._jobs:
                 continue
             if row["stdout_path"]:
-                self._note_files(job_id, LogFiles(row["stdout_path"], row["stderr_path"]))
+                self._jobs[job_id] = _JobLogs.from_files(
+                    LogFiles(row["stdout_path"], row["stderr_path"])
+                )
                 continue
-            if (
-                requested == _LOCATED_AT_ONCE
-                or budget.per_minute + _COMMANDS_EACH > budget.ceiling / 2
-            ):
+            is_dear = budget.per_minute + _COMMANDS_EACH > budget.ceiling / 2
+            if requested == _LOCATED_AT_ONCE or is_dear:
                 continue
             requested += 1
             try:
                 place = await locate_logs(self._store, job_id, known_table(self._store, job_id))
-                self._note_files(job_id, place.files)
+                self._jobs[job_id] = _JobLogs.from_files(place.files)
                 self.details[job_id] = place.detail
             except (RateLimited, UnreachableError):
                 raise
             except HpcdashError:
                 # It is not queried again: the job is about to disappear, or its paths are
                 # unavailable.
-                self._files[job_id] = ()
+                self._jobs[job_id] = _JobLogs()
 
     def _query(
         self, requested: Sequence[tuple[str, str]]
-    ) -> Query[list[tuple[str, str, FileStat, LossTail]]]:
-        """Build the query of (job, path, state, tail) of each file that changed.
+    ) -> Query[list[tuple[tuple[str, str], FileStat, LossTail]]]:
+        """Build the query of (job, path), state and tail of each file that changed.
 
         It is parsed in a thread.
         """
-        known = [self._stats.get(one) for one in requested]
+        known = [self._jobs[job_id].stats.get(path) for job_id, path in requested]
         ranges = [
             FileRange(path, None, TAIL_BYTES, check)
             for (_, path), check in zip(requested, known, strict=True)
         ]
         query = files_query(ranges, limit_seconds=_LIMIT_SECONDS)
 
-        def parse(answer: Answer) -> list[tuple[str, str, FileStat, LossTail]]:
+        def parse(answer: Answer) -> list[tuple[tuple[str, str], FileStat, LossTail]]:
             return [
-                (job_id, path, chunk.stat, self._parse_tail(job_id, chunk))
-                for (job_id, path), check, chunk in zip(
-                    requested, known, query.parse(answer), strict=True
-                )
+                (file, chunk.stat, self._parse_tail(file[0], chunk))
+                for file, check, chunk in zip(requested, known, query.parse(answer), strict=True)
                 if not chunk.stat.problem and chunk.stat != check
             ]
 
@@ -206,7 +209,7 @@ class LossTails:
         log = MetricLog()
         try:
             log.append(MetricReader(self._patterns, at=chunk.offset).feed(chunk.content))
-            lines = last_lines(chunk, KEPT_LINES)
+            lines = last_lines(chunk, MAX_LINES)
             name = self._chosen(log.names)
             if name is None:
                 return LossTail(lines=lines)
@@ -214,21 +217,11 @@ class LossTails:
         except Exception as error:
             self.failures[job_id] = error
             return LossTail()
-        return LossTail(name, tuple(values[-KEPT_VALUES:].tolist()), lines)
+        return LossTail(name, tuple(values[-MAX_VALUES:].tolist()), lines)
 
     def _forget(self, shown: set[str]) -> None:
         """Remove the oldest entries above the limit, except those of jobs that are shown."""
-        excess = max(0, len(self._files) - _MAX_REMEMBERED)
-        for job_id in [one for one in self._files if one not in shown][:excess]:
-            for path in self._files.pop(job_id):
-                self._stats.pop((job_id, path), None)
-            self._tails.pop(job_id, None)
+        excess = max(0, len(self._jobs) - _MAX_REMEMBERED)
+        for job_id in [known for known in self._jobs if known not in shown][:excess]:
+            del self._jobs[job_id]
             self.details.pop(job_id, None)
-
-
-def _paths(files: LogFiles) -> tuple[str, ...]:
-    """The files to read; none on a node's own disk, where each check would be a login."""
-    if files.host:
-        return ()
-    paths = dict.fromkeys((files.stdout, files.stderr))
-    return tuple(path for path in paths if path and path != "/dev/null")

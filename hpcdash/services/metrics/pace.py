@@ -62,7 +62,8 @@ _EVALUATION = re.compile(r"\b(?:eval|valid|val|validation|test|predict)")
 CLEARLY = 1.5
 # Growth indicates a pace only after this long and this many changes, because programs may write in
 # bursts.
-MIN_GROWTH_SECONDS, MIN_CHANGES = 5.0, 4
+MIN_GROWTH_SECONDS = 5.0
+MIN_CHANGES = 4
 _MAX_STANDS = 600
 # A job's age determines a pace once its start is a small part of it.
 MIN_AGE_SECONDS = 600.0
@@ -77,65 +78,61 @@ _UNITS: dict[Measure, str] = {
 
 
 class JobFacts(Struct, frozen=True):
-    """Facts from the scheduler about the job.
+    """Facts from the scheduler about the job."""
 
-    `limit_seconds_left` is None if it does not run or has no limit. `now` is an epoch second;
-    `age_seconds` is how long it has run, if all of its output is read, else None.
-    """
-
+    # An epoch second.
     now: float
     is_running: bool = False
+    # None if it does not run or has no limit.
     limit_seconds_left: float | None = None
     limit_seconds: float | None = None
     is_array: bool = False
+    # How long it has run, if all of its output is read, else None.
     age_seconds: float | None = None
 
 
 class Quantity(Struct, frozen=True):
-    """Measure of a metric by its name.
-
-    `factor` converts its values to seconds or TFLOP/s.
-    """
+    """Measure of a metric by its name."""
 
     measure: Measure
+    # Converts its values to seconds or TFLOP/s.
     factor: float
     per_device: bool
 
 
 class TrainingPace(Struct, frozen=True):
-    """Pace of a training by one measure.
-
-    `newest` is the median of the last hour, or of the last tenth if no times are known;
-    `drift_percent` is how much faster that is than the whole run's (slower: negative), nan if
-    unknown. `source` is the metric's name, `times`, or how else it was observed. `claimed` is the
-    log's own pace if another one was observed.
-    """
+    """Pace of a training by one measure."""
 
     measure: Measure
+    # The median of the last hour, or of the last tenth if no times are known.
     newest: float
+    # How much faster that is than the whole run's (slower: negative), nan if unknown.
     drift_percent: float
+    # The metric's name, `times`, or how else it was observed.
     source: str
     per_device: bool = False
+    # The log's own pace if another one was observed.
     claimed: float = nan
 
     @property
     def text(self) -> str:
         """`0.52 s/step, 14 % slower than the run's median`, `51.4k tokens/s, steady`."""
+        text = self._format(self.newest)
+        if abs(self.drift_percent) < STEADY_PERCENT:
+            text += ", steady"
+        elif isfinite(self.drift_percent):
+            way = "faster" if self.drift_percent > 0 else "slower"
+            text += f", {abs(self.drift_percent):.0f}% {way} than the run's median"
         if isfinite(self.claimed):
-            claim = replace(self, newest=self.claimed, drift_percent=nan, claimed=nan).text
-            return f"{replace(self, claimed=nan).text} (its log says {claim})"
+            text += f" (its log says {self._format(self.claimed)})"
+        return text
+
+    def _format(self, amount: float) -> str:
         unit = _UNITS[self.measure]
-        amount = self.newest
         if unit == "s/step" and amount < 0.1:
             amount = 1000 * amount
             unit = "ms/step"
-        message = f"{format_amount(amount)} {unit}" + (" per device" if self.per_device else "")
-        if not isfinite(self.drift_percent):
-            return message
-        if abs(self.drift_percent) < STEADY_PERCENT:
-            return f"{message}, steady"
-        way = "faster" if self.drift_percent > 0 else "slower"
-        return f"{message}, {abs(self.drift_percent):.0f}% {way} than the run's median"
+        return f"{format_amount(amount)} {unit}" + (" per device" if self.per_device else "")
 
 
 def metric_quantity(name: str) -> Quantity | None:
@@ -177,7 +174,9 @@ def times_pace(steps: Floats, times: Floats) -> TrainingPace | None:
         newest = newest if newest.any() else goes_on
     run = _stretch_median(took[goes_on], done[goes_on])
     now = _stretch_median(took[newest], done[newest])
-    return _pace("seconds_per_step", now, run, "times") if run > 0 and now > 0 else None
+    if run <= 0 or now <= 0:
+        return None
+    return TrainingPace("seconds_per_step", now, 100 * (run / now - 1), "times")
 
 
 def metric_pace(
@@ -204,31 +203,22 @@ def metric_pace(
         )
     now = float(np.median(values[newest]))
     run = float(np.median(values))
-    return _pace(quantity.measure, now, run, name, quantity.per_device)
+    faster = run / now if quantity.measure == "seconds_per_step" else now / run
+    return TrainingPace(quantity.measure, now, 100 * (faster - 1), name, quantity.per_device)
 
 
-def tokens_per_second(step_pace: TrainingPace, steps: Floats, tokens: Floats) -> float:
+def tokens_per_second(step_seconds: float, steps: Floats, tokens: Floats) -> float:
     """Compute tokens per second from the pace of steps and the tokens (n) consumed at `steps` (n).
 
     nan if they do not grow.
     """
     known = np.isfinite(steps) & np.isfinite(tokens)
-    steps = steps[known]
-    tokens = tokens[known]
-    done = np.diff(steps)
-    consumed = np.diff(tokens)
+    done = np.diff(steps[known])
+    consumed = np.diff(tokens[known])
     grows = (done > 0) & (consumed > 0)
-    step_seconds = seconds_per_step((step_pace,))
-    if step_seconds is None or not grows.any():
+    if not grows.any():
         return nan
     return float(np.median(consumed[grows] / done[grows])) / step_seconds
-
-
-def _pace(
-    measure: Measure, newest: float, run: float, source: str, per_device: bool = False
-) -> TrainingPace:
-    faster = run / newest if measure == "seconds_per_step" else newest / run
-    return TrainingPace(measure, newest, 100 * (faster - 1), source, per_device)
 
 
 def _stretch_median(took: Floats, done: Floats) -> float:
@@ -268,8 +258,9 @@ class PaceGrowth:
         changes = list(self._stands)[1:]
         if len(changes) < MIN_CHANGES or changes[-1][0] - changes[0][0] < MIN_GROWTH_SECONDS:
             return None
-        (begin, first), (end, last) = changes[0], changes[-1]
-        return _seen((end - begin) / (last - first), "growth")
+        begin, first = changes[0]
+        end, last = changes[-1]
+        return TrainingPace("seconds_per_step", (end - begin) / (last - first), nan, "growth")
 
 
 def average_pace(run: JoinedRun, age_seconds: float | None) -> TrainingPace | None:
@@ -281,7 +272,9 @@ def average_pace(run: JoinedRun, age_seconds: float | None) -> TrainingPace | No
         return None
     attempt = run.attempts[-1]
     steps = attempt.last[0] - attempt.first[0]
-    return _seen(age_seconds / steps, "age") if isfinite(steps) and steps > 0 else None
+    if not isfinite(steps) or steps <= 0:
+        return None
+    return TrainingPace("seconds_per_step", age_seconds / steps, nan, "age")
 
 
 def run_paces(
@@ -312,27 +305,31 @@ def run_paces(
         # Of several the one of the whole job rather than of a device, then the most frequent one.
         rank = (not quantity.per_device, values.size)
         if pace is not None and rank > most.get(pace.measure, (False, -1)):
-            paces[pace.measure], most[pace.measure] = pace, rank
+            paces[pace.measure] = pace
+            most[pace.measure] = rank
     axes, _ = run.written(metric)
     claimed = seconds_per_step(tuple(paces.values()))
-    by_eye = times_pace(axes[0], axes[3]) or growth
-    if by_eye is None and age is not None and (claimed is None or claimed > age.newest):
-        by_eye = age
-    if by_eye is not None and (
-        claimed is None or not 1 / CLEARLY < claimed / by_eye.newest < CLEARLY
-    ):
-        paces.pop("steps_per_second", None)
-        paces["seconds_per_step"] = replace(by_eye, claimed=nan if claimed is None else claimed)
+    observed = times_pace(axes[0], axes[3]) or growth
+    if observed is None and age is not None and (claimed is None or claimed > age.newest):
+        observed = age
+    if observed is not None:
+        is_like = claimed is not None and 1 / CLEARLY < claimed / observed.newest < CLEARLY
+        if not is_like:
+            paces.pop("steps_per_second", None)
+            paces["seconds_per_step"] = replace(
+                observed, claimed=nan if claimed is None else claimed
+            )
     step_pace = paces.get("seconds_per_step") or paces.get("steps_per_second")
-    if step_pace is not None and "tokens_per_second" not in paces:
-        tokens = tokens_per_second(step_pace, axes[0], axes[2])
+    step_seconds = None if step_pace is None else seconds_per_step((step_pace,))
+    if step_pace is not None and step_seconds and "tokens_per_second" not in paces:
+        tokens = tokens_per_second(step_seconds, axes[0], axes[2])
         if tokens > 0:
-            paces["tokens_per_second"] = replace(
-                step_pace,
-                measure="tokens_per_second",
-                newest=tokens,
-                source="tokens",
-                claimed=nan,
+            paces["tokens_per_second"] = TrainingPace(
+                "tokens_per_second",
+                tokens,
+                step_pace.drift_percent,
+                "tokens",
+                step_pace.per_device,
             )
     return tuple(paces[measure] for measure in _UNITS if measure in paces)
 
@@ -345,10 +342,6 @@ def seconds_per_step(paces: tuple[TrainingPace, ...]) -> float | None:
         if pace.measure == "steps_per_second":
             return 1.0 / pace.newest
     return None
-
-
-def _seen(pace_seconds: float, source: str) -> TrainingPace:
-    return TrainingPace("seconds_per_step", pace_seconds, nan, source)
 
 
 def format_end(

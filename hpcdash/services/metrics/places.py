@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -42,30 +43,27 @@ METRICS = "HPCDASH_METRICS"
 
 
 class MetricPlace(Struct, frozen=True):
-    """Files that one job or task writes.
-
-    `is_over` once it has ended. `own` is the metrics file that it names, '' for none.
-    """
+    """Files that one job or task writes."""
 
     job_id: str
     files: LogFiles
+    # Whether it has ended.
     is_over: bool
+    # The metrics file that it names, '' for none.
     own: str = ""
 
 
 class MetricPlaces(Struct, frozen=True):
-    """The places of a job, oldest first, and its row of domain.schema.JOBS: of an array that of the
-    newest task.
-
-    `is_array` where the tasks are joined; `problem` says in words what is left out, '' where
-    nothing is.
-    """
+    """The places of a job, oldest first."""
 
     job_id: str
-    row: Row
-    places: tuple[MetricPlace, ...]
+    # Its row of domain.schema.JOBS, of an array that of the newest task; None before it was located.
+    row: Row | None = None
+    places: tuple[MetricPlace, ...] = ()
+    # Whether the tasks are joined.
     is_array: bool = False
     is_over: bool = False
+    # Text on what is left out, '' where nothing is.
     problem: str = ""
 
 
@@ -98,49 +96,54 @@ async def locate_metrics(
         return await _task_places(store, await fetch_tasks(store, array_id), row, named)
     paths, unknown = await named.find((row,), place.detail)
     path = paths.get(str(row["id"]), "")
-    one = MetricPlace(str(row["id"]), place.files, is_over, path)
+    metric_place = MetricPlace(str(row["id"]), place.files, is_over, path)
     files = place.files
     is_known = bool(path) or files.stdout is not None or files.stderr is not None
     problem = unknown if is_known else files.note or "its log path is unknown"
-    return MetricPlaces(str(row["id"]), row, (one,), is_over=is_over, problem=problem)
+    return MetricPlaces(str(row["id"]), row, (metric_place,), is_over=is_over, problem=problem)
 
 
 async def _task_places(
     store: ClusterStore, tasks: Tasks, row: Row, named: NamedMetricsFiles
 ) -> MetricPlaces:
-    begun = [one for one in tasks.living if one["_tasks"] == 1 and one["state"] not in WAITING]
+    begun = [task for task in tasks.living if task["_tasks"] == 1 and task["state"] not in WAITING]
     begun += [
-        one
-        for one in tasks.ended
-        if one["_tasks"] == 1 and (one["started_at"] or one["node_list"] or one["stdout_path"])
+        task
+        for task in tasks.ended
+        if task["_tasks"] == 1 and (task["started_at"] or task["node_list"] or task["stdout_path"])
     ]
     # In task order; requeued tasks by their last start, if all starts are known.
-    begun.sort(key=lambda one: int(one["_task"] or 0))
-    if all(one["started_at"] for one in begun):
-        begun.sort(key=lambda one: one["started_at"])
+    begun.sort(key=lambda task: int(task["_task"] or 0))
+    if all(task["started_at"] for task in begun):
+        begun.sort(key=lambda task: task["started_at"])
     problem = tasks.problem
     if len(begun) > MAX_TASKS:
         problem = f"the newest {MAX_TASKS} of {len(begun)} tasks are read"
         begun = begun[-MAX_TASKS:]
-    found = await _fetch_task_files(store, begun)
-    if len(found) < len(begun):
+    files = await _fetch_task_files(store, begun)
+    read = [task for task in begun if task["id"] in files]
+    if len(read) < len(begun):
         problem = (
-            f"{len(begun) - len(found)} tasks' logs were not read: hpcdash would have to "
+            f"{len(begun) - len(read)} tasks' logs were not read: hpcdash would have to "
             "query each path"
         )
-    read = [one for one in begun if one["id"] in found]
     own, unknown = await named.find(read)
     problem = problem or unknown
-    places = [
-        MetricPlace(
-            str(one["id"]), found[one["id"]], one["state"] in ENDED, own=own.get(str(one["id"]), "")
-        )
-        for one in read
-    ]
     if not begun:
         problem = problem or "no task has begun"
-    newest = begun[-1] if begun else row
-    return MetricPlaces(tasks.array_id, newest, tuple(places), True, not tasks.living, problem)
+    places = []
+    for task in read:
+        task_id = str(task["id"])
+        is_over = task["state"] in ENDED
+        places.append(MetricPlace(task_id, files[task["id"]], is_over, own.get(task_id, "")))
+    return MetricPlaces(
+        tasks.array_id,
+        begun[-1] if begun else row,
+        tuple(places),
+        is_array=True,
+        is_over=not tasks.living,
+        problem=problem,
+    )
 
 
 async def _fetch_task_files(store: ClusterStore, rows: Sequence[Row]) -> dict[str, LogFiles]:
@@ -148,46 +151,38 @@ async def _fetch_task_files(store: ClusterStore, rows: Sequence[Row]) -> dict[st
 
     Two tasks are queried, and the paths of the others derived from these where possible.
     """
-    found: dict[str, LogFiles] = {}
+    files: dict[str, LogFiles] = {}
     for row in rows:
         if row["stdout_path"]:
             stdout = row["stdout_path"]
             stderr = row["stderr_path"]
-            found[row["id"]] = LogFiles(stdout, None if stderr == stdout else stderr)
-    unknown = [row for row in rows if row["id"] not in found]
+            files[row["id"]] = LogFiles(stdout, None if stderr == stdout else stderr)
+    unknown = [row for row in rows if row["id"] not in files]
     requested = unknown if len(unknown) <= 2 else [unknown[-1], unknown[0]]
     for row in requested:
-        await _locate(store, row, found)
-    unknown = [row for row in unknown if row["id"] not in found]
-    if unknown and len(requested) == 2 and all(row["id"] in found for row in requested):
-        one, other = requested
-        first = found[one["id"]]
-        second = found[other["id"]]
-        numbers = (str(one["array_task"]), str(other["array_task"]))
-        stdout = path_template((first.stdout, second.stdout), numbers)
-        stderr = path_template((first.stderr, second.stderr), numbers)
-        is_one_stream = first.stderr is None and second.stderr is None
-        if (
-            stdout is not None
-            and (stderr is not None or is_one_stream)
-            and not (first.host or second.host)
-        ):
+        await _locate(store, row, files)
+    unknown = [row for row in unknown if row["id"] not in files]
+    if unknown and len(requested) == 2 and all(row["id"] in files for row in requested):
+        newest, oldest = (files[row["id"]] for row in requested)
+        tasks = (str(requested[0]["array_task"]), str(requested[1]["array_task"]))
+        stdout = path_template((newest.stdout, oldest.stdout), tasks)
+        stderr = path_template((newest.stderr, oldest.stderr), tasks)
+        is_one_stream = newest.stderr is None and oldest.stderr is None
+        is_derived = stdout is not None and (stderr is not None or is_one_stream)
+        if stdout is not None and is_derived and not (newest.host or oldest.host):
             for row in unknown:
                 task = str(row["array_task"])
-                found[row["id"]] = LogFiles(
-                    stdout.path(task), stderr.path(task) if stderr is not None else None
-                )
-            return found
+                task_stderr = stderr.path(task) if stderr is not None else None
+                files[row["id"]] = LogFiles(stdout.path(task), task_stderr)
+            return files
     for row in unknown[::-1][:MAX_LOCATED]:
-        await _locate(store, row, found)
-    return found
+        await _locate(store, row, files)
+    return files
 
 
-async def _locate(store: ClusterStore, row: Row, found: dict[str, LogFiles]) -> None:
-    try:
-        found[row["id"]] = (await locate_logs(store, str(row["id"]))).files
-    except NoSuchJob:
-        return
+async def _locate(store: ClusterStore, row: Row, files: dict[str, LogFiles]) -> None:
+    with suppress(NoSuchJob):
+        files[row["id"]] = (await locate_logs(store, str(row["id"]))).files
 
 
 class NamedMetricsFiles:
@@ -229,10 +224,10 @@ class NamedMetricsFiles:
         unit = parse_array_id(str(row["id"]))
         if unit not in self._texts:
             self._texts[unit] = await self._text(str(row["id"]), str(row["name"] or ""), detail)
-        found = self._texts[unit]
-        if found is None:
+        named_in = self._texts[unit]
+        if named_in is None:
             return None
-        source, text = found
+        source, text = named_in
         if source:
             return NamedSwitch(text, source)
         known = known_values(row, self._store.backend)

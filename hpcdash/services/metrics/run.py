@@ -25,31 +25,35 @@ from hpcdash.services.metrics.source import MetricSource
 
 READS_AT_ONCE = 2
 # Between two reported changes; longer while the past is read.
-TOLD_SECONDS = 0.25
-TOLD_FILLING_SECONDS = 0.5
+NOTIFY_SECONDS = 0.25
+NOTIFY_FILLING_SECONDS = 0.5
 # Of many places the newest are read before anything is shown, until one exists.
 _MAX_OPENED = 4
 # If a quiet log may mean that its job has ended, the scheduler is queried at these intervals: at
 # first and at the slowest.
-_FIRST_STATE_SECONDS, _LONGEST_STATE_SECONDS = 3.0, 30.0
+_FIRST_STATE_SECONDS = 3.0
+_LONGEST_STATE_SECONDS = 30.0
 # Interval of the checks whether that is due.
 _STATE_TICK_SECONDS = 0.5
 # Of many logs each may keep no less than this.
-_MIN_POINTS, _MIN_CELLS = 20_000, 8_192
-# How seldom a log is checked while its cluster is unreachable, or after its job has ended; the latter
-# the more seldom the longer it is missing.
-SELDOM_SECONDS, MAX_SELDOM_SECONDS = 30.0, 600.0
+_MIN_POINTS = 20_000
+_MIN_CELLS = 8_192
+# How seldom a log is checked while its cluster is unreachable, or after its job has ended; the
+# latter the more seldom the longer it is missing.
+SELDOM_SECONDS = 30.0
+MAX_SELDOM_SECONDS = 600.0
 QUIET_SECONDS = 2.0
 # Its end and its beginning.
 COMMANDS_TO_OPEN = 2
 
 
 class Progress(Struct, frozen=True):
-    """Bytes read of all the logs of a run; `is_whole` once their beginnings are read."""
+    """Bytes read of all the logs of a run."""
 
-    read_bytes: int = 0
-    total_bytes: int = 0
-    is_whole: bool = False
+    read_bytes: int
+    total_bytes: int
+    # Once their beginnings are read.
+    is_whole: bool
 
 
 class WatchedRun:
@@ -78,7 +82,7 @@ class WatchedRun:
         self._file = file
         self._exact_points = exact_points
         self._named = NamedMetricsFiles(store)
-        self._located: MetricPlaces | None = None
+        self._located = MetricPlaces(job_id)
         self._places: dict[str, _JobSources] = {}
         self._run = JoinedRun(())
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
@@ -92,9 +96,8 @@ class WatchedRun:
     @property
     def title(self) -> str:
         """`4711 llama-7b`, for a legend."""
-        if self._located is None:
-            return self.job_id
-        return f"{self._located.job_id} {self._located.row['name'] or ''}".strip()
+        name = "" if self.row is None else self.row["name"] or ""
+        return f"{self._located.job_id} {name}".strip()
 
     @property
     def run(self) -> JoinedRun:
@@ -106,7 +109,17 @@ class WatchedRun:
         """The job's row of domain.schema.JOBS, of an array that of its newest task; None before
         `open`.
         """
-        return None if self._located is None else self._located.row
+        return self._located.row
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, and all its tasks."""
+        return self._located.is_over
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is an array's tasks, joined."""
+        return self._located.is_array
 
     def job_facts(self) -> JobFacts:
         """Return the scheduler's facts about the job, by the newest row that is known of it."""
@@ -121,17 +134,12 @@ class WatchedRun:
         started_at = row["started_at"] if self.progress.is_whole else None
         return JobFacts(
             now,
-            True,
-            None if ends_at is None else ends_at.timestamp() - now,
-            None if limit is None else float(limit),
-            self.is_array or row["array_id"] is not None,
-            None if started_at is None else now - started_at.timestamp(),
+            is_running=True,
+            limit_seconds_left=None if ends_at is None else ends_at.timestamp() - now,
+            limit_seconds=None if limit is None else float(limit),
+            is_array=self.is_array or row["array_id"] is not None,
+            age_seconds=None if started_at is None else now - started_at.timestamp(),
         )
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the job has ended, and all its tasks."""
-        return self._located is not None and self._located.is_over
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -145,10 +153,10 @@ class WatchedRun:
     @property
     def progress(self) -> Progress:
         sources = self._sources()
-        there = [source for source in sources if source.is_open or not source.problem]
-        read = sum(source.read_bytes for source in there)
-        total = sum(source.total_bytes for source in there)
-        return Progress(read, total, all(source.is_whole for source in there))
+        readable = [source for source in sources if source.is_open or not source.problem]
+        read = sum(source.read_bytes for source in readable)
+        total = sum(source.total_bytes for source in readable)
+        return Progress(read, total, all(source.is_whole for source in readable))
 
     @property
     def has_files(self) -> bool:
@@ -164,17 +172,17 @@ class WatchedRun:
     def _reading_problem(self) -> str:
         if self._line_problem:
             return self._line_problem
-        located = "" if self._located is None else self._located.problem
+        located = self._located.problem
         sources = self._sources()
         unread = [source for source in sources if source.problem]
         if self._run.names:
-            lost = next((source for source in unread if source.is_open), None)
-            return f"{lost.file.place}: {lost.problem}" if lost is not None else located
-        if unread and len(unread) == len(sources):
-            return f"{unread[0].file.place}: {unread[0].problem}"
-        if sources and self.progress.is_whole:
-            return located or f"no metric was found in {' and '.join(dict.fromkeys(self.paths))}"
-        return located
+            # Of those that never were there nothing is missed.
+            unread = [source for source in unread if source.is_open]
+        elif len(unread) < len(sources):
+            unread = []
+            if not located and self.progress.is_whole:
+                return f"no metric was found in {' and '.join(dict.fromkeys(self.paths))}"
+        return f"{unread[0].file.place}: {unread[0].problem}" if unread else located
 
     def _sources(self) -> list[MetricSource]:
         return [source for place in self._places.values() for source in place.sources]
@@ -240,9 +248,9 @@ class WatchedRun:
         too.
         """
         located = await locate_metrics(self.store, self.job_id, file=self._file, named=self._named)
-        count = 0
-        for place in located.places:
-            count += 1 + (place.files.stderr is not None) + bool(place.own)
+        count = sum(
+            1 + (place.files.stderr is not None) + bool(place.own) for place in located.places
+        )
         points = max(self._exact_points // max(count, 1), _MIN_POINTS)
         cells = max(CELLS // max(count, 1), _MIN_CELLS)
 
@@ -251,9 +259,8 @@ class WatchedRun:
             return MetricSource(file, self._turns, self._patterns, exact_points=points, cells=cells)
 
         # Tasks that are gone stay before those that were found.
-        places = dict(self._places)
-        for place in located.places:
-            places.pop(place.job_id, None)
+        job_ids = {place.job_id for place in located.places}
+        places = {job_id: place for job_id, place in self._places.items() if job_id not in job_ids}
         for place in located.places:
             sources = self._places.get(place.job_id) or _JobSources()
             places[place.job_id] = sources
@@ -286,7 +293,7 @@ class WatchedRun:
             self._dirty.clear()
             await self._publish()
             changed()
-            await asyncio.sleep(TOLD_FILLING_SECONDS if self._is_filling else TOLD_SECONDS)
+            await asyncio.sleep(NOTIFY_FILLING_SECONDS if self._is_filling else NOTIFY_SECONDS)
 
     async def _fill(
         self,
@@ -298,38 +305,36 @@ class WatchedRun:
         """Read backwards, the newest place first; patiently: as much rest as reading, and on when
         the line is back.
         """
-        self._is_filling = not self.progress.is_whole
+        for place in reversed(list(self._places.values())):
+            for source in place.sources:
+                while not (source.is_whole or _is_past(over)):
+                    if is_patient and place.is_awaited(source):
+                        break
+                    if not await self._read_before(source, is_patient):
+                        break
+                    progressed()
+
+    async def _read_before(self, source: MetricSource, is_patient: bool) -> bool:
+        """Read what stands before what was read; False where nothing is to be had now."""
+        if is_patient:
+            await self._turn(1 if source.is_open else COMMANDS_TO_OPEN)
+        began = time.monotonic()
         try:
-            for place in reversed(list(self._places.values())):
-                for source in place.sources:
-                    while not (
-                        source.is_whole
-                        or _is_past(over)
-                        or (is_patient and place.is_awaited(source))
-                    ):
-                        if is_patient:
-                            await self._turn(1 if source.is_open else COMMANDS_TO_OPEN)
-                        began = time.monotonic()
-                        try:
-                            await source.open()
-                            source.missed = source.missed + 1 if source.problem else 0
-                            source.tried_at = time.monotonic()
-                            if source.is_whole or not await source.read_before():
-                                break
-                        except (UnreachableError, CommandTimedOut) as error:
-                            if not is_patient:
-                                raise
-                            self._report(error.message)
-                            await asyncio.sleep(SELDOM_SECONDS)
-                            continue
-                        self._dirty.set()
-                        progressed()
-                        if is_patient:
-                            await asyncio.sleep(
-                                min(time.monotonic() - began, LONGEST_PAUSE_SECONDS)
-                            )
-        finally:
-            self._is_filling = False
+            await source.open()
+            source.missed = source.missed + 1 if source.problem else 0
+            source.tried_at = time.monotonic()
+            if source.is_whole or not await source.read_before():
+                return False
+        except (UnreachableError, CommandTimedOut) as error:
+            if not is_patient:
+                raise
+            self._report(error.message)
+            await asyncio.sleep(SELDOM_SECONDS)
+            return True
+        self._dirty.set()
+        if is_patient:
+            await asyncio.sleep(min(time.monotonic() - began, LONGEST_PAUSE_SECONDS))
+        return True
 
     async def _turn(self, commands: int = 1) -> None:
         """Wait until so many reads have their turn under the ceiling on commands."""
@@ -339,22 +344,26 @@ class WatchedRun:
     async def _keep_filled(self) -> None:
         """A task that began, and a file that was replaced, have a past of their own."""
         while True:
-            await self._fill(is_patient=True)
+            self._is_filling = not self.progress.is_whole
+            try:
+                await self._fill(is_patient=True)
+            finally:
+                self._is_filling = False
             await asyncio.sleep(LONGEST_PAUSE_SECONDS)
 
     async def _read_on(self) -> None:
         """Check what may grow, the sooner the sooner it grew."""
         while True:
             seconds, _ = self._next_check()
-            if seconds <= 0:
-                # Where reads are few they go to what grows; meanwhile another may have become the
-                # first.
-                await self._turn()
-                _, found = self._next_check()
-                if found is not None:
-                    await self._read_new(*found)
-                seconds, _ = self._next_check()
-            await asyncio.sleep(max(seconds, 0.0))
+            if seconds > 0:
+                await asyncio.sleep(seconds)
+                continue
+            # Where reads are few they go to what grows; meanwhile another may have become the
+            # first.
+            await self._turn()
+            _, due = self._next_check()
+            if due is not None:
+                await self._read_new(*due)
 
     def _next_check(self) -> tuple[float, tuple[_JobSources, MetricSource] | None]:
         """Return in how many seconds the next source is to be checked, and that.
@@ -367,7 +376,7 @@ class WatchedRun:
         share = max(1.0, len(living) / 4)
         longest = float("-inf")
         seconds = LONGEST_PAUSE_SECONDS
-        found = None
+        due = None
         for place in reversed(living):
             for source in place.sources:
                 if source.is_finished:
@@ -379,8 +388,8 @@ class WatchedRun:
                 if waited / pause > longest:
                     longest = waited / pause
                     seconds = pause - waited
-                    found = (place, source)
-        return seconds, found
+                    due = (place, source)
+        return seconds, due
 
     async def _read_new(self, place: _JobSources, source: MetricSource) -> None:
         """Read what is new; a source that could not be read is not checked for a while."""
@@ -431,19 +440,11 @@ class WatchedRun:
             # At the last checks: where these are seldom, what grows is not quiet in between.
             quiet = min((source.checked_at - source.moved_at for source in sources), default=now)
             is_elsewhere = any(source.problem for place in living for source in place.streams)
-            if (
-                (not self.is_over or is_elsewhere)
-                and now - queried_at >= state_pause
-                and (quiet >= QUIET_SECONDS or self.is_array)
-            ):
+            is_due = now - queried_at >= state_pause and (quiet >= QUIET_SECONDS or self.is_array)
+            if is_due and (not self.is_over or is_elsewhere):
                 queried_at = time.monotonic()
                 state_pause = min(2 * state_pause, _LONGEST_STATE_SECONDS)
                 await self._refresh()
-
-    @property
-    def is_array(self) -> bool:
-        """Whether it is an array's tasks, joined."""
-        return self._located is not None and self._located.is_array
 
     async def _refresh(self) -> None:
         try:
@@ -451,13 +452,13 @@ class WatchedRun:
         except NoSuchJob:
             for place in self._places.values():
                 place.is_over = True
-            if self._located is not None:
-                self._located = replace(self._located, is_over=True)
-        except HpcdashError as error:
+            self._located = replace(self._located, is_over=True)
+        except (UnreachableError, CommandTimedOut) as error:
+            self._report(error.message)
+            return
+        except HpcdashError:
             # The logs are still read, and the scheduler is queried again.
-            self._report(
-                error.message if isinstance(error, UnreachableError | CommandTimedOut) else ""
-            )
+            self._report("")
             return
         self._dirty.set()
 

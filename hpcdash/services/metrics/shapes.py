@@ -1,14 +1,15 @@
 """Reads many lines of one shape at once: the text between the numbers stays, the numbers change.
 
-The meaning of a number is learnt from the careful reader: each is changed in turn, and the result is
-compared. A shape is used only if it agrees with the careful reader on lines with other numbers.
+The meaning of a number is learnt from the careful reader: each is changed in turn, and the result
+is compared. A shape is used only if it agrees with the careful reader on lines with other numbers.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from math import isfinite
+from itertools import chain
+from math import isfinite, isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -37,23 +38,24 @@ _OTHER_LETTERS = bytes(
     code for code in b" abcdefghijklmnopqrstuvwxyz" + bytes(range(65, 91)) if code not in _NUMERIC
 )
 _MAX_FIELDS = 64
+_MAX_SPANS = 2 * _MAX_FIELDS
 _MAX_LITERALS = 120
 _FIRST_CODE = 0x80
-_PLACES = ("step", "epoch", "tokens", "last_step")
+# What a number in a line may be multiplied by: 1.2k is 1200.
+_SCALES = (1.0, 1e3, 1e6, 1e9)
 _TO_COMMAS = bytes(0x2C if code >= _FIRST_CODE else code for code in range(256))
 # `2026-11-21 16:00:00`, with any separators.
 _MOMENT_LETTERS = 19
 
 
 class _Field(NamedTuple):
-    """Meaning of a number in the line.
+    """Meaning of a number in the line."""
 
-    `role` is one of _PLACES, `=NAME` of a metric, '' for a number that does not count. An epoch may
-    count `epoch_steps` for the step, from `first_epoch` on.
-    """
-
+    # `step`, `epoch`, `tokens`, `last_step`, `=NAME` of a metric, '' for a number that does not
+    # count.
     role: str
     scale: float
+    # So many count for the step an epoch, from `first_epoch` on.
     epoch_steps: float = 0.0
     first_epoch: int = 0
 
@@ -254,7 +256,9 @@ class Shape:
             axes[3] = times
         samples = np.arange(count)
         points = {name: Points(samples, values) for name, values in metrics.items()}
-        return MetricBatch(offsets, axes, points, last_step, base.format, base.position)
+        return MetricBatch(
+            offsets, axes, points, last_step, format=base.format, position=base.position
+        )
 
 
 def learn_shape(line: str, careful: Careful) -> Shape | None:
@@ -262,14 +266,19 @@ def learn_shape(line: str, careful: Careful) -> Shape | None:
     thing.
     """
     base = careful(line)
-    if base is None or not line.isascii() or is_step(base.step) is False:
+    if base is None or not line.isascii() or not is_step(base.step):
         return None
     stamp = STAMP.search(line, 0, STAMP_LETTERS)
-    if stamp is not None and (stamp[11] or base.time != base.time):
+    if stamp is not None and (stamp[11] or isnan(base.time)):
         return None
-    return _learn(line, base, stamp, careful, _TOKEN) or _learn(
-        line, base, stamp, careful, _FIELD_TOKEN
-    )
+    for pattern in (_TOKEN, _FIELD_TOKEN):
+        # What stands before the time, a rank or so, is taken for fixed.
+        begin = 0 if stamp is None else stamp.end()
+        spans = [token.span() for token in pattern.finditer(line) if token.start() >= begin]
+        shape = _learn(line, base, stamp, careful, spans) if len(spans) <= _MAX_SPANS else None
+        if shape is not None:
+            return shape
+    return None
 
 
 def _learn(
@@ -277,55 +286,40 @@ def _learn(
     base: Reading,
     stamp: re.Match[str] | None,
     careful: Careful,
-    pattern: re.Pattern[str],
+    spans: list[tuple[int, int]],
 ) -> Shape | None:
-    # What stands before the time, a rank or so, is taken for fixed.
-    begin = 0 if stamp is None else stamp.end()
-    spans = [token.span() for token in pattern.finditer(line) if token.start() >= begin]
-    if len(spans) > 2 * _MAX_FIELDS:
+    roles = {span: _field_role(line, span, base, careful) for span in spans}
+    fields = {span: field for span, field in roles.items() if field is not None}
+    has_step = any(field.role == "step" for field in fields.values())
+    if not has_step or len(fields) > _MAX_FIELDS:
         return None
-    remaining: list[tuple[tuple[int, int], _Field]] = []
-    for span in spans:
-        field = _field_role(line, span, base, careful)
-        if field is not None:
-            remaining.append((span, field))
-    if not any(field.role == "step" for _, field in remaining) or len(remaining) > _MAX_FIELDS:
-        return None
-    edges = [0, *(edge for span, _ in remaining for edge in span), len(line)]
-    literals = [line[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)]
+    edges = [0, *chain.from_iterable(fields), len(line)]
+    literals = [line[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)]
     if stamp is not None:
         literals[0] = line[: stamp.start()] + line[stamp.end() : edges[1]]
     numeric = set(_NUMERIC.decode())
-    if len(set(literals)) > _MAX_LITERALS or any(
-        set(literal) <= numeric for literal in literals[1:-1]
-    ):
+    is_parted = not any(set(literal) <= numeric for literal in literals[1:-1])
+    if len(set(literals)) > _MAX_LITERALS or not is_parted:
         return None
-    commas = any("," in line[start:end] for (start, end), _ in remaining)
+    commas = any("," in line[begin:end] for begin, end in fields)
     where = (stamp.start(), stamp[0]) if stamp else None
-    shape = Shape(literals, tuple(field for _, field in remaining), where, base, commas)
-    others = [
-        _changed_line(line, [span for span, _ in remaining], variant) for variant in (1, 2, 3)
-    ]
+    shape = Shape(literals, tuple(fields.values()), where, base, commas)
+    others = [_changed_line(line, list(fields), variant) for variant in (1, 2, 3)]
     return shape if all(_agrees(shape, each, careful) for each in (line, *others)) else None
 
 
 def _field_role(line: str, span: tuple[int, int], base: Reading, careful: Careful) -> _Field | None:
     """Return the meaning of the number; None if it is not a number of its own."""
     fields: set[_Field] = set()
+    base_numbers = _reading_numbers(base)
     for variant in (1, 2):
         changed = _changed_line(line, [span], variant)
         reading = careful(changed)
-        if reading is None or list(reading.values) != list(base.values):
+        numbers = {} if reading is None else _reading_numbers(reading)
+        if reading is None or list(numbers) != list(base_numbers):
             return None
-        moved = [
-            place for place in _PLACES if not _same(getattr(reading, place), getattr(base, place))
-        ]
-        moved += [
-            f"={name}"
-            for name, value in reading.values.items()
-            if not _same(value, base.values[name])
-        ]
-        if not _same(reading.time, base.time) or reading.position != base.position:
+        moved = [role for role, number in numbers.items() if number != base_numbers[role]]
+        if "time" in moved or reading.position != base.position:
             return None
         written = parse_number(changed[span[0] : span[1] + len(changed) - len(line)])
         if moved == ["step", "epoch"] and base.position is not None and written == reading.epoch:
@@ -336,23 +330,28 @@ def _field_role(line: str, span: tuple[int, int], base: Reading, careful: Carefu
         if not moved:
             fields.add(_Field("", 1.0))
             continue
-        role = moved[0]
-        value = reading.values[role[1:]] if role[0] == "=" else getattr(reading, role)
+        [role] = moved
+        number = numbers[role]
+        if number is None:
+            return None
         if role == "step" and base.position is not None:
             # Beside the steps of the epochs before.
-            value -= base.step - parse_number(line[slice(*span)])
-        scale = value / written if written else 0.0
+            number -= base.step - parse_number(line[slice(*span)])
+        scale = number / written if written else 0.0
         if not isfinite(scale):
             return None
         scale = float(round(scale))
-        if scale not in (1.0, 1e3, 1e6, 1e9) or not _same(value, written * scale):
+        if scale not in _SCALES or number != written * scale:
             return None
         fields.add(_Field(role, scale))
     return fields.pop() if len(fields) == 1 else None
 
 
-def _same(one: float | None, other: float | None) -> bool:
-    return one == other or (one is not None and other is not None and one != one and other != other)
+def _reading_numbers(reading: Reading) -> dict[str, float | None]:
+    """The numbers of a reading by their roles, None for nan, so that readings can be compared."""
+    numbers = {place: getattr(reading, place) for place in (*AXES, "last_step")}
+    numbers |= {f"={name}": value for name, value in reading.values.items()}
+    return {role: number if number == number else None for role, number in numbers.items()}
 
 
 def _changed_line(line: str, spans: list[tuple[int, int]], variant: int) -> str:
@@ -378,11 +377,10 @@ def _agrees(shape: Shape, line: str, careful: Careful) -> bool:
     reading = careful(line)
     if batch is None or rest or reading is None:
         return False
-    if batch.last_step != reading.last_step or list(batch.metrics) != list(reading.values):
-        return False
-    found = [*batch.axes[:, 0].tolist(), *(float(one.values[0]) for one in batch.metrics.values())]
-    places = (reading.step, reading.epoch, reading.tokens, reading.time)
-    return all(map(_same, found, (*places, *reading.values.values())))
+    values = {name: float(points.values[0]) for name, points in batch.metrics.items()}
+    step, epoch, tokens, time = batch.axes[:, 0].tolist()
+    quick = Reading("", values, step, epoch, tokens, time=time, last_step=batch.last_step)
+    return _reading_numbers(quick) == _reading_numbers(reading)
 
 
 def _without_stamps(
@@ -395,9 +393,7 @@ def _without_stamps(
     ends = np.flatnonzero(letters == 0x0A)
     if len(ends) != count:
         return None
-    starts = np.empty_like(ends)
-    starts[0] = 0
-    starts[1:] = ends[:-1] + 1
+    starts = np.append(0, ends[:-1] + 1)
     if int((ends - starts).min()) < column + len(stamp):
         return None
     where = (starts + column)[:, None] + np.arange(len(stamp))

@@ -26,7 +26,8 @@ FIRST_BYTES = 1 << 20
 HEAD_BYTES = 1 << 14
 NEW_BYTES = 4 << 20
 # Stretches backwards: the smallest and the largest, and how long one should take on the line.
-SMALLEST_STRETCH, LARGEST_STRETCH = 1 << 18, 16 << 20
+SMALLEST_STRETCH = 1 << 18
+LARGEST_STRETCH = 16 << 20
 STRETCH_SECONDS = 0.5
 # No stretch needs to be longer than this to be placed.
 LONGEST_STRETCH = LOOK_BACK_BYTES + (1 << 20)
@@ -41,11 +42,9 @@ _TAIL_BYTES = 1 << 14
 
 
 class _Read(Struct, frozen=True):
-    """Part of the file that was read.
+    """Part of the file that was read."""
 
-    Its samples are whole from `begin` on (None: unknown yet) up to about `end`.
-    """
-
+    # From where on its samples are whole, up to about `end`; None: unknown yet.
     begin: int | None = None
     end: int = 0
     mark: bytes = b""
@@ -164,27 +163,24 @@ class MetricSource:
         there was anything.
         """
         async with self._forwards:
-            return await self._read_new()
-
-    async def _read_new(self) -> bool:
-        if not self.is_open:
-            await self._open()
-            return self.is_open
-        read = self._read
-        generation = self._generation
-        chunk = await self._chunk(read.end - len(read.mark), NEW_BYTES + len(read.mark))
-        self.stat = chunk.stat
-        if not chunk.stat.is_there or (chunk.stat.problem and not chunk.content):
-            return False
-        # What was read is still there, in this file or in a copy of it that took its name.
-        if not chunk.content.startswith(read.mark):
-            self._leave(generation)
-            await self._open()
+            if not self.is_open:
+                await self._open()
+                return self.is_open
+            read = self._read
+            generation = self._generation
+            chunk = await self._chunk(read.end - len(read.mark), NEW_BYTES + len(read.mark))
+            self.stat = chunk.stat
+            if not chunk.stat.is_there or (chunk.stat.problem and not chunk.content):
+                return False
+            # What was read is still there, in this file or in a copy of it that took its name.
+            if not chunk.content.startswith(read.mark):
+                self._leave(generation)
+                await self._open()
+                return True
+            if chunk.end <= read.end:
+                return False
+            await asyncio.to_thread(self._take_new, chunk, generation)
             return True
-        if chunk.end <= read.end:
-            return False
-        await asyncio.to_thread(self._take_new, chunk, generation)
-        return True
 
     @property
     def has_more(self) -> bool:
@@ -201,15 +197,14 @@ class MetricSource:
             return False
         if self._again_from is not None:
             async with self._forwards:
-                return await self._read_again()
+                # Meanwhile it may have been done.
+                again_from = self._again_from
+                return again_from is None or await self._read_again(again_from)
         begin = max(0, read.begin - self._stretch_bytes)
         began = time.monotonic()
         chunk = await self._chunk(begin, read.begin - begin)
-        if (
-            not chunk.stat.is_there
-            or chunk.stat.identity != read.identity
-            or chunk.end < read.begin
-        ):
+        is_same = chunk.stat.is_there and chunk.stat.identity == read.identity
+        if not is_same or chunk.end < read.begin:
             # read_new finds the reason.
             return False
         # Longer stretches where the line is quick, shorter ones where it is slow.
@@ -222,32 +217,26 @@ class MetricSource:
         await asyncio.to_thread(self._take_before, chunk, read.begin, generation)
         return True
 
-    async def _read_again(self) -> bool:
+    async def _read_again(self, begin: int) -> bool:
         """Read again, forwards, what was read under a wrong header; the old points stay until that
         is done.
         """
-        begin = self._again_from
         generation = self._generation
-        if begin is None:
-            return True
         # Another header still: no third time.
         begin = 0 if self._was_again else begin
         reader = MetricReader(self._patterns, at=begin, is_cut=False)
         log = self._new_log()
-        at = begin
+        end = begin
         until = self._read.end
         mark = b""
         identity = self._read.identity
-        while at < until:
-            chunk = await self._chunk(at, min(NEW_BYTES, until - at))
-            if (
-                not chunk.content
-                or chunk.stat.identity != identity
-                or generation != self._generation
-            ):
+        while end < until:
+            chunk = await self._chunk(end, min(NEW_BYTES, until - end))
+            is_same = chunk.stat.identity == identity and generation == self._generation
+            if not chunk.content or not is_same:
                 return False
             await asyncio.to_thread(lambda content: log.append(reader.feed(content)), chunk.content)
-            at = chunk.end
+            end = chunk.end
             mark = (mark + chunk.content)[-MARK_BYTES:]
         with self._lock:
             if generation != self._generation:
@@ -257,7 +246,7 @@ class MetricSource:
             self._again_from = None
             self._log = log
             self._reader = reader
-            self._read = _Read(begin, at, mark, identity)
+            self._read = _Read(begin, end, mark, identity)
         return True
 
     async def finish(self, *, is_over: bool) -> bool:
@@ -279,8 +268,8 @@ class MetricSource:
             # Lines without a time that were written since do not show the zone.
             if stamp is not None and stamp != self._stamp:
                 self._stamp = stamp
-                at, has_zone = stamp
-                behind_seconds = zone_behind_seconds(at, chunk.stat.modified_at)
+                seconds, has_zone = stamp
+                behind_seconds = zone_behind_seconds(seconds, chunk.stat.modified_at)
                 self.behind_seconds = 0.0 if has_zone else behind_seconds
         return chunk
 
@@ -315,9 +304,10 @@ class MetricSource:
             read = self._read
             if generation != self._generation or chunk.end <= read.end:
                 return
-            self._log.append(self._reader.feed(chunk.content[read.end - chunk.offset :]))
+            content = chunk.content[read.end - chunk.offset :]
+            self._log.append(self._reader.feed(content))
             begin = read.begin if read.begin is not None else self._reader.whole_from
-            mark = (read.mark + chunk.content[read.end - chunk.offset :])[-MARK_BYTES:]
+            mark = (read.mark + content)[-MARK_BYTES:]
             self._read = _Read(begin, chunk.end, mark, chunk.stat.identity)
 
     def _take_before(self, chunk: Chunk, end: int, generation: int) -> None:
@@ -361,7 +351,8 @@ class MetricSource:
             self._generation += 1
             if self._log.names:
                 self._older = [*self._older, self._log][-MAX_OLDER:]
-            self._log, self._read = self._new_log(), _Read()
+            self._log = self._new_log()
+            self._read = _Read()
             self._again_from = None
             self._was_again = False
 

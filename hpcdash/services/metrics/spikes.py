@@ -14,7 +14,8 @@ from hpcdash.services.metrics.batch import Floats, Integers
 from hpcdash.services.metrics.findings import MetricFinding, format_number, format_step
 
 BLOCK = 64
-BEFORE_BLOCKS, AROUND_BLOCKS = 3, 9
+BEFORE_BLOCKS = 3
+AROUND_BLOCKS = 9
 # The scatter of block medians around their running median measures noise that is slower than a
 # block.
 _SCATTER_BLOCKS = 33
@@ -24,20 +25,31 @@ MAD_TO_SIGMA = 1.4826
 # called for.
 MIN_NOISE = 0.005
 # This many points determine the level before a point; among the first ones fewer do.
-BEFORE_POINTS, FEWEST_BEFORE, FIRST_POINTS = 32, 16, 256
-_HALF = BLOCK // 2
-_MIDDLE = (BLOCK - 1) / 2
-Z_IN_A_ROW, MAX_Z_IN_A_ROW, IN_A_ROW = 8.0, 20.0, 3
+BEFORE_POINTS = 32
+FEWEST_BEFORE = 16
+FIRST_POINTS = 256
+# Places of a block's points from its middle on.
+_STEPS = np.arange(BLOCK) - (BLOCK - 1) / 2
+# Rows of the figures of blocks.
+MEDIAN = 0
+DEVIATION = 1
+SLOPE = 2
+Z_IN_A_ROW = 8.0
+MAX_Z_IN_A_ROW = 20.0
+IN_A_ROW = 3
 Z_ALONE = 12.0
 # A lasting rise above the best level is a divergence from this part of the level on.
 DIVERGED_PART = 0.1
-KNOWN_TAIL_POINTS, HEAVY_EXPONENT, MAX_Z_UNKNOWN = 20_000, 0.35, 60.0
+KNOWN_TAIL_POINTS = 20_000
+HEAVY_EXPONENT = 0.35
+MAX_Z_UNKNOWN = 60.0
 Z_BACK = 3.0
 PATIENCE_POINTS = 48
 # Fewer points determine nothing.
 FEWEST_POINTS = 20
 # How rarely noise may pass: a point alone, and each of a row.
-_ALONE_CHANCE, _ROW_CHANCE = 5e-7, 1e-3
+_ALONE_CHANCE = 5e-7
+_ROW_CHANCE = 1e-3
 # How much of what was judged before is judged again when points come: more than what a level is
 # measured over.
 _AGAIN_BLOCKS = 24
@@ -46,37 +58,24 @@ MAX_FINDINGS = 200
 _TAIL_POINTS = 200_000
 
 
-class Blocks(Struct, frozen=True):
-    """Slope per point, median and median absolute deviation about that line of each block (n each).
-
-    The last block may have fewer points.
-    """
-
-    medians: Floats
-    deviations: Floats
-    slopes: Floats
-
-
-NO_BLOCKS = Blocks(np.empty(0), np.empty(0), np.empty(0))
-
-
 class Levels(Struct, frozen=True):
-    """By block (n each): the level in its middle, the change a point up to there, and the noise;
-    `expected` is where the two blocks before lead to, a rise twice as steep, and `expected_slopes`
-    how steep that is.
+    """Level and noise of a curve by block (n each), and where the two blocks before lead to.
 
     What points are measured from is nowhere below the straight line, nor below what the blocks
     before let expect: what stands before a sudden drop is no spike, nor is a hump. The first block
     has no level.
     """
 
+    # In the middle of the block.
     middles: Floats
+    # Change a point up to there.
     slopes: Floats
     noises: Floats
+    # Where the two blocks before lead to, a rise twice as steep, and how steep that is.
     expected: Floats
     expected_slopes: Floats
 
-    def at(self, point: int) -> float:
+    def level_at(self, point: int) -> float:
         """The level that a point is measured from."""
         block, position = divmod(point, BLOCK)
         return float(self._above(np.array([block]))[0, position])
@@ -89,44 +88,36 @@ class Levels(Struct, frozen=True):
 
         `begin` is the start of a whole block.
         """
-        blocks = np.arange(begin // BLOCK, self.middles.size)
-        z: Floats = self._above(blocks).reshape(-1)[: values.size - begin]
-        np.subtract(values[begin:], z, out=z)
-        z /= np.repeat(self.noises[blocks], BLOCK)[: z.size]
-        return z
+        lines = self._above(np.arange(begin // BLOCK, self.middles.size))
+        return self._in_noise(values, begin, lines)
 
-    def noise_z_scores(self, values: Floats, blocks: Blocks, begin: int) -> Floats:
+    def noise_z_scores(self, values: Floats, blocks: Floats, begin: int) -> Floats:
         """The same from each block's own line, where points stand as often above as below."""
         first = begin // BLOCK
-        lines = blocks.medians[first:, None] + blocks.slopes[first:, None] * (
-            np.arange(BLOCK) - _MIDDLE
-        )
-        z: Floats = lines.reshape(-1)[: values.size - begin]
+        lines = blocks[MEDIAN, first:, None] + blocks[SLOPE, first:, None] * _STEPS
+        return self._in_noise(values, begin, lines)
+
+    def _in_noise(self, values: Floats, begin: int, lines: Floats) -> Floats:
+        z = lines.reshape(-1)[: values.size - begin]
         np.subtract(values[begin:], z, out=z)
-        z /= np.repeat(self.noises[first:], BLOCK)[: z.size]
+        z /= np.repeat(self.noises[begin // BLOCK :], BLOCK)[: z.size]
         return z
 
     def _above(self, blocks: Integers) -> Floats:
         """(blocks, 64); nan in the first block."""
-        own = self.middles[blocks, None]
-        slopes = self.slopes[blocks, None]
         before = np.maximum(blocks - 1, 0)
-        behind = np.where(
-            blocks + 1 < self.slopes.size, self.slopes[(blocks + 1) % self.slopes.size], 0.0
-        )[:, None]
-        since_before = np.arange(BLOCK) + (BLOCK - _MIDDLE)
-        level: Floats = self.middles[before, None] + self.slopes[before, None] * since_before
-        steps = np.arange(BLOCK) - _MIDDLE
-        np.maximum(level[:, :_HALF], own + slopes * steps[:_HALF], out=level[:, :_HALF])
-        np.maximum(
-            level[:, _HALF:], own + np.maximum(slopes, behind) * steps[_HALF:], out=level[:, _HALF:]
-        )
-        np.maximum(
-            level,
-            self.expected[blocks, None] + self.expected_slopes[blocks, None] * steps,
-            out=level,
-        )
-        level[blocks == 0] = np.nan
+        slopes = self.slopes[blocks, None]
+        behind = np.append(self.slopes[1:], 0.0)[blocks, None]
+        rises = np.where(_STEPS < 0, slopes, np.maximum(slopes, behind))
+        rises *= _STEPS
+        rises += self.middles[blocks, None]
+        level: Floats = self.slopes[before, None] * (_STEPS + BLOCK)
+        level += self.middles[before, None]
+        np.maximum(level, rises, out=level)
+        expected = self.expected_slopes[blocks, None] * _STEPS
+        expected += self.expected[blocks, None]
+        np.maximum(level, expected, out=level)
+        level[blocks == 0] = nan
         return level
 
 
@@ -172,23 +163,24 @@ def z_at_first(values: Floats) -> Floats:
     return z
 
 
-def build_blocks(values: Floats, known: Blocks, known_points: int) -> Blocks:
-    """Figures of all blocks of `values`; `known` are those when it had its first `known_points`
-    alone.
+def build_blocks(values: Floats, known: Floats, known_points: int) -> Floats:
+    """Median, median absolute deviation and slope per point of each block of `values`, (3, n): the
+    first two about the line of that slope. The last block may have fewer points.
+
+    `known` are those when it had its first `known_points` alone.
     """
     whole_before = known_points // BLOCK
     whole = values.size // BLOCK * BLOCK
-    parts = [_figures(values[whole_before * BLOCK : whole].reshape(-1, BLOCK))]
+    parts = [
+        known[:, :whole_before],
+        _figures(values[whole_before * BLOCK : whole].reshape(-1, BLOCK)),
+    ]
     if whole < values.size:
         parts.append(_figures(values[None, whole:]))
-    return Blocks(
-        np.concatenate((known.medians[:whole_before], *(part.medians for part in parts))),
-        np.concatenate((known.deviations[:whole_before], *(part.deviations for part in parts))),
-        np.concatenate((known.slopes[:whole_before], *(part.slopes for part in parts))),
-    )
+    return np.concatenate(parts, axis=1)
 
 
-def _figures(rows: Floats) -> Blocks:
+def _figures(rows: Floats) -> Floats:
     length = rows.shape[1]
     half = length // 2
     slopes = np.zeros(rows.shape[0])
@@ -196,29 +188,30 @@ def _figures(rows: Floats) -> Blocks:
         slopes = _row_medians(rows[:, length - half :] - rows[:, :half]) / (length - half)
     flat = rows - slopes[:, None] * (np.arange(length) - (length - 1) / 2)
     medians = _row_medians(flat)
-    return Blocks(medians, _row_medians(np.abs(flat - medians[:, None])), slopes)
+    return np.stack((medians, _row_medians(np.abs(flat - medians[:, None])), slopes))
 
 
-def block_levels(blocks: Blocks) -> Levels:
+def block_levels(blocks: Floats) -> Levels:
     """Level and noise along the curve."""
-    middles = _median_around(blocks.medians, AROUND_BLOCKS)
+    medians, deviations, own_slopes = blocks
+    middles = _median_around(medians, AROUND_BLOCKS)
     slopes = np.diff(middles, prepend=middles[:1]) / BLOCK
-    padded = np.concatenate((np.full(BEFORE_BLOCKS, blocks.deviations[0]), blocks.deviations[:-1]))
+    padded = np.concatenate((np.full(BEFORE_BLOCKS, deviations[0]), deviations[:-1]))
     before = _row_medians(sliding_window_view(padded, BEFORE_BLOCKS))
-    within = np.fmax(before, _median_around(blocks.deviations, AROUND_BLOCKS))
+    within = np.fmax(before, _median_around(deviations, AROUND_BLOCKS))
     between = np.zeros(middles.size)
     # Where the running median is of what was before alone, a fall is no scatter.
     around = max(middles.size - AROUND_BLOCKS // 2, 0)
     if around:
-        scatter = _median_around(np.abs(blocks.medians - middles)[:around], _SCATTER_BLOCKS)
-        between = np.append(scatter, np.full(middles.size - around, scatter[-1]))
+        between[:around] = _median_around(np.abs(medians - middles)[:around], _SCATTER_BLOCKS)
+        between[around:] = between[around - 1]
     noises = np.maximum(
         MAD_TO_SIGMA * np.fmax(within, between), MIN_NOISE * np.abs(middles) + 1e-12
     )
     # In the first block, only its own slope reveals a rise.
-    steepness = np.concatenate((np.maximum(blocks.slopes[:1], 0), np.diff(blocks.medians) / BLOCK))
-    steepness = np.concatenate(([0.0], np.where(steepness > 0, 2 * steepness, steepness)[:-1]))
-    expected = np.concatenate((blocks.medians[:1], blocks.medians[:-1])) + BLOCK * steepness
+    steepness = np.append(np.maximum(own_slopes[:1], 0), np.diff(medians) / BLOCK)
+    steepness = np.append(0.0, np.where(steepness > 0, 2 * steepness, steepness)[:-1])
+    expected = np.append(medians[:1], medians[:-1]) + BLOCK * steepness
     return Levels(middles, slopes, noises, expected, steepness)
 
 
@@ -242,11 +235,9 @@ def _row_medians(rows: Floats) -> Floats:
     """
     ordered = np.sort(rows, axis=1)
     middle = ordered.shape[1] // 2
-    medians: Floats = (
-        ordered[:, middle]
-        if ordered.shape[1] % 2
-        else (ordered[:, middle - 1] + ordered[:, middle]) / 2
-    )
+    medians: Floats = ordered[:, middle]
+    if ordered.shape[1] % 2 == 0:
+        medians = (ordered[:, middle - 1] + medians) / 2
     return medians
 
 
@@ -263,12 +254,14 @@ class SpikeAnalysis(Struct, frozen=True):
     findings: tuple[MetricFinding, ...]
     points: int
     first_x: float
-    blocks: Blocks
+    blocks: Floats
     limits: Limits
     limits_points: int
 
 
-NOTHING_ANALYSED = SpikeAnalysis((), 0, nan, NO_BLOCKS, Limits(), 0)
+NOTHING_ANALYSED = SpikeAnalysis(
+    (), 0, nan, blocks=np.empty((3, 0)), limits=Limits(), limits_points=0
+)
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -310,15 +303,22 @@ def find_spikes(
         early = _flagged(z_at_first(values), Limits(MAX_Z_UNKNOWN, MAX_Z_IN_A_ROW))
         flagged = np.union1d(early, flagged)
     spans = _spans(values, flagged[x[flagged] > again_from], levels)
-    found = [_finding(x, values, start, back) for start, back in spans]
-    found += _slow_divergence(x, values, blocks.medians, levels.noises, [*remaining, *found])
-    merged = sorted([*remaining, *found], key=lambda finding: finding.step_from)
+    findings = [*remaining, *(_finding(x, values, start, back) for start, back in spans)]
+    if all(finding.step_to is not None for finding in findings):
+        diverging = _slow_divergence(x, values, blocks[MEDIAN], levels.noises)
+        findings += [diverging] if diverging is not None else []
+    findings.sort(key=lambda finding: finding.step_from)
     return SpikeAnalysis(
-        tuple(merged[-MAX_FINDINGS:]), values.size, float(x[0]), blocks, limits, judged
+        findings=tuple(findings[-MAX_FINDINGS:]),
+        points=values.size,
+        first_x=float(x[0]),
+        blocks=blocks,
+        limits=limits,
+        limits_points=judged,
     )
 
 
-def _spike_limits(values: Floats, blocks: Blocks, levels: Levels) -> Limits:
+def _spike_limits(values: Floats, blocks: Floats, levels: Levels) -> Limits:
     """Return the z that noise with this run's tail reaches as rarely as required: a power law
     through two of its quantiles.
 
@@ -365,13 +365,13 @@ def _flagged(z: Floats, limits: Limits) -> Integers:
 def _spans(values: Floats, flagged: Integers, levels: Levels) -> list[tuple[int, int | None]]:
     """Return where each rise of flagged points begins and where it is over, None if it is not."""
     spans: list[tuple[int, int | None]] = []
-    at = 0
-    while at < flagged.size and len(spans) < MAX_FINDINGS:
-        start = int(flagged[at])
-        level = np.fmax(levels.at(start), level_before(values, start))
+    place = 0
+    while place < flagged.size and len(spans) < MAX_FINDINGS:
+        start = int(flagged[place])
+        level = np.fmax(levels.level_at(start), level_before(values, start))
         back = _back_at(values, start, float(level) + Z_BACK * levels.noise_at(start))
         spans.append((start, back))
-        at = flagged.size if back is None else int(np.searchsorted(flagged, back))
+        place = flagged.size if back is None else int(np.searchsorted(flagged, back))
     return spans
 
 
@@ -405,7 +405,7 @@ def _finding(x: Floats, values: Floats, start: int, back: int | None) -> MetricF
         text = f"spike at {format_step(first)}: {rise}, back after {after} point" + (
             "s" if after > 1 else ""
         )
-        return MetricFinding("spike", first, float(x[back]), peak, text, peak_at)
+        return MetricFinding("spike", first, float(x[back]), peak, text, peak_at=peak_at)
     # It does not come back: its newest points are nearly as far up as the upper half of the rise.
     newest = np.median(values[-16:])
     upper = np.quantile(values[start:], 0.75)
@@ -413,28 +413,28 @@ def _finding(x: Floats, values: Floats, start: int, back: int | None) -> MetricF
         text = f"diverged since {format_step(first)}: {rise}, not back for {until - start} points"
         return MetricFinding("divergence", first, None, peak, text)
     text = f"spike at {format_step(first)}: {rise}, not yet back"
-    return MetricFinding("spike", first, None, peak, text, peak_at)
+    return MetricFinding("spike", first, None, peak, text, peak_at=peak_at)
 
 
 def _slow_divergence(
-    x: Floats, values: Floats, medians: Floats, noises: Floats, known: list[MetricFinding]
-) -> list[MetricFinding]:
+    x: Floats, values: Floats, medians: Floats, noises: Floats
+) -> MetricFinding | None:
     """A rise too slow for a spike: the newest level lastingly above the best that there was."""
-    if any(finding.step_to is None for finding in known) or medians.size < 4:
-        return []
+    if medians.size < 4:
+        return None
     smooth = np.median(sliding_window_view(medians, 3), axis=1)
     best_at = int(np.argmin(smooth))
     best = float(smooth[best_at])
     rise = max(10 * float(noises[min(best_at + 1, noises.size - 1)]), DIVERGED_PART * abs(best))
     newest = float(np.median(values[-BLOCK // 2 :]))
-    above = np.flatnonzero(smooth[best_at:] > best + 0.3 * rise)
-    if newest <= best + rise or smooth[-1] <= best + 0.7 * rise or not above.size:
-        return []
-    below = np.flatnonzero(smooth[best_at:] <= best + 0.3 * rise)
-    start = min((best_at + int(below[-1]) + 2) * BLOCK, values.size - 1)
+    is_above = smooth[best_at:] > best + 0.3 * rise
+    if newest <= best + rise or smooth[-1] <= best + 0.7 * rise or not is_above.any():
+        return None
+    last_below = int(np.flatnonzero(smooth[best_at:] <= best + 0.3 * rise)[-1])
+    start = min((best_at + last_below + 2) * BLOCK, values.size - 1)
     peak = float(values[start:].max())
     text = (
         f"diverging since {format_step(float(x[start]))}: from {format_number(best)} at best "
         f"to {format_number(newest)}"
     )
-    return [MetricFinding("divergence", float(x[start]), None, peak, text)]
+    return MetricFinding("divergence", float(x[start]), None, peak, text)

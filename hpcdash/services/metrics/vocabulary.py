@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from math import floor, isfinite, isnan, nan
 from typing import NamedTuple
@@ -102,8 +102,11 @@ _NAME_ENDS = " \t'\"-:;,|>*#"
 _TIME_SCALES = (1.0, 1e3, 1e6, 1e9)
 # Zones differ by quarters of an hour, from UTC by 14 hours at most; a file's clock may be a little
 # behind.
-_ZONE_STEP, _MAX_ZONE, _CLOCKS_APART = 900.0, 14 * 3600.0, 120.0
-YEAR_2000, YEAR_2100 = 946_684_800.0, 4_102_444_800.0
+_ZONE_STEP = 900.0
+_MAX_ZONE = 14 * 3600.0
+_CLOCKS_APART = 120.0
+YEAR_2000 = 946_684_800.0
+YEAR_2100 = 4_102_444_800.0
 # No epoch and no count of tokens is so large; sums and differences of what is smaller stay finite.
 _FARTHEST = 2.0**63
 _SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
@@ -193,11 +196,11 @@ def step_rank(name: str) -> int | None:
 
 @lru_cache(maxsize=_MAX_NAMES)
 def _rank(key: str) -> int | None:
-    found = _STEP_NAME.fullmatch(key)
-    if found is None:
+    match = _STEP_NAME.fullmatch(key)
+    if match is None:
         return None
-    rank = _STEP_RANKS[found["word"]]
-    return 0 if found["overall"] and rank < BATCH_RANK else rank
+    rank = _STEP_RANKS[match["word"]]
+    return 0 if match["overall"] and rank < BATCH_RANK else rank
 
 
 def is_epoch(name: str) -> bool:
@@ -214,8 +217,8 @@ def parse_line_seconds(text: str) -> float:
     """Epoch seconds of the time that stands at the beginning of a line, nan where none does; no
     zone counts as UTC.
     """
-    found = STAMP.search(text, 0, STAMP_LETTERS)
-    return nan if found is None else stamp_seconds(found)
+    match = STAMP.search(text, 0, STAMP_LETTERS)
+    return nan if match is None else stamp_seconds(match)
 
 
 def newest_stamp(text: str) -> tuple[float, bool] | None:
@@ -224,10 +227,10 @@ def newest_stamp(text: str) -> tuple[float, bool] | None:
     The time is as `parse_line_seconds` returns it; None if no line begins with a time.
     """
     for line in reversed(text.splitlines()):
-        if (found := STAMP.search(line, 0, STAMP_LETTERS)) is not None and isfinite(
-            seconds := stamp_seconds(found)
+        if (match := STAMP.search(line, 0, STAMP_LETTERS)) is not None and isfinite(
+            seconds := stamp_seconds(match)
         ):
-            return seconds, found[11] is not None
+            return seconds, match[11] is not None
     return None
 
 
@@ -250,17 +253,15 @@ def epoch_seconds(value: float) -> float:
     )
 
 
-def stamp_seconds(found: re.Match[str]) -> float:
+def stamp_seconds(match: re.Match[str]) -> float:
     """Epoch seconds of what STAMP matched, nan where there is no such day between the years 2000
     and 2100.
     """
-    year, _, month, _, day, _, hour, minute, second, fraction, zone = found.groups()
+    year, _, month, _, day, _, hour, minute, second, fraction, zone = match.groups()
     if not 2000 <= int(year) < 2100:
         return nan
     try:
-        moment = datetime(
-            int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC
-        )
+        moment = datetime.fromisoformat(f"{year}-{month}-{day}T{hour}:{minute}:{second}+00:00")
     except ValueError:
         return nan
     seconds = moment.timestamp() + (float(f"0.{fraction}") if fraction else 0.0)
@@ -294,7 +295,9 @@ def sort_pairs(format_name: str, pairs: Iterable[tuple[str, float]], time: float
             last_step = int(value) if is_step(value) else last_step
         elif key not in _NO_METRICS:
             values[name] = value
-    return Reading(format_name, values, step, epoch, tokens, time, last_step)
+    return Reading(
+        format_name, values, step=step, epoch=epoch, tokens=tokens, time=time, last_step=last_step
+    )
 
 
 def _key(name: str) -> str:

@@ -16,10 +16,10 @@ from hpcdash.services.metrics.charts.curves import ChartRequest
 from hpcdash.services.metrics.charts.svg import draw_svg
 
 
-def file_stem(job_id: str, metric: str, at: datetime) -> str:
+def file_stem(job_id: str, metric: str, time: datetime) -> str:
     """A file's name without its ending: `hpcdash-4711-lm-loss-20261121-103000`."""
     text = re.sub(r"[^A-Za-z0-9._]+", "-", f"{job_id}-{metric}").strip("-.")[:80]
-    return f"hpcdash-{text}-{at:%Y%m%d-%H%M%S}"
+    return f"hpcdash-{text}-{time:%Y%m%d-%H%M%S}"
 
 
 def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> tuple[Path, Path]:
@@ -31,18 +31,18 @@ def write_chart(folder: Path, stem: str, request: ChartRequest, title: str) -> t
     """
     span = request.state.shown(request.whole())
     tables = []
-    for one in request.runs:
-        shift = request.shift(one)
+    for shown in request.runs:
+        shift = request.shift(shown)
         for name in request.names:
-            series = request.series(one, name)
+            series = request.series(shown, name)
             places = slice(
                 *np.searchsorted(series.x, (span[0] + shift, np.nextafter(span[1] + shift, np.inf)))
             )
             count = series.x[places].size
             columns = {
-                "job": pa.array([one.title] * count, pa.string()),
+                "job": pa.array([shown.title] * count, pa.string()),
                 "metric": pa.array([name] * count, pa.string()),
-                "step": _steps(one.run.steps_along(name, request.axis)[places]),
+                "step": _steps(shown.run.steps_along(name, request.axis)[places]),
                 request.axis: series.x[places] - shift,
                 "value": series.values[places],
                 "lowest": series.low[places],

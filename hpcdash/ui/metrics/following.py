@@ -9,10 +9,11 @@ from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hpcdash.errors import HpcdashError
-from hpcdash.services.metrics.charts.state import LETTERS, MAX_RUNS, ChartState, Picture
+from hpcdash.services.metrics.charts.state import LETTERS, MAX_RUNS, ChartState, Mark, Picture
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.metrics.plot import ChartPlot
 from hpcdash.ui.screen import unexpected
@@ -21,7 +22,7 @@ from hpcdash.ui.widgets.cells import ASCII_SIGNS, signs
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
-    from hpcdash.services.metrics.charts.curves import ChartRequest, SeriesCache
+    from hpcdash.services.metrics.charts.curves import ChartRequest
     from hpcdash.services.metrics.facts import RunFacts, RunReader
     from hpcdash.services.metrics.run import WatchedRun
 
@@ -39,17 +40,24 @@ _ARRAYS = (
 
 
 class ShownRun(Struct):
-    """Shown run: its reader, and its facts; `judging_error` is why there could be none."""
+    """A run of the chart: its logs as they are read, and its facts."""
 
     job_id: str
     watched: WatchedRun | None = None
     is_open: bool = False
     error: HpcdashError | None = None
+    # Why there could be no facts.
     judging_error: HpcdashError | None = None
     reader: RunReader | None = None
     facts: RunFacts | None = None
     changes: int = 0
-    read_changes: tuple[object, ...] = field(default=())
+    # Of which state the facts are.
+    read_changes: tuple[object, ...] = ()
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """All findings known, the severest and newest first."""
+        return () if self.facts is None else self.facts.found
 
 
 class ChartFollowing(View):
@@ -77,15 +85,14 @@ class ChartFollowing(View):
         self.picture = Picture()
         self.is_drawing = False
         self.drawing_error: HpcdashError | None = None
-        self.runs = [ShownRun(one) for one in dict.fromkeys((job_id, *others))][:MAX_RUNS]
+        self.runs = [ShownRun(shown_id) for shown_id in dict.fromkeys((job_id, *others))][:MAX_RUNS]
         self._patterns = tuple(patterns)
         self._file = file
-        self._series: SeriesCache | None = None
         self._dirty = asyncio.Event()
         self._changed_at: float | None = None
 
-    def tell(self, request: ChartRequest) -> None:
-        """There is a new picture, of this request."""
+    def show_texts(self, request: ChartRequest) -> None:
+        """Show what stands around a new picture, which is of this request."""
 
     def show_problem(self, text: str) -> None:
         """Do nothing: no problem is shown here."""
@@ -180,7 +187,7 @@ class ChartFollowing(View):
                 return
             self.query_one(ChartPlot).show(self.picture)
             try:
-                self.tell(request)
+                self.show_texts(request)
             except Exception as error:
                 self.drawing_error = unexpected(self.app, "tell of this", error)
                 self.show_problem(self.drawing_error.message)
@@ -209,10 +216,9 @@ class ChartFollowing(View):
             return
         before = (run.facts, run.judging_error)
         try:
-            run.reader = run.reader or RunReader(is_ascii=is_ascii())
-            stored = self.request().stored
+            run.reader = run.reader or RunReader()
             run.facts = await asyncio.to_thread(
-                run.reader.read, watched.run, names, picture.axis, job, stored
+                run.reader.read, watched.run, names, picture.axis, job
             )
             run.judging_error = None
         except Exception as error:
@@ -222,18 +228,16 @@ class ChartFollowing(View):
             self._dirty.set()
 
     def request(self) -> ChartRequest:
-        from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun, SeriesCache
+        from hpcdash.services.metrics.charts.curves import ChartRequest, ChartRun
 
-        if self._series is None:
-            self._series = SeriesCache()
         runs = []
         for letter, run in zip(LETTERS, self.runs, strict=False):
             if run.watched is None:
                 continue
-            marks = run.facts.marks if run.facts is not None else {}
-            axis = run.facts.axis if run.facts is not None else ""
-            runs.append(ChartRun(letter, run.watched.title, run.watched.run, marks, axis))
-        self._series.keep_only([one.run for one in runs])
+            chart_run = ChartRun(letter, run.watched.title, run.watched.run)
+            if run.facts is not None:
+                chart_run = replace(chart_run, marks=run.facts.marks, marks_axis=run.facts.axis)
+            runs.append(chart_run)
         plot = self.query_one(ChartPlot)
         # While there is nothing to show the plot is hidden, and has the size that it had.
         size = plot.size if plot.display and plot.size.height else self.size
@@ -242,9 +246,8 @@ class ChartFollowing(View):
             self.state,
             size.width,
             size.height,
-            self._series,
-            self.session.zone,
-            is_ascii(),
+            zone=self.session.zone,
+            is_ascii=is_ascii(),
         )
 
 

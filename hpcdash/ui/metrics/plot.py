@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from hpcdash.services.metrics.charts.state import MAX_RUNS, PanelPlace, Picture
+from hpcdash.services.metrics.charts.state import MAX_RUNS, Picture
 
 _RUN_COLOURS = (
     "primary",
@@ -104,35 +104,31 @@ class ChartPlot(Widget):
 
     # -- drawing
 
-    def _style(self, name: str) -> Style:
+    def sign_style(self, name: str) -> Style:
+        """Return the style of a piece of the picture; '' for none."""
         return self.get_component_rich_style(f"chart-plot--{name}") if name else Style()
 
     def render_line(self, y: int) -> Strip:
         base = self.rich_style
-        lines = self.picture.lines
-        segments = (
-            [Segment(text, base + self._style(name)) for text, name in lines[y]]
-            if y < len(lines)
-            else []
-        )
+        line = self.picture.lines[y] if y < len(self.picture.lines) else ()
+        segments = [Segment(text, base + self.sign_style(name)) for text, name in line]
         return Strip(segments).adjust_cell_length(self.size.width, base)
 
     # -- mouse
 
-    def _panel_at(self, x: int, y: int) -> tuple[int, PanelPlace] | None:
+    def _panel_at(self, event: events.MouseEvent) -> int | None:
+        """Return the number of the panel under the mouse; None for none."""
         for number, place in enumerate(self.picture.panels):
-            if (
-                place.left <= x < place.left + place.width
-                and place.top <= y < place.top + place.height
-            ):
-                return number, place
+            is_across = place.left <= event.x < place.left + place.width
+            if is_across and place.top <= event.y < place.top + place.height:
+                return number
         return None
 
     def _wheel(self, event: events.MouseEvent, factor: float) -> None:
-        found = self._panel_at(event.x, event.y)
-        if found is not None:
+        panel = self._panel_at(event)
+        if panel is not None:
             event.stop()
-            self.post_message(self.Zoomed(factor, found[1].x_at(event.x)))
+            self.post_message(self.Zoomed(factor, self.picture.panels[panel].x_at(event.x)))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         self._wheel(event, 0.8)
@@ -141,9 +137,9 @@ class ChartPlot(Widget):
         self._wheel(event, 1.25)
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        found = self._panel_at(event.x, event.y)
-        if found is not None and event.button == 1:
-            self._down = (event.x, event.y, found[0])
+        panel = self._panel_at(event)
+        if panel is not None and event.button == 1:
+            self._down = (event.x, event.y, panel)
             self._has_moved = False
             self.capture_mouse()
 
@@ -164,5 +160,8 @@ class ChartPlot(Widget):
         down = self._down
         self._down = None
         self.release_mouse()
-        if down is not None and not self._has_moved and down[2] < len(self.picture.panels):
-            self.post_message(self.Pointed(self.picture.panels[down[2]].x_at(down[0]), down[2]))
+        if down is None or self._has_moved:
+            return
+        x, _, panel = down
+        if panel < len(self.picture.panels):
+            self.post_message(self.Pointed(self.picture.panels[panel].x_at(x), panel))

@@ -31,9 +31,9 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import Changed, ClusterStore
 from hpcdash.services.jobs.lookup import known_row
 from hpcdash.services.metrics.charts.state import (
+    FINDINGS,
     LETTERS,
     MAX_RUNS,
-    SEVERAL,
     SMOOTHINGS,
     ChartState,
     Mark,
@@ -110,9 +110,13 @@ class ChartView(ChartFollowing, can_focus=True):
         yield Line(id="meaning")
         yield Line(id="found")
 
+    @property
+    def _plot(self) -> ChartPlot:
+        return self.query_one(ChartPlot)
+
     # -- text around it
 
-    def tell(self, request: ChartRequest) -> None:
+    def show_texts(self, request: ChartRequest) -> None:
         from hpcdash.services.metrics.charts.draw import legend
 
         self.query_one("#legend", Line).set_text(self._legend(legend(request.runs)))
@@ -120,15 +124,13 @@ class ChartView(ChartFollowing, can_focus=True):
         self.set_class(self.size.height < _ROOMY, "-cramped")
         row = self._row()
         name = visible(str(row["name"] or "")) if row is not None else ""
-        more = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
-        self.border_title = Content(
-            f"Chart of {visible(self.job_id)} {clip(name, 40)}".rstrip() + more
-        )
+        title = f"Chart of {visible(self.job_id)} {clip(name, 40)}".rstrip()
+        self.border_title = Content(title + self._more())
         self.set_class(len(self.runs) > 1, "-several")
         if not self.picture.panels:
             self.query_one("#nothing", Static).update(self._nothing())
-        first = self.runs[0]
-        course = first.facts.course if first.facts is not None else ()
+        facts = self.runs[0].facts
+        course = () if facts is None else facts.course
         self.query_one("#meaning", Line).set_text(
             Text(clip(visible(" · ".join(course)), max(self.size.width - 2, 1)))
         )
@@ -144,11 +146,8 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def _legend(self, pieces: Sequence[tuple[str, str]]) -> Text:
         text = Text(no_wrap=True, overflow="ellipsis")
-        plot = self.query_one(ChartPlot)
         for message, style in pieces:
-            text.append(
-                message, plot.get_component_rich_style(f"chart-plot--{style}") if style else ""
-            )
+            text.append(message, self._plot.sign_style(style))
         return text
 
     def _nothing(self) -> Text:
@@ -188,30 +187,31 @@ class ChartView(ChartFollowing, can_focus=True):
         """
         text = Text(no_wrap=True)
         marks = self.marks_found()
-        plot = self.query_one(ChartPlot)
-        pointed = self._pointed_mark(marks)
-        read = [run.facts for run in self.runs if run.facts is not None]
-        if not marks and read:
-            is_unknown = all(one.too_few for one in read)
+        facts = [run.facts for run in self.runs if run.facts is not None]
+        if not marks and facts:
+            is_unknown = all(run_facts.too_few for run_facts in facts)
             text.append("too few points to tell" if is_unknown else "no anomalies", "dim")
-        if pointed is None and len(marks) > 1:
-            for (kind, sign, style), count in Counter(
-                (mark.kind, mark.sign, mark.style) for _, mark in marks
-            ).items():
+        pointed = self._pointed_mark(marks)
+        if pointed is not None:
+            marks = [pointed]
+        elif len(marks) > 1:
+            for kind, count in Counter(mark.kind for _, mark in marks).items():
                 if count > 1:
-                    text.append(sign, plot.get_component_rich_style(f"chart-plot--{style}"))
-                    text.append(f" {count} {SEVERAL[kind]}   ", "dim")
-        shown = [pointed] if pointed is not None else marks
+                    self._append_sign(text, next(mark for _, mark in marks if mark.kind == kind))
+                    text.append(f" {count} {FINDINGS[kind].several}   ", "dim")
         room = self.size.width - 2
-        for number, (letter, mark) in enumerate(shown):
+        for number, (letter, mark) in enumerate(marks):
             left = room - cell_len(text.plain) - 5
-            message = f"{letter}{' ' if letter else ''}{mark.text}"
+            message = f"{letter} {mark.text}" if letter else mark.text
             if number and cell_len(message) > left:
                 break
             text.append("   " if number else "")
-            text.append(f"{mark.sign} ", plot.get_component_rich_style(f"chart-plot--{mark.style}"))
+            self._append_sign(text, mark, " ")
             text.append(clip(message, max(left, 1)))
         return text
+
+    def _append_sign(self, text: Text, mark: Mark, after: str = "") -> None:
+        text.append(mark.sign(is_ascii=is_ascii()) + after, self._plot.sign_style(mark.style))
 
     def _pointed_mark(self, marks: Sequence[tuple[str, Mark]]) -> tuple[str, Mark] | None:
         """The finding under the cursor: where it stands, else in the same column."""
@@ -220,8 +220,10 @@ class ChartView(ChartFollowing, can_focus=True):
             return None
         place = self.picture.panels[0]
         column = place.column_at(cursor)
-        near = [one for one in marks if column is not None and place.column_at(one[1].x) == column]
-        return min(near, key=lambda one: abs(one[1].x - cursor), default=None)
+        near = [
+            pair for pair in marks if column is not None and place.column_at(pair[1].x) == column
+        ]
+        return min(near, key=lambda pair: abs(pair[1].x - cursor), default=None)
 
     def _format_progress(self) -> str:
         runs = [run.watched for run in self.runs if run.watched is not None]
@@ -253,9 +255,7 @@ class ChartView(ChartFollowing, can_focus=True):
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        return (
-            frozenset({Kind.MINE, Kind.HISTORY}) if self._wants_history else frozenset({Kind.MINE})
-        )
+        return frozenset({Kind.MINE, Kind.HISTORY} if self._wants_history else {Kind.MINE})
 
     @property
     def own_error(self) -> HpcdashError | None:
@@ -274,12 +274,11 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def crumbs(self) -> Sequence[str]:
         names = ", ".join(panel.name for panel in self.picture.panels[:3])
-        more = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
-        return (
-            ("chart", f"{self.job_id}{more}", visible(names))
-            if names
-            else ("chart", f"{self.job_id}{more}")
-        )
+        crumbs = ("chart", f"{self.job_id}{self._more()}")
+        return (*crumbs, visible(names)) if names else crumbs
+
+    def _more(self) -> str:
+        return f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
 
     def way_crumb(self) -> str:
         return f"chart {self.job_id}"
@@ -301,8 +300,7 @@ class ChartView(ChartFollowing, can_focus=True):
         return self.runs[LETTERS.index(letter) if letter else 0]
 
     def against_save(self) -> str:
-        facts = self._switch_run().facts
-        for mark in facts.found if facts is not None else ():
+        for mark in self._switch_run().marks:
             if _is_broken(mark):
                 return f"{mark.text}: {_SAVES_BROKEN}"
         return ""
@@ -313,9 +311,9 @@ class ChartView(ChartFollowing, can_focus=True):
         It is not offered where a save would have broken weights.
         """
         row = self._row()
-        found = [mark for _, mark in self.marks_found()]
-        is_broken = any(_is_broken(mark) for mark in found)
-        is_requested = row is not None and row["state"] in ACTIVE and found and not is_broken
+        marks = [mark for _, mark in self.marks_found()]
+        is_broken = any(map(_is_broken, marks))
+        is_requested = row is not None and row["state"] in ACTIVE and marks and not is_broken
         return {"save_switch": _SWITCH_RANK} if is_requested else {}
 
     def _row(self) -> Mapping[str, Any] | None:
@@ -345,13 +343,10 @@ class ChartView(ChartFollowing, can_focus=True):
         )
 
     def help_signs(self) -> Text:
-        plot = self.query_one(ChartPlot)
         text = Text()
-        for one in explained(is_ascii=is_ascii()):
-            style = plot.get_component_rich_style(f"chart-plot--{one.style}") if one.style else ""
-            text.append("  ").append(one.signs, style).append(" " * (12 - len(one.signs))).append(
-                f"{one.text}\n"
-            )
+        for label in explained(is_ascii=is_ascii()):
+            text.append("  ").append(label.signs, self._plot.sign_style(label.style))
+            text.append(f"{' ' * (12 - len(label.signs))}{label.text}\n")
         return text
 
     def marks_found(self) -> list[tuple[str, Mark]]:
@@ -360,7 +355,7 @@ class ChartView(ChartFollowing, can_focus=True):
         return [
             (letter if several else "", mark)
             for letter, run in zip(LETTERS, self.runs, strict=False)
-            for mark in (run.facts.found if run.facts is not None else ())
+            for mark in run.marks
         ]
 
     def _see(self, state: ChartState) -> None:
@@ -384,10 +379,10 @@ class ChartView(ChartFollowing, can_focus=True):
     def _move_cursor(self, cells: int) -> None:
         first, last = self.state.shown(self._whole())
         cell = (last - first) / self.picture.panels[0].width
-        at = (self.state.cursor or 0.0) + cells * cell
+        x = (self.state.cursor or 0.0) + cells * cell
         begin, end = self._whole()
-        state = replace(self.state, cursor=min(max(at, begin), end))
-        if not first <= at <= last and self.state.span is not None:
+        state = replace(self.state, cursor=min(max(x, begin), end))
+        if not first <= x <= last and self.state.span is not None:
             state = replace(state.panned(cells * 0.25, self._whole()), cursor=state.cursor)
         self._see(state)
 
@@ -401,8 +396,8 @@ class ChartView(ChartFollowing, can_focus=True):
         """Give a panel another y range: shifted by a fraction of it, and scaled by `factor`."""
         if not self._has_panels():
             return
-        at = self.state.panel if panel is None else panel
-        place = self.picture.panels[min(at, len(self.picture.panels) - 1)]
+        number = self.state.panel if panel is None else panel
+        place = self.picture.panels[min(number, len(self.picture.panels) - 1)]
         low, high = place.y
         middle = (low + high) / 2 + part * (high - low)
         half = factor * (high - low) / 2
@@ -450,13 +445,11 @@ class ChartView(ChartFollowing, can_focus=True):
         self._show_notice("outliers are left out" if self.state.leaves_out else "all is shown")
 
     def do_smoothing(self) -> None:
-        at = (SMOOTHINGS.index(self.state.smoothing) + 1) % len(SMOOTHINGS)
-        self._see(replace(self.state, smoothing=SMOOTHINGS[at]))
-        self._show_notice(
-            {"auto": "smoothing: auto", "none": "smoothing: off"}.get(
-                SMOOTHINGS[at], SMOOTHINGS[at]
-            )
-        )
+        following = SMOOTHINGS.index(self.state.smoothing) + 1
+        smoothing = SMOOTHINGS[following % len(SMOOTHINGS)]
+        self._see(replace(self.state, smoothing=smoothing))
+        notices = {"auto": "smoothing: auto", "none": "smoothing: off"}
+        self._show_notice(notices.get(smoothing, smoothing))
 
     def do_x_axis(self) -> None:
         axes = self.picture.axes
@@ -486,16 +479,15 @@ class ChartView(ChartFollowing, can_focus=True):
         self._go_found(-1)
 
     def _go_found(self, way: int) -> None:
-        places = sorted({mark.x for _, mark in self.marks_found() if mark.x == mark.x})
+        places = sorted(
+            {mark.x for _, mark in self.marks_found() if mark.x == mark.x}, reverse=way < 0
+        )
         if not places:
             self._show_notice("no anomalies so far")
             return
-        at = self.state.cursor
-        further = [x for x in places if at is None or (x > at if way > 0 else x < at)]
-        if further:
-            x = further[0] if way > 0 else further[-1]
-        else:
-            x = places[0] if way > 0 else places[-1]
+        cursor = self.state.cursor
+        further = (x for x in places if cursor is None or way * (x - cursor) > 0)
+        x = next(further, places[0])
         state = replace(self.state, cursor=x)
         begin, end = state.shown(self._whole())
         if not begin <= x <= end:
@@ -573,7 +565,11 @@ class ChartView(ChartFollowing, can_focus=True):
         choices = await asyncio.to_thread(other_runs, store, row, marked)
         shown = [run.job_id for run in self.runs[1:]]
         choices = [
-            *((one, one) for one in shown if one not in {value for value, _ in choices}),
+            *(
+                (job_id, job_id)
+                for job_id in shown
+                if job_id not in {value for value, _ in choices}
+            ),
             *choices,
         ]
         if not choices:
@@ -599,7 +595,7 @@ class ChartView(ChartFollowing, can_focus=True):
         stored = {run.job_id: run for run in self.runs[1:]}
         self.runs = [
             self.runs[0],
-            *(stored.pop(one) if one in stored else ShownRun(one) for one in job_ids),
+            *(stored.pop(job_id) if job_id in stored else ShownRun(job_id) for job_id in job_ids),
         ]
         for run in stored.values():
             if run.watched is not None:
@@ -618,9 +614,9 @@ class ChartView(ChartFollowing, can_focus=True):
             )
             for message in run.facts.course:
                 text.append(f"  {message}\n")
-            for mark in run.facts.found:
-                text.append(f"  {mark.sign} {mark.text}\n")
-            if not run.facts.found:
+            for mark in run.marks:
+                text.append(f"  {mark.sign(is_ascii=is_ascii())} {mark.text}\n")
+            if not run.marks:
                 reported = "too few points to tell" if run.facts.too_few else "no anomalies so far"
                 text.append(f"  {reported}\n", "dim")
         self.app.push_screen(
@@ -658,24 +654,29 @@ def other_runs(
     """Return the IDs of jobs that have begun, and their texts: marked ones first, then tasks of its
     array, then jobs of its name, each the newest first.
     """
-    found: dict[str, tuple[int, int, int, str]] = {}
+    reasons = ("marked", "same array", "same name")
+    texts: dict[str, str] = {}
+    ranks: dict[str, tuple[int, int, int]] = {}
     for kind in _OTHERS:
         snapshot = store.snapshots.get(kind)
         if snapshot is None:
             continue
         for other in _near(snapshot.table, row, marked).select(_OTHER_COLUMNS).to_pylist():
             number = str(other["id"])
-            if number in found or number == row["id"] or other["_tasks"] != 1:
+            if number in texts or number == row["id"] or other["_tasks"] != 1:
                 continue
-            if str(other["state"]) in WAITING and number not in marked:
+            rank = 2
+            if number in marked:
+                rank = 0
+            elif str(other["state"]) in WAITING:
                 continue
-            is_task = row["array_id"] is not None and other["array_id"] == row["array_id"]
-            rank = 0 if number in marked else 1 if is_task else 2
-            why = ("marked", "same array", "same name")[rank]
-            text = f"{number:<12} {other['name'] or ''}  {state_word(str(other['state']))}, {why}"
-            found[number] = (rank, -(other["_number"] or 0), -(other["_task"] or 0), text)
-    ranked = sorted(found.items(), key=lambda one: one[1][:3])
-    return [(number, ranks[3]) for number, ranks in ranked[:_MAX_OTHERS]]
+            elif row["array_id"] is not None and other["array_id"] == row["array_id"]:
+                rank = 1
+            ranks[number] = (rank, -(other["_number"] or 0), -(other["_task"] or 0))
+            state = state_word(str(other["state"]))
+            texts[number] = f"{number:<12} {other['name'] or ''}  {state}, {reasons[rank]}"
+    nearest = sorted(texts, key=ranks.__getitem__)[:_MAX_OTHERS]
+    return [(number, texts[number]) for number in nearest]
 
 
 def _near(table: pa.Table, row: Mapping[str, Any], marked: Collection[str]) -> pa.Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 
 import numpy as np
 
@@ -47,9 +46,8 @@ def batch_of(
 
 def stored_counts(log: MetricLog) -> tuple[int, int]:
     """(single points, cells of older points) of all metrics of a log."""
-    strips = [log.strip(name, 0, inf) for name in log.names]
-    cells = sum(strip.exact_from for strip in strips)
-    return sum(strip.points.size for strip in strips) - cells, cells
+    counts = [log.stored_counts(name) for name in log.names]
+    return sum(points for points, _ in counts), sum(cells for _, cells in counts)
 
 
 def clean_loss(seed: int, count: int, noise: str = "student") -> tuple[Floats, Floats]:

@@ -19,7 +19,6 @@ from hpcdash.services.metrics.batch import Floats, MetricBatch, Points
 from hpcdash.services.metrics.charts.curves import (
     ChartRequest,
     ChartRun,
-    SeriesCache,
     parse_smoothing,
 )
 from hpcdash.services.metrics.charts.draw import Canvas, curve_dots, draw
@@ -66,7 +65,7 @@ def request(
     shown = tuple(
         ChartRun(letter, f"job {letter}", run) for letter, run in zip("ABCD", runs, strict=False)
     )
-    return ChartRequest(shown, state or ChartState(), *size, SeriesCache())
+    return ChartRequest(shown, state or ChartState(), *size)
 
 
 def plain_text(picture: Picture) -> str:
@@ -121,7 +120,7 @@ def test_a_span_never_leaves_what_there_is() -> None:
     assert not state.panned(-1, whole).follows
     assert state.panned(-1, whole).panned(1, whole).follows
     assert state.zoomed(8.0, whole).span is None
-    assert ChartState().zoomed(0.5, whole, at=50.0).shown(whole) == (25.0, 75.0)
+    assert ChartState().zoomed(0.5, whole, x=50.0).shown(whole) == (25.0, 75.0)
 
 
 @for_each(
@@ -142,7 +141,7 @@ def test_the_loss_of_the_training_comes_first(names: tuple[str, ...], first: str
 def test_a_curve_is_joined_but_not_over_what_is_no_number() -> None:
     line = np.array([0.0, np.nan, 0.0, np.nan, 0.0])
     broken = np.array([False, True, False, False, False])
-    dots = curve_dots(line, line, line, broken, (0.0, 1.0), 8)
+    dots = curve_dots((line, line, line), broken, (0.0, 1.0), 8)
     assert dots[-1].tolist() == [True, False, True, True, True]
     assert not dots[:-1].any()
 
@@ -247,19 +246,16 @@ def test_signs_stand_where_their_steps_do_along_any_axis() -> None:
     values = np.full(1000, 2.0) + 0.01 * np.sin(np.arange(1000))
     values[600:603] = 9.0
     run = make_run(values, seconds=10.0)
-    kept = SeriesCache()
-    along_steps = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9), kept)
-    along_time = RunReader().read(run, ("loss",), "time", JobFacts(1.7e9), kept)
+    along_steps = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9))
+    along_time = RunReader().read(run, ("loss",), "time", JobFacts(1.7e9))
     assert [mark.x for mark in along_steps.marks["loss"]] == [601.0]
     assert [mark.x for mark in along_time.marks["loss"]] == [1.7e9 + 6010.0]
 
 
 def test_a_log_that_went_silent_is_said_to_have_while_its_job_runs() -> None:
     run = make_run(np.linspace(3, 2, 100))
-    silent = RunReader().read(
-        run, ("loss",), "step", JobFacts(1.7e9 + 4000, is_running=True), SeriesCache()
-    )
-    ended = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9 + 4000), SeriesCache())
+    silent = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9 + 4000, is_running=True))
+    ended = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9 + 4000))
     assert [mark.text for mark in silent.found if "no sample for" in mark.text]
     assert not [mark.text for mark in ended.found if "no sample for" in mark.text]
 
@@ -364,10 +360,10 @@ def test_the_sign_of_a_spike_stands_above_its_peak(rise: int, peak: int) -> None
     values = 2.0 + np.random.default_rng(1).normal(0, 0.02, 1500)
     values[600 : 600 + rise] = np.linspace(5, 9, rise) if rise > 1 else 9.0
     values[600 + rise : 640 + rise] += np.linspace(4, 0, 40)
-    run, kept = make_run(values), SeriesCache()
-    reading = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9), kept)
+    run = make_run(values)
+    reading = RunReader().read(run, ("loss",), "step", JobFacts(1.7e9))
     shown = ChartRun("A", "job", run, reading.marks, "step")
-    picture = draw(ChartRequest((shown,), ChartState(smoothing="none"), 90, 20, kept))
+    picture = draw(ChartRequest((shown,), ChartState(smoothing="none"), 90, 20))
     lines = plain_text(picture).splitlines()
     (columns,) = [
         [at for at, sign in enumerate(line) if sign == "▲"] for line in lines if "▲" in line
@@ -423,7 +419,7 @@ def test_any_values_make_an_svg_that_can_be_read(values: Floats, log_y: bool) ->
 def test_few_points_are_too_few_to_tell() -> None:
     def read(count: int) -> bool:
         run = make_run(np.linspace(4, 2, count))
-        return RunReader().read(run, ["loss"], "step", JobFacts(0.0), SeriesCache()).too_few
+        return RunReader().read(run, ["loss"], "step", JobFacts(0.0)).too_few
 
     assert [read(count) for count in (1, 19, 20, 400)] == [True, True, False, False]
 
@@ -438,11 +434,11 @@ def test_the_end_is_told_from_how_the_log_is_seen_to_grow() -> None:
         log.append(MetricReader().feed(text.encode(), is_end=True))
         return joined([log])
 
-    reader, kept = RunReader(), SeriesCache()
+    reader = RunReader()
     said = []
     for second in range(12):
         facts = JobFacts(1e9 + second, True, 1740.0, 3600.0)
-        said.append(reader.read(write_log(600 + 10 * second), ["loss"], "step", facts, kept).course)
+        said.append(reader.read(write_log(600 + 10 * second), ["loss"], "step", facts).course)
     assert said[0] == (
         "ends in 57 min, limit in 29 min: needs 1 more job of this length",
         "1.02 s/step, steady",

@@ -17,7 +17,7 @@ from hpcdash.errors import ConnectionFailed
 from hpcdash.services.cluster.clock import SystemClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.metrics.loss_tails import KEPT_VALUES, TAIL_BYTES, LossTail, LossTails
+from hpcdash.services.metrics.loss_tails import MAX_VALUES, TAIL_BYTES, LossTail, LossTails
 from hpcdash.services.state.folders import queue_program
 from hpcdash.transport.local import LocalTransport
 from tests.support.real_files import append
@@ -81,7 +81,7 @@ async def test_many_logs_are_read_in_one_command_and_of_each_only_its_end(
     assert len(answer.stdout) < 1.05 * TAIL_BYTES
     newest = tails.tail("1")
     assert newest is not None
-    assert (newest.name, len(newest.values), newest.values[-1]) == ("loss", KEPT_VALUES, 4.0)
+    assert (newest.name, len(newest.values), newest.values[-1]) == ("loss", MAX_VALUES, 4.0)
     second = tails.tail("2")
     assert second is not None
     assert (second.name, second.values) == ("loss", (9.0, 9.0, 9.0))

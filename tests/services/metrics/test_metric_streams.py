@@ -20,7 +20,6 @@ from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.logs.file import LogFile
 from hpcdash.services.metrics import run as metrics
 from hpcdash.services.metrics import source as metric_source
-from hpcdash.services.metrics.charts.curves import SeriesCache
 from hpcdash.services.metrics.facts import RunReader
 from hpcdash.services.metrics.joined import JoinedRun, MetricStream
 from hpcdash.services.metrics.pace import JobFacts
@@ -140,7 +139,7 @@ async def test_times_without_a_zone_stand_where_the_file_says_and_are_no_stall(
         assert run.run.attempts[-1].last[3] == pytest.approx(now, abs=2), name
         for silence, stalls in ((5.0, False), (2 * HOUR, True)):
             facts = JobFacts(now + silence, True)
-            found = RunReader().read(run.run, ("loss",), "step", facts, SeriesCache()).found
+            found = RunReader().read(run.run, ("loss",), "step", facts).found
             assert [mark.kind for mark in found] == ["stall"] * stalls, name
     # What bears a zone is not moved, though the file was written to since.
     path = stamped("zoned", -2 * HOUR, "+0000")

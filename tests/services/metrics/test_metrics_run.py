@@ -154,7 +154,7 @@ async def test_a_job_that_runs_is_opened_at_its_end_and_followed_while_the_past_
         assert run.run is not before
         assert run.problem == ""
     assert told
-    assert min(b - a for a, b in pairwise(told)) >= 0.9 * metrics.TOLD_SECONDS
+    assert min(b - a for a, b in pairwise(told)) >= 0.9 * metrics.NOTIFY_SECONDS
 
 
 async def test_both_streams_count_and_neither_is_a_restart_of_the_other(
@@ -371,7 +371,7 @@ async def test_no_more_than_two_reads_go_on_at_once_and_none_when_nobody_follows
     assert 1 <= reads.most_at_once <= 2
     assert reads.at_once == 0
     before = transport.count(READS)
-    await asyncio.sleep(2 * metrics.TOLD_SECONDS)
+    await asyncio.sleep(2 * metrics.NOTIFY_SECONDS)
     assert transport.count(READS) == before
 
 

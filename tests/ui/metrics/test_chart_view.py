@@ -41,7 +41,7 @@ SPIKE_AT = 700
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs are looked at, and findings looked for, every 50 ms."""
     monkeypatch.setattr("hpcdash.services.metrics.run.next_check_seconds", lambda quiet: 0.05)
-    monkeypatch.setattr("hpcdash.services.metrics.run.TOLD_SECONDS", 0.02)
+    monkeypatch.setattr("hpcdash.services.metrics.run.NOTIFY_SECONDS", 0.02)
     monkeypatch.setattr("hpcdash.ui.metrics.following.READ_SECONDS", 0.05)
 
 

@@ -50,14 +50,14 @@ def log_ticks(begin: float, end: float, most: int) -> list[Tick]:
     ticks = []
     for decade in range(floor(begin), ceil(end) + 1):
         for factor in factors:
-            at = decade + log10(factor)
-            if begin <= at <= end and (factor != 1 or decade % every == 0):
+            position = decade + log10(factor)
+            if begin <= position <= end and (factor != 1 or decade % every == 0):
                 text = (
                     f"{factor}e{decade}"
                     if decade > 3 or decade < -3
                     else f"{factor * 10.0**decade:g}"
                 )
-                ticks.append((at, text))
+                ticks.append((position, text))
     return ticks
 
 
@@ -75,8 +75,8 @@ def height_ticks(begin: float, end: float, most: int, widest: int, *, is_log: bo
         return []
     low = begin + 0.1 * (end - begin)
     high = begin + 0.9 * (end - begin)
-    at, apart = (10**low, 10**high - 10**low) if is_log else (low, high - low)
-    return [(low, _shortened(at, widest)), (high, f"+{_shortened(apart, widest - 1)}")]
+    value, apart = (10**low, 10**high - 10**low) if is_log else (low, high - low)
+    return [(low, _shortened(value, widest)), (high, f"+{_shortened(apart, widest - 1)}")]
 
 
 def whole_ticks(
@@ -91,7 +91,9 @@ def whole_ticks(
 def clock_ticks(begin: float, end: float, most: int, zone: tzinfo | None) -> list[Tick]:
     """Instants, in epoch seconds, at round times of the clock."""
     step = _time_step((end - begin) / max(most, 1))
-    form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 43_200 else "%d %b"
+    form = "%d %b"
+    if step < 43_200:
+        form = "%H:%M:%S" if step < 60 else "%H:%M"
     moved = datetime.fromtimestamp(begin, UTC).astimezone(zone).utcoffset()
     offset = moved.total_seconds() if moved is not None else 0.0
     return [
@@ -142,7 +144,7 @@ def _shortened(value: float, widest: int) -> str:
 def _multiples(begin: float, end: float, step: float, most: int) -> list[float]:
     first = ceil(begin / step - 1e-9)
     count = min(floor(end / step + 1e-9) - first + 1, 4 * max(most, 1) + 4)
-    return [(first + at) * step for at in range(max(count, 0))]
+    return [(first + number) * step for number in range(max(count, 0))]
 
 
 def _round_step(least: float) -> float:
@@ -156,5 +158,5 @@ def _round_step(least: float) -> float:
 
 
 def _time_step(least: float) -> float:
-    found = next((step for step in _TIME_STEPS if step >= least), None)
-    return float(found) if found is not None else 604_800.0 * ceil(least / 604_800)
+    step = next((step for step in _TIME_STEPS if step >= least), None)
+    return float(step) if step is not None else 604_800.0 * ceil(least / 604_800)

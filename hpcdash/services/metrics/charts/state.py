@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import isfinite, nan
 
@@ -26,57 +27,76 @@ _NARROWEST = 1e-6
 # Where a newer attempt begins, and before the name of the panel whose height keys move.
 RESTART_LETTER = "R"
 ACTIVE_PANEL = ">"
-# Sign, its stand-in in ASCII, a style, and its explanation, by the kind of a finding.
+_USUAL_LOSSES = (
+    "loss",
+    "lm loss",
+    "train loss",
+    "training loss",
+    "train lm loss",
+    "global avg loss",
+)
+
+
+class FindingSign(Struct, frozen=True):
+    """The sign of a kind of findings on a chart."""
+
+    unicode: str
+    ascii: str
+    style: str
+    meaning: str
+    # What several of the kind are called.
+    several: str
+
+
 FINDINGS = {
-    "spike": ("▲", "^", "warning", "a spike"),
-    "divergence": ("◆", "*", "bad", "divergence: far above its earlier level, and stays there"),
-    "nan": ("✗", "x", "bad", "nan"),
-    "inf": ("✗", "x", "bad", "inf"),
-    "plateau": ("═", "=", "warning", "a plateau: no longer falling"),
-    "stall": ("‖", "|", "warning", "a stall: no new values although the job is running"),
-}
-# What several of a kind are called.
-SEVERAL = {
-    "spike": "spikes",
-    "divergence": "divergences",
-    "nan": "metrics with nan",
-    "inf": "metrics with inf",
-    "plateau": "plateaus",
-    "stall": "stalls",
+    "spike": FindingSign("▲", "^", "warning", "a spike", "spikes"),
+    "divergence": FindingSign(
+        "◆",
+        "*",
+        "bad",
+        "divergence: far above its earlier level, and stays there",
+        "divergences",
+    ),
+    "nan": FindingSign("✗", "x", "bad", "nan", "metrics with nan"),
+    "inf": FindingSign("✗", "x", "bad", "inf", "metrics with inf"),
+    "plateau": FindingSign("═", "=", "warning", "a plateau: no longer falling", "plateaus"),
+    "stall": FindingSign(
+        "‖", "|", "warning", "a stall: no new values although the job is running", "stalls"
+    ),
 }
 
 
 class ChartState(Struct, frozen=True):
-    """`names` () is the metric to show first; `axis` '' the run's own.
+    """A person's choices in a chart."""
 
-    `span` is of the x axis, None for all of it; one that `follows` keeps its width and moves with
-    the end. `heights` are y ranges by metric, as drawn (logarithms to base 10 on a log scale).
-    `cursor` is an x, None where there is none.
-    """
-
+    # () is the metric to show first.
     names: tuple[str, ...] = ()
+    # '' is the run's own.
     axis: str = ""
     log_y: bool = False
     smoothing: str = "auto"
     leaves_out: bool = False
+    # Of the x axis, None for all of it; one that `follows` keeps its width and moves with the end.
     span: Span | None = None
     follows: bool = True
+    # y ranges by metric, as drawn (logarithms to base 10 on a log scale).
     heights: Mapping[str, Span] = field(default_factory=dict)
     panel: int = 0
+    # An x, None where there is none.
     cursor: float | None = None
 
-    def zoomed(self, factor: float, whole: Span, at: float | None = None) -> ChartState:
-        """A span `factor` times as wide, around `at` (None: the end where it follows, else the
+    def zoomed(self, factor: float, whole: Span, x: float | None = None) -> ChartState:
+        """A span `factor` times as wide, around `x` (None: the end where it follows, else the
         middle).
         """
         begin, end = self.shown(whole)
-        if at is None:
-            at = end if self.follows else (begin + end) / 2
-        part = (at - begin) / (end - begin) if end > begin else 0.5
+        if x is None:
+            x = end if self.follows else (begin + end) / 2
+        part = (x - begin) / (end - begin) if end > begin else 0.5
         width = max((end - begin) * factor, (whole[1] - whole[0]) * _NARROWEST)
         if width >= whole[1] - whole[0]:
             return replace(self, span=None, follows=True)
-        begin = min(max(at - part * width, whole[0]), whole[1] - width)
+        begin = min(max(x - part * width, whole[0]), whole[1] - width)
         return self._at((begin, begin + width), whole)
 
     def panned(self, part: float, whole: Span) -> ChartState:
@@ -104,24 +124,27 @@ class ChartState(Struct, frozen=True):
 
 
 class Mark(Struct, frozen=True):
-    """Something found, where it stands on the chart: x on the shown axis, y nan for the chart's
-    foot. `kind` is that of the finding, which `lasts` while it has no end.
-    """
+    """A finding on the chart."""
 
+    # On the shown axis.
     x: float
+    # nan for the chart's foot.
     y: float
-    sign: str
-    style: str
     text: str
-    kind: str = ""
+    # That of the finding, which `lasts` while it has no end.
+    kind: str
     lasts: bool = False
+
+    def sign(self, *, is_ascii: bool) -> str:
+        return FINDINGS[self.kind].ascii if is_ascii else FINDINGS[self.kind].unicode
+
+    @property
+    def style(self) -> str:
+        return FINDINGS[self.kind].style
 
 
 class PanelPlace(Struct, frozen=True):
-    """Place of one metric in cells of the picture, with its ranges, y as drawn.
-
-    `values` returns the values at an x.
-    """
+    """Place of one metric in cells of the picture, with its ranges, y as drawn."""
 
     name: str
     left: int
@@ -159,22 +182,19 @@ def main_metric(names: tuple[str, ...]) -> str | None:
     """The metric to show first: the training's loss by its usual names, else any loss, else what
     there is.
     """
-    return min(names, key=_rank) if names else None
+    return min(names, key=_rank, default=None)
 
 
 def _rank(name: str) -> tuple[int, int, str]:
-    plain = name.lower().replace("_", " ").replace("/", " ").replace("-", " ")
+    plain = re.sub("[_/-]", " ", name.lower())
     parts = plain.split()
-    judged = any(word in parts for word in ("val", "valid", "validation", "eval", "test"))
-    usual = ("loss", "lm loss", "train loss", "training loss", "train lm loss", "global avg loss")
-    if plain in usual:
-        rank = usual.index(plain)
-    elif "loss" in parts and not judged and is_loss(name):
-        rank = 10
-    elif is_loss(name):
-        rank = 12 + judged
+    is_judged = not {"val", "valid", "validation", "eval", "test"}.isdisjoint(parts)
+    if plain in _USUAL_LOSSES:
+        rank = _USUAL_LOSSES.index(plain)
+    elif not is_loss(name):
+        rank = 20 + is_judged
     else:
-        rank = 20 + judged
+        rank = 10 if "loss" in parts and not is_judged else 12 + is_judged
     return rank, len(name), name
 
 
@@ -194,37 +214,49 @@ class FrameSigns(Struct, frozen=True):
 
 
 FRAME = FrameSigns()
-ASCII_FRAME = FrameSigns("+", "|", "+", "-", "+", ":", "|", "o", "^", "v")
+ASCII_FRAME = FrameSigns(
+    left="+",
+    bare="|",
+    corner="+",
+    foot="-",
+    tick="+",
+    restart=":",
+    cursor="|",
+    point="o",
+    above="^",
+    below="v",
+)
 
 
-class SignLabels(Struct, frozen=True):
-    """Signs that say one thing, the name of their style ('' none), and the words for it."""
+class SignLabel(Struct, frozen=True):
+    """Signs that stand for one thing, the name of their style ('' none), and their meaning."""
 
     signs: str
     style: str
     text: str
 
 
-def explained(*, is_ascii: bool) -> tuple[SignLabels, ...]:
+def explained(*, is_ascii: bool) -> tuple[SignLabel, ...]:
     """Every sign that may stand on a chart, once, the findings first."""
     frame = ASCII_FRAME if is_ascii else FRAME
-    found: dict[tuple[str, str], list[str]] = {}
-    for sign, plain, style, text in FINDINGS.values():
-        found.setdefault((plain if is_ascii else sign, style), []).append(text)
+    meanings: dict[tuple[str, str], list[str]] = {}
+    for kind in FINDINGS.values():
+        key = (kind.ascii if is_ascii else kind.unicode, kind.style)
+        meanings.setdefault(key, []).append(kind.meaning)
     return (
-        *(SignLabels(sign, style, " or ".join(parts)) for (sign, style), parts in found.items()),
-        SignLabels(
+        *(SignLabel(*key, " or ".join(texts)) for key, texts in meanings.items()),
+        SignLabel(
             f"{frame.restart} {RESTART_LETTER}",
             "restart",
             "a newer attempt begins: requeued or started again",
         ),
-        SignLabels(frame.point, "run-0", "a single value, where there are few"),
-        SignLabels(
+        SignLabel(frame.point, "run-0", "a single value, where there are few"),
+        SignLabel(
             f"{frame.above} {frame.below}", "raw-0", "the curve continues above or below the view"
         ),
-        SignLabels(frame.cursor, "cursor", "the cursor: its values are in the title"),
-        SignLabels(ACTIVE_PANEL, "title", "before a name: the metric that ↑ ↓ pgup pgdn move"),
-        SignLabels("A B …", "letter-0", "which run a curve belongs to"),
-        SignLabels("pale", "raw-0", "the values as written, where the bright curve is smoothed"),
-        SignLabels("dotted", "again-0", "steps repeated after a restart: the newest values count"),
+        SignLabel(frame.cursor, "cursor", "the cursor: its values are in the title"),
+        SignLabel(ACTIVE_PANEL, "title", "before a name: the metric that ↑ ↓ pgup pgdn move"),
+        SignLabel("A B …", "letter-0", "which run a curve belongs to"),
+        SignLabel("pale", "raw-0", "the values as written, where the bright curve is smoothed"),
+        SignLabel("dotted", "again-0", "steps repeated after a restart: the newest values count"),
     )

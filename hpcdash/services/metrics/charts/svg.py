@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from math import isfinite
+from typing import TypeVar
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -15,24 +16,23 @@ from numpy.typing import NDArray
 
 from hpcdash.domain.text import clip, visible
 from hpcdash.services.metrics.batch import Floats
-from hpcdash.services.metrics.charts.curves import (
-    ChartRequest,
-    Curve,
-    build_curve,
-    chart_height,
-    format_smoothing,
-)
+from hpcdash.services.metrics.charts.curves import ChartPanel, ChartRequest, Curve, build_panel
 from hpcdash.services.metrics.charts.scale import height_ticks
-from hpcdash.services.metrics.charts.state import Span
 
 # In pixels; a column of points is half of one, so that a picture that is printed large stays sharp.
-WIDTH, PANEL_HEIGHT = 960, 300
-_LEFT, _RIGHT, _TOP, _BETWEEN, _BOTTOM = 78, 18, 72, 44, 46
+WIDTH = 960
+PANEL_HEIGHT = 300
+_LEFT = 78
+_RIGHT = 18
+_TOP = 72
+_BETWEEN = 44
+_BOTTOM = 46
 _COLUMNS = 2 * (WIDTH - _LEFT - _RIGHT)
 # Colours that colour-blind people can distinguish.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3fbf", "#555555")
 _MARKS = {"warning": "#d98200", "bad": "#c0232c"}
 _MAX_LETTERS = 90
+AnyX = TypeVar("AnyX", float, Floats)
 # XML has no place for these.
 _IMPOSSIBLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -54,45 +54,31 @@ def draw_svg(request: ChartRequest, title: str) -> str:
         f'font-weight="bold">{_text(clip(title, _MAX_LETTERS))}</text>',
     ]
     for number, name in enumerate(names):
-        panel = _Panel(
-            request, name, span, _TOP + number * (PANEL_HEIGHT + _BETWEEN), f"clip-{number}"
-        )
+        panel = build_panel(request, name, span, _COLUMNS)
         if not number:
-            parts += _legend(request, panel.curves)
-        parts += panel.parts(is_lowest=number == len(names) - 1)
+            parts += _legend(panel)
+        parts += _Panel(request, panel, number).parts(is_lowest=number == len(names) - 1)
     return "\n".join((*parts, "</svg>", ""))
 
 
 class _Panel:
-    """One metric of all runs, from `top` (pixels) down."""
+    """One metric of all runs, below those before it."""
 
-    def __init__(
-        self, request: ChartRequest, name: str, span: Span, top: int, clip_name: str
-    ) -> None:
+    def __init__(self, request: ChartRequest, panel: ChartPanel, number: int) -> None:
         self._request = request
-        self._name = name
-        self._span = span
-        self._top = top
-        self._clip = clip_name
-        self.curves = [build_curve(request, one, name, span, _COLUMNS) for one in request.runs]
-        state = request.state
-        self._y = (
-            state.heights.get(name)
-            or chart_height(self.curves, leaves_out=state.leaves_out)
-            or (0.0, 1.0)
-        )
-        self._across = request.x_ticks(span, 8)
-        self._up = height_ticks(*self._y, 6, 9, is_log=state.log_y)
+        self._panel = panel
+        self._span = panel.x
+        self._top = _TOP + number * (PANEL_HEIGHT + _BETWEEN)
+        self._clip = f"clip-{number}"
+        self._across = request.x_ticks(panel.x, 8)
+        self._up = height_ticks(*panel.y, 6, 9, is_log=request.state.log_y)
 
     def parts(self, *, is_lowest: bool) -> Iterator[str]:
         foot = self._top + PANEL_HEIGHT
         right = WIDTH - _RIGHT
-        state = self._request.state
-        named = visible(self._name) + (" (log scale)" if state.log_y else "")
-        yield (
-            f'<text x="{_LEFT}" y="{self._top - 7}" '
-            f'font-weight="bold">{_text(clip(named, _MAX_LETTERS))}</text>'
-        )
+        scale = " (log scale)" if self._request.state.log_y else ""
+        name = clip(visible(self._panel.name) + scale, _MAX_LETTERS)
+        yield (f'<text x="{_LEFT}" y="{self._top - 7}" font-weight="bold">{_text(name)}</text>')
         yield (
             f'<clipPath id="{self._clip}"><rect x="{_LEFT}" y="{self._top}" '
             f'width="{right - _LEFT}" '
@@ -108,7 +94,7 @@ class _Panel:
         )
         yield from self._tick_labels(foot, is_lowest=is_lowest)
         yield f'<g clip-path="url(#{self._clip})" fill="none" stroke-linejoin="round">'
-        for number, curve in enumerate(self.curves):
+        for number, curve in enumerate(self._panel.curves):
             yield from self._curve(curve, _COLOURS[number % len(_COLOURS)])
         yield "</g>"
         yield from self._marks()
@@ -120,9 +106,9 @@ class _Panel:
                 f'text-anchor="end">{_text(text)}</text>'
             )
         for x, text in self._across:
-            at = self._x(x)
-            anchor = "end" if at + 4 * len(text) > WIDTH - 2 else "middle"
-            yield f'<text x="{at:.1f}" y="{foot + 17}" text-anchor="{anchor}">{_text(text)}</text>'
+            column = self._x(x)
+            anchor = "end" if column + 4 * len(text) > WIDTH - 2 else "middle"
+            yield f'<text x="{column:.1f}" y="{foot + 17}" text-anchor="{anchor}">{_text(text)}</text>'
         if is_lowest:
             axis = "time since begin" if self._request.is_since_begin else self._request.axis
             middle = (_LEFT + WIDTH - _RIGHT) / 2
@@ -131,22 +117,20 @@ class _Panel:
             )
 
     def _curve(self, curve: Curve, colour: str) -> Iterator[str]:
-        is_smoothed = curve.smooth is not None
         for again in curve.again:
             dotted = f'stroke="{colour}" stroke-width="1" stroke-dasharray="2 3" opacity="0.6"'
             yield from self._lines(_columns_x(), again, np.isnan(again), dotted)
-        style = f'stroke="{colour}" stroke-width="1"' + (' opacity="0.35"' if is_smoothed else "")
-        yield from self._lines(*self._raw(curve), f'{style} class="raw"')
-        if curve.smooth is not None:
-            style = f'stroke="{colour}" stroke-width="1.8" class="smoothed"'
-            yield from self._lines(
-                _columns_x(), np.where(curve.broken, np.nan, curve.smooth), curve.broken, style
-            )
+        style = f'stroke="{colour}" stroke-width="1"'
+        if curve.smooth is None:
+            yield from self._raw(curve, f'{style} class="raw"')
+            return
+        yield from self._raw(curve, f'{style} opacity="0.35" class="raw"')
+        style = f'stroke="{colour}" stroke-width="1.8" class="smoothed"'
+        smooth = np.where(curve.broken, np.nan, curve.smooth)
+        yield from self._lines(_columns_x(), smooth, curve.broken, style)
 
-    def _raw(self, curve: Curve) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        """x in pixels, values, and which of them part the line: every point where there are few,
-        else each column's lowest and highest.
-        """
+    def _raw(self, curve: Curve, style: str) -> Iterator[str]:
+        """Every point where there are few, else each column's lowest and highest."""
         series = curve.series
         shift = self._request.shift(curve.run)
         first, last = np.searchsorted(
@@ -156,20 +140,15 @@ class _Panel:
             values = series.values[first:last]
             if self._request.state.log_y:
                 values = np.log10(np.where(values > 0, values, np.nan))
-            part = (series.x[first:last] - shift - self._span[0]) / (self._span[1] - self._span[0])
-            return _LEFT + part * (WIDTH - _LEFT - _RIGHT), values, ~np.isfinite(values)
-        low = curve.low
-        high = curve.high
-        known = np.flatnonzero(np.isfinite(low) | curve.broken)
+            x = self._x(series.x[first:last] - shift)
+            return self._lines(x, values, ~np.isfinite(values), style)
+        known = np.flatnonzero(np.isfinite(curve.low) | curve.broken)
         # From the side that the column before ended on, so that the line does not go to and fro
         # more than it must.
-        pairs = np.stack((low[known], high[known]), axis=1)
+        pairs = np.stack((curve.low[known], curve.high[known]), axis=1)
         pairs[1::2] = pairs[1::2, ::-1]
-        return (
-            np.repeat(_columns_x()[known], 2),
-            pairs.reshape(-1),
-            np.repeat(curve.broken[known], 2),
-        )
+        x = np.repeat(_columns_x()[known], 2)
+        return self._lines(x, pairs.reshape(-1), np.repeat(curve.broken[known], 2), style)
 
     def _lines(
         self, x: Floats, values: Floats, broken: NDArray[np.bool_], style: str
@@ -191,51 +170,51 @@ class _Panel:
 
     def _marks(self) -> Iterator[str]:
         foot = self._top + PANEL_HEIGHT - 4.0
-        for curve in self.curves:
-            for x, value, mark in self._request.marks(curve.run, self._name):
-                if not self._span[0] <= x <= self._span[1]:
+        for curve in self._panel.curves:
+            for mark in self._request.marks(curve.run, self._panel.name):
+                if not self._span[0] <= mark.x <= self._span[1]:
                     continue
-                y = self._height(value) - 5 if isfinite(value) else foot
+                y = self._height(mark.y) - 5 if isfinite(mark.y) else foot
                 y = min(max(y, self._top + 9), foot)
                 colour = _MARKS.get(mark.style, "#333333")
+                sign = _text(mark.sign(is_ascii=self._request.is_ascii))
                 yield (
-                    f'<text x="{self._x(x):.1f}" y="{y:.1f}" text-anchor="middle" fill="{colour}">'
-                    f"{_text(mark.sign)}<title>{_text(mark.text)}</title></text>"
+                    f'<text x="{self._x(mark.x):.1f}" y="{y:.1f}" text-anchor="middle" '
+                    f'fill="{colour}">{sign}<title>{_text(mark.text)}</title></text>'
                 )
 
-    def _x(self, x: float) -> float:
-        return _LEFT + (x - self._span[0]) / (self._span[1] - self._span[0]) * (
-            WIDTH - _LEFT - _RIGHT
-        )
+    def _x(self, x: AnyX) -> AnyX:
+        part = (x - self._span[0]) / (self._span[1] - self._span[0])
+        return _LEFT + part * (WIDTH - _LEFT - _RIGHT)
 
     def _height(self, value: float) -> float:
-        part = (value - self._y[0]) / (self._y[1] - self._y[0])
+        low, high = self._panel.y
+        part = (value - low) / (high - low)
         # Values far outside are cut off; a file need not show how far.
         return self._top + PANEL_HEIGHT * (1 - min(max(part, -10.0), 11.0))
 
 
-def _legend(request: ChartRequest, curves: list[Curve]) -> Iterator[str]:
+def _legend(panel: ChartPanel) -> Iterator[str]:
     """Draw the legend of the lines, if there are several."""
-    x = _LEFT
-    for number, curve in enumerate(curves):
+    several = len(panel.curves) > 1
+    # Colour, text, width and opacity of each.
+    lines = []
+    for number, curve in enumerate(panel.curves):
         colour = _COLOURS[number % len(_COLOURS)]
-        lines = [(visible(curve.run.title) if len(curves) > 1 else "as written", "1", "1")]
-        if curve.smooth is not None:
-            if len(curves) == 1:
-                lines = [("as written", "1", "0.35")]
-                lines.append(
-                    (format_smoothing(request.state.smoothing, curve.smoothing), "1.8", "1")
-                )
-            else:
-                lines = [(lines[0][0], "1.8", "1")]
-        for text, width, opacity in lines if len(curves) > 1 or len(lines) > 1 else ():
-            shown = clip(text, 36)
-            yield (
-                f'<path d="M{x} 36h22" stroke="{colour}" stroke-width="{width}" '
-                f'opacity="{opacity}"/>'
-            )
-            yield f'<text x="{x + 28}" y="40" class="legend">{_text(shown)}</text>'
-            x += 50 + 7 * len(shown)
+        is_smoothed = curve.smooth is not None
+        if several:
+            width = "1.8" if is_smoothed else "1"
+            lines.append((colour, visible(curve.run.title), width, "1"))
+        elif is_smoothed:
+            lines += [(colour, "as written", "1", "0.35"), (colour, panel.smoothing, "1.8", "1")]
+    x = _LEFT
+    for colour, text, width, opacity in lines:
+        text = clip(text, 36)
+        yield (
+            f'<path d="M{x} 36h22" stroke="{colour}" stroke-width="{width}" opacity="{opacity}"/>'
+        )
+        yield f'<text x="{x + 28}" y="40" class="legend">{_text(text)}</text>'
+        x += 50 + 7 * len(text)
 
 
 def _columns_x() -> Floats:
