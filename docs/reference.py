@@ -40,7 +40,7 @@ def keys() -> str:
     for action in ACTIONS:
         views = "all" if action.views is None else ", ".join(sorted(action.views))
         rows.append(
-            f"| {_cell(key_sign(action.key))} | `{action.name}` | {_escaped(action.words)} | "
+            f"| {_cell(key_sign(action.key))} | `{action.name}` | {_escaped(action.text)} | "
             f"{views} |"
         )
     words = (

@@ -207,7 +207,7 @@ def make_private(folder: Path, variable: str, *, may_be_replaced: bool = False) 
             folder.chmod(0o700)
     except OSError as error:
         raise NotPrivate(
-            f"the folder {folder} cannot be made: {error.strerror}", _another(variable)
+            f"the folder {folder} cannot be created: {error.strerror}", _another(variable)
         ) from error
 
 

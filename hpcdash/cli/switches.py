@@ -260,7 +260,7 @@ async def _fetch_everyone(session: ClusterSession) -> None:
         await session.store.fetch(Kind.EVERYONE)
     except HpcdashError as error:
         print(
-            f"hpcdash: could not look for other jobs that use it: {visible(error.message)}",
+            f"hpcdash: could not search for other jobs that use it: {visible(error.message)}",
             file=sys.stderr,
         )
 

@@ -141,7 +141,7 @@ def _parse_every(text: str, examples: str, is_valid: Callable[[int], bool]) -> i
 
 
 def _send_trial(notifiers: Sequence[Notifier], *, dry_run: bool) -> None:
-    """Send a message that nothing is wrong; raises HpcdashError where a channel did not take it."""
+    """Send a test message; raises HpcdashError where a channel did not take it."""
     if not notifiers:
         raise UsageError(
             "no alerts are sent: [watch] has no recipients",
@@ -225,7 +225,7 @@ class _Watch:
 
                 if path := log_traceback(error):
                     where = f"the traceback is in {path}"
-            what = f"something went wrong in hpcdash itself: {type(error).__name__}: {error}"
+            what = f"internal error of hpcdash: {type(error).__name__}: {error}"
             _complain(f"{title}: this round failed: {what}; {where}")
             return EXIT_REFUSED
         if not report.check.is_reached:

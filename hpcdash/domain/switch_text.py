@@ -194,7 +194,7 @@ def format_dropped(check: SwitchSnapshot) -> str:
         return format_thing(check)
     owner = visible(check.file.owner or "?")
     if check.is_ahead:
-        return f"set by {owner}: its file server's clock is ahead, so when is not known"
+        return f"set by {owner}: its file server's clock is ahead, so the time is unknown"
     age = check.age_seconds
     return f"set by {owner}" if age is None else f"set {format_span(age)} ago by {owner}"
 
@@ -287,14 +287,14 @@ def clear_refusal(check: SwitchSnapshot) -> str:
     if check.problem:
         return check.problem
     if check.thing is Thing.NOTHING:
-        return "nothing is there: it was never set, or is already cleared"
+        return "not set: never set, or already cleared"
     if check.thing is Thing.FOLDER:
         return format_thing(check)
     if check.file.mode[:1] in ("b", "c"):
-        return f"{_format_odd(check)} has its name, and stays: look at it yourself"
+        return f"{_format_odd(check)} has its name and is kept: check it yourself"
     size = check.file.size or 0
     if check.thing is Thing.FILE and size > MAX_SWITCH_BYTES:
-        return f"it holds {size} bytes, which no switch does: look at it yourself"
+        return f"it holds {size} bytes, which no switch does: check it yourself"
     return ""
 
 
@@ -306,7 +306,7 @@ def clear_doubt(check: SwitchSnapshot, *, is_dropped_here: bool) -> str:
         return f"{_format_odd(check)}, and no plain file"
     if check.thing is not Thing.FILE or check.file.size == 0 or is_dropped_here:
         return ""
-    holds = "what it holds is not known"
+    holds = "its content is unknown"
     if check.file.size is not None:
         holds = f"it holds {check.file.size} bytes"
     return f"{holds}, and it was not created from here: it may not be a switch"
@@ -315,7 +315,7 @@ def clear_doubt(check: SwitchSnapshot, *, is_dropped_here: bool) -> str:
 def format_log(age_seconds: float | None, problem: str = "") -> str:
     """Describe whether the log shows that the job still checks its switches."""
     if age_seconds is None:
-        return problem or "it is not known where its log is"
+        return problem or "the path of its log is unknown"
     if age_seconds < STALE_LOG_SECONDS:
         return f"its log grew {format_span(age_seconds)} ago"
     return (
@@ -363,7 +363,7 @@ def format_progress(
     dropped = f"set from here {format_span(max(0.0, dropped_here_seconds_ago))} ago"
     if is_kill:
         return f"{dropped}, and removed since; {format_outcome(kind, progress)}"
-    log = "its log may tell of a save"
+    log = "its log may show a save"
     if message is not None:
         log = f"its log says: {message}" if message else "the log names no save"
     return f"{dropped}, and gone since; {log}"
@@ -376,14 +376,14 @@ def format_unseen(kind: SwitchKind, progress: SwitchProgress) -> str:
     if not progress.living:
         return ""
     if kind is SwitchKind.SAVE:
-        return "no job had taken it: none is known to have saved"
-    return "" if progress.ended else "none had ended: what has not seen it goes on"
+        return "no job had picked it up: no save is known"
+    return "" if progress.ended else "no job had ended: those that have not seen it continue"
 
 
 def format_outcome(kind: SwitchKind, progress: SwitchProgress) -> str:
     """Format `seen: 3 of 5 ended, cleanly`."""
     if progress.total == 0:
-        return "no job that names it is known to be left"
+        return "no known job names it any more"
     if progress.ended == 0:
         return "not seen yet"
     ends = format_ends(progress)
@@ -407,7 +407,7 @@ def format_shared(kind: SwitchKind, running: int) -> str:
     """Return a note on several running jobs that name one save switch; '' for none."""
     if kind is SwitchKind.KILL or running < 2:
         return ""
-    return f"{running} that run name it: the first that looks removes it, and saves alone"
+    return f"{running} that run name it: the first to check removes it, and only that one saves"
 
 
 class SwitchHistory(Struct, frozen=True):
@@ -448,7 +448,7 @@ def story_lines(
         yield "set", f"{history.dropped}, from here"
     if history.cleared:
         unseen = f"; {history.unseen}" if history.unseen else ""
-        yield "cleared", f"{history.cleared}, from here: the file is not there any more{unseen}"
+        yield "cleared", f"{history.cleared}, from here: the file no longer exists{unseen}"
     elif history.gone and is_save:
         is_seen = bool(history.log_line)
         by = "and removed" if is_seen else "by the program or by somebody"

@@ -195,7 +195,7 @@ class Cluster:
 
     async def content(self, path: str) -> str:
         chunk = await LogFile(self.store.transport, path).read(0, _LOG_BYTES)
-        assert not chunk.look.problem or chunk.look.is_missing, chunk.look
+        assert not chunk.stat.problem or chunk.stat.is_missing, chunk.stat
         return chunk.content.decode()
 
     async def wait_for_words(self, job_id: str, words: str) -> str:

@@ -52,7 +52,9 @@ def test_a_file_that_may_be_no_switch_is_cleared_with_a_yes_alone(
     assert not link.is_symlink()
     link.touch()
     cleared = program("kill-switch", job, "--clear")
-    assert cleared.text.endswith("; none had ended: what has not seen it goes on\n"), cleared
+    assert cleared.text.endswith("; no job had ended: those that have not seen it continue\n"), (
+        cleared
+    )
     queue.run("cancel", job)
 
 

@@ -62,7 +62,7 @@ def test_a_file_from_the_future_is_told_by_when_it_was_dropped_from_here() -> No
     ahead = replace(DROPPED, uid=1002, file=replace(DROPPED.file, changed_at=2200.0))
     assert (
         format_dropped(ahead)
-        == "set by bob: its file server's clock is ahead, so when is not known"
+        == "set by bob: its file server's clock is ahead, so the time is unknown"
     )
     assert format_dropped(in_time(ahead, 30.0)) == "set 30 s ago by bob"
     assert format_dropped(in_time(replace(ahead, uid=1001), 30.0)) == format_dropped(ahead), (
@@ -117,9 +117,7 @@ def test_a_folder_and_a_device_stay() -> None:
     )
     assert not folder.is_dropped
     device = replace(FREE, thing=Thing.SPECIAL, file=PathEntry("crw-rw-rw-", owner="root"))
-    assert (
-        clear_refusal(device) == "a device of root's has its name, and stays: look at it yourself"
-    )
+    assert clear_refusal(device) == "a device of root's has its name and is kept: check it yourself"
 
 
 def test_only_an_empty_file_or_one_dropped_from_here_is_cleared_unasked() -> None:
@@ -183,7 +181,7 @@ def test_in_a_sticky_folder_another_s_job_could_not_remove_its_save_switch() -> 
             SwitchProgress(0, 1, 0, "cancelled", "50"),
             "set 12 s ago by bob; job 50 ended, and not cleanly: cancelled",
         ),
-        (SwitchProgress(), "set 12 s ago by bob; no job that names it is known to be left"),
+        (SwitchProgress(), "set 12 s ago by bob; no known job names it any more"),
     ],
 )
 def test_what_came_of_a_kill_switch(progress: SwitchProgress, words: str) -> None:
@@ -205,7 +203,7 @@ def test_what_came_of_a_save_switch() -> None:
         "; not seen: job 50 ended cleanly"
     )
     gone = "set from here 1 min ago, and gone since; "
-    assert said(FREE, here=70) == f"{gone}its log may tell of a save"
+    assert said(FREE, here=70) == f"{gone}its log may show a save"
     assert (
         format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "")
         == f"{gone}the log names no save"
@@ -224,11 +222,11 @@ def test_what_came_of_a_save_switch() -> None:
 def test_a_switch_that_is_cleared_before_anyone_saw_it_is_told_as_that() -> None:
     assert (
         format_unseen(SwitchKind.SAVE, SwitchProgress(1))
-        == "no job had taken it: none is known to have saved"
+        == "no job had picked it up: no save is known"
     )
     assert (
         format_unseen(SwitchKind.KILL, SwitchProgress(2))
-        == "none had ended: what has not seen it goes on"
+        == "no job had ended: those that have not seen it continue"
     )
     assert (
         format_unseen(SwitchKind.KILL, SwitchProgress(2, 1, 1))

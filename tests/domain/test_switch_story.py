@@ -55,7 +55,7 @@ LIVES = SwitchProgress(1)
             FREE,
             SwitchHistory("18:54:34", cleared="18:55:00"),
             ENDED,
-            "set 18:54:34, from here | cleared 18:55:00, from here: the file is not there any more"
+            "set 18:54:34, from here | cleared 18:55:00, from here: the file no longer exists"
             " | end job 50 ended cleanly",
         ),
         (
@@ -86,7 +86,7 @@ LIVES = SwitchProgress(1)
             SwitchHistory("18:54:34", cleared="18:55:00", unseen="no job had taken it"),
             LIVES,
             "set 18:54:34, from here"
-            " | cleared 18:55:00, from here: the file is not there any more; no job had taken it",
+            " | cleared 18:55:00, from here: the file no longer exists; no job had taken it",
         ),
         (
             KILL,

@@ -170,7 +170,7 @@ class _Job:
             f"{home.rstrip('/')}/{self._name}.{key}{parse_job_number(self._id)}{index}"
         ).noted(
             f"kept in {folder} of {self._node or 'the node it runs on'} (-k {self._keep_files}), "
-            "whatever path was asked for",
+            "whatever path was requested",
             self._format_removed(key),
         )
 

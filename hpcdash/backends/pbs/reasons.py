@@ -323,7 +323,7 @@ _ENDINGS: dict[str, _Hint] = {
     r"^terminated by (?P<who>[^@\s]+)@(?P<host>\S+)": "deleted by {who}, from {host}",
     r"^terminated$": "deleted",
     # As domain.job_text describes the states that these end in.
-    r"^exceeded resource walltime": "ran into its time limit",
+    r"^exceeded resource walltime": "hit its time limit",
     r"^exceeded resource (?:mem|hpmem)\b": "used more memory than it requested",
     r"^exceeded resource vmem": "used more virtual memory than requested",
     r"^exceeded resource cput": "used more CPU time than requested",

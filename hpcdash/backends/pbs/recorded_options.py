@@ -148,7 +148,7 @@ def read_record(native: Native, row: Row, in_script: Settings) -> Recorded:
     left_out += ["its start time"] if native.get("Execution_Time") else []
     notes = []
     if left_out:
-        notes.append(f"left out, since they no longer apply: {', '.join(left_out)}")
+        notes.append(f"omitted: they no longer apply: {', '.join(left_out)}")
     if lost:
         notes.append(
             f"variables that qsub does not take as they were are left out: {', '.join(lost)}"

@@ -344,7 +344,7 @@ def resource_directives(
         )
     if request.gpu_type and slot_type is not SlotType.CPU and request.gpu_type not in besides:
         warnings.append(
-            f"the GPU's type ({request.gpu_type}) is not asked for: each site's PBS has its own "
+            f"the GPU's type ({request.gpu_type}) is not requested: each site's PBS has its own "
             "word for it, as in extra_args: -l select=1:gpu_model=a100"
         )
     return Directives(
@@ -376,7 +376,7 @@ def _cpus_beside_gpus(
     if each is None:
         each = share.per_gpu if share else None
         unknown = (
-            "no CPUs are asked for with the GPUs, and PBS gives each chunk 1; cpus_per_gpu "
+            "no CPUs are requested with the GPUs, and PBS gives each chunk 1; cpus_per_gpu "
             "asks for more"
         )
         messages = [share.text if share else unknown]

@@ -201,7 +201,7 @@ def _repeated_options(given: Sequence[Option], row: Row, notes: list[str]) -> li
         elif name not in _NOT_THE_JOBS and name not in _SAID_ANEW:
             repeated.append(word)
     if dropped:
-        notes.append(f"left out, since they no longer apply: {' '.join(dropped)}")
+        notes.append(f"omitted: they no longer apply: {' '.join(dropped)}")
     return repeated
 
 

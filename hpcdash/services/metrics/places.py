@@ -130,7 +130,7 @@ async def _task_places(
     own, unknown = await named.find(read)
     problem = problem or unknown
     if not begun:
-        problem = problem or "no task has begun"
+        problem = problem or "no task has started"
     places = []
     for task in read:
         task_id = str(task["id"])

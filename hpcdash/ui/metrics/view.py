@@ -60,12 +60,12 @@ _OTHER_COLUMNS = ["id", "array_id", "name", "state", "started_at", "_number", "_
 _SWITCH_RANK = -1
 # Findings that mean broken weights: a save then replaces a good one.
 _BROKEN = frozenset({"nan", "inf", "divergence"})
-_SAVES_BROKEN = "each save from now on may be broken, and may push a good one out"
+_SAVES_BROKEN = "each new checkpoint may be broken, and may replace a good one"
 # A view of this many lines has a blank one above its text.
 _ROOMY = 8
 _KEYS_WITHOUT_CHART = "l shows the log, ctrl+r reads it again, q goes back"
 _LOOKED_FOR = (
-    "Looked for: lines such as `step 10 loss 2.31` or `loss: 2.31, lr: 3e-4`; those of Megatron, "
+    "Expected lines such as `step 10 loss 2.31` or `loss: 2.31, lr: 3e-4`; those of Megatron, "
     "Hugging Face, Lightning, Keras, DeepSpeed, fairseq, nanoGPT and others; progress bars, JSON "
     f"lines and CSV. Lines of another format, as `{EXAMPLE_LINE}`, are read once config.toml has:\n"
     "\n" + textwrap.indent(EXAMPLE, "  ")
@@ -336,9 +336,9 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def help_moving(self) -> Sequence[tuple[str, str]]:
         return (
-            ("← →", "move what is seen, or the cursor"),
+            ("← →", "move the view, or the cursor"),
             ("↑ ↓", "move the height; pgup pgdn stretch it"),
-            ("home end", "all of it; the end, and follow it"),
+            ("home end", "full range; end, and follow"),
             ("mouse", "the wheel zooms, dragging moves, a click sets the cursor"),
         )
 
@@ -442,7 +442,7 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def do_outliers(self) -> None:
         self._see(replace(self.state, leaves_out=not self.state.leaves_out, heights={}))
-        self._show_notice("outliers are left out" if self.state.leaves_out else "all is shown")
+        self._show_notice("outliers hidden" if self.state.leaves_out else "all points shown")
 
     def do_smoothing(self) -> None:
         following = SMOOTHINGS.index(self.state.smoothing) + 1
@@ -529,7 +529,7 @@ class ChartView(ChartFollowing, can_focus=True):
     def do_metrics(self) -> None:
         request = self.request()
         if not request.all_names:
-            self._show_notice("no metric is known yet")
+            self._show_notice("no metric yet")
             return
 
         def take(names: list[str] | None) -> None:
@@ -549,7 +549,7 @@ class ChartView(ChartFollowing, can_focus=True):
         """Prompt for other runs; ended ones are in the history, which is fetched first."""
         row = self._row()
         if row is None:
-            self._show_notice("the job is not known yet")
+            self._show_notice("job not loaded yet")
             return
         store = self.session.store
         if Capability.HISTORY in store.backend.capabilities and Kind.HISTORY not in store.snapshots:
@@ -573,9 +573,7 @@ class ChartView(ChartFollowing, can_focus=True):
             *choices,
         ]
         if not choices:
-            self._show_notice(
-                "no other run to show: none of its array, of its name, and none is marked"
-            )
+            self._show_notice("no other run: none in its array, with its name, or marked")
             return
         dialog = ChecklistDialog(f"Overlay on job {self.job_id}", choices, shown, MAX_RUNS - 1)
         chosen = await self.app.push_screen_wait(dialog)

@@ -55,7 +55,7 @@ class Asked:
         self.queue = queue
         self.backend = embedded_backend(queue.program)
 
-    def ask(self, query: Query[T]) -> T:
+    def run_query(self, query: Query[T]) -> T:
         return query.parse(run(query.argv, self.queue))
 
     def rows(self, scope: JobScope) -> list[dict[str, Any]]:

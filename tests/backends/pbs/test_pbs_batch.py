@@ -46,7 +46,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "slots": (3, "l.select=3:ngpus=1"),
     "slots_per_node": (4, "l.select=2:ngpus=4"),
     "slot_type": (SlotType.CPU, "l.select=8:ncpus=1"),
-    "gpu_type": ("a100", "W:(a100) is not asked for"),
+    "gpu_type": ("a100", "W:(a100) is not requested"),
     "cpus_per_gpu": (6, "l.select=8:ngpus=1:ncpus=6"),
     "queue": ("gpu long", "q=gpu long"),
     "account": ("a", "A=a"),

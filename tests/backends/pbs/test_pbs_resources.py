@@ -127,7 +127,7 @@ NODES_SHARE, QUEUES_OWN = CpuShare(8, "a node's share"), CpuShare(None, "the que
             "2:ngpus=4:ncpus=32:ompthreads=8",
             ["a node's share"],
         ),
-        ({"launcher": Launcher.TORCHRUN}, None, "2:ngpus=4", ["no CPUs are asked for"]),
+        ({"launcher": Launcher.TORCHRUN}, None, "2:ngpus=4", ["no CPUs are requested"]),
         (
             {
                 "launcher": Launcher.ACCELERATE,

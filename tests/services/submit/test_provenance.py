@@ -101,8 +101,8 @@ def test_no_filter_is_run_and_its_files_are_named_as_not_compared(
     assert b"+2" in found.diff
     assert b"b.bin" not in found.diff
     assert found.not_compared == ("b.bin",)
-    assert ", 1 not compared (filters, submodules)" in found.text
-    assert b"not compared: b.bin\n" in found.text
+    assert ", 1 not compared (filters, submodules)" in found.summary
+    assert b"not compared: b.bin\n" in found.summary
     assert list(ran.iterdir()) == []
 
 
@@ -141,7 +141,7 @@ def test_what_a_partial_clone_lacks_is_not_fetched_and_changes_are_unknown(
     found = find_code_state(project)
     assert found is not None
     assert found.diff is None
-    assert "changes unknown" in found.text
+    assert "changes unknown" in found.summary
     assert list(ran.iterdir()) == []
 
 

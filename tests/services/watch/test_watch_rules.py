@@ -532,7 +532,7 @@ class TestPools:
         pool = Pool("lab", "", NOW, 4, 4, 4, tasks=tasks, tasks_left_out=0, **rules)  # type: ignore[arg-type]
         assert find_silent_pool(pool, NOW + timedelta(seconds=10)) == []
         (silent,) = find_silent_pool(pool, NOW + timedelta(hours=1))
-        assert silent.text.startswith("pool lab: its coordinator has said nothing for 1 h")
+        assert silent.text.startswith("pool lab: no update from its coordinator for 1 h")
         rule = PoolsRule(no_turn_seconds=HOUR, unsaved_in_a_row=2)
         selected = [task for task in tasks if is_selected(task, users, name) and task.is_unfinished]
         found = [one for task in selected for one in find_stuck(pool, task, rule, NOW)]

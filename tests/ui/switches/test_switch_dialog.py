@@ -164,7 +164,7 @@ async def test_a_yes_drops_it_follows_it_and_c_clears_it(
         await until(pilot, lambda: transport.count(LOOKS) > looks)
         await settled(pilot)
         await press(pilot, "c")
-        await until(pilot, lambda: "the file is not there any more" in screen_text(app))
+        await until(pilot, lambda: "the file no longer exists" in screen_text(app))
         assert "none had ended: what" in screen_text(app)
         assert "8 jobs" in screen_text(app), "what left the queue is not among those that it stops"
         assert "Close (q)" in screen_text(app)
@@ -325,7 +325,7 @@ async def test_cleared_after_the_end_there_is_nothing_left_to_stop(
         await until(pilot, lambda: "job 101 ended cleanly" in screen_text(app))
         assert "It stays until it is cleared" in screen_text(app)
         await press(pilot, "c")
-        await until(pilot, lambda: "the file is not there any more" in screen_text(app))
+        await until(pilot, lambda: "the file no longer exists" in screen_text(app))
         text = screen_text(app)
         assert "job 101 ended cleanly" in text
         assert "1 running" not in text
@@ -442,7 +442,7 @@ async def test_what_is_there_after_a_clear_from_here_is_asked_about_and_the_ques
         await opened(pilot, "K")
         await press(pilot, "y")
         await press(pilot, "c")
-        assert "the file is not there any more" in words(app)
+        assert "the file no longer exists" in words(app)
         switch = run / "KILL"
         switch.write_text("somebody else's notes")
         await press(pilot, "ctrl+r")
@@ -498,7 +498,7 @@ async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_s
         assert "once more removes it" not in screen_text(app)
         await press(pilot, "c", "c")
         await until(pilot, lambda: names_in(run) == [])
-        await until(pilot, lambda: "the file is not there any more" in screen_text(app))
+        await until(pilot, lambda: "the file no longer exists" in screen_text(app))
 
 
 async def test_read_only_mode_has_no_such_keys(

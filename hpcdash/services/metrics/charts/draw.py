@@ -143,7 +143,7 @@ class _Panel:
                 f"no finite value of {name} here" if is_broken else "no points here; home shows all"
             )
         elif not self._is_cut and not self._request.state.log_y and has_outliers(curves):
-            notes.append("o leaves outliers out")
+            notes.append("o hides outliers")
         return notes
 
     # -- lines

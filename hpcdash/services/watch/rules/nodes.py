@@ -18,7 +18,7 @@ FAILS_ON_NODE = "fails-on-a-node"
 # An idle node with one of these takes no job.
 _NOT_FOR_JOBS = frozenset({"maint", "reboot", "powered_down", "powering_down", "not_responding"})
 _BLAMES_NODE = (JobState.FAILED, JobState.NODE_FAILED)
-# A cancelled job does not implicate its node; a job that ran into its time limit worked there.
+# A cancelled job does not implicate its node; a job that hit its time limit worked there.
 _WORKED = (JobState.COMPLETED, JobState.TIMEOUT, JobState.PREEMPTED, JobState.OUT_OF_MEMORY)
 
 
