@@ -161,11 +161,7 @@ def _request(
     gpus: int | None, nodes: int | None, cpus: int | None, *, queue: str, account: str, name: str
 ) -> Request:
     """GPUs on any nodes, or evenly on so many; without GPUs, CPUs."""
-    slots = nodes or 1
-    if gpus is not None:
-        slots = gpus
-    elif cpus is not None:
-        slots = cpus
+    slots = next((count for count in (gpus, cpus) if count is not None), nodes or 1)
     per_node = None if gpus is not None and nodes is None else -(-slots // (nodes or 1))
     return Request(
         kind=KIND,

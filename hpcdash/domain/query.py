@@ -448,11 +448,8 @@ class _Reader:
         self.text = QueryText(expression)
         self.comparisons = Comparisons(self.text, schema, zone)
         names = schema.names
-        candidates: tuple[str, ...] = ("name",)
-        if "id" in names:
-            candidates = _JOB_WORD_COLUMNS
-        elif "features" in names:
-            candidates = _NODE_WORD_COLUMNS
+        by_column = {"id": _JOB_WORD_COLUMNS, "features": _NODE_WORD_COLUMNS, "name": ("name",)}
+        candidates = next((columns for key, columns in by_column.items() if key in names), ())
         self.word_columns = tuple(name for name in candidates if name in names)
 
     def read(self) -> FilterCondition:

@@ -233,12 +233,8 @@ def _cancelled_by(row: Mapping[str, Any], native: Mapping[str, str]) -> list[Ent
     found = _CANCELLED_BY.fullmatch(row["native_state"] or "")
     if found is None:
         return []
-    who = f"user number {found[1]}"
-    if found[1] == "0":
-        who = "root"
-    elif native.get("UID") == found[1]:
-        who = "its owner"
-    return [Entry("cancelled by", who)]
+    names = {native.get("UID"): "its owner", "0": "root"}
+    return [Entry("cancelled by", names.get(found[1], f"user number {found[1]}"))]
 
 
 def _requeues(native: Mapping[str, str]) -> list[Entry]:

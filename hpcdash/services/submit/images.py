@@ -15,7 +15,7 @@ from hpcdash.backends.script.containers.apptainer import SCHEMES
 from hpcdash.backends.script.containers.enroot import container_name, import_uri, login_lines
 from hpcdash.backends.script.containers.login import source_login
 from hpcdash.backends.script.containers.podman import registry_login
-from hpcdash.backends.script.containers.words import ContainerCommand, as_words
+from hpcdash.backends.script.containers.words import ContainerCommand, to_arguments
 from hpcdash.domain.request import Runtime
 from hpcdash.errors import UsageError
 
@@ -61,7 +61,7 @@ class Step(Struct, frozen=True):
             lines = (*login_lines(self.registry_image), "export ENROOT_CONFIG_PATH=$hpcdash_config")
             finish = ('rm -rf -- "$hpcdash_config"',)
         made = ContainerCommand(
-            as_words(self.argv), prepare=(*source_login(login), *lines), finish=finish
+            to_arguments(self.argv), prepare=(*source_login(login), *lines), finish=finish
         )
         return ("bash", "-c", "\n".join(made.lines()))
 

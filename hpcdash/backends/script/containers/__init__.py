@@ -14,8 +14,8 @@ from hpcdash.backends.script.containers.pyxis import pyxis_options
 from hpcdash.backends.script.containers.words import (
     ContainerCommand,
     Word,
-    as_words,
     split_environment,
+    to_arguments,
 )
 from hpcdash.domain.request import Container, Runtime, SlotType
 from hpcdash.errors import UsageError
@@ -51,7 +51,7 @@ def container_command(
     UsageError for an image, a bind or a variable that cannot be passed to the runtime.
     """
     split = split_environment(environment)
-    command_arguments = as_words(command)
+    command_arguments = to_arguments(command)
     image = container.image
     if not image or image.startswith("-") or "\0" in image:
         raise UsageError(

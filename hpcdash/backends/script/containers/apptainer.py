@@ -11,7 +11,7 @@ from hpcdash.backends.script.containers.words import (
     ContainerCommand,
     SplitEnvironment,
     Word,
-    as_words,
+    to_arguments,
 )
 from hpcdash.domain.request import Container, SlotType
 
@@ -55,7 +55,7 @@ def apptainer_command(
         paths = (source + first + target).replace(",", "\\,")
         options += ["--bind", paths + second + flags]
     return ContainerCommand(
-        argv=(Word('"$hpcdash_runtime"', is_shell=True), *as_words(options), image, *command),
+        argv=(Word('"$hpcdash_runtime"', is_shell=True), *to_arguments(options), image, *command),
         prepare=(
             *source_login(login),
             *_hand_over(environment, explicit),

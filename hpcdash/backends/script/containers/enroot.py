@@ -18,7 +18,7 @@ from hpcdash.backends.script.containers.words import (
     ContainerCommand,
     SplitEnvironment,
     Word,
-    as_words,
+    to_arguments,
 )
 from hpcdash.domain.request import Container, SlotType
 from hpcdash.errors import UsageError
@@ -82,9 +82,9 @@ def enroot_command(
     note = "force_pull recreates the container: other jobs on the node that use it lose its files."
     return ContainerCommand(
         argv=(
-            *as_words(options),
+            *to_arguments(options),
             Word('"${hpcdash_env[@]}"', is_shell=True),
-            *as_words(("--", name, *inside)),
+            *to_arguments(("--", name, *inside)),
             *command,
         ),
         prepare=(

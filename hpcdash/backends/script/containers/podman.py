@@ -16,7 +16,7 @@ from hpcdash.backends.script.containers.words import (
     ContainerCommand,
     SplitEnvironment,
     Word,
-    as_words,
+    to_arguments,
 )
 from hpcdash.domain.request import Container, SlotType
 from hpcdash.shell_files import shell_text
@@ -64,7 +64,7 @@ def podman_command(
     options += [f"--env={name}={value}" for name, value in environment.explicit.items()]
     return ContainerCommand(
         argv=(
-            *as_words(
+            *to_arguments(
                 (
                     *options,
                     container.image,

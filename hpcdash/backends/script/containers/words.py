@@ -35,7 +35,7 @@ class Word(Struct, frozen=True):
         return self.text if self.is_shell else shlex.quote(self.text)
 
 
-def as_words(texts: Iterable[str | Word]) -> tuple[Word, ...]:
+def to_arguments(texts: Iterable[str | Word]) -> tuple[Word, ...]:
     """Return literal texts as words; words are unchanged.
 
     Raises UsageError for a zero byte, which no argument can contain.
