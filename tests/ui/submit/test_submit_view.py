@@ -163,8 +163,8 @@ async def test_a_kill_switch_that_is_there_still_is_told_as_one_is_asked(
                 [True] if is_there else []
             )
             assert not [words for words in app.screen.question.notes if "kill switch" in words]
-            # The answer to enter.
-            assert app.screen.query_one("#no" if is_there else "#yes").has_focus
+            default = app.screen.query_one("#no" if is_there else "#yes")
+            await until(pilot, lambda default=default: default.has_focus, "the answer to enter")  # type: ignore[misc]
             switch.unlink(missing_ok=True)
             await pilot.press("n")
             await until(pilot, lambda: app.screen is app.main, "the form again")
