@@ -289,6 +289,13 @@ class TestSuccessors:
             "train (8) is running with no successor queued, plus 1 held and 1 that will never start"
         )
 
+    def test_a_held_job_that_never_starts_counts_once(self) -> None:
+        behind = job_row("9", "held", "afterok:8(failed)", reason="DependencyNeverSatisfied")
+        (found,) = self.found(job_row("8", "running"), behind)
+        assert found.text == (
+            "train (8) is running with no successor queued, plus 1 that will never start"
+        )
+
     def test_a_train_that_does_not_run_is_not_for_this_rule(self) -> None:
         assert self.found(job_row("8")) == []
 

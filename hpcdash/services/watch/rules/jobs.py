@@ -184,14 +184,18 @@ class Successors(Struct, frozen=True):
 
 
 def count_successors(chain: JobChain, reasons: ReasonsPart) -> Successors:
-    total = held = never = 0
+    ready = held = never = 0
     for row in chain.rows:
-        if row["state"] in WAITING:
-            tasks = row["_tasks"] or 1
-            total += tasks
-            held += tasks if row["state"] == JobState.HELD else 0
-            never += tasks if reasons.never_starts(row["state"], row["reason"]) else 0
-    return Successors(total - held - never, held, never)
+        if row["state"] not in WAITING:
+            continue
+        tasks = row["_tasks"] or 1
+        if reasons.never_starts(row["state"], row["reason"]):
+            never += tasks
+        elif row["state"] == JobState.HELD:
+            held += tasks
+        else:
+            ready += tasks
+    return Successors(ready, held, never)
 
 
 def find_unfollowed(chain: JobChain, reasons: ReasonsPart, rule: ChainRule) -> list[Finding]:
