@@ -143,7 +143,7 @@ def test_the_directives_of_the_other_scheduler_are_told() -> None:
 @for_each(
     ("line", "place_words"),
     [
-        ("-p nosuch", "there is no queue 'nosuch'"),
+        ("-p nosuch", "no queue 'nosuch'"),
         ("-t 3-0", "over the limit of queue main"),
         ("-t 2881", "over the limit of queue main"),
         ("-N 5", "5 nodes are more than queue main has: 4"),
@@ -170,7 +170,7 @@ def test_what_a_script_for_slurm_asks_for_is_held_against_the_offers(
 @for_each(
     ("line", "words"),
     [
-        ("-q nosuch@server", "there is no queue 'nosuch'"),
+        ("-q nosuch@server", "no queue 'nosuch'"),
         ("-l walltime=72:00:00", "over the limit of queue main"),
         ("-l walltime=3h", "is not a time"),
         ("-l nodes=5:ppn=2", "5 nodes are more"),

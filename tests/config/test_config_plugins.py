@@ -116,7 +116,7 @@ def test_a_plugin_s_key_that_is_taken_in_its_view_is_told_with_its_line() -> Non
     assert settings_from_text(free, FILE, action_names=ACTION_NAMES, check=key_problems).plugins
     second = LOGIN.replace("login", "other") + 'key = "f7"\n'
     assert problems_of(LOGIN + 'key = "f7"\n' + second)[0][:2] == (8, "plugins[1].key")
-    assert problems_of(LOGIN + 'key = "j"\n')[0][2].startswith("'j' moves the cursor")
+    assert problems_of(LOGIN + 'key = "j"\n')[0][2].startswith("'j' is reserved")
 
 
 @for_each("name", ["cancel", "jobs", "quit", "gpu"])

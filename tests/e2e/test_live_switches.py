@@ -195,7 +195,7 @@ def test_a_link_that_a_colleague_planted_is_refused_and_said(
     assert "the link itself is removed" in program("kill-switch", array, "--clear").refused(1)
     assert (run / "KILL").is_symlink()
     cleared = program("kill-switch", array, "--clear", "--yes")
-    assert f"removed {run}/KILL, created by {slurm_lab.bob}; none had ended" in cleared.text
+    assert f"removed {run}/KILL, created by {slurm_lab.bob}; no job had ended" in cleared.text
     assert not (run / "KILL").is_symlink()
 
 

@@ -64,7 +64,7 @@ def test_a_runtime_environment_goes_with_the_job(lines: str, wanted: dict[str, o
         ("conda = { size = inf }", "conda: expected texts, numbers"),
         ('pip = ["a"]\nconda = "b"', "pip and conda cannot be used together"),
         ('py_modules = ["src/lib"]', "src/lib is no URI"),
-        ('py_modules = ["ftp://lab/lib.zip"]', "ftp is none of https"),
+        ('py_modules = ["ftp://lab/lib.zip"]', "ftp is not one of https"),
         ('py_modules = ["https://lab/lib.py"]', "ends in none of .zip"),
         ('env_vars = { A = "1" }', "env_vars: write [environment]"),
         ('uv = ["a"]', "uv: expected pip, conda, py_modules"),

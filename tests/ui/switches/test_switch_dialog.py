@@ -165,7 +165,7 @@ async def test_a_yes_drops_it_follows_it_and_c_clears_it(
         await settled(pilot)
         await press(pilot, "c")
         await until(pilot, lambda: "the file no longer exists" in screen_text(app))
-        assert "none had ended: what" in screen_text(app)
+        assert "no job had ended: those" in screen_text(app)
         assert "8 jobs" in screen_text(app), "what left the queue is not among those that it stops"
         assert "Close (q)" in screen_text(app)
         assert not (run / "KILL").exists()
