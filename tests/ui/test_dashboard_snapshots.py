@@ -127,7 +127,15 @@ def test_the_first_screen_looks_as_it_did(
     monkeypatch.setattr("hpcdash.ui.jobs.overview.READ_EVERY_SECONDS", math.inf)
     cases, case = MAIN_CASES[name]
     app = dashboard(case, cases=cases)
-    assert snap_compare(app, terminal_size=size, run_before=settled)
+
+    async def read(pilot: Pilot[Any]) -> None:
+        await settled(pilot)
+        if size[0] >= 180 and name != "empty":
+            losses = app.main.view._losses
+            await until(pilot, lambda: losses._took_seconds, "the losses of the rows")
+            await settled(pilot)
+
+    assert snap_compare(app, terminal_size=size, run_before=read)
 
 
 def test_several_clusters_look_as_they_did(snap_compare: Any) -> None:

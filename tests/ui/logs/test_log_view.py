@@ -545,7 +545,7 @@ async def test_a_long_path_below_a_log_keeps_its_file_name(tmp_path: Path) -> No
     async with app.run_test(size=(80, 24)) as pilot:
         await open_log(pilot)
         await shows(pilot, "run_17/job.out   (stdout and stderr)")
-        assert "/home/anna/…/" in screen_text(app)
+        assert "/…/" in screen_text(app)
 
 
 @pytest.mark.parametrize(("height", "is_framed"), [(40, True), (24, False)])
