@@ -49,7 +49,7 @@ def test_a_name_that_is_taken_is_refused_before_anybody_is_asked(program: Progra
     program.config.parent.mkdir(parents=True)
     program.config.write_text('[clusters.away]\nssh = "me@127.0.0.1:1"\n')
     said = program("clusters", "add", "away", "--ssh", "me@127.0.0.1:1").refused(2)
-    assert "there already" in said
+    assert "already exists" in said
     assert "refused the connection" not in said
 
 

@@ -192,7 +192,7 @@ class ApiServer:
         self._tokens_problem = ""
         if client is None:
             step = "Send the header: Authorization: Bearer TOKEN"
-            return _plain_error(401, "unknown token", step, headers={"WWW-Authenticate": "Bearer"})
+            return _plain_error(401, "no valid token", step, headers={"WWW-Authenticate": "Bearer"})
         request[_CLIENT] = client
         if request.method == "POST":
             # Read before it counts as busy: a slow one is closed in time. A few at once are held in

@@ -234,11 +234,11 @@ def test_what_is_refused(api: Api) -> None:
     launch = {**OWN, "command": "true"}
     too_large = b'{"command": "' + b"x" * (9 << 20) + b'"}'
     for method, path, body, token, headers, status, words in (
-        ("GET", "/launches", None, "", {}, 401, "no token"),
-        ("GET", "/launches", None, "wrong", {}, 401, "no token"),
-        ("GET", "/launches", None, TOKEN[:-1], {}, 401, "no token"),
-        ("GET", "/launches", None, "x" * 7000, {}, 401, "no token"),
-        ("POST", "/launches", too_large, "", {}, 401, "no token"),
+        ("GET", "/launches", None, "", {}, 401, "no valid token"),
+        ("GET", "/launches", None, "wrong", {}, 401, "no valid token"),
+        ("GET", "/launches", None, TOKEN[:-1], {}, 401, "no valid token"),
+        ("GET", "/launches", None, "x" * 7000, {}, 401, "no valid token"),
+        ("POST", "/launches", too_large, "", {}, 401, "no valid token"),
         ("GET", "/launches", None, TOKEN, {"Host": "evil.example"}, 403, "localhost alone"),
         ("GET", "/", None, "", {"Host": "evil.example"}, 403, "localhost alone"),
         (
