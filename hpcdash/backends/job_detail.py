@@ -74,7 +74,7 @@ def node_memory(memory_bytes: int | None, nodes: int | None) -> int | None:
     return None if memory_bytes is None else memory_bytes // max(1, nodes or 1)
 
 
-class Usage(Struct, frozen=True):
+class Usage(Struct, frozen=True, rename={"requested_memory_bytes": "memory_asked_bytes"}):
     """Usage of a job's allocation; None is unknown.
 
     CPU times are sums over all its processes, in seconds.
