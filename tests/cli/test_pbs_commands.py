@@ -254,7 +254,7 @@ def test_gpus_come_with_their_node_s_share_of_cpus_and_logs_are_written_at_once(
             "4:ngpus=1:ncpus=1",
             "1 CPU per GPU, as many as queue gpu allows",
         ),
-        ("resources_max.ncpus=3", "queues", "4:ngpus=1", "no CPUs are asked for with the GPUs"),
+        ("resources_max.ncpus=3", "queues", "4:ngpus=1", "no CPUs are requested with the GPUs"),
         ("resources_max.ngpus=0", "queues", "4:ncpus=1", ""),
     ],
     ids=["given", "allowed", "allowed by the server", "less than one a GPU", "no GPUs"],

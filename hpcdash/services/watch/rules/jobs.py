@@ -184,18 +184,14 @@ class Successors(Struct, frozen=True):
 
 
 def count_successors(chain: JobChain, reasons: ReasonsPart) -> Successors:
-    ready = held = never = 0
+    counts = {"ready": 0, "held": 0, "never": 0}
     for row in chain.rows:
-        if row["state"] not in WAITING:
-            continue
-        tasks = row["_tasks"] or 1
-        if reasons.never_starts(row["state"], row["reason"]):
-            never += tasks
-        elif row["state"] == JobState.HELD:
-            held += tasks
-        else:
-            ready += tasks
-    return Successors(ready, held, never)
+        if row["state"] in WAITING:
+            kind = "held" if row["state"] == JobState.HELD else "ready"
+            if reasons.never_starts(row["state"], row["reason"]):
+                kind = "never"
+            counts[kind] += row["_tasks"] or 1
+    return Successors(**counts)
 
 
 def find_unfollowed(chain: JobChain, reasons: ReasonsPart, rule: ChainRule) -> list[Finding]:
