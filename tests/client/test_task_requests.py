@@ -97,7 +97,7 @@ def test_a_container_s_binds_stay_where_its_image_is_named_apart(calls: ModuleTy
         ({"gpus": 1.5}, "whole numbers"),
         ({"slots": 4, "gpus": 4}, "slots"),
         ({"packaging": "container"}, "needs an image"),
-        ({"packaging": "box"}, "none of auto"),
+        ({"packaging": "box"}, "not one of auto"),
         ({"result_format": "yaml"}, "json"),
         ({"time": "soon"}, "time"),
     ],

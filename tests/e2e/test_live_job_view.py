@@ -146,11 +146,11 @@ async def test_a_job_s_page_tells_it_all(jobs: Jobs, over_ssh: Program) -> None:
         await screen.until(
             lambda text: not any(line.startswith(" /") for line in text.splitlines())
         )
-        screen.type("d")
+        screen.type("\r")
         text = await screen.until("peak ")
         assert "uses memory" in text
         screen.type("d")
-        await screen.until("JobState")
+        await screen.until("JobId")
 
 
 # Rank 0 loses its peer a moment after rank 1 failed.

@@ -206,7 +206,7 @@ async def test_another_s_script_is_refused_in_words_and_read_from_its_file(
         script = await fetch_script(store, submitted)
         assert (script.text, script.source) == (
             "#!/bin/sh\ntrue\n",
-            f"read from {file} now",
+            f"read from {file}, as it is now",
         )
         slurm_lab.as_user("bob", "chmod", "600", file)
         with pytest.raises(SchedulerRefused) as refused:

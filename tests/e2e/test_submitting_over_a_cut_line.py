@@ -401,7 +401,7 @@ async def test_a_person_is_told_what_became_of_it_and_what_is_not_known(
         assert "hpcdash: it never arrived" in never.run.stderr
         assert (unknown.run.status, unknown.run.stdout) == (3, b"")
         assert "may not have been submitted: cannot query the queue: " in unknown.run.stderr
-        assert f"look for {unknown.mark} in the queue" in unknown.run.stderr
+        assert f"search for {unknown.mark} in the queue" in unknown.run.stderr
         assert unknown.later is not None
         assert f"unknown.sh: job {unknown.jobs[0]}" in unknown.later.stderr
         assert f"done: job {unknown.jobs[0]}" in unknown.later.text

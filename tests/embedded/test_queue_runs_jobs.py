@@ -191,7 +191,7 @@ def test_gpus_are_given_out_and_seen_by_no_other(queue: QueueLab) -> None:
     queue.ended(third)
     refused = queue.run("submit", "--gpus=3", stdin=b"#!/bin/sh\n")
     assert refused.returncode == 2
-    assert b"asks for 3 GPUs; this machine has 2" in refused.stderr
+    assert b"requests 3 GPUs; this machine has 2" in refused.stderr
 
 
 def test_a_job_larger_than_the_machine_has_become_holds_up_nobody(queue: QueueLab) -> None:
