@@ -47,7 +47,7 @@ def test_the_commit_and_what_changed_since_are_known(project: Path) -> None:
     assert changed.summary.startswith(f"detached {commit[:12]}, changed since (diff ")
     assert changed.summary.endswith("), 1 untracked file")
     (project / "a.py").write_text("1\n")
-    subprocess.run(["git", "-C", project, "apply"], input=changed.summary, check=True)
+    subprocess.run(["git", "-C", project, "apply"], input=changed.text, check=True)
     assert (project / "a.py").read_text() == "2\n"
 
 
@@ -102,7 +102,7 @@ def test_no_filter_is_run_and_its_files_are_named_as_not_compared(
     assert b"b.bin" not in found.diff
     assert found.not_compared == ("b.bin",)
     assert ", 1 not compared (filters, submodules)" in found.summary
-    assert b"not compared: b.bin\n" in found.summary
+    assert b"not compared: b.bin\n" in found.text
     assert list(ran.iterdir()) == []
 
 
