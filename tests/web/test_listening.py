@@ -115,9 +115,9 @@ def test_what_is_there_already_is_left_alone(folder: Path) -> None:
         listening.listen()
         (folder / "link to live").symlink_to("live")
         for name, words in (
-            ("file", "not a socket"),
-            ("link", "not a socket"),
-            ("link to live", "not a socket"),
+            ("file", "not your socket"),
+            ("link", "not your socket"),
+            ("link to live", "not your socket"),
             ("live", "listens"),
         ):
             with pytest.raises(UsageError, match=words), listen_on_socket(folder / name):
