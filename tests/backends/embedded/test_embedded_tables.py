@@ -282,7 +282,7 @@ def test_a_queue_that_cannot_be_used_and_a_program_that_is_not_there_have_their_
     blocked = tmp_path / "file"
     blocked.write_text("")
     other = embedded_backend((*asked.queue.program[:-1], str(blocked / "queue")))
-    with pytest.raises(ControllerDown, match="cannot be made: Not a directory"):
+    with pytest.raises(ControllerDown, match="cannot be created: Not a directory"):
         asked.run_query(other.queue.jobs(JobScope()))
     (asked.queue.folder / "queue.db").write_bytes(b"no database" * 1000)
     with pytest.raises(ControllerDown, match="is damaged") as damaged:
