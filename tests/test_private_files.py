@@ -122,7 +122,7 @@ def test_a_link_of_ones_own_is_followed(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_told_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
-        NotPrivate, match=r"file/queue cannot be made: Not a directory\nSet HPCDASH_QUEUE"
+        NotPrivate, match=r"file/queue cannot be created: Not a directory\nSet HPCDASH_QUEUE"
     ):
         make_private(tmp_path / "file" / "queue", "HPCDASH_QUEUE")
     require_own(tmp_path / "file" / "queue", "HPCDASH_QUEUE")
