@@ -66,7 +66,7 @@ def build_message(events: Sequence[AlertEvent], cluster: str) -> Message:
 
 def trial_message(cluster: str) -> Message:
     """Build the message that tests whether it reaches anyone."""
-    subject = f"[{visible(cluster)}] hpcdash: test message, no alert"
+    subject = f"[{visible(cluster)}] hpcdash: test message, nothing is wrong"
     return _message(cluster, subject, "This is a test of hpcdash's alerts.\n", Severity.INFO, ())
 
 
