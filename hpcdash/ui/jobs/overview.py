@@ -32,6 +32,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.usage.limits import policy_hint
 from hpcdash.ui.screen import DashboardScreen, unexpected
 from hpcdash.ui.themes import style_name
+from hpcdash.ui.view import View
 from hpcdash.ui.widgets.cells import (
     ASCII_SIGNS,
     MUTED,
@@ -165,6 +166,7 @@ class JobOverview(Vertical):
         # Jobs of these whose log could not be read, which is reported once.
         self._failed: set[str] = set()
         self._shown = ("", "")
+        self._showed_training = False
         # Whether the log is another job's than before, which is shown at its end, and how many
         # scrolls to the end are still to come.
         self._is_new_log = True
@@ -506,6 +508,10 @@ class JobOverview(Vertical):
             parts += self._command_line(width)
         self._show(title, Content("\n").join(parts), log)
         self._show_heading(row)
+        if self.shows_training != self._showed_training:
+            self._showed_training = self.shows_training
+            # The key line offers switches to a training.
+            self.post_message(View.CrumbsChanged())
 
     def _first_steps(self) -> Content:
         """Return the keys for somebody who has no jobs."""
