@@ -229,7 +229,7 @@ class NoSuchJob(CommandError):
 
 
 class UnreadableOutput(CommandError):
-    """A command ended well but printed something that is not its format."""
+    """A command succeeded but printed something that is not its format."""
 
 
 class NotRecorded(HpcdashError):

@@ -142,7 +142,7 @@ def parse_jobs(job_ids: Iterable[str], parse: Callable[[str], JobId]) -> list[Jo
                 f"{text!r} is not a job ID: {error.why}\n  {text}\n  {' ' * error.position}^"
             ) from None
     if not jobs:
-        raise UsageError("no job given")
+        raise UsageError("specify a job")
     return jobs
 
 

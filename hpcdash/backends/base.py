@@ -137,11 +137,11 @@ _SEE_LOG = "`hpcdash log JOB` shows what it writes."
 _SEE_QUEUES = "`hpcdash queues` shows its queues and what is free."
 # What a scheduler that lacks a capability has no way to do, and what a person can do instead.
 _REFUSALS = {
-    Capability.CHAINS: ("have jobs wait for each other", "Submit one when the other has ended."),
+    Capability.CHAINS: ("run jobs after each other", "Submit one when the other has ended."),
     Capability.INSIDE: ("run a command in a job", _SEE_LOG),
     Capability.CONNECT: ("open a shell in a job", "If the site allows it: ssh NODE"),
     Capability.LIVE_USE: ("measure a running job", _SEE_LOG),
-    Capability.NODE_CHECKS: ("check nodes by a job", "Check its nodes by hand."),
+    Capability.NODE_CHECKS: ("check nodes with a job", "Check its nodes by hand."),
     Capability.SHARES: ("show fair shares", _SEE_QUEUES),
     Capability.LIMITS: ("show limits", _SEE_QUEUES),
     Capability.RESERVATIONS: ("show reservations", _SEE_QUEUES),
@@ -882,7 +882,7 @@ class Backend(Struct, frozen=True, kw_only=True):
         """Raise UsageError where the scheduler lacks a capability."""
         if capability not in self.capabilities:
             action, step = _REFUSALS[capability]
-            raise UsageError(f"{self.title} has no way to {action}", step)
+            raise UsageError(f"{self.title} cannot {action}", step)
 
     def table(
         self, kind: Kind, user: str, cluster: str, history_seconds: int

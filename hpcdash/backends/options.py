@@ -137,8 +137,8 @@ def quoted_word(field: str, value: str, quoted: str, split: Callable[[str], list
         is_stored = False
     if not is_stored:
         raise UsageError(
-            f"{field}: {value!r} cannot stand in a batch script",
-            "Leave out quotes, # and backslashes.",
+            f"{field}: {value!r} is not allowed in a batch script",
+            "Remove quotes, # and backslashes.",
         )
     return text
 
@@ -158,7 +158,10 @@ def refuse_repeated(generated: Mapping[str, str], given: Mapping[str, str]) -> N
     said it.
     """
     raise_for(
-        (f"{written} is not for extra_args: {generated[name]} says it", "Leave one of the two out.")
+        (
+            f"{written} is not allowed in extra_args: {generated[name]} sets it",
+            "Remove one of them.",
+        )
         for name, written in given.items()
         if name in generated
     )

@@ -112,9 +112,9 @@ def require_whole(answer: Answer) -> None:
     """Raise UnreadableOutput where a command was ended because it printed more than its cap."""
     if answer.truncated:
         raise UnreadableOutput(
-            f"the answer has more than {format_memory(len(answer.stdout))} and was cut there",
-            "Something else may answer in the scheduler's place, such as a wrapper that prints "
-            "without end.",
+            f"the answer exceeded {format_memory(len(answer.stdout))} and was cut there",
+            "Another program may be answering for the scheduler, such as a wrapper that never "
+            "stops printing.",
             argv=answer.argv,
             status=answer.status,
             output=excerpt(answer.stdout[:_SHOWN_BYTES]),
@@ -155,7 +155,7 @@ def missing(answer: Answer, command: tuple[str, ...], scheduler: str) -> Command
     if answer.status != _MISSING_STATUS:
         return None
     step = (
-        f'If {scheduler} lives elsewhere, set path = "/…/bin" in the configuration; '
+        f'If {scheduler} is installed elsewhere, set path = "/…/bin" in the configuration; '
         "`hpcdash doctor` searches for it."
     )
     return failed(Failure(CommandMissing, "{name} is not on the PATH here", step), answer, command)

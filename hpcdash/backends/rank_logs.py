@@ -53,7 +53,7 @@ def _parse(answer: Answer, start: str) -> tuple[OtherLog, ...]:
     if answer.status != 0 and not answer.stdout:
         raise CommandError(
             "cannot look for the logs of the job's ranks",
-            "They are in the folder of its launch, which may be another's.",
+            "They are in its launch folder, which may belong to another user.",
             argv=answer.argv,
             status=answer.status,
             output=excerpt(answer.stderr),

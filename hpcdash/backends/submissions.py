@@ -47,7 +47,7 @@ class Submission(Struct, frozen=True):
             return command
         if not self.file:
             raise UsageError(
-                "a script on stdin is not submitted as another account", "Have it staged first."
+                "a script on stdin is not submitted as another account", "Stage it first."
             )
         return ("sudo", "-n", "-u", self.run_as, self.program or command[0], *command[1:])
 

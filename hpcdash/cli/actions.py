@@ -211,7 +211,7 @@ def _refuse_ambiguous(job_ids: Sequence[str], expression: str, *, everyone: bool
         )
     if not job_ids and not expression:
         raise UsageError(
-            "no job given",
+            "specify a job",
             "Give job IDs or a filter: --filter 'state:pending name:sweep'.",
         )
 

@@ -190,7 +190,7 @@ def run_coordinator(common: CommonOptions, name: str, *, once: bool, limit: str 
             )
         if pool.node_list and store.backend.is_embedded:
             raise UsageError(
-                "node_list: this machine is the embedded queue's only node", "Leave it out."
+                "node_list: this machine is the embedded queue's only node", "Remove it."
             )
         if pool.coordinator not in ("", store.user):
             raise UsageError(

@@ -104,7 +104,7 @@ def parse_text(value: object) -> str:
 
 def text_list(value: object, read: Callable[[object], T]) -> tuple[T, ...]:
     if not isinstance(value, list):
-        raise ValueError(f'expected an array of texts, as in ["a", "b"], not {shown(value)}')
+        raise ValueError(f'expected an array of strings, as in ["a", "b"], not {shown(value)}')
     items = []
     for at, item in enumerate(value):
         try:

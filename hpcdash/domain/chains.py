@@ -517,7 +517,7 @@ def picture(rows: Sequence[Row], signs: Mapping[str, str], width: int = 76) -> s
 def format_wait(unit: Unit, chain: JobChain) -> str:
     """Format the condition that a unit waits for or followed; '' if none is known.
 
-    For example `after 12` or `after 12, ended well`.
+    For example `after 12` or `after 12, succeeded`.
     """
     if unit.by_name:
         return f"after {', '.join(chain.before[unit.number])}, by its name"

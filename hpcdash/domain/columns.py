@@ -15,7 +15,7 @@ from hpcdash.domain.states import JobState, NodeState
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
-# From the most alive to the least, what ended badly before what ended well.
+# From the most alive to the least, what ended badly before what succeeded.
 STATE_ORDER: tuple[str, ...] = (
     JobState.RUNNING,
     JobState.COMPLETING,

@@ -91,7 +91,7 @@ class Condition(Struct, frozen=True):
     said: str = ""
 
     def text(self) -> str:
-        """`once it ended well`."""
+        """`once it succeeded`."""
         if self.kind == SINGLETON:
             return "once every job of its owner with this name has ended"
         meaning = (_ARRAY_MEANING if self.is_array else _MEANING).get(self.kind) or _MEANING.get(

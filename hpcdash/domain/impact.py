@@ -122,7 +122,7 @@ def _ids(
         theirs = [str(row["id"]) for row in members if row["id"] in remaining_ids]
         # Cancelling an array with ended tasks cancels the rest of it.
         touched = [row for row in members if not (verb == "cancel" and row["state"] in ENDED)]
-        # To requeue one by its number would run again tasks that ended well and are in no list any
+        # To requeue one by its number would run again tasks that succeeded and are in no list any
         # more.
         is_whole = verb != "requeue" and bool(theirs) and len(theirs) == len(touched)
         ids.update(dict.fromkeys([job_id] if is_whole else theirs))

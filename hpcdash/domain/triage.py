@@ -124,7 +124,7 @@ class TaskGroup(Struct, frozen=True):
 def group_tasks(tasks: Iterable[EndedTask]) -> tuple[TaskGroup, ...]:
     """Groups, failures first, of these those whose last words are known, the largest first.
 
-    Those that ended well come last, as one.
+    Those that succeeded come last, as one.
     """
     every = sorted(tasks, key=lambda task: task.tasks.first or 0)
     by_key: dict[str, list[EndedTask]] = {}

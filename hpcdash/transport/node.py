@@ -202,7 +202,7 @@ class ThroughNode:
 
     def _require_host(self) -> None:
         if not _HOST.fullmatch(self._host):
-            raise NodeUnreached(ascii(self._host), "it is not a name of a machine")
+            raise NodeUnreached(ascii(self._host), "it is not a host name")
 
 
 class _CutStream:

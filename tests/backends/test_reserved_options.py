@@ -125,8 +125,10 @@ def test_all_options_that_are_the_request_s_are_told_at_once() -> None:
         "--wait",
         "-n",
     ]
-    assert refused.value.next_step == "Its field is slots and slots_per_node. Leave it out."
-    with pytest.raises(UsageError, match=r"-q is not for extra_args.*; -J is not for extra_args"):
+    assert refused.value.next_step == "Use slots and slots_per_node instead. Remove it."
+    with pytest.raises(
+        UsageError, match=r"-q is not allowed in extra_args.*; -J is not allowed in extra_args"
+    ):
         pbs_extra_options(["-q x -J 1-3"])
 
 
@@ -142,7 +144,7 @@ def test_an_option_and_its_value_may_be_two_items() -> None:
     assert pbs_extra_options(["-A", "my lab", "-m", "abe"]) == ('-A "my lab"', "-m abe")
     assert slurm_extra_options(["-A", "lab", "--comment", "a b"]) == ("-A lab", '--comment "a b"')
     for check, reserved in ((pbs_extra_options, "-q"), (slurm_extra_options, "-N")):
-        with pytest.raises(UsageError, match=f"{reserved} is not for extra_args"):
+        with pytest.raises(UsageError, match=f"{reserved} is not allowed in extra_args"):
             check([reserved, "4"])
 
 

@@ -46,8 +46,8 @@ def test_a_good_script_finds_nothing(lines: tuple[str, ...]) -> None:
     [
         (b"", "empty"),
         (b" \n\n", "empty"),
-        (b"srun x\n", "no #!"),
-        (b"\n#!/bin/bash\nsrun x\n", "no #!"),
+        (b"srun x\n", "not #!"),
+        (b"\n#!/bin/bash\nsrun x\n", "not #!"),
         (b"\xef\xbb\xbf#!/bin/bash\nsrun x\n", "byte-order mark (UTF-8)"),
         ("#!/bin/bash\nx\n".encode("utf-16"), "byte-order mark (UTF-16)"),
         (b"#!/bin/bash\nx\0\n", "NUL"),
@@ -76,15 +76,15 @@ def test_qsub_runs_a_script_without_a_shebang_in_the_login_shell() -> None:
     ("line", "severity", "step"),
     [
         ("--partitoin=main", "error", "Did you mean --partition?"),
-        ("--site-thing=1", "warning", "It refuses the script unless a site plugin accepts it."),
-        ("--gpu=2", "error", "sbatch refuses the script."),
-        ("--time", "error", "sbatch refuses the script."),
-        ("-t 90m", "error", "Write minutes, hours:minutes:seconds or days-hours."),
-        ("--output=$HOME/x", "warning", "Write it out, or set the option on the command line."),
-        ("--output=~/x", "warning", "Write it out, or set the option on the command line."),
-        ("–p main", "error", "Type it anew."),
-        ("--time=“1:00”", "error", "Type it anew."),
-        ("-p\u00a0main", "error", "Type it anew."),
+        ("--site-thing=1", "warning", "It rejects the script unless a site plugin accepts it."),
+        ("--gpu=2", "error", "sbatch rejects the script."),
+        ("--time", "error", "sbatch rejects the script."),
+        ("-t 90m", "error", "Use minutes, hours:minutes:seconds or days-hours."),
+        ("--output=$HOME/x", "warning", "Write its value, or set the option on the command line."),
+        ("--output=~/x", "warning", "Write its value, or set the option on the command line."),
+        ("–p main", "error", "Type it again."),
+        ("--time=“1:00”", "error", "Type it again."),
+        ("-p\u00a0main", "error", "Type it again."),
     ],
 )
 def test_an_option_that_does_not_do_what_it_seems_to_is_found_at_its_line(
@@ -109,7 +109,7 @@ def test_a_dash_of_print_in_a_command_is_a_warning() -> None:
 def test_a_directive_that_is_not_read_is_told(lines: tuple[str, ...], place: str) -> None:
     (one,) = slurm(*lines)
     assert (one.severity, one.field) == ("warning", place)
-    assert "not read" in one.text
+    assert "ignored" in one.text
 
 
 def test_of_many_directives_that_are_not_read_a_few_are_named() -> None:
@@ -125,7 +125,7 @@ def test_a_directive_with_a_blank_after_its_first_letter_is_told(
     assert (one.severity, one.field, one.text) == (
         "warning",
         "line 2",
-        "not read: there is a blank after #",
+        "ignored: there is a blank after #",
     )
     assert lint(f"#{magic}", "# SBATCH and # PBS lines are for others") == ()
 
@@ -179,7 +179,7 @@ def test_what_a_script_for_slurm_asks_for_is_held_against_the_offers(
         ("-l select=1:ncpus=9", "9 CPUs on a node are more"),
         ("-l select=1:mem=65gb", "65G of memory"),
         ("-l", "without its value"),
-        ("–q main", "a dash of print"),
+        ("–q main", "a typographic dash"),
     ],
 )
 def test_what_a_script_for_pbs_asks_for_is_held_against_the_offers(line: str, words: str) -> None:

@@ -160,7 +160,7 @@ def test_a_metric_is_found_by_its_only_likely_name_and_an_unknown_one_is_told_wi
 def test_what_has_no_metric_is_refused_with_a_next_step(program: Program) -> None:
     quiet = submit(program, "#!/bin/sh\n#SBATCH -o quiet.log\necho hello\n")
     words = program("metrics", quiet, "-f").refused(1)
-    assert f"no metric was found in {program.home}/quiet.log" in words
+    assert f"no metrics found in {program.home}/quiet.log" in words
     assert "--file reads a metrics file" in words
     held = submit(
         program, TRAIN.replace("out.log", "held.log").replace("err.log", "held.err"), "--hold"

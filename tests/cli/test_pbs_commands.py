@@ -13,8 +13,7 @@ from tests.support.program import Program, home_with
 
 SCRIPT = b"#!/bin/bash\n#PBS -l walltime=60 -v A=1\nsleep 1 # \xff\n"
 LIVE_LOG = (
-    "its output stays on the execution host until it ends; with -k oed it is read while "
-    "the job runs"
+    "its output stays on the execution host until it ends; use -k oed to read it while the job runs"
 )
 
 
@@ -59,7 +58,7 @@ def test_the_id_is_printed_and_the_command_and_advice_are_said_beside_it(
     done = program("submit", script, "--", "-q", "gpu")
     assert (done.status, done.text) == (0, "35.pbs01\n")
     assert f"hpcdash: {LIVE_LOG}\n" in done.stderr
-    assert "hpcdash: it is called run_a.sh, as PBS takes no other letters" in done.stderr
+    assert "hpcdash: it is called run_a.sh: PBS limits the characters" in done.stderr
     assert "submit on local: qsub -f -q gpu -N run_a.sh -v HPCDASH_MARK=hpcdash:" in done.stderr
     [called] = stand_ins.calls("qsub")
     assert marked(called) == [
@@ -113,9 +112,9 @@ def test_a_job_to_wait_for_is_named_as_pbs_names_it(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--after", "12[3]"), "PBS lets a job wait for no task of an array"),
-        (("--array", "1-3,7"), "Submit these one after the other: 1-3, 7."),
-        (("--", "-I"), "asks for a terminal"),
+        (("--after", "12[3]"), "PBS jobs cannot depend on a single array task"),
+        (("--array", "1-3,7"), "Submit these separately: 1-3, 7."),
+        (("--", "-I"), "needs a terminal"),
         (("--", "--", "first"), "-v NAME=VALUE"),
         (("--", "--foo"), "--foo is not an option of qsub"),
     ],
@@ -179,7 +178,7 @@ def test_a_script_without_an_interpreter_is_the_login_shell_s(
     done = program("submit", str(file), "--", "-k", "oed")
     assert (done.status, done.text) == (0, "35.pbs01\n")
     assert (
-        "hpcdash: line 1: its first line is no #!: your login shell will run it. Start it"
+        "hpcdash: line 1: its first line is not #!: your login shell will run it. Start it"
         in done.stderr
     )
 
@@ -188,7 +187,7 @@ def test_a_script_without_an_interpreter_is_the_login_shell_s(
     ("content", "words"),
     [
         (b"", "the script is empty"),
-        (b"\x7fELF\0\0", "it holds NUL bytes"),
+        (b"\x7fELF\0\0", "it contains NUL bytes"),
         (b"\xef\xbb\xbf#!/bin/sh\n", "byte-order mark"),
         (b"hostname\r\n", "CRLF"),
     ],
@@ -426,7 +425,7 @@ def test_an_unknown_job_is_told_as_unknown_where_no_history_is_kept(
     assert "not in the queue: 99999" in refused.stderr
     shown = program("show", "99999").refused(1)
     assert shown.startswith("hpcdash: PBS no longer knows this job")
-    assert "its history cannot be queried: this PBS server keeps no history" in shown
+    assert "its history cannot be queried: this PBS server does not keep job history" in shown
 
 
 def test_what_a_filter_matches_is_listed_asked_about_and_cancelled(
@@ -465,7 +464,7 @@ def test_other_verbs_ask_too_where_a_filter_chooses(
             2,
             "job IDs and --filter cannot be combined",
         ),
-        (("hold",), 2, "no job given"),
+        (("hold",), 2, "specify a job"),
         (("hold", "12", "--all"), 2, "--all needs --filter"),
         (("cancel", "--filter", "colour:red", "--yes"), 2, "no column colour"),
     ],

@@ -354,5 +354,5 @@ def test_doctor_says_what_it_means_that_no_history_is_kept(pbs: tuple[Program, S
     program, stand_ins = pbs
     stand_ins.play("history-off")
     told = doctors(program)
-    assert "job_history_enable is off" in told["accounting"]["detail"]
-    assert "is known only where it was seen" in told["accounting"]["detail"]
+    assert "history is off here (job_history_enable)" in told["accounting"]["detail"]
+    assert "only those that hpcdash saw are known" in told["accounting"]["detail"]

@@ -77,7 +77,9 @@ def test_the_default_cluster_s_site_and_queue_count(
     )
     assert folder.startswith("/work/ada/launches/trainllm-")
     assert f"{Path(folder).parent}/files/train.sh" in done.text
-    assert "hpcdash: the job is called trainllm: 'train llm' is not a name here\n" in done.stderr
+    assert (
+        "hpcdash: the job is called trainllm: 'train llm' is not a valid name here\n" in done.stderr
+    )
     assert (
         f"hpcdash: its files and logs go to {Path(folder).parent}: create that folder"
         in done.stderr
@@ -122,7 +124,7 @@ def test_a_call_says_where_its_arguments_are_and_needs_to_know_the_folder(
         "it reads its arguments from call-args.b64 and call-kwargs.b64"
         in program(*words, "--storage-root", "/j").stderr
     )
-    assert "R.toml:1: call: the launch's folder is not known" in program(*words).refused(2)
+    assert "R.toml:1: call: the launch folder for its arguments" in program(*words).refused(2)
 
 
 def test_a_request_may_come_from_stdin(program: Program) -> None:

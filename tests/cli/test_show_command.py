@@ -118,7 +118,7 @@ def test_an_array_of_calls_is_told_of_by_item_and_its_switch_before_it_runs_agai
         "code": None,
     }
     whole = program("show", "1").text
-    assert "  calls         nightpkg:main, 2 items, a task each\n" in whole
+    assert "  calls         nightpkg:main, 2 items, one task each\n" in whole
     assert f"  result        {folder}/result-N.pkl\n" in whole
 
     (home / "KILL").touch()

@@ -291,7 +291,7 @@ def test_a_script_that_is_not_here_is_the_cluster_s_own_and_that_is_said(program
         ('command = "true"\nslotz = 1', (), 'slotz: unknown key; did you mean "slots"?'),
         ('script = "gone.sh"', (), "gone.sh does not exist"),
         ('script = "words"', (), "the first line does not begin with #!"),
-        ('command = "true"', ("--", "--nodes=4"), "--nodes is not for extra_args"),
+        ('command = "true"', ("--", "--nodes=4"), "--nodes is not allowed in extra_args"),
         ('command = "true"', ("--", "--", "first"), "a request's script takes no arguments"),
         ('command = "true"', ("--array", "5-3"), "--array: "),
         (
@@ -381,8 +381,8 @@ def test_a_script_is_linted_before_it_is_submitted_and_not_kept_back(
     assert done.status == 0
     warnings = [line for line in done.stderr.splitlines() if line.startswith("hpcdash: ")]
     assert warnings == [
-        "hpcdash: line 3: not read: line 2 before it is a command. Move it to the top",
-        "hpcdash: line 4: not read: there is a blank after #. Remove it, or write ## instead",
+        "hpcdash: line 3: ignored: it follows a command (line 2). Move it to the top",
+        "hpcdash: line 4: ignored: there is a blank after #. Remove it, or use ## instead",
     ]
 
 
@@ -390,7 +390,7 @@ def test_a_script_of_pbs_s_directives_is_linted_as_one(program: Program) -> None
     script = program.home / "run.sh"
     script.write_text("#!/bin/bash\n#PBS -l walltime=1h\n#PBS -N own\necho ran\n")
     said = program("submit", str(script), "--dry-run").stderr
-    assert "hpcdash: line 2: walltime=1h is not a time. Write hours:minutes:seconds\n" in said
+    assert "hpcdash: line 2: walltime=1h is not a time. Use hours:minutes:seconds\n" in said
     assert "#PBS lines are for PBS" not in said
 
 
@@ -398,8 +398,7 @@ def test_directives_in_a_request_s_script_are_warned_of(program: Program) -> Non
     (program.home / "run.sh").write_text("#!/bin/bash\n\n#SBATCH --gres=gpu:1\necho ran\n")
     said = program("submit", request(program, 'script = "run.sh"'), "--dry-run").stderr
     words = (
-        "script: its #SBATCH lines, from line 3 on, are not read: the keys of the request "
-        "take their place"
+        "script: its #SBATCH lines, from line 3 on, are ignored: the request's keys replace them"
     )
     assert f"hpcdash: {words}\n" in said
 
@@ -464,9 +463,9 @@ def test_what_the_scheduler_does_not_take_is_told_with_file_line_and_key(program
         "submit", request(program, 'command = "true"\nextra_args = ["--nodes=3"]'), "--dry-run"
     )
     assert done.status == 2
-    assert "a.toml:2: extra_args: --nodes is not for extra_args" in done.stderr
+    assert "a.toml:2: extra_args: --nodes is not allowed in extra_args" in done.stderr
     done = program("submit", request(program), "--dry-run", "--", "--nodes=3")
-    assert done.stderr.startswith("hpcdash: --nodes is not for extra_args")
+    assert done.stderr.startswith("hpcdash: --nodes is not allowed in extra_args")
 
 
 def test_a_job_to_wait_for_that_is_no_id_is_told_before_anything_is_done(program: Program) -> None:

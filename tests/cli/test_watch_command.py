@@ -338,7 +338,7 @@ def test_cron_is_not_installed_where_others_could_replace_its_scripts(
             f"members of group mail may write to {project}, and so others could replace"
             in run.stderr
         )
-        assert "Leave --folder out to use ~/hpcdash/cron" in run.stderr
+        assert "omit --folder to use ~/hpcdash/cron" in run.stderr
     assert list(project.iterdir()) == []
     assert person("cron", "--status", "--folder", folder).text.startswith("not installed in ")
 

@@ -92,7 +92,7 @@ def test_what_a_request_cannot_have_is_logged_once(
     for job in (queue.submit(request), queue.submit(request)):
         job.wait()
     assert [one.getMessage() for one in caplog.records if one.name == "hpcdash"] == [
-        "hpcdash: place: Slurm has none, it is not requested"
+        "hpcdash: place: not supported by Slurm, ignored"
     ]
 
 

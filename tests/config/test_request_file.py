@@ -256,7 +256,7 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ('exclude_nodes = "n1"', 2, "exclude_nodes", "expected an array"),
         ('extra_args = "--nice=3"', 2, "extra_args", "expected an array"),
         ('extra_args = ["--nice=3", 4]', 2, "extra_args", "item 2: expected text in quotes"),
-        ('place = "scatter:pack"', 2, "place", "scatter and pack exclude each other"),
+        ('place = "scatter:pack"', 2, "place", "scatter and pack cannot be combined"),
         ('place = "exclusive"', 2, "place", "'exclusive' is not one of free, pack"),
         ('attributes = ["umask"]', 2, "attributes", 'item 1: "umask" is not NAME=VALUE'),
         ('keep_files = "oo"', 2, "keep_files", 'letters of "oed"'),

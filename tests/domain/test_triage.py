@@ -117,7 +117,7 @@ def test_a_node_with_most_of_the_failures_is_named() -> None:
         [],
         [completed(number, "g3") for number in range(10, 20)],
     ],
-    ids=["all ran there", "others ended well there"],
+    ids=["all ran there", "others succeeded there"],
 )
 def test_a_node_is_not_named_where_nothing_speaks_against_it(others: list[EndedTask]) -> None:
     groups = group_tasks([*(task(number, node="g3") for number in range(4)), *others])

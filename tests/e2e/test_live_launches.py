@@ -319,7 +319,7 @@ def test_a_gpu_type_that_no_node_has_is_said_and_what_sbatch_refused_is_no_job_o
     )
     done = over_ssh("submit", wanted)
     assert done.status == 1
-    assert "no node has a GPU of type h100; there are: a100" in done.stderr
+    assert "no node has a GPU of type h100; available: a100" in done.stderr
     assert "15857" not in done.stderr
     # The accounting has a record of a later job once it has one of this.
     with launched(over_ssh, root) as (later, _):

@@ -252,7 +252,7 @@ def test_what_ray_cannot_do_and_what_it_does_not_know_is_said(program: Program) 
         ("exec", "x", "--", "true"),
         ("shares",),
     ):
-        assert "hpcdash: Ray has no way to " in program(*words).refused(2)
+        assert "hpcdash: Ray cannot " in program(*words).refused(2)
     assert "raysubmit_x was not found" in program("show", "raysubmit_x").refused(1)
 
 

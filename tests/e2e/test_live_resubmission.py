@@ -292,7 +292,7 @@ def test_without_accounting_a_job_is_rebuilt_from_what_the_controller_says(
     record = small_lab.admin("scontrol", "show", "job", old_id).stdout.decode()
     notes = " ".join(prepared.notes)
     assert ("is unknown: options are rebuilt" in notes) == ("SubmitLine=" not in record)
-    assert ("arguments of the script are not known" in notes) == ("--lr=1" not in record)
+    assert ("the script's arguments are unknown" in notes) == ("--lr=1" not in record)
     before, after = told(small_lab, old_id), told(small_lab, new_id)
     assert {**after, "comment": before["comment"]} == before
     shown = small_lab.admin("scontrol", "show", "job", new_id).stdout.decode()

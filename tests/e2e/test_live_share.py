@@ -410,7 +410,7 @@ def test_what_others_write_gains_them_nothing(pool: Pool) -> None:
     pool.lab.wait_state(odd, "PENDING")
     assert (
         tasks["range"]["why"]
-        == "it asks for 1 to 4 nodes, and a task has one number of them (--nodes=1)"
+        == "it requests 1 to 4 nodes, and a task needs a fixed number (--nodes=1)"
     )
     assert "--no-requeue" in tasks["stays"]["why"]
     assert "--exclusive" in tasks["shares"]["why"]

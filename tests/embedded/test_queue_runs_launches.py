@@ -422,7 +422,7 @@ def test_what_cannot_be_run_from_copies_is_refused() -> None:
             Request(command="./a.out", slots=4, slots_per_node=2, launcher=Launcher.MPIRUN),
             "launcher: mpirun",
         ),
-        (Request(call=Call("m", "f", wheel="/w/lab.whl")), "call: a venv"),
+        (Request(call=Call("m", "f", wheel="/w/lab.whl")), "call: a wheel or source"),
     ):
         with pytest.raises(UsageError, match=words):
             batch_script(Scheduler.SLURM, request, place)

@@ -34,7 +34,7 @@ def test_what_does_not_fit_is_counted() -> None:
 
 
 def test_a_scheduler_that_starts_nothing_is_said_first() -> None:
-    note = "scheduling is off on this server: no jobs start"
+    note = "scheduling is off on this server: jobs do not start"
     content = header_content((GPU,), OWN, 160, note)
     assert content.plain.startswith(f"{note}   gpu ")
     assert any(span.style == "$text-warning" and span.start == 0 for span in content.spans)

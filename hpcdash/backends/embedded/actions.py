@@ -64,14 +64,14 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
         if request.recipient not in ("", "batch", "full"):
             raise UsageError(
                 f"{request.recipient!r}: this queue's jobs have no numbered steps",
-                "Write batch or full.",
+                "Use batch or full.",
             )
         _require(signal_number, request.signal)
         parts = ("signal", request.signal, request.recipient or "steps")
     elif request.verb is Verb.ALTER:
         if unknown := [name for name in request.changes if name not in (*_HAS, COMMENT)]:
             raise UsageError(
-                f"{unknown[0]}: jobs of this queue have none",
+                f"{unknown[0]}: this queue's jobs have none",
                 f"It supports: {', '.join(_HAS)}.",
             )
         for name, value in request.changes.items():
@@ -82,7 +82,8 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
         ):
             # The queue would change it for the whole array.
             raise UsageError(
-                f"throttle: {tasks[0]} is a task", f"Name its array: {parse_array_id(tasks[0])}"
+                f"throttle: {tasks[0]} is an array task",
+                f"Use its array: {parse_array_id(tasks[0])}",
             )
         parts = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
     else:

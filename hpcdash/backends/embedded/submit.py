@@ -31,9 +31,7 @@ def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
             or f"the queue exited with status {answer.status}"
         )
         return (Outcome(job_id, None if may_be_done else False, text),)
-    message = (
-        f"; not understood here, and left out: {'; '.join(map(str, ignored))}" if ignored else ""
-    )
+    message = f"; unsupported and ignored: {'; '.join(map(str, ignored))}" if ignored else ""
     return (Outcome(job_id, True, f"job {number}{message}"),)
 
 
@@ -102,8 +100,8 @@ def resubmission(
     command = ActionCommand(argv, (job_id,), read, shown=(f"submit {job_id} again, {how}",))
     if row["comment"] and not row["comment"].startswith(MARK_START):
         note = (
-            "it keeps its own comment; if the answer is lost, the job is looked for by its "
-            "name and time"
+            "it keeps its own comment; if the answer is lost, hpcdash looks for the job by name "
+            "and time"
         )
         return SubmitCommand(command, (note,), job_name=row["name"] or "")
     return SubmitCommand(command, (), mark, row["name"] or "")

@@ -254,17 +254,19 @@ def _time(value: str) -> str:
     """`36:00:00`: hours, minutes and seconds, without days. Bare: minutes."""
     if value[:1] in ("+", "-"):
         raise UsageError(
-            f"time: PBS takes no relative change ({value})",
-            "Give the full limit: 90 (minutes), 2h, 1-12:00:00.",
+            f"time: PBS does not accept relative changes ({value})",
+            "Pass the full limit: 90 (minutes), 2h, 1-12:00:00.",
         )
     try:
         seconds = parse_duration(value, bare_unit_seconds=MINUTE)
     except ValueError as error:
         raise UsageError(f"time: {error}", "A bare number is minutes.") from None
     if seconds is None:
-        raise UsageError("time: PBS has no unlimited", "Give the queue's maximum: 48h, 7-00:00:00.")
+        raise UsageError(
+            "time: PBS does not support unlimited", "Pass the queue's maximum: 48h, 7-00:00:00."
+        )
     if not 0 < seconds <= _LONGEST_SECONDS:
-        raise UsageError(f"time: {value!r} is not a limit", "Write 90 (minutes), 2h or 1-12:00:00.")
+        raise UsageError(f"time: {value!r} is not a limit", "Use 90 (minutes), 2h or 1-12:00:00.")
     return format_walltime(seconds)
 
 
@@ -470,8 +472,8 @@ def _throttled(dialect: Dialect, jobs: Sequence[Job]) -> list[Target]:
     for job_id, job in jobs:
         if job.tasks is not None and dialect is Dialect.TORQUE:
             raise UsageError(
-                f"throttle: {job_id} is a task",
-                f"Name its array: {dataclasses.replace(job, tasks=None)}",
+                f"throttle: {job_id} is an array task",
+                f"Use its array: {dataclasses.replace(job, tasks=None)}",
             )
     arrays = [
         (job_id, job if job.tasks else dataclasses.replace(job, has_brackets=True))

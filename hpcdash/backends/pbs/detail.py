@@ -28,9 +28,10 @@ RUNNING_NOTE = "as last sampled by PBS, maybe minutes ago"
 SPREAD_NOTE = "memory is the total over all nodes, divided evenly"
 NOTHING_NOTE = "PBS has not measured it"
 _SHELL_NOTES = (
-    "It is an ssh session on the job's node, not part of the job: the job's limits on memory and "
-    "cores do not hold, and what you leave running goes on after the job's end.",
-    "No GPU is shut off: CUDA_VISIBLE_DEVICES is the job's, where it could be read.",
+    "This is an ssh session on the job's node, outside of the job: memory and core limits do not "
+    "apply, and processes you leave running continue after the job ends.",
+    "All of the node's GPUs are accessible: CUDA_VISIBLE_DEVICES is set as in the job, if "
+    "hpcdash could read it.",
 )
 
 

@@ -33,9 +33,9 @@ _LOST_ANSWER = re.compile(
 
 _NO_HISTORY = Failure(
     AccountingUnavailable,
-    "this PBS server keeps no history of jobs (job_history_enable is off)",
-    "Exits are known only if hpcdash saw them, or from the output. Administrators can turn the "
-    "history on.",
+    "this PBS server does not keep job history (job_history_enable is off)",
+    "Exit statuses are known only if hpcdash saw them or the output shows them. Administrators "
+    "can enable job history.",
 )
 _ENDED = Failure(
     NoSuchJob, "this job has ended", "Finished jobs: `hpcdash history`, or key 4 in the app."

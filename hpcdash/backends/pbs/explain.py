@@ -37,12 +37,12 @@ _MAIL_WORDS = {
 }
 _STREAMS = {"o": "stdout", "e": "stderr"}
 _PLACES = {
-    "free": "its chunks anywhere",
-    "pack": "all of it on one node",
+    "free": "chunks on any nodes",
+    "pack": "all chunks on one node",
     "scatter": "each chunk on its own node",
     "vscatter": "each chunk on its own vnode",
-    "excl": "nodes shared with no other job",
-    "exclhost": "whole nodes shared with no other job",
+    "excl": "exclusive nodes",
+    "exclhost": "whole exclusive nodes",
     "shared": "nodes shared with other jobs",
 }
 # Resource → one of it, many of it.
@@ -57,16 +57,16 @@ _COUNTED = {
 }
 _SIZED = {
     "mem": "of memory",
-    "pmem": "of memory a process",
+    "pmem": "of memory per process",
     "vmem": "of virtual memory",
     "file": "of disk",
 }
 _TIMES = {
     "walltime": "time limit {}",
     "cput": "CPU time limit {}",
-    "pcput": "CPU time limit of a process {}",
+    "pcput": "CPU time limit per process {}",
     "min_walltime": "accepts a limit down to {}",
-    "max_walltime": "takes a limit up to {}",
+    "max_walltime": "accepts a limit up to {}",
 }
 
 
@@ -155,7 +155,7 @@ def _attributes(value: str) -> str:
 
 
 def _depend(value: str) -> str:
-    """`starts after job 41 ended well and job 42 ended; job 50 waits for its end`."""
+    """`starts after job 41 succeeded and job 42 ended; job 50 waits for its end`."""
     waits = []
     awaited = []
     for condition in filter(None, value.split(",")):
@@ -166,7 +166,7 @@ def _depend(value: str) -> str:
         else:
             waits.append(_condition(kind, ids))
     starts = [f"starts {' and '.join(waits)}"] if waits else []
-    return "; ".join(starts + awaited) or "waits for nothing"
+    return "; ".join(starts + awaited) or "no dependency"
 
 
 def _condition(kind: str, ids: str) -> str:
@@ -185,19 +185,20 @@ def _variables(value: str) -> str:
 
 _ATTRIBUTES: dict[str, Formatter] = {
     "block": one_of(
-        {"true": "qsub waits for its end", "false": "qsub does not wait for its end"}, "block {}"
+        {"true": "qsub waits for the job to end", "false": "qsub does not wait for the job to end"},
+        "block {}",
     ),
     "depend": _depend,
     "group_list": "runs as group {}",
     "interactive": one_of({"true": "runs in your terminal"}, "interactive {}"),
     "max_run_subjobs": "{} tasks at a time",
-    "run_count": "counts as run {} times",
+    "run_count": "run count {}",
     "sandbox": one_of(
-        {"private": "runs in a folder of its own", "home": "runs in the home folder"}, "sandbox {}"
+        {"private": "runs in its own folder", "home": "runs in the home folder"}, "sandbox {}"
     ),
-    "stagein": "files copied in before it begins: {}",
-    "stageout": "files copied out when it ended: {}",
-    "umask": "files made with umask {}",
+    "stagein": "files copied in before the job starts: {}",
+    "stageout": "files copied out after the job ends: {}",
+    "umask": "creates files with umask {}",
 }
 _WORDS: dict[str, Formatter] = {
     "a": "starts no earlier than {}",
@@ -209,7 +210,7 @@ _WORDS: dict[str, Formatter] = {
     "D": "root folder {}",
     "e": "stderr to {}",
     "f": "qsub leaves no process behind",
-    "F": "arguments of the script: {}",
+    "F": "script arguments: {}",
     "h": "submitted held",
     "I": "runs in your terminal",
     "j": one_of(
@@ -222,13 +223,13 @@ _WORDS: dict[str, Formatter] = {
     "L": "resources {}",
     "m": _mail,
     "M": "mail to {}",
-    "n": "nodes shared with no other job",
+    "n": "exclusive nodes",
     "N": "called {}",
     "o": "stdout to {}",
     "p": "priority {}",
     "P": "project {}",
     "q": "queue {}",
-    "r": one_of({"y": "may be run again", "n": "never run again"}, "run again: {}"),
+    "r": one_of({"y": "may be rerun", "n": "never rerun"}, "run again: {}"),
     "R": "removes its output if it succeeds: {}",
     "S": "run by {}",
     "t": array,

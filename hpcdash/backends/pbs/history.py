@@ -24,11 +24,11 @@ from hpcdash.errors import NoSuchJob
 # Source: SVR_JOBHIST_DEFAULT of OpenPBS.
 _USUAL_HISTORY_SECONDS = 14 * DAY
 _NO_HISTORY = (
-    "not kept here (job_history_enable is off): a job is gone once it ended; how, is known only "
-    "where it was seen"
+    "history is off here (job_history_enable): ended jobs disappear, and only those that hpcdash "
+    "saw are known"
 )
 _NO_HISTORY_OF_TORQUE = (
-    "not kept by Torque: how jobs ended is known for some minutes only (keep_completed of the site)"
+    "Torque does not keep history: ended jobs stay visible for a few minutes only (keep_completed)"
 )
 # All that the server keeps at once.
 RUNS_LIMIT_SECONDS = 180.0

@@ -43,12 +43,12 @@ def inside_step(row: Row, command: InsideCommand) -> InsideStep:
     nodes = expand(row["node_list"] or "")
     if not nodes:
         raise UsageError(
-            f"which nodes job {visible(str(row['id']))} runs on is not known",
-            "Ask again in a moment.",
+            f"the nodes of job {visible(str(row['id']))} are unknown",
+            "Try again in a moment.",
         )
     for node in nodes:
         if not _HOST.fullmatch(node):
-            raise UsageError(f"{visible(node)} is not a name of a machine")
+            raise UsageError(f"{visible(node)} is not a host name")
     token = fresh_frame_token()
     script, *arguments = command.arguments(token, str(row["work_dir"] or ""), as_job=True)
     job_id = str(row["id"])
@@ -98,7 +98,7 @@ def inside_step(row: Row, command: InsideCommand) -> InsideStep:
 def _failure(answer: Answer) -> SchedulerRefused:
     text = excerpt(answer.stderr) or "no output"
     return SchedulerRefused(
-        "no node of the job was reached with ssh from the login node",
+        "none of the job's nodes could be reached by ssh from the login node",
         "Try it by hand, on the login node: ssh NODE",
         argv=("ssh",),
         status=answer.status,

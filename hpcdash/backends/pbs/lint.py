@@ -133,7 +133,7 @@ def _value(option: Option, place: str) -> Iterator[LintFinding]:
     for name, amount in resources(option.value or ""):
         if name == "walltime" and not _is_time(amount):
             yield LintFinding(
-                "error", place, f"walltime={amount} is not a time", "Write hours:minutes:seconds."
+                "error", place, f"walltime={amount} is not a time", "Use hours:minutes:seconds."
             )
 
 
@@ -145,7 +145,7 @@ _RULES = ScriptRules(
     script_demand,
     option_findings=_value,
     foreign_magic="#SBATCH",
-    foreign=("error", f"{_FOREIGN}, and there is no #PBS line", "Write #PBS lines instead."),
+    foreign=("error", f"{_FOREIGN}, and there is no #PBS line", "Use #PBS lines instead."),
     foreign_beside=("warning", _FOREIGN, ""),
     not_taken=("warning", "your login shell will run it"),
     crlf="the shell treats the CR as part of each word",

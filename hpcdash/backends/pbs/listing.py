@@ -201,9 +201,9 @@ def _read_id(text: str) -> JobId:
     try:
         job = pbs_job_id(text)
     except BadJobId as error:
-        raise UsageError(str(error), "Write 123, or 123[4] for a task of an array.") from None
+        raise UsageError(str(error), "Use 123, or 123[4] for an array task.") from None
     if job.component is not None:
-        raise UsageError(f"{text!r} is not a PBS job ID", "Write 123, or 123[4] for an array task.")
+        raise UsageError(f"{text!r} is not a PBS job ID", "Use 123, or 123[4] for an array task.")
     return job if job.tasks is None else replace(job, has_brackets=True)
 
 

@@ -29,7 +29,7 @@ _VARIABLE = re.compile(r"(?:\\.|[^,\\]|\\\Z)+", re.DOTALL)
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 # What Torque fills in itself, where a path has it.
 _TORQUE_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_INTERACTIVE_NOTE = "an interactive job: its output goes to the terminal that it was started in"
+_INTERACTIVE_NOTE = "an interactive job: its output goes to the terminal it was started in"
 # Options of qsub without a value, PBS's and Torque's.
 _FLAGS = "fhInVXxz"
 # -w of Torque: PBS_O_WORKDIR is not where qsub was called.
@@ -116,7 +116,7 @@ class _Job:
             return last and last.noted(self._format_removed(key), self._format_far(key))
         if self._state in WAITING or (self._is_array and not self._task):
             advice = ", with -k oed as it runs" if self._writes_directly else ""
-            copied = f"{self._keeper} brings it there when the job ends{advice}"
+            copied = f"{self._keeper} copies it there when the job ends{advice}"
             return last and last.noted("" if is_direct else copied)
         return last if is_direct else self._spooled(key, last)
 
@@ -131,7 +131,7 @@ class _Job:
             return None
         note = ""
         if self._is_array and not self._task:
-            note = "each task writes to another file"
+            note = "each task writes to its own file"
         elif self._is_array:
             path = path.replace(_ARRAY_INDEX, self._task)
         if self._is_torque and "$" in path:

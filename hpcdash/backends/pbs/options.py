@@ -215,7 +215,7 @@ def read_placement(text: str) -> Placement:
         if not kind:
             raise ValueError(f"{word!r} is not one of {', '.join(_PLACE_WORDS)} and group=RESOURCE")
         if kind in found:
-            raise ValueError(f"{found[kind]} and {word} exclude each other")
+            raise ValueError(f"{found[kind]} and {word} cannot be combined")
         found[kind] = word
     return Placement(**found)
 
@@ -263,8 +263,8 @@ def format_task_range(tasks: ArrayTasks) -> str:
         parts = [str(ArrayTasks((part,))) for part in (joined_tasks(tasks) or tasks).ranges]
         shown = f"{', '.join(parts[:8])}{', …' if len(parts) > 8 else ''}"
         raise UsageError(
-            f"PBS submits a range of tasks at a time, which {ArrayTasks(tasks.ranges)} is not",
-            f"Submit these one after the other: {shown}.",
+            f"PBS submits one task range at a time, and {ArrayTasks(tasks.ranges)} is not one",
+            f"Submit these separately: {shown}.",
         )
     # A range goes up. One of a single task has its end where the step does not reach it.
     first = whole[0]
@@ -353,11 +353,11 @@ def attribute_options(requested: Iterable[str], extra_args: Iterable[str]) -> tu
         for name, value in named:
             if name.lower() in _OWN_ATTRIBUTES:
                 place = _OWN_ATTRIBUTES[name.lower()]
-                step = f"Its field is {place}." if place else "A job from here cannot have it."
-                refused.append((f"{field}: -W {name}= is the request's to say", step))
+                step = f"Use {place} instead." if place else "hpcdash jobs cannot use it."
+                refused.append((f"{field}: -W {name}= is set by the request itself", step))
             elif found.get(name, ("",))[0] not in ("", field):
-                message = f"-W {name}= is not for extra_args: attributes says it"
-                refused.append((message, "Leave one of the two out."))
+                message = f"-W {name}= is not allowed in extra_args: attributes sets it"
+                refused.append((message, "Remove one of them."))
             found[name] = (field, value)
     raise_for(refused)
     return tuple(
@@ -376,19 +376,19 @@ def extra_options(extra_args: Iterable[str]) -> tuple[str, ...]:
     refused: Pairs = []
     for text in whole_options(extra_args, read_directive, directive_word):
         if not text.isprintable():
-            message = f"{text!r} in extra_args holds what cannot stand in one line"
-            refused.append((message, "Write one option an item."))
+            message = f"{text!r} in extra_args contains characters that are not allowed in one line"
+            refused.append((message, "Use one item per option."))
             continue
         for word in text.split():
             if word in ("--", "--version"):
-                message = f"{word} is not for extra_args: it would end qsub's options"
-                refused.append((message, "Leave it out."))
+                message = f"{word} is not allowed in extra_args: it would end qsub's options"
+                refused.append((message, "Remove it."))
         for option in read_directive(text).given:
             letter = option.name or option.written.lstrip("-")[:1]
             if letter in RESERVED:
                 place = _PLACES.get(letter)
-                message = f"-{letter} is not for extra_args: the request says it itself"
-                step = f"Its field is {place}." if place else "A job from here cannot have it."
+                message = f"-{letter} is not allowed in extra_args: the request sets it"
+                step = f"Use {place} instead." if place else "hpcdash jobs cannot use it."
                 refused.append((message, step))
             elif option.problem:
                 message = f"{option.written} is {option.problem} to qsub"

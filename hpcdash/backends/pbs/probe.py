@@ -15,7 +15,9 @@ from hpcdash.shell_files import shell_text
 
 _PROBE_LIMIT_SECONDS = 45.0
 _COMMAND = ("qstat", "--version")
-_ELSEWHERE = 'If PBS lives elsewhere, set path = "/…/bin" for this cluster in the configuration.'
+_ELSEWHERE = (
+    'If PBS is installed elsewhere, set path = "/…/bin" for this cluster in the configuration.'
+)
 _CONFIGURED = f"{_ELSEWHERE} --backend local runs jobs on this machine without a scheduler."
 # Of Perl without the module, and of qstat's usage, which no other's has so.
 _SLURMS_WORDS = ("Can't locate Slurm", "Unknown option: version Usage:     qstat")
@@ -56,12 +58,12 @@ def parse_probe(answer: Answer) -> Probe:
     ):
         raise missing(
             "no PBS here: qstat is Slurm's",
-            "Slurm is used through its own commands: put squeue on the PATH, or set path for this "
-            "cluster, and leave out --backend.",
+            "Use Slurm through its own commands: put squeue on the PATH, or set path for this "
+            "cluster, and omit --backend.",
         )
     if known is None and "hpcdash: no answer" in reported:
         raise CommandTimedOut(
-            "qstat --version gave no answer within 10 s",
+            "qstat --version did not answer within 10 s",
             "The login node or its disk may be busy; try again later.",
             argv=_COMMAND,
         )

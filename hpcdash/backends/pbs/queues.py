@@ -54,7 +54,7 @@ _WANTED = (
 )
 _HEAD = re.compile(rb"(?:(?:User|Groups|Reservation|Start): [^\n]*\n)*")
 RESERVED_QUEUE = re.compile(r"[RSM][0-9]+")
-SCHEDULING_OFF = "scheduling is off on this server: no jobs start"
+SCHEDULING_OFF = "scheduling is off on this server: jobs do not start"
 _MAX_NAMED = 5
 _COUNT = re.compile(r"(?<![A-Za-z])([A-Za-z]+):([0-9]{1,12})")
 _TRUE = frozenset({"true", "yes", "t", "y", "1"})
@@ -174,7 +174,7 @@ def _parse_standing(reported: Row, person: _Person) -> tuple[QueueStanding | Non
     if not _is_true(reported["enabled"]):
         return QueueStanding.DISABLED, "disabled: PBS rejects new jobs"
     if _is_true(reported["from_route_only"]):
-        return QueueStanding.CLOSED, "not open to submission: fed by routing queues only"
+        return QueueStanding.CLOSED, "accepts jobs only from routing queues"
     for name, mine, who in (("user", {person.user}, ""), ("group", person.groups, "group ")):
         listed = reported[f"acl_{name}s"] or ""
         is_checked = _is_true(reported[f"acl_{name}_enable"]) and person.user

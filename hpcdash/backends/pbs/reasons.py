@@ -207,11 +207,11 @@ def _lacks(found: re.Match[str]) -> str:
         _amount(resource, figures[name]) for name in ("asked", "free", "whole")
     )
     if (most := digits(whole)) is not None and (digits(requested) or 0) > most:
-        return f"needs {requested} {text}, of {whole} in all{where}"
+        return f"needs {requested} {text}; there are only {whole}{where}"
     of = "of " if resource in _MEMORY else ""
     needed = resource_amount(resource, requested) if text in _COUNTED else f"{requested} {of}{text}"
     verb = "are" if text in _COUNTED and free != "1" else "is"
-    return f"needs {needed}, {free} {verb} free of {whole} in all{where}"
+    return f"needs {needed}; {free} of {whole} {verb} free{where}"
 
 
 def _limit(found: re.Match[str]) -> str:
@@ -228,8 +228,7 @@ def _limit(found: re.Match[str]) -> str:
     if not resource:
         return f"{who} reached the limit on running jobs {where}; waiting for one to end"
     what = RESOURCES.get(resource, resource)
-    used = f"many {what} are" if what in _COUNTED else f"much {what} is"
-    return f"as {used} in use as {who} may have {where}; it waits for some to be free"
+    return f"{who} reached the limit on {what} {where}; waiting for some to be freed"
 
 
 # A text with the groups of its pattern, or a function.

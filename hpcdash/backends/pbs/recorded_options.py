@@ -150,13 +150,9 @@ def read_record(native: Native, row: Row, in_script: Settings) -> Recorded:
     if left_out:
         notes.append(f"omitted: they no longer apply: {', '.join(left_out)}")
     if lost:
-        notes.append(
-            f"variables that qsub does not take as they were are left out: {', '.join(lost)}"
-        )
+        notes.append(f"variables that qsub would change are omitted: {', '.join(lost)}")
     if has_environment:
-        notes.append(
-            "-V: its environment will be that of a new session, not the one it was submitted from"
-        )
+        notes.append("-V: it gets the environment of a new session, not the original one")
     settings = {key: value for key, value in found.items() if value}
     return Recorded(settings, tuple(passed), has_environment, work_dir, tuple(notes))
 

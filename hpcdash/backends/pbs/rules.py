@@ -32,8 +32,8 @@ from hpcdash.domain.units import format_duration
 _Format = Callable[[Native], Facts]
 # accrue_type of pbs_ifl.h, while a job waits.
 _ACCRUES = {
-    "1": "does not count now: its owner is at a limit, or it cannot start yet",
-    "2": "counts",
+    "1": "is not counted now: its owner is at a limit, or it cannot start yet",
+    "2": "is counted",
 }
 _MAX_HOSTS = 4
 # preempt_queue_prio of the scheduler where the site sets none: queues from there on may take
@@ -44,31 +44,31 @@ _COUNTS = {
     "max_run": "running jobs",
     "max_queued": "jobs",
     "queued_jobs_threshold": "waiting jobs",
-    "max_run_soft": "running jobs that need not make way",
+    "max_run_soft": "running jobs safe from preemption",
 }
 _AMOUNTS = {
-    "max_run_res": "at most at once",
-    "max_queued_res": "at most with what waits",
-    "queued_jobs_threshold_res": "at most waiting",
-    "max_run_res_soft": "what need not make way",
+    "max_run_res": "running limit",
+    "max_queued_res": "running and queued limit",
+    "queued_jobs_threshold_res": "queued limit",
+    "max_run_res_soft": "limit safe from preemption",
 }
 # Limits as PBS had them before 10, and Torque has them.
 _OLD_COUNTS = {
-    "max_running": "running jobs of all",
-    "max_user_run": "running jobs of a user",
-    "max_group_run": "running jobs of a group",
-    "max_queuable": "jobs of all",
-    "max_user_queuable": "jobs of a user",
-    "max_array_size": "tasks of an array",
+    "max_running": "total running jobs",
+    "max_user_run": "running jobs per user",
+    "max_group_run": "running jobs per group",
+    "max_queuable": "total jobs",
+    "max_user_queuable": "jobs per user",
+    "max_array_size": "array tasks",
 }
 _OLD_AMOUNTS = {
-    "max_user_res": "at most at once for a user",
-    "max_group_res": "at most at once for a group",
+    "max_user_res": "running limit per user",
+    "max_group_res": "running limit per group",
 }
 _PER_JOB = (
-    ("resources_max", "longest time", "at most for a job"),
-    ("resources_min", "shortest time", "at least for a job"),
-    ("resources_default", "time if none is asked", "if not requested"),
+    ("resources_max", "longest time", "limit per job"),
+    ("resources_min", "shortest time", "minimum per job"),
+    ("resources_default", "default time limit", "default"),
 )
 _LISTS = (("user", "only for users"), ("group", "only for groups"), ("host", "only from hosts"))
 
@@ -130,34 +130,34 @@ def _parse(
 
 def _priority(native: Native) -> Facts:
     requested = _whole(native.get("Priority", ""))
-    texts = {"asked for": f"{requested:+d} (qsub -p)" if requested else "none of its own (qsub -p)"}
+    texts = {"requested": f"{requested:+d} (qsub -p)" if requested else "none (qsub -p)"}
     waited = duration_seconds(native.get("eligible_time", ""))
     if waited is not None:
         texts["counted wait"] = f"for {format_duration(waited)}"
     if accrues := _ACCRUES.get(native.get("accrue_type", "")):
-        texts["its wait"] = accrues
+        texts["wait"] = accrues
     if native.get("topjob", "").lower() == "true":
-        texts["its place"] = "is kept: it is among the first"
+        texts["place"] = "kept: it is one of the top jobs"
     hosts = parse_hosts(native.get("estimated.exec_vnode", ""))
     if hosts:
         more = f" and {len(hosts) - _MAX_HOSTS} more" if len(hosts) > _MAX_HOSTS else ""
         texts["may run on"] = ", ".join(hosts[:_MAX_HOSTS]) + more
     runs = _whole(native.get("run_count", ""))
     if runs and runs > 0:
-        texts["was started"] = "once already" if runs == 1 else f"already {runs} times"
+        texts["started"] = "once" if runs == 1 else f"{runs} times"
     return texts
 
 
 def _queue_rules(native: Native) -> Facts:
     texts: dict[str, str] = {}
     if native.get("enabled") == "False":
-        texts["takes jobs"] = "none now"
+        texts["accepts jobs"] = "not now"
     elif native.get("from_route_only") == "True":
-        texts["takes jobs"] = "only those that another queue passes on"
+        texts["accepts jobs"] = "only from routing queues"
     if native.get("started") == "False":
-        texts["starts jobs"] = "none now"
+        texts["starts jobs"] = "not now"
     if native.get("route_destinations"):
-        texts["passes jobs on to"] = native["route_destinations"].replace(",", ", ")
+        texts["routes jobs to"] = native["route_destinations"].replace(",", ", ")
     for start, time_label, label in _PER_JOB:
         given = resources_under(native, start)
         if seconds := duration_seconds(given.pop("walltime", "")):
@@ -167,12 +167,12 @@ def _queue_rules(native: Native) -> Facts:
     texts |= _limits(native)
     for entity, label in _LISTS:
         if native.get(f"acl_{entity}_enable", "").lower() == "true":
-            texts[label] = native.get(f"acl_{entity}s", "").replace(",", ", ") or "nobody is named"
+            texts[label] = native.get(f"acl_{entity}s", "").replace(",", ", ") or "nobody listed"
     priority = _whole(native.get("Priority", ""))
     if priority:
-        texts["the queue's priority"] = str(priority)
+        texts["queue priority"] = str(priority)
         if priority >= _EXPRESS_PRIORITY:
-            texts["the queue's priority"] += ": where the site preempts, its jobs come first"
+            texts["queue priority"] += " (its jobs may preempt others)"
     if delay := _whole(native.get("kill_delay", "")):
         texts["from TERM to KILL"] = format_duration(delay)
     return texts
@@ -180,7 +180,7 @@ def _queue_rules(native: Native) -> Facts:
 
 def _limits(native: Native) -> dict[str, str]:
     texts = {
-        f"{label} of {who}": limit
+        _limit_label(label, who): limit
         for name, label in _COUNTS.items()
         for who, limit in _by_entity(native.get(name, ""))
     }
@@ -188,7 +188,7 @@ def _limits(native: Native) -> dict[str, str]:
     for name, label in _AMOUNTS.items():
         for resource, value in resources_under(native, name).items():
             for who, limit in _by_entity(value):
-                amounts.setdefault(f"{label} for {who}", []).append(
+                amounts.setdefault(_limit_label(label, who), []).append(
                     resource_amount(resource, limit)
                 )
     for name, label in _OLD_AMOUNTS.items():
@@ -198,19 +198,23 @@ def _limits(native: Native) -> dict[str, str]:
     return texts | {label: ", ".join(parts) for label, parts in amounts.items()}
 
 
+def _limit_label(label: str, who: str) -> str:
+    return f"{label} {who}" if who else f"total {label}"
+
+
 def _by_entity(limits: str) -> list[tuple[str, str]]:
-    """('a user', '3') of [u:PBS_GENERIC=3], ('alice', '5') of [u:alice=5], ('all', '100') of
+    """('per user', '3') of [u:PBS_GENERIC=3], ('of alice', '5') of [u:alice=5], ('', '100') of
     [o:PBS_ALL=100].
     """
     found = []
     for kind, name, limit in entity_limits(limits):
         what = _ENTITIES.get(kind)
         if what is None:
-            who = "all"
+            who = ""
         elif name == "PBS_GENERIC":
-            who = f"a {what}"
+            who = f"per {what}"
         else:
-            who = name if kind == "u" else f"{what} {name}"
+            who = f"of {name}" if kind == "u" else f"of {what} {name}"
         found.append((who, limit))
     return found
 

@@ -105,7 +105,7 @@ def batch_script(
     slot_type = request_slot_type(request, queue_has_gpus=queue_has_gpus)
     name, warnings = effective_name(request, place.uid, PBS_NAME_LETTERS)
     if is_shared:
-        warnings = ("share: PBS has no shared pools yet: this is a job like any other", *warnings)
+        warnings = ("share: not supported on PBS; this is an ordinary job", *warnings)
     resources = resource_directives(request, slot_type, cpu_share)
     generated = _generated(request, place, name, has_live_logs=has_live_logs)
     extra = extra_options(request.extra_args)
@@ -115,7 +115,7 @@ def batch_script(
     if request.array is not None and not request.requeue:
         # PBS refuses an array with -r n: "cannot submit non-rerunable Array Job".
         messages += (
-            "PBS runs arrays only as rerunable: a task may start again after a node failure, "
+            "PBS arrays must be rerunable: a task may start again after a node failure even "
             "though requeue is off",
         )
     # Without a folder of the request PBS's own one of the job, where there is one.
@@ -239,7 +239,9 @@ def node_options(nodes: Sequence[str]) -> NodeJobs:
 def _begin(text: str) -> str:
     """`202612010800.00`."""
     if text.startswith("+"):
-        raise UsageError(f"begin: PBS takes a time, not {text}", "Write it as in 2026-12-01T08:00.")
+        raise UsageError(
+            f"begin: PBS expects a time, not {text}", "Use a time such as 2026-12-01T08:00."
+        )
     return datetime.fromisoformat(text).strftime("%Y%m%d%H%M.%S")
 
 
@@ -264,14 +266,14 @@ def _unasked(request: Request) -> list[str]:
     """Return a message for each field that PBS has no option for."""
     messages = []
     if request.qos:
-        messages.append(f"PBS knows no QoS: {request.qos} is not requested")
+        messages.append(f"PBS has no QoS: {request.qos} is ignored")
     if request.exclude_nodes:
         messages.append(
-            f"PBS leaves no nodes out by name: {', '.join(request.exclude_nodes)} may be given all "
-            "the same"
+            "PBS cannot exclude nodes by name: the job may still get "
+            f"{', '.join(request.exclude_nodes)}"
         )
     if request.rank_logs:
-        messages.append("rank_logs: PBS has none, all ranks write to the job's log alone")
+        messages.append("rank_logs: not supported on PBS; all ranks write to the job's log")
     return [*messages, *unsupported_fields(request, ("max_requeues",), "PBS")]
 
 
@@ -312,7 +314,7 @@ def resource_directives(
     if request.memory_bytes is not None:
         if "mem" in beside:
             raise UsageError(
-                "-l select=…:mem= is not for extra_args beside memory", "Leave one of the two out."
+                "-l select=…:mem= is not allowed in extra_args beside memory", "Remove one of them."
             )
         beside["mem"] = _memory(request.memory_bytes)
     if request.launcher in LONE_LAUNCHERS and slots.slots:
@@ -335,8 +337,7 @@ def resource_directives(
     warnings += _left_out(theirs, ours, slots)
     if slots.slots and not has_amount:
         warnings.append(
-            "this PBS does not count GPUs: which ones the job uses is the script's to say "
-            "(CUDA_VISIBLE_DEVICES)"
+            "this PBS does not count GPUs: the script must choose them (CUDA_VISIBLE_DEVICES)"
         )
     if slots.slots and slots.spare:
         warnings.append(
@@ -344,8 +345,8 @@ def resource_directives(
         )
     if request.gpu_type and slot_type is not SlotType.CPU and request.gpu_type not in besides:
         warnings.append(
-            f"the GPU's type ({request.gpu_type}) is not requested: each site's PBS has its own "
-            "word for it, as in extra_args: -l select=1:gpu_model=a100"
+            f"the GPU type ({request.gpu_type}) is not requested: PBS sites name it differently. "
+            "Use extra_args, as in -l select=1:gpu_model=a100"
         )
     return Directives(
         tuple(f"-l {directive_word('extra_args', word)}" for word in parts), tuple(warnings)
@@ -366,8 +367,8 @@ def _cpus_beside_gpus(
         return "", []
     if "ncpus" in beside and request.cpus_per_gpu:
         raise UsageError(
-            "-l select=…:ncpus= is not for extra_args beside cpus_per_gpu",
-            "Leave one of the two out.",
+            "-l select=…:ncpus= is not allowed in extra_args beside cpus_per_gpu",
+            "Remove one of them.",
         )
     if "ncpus" in beside or (not request.cpus_per_gpu and not request.site.gres_supported):
         return "", []
@@ -376,8 +377,8 @@ def _cpus_beside_gpus(
     if each is None:
         each = share.per_gpu if share else None
         unknown = (
-            "no CPUs are requested with the GPUs, and PBS gives each chunk 1; cpus_per_gpu "
-            "asks for more"
+            "no CPUs are requested with the GPUs, and PBS gives each chunk 1; set cpus_per_gpu "
+            "for more"
         )
         messages = [share.text if share else unknown]
     if each is None:
@@ -411,7 +412,7 @@ def _requested(extra_args: Iterable[str], ours: str) -> qsub.Pairs:
         if name in _OF_A_CHUNK:
             is_slots = name in (ours, "nodes")
             raise UsageError(
-                f"-l {name} is not for extra_args: PBS takes it in a select alone",
+                f"-l {name} is not allowed in extra_args: PBS accepts it only in a select",
                 "slots and slots_per_node" if is_slots else f"-l select=1:{name}={value}",
             )
     return found
@@ -426,8 +427,8 @@ def _beside_slots(requested: qsub.Pairs, ours: str) -> dict[str, str]:
         parts = qsub.chunks(value)
         if len(parts) != 1:
             raise UsageError(
-                f"-l select={value}: chunks of several kinds cannot be joined with slots",
-                "Write a script of your own for them, or one kind of chunk.",
+                f"-l select={value}: different chunks cannot be combined with slots",
+                "Write your own script for them, or use one kind of chunk.",
             )
         stored |= {resource: amount for resource, amount in parts[0][1] if resource != ours}
     return stored
@@ -459,9 +460,9 @@ def _placement(field: str, theirs: qsub.Pairs, slots: Slots) -> str:
     """
     given = [value for name, value in theirs if name == "place"]
     if len(given) > 1 or (given and field):
-        other = "place says it" if field else "it is there twice"
+        other = "place sets it" if field else "it is given twice"
         raise UsageError(
-            f"-l place={given[0]} is not for extra_args: {other}", "Leave one of the two out."
+            f"-l place={given[0]} is not allowed in extra_args: {other}", "Remove one of them."
         )
     if not slots.is_per_node or slots.nodes == 1:
         return field or "".join(given)
@@ -476,9 +477,10 @@ def _placement(field: str, theirs: qsub.Pairs, slots: Slots) -> str:
         raise UsageError(f"{written}: {error}") from error
     if requested.arrangement not in ("", "scatter"):
         raise UsageError(
-            f"{written}: slots_per_node asks for {slots.nodes} nodes, which {requested.arrangement} "
+            f"{written}: slots_per_node asks for {slots.nodes} nodes, which "
+            f"{requested.arrangement} "
             "may not give",
-            f"Leave {requested.arrangement} out, or slots_per_node.",
+            f"Remove {requested.arrangement} or slots_per_node.",
         )
     return str(dataclasses.replace(requested, arrangement="scatter"))
 
@@ -535,15 +537,15 @@ def signal_timer(signal: EarlySignal, limit_seconds: int | None) -> str:
     """
     name = signal_name(signal)
     if name == "TERM":
-        raise UsageError("signal: TERM is how PBS ends a job", "USR1 says that the end is near.")
+        raise UsageError("signal: PBS ends jobs with TERM", "Use USR1 as an early signal.")
     if limit_seconds is None:
-        raise UsageError("signal: without a time limit there is no time before it", "Write time.")
+        raise UsageError("signal: needs a time limit", "Write time.")
     delay = limit_seconds - signal.seconds_before
     if delay <= 0:
         raise UsageError(
             f"signal: {signal.seconds_before} s before a limit of {limit_seconds} s is before the "
             "start",
-            "Write less seconds, or more time.",
+            "Use fewer seconds or a longer time limit.",
         )
     timer = shell_text("backends/pbs/timer.sh")
     return f"{pass_on_trap(signal)}{timer}start_timer {name} {delay}\n"
@@ -555,16 +557,14 @@ def preamble(launcher: Launcher) -> str:
     Raises UsageError for srun.
     """
     if launcher is Launcher.SRUN:
-        raise UsageError(
-            "launcher: srun is Slurm's, not PBS's", "Write plain, torchrun or accelerate."
-        )
+        raise UsageError("launcher: srun is only for Slurm", "Use plain, torchrun or accelerate.")
     if launcher not in (Launcher.ACCELERATE, Launcher.DEEPSPEED):
         return ""
     return f"{shell_text('backends/pbs/even_slots.sh')}require_even_slots {launcher}\n"
 
 
 _AFTER_PROBE = (
-    "PBS leaves no node out by name: choose others with host= in select, or tell the site"
+    "PBS cannot exclude nodes by name: choose others with host= in select, or tell the site"
 )
 
 

@@ -129,15 +129,15 @@ def _refuse(line: ParsedCommandLine, own: Settings, in_script: Settings) -> None
     ):
         if found := next((letter for letter in letters if letter in reported), ""):
             raise UsageError(
-                f"-{found}{where} asks for a terminal, which a job from here has not",
-                "Leave it out.",
+                f"-{found}{where} needs a terminal, which hpcdash jobs do not have",
+                "Remove it.",
             )
         for attribute in ("block", "interactive"):
             if reported.get(f"W.{attribute}", "").lower() == "true":
                 raise UsageError(
-                    f"-W {attribute}=true{where} has qsub wait for the job's end, which nothing "
-                    "here does",
-                    "Leave it out.",
+                    f"-W {attribute}=true{where} makes qsub wait for the job to end, which "
+                    "hpcdash does not",
+                    "Remove it.",
                 )
 
 
@@ -146,8 +146,8 @@ def _require_rerunable(own: Settings, in_script: Settings) -> None:
     if own.get("r", in_script.get("r")) == "n":
         where = "" if "r" in own else " in the script"
         raise UsageError(
-            f"PBS takes only rerunable arrays, and -r n{where} forbids a rerun",
-            "Leave -r n out: a task may then start again after a node failure.",
+            f"PBS arrays must be rerunable, and -r n{where} forbids that",
+            "Remove -r n: a task may then start again after a node failure.",
         )
 
 
@@ -170,12 +170,12 @@ def _given_arguments(line: ParsedCommandLine, *, without_depend: bool) -> list[s
 def _arguments(dialect: Dialect, arguments: Sequence[str]) -> list[str]:
     if dialect is not Dialect.TORQUE:
         raise UsageError(
-            "PBS hands no arguments to a script",
-            "Hand them over as variables, which the script reads: -v NAME=VALUE.",
+            "PBS does not pass arguments to scripts",
+            "Pass them as variables: -v NAME=VALUE.",
         )
     if odd := [word for word in arguments if not word or re.search(r"[\s\"'\\]", word)]:
         raise UsageError(
-            f"Torque's -F splits a script's arguments at blanks: {odd[0]!r} cannot be one"
+            f"Torque's -F splits script arguments at blanks: {odd[0]!r} cannot be passed"
         )
     return ["-F", " ".join(arguments)]
 
@@ -193,8 +193,8 @@ def _array_arguments(dialect: Dialect, tasks: ArrayTasks) -> list[str]:
         return ["-t", str(tasks)]
     if tasks.throttle and dialect is Dialect.PBS_TEXT:
         raise UsageError(
-            "this release of PBS has no limit to an array's running tasks",
-            f"Leave out %{tasks.throttle}.",
+            "this PBS release cannot limit an array's running tasks",
+            f"Remove %{tasks.throttle}.",
         )
     return ["-J", format_task_range(tasks)]
 
@@ -209,8 +209,8 @@ def _depend(dialect: Dialect, after: Sequence[str], earlier: str) -> str:
             raise UsageError(str(error)) from error
         if job.tasks is not None:
             raise UsageError(
-                f"PBS lets a job wait for no task of an array: {text}",
-                "Name the whole array: 12[].",
+                f"PBS jobs cannot depend on a single array task: {text}",
+                "Use the whole array: 12[].",
             )
         array = "array" if dialect is Dialect.TORQUE and job.has_brackets else ""
         conditions.setdefault(f"{kind}{array}", []).append(text)
@@ -225,13 +225,11 @@ def _advice(dialect: Dialect, reported: Settings) -> list[str]:
     notes = []
     if "d" not in reported.get("k", ""):
         notes.append(
-            "its output stays on the execution host until it ends; with -k oed it is read while "
+            "its output stays on the execution host until it ends; use -k oed to read it while "
             "the job runs"
         )
     if "V" in reported:
-        notes.append(
-            "-V hands over nothing in some releases of PBS (23.06): name what the job needs with -v"
-        )
+        notes.append("-V passes nothing in some PBS releases (23.06): pass variables with -v")
     return notes
 
 
@@ -268,18 +266,14 @@ class PbsSubmit(DialectPart, SubmitPart):
         if submission.after:
             depend = _depend(self.dialect, submission.after, reported.get("W.depend", ""))
             parts += ["-W", f"depend={depend}"]
-            notes.append(
-                "a job that depends on one PBS no longer knows ends at once, without running"
-            )
+            notes.append("a job whose dependency PBS no longer knows ends at once without running")
         if submission.held and "h" not in reported:
             parts.append("-h")
         name = reported.get("N") or self._job_name(submission.name)
         if "N" not in reported:
             parts += ["-N", name]
         if "N" not in reported and name != submission.name:
-            notes.append(
-                f"it is called {name}, as PBS takes no other letters in a name, and no more of them"
-            )
+            notes.append(f"it is called {name}: PBS limits the characters and length of names")
         # One on the command line takes the place of the script's; Torque joins them.
         variables = own.get("v", in_script.get("v", ""))
         if is_torque:
@@ -287,8 +281,7 @@ class PbsSubmit(DialectPart, SubmitPart):
         mark = submission.mark
         if not is_closed(variables):
             notes.append(
-                "its -v holds a quote that is not closed: it gets no mark of ours, and qsub may "
-                "refuse it"
+                "its -v has an unclosed quote: hpcdash cannot mark the job, and qsub may reject it"
             )
             mark = ""
         if mark or "v" in own:
@@ -333,9 +326,11 @@ class PbsSubmit(DialectPart, SubmitPart):
             record, in_script, is_array=row["array_id"] is not None
         )
         record = with_limits(record, limits, row["nodes"] or 1)
-        notes = [f"its options are those PBS has on record of job {job_id}", *record.notes]
+        notes = [f"its options are from the PBS record of job {job_id}", *record.notes]
         if unlike:
-            notes.append(f"its #PBS lines are not read, for what it had not: {', '.join(unlike)}")
+            notes.append(
+                f"its #PBS lines are ignored, because the job did not have: {', '.join(unlike)}"
+            )
             parts = ["-C", _NO_DIRECTIVES, *to_arguments(record, {})]
         else:
             parts = to_arguments(record, in_script)
@@ -343,7 +338,7 @@ class PbsSubmit(DialectPart, SubmitPart):
         if row["array_id"]:
             array = native.get("array_indices_submitted") or native.get("job_array_request") or ""
             if tasks is None and not array:
-                raise UsageError(f"which tasks array {job_id} had is not known", "Name the tasks.")
+                raise UsageError(f"the tasks of array {job_id} are unknown", "Specify the tasks.")
             again = _tasks(array) if tasks is None else tasks
             throttle = digits(native.get("max_run_subjobs")) or again.throttle
             parts += _array_arguments(self.dialect, ArrayTasks(again.ranges, throttle))
@@ -353,9 +348,7 @@ class PbsSubmit(DialectPart, SubmitPart):
         if row["work_dir"]:
             argv = ("sh", "-c", _IN_FOLDER, "sh", row["work_dir"], *argv)
         if any("\ufffd" in word for word in argv):
-            notes.append(
-                "bytes that are no UTF-8 are lost: some options are not quite what they were"
-            )
+            notes.append("bytes that are not UTF-8 were lost: some options may differ")
         stdin = script.text.encode("utf-8", "surrogateescape")
         command = self._command(argv, requested, stdin)
         return SubmitCommand(command, tuple(notes), mark, row["name"] or "", throttle)

@@ -62,7 +62,8 @@ def _check_package(answer: Answer) -> None:
     [response] = read_responses(answer)
     if not response.is_success:
         raise SchedulerRefused(
-            "Ray has removed the package with this job's files: it keeps none that no job uses",
+            "Ray has deleted the package with this job's files: it keeps packages only while a "
+            "job uses them",
             "Submit its request again.",
             argv=answer.argv,
             status=answer.status,
@@ -104,11 +105,12 @@ class RayActions(ActionsPart):
     def commands(self, request: ActionRequest) -> tuple[ActionCommand, ...]:
         """A request for each job; raises UsageError for what Ray cannot do."""
         if not request.job_ids:
-            raise UsageError("no job given")
+            raise UsageError("specify a job")
         if request.verb not in (Verb.CANCEL, Verb.DELETE) or request.force:
             raise UsageError(
-                f"Ray has no way to {request.verb} a job{' by force' * request.force}",
-                "It stops jobs (hpcdash cancel JOB) and deletes those that ended (hpcdash delete JOB).",
+                f"Ray cannot {request.verb} a job{' by force' * request.force}",
+                "It stops jobs (hpcdash cancel JOB) and deletes those that ended (hpcdash delete "
+                "JOB).",
             )
         is_cancel = request.verb is Verb.CANCEL
         return tuple(
@@ -141,7 +143,7 @@ class ScriptSubmit(SubmitPart):
         if given := [name for name, value in unavailable.items() if value]:
             raise UsageError(
                 f"{given[0]}: Ray jobs have no such setting",
-                "Leave it out, or submit to another cluster.",
+                "Remove it, or submit to another cluster.",
             )
         # Ray runs entrypoints with sh -c.
         command = f"bash {shlex.quote(submission.file)}"

@@ -99,7 +99,7 @@ _ERRORS = {
     "JOB_SUPERVISOR_ACTOR_START_TIMEOUT": "no node had room for its driver in time",
     "JOB_SUPERVISOR_ACTOR_START_FAILURE": "its driver could not be started",
     "JOB_SUPERVISOR_ACTOR_DIED": "its driver's node or supervisor died",
-    "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": "its driver can run on no node",
+    "JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE": "no node can run its driver",
     "JOB_ENTRYPOINT_COMMAND_START_ERROR": "its command could not be started",
     "JOB_ENTRYPOINT_COMMAND_ERROR": "its command failed",
 }

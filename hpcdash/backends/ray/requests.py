@@ -133,7 +133,7 @@ def _num_slices(value: object) -> tuple[int, ...]:
 
 def _retries(value: object) -> int:
     if type(value) is not int or not 0 <= value <= 1_000_000:
-        raise ValueError("expected how often to try again, a whole number")
+        raise ValueError("expected the number of retries, a whole number")
     return value
 
 
@@ -148,7 +148,7 @@ def _seconds(value: object) -> int:
 
 def _chips(value: object) -> int:
     if type(value) is not int or not 0 <= value <= 64:
-        raise ValueError("expected how much of the resource TPU each worker takes, a whole number")
+        raise ValueError("expected the amount of the TPU resource per worker, a whole number")
     return value
 
 
@@ -195,7 +195,7 @@ def _slice_findings(request: Request, offers: Offers) -> tuple[LintFinding, ...]
     if requested > most:
         text = f"no node has {counted(requested, 'TPU')} now, at most {most}: the job waits for one"
         found.append(
-            LintFinding("warning", "tpus_per_worker", text, f"Write tpus_per_worker = {most}.")
+            LintFinding("warning", "tpus_per_worker", text, f"Set tpus_per_worker = {most}.")
         )
     return tuple(found)
 
@@ -280,8 +280,8 @@ def _container(request: Request, name: str) -> dict[str, Any] | None:
         return None
     if container.runtime not in (None, Runtime.DOCKER, Runtime.PODMAN):
         raise UsageError(
-            f"container.runtime: Ray has no way to start a container by {container.runtime}",
-            'Write "docker" or "podman"; without it, docker is used.',
+            f"container.runtime: Ray cannot start a container by {container.runtime}",
+            'Use "docker" or "podman" (default: docker).',
         )
     return {
         "program": "podman" if container.runtime is Runtime.PODMAN else "docker",
@@ -304,11 +304,9 @@ def _plain(
 ) -> tuple[dict[str, bytes], str, Mapping[str, Any], str]:
     """A command on one node, with its slots as resources of the entrypoint."""
     if request.container is not None and request.container.runtime is not Runtime.NONE:
-        raise UsageError(
-            "container: Ray starts containers on slices alone", 'Name a slice: slice = "v4-8".'
-        )
+        raise UsageError("container: Ray starts containers only on slices", 'Set slice = "v4-8".')
     if request.num_slices:
-        raise UsageError("num_slices: of which type?", 'Name it: slice = "v4-256".')
+        raise UsageError("num_slices needs a slice type", 'Set it: slice = "v4-256".')
     kind = "entrypoint_num_cpus" if request.slot_type is SlotType.CPU else "entrypoint_num_gpus"
     requested: dict[str, Any] = {kind: request.slots} if _needs_slots(request) else {}
     if request.memory_bytes is not None:
@@ -359,11 +357,12 @@ def _call(request: Request, call: Call, mark: str) -> str:
     """
     if not request.job_library:
         raise UsageError(
-            "job_library: [call] needs it, for it starts the function", "Leave job_library out."
+            "job_library: [call] needs it to start the function", "Remove job_library."
         )
     if call.package:
         raise UsageError(
-            "call: no venv is made of a wheel or source on Ray", "Give the folder as sys_path."
+            "call: Ray jobs cannot install a wheel or source in a venv",
+            "Pass the folder as sys_path.",
         )
     files = {name: f"{_PACKAGE}/{name}" for name in call_names(call)}
     is_json = call.result_format == JSON
@@ -462,23 +461,23 @@ class RaySubmit(ScriptSubmit):
                 key = {"limit_seconds": "time"}.get(name, name)
                 raise UsageError(
                     f"{key}: Ray jobs have no such setting",
-                    "Leave it out, or submit to another cluster.",
+                    "Remove it, or submit to another cluster.",
                 )
         if request.plain:
-            raise UsageError("plain: a Ray job has no batch script", "Leave it out.")
+            raise UsageError("plain: a Ray job has no batch script", "Remove it.")
         if NOT_KEPT in json.dumps(request.runtime_env):
             raise UsageError(
-                "runtime_env: secrets of earlier submissions are not kept",
-                "Write the value, or leave it out.",
+                "runtime_env: secrets are not saved with a submission",
+                "Set its value, or remove it.",
             )
         if request.launcher is not Launcher.PLAIN:
-            raise UsageError("launcher: Ray's driver starts the command itself", "Leave it out.")
+            raise UsageError("launcher: Ray's driver starts the command itself", "Remove it.")
         for name in _NOT_WITH_SLICE if request.slice else ():
             if getattr(request, name) != getattr(_USUAL, name):
                 key = {"memory_bytes": "memory"}.get(name, name)
                 raise UsageError(
                     f"{key}: a slice gives each worker a whole machine",
-                    "Leave it out, or leave out `slice`.",
+                    "Remove it, or remove `slice`.",
                 )
         name = request.name or request.slice or "job"
         content, entrypoint, requested, shown = (_on_slices if request.slice else _plain)(
@@ -494,14 +493,14 @@ class RaySubmit(ScriptSubmit):
             if name.partition("/")[0] in {own.partition("/")[0] for own in content}
         ):
             raise UsageError(
-                f"files: hpcdash uses the name {taken[0]} itself", "Rename it, or leave it out."
+                f"files: hpcdash uses the name {taken[0]} itself", "Rename it or remove it."
             )
         package = _zip({name: SentFile(one) for name, one in content.items()} | dict(files))
         if len(package) > _MAX_PACKAGE_BYTES:
             raise UsageError(
                 f"files: {format_memory(len(package))} packed; Ray's dashboard takes "
                 f"{format_memory(_MAX_PACKAGE_BYTES)}",
-                "List what the job does not need in .gitignore, or name less.",
+                "Exclude files in .gitignore, or list fewer.",
             )
         uri = f"_ray_pkg_{hashlib.sha256(package).hexdigest()[:32]}.zip"
         body = {

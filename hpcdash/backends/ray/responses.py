@@ -57,8 +57,8 @@ def read_responses(answer: Answer) -> tuple[Response, ...]:
     """
     if answer.status in (126, 127):
         raise CommandMissing(
-            "Ray is asked over HTTP, not by commands",
-            "Give its dashboard's URL: hpcdash --ray http://127.0.0.1:8265",
+            "Ray is reached over HTTP, not by commands",
+            "Pass the dashboard's URL: hpcdash --ray http://127.0.0.1:8265",
             argv=answer.argv,
             status=answer.status,
         )
@@ -98,8 +98,8 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
             )
         if response.status == _TOO_MANY:
             raise ControllerDown(
-                "the Ray dashboard has too many requests to answer",
-                "It answers only so many at once: try again a little later.",
+                "the Ray dashboard is overloaded",
+                "Try again a little later.",
                 argv=answer.argv,
                 status=response.status,
                 output=text,
@@ -107,7 +107,7 @@ def require_success(answer: Answer) -> tuple[Response, ...]:
         if response.status >= 500:
             raise ControllerDown(
                 "the Ray dashboard failed to answer",
-                "`ray status` on the head node says whether Ray runs.",
+                "`ray status` on the head node shows whether Ray is running.",
                 argv=answer.argv,
                 status=response.status,
                 output=text,
@@ -152,7 +152,7 @@ def decode(answer: Answer, response: Response) -> Any:
     except msgspec.DecodeError:
         pass
     except RecursionError:
-        raise unreadable(answer, "this is not what a Ray dashboard answers") from None
+        raise unreadable(answer, "this is not an answer of a Ray dashboard") from None
     try:
         # Ray's own JSON may hold what no JSON does: NaN and lone surrogates, which anyone can write
         # into a job.
@@ -160,7 +160,7 @@ def decode(answer: Answer, response: Response) -> Any:
             json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace")
         )
     except (ValueError, RecursionError):
-        raise unreadable(answer, "this is not what a Ray dashboard answers") from None
+        raise unreadable(answer, "this is not an answer of a Ray dashboard") from None
 
 
 def format_value(value: object) -> str:

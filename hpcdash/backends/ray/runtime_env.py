@@ -24,7 +24,7 @@ def _check_pip(value: object) -> None:
         raise ValueError("pip.packages: missing")
     for name in ("packages", "pip_install_options"):
         if name in table and not _are_texts(table[name]):
-            raise ValueError(f'pip.{name}: expected an array of texts, as in ["torch==2.4"]')
+            raise ValueError(f'pip.{name}: expected an array of strings, as in ["torch==2.4"]')
     if not isinstance(table.get("pip_check", False), bool):
         raise ValueError("pip.pip_check: expected true or false")
     if not isinstance(table.get("pip_version", ""), str):
@@ -34,12 +34,12 @@ def _check_pip(value: object) -> None:
 def _check_conda(value: object) -> None:
     if isinstance(value, str):
         if value.endswith((".yml", ".yaml")):
-            raise ValueError("conda: a file is not read: write its content as a table")
+            raise ValueError("conda: files are not supported: write the contents as a table")
         if value:
             return
     elif isinstance(value, dict):
         if not _is_json(value):
-            raise ValueError("conda: expected texts, numbers, arrays and tables alone")
+            raise ValueError("conda: expected only strings, numbers, arrays and tables")
         return
     raise ValueError(
         "conda: expected the name or folder of an environment, or a table that describes it"
@@ -52,7 +52,7 @@ def _check_modules(value: object) -> None:
     for uri in value:
         protocol, separator, path = uri.partition("://")
         if not separator:
-            raise ValueError(f"py_modules: {uri} is no URI: `files` sends folders of this machine")
+            raise ValueError(f"py_modules: {uri} is not a URI: use `files` for local folders")
         if protocol not in _MODULE_PROTOCOLS:
             raise ValueError(f"py_modules: {protocol} is not one of {', '.join(_MODULE_PROTOCOLS)}")
         if not path.partition("?")[0].endswith(_MODULE_ENDINGS):
@@ -75,8 +75,8 @@ def _is_json(value: object) -> bool:
 
 _CHECKS = {"pip": _check_pip, "conda": _check_conda, "py_modules": _check_modules}
 _ELSEWHERE = {
-    "env_vars": "write [environment], which the dashboard does not show",
-    "working_dir": "write `files`, or `work_dir`",
+    "env_vars": "use [environment], which the dashboard does not show",
+    "working_dir": "use `files` or `work_dir`",
 }
 
 
@@ -94,6 +94,6 @@ def read_runtime_env(value: object) -> Mapping[str, Any]:
         _CHECKS[name](value[name])
     if "pip" in value and "conda" in value:
         raise ValueError(
-            "pip and conda cannot be used together: conda's dependencies can name pip's"
+            "pip and conda cannot be used together: conda's dependencies can include pip packages"
         )
     return value

@@ -41,7 +41,8 @@ def _parse_nodes(answer: Answer, *, ray_job: str) -> tuple[str, ...]:
             found.append(node_id)
     if not found:
         raise UsageError(
-            "no process of this job is measured", "It may not have begun, or have ended just now."
+            "Ray does not measure any process of this job",
+            "It may not have started, or has just ended.",
         )
     return tuple(found)
 

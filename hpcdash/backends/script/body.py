@@ -165,17 +165,17 @@ def checked_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]
             )
         if "\0" in value:
             raise UsageError(
-                f"environment.{name}: variables cannot contain NUL bytes", "Leave it out."
+                f"environment.{name}: variables cannot contain NUL bytes", "Remove it."
             )
     return list(environment.items())
 
 
 def quote_arguments(parts: Sequence[str | Word]) -> str:
     if not parts:
-        raise UsageError("command: there is nothing to run", "Write command or script.")
+        raise UsageError("command: nothing to run", "Set command or script.")
     made = [word if isinstance(word, Word) else Word(word) for word in parts]
     if any("\0" in word.text for word in made):
-        raise UsageError("command: words cannot contain NUL bytes", "Leave it out.")
+        raise UsageError("command: arguments cannot contain NUL bytes", "Remove it.")
     return " ".join(word.quoted() for word in made)
 
 
@@ -256,8 +256,8 @@ class Place(Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.folder and (not self.folder.startswith("/") or _NOT_IN_FOLDERS.search(self.folder)):
             raise UsageError(
-                f"storage_root: {self.folder!r} cannot hold launches",
-                "Write an absolute path of letters, digits and ._@+- alone.",
+                f"storage_root: {self.folder!r} is not a valid launch folder",
+                "Use an absolute path with only letters, digits and ._@+-",
             )
 
 
@@ -303,12 +303,12 @@ def effective_name(
     name = re.sub(r"[^A-Za-z0-9_-]", "", request.name)[:most_letters]
     if not name:
         raise UsageError(
-            f"name: {request.name!r} has none of the letters of a name", "Letters, digits, _ and -."
+            f"name: {request.name!r} has no valid characters", "Letters, digits, _ and -."
         )
     return name, (
         ()
         if name == request.name
-        else (f"the job is called {name}: {request.name!r} is not a name here",)
+        else (f"the job is called {name}: {request.name!r} is not a valid name here",)
     )
 
 
@@ -320,7 +320,7 @@ def has_library(request: Request, place: Place) -> bool:
 def unsupported_fields(request: Request, names: Iterable[str], scheduler: str) -> list[str]:
     """Return a message for each field of a request that a scheduler has nothing for."""
     return [
-        f"{name}: {scheduler} has none, it is not requested"
+        f"{name}: not supported by {scheduler}, ignored"
         for name in (*names, *NOT_IN_SCRIPTS)
         if getattr(request, name) not in ("", (), None)
     ]
@@ -366,9 +366,8 @@ def in_code_folder(request: Request, place: Place) -> Request:
         return request
     if not place.folder:
         raise UsageError(
-            "files: the launch's folder is not known, where they are unpacked",
-            "Name the folder that holds launches: --storage-root PATH, or storage_root in "
-            "[launch].",
+            "files: the launch folder to unpack them in is unknown",
+            "Set the launch folder: --storage-root PATH, or storage_root in [launch].",
         )
     return replace(request, work_dir=f"{place.folder}/{CODE_FOLDER}/{request.work_dir}".rstrip("/"))
 
@@ -439,7 +438,7 @@ def script_body(
     if request.launcher in LONE_LAUNCHERS and slots.nodes > 1:
         raise UsageError(
             f"launcher: in a container {request.launcher} cannot start ranks on other nodes",
-            'Write launcher = "srun", or runtime = "none" and the container into the command.',
+            'Set launcher = "srun", or runtime = "none" with the container in the command.',
         )
     up = _in_container(request, place)
     if request.container.runtime is Runtime.PYXIS:
@@ -483,9 +482,9 @@ def _body_command(request: Request, place: Place, environment: JobEnvironment) -
         return command_line(request, place)
     if place.copies and call.package:
         raise UsageError(
-            "call: a venv of wheel or source cannot be made in a storage_root that others "
-            "could replace",
-            "Install the package where the job runs, or give its folder as sys_path.",
+            "call: a wheel or source cannot be installed in a storage_root that others could "
+            "replace",
+            "Install the package where the job runs, or pass its folder as sys_path.",
         )
     command = call_command(
         request,
@@ -512,7 +511,7 @@ def _lone_notes(request: Request, command: str, environment: JobEnvironment) -> 
     program = "" if environment.is_inherited else lone_mpi_launcher(command)
     if program:
         notes.append(
-            f'each node starts an {program} of its own: begin with [ "$NODE_RANK" = 0 ] || exit 0'
+            f'each node starts its own {program}: begin with [ "$NODE_RANK" = 0 ] || exit 0'
         )
     return notes
 
@@ -521,8 +520,8 @@ def _secrets_note(names: Iterable[str], environment: JobEnvironment) -> str:
     """Return the note on secrets that no file can hold, as the launch has no folder."""
     seen = "" if environment.is_inherited else ", and in the job's node's list of processes"
     return (
-        f"environment: {', '.join(names)} would be in the script{seen}: have the command "
-        "read a file of mode 0600 instead"
+        f"environment: {', '.join(names)} would be in the script{seen}: let the command read a "
+        "file with mode 0600 instead"
     )
 
 
@@ -568,8 +567,8 @@ def _pyxis_body(
     if not environment.has_pyxis or request.launcher in LONE_LAUNCHERS:
         what = request.launcher if environment.has_pyxis else environment.scheduler
         raise UsageError(
-            f"container.runtime: pyxis is srun's, not {what}'s",
-            "Write apptainer, podman or enroot.",
+            f"container.runtime: pyxis works only with srun, not with {what}",
+            "Use apptainer, podman or enroot.",
         )
     folders = bound_folders(request, place.folder)
     options, notes = pyxis_options(request.container, folders, named, request.work_dir)
@@ -618,8 +617,8 @@ def _from_copies(request: Request, place: Place, line: str) -> str:
         raise UsageError(
             f"launcher: {request.launcher} starts ranks on nodes that have no copy of the launch's "
             "files, and others could replace those in storage_root",
-            'Write launcher = "srun", or have storage_root set to a folder that only you and root '
-            "can replace.",
+            'Set launcher = "srun", or storage_root to a folder that only you and root can '
+            "replace.",
         )
     stored = f"trap : {signal_name(request.signal)}\n" if request.signal else ""
     library = f'{_SAID}\nexport PYTHONPATH="${COPY}"/{LIBRARY_NAME}{_REST_OF_PATH}\n'
@@ -641,13 +640,11 @@ def share_mark(request: Request, place: Place) -> TaskMark:
     """
     if request.array is not None or place.waiting is not None:
         raise UsageError(
-            "share: arrays and allocations cannot be tasks of a shared pool",
+            "share: arrays and allocations cannot run in a shared pool",
             "Submit one job per task.",
         )
     if request.begin:
-        raise UsageError(
-            "begin: a task of a shared pool starts when it is its turn", "Leave begin out."
-        )
+        raise UsageError("begin: the shared pool decides when a task starts", "Remove begin.")
     if len(request.labels) > MAX_LABELS or any(
         len(label) > LONGEST_LABEL for label in request.labels
     ):
@@ -689,7 +686,7 @@ def rank_lines(request: Request, environment: JobEnvironment) -> str:
     if request.launcher is not Launcher.PLAIN:
         raise UsageError(
             f"rank_variables: {request.launcher} numbers the processes itself",
-            'Write launcher = "plain", or leave it out.',
+            'Set launcher = "plain", or remove it.',
         )
     port = shlex.quote(request.environment.get("MASTER_PORT") or _MASTER_PORT)
     return (
@@ -716,9 +713,9 @@ def secrets_file(request: Request) -> bytes:
     """
     if missing := [name for name, value in secret_variables(request).items() if value == NOT_KEPT]:
         raise UsageError(
-            f"environment: the value of {', '.join(missing)} is not known: secrets of earlier "
-            "submissions are not kept",
-            "Write it, or leave the variable out.",
+            f"environment: the value of {', '.join(missing)} is unknown: secrets are not saved "
+            "with a submission",
+            "Set it, or remove the variable.",
         )
     lines = [
         f"export {name}={shlex.quote(value)}\n"
@@ -755,9 +752,7 @@ def format_request(
         where = "1 node, 1 CPU"
     elif slots.is_packed and (not environment.finds_nodes or is_spread(request, slot_type)):
         unit = "CPUs" if slot_type is SlotType.CPU else "GPUs"
-        where = (
-            f"{slots.slots} {unit}, on as few or many nodes as {environment.scheduler} finds them"
-        )
+        where = f"{slots.slots} {unit} on any number of nodes"
     else:
         where = format_slots(slots, slot_type)
     if place.waiting is not None:
@@ -802,22 +797,22 @@ def _one_folder(request: Request) -> list[str]:
     has_own = is_a_folder_a_task(request.checkpoints)
     if has_own and request.array is None:
         raise UsageError(
-            "checkpoints: %a is the array's task, and there is no array",
-            "Write array, or leave %a out.",
+            "checkpoints: %a needs an array",
+            "Set array, or remove %a.",
         )
     if has_own or request.array is None or request.array.throttle == 1:
         return []
     return [
-        "checkpoints: tasks that run at once save into one folder: write %a in it for the "
-        "task, or an array of %1"
+        "checkpoints: tasks that run at once would save to one folder: put %a in its name, or "
+        "limit the array to %1"
     ]
 
 
 def _switches(request: Request) -> dict[str, str]:
     if request.kill_switch and request.kill_switch == request.save_switch:
         raise UsageError(
-            f"kill_switch and save_switch are one file, {request.save_switch}",
-            "Give each its own path.",
+            f"kill_switch and save_switch are the same file, {request.save_switch}",
+            "Use a path for each.",
         )
     return {
         name: path
@@ -848,7 +843,7 @@ def bound_folders(request: Request, launch_folder: str = "") -> tuple[str, ...]:
         and re.search(r"\s", request.work_dir)
     ):
         raise UsageError(
-            f"work_dir: enroot mounts no path with white space: {request.work_dir!r}",
+            f"work_dir: enroot cannot mount a path with white space: {request.work_dir!r}",
             "Choose another folder.",
         )
     return tuple(requested)

@@ -161,7 +161,8 @@ def call_package(request: Request, folder: str) -> str:
     wheel = "" if call.source else call.wheel or f"{folder}/{call.package}"
     tasks = request.array.count if request.array else 1
     return (
-        f"# {call.package} in a venv of this job's own, made once, before anything starts on the nodes.\n"
+        f"# {call.package} in a venv of this job's own, made once, before anything starts on the "
+        "nodes.\n"
         f"{venv_text(f'{folder}/{_VENV_FOLDER}', call.python, wheel, call.source, tasks)}"
     )
 
@@ -189,13 +190,13 @@ def format_call(call: Call, array: ArrayTasks | None) -> str:
         return f"calls {call.name}"
     is_each = array is None or array.count == count
     return f"calls {call.name} with " + (
-        format_items(count) if is_each else f"items {array} of {count}, a task each"
+        format_items(count) if is_each else f"items {array} of {count}, one task each"
     )
 
 
 def format_items(count: int) -> str:
     """`4 items, a task each`."""
-    return "1 item, for one task" if count == 1 else f"{count} items, a task each"
+    return "1 item, for one task" if count == 1 else f"{count} items, one task each"
 
 
 def result_path(request: Request, folder: str, task: str = "") -> str:
@@ -226,13 +227,13 @@ def array_problem(call: Call, array: ArrayTasks) -> str:
     if not count or max(tasks[-1] for tasks in array.ranges) < count:
         return ""
     last = f"0-{count - 1}" if count > 1 else "0"
-    return f"{array} is not within {last}: call.items has {count}, which tasks count from 0"
+    return f"{array} is not within {last}: call.items has {count}, numbered from 0"
 
 
 def _refuse(request: Request, call: Call, folder: str) -> None:
     if not request.job_library:
         raise UsageError(
-            "job_library: [call] needs it, for it starts the function", "Leave job_library out."
+            "job_library: [call] needs it to start the function", "Remove job_library."
         )
     if (
         call.package
@@ -240,14 +241,13 @@ def _refuse(request: Request, call: Call, folder: str) -> None:
         and request.container.runtime is not Runtime.NONE
     ):
         raise UsageError(
-            "call: the venv of wheel and source is made by the node's Python, not the container's",
-            "Install the package in the image, or give its folder as sys_path.",
+            "call: a wheel or source is installed with the node's Python, not the container's",
+            "Install the package in the image, or pass its folder as sys_path.",
         )
     if request.array is not None and (problem := array_problem(call, request.array)):
-        raise UsageError(f"array: {problem}", "Leave array out for a task for each item.")
+        raise UsageError(f"array: {problem}", "Remove array: each item gets a task.")
     if not folder:
         raise UsageError(
-            "call: the launch's folder is not known, where its arguments and its result are to be",
-            "Name the folder that holds launches: --storage-root PATH, or storage_root in "
-            "[launch].",
+            "call: the launch folder for its arguments and result is unknown",
+            "Set the launch folder: --storage-root PATH, or storage_root in [launch].",
         )

@@ -92,11 +92,11 @@ def cron_script(job: CronJob, directives: Iterable[str], functions: str) -> str:
     """
     if not job.folder.startswith("/"):
         raise UsageError(
-            f"{job.folder!r} is not a path from the root", "A job may start in any folder."
+            f"{job.folder!r} is not an absolute path", "A job may start in any folder."
         )
     for word in (job.folder, *job.options, *job.program):
         if not word.isprintable():
-            raise UsageError(f"{word!r} holds what does not print", "Choose another one.")
+            raise UsageError(f"{word!r} contains unprintable characters", "Choose another one.")
     if re.search(r"[\s%\\'\"]", job.folder):
         raise UsageError(
             f"{job.folder!r}: schedulers take no blank, quote, % or \\ in an output's path",

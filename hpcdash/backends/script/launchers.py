@@ -26,7 +26,7 @@ def signal_name(signal: EarlySignal) -> str:
         )
     if signal.seconds_before < 0:
         raise UsageError(
-            f"signal: {signal.seconds_before} s before the limit is after it", "Write 0 or more."
+            f"signal: {signal.seconds_before} s before the limit is after it", "Use 0 or more."
         )
     return name
 
@@ -99,7 +99,7 @@ def start_commands(
     """
     command = command.strip("\n")
     if not command.strip():
-        raise UsageError("command: there is nothing to run", "Write command or script.")
+        raise UsageError("command: nothing to run", "Set command or script.")
     if launcher in (Launcher.PLAIN, Launcher.SRUN) or launcher in LONE_LAUNCHERS:
         line = GOES_ON.format(signal_name(signal)) if signal else ""
         if launcher in LONE_LAUNCHERS:
@@ -108,9 +108,7 @@ def start_commands(
         return Start(line) if launcher is Launcher.PLAIN else Start(line, per_node)
     notes = []
     if launcher is not Launcher.TORCHRUN and per_node is None and ranks > 1:
-        notes.append(
-            f"{launcher} needs as many GPUs on each node, which only slots_per_node asks for"
-        )
+        notes.append(f"{launcher} needs the same number of GPUs on each node: set slots_per_node")
     before = ""
     setup = ""
     if not python:
@@ -188,13 +186,13 @@ def _lone_start(
     notes = []
     if per_node is None and ranks > 1 and launcher is Launcher.HOROVODRUN:
         raise UsageError(
-            "launcher: horovodrun is told how many ranks a node has", "Write slots_per_node."
+            "launcher: horovodrun needs the number of ranks per node", "Set slots_per_node."
         )
     if environment.node_slots:
         before += f'[ "${environment.node_rank}" = 0 ] || exit 0\n'
     if found := re.match(rf"{launcher}[ \t]+", command):
         command = command[found.end() :]
-        notes.append(f"hpcdash writes {launcher}'s options: {launcher} is left out of the command")
+        notes.append(f"hpcdash sets {launcher}'s options: {launcher} is removed from the command")
     hosts = ""
     if launcher is Launcher.HOROVODRUN:
         hosts = environment.hosts.replace("@EACH", str(per_node or 1))
@@ -218,29 +216,27 @@ def _split_program(launcher: Launcher, command: str) -> tuple[str, str, list[str
         before = command[: found[0].start("program")]
         is_python = program.startswith("python")
         why = (
-            f"{launcher} starts Python itself"
-            if is_python
-            else f"hpcdash writes {program}'s options"
+            f"{launcher} starts Python itself" if is_python else f"hpcdash sets {program}'s options"
         )
         message = (
-            f"{launcher} stands in the place of {program}"
-            if before
-            else f"{program} is left out of the command"
+            f"{launcher} replaces {program}" if before else f"{program} is removed from the command"
         )
         return before, command[found[0].end() :], [f"{why}: {message}"]
     if first and found:
         text = (
-            f"command: {launcher} starts one program of Python's, and there are {len(found)} "
-            f"after {first.group()}"
+            f"command: {launcher} starts one Python program, and {first.group()} is followed by "
+            f"{len(found)}"
         )
         raise UsageError(
-            text, "Move what comes before it into a script, or write the whole command: plain."
+            text,
+            'Move the part before it into a script, or use launcher = "plain" with the whole '
+            "command.",
         )
     if first:
         return (
             "",
             command,
-            [f"{launcher} takes {first.group()} for a program of Python's: it starts nothing else"],
+            [f"{launcher} starts only Python programs: it treats {first.group()} as one"],
         )
     return "", command, []
 

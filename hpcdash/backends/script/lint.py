@@ -25,6 +25,7 @@ _MAX_LINES_READ = 2000
 _MAX_FINDINGS = 50
 # A word that begins with a dash of another kind, or stands in quotes of print.
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+_ODD_BLANK = "an unusual blank"
 _QUOTES = "\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb"
 _BLANKS = "\u00a0\u2007\u202f\u200b\ufeff"
 _ODD = re.compile(f"[{_DASHES}{_QUOTES}{_BLANKS}]")
@@ -104,14 +105,14 @@ def _form(script: bytes, rules: ScriptRules) -> Iterator[LintFinding]:
         yield LintFinding(
             "error",
             "",
-            "it holds NUL bytes: it is not text",
+            "it contains NUL bytes: it is not text",
             f"{rules.program} takes scripts, not programs.",
         )
     elif not script.startswith(b"#!"):
         severity, text = rules.not_taken
         first = re.search(rb"(?m)^[ \t]*#!", script)
         where = "#! must be its first bytes." if first else "Start it with #!/bin/bash."
-        yield LintFinding(severity, "line 1", f"its first line is no #!: {text}", where)
+        yield LintFinding(severity, "line 1", f"its first line is not #!: {text}", where)
     if crlf := script.count(b"\r\n"):
         all_of = "its lines end" if crlf >= script.count(b"\n") else f"{crlf} of its lines end"
         yield LintFinding(
@@ -135,19 +136,19 @@ def _typographic(lines: Sequence[str], magic: str) -> Iterator[LintFinding]:
             continue
         letter = odd[odd.lastindex or 0][0]
         kind, usual = _kind(letter)
-        shown = letter if kind != "a blank" else f"U+{ord(letter):04X}"
+        shown = letter if kind != _ODD_BLANK else f"U+{ord(letter):04X}"
         yield LintFinding(
             "error" if is_directive else "warning",
             f"line {number}",
-            f"{kind} of print ({shown}) where {usual} is meant",
-            "Type it anew.",
+            f"{kind} ({shown}) in place of {usual}",
+            "Type it again.",
         )
 
 
 def _kind(letter: str) -> tuple[str, str]:
     if letter in _DASHES:
-        return "a dash", "-"
-    return ("a quote", "\" or '") if letter in _QUOTES else ("a blank", "a plain one")
+        return "a typographic dash", "-"
+    return ("a typographic quote", "\" or '") if letter in _QUOTES else (_ODD_BLANK, "a plain one")
 
 
 def _option(option: Option, rules: ScriptRules) -> Iterator[LintFinding]:
@@ -158,7 +159,7 @@ def _option(option: Option, rules: ScriptRules) -> Iterator[LintFinding]:
         yield rules.unknown(option, place)
     else:
         text = f"{option.written}: {option.problem}"
-        yield LintFinding("error", place, text, f"{rules.program} refuses the script.")
+        yield LintFinding("error", place, text, f"{rules.program} rejects the script.")
 
 
 def _not_read(lines: Sequence[str], rules: ScriptRules) -> Iterator[LintFinding]:
@@ -171,21 +172,21 @@ def _not_read(lines: Sequence[str], rules: ScriptRules) -> Iterator[LintFinding]
         word = text[: len(magic)]
         problem = step = ""
         if word == magic and first:
-            problem = f"line {first} before it is a command"
+            problem = f"it follows a command (line {first})"
             step = "Move it to the top."
         elif word == magic and text != line and rules.begins_line:
-            problem = f"{magic} has to begin the line"
+            problem = f"{magic} must start the line"
             step = "Remove the blanks before it."
         elif text.startswith(f"# {magic[1:]} -"):
             problem = "there is a blank after #"
-            step = "Remove it, or write ## instead."
+            step = "Remove it, or use ## instead."
         elif word != magic and word.upper() == magic and text[len(magic) :].startswith(" -"):
             problem = f"{word} is not {magic}"
-            step = "Write it in capitals."
+            step = "Use capitals."
         elif text and not text.startswith("#") and not (labels and line.startswith(labels)):
             first = first or number
         if problem:
-            yield LintFinding("warning", f"line {number}", f"not read: {problem}", step)
+            yield LintFinding("warning", f"line {number}", f"ignored: {problem}", step)
 
 
 def unread_directives(script: bytes) -> str:
@@ -196,8 +197,8 @@ def unread_directives(script: bytes) -> str:
         return ""
     number, magic = min(found)
     return (
-        f"script: its {magic} lines, from line {number} on, are not read: the keys of the "
-        "request take their place"
+        f"script: its {magic} lines, from line {number} on, are ignored: the request's keys "
+        "replace them"
     )
 
 

@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from hpcdash.backends.script.body import Place
 
 NOTE = (
-    "plain script: hpcdash.job is not on PYTHONPATH, the command runs once and gets no early "
-    "signal, no switch and no checkpoint to resume from"
+    "plain script: hpcdash.job is not on PYTHONPATH; the command runs once, without early "
+    "signals, switches or a checkpoint to resume from"
 )
 _FIRST_NODE = (
-    "plain script: the command runs on the first of the job's nodes alone; start the rest in it, "
-    "as with srun, or have them on one node (slots_per_node)"
+    "plain script: the command runs only on the job's first node; start the others with srun, or "
+    "put them on one node (slots_per_node)"
 )
-_RESTARTS = "a restart needs lines that let the command save at its end and resume"
+_RESTARTS = "a restart needs hpcdash code to save and resume"
 _SWITCH = "the command gets the path from a variable that hpcdash sets"
-_POOL = "the command is asked to suspend through variables that hpcdash sets"
-_BEFORE = "it runs before the command, in lines of hpcdash"
-_RANKS = "ranks are numbered by lines of hpcdash"
+_POOL = "hpcdash asks the command to suspend through variables it sets"
+_BEFORE = "hpcdash code runs it before the command"
+_RANKS = "hpcdash code numbers the ranks"
 # Why a key of a request needs lines besides the command.
 _REASONS = {
-    "files": "the script would name a folder that hpcdash unpacks",
-    "signal": "the batch shell gets it, and lines of hpcdash pass it to the command",
+    "files": "the script would use a folder that hpcdash unpacks",
+    "signal": "the batch shell gets it, and hpcdash code passes it to the command",
     "requeue": _RESTARTS,
     "max_requeues": _RESTARTS,
-    "checkpoints": "lines of hpcdash find the checkpoint at each start",
+    "checkpoints": "hpcdash code finds the checkpoint at each start",
     "kill_switch": _SWITCH,
     "save_switch": _SWITCH,
     "share": _POOL,
@@ -48,12 +48,12 @@ _REASONS = {
     "rank_variables": _RANKS,
     "rank_logs": _RANKS,
     "startup_hook": _BEFORE,
-    "launcher": "hpcdash writes its command; write it into your own",
-    "call": "a function is run, and its result stored, by hpcdash.job",
+    "launcher": "hpcdash writes its command; put it in your own",
+    "call": "hpcdash.job runs the function and stores its result",
 }
-_IN_CONTAINER = "lines of hpcdash start the command in it; write apptainer exec into the command"
+_IN_CONTAINER = "hpcdash code starts it; put apptainer exec in the command"
 _LIBRARY = "a plain script does not set PYTHONPATH"
-_SECRET = "hpcdash would read the secret from a file; have the command read it"
+_SECRET = "hpcdash would read the secret from a file; let the command read it"
 _USUAL = Request()
 
 
@@ -91,26 +91,25 @@ def plain_request(request: Request, place: Place) -> tuple[Request, tuple[str, .
     """
     if place.waiting is not None or place.is_run:
         raise UsageError(
-            "plain: an allocation and its runs have scripts of hpcdash", "Leave plain out."
+            "plain: allocations and their runs need hpcdash's own scripts", "Remove plain."
         )
     if place.copies:
         raise UsageError(
-            "plain: others could replace the script in storage_root, and no plain script checks it",
-            "Set storage_root to a folder that only you and root can replace, or write a command.",
+            "plain: others could replace the script in storage_root, and a plain script does not "
+            "check it",
+            "Set storage_root to a folder that only you and root can replace, or set command.",
         )
     added = []
     for path, message in plain_conflicts(request):
         name = path[0]
         if len(path) > 1 or name not in _REASONS or name in request.said:
-            raise UsageError(f"{'.'.join(path)}: {message}", "Leave one of the two out.")
+            raise UsageError(f"{'.'.join(path)}: {message}", "Remove one of them.")
         added.append(name)
     notes = [NOTE]
     if request.site.node_probe.strip():
         added.append("node_probe")
     if added:
-        notes.append(
-            f"plain script: it leaves out {', '.join(added)}, which the queue's settings ask for"
-        )
+        notes.append(f"plain script: it omits {', '.join(added)} from the queue's settings")
     usual = {name: getattr(_USUAL, name) for name in added if name != "node_probe"}
     request = replace(request, **usual, job_library=False)
     if request_slots(request).nodes > 1:
@@ -127,7 +126,7 @@ def plain_text(options: Iterable[str], prefix: str, lines: Iterable[str]) -> str
     for line in body.split("\n"):
         if line.startswith(prefix):
             raise UsageError(
-                f"command: {line!r} would be read as a directive", "Write it into extra_args."
+                f"command: {line!r} would be read as a directive", "Put it in extra_args."
             )
         if line.strip() and not line.lstrip().startswith("#"):
             break

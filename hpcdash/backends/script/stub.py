@@ -38,7 +38,7 @@ def stub_script(script_text: str, real_path: str) -> str:
         )
     if not PurePosixPath(real_path).is_absolute() or re.search(r"[\n\r\0]", real_path):
         raise UsageError(
-            f"{real_path!r} is not an absolute path", "Give the script's absolute path."
+            f"{real_path!r} is not an absolute path", "Use the script's absolute path."
         )
     # sh of /bin/sh, bash of `/usr/bin/env bash`.
     names = [PurePosixPath(word).name for word in interpreter]
@@ -48,7 +48,7 @@ def stub_script(script_text: str, real_path: str) -> str:
         ] or names
     path = shlex.quote(real_path)
     if names[0] in _SHELLS:
-        complaint = shlex.quote("the script that this stub reads is not there, or cannot be read: ")
+        complaint = shlex.quote("the script of this stub is missing or cannot be read: ")
         complain = f"printf '%s%s\\n' {complaint} {path} >&2; exit {_NO_INPUT};"
         body = [f"[ -r {path} ] || {{ {complain} }}", f". {path}"]
     elif names[0] in _C_SHELLS:

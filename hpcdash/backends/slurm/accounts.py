@@ -104,10 +104,10 @@ def _qos(row: dict[str, str], above: Iterable[str]) -> QosOffer:
     cpus = [limit["cpu"] for limit in limits if "cpu" in limit]
     gpus = [limit["gres/gpu"] for limit in limits if "gres/gpu" in limit]
     notes = [
-        f"jobs may make way for {', '.join(above)}" if above else "",
-        f"a user's jobs in the queue: at most {row['maxsubmitpu']}" if row["maxsubmitpu"] else "",
-        f"{row['grptres']} for all together" if row["grptres"] else "",
-        f"{row['grpjobs']} running jobs for all together" if row["grpjobs"] else "",
+        f"jobs can be preempted by {', '.join(above)}" if above else "",
+        f"queued jobs per user: at most {row['maxsubmitpu']}" if row["maxsubmitpu"] else "",
+        f"{row['grptres']} in total" if row["grptres"] else "",
+        f"{row['grpjobs']} running jobs in total" if row["grpjobs"] else "",
     ]
     return QosOffer(
         row["name"],

@@ -298,7 +298,7 @@ def _time(value: str) -> str:
         seconds = parse_duration(value.removeprefix(sign), bare_unit_seconds=MINUTE)
     except ValueError as error:
         raise UsageError(
-            f"time: {error}", "A bare number is minutes; +30m and -1h change the limit by that."
+            f"time: {error}", "A bare number is minutes; +30m and -1h adjust the limit."
         ) from None
     if seconds is None:
         if sign:
@@ -306,7 +306,7 @@ def _time(value: str) -> str:
         return "UNLIMITED"
     if not 0 < seconds <= _LONGEST_SECONDS:
         raise UsageError(
-            f"time: {value!r} is not a limit", "Write 90 (minutes), 2h, 1-12:00:00, or unlimited."
+            f"time: {value!r} is not a limit", "Use 90 (minutes), 2h, 1-12:00:00, or unlimited."
         )
     return sign + format_clock(seconds)
 
@@ -437,7 +437,7 @@ def _signal(jobs: Sequence[Job], signal: str, recipient: str) -> Iterator[Action
     for job_id, job in jobs:
         if step and job.tasks is not None and job.tasks.count > 1:
             raise UsageError(
-                f"a step belongs to one task, not to {job_id}", f"Name the task: {job.number}_3"
+                f"a step belongs to one task, not to {job_id}", f"Specify the task: {job.number}_3"
             )
         (alone if step and job.tasks is not None else together).append((job_id, job))
     for group in (together, *([job] for job in alone)):
@@ -510,7 +510,9 @@ def _alter(jobs: Sequence[Job], changes: Mapping[str, str]) -> Iterator[ActionCo
         # Slurm would change it for the whole array.
         for job_id, job in jobs:
             if job.tasks is not None and job.tasks.count == 1:
-                raise UsageError(f"throttle: {job_id} is a task", f"Name its array: {job.number}")
+                raise UsageError(
+                    f"throttle: {job_id} is an array task", f"Use its array: {job.number}"
+                )
         yield from _update([Target(job_id, job.number) for job_id, job in jobs], throttles)
 
 

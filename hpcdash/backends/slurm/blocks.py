@@ -25,9 +25,9 @@ from hpcdash.shell_files import shell_text
 
 _LOG = f"{FOLDER}/$SLURM_JOB_ID"
 _ARRAY_LOG = f"{FOLDER}/${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
-_STATUS = "exit status: ends with the status of what failed, not of what was ended for it"
+_STATUS = "exit status: keeps the status of the rank that failed first"
 _FILES = {
-    "address: where the ranks meet": "slurm/address",
+    "address: rendezvous of the ranks": "slurm/address",
     "steps before: runs a step on all nodes before the command": "slurm/prepare_nodes",
 }
 
@@ -44,7 +44,7 @@ def _own_blocks() -> Iterator[ScriptBlock]:
     yield text_block(SIGNALLED, *map(script.signal_trap, EARLY))
     nodes = shell_text("backends/slurm/require_nodes.sh")
     nodes += f"require_nodes {NUMBER}"
-    yield text_block("node count: ends a job that was given another number of nodes", nodes)
+    yield text_block("node count: ends a job that got a different number of nodes", nodes)
     for log in (_LOG, _ARRAY_LOG):
         requeue = f"export {STOPPED_EARLY}={log}.stopped\n"
         requeue += shell_text("backends/slurm/requeue.sh")

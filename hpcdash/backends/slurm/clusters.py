@@ -55,8 +55,8 @@ class Clusters(Struct, frozen=True):
         for name in self.named:
             if not NAME.fullmatch(name):
                 raise UsageError(
-                    f"SLURM_CLUSTERS names {name!r}, which is no cluster",
-                    "Correct it, or unset it.",
+                    f"SLURM_CLUSTERS names {name!r}, which is not a cluster",
+                    "Correct or unset it.",
                 )
 
     @property
@@ -79,7 +79,7 @@ class Clusters(Struct, frozen=True):
         if not cluster and self.several:
             raise UsageError(
                 f"job {job_id} is ambiguous: SLURM_CLUSTERS names several clusters: {self.several}",
-                f"Write {job_id}@CLUSTER.",
+                f"Use {job_id}@CLUSTER.",
             )
         if cluster == self.own and not self.named:
             return plain, ""
@@ -98,7 +98,7 @@ class Clusters(Struct, frozen=True):
         if len(requested) <= 1:
             return plain_ids, next(iter(requested), self.default), False
         if "" in requested and not self.own:
-            raise UsageError("jobs of several clusters are named", "Name those of one at a time.")
+            raise UsageError("the jobs are on several clusters", "Use one cluster at a time.")
         return plain_ids, ",".join(cluster or self.own for cluster in requested), True
 
     def plain_row(self, row: Row) -> tuple[Row, str]:

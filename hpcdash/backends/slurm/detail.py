@@ -227,7 +227,7 @@ def parse_script(answer: Answer) -> Script:
     require_success(answer)
     if text:
         raise failure(answer)
-    raise NoSuchJob("Slurm has no script of this job", argv=answer.argv, status=answer.status)
+    raise NoSuchJob("Slurm does not have this job's script", argv=answer.argv, status=answer.status)
 
 
 def parse_history_script(answer: Answer) -> Script:
@@ -248,13 +248,13 @@ def parse_history_script(answer: Answer) -> Script:
         whole = answer.stdout[first.end() :]
     if whole is None or whole.strip() in (b"", b"NONE"):
         raise AccountingUnavailable(
-            "the accounting shows no script of this job",
+            "accounting does not show this job's script",
             "Only its owner can see it, and only if AccountingStoreFlags in slurm.conf has "
             "job_script.",
             argv=answer.argv,
             status=answer.status,
         )
-    return Script(_text(whole.removesuffix(b"\n")), "the accounting's copy")
+    return Script(_text(whole.removesuffix(b"\n")), "the copy in accounting")
 
 
 def _text(raw: bytes) -> str:
@@ -319,7 +319,7 @@ class SlurmDetail(ClusterPart, DetailPart):
         least, _, most = native.get("NumNodes", "").partition("-")
         if most not in ("", least):
             return (
-                f"it asks for {least} to {most} nodes, and a task has one number of them "
+                f"it requests {least} to {most} nodes, and a task needs a fixed number "
                 f"(--nodes={least})"
             )
         # Since 26.05 OverSubscribe is NO for jobs that share their nodes, too.

@@ -16,8 +16,8 @@ from hpcdash.errors import (
 
 _NO_ACCOUNTING = Failure(
     AccountingUnavailable,
-    "this cluster keeps no history (no accounting storage)",
-    "Ended jobs stay visible for a few minutes only; how older ones ended is unknown.",
+    "this cluster does not keep history (no accounting storage)",
+    "Ended jobs stay visible for a few minutes only; the exit status of older ones is unknown.",
 )
 _ACCOUNTING_DOWN = Failure(
     AccountingUnavailable,

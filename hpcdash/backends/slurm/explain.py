@@ -48,7 +48,7 @@ _MAIL_WORDS = {
     "time_limit_90": "90% of its time is used",
     "time_limit_80": "80% of its time is used",
     "time_limit_50": "half of its time is used",
-    "array_tasks": "for each task of the array",
+    "array_tasks": "for each array task",
 }
 
 
@@ -87,13 +87,13 @@ def nodes(value: str) -> str:
 
 
 def dependencies(value: str) -> str:
-    """`starts after job 41 ended well and job 42 ended`."""
+    """`starts after job 41 succeeded and job 42 ended`."""
     joined = " or " if "?" in value else " and "
     conditions = [one for one in re.split(r"[,?]", value) if one]
     return (
         "starts " + joined.join(_condition(one) for one in conditions)
         if conditions
-        else "starts after nothing"
+        else "no dependency"
     )
 
 
@@ -103,7 +103,7 @@ def _condition(condition: str) -> str:
         return "after your earlier jobs of this name end"
     job_ids = ids.split(":")
     if kind.lower() == "aftercorr":
-        return f"each task after the same task of {jobs(job_ids)} ended well"
+        return f"each task after the same task of {jobs(job_ids)} succeeded"
     template = _DEPENDENCY_WORDS.get(kind.lower())
     if template is None or not ids:
         return f"after {condition}"
@@ -162,7 +162,7 @@ def mail_events(value: str) -> str:
     if "none" in names:
         return "no mail"
     if "all" in names:
-        return "mail whenever something happens"
+        return "mail on all events"
     return "mail when " + " or ".join(_MAIL_WORDS.get(name, name.upper()) for name in names)
 
 
@@ -191,7 +191,7 @@ def switches(value: str) -> str:
     """`under at most 1 switch, waits 1 h for that`."""
     count, at, wait = value.partition("@")
     text = f"under at most {count} {'switch' if count == '1' else 'switches'}"
-    return f"{text}, waits {duration(wait)} for that" if at else text
+    return f"{text}, waits up to {duration(wait)}" if at else text
 
 
 _HETEROGENEOUS = frozenset({"hetjob", "packjob"})
@@ -203,7 +203,7 @@ _WORDS: dict[str, Formatter] = {
     "array": array,
     "batch": "the script runs on a node with {}",
     "bb": "burst buffer {}",
-    "bbf": "burst buffer as file {} says",
+    "bbf": "burst buffer settings from file {}",
     "begin": "starts no earlier than {}",
     "chdir": "runs in {}",
     "cluster-constraint": "only clusters with {}",
@@ -211,9 +211,9 @@ _WORDS: dict[str, Formatter] = {
     "comment": "comment: {}",
     "constraint": "only nodes with {}",
     "container": "in container {}",
-    "container-id": "container is called {}",
+    "container-id": "container name {}",
     "context": "SELinux context {}",
-    "contiguous": "nodes side by side",
+    "contiguous": "contiguous nodes",
     "core-spec": counted("core per node for the system", "cores per node for the system"),
     "cores-per-socket": counted("core per socket or more", "cores per socket or more"),
     "cpu-freq": cpu_frequency,
@@ -224,11 +224,11 @@ _WORDS: dict[str, Formatter] = {
         f"waits {duration(value)} before nodes are rebooted for its features"
     ),
     "dependency": dependencies,
-    "distribution": "tasks spread as {}",
+    "distribution": "task distribution {}",
     "error": one_of({key: f"stderr {word}" for key, word in _FILES.items()}, "stderr to {}"),
     "exclude": "never on {}",
     "exclusive": one_of(
-        {"": "nodes shared with no other job", "user": "nodes shared only with your own jobs"},
+        {"": "exclusive nodes", "user": "nodes shared only with your own jobs"},
         "nodes shared within the same {} only",
     ),
     "export": export,
@@ -250,8 +250,8 @@ _WORDS: dict[str, Formatter] = {
     "help": "prints sbatch's help: nothing is submitted",
     "hint": one_of(
         {
-            "compute_bound": "made for computing: all cores, one thread each",
-            "memory_bound": "made for memory: one core per socket",
+            "compute_bound": "compute-bound: all cores, one thread each",
+            "memory_bound": "memory-bound: one core per socket",
             "multithread": "uses the cores' extra threads",
             "nomultithread": "does not use the cores' extra threads",
         },
@@ -281,7 +281,7 @@ _WORDS: dict[str, Formatter] = {
     "nice": one_of({"": "priority lowered by 100"}, "priority lowered by {}"),
     "no-kill": one_of({"off": "ends if a node fails"}, "continues if a node fails"),
     "no-requeue": "never requeued",
-    "nodefile": "on the nodes that {} lists",
+    "nodefile": "on the nodes listed in {}",
     "nodelist": "on {}",
     "nodes": nodes,
     "ntasks": counted("task", "tasks"),
@@ -291,8 +291,8 @@ _WORDS: dict[str, Formatter] = {
     "ntasks-per-socket": counted("task per socket at most", "tasks per socket at most"),
     "ntasks-per-tres": counted("task per GPU", "tasks per GPU"),
     "oom-kill-step": one_of(
-        {"0": "a process that runs out of memory is killed alone"},
-        "a step that runs out of memory is killed as a whole",
+        {"0": "out of memory: only the process is killed"},
+        "out of memory: the whole step is killed",
     ),
     "open-mode": one_of(
         {
@@ -340,7 +340,7 @@ _WORDS: dict[str, Formatter] = {
     "use-min-nodes": "takes the fewest nodes of its range",
     "verbose": "verbose sbatch messages",
     "version": "prints sbatch's version: nothing is submitted",
-    "wait": "sbatch waits for its end",
+    "wait": "sbatch waits for the job to end",
     "wait-all-nodes": one_of(
         {"1": "starts when all nodes are ready", "0": "starts when its first node is ready"},
         "waits for its nodes: {}",

@@ -199,7 +199,7 @@ class SacctRows:
                 rows, rest = self._cleaned(chunk, delimiters)
                 lines = rows.count(b"\n")
                 if not self._read_rows(rows, lines):
-                    self.rejected.append(f"{lines} rows that are none of sacct's")
+                    self.rejected.append(f"{lines} rows that are not sacct's")
             position = end
         if self._delimiter in rest:
             self.rejected.append("the output ended in the middle of a row")
@@ -449,9 +449,7 @@ class SlurmHistory(ClusterPart, HistoryPart):
     """Ended jobs as the accounting database keeps them."""
 
     is_sliced = True
-    no_history = (
-        "not kept here: how jobs ended is known for some minutes only (MinJobAge of the site)"
-    )
+    no_history = "no history here: ended jobs stay visible for a few minutes only (MinJobAge)"
 
     def jobs(
         self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()

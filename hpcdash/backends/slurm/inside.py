@@ -46,8 +46,8 @@ def _failure(answer: Answer) -> CommandError:
         return error
     if "step aborted" in error.output:
         return SchedulerRefused("The job ended while the command ran", output=error.output)
-    step = "Only its owner can, while it runs. Some sites allow no steps from the login node."
+    step = "Only its owner can, while it runs. Some sites do not allow steps from the login node."
     text = error.output or "no output"
     return SchedulerRefused(
-        "Slurm does not start a step in this job", step, status=answer.status, output=text
+        "Slurm cannot start a step in this job", step, status=answer.status, output=text
     )

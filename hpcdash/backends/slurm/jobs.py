@@ -164,7 +164,7 @@ def queue_id(job_id: str) -> str:
     requested = job_id.partition("_[")[0]
     if not _JOB_ID.fullmatch(requested):
         raise UsageError(
-            f"{job_id!r} is not a Slurm job ID", "Write 123, or 123_4 for an array task."
+            f"{job_id!r} is not a Slurm job ID", "Use 123, or 123_4 for an array task."
         )
     return requested
 

@@ -130,20 +130,18 @@ def _unknown(option: Option, place: str) -> LintFinding:
     if near:
         return LintFinding("error", place, text, f"Did you mean --{near[0]}?")
     return LintFinding(
-        "warning", place, text, "It refuses the script unless a site plugin accepts it."
+        "warning", place, text, "It rejects the script unless a site plugin accepts it."
     )
 
 
 def _value(option: Option, place: str) -> Iterator[LintFinding]:
     if option.name == "time" and not _is_time(option.value or ""):
-        text = f"{option.value!r} is not a time to sbatch: it takes no units"
-        yield LintFinding(
-            "error", place, text, "Write minutes, hours:minutes:seconds or days-hours."
-        )
+        text = f"{option.value!r} is not a time for sbatch, which does not accept units"
+        yield LintFinding("error", place, text, "Use minutes, hours:minutes:seconds or days-hours.")
     elif option.value and (found := _VARIABLE.search(option.value)):
-        text = f"sbatch fills in no variables: {found[0]} stays as it is in --{option.name}"
+        text = f"sbatch does not expand variables: {found[0]} stays as is in --{option.name}"
         yield LintFinding(
-            "warning", place, text, "Write it out, or set the option on the command line."
+            "warning", place, text, "Write its value, or set the option on the command line."
         )
 
 
@@ -157,11 +155,11 @@ _RULES = ScriptRules(
     option_findings=_value,
     unknown=_unknown,
     foreign_magic="#PBS",
-    foreign=("warning", _FOREIGN, "Write #SBATCH lines instead."),
+    foreign=("warning", _FOREIGN, "Use #SBATCH lines instead."),
     foreign_beside=("warning", _FOREIGN, "Remove them, or use --ignore-pbs."),
-    not_taken=("error", "sbatch refuses it"),
-    crlf="sbatch refuses it",
-    empty="sbatch refuses it.",
+    not_taken=("error", "sbatch rejects it"),
+    crlf="sbatch rejects it",
+    empty="sbatch rejects it.",
 )
 
 
@@ -189,8 +187,8 @@ def _bug_hint(text: str, version: str, options: Iterable[str]) -> str:
     if not _FIRST_BAD <= tuple(map(int, found.groups())) <= _LAST_BAD:
         return ""
     return (
-        f"Slurm {found[0]} refuses some requests of GPUs over a range of nodes that it could "
-        "fulfil (its bug 15857, mended in 22.05.9): say slots_per_node, with tres_supported = "
+        f"Slurm {found[0]} rejects some GPU requests over a node range that it could fulfil (bug "
+        "15857, fixed in 22.05.9): set slots_per_node, with tres_supported = "
         "false under [site]"
     )
 
@@ -209,5 +207,5 @@ def refusal_hint(
     given = (*own, *options)
     requested = next((found[1] for word in given if (found := _GPU_TYPE.fullmatch(word))), "")
     if requested and gpu_types and requested.casefold() not in map(str.casefold, gpu_types):
-        return f"no node has a GPU of type {requested}; there are: {', '.join(gpu_types)}"
+        return f"no node has a GPU of type {requested}; available: {', '.join(gpu_types)}"
     return _bug_hint(text, version, given)

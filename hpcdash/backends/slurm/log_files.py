@@ -27,9 +27,7 @@ from hpcdash.domain import nodelist
 
 _NULL = "(null)"
 _INTERACTIVE = frozenset({"srun", "salloc"})
-_INTERACTIVE_NOTE = (
-    "a job of srun or salloc: its output went to the terminal that it was started in"
-)
+_INTERACTIVE_NOTE = "started by srun or salloc: its output went to that terminal"
 
 
 def find_last_value(native: Native, key: str) -> str | None:
@@ -136,9 +134,7 @@ def _files_shown(row: Row, native: Native, facts: PathFacts, script: Script | No
         and "%a" not in stdout
         and not facts.task
     ):
-        notes.append(
-            "if its pattern has %j, each task writes to another file, named when it starts"
-        )
+        notes.append("if its pattern has %j, each task writes to its own file, named at its start")
     return LogFiles(stdout, None if stderr == stdout else stderr, "; ".join(dict.fromkeys(notes)))
 
 
@@ -156,8 +152,8 @@ def _settled(
             return output_path(pattern, facts, with_modulo=shown not in by_release[:-1])
     if "\\" in shown:
         notes.append(
-            "a pattern with a backslash stays as it is, and Slurm shows it filled in: this is a "
-            "guess"
+            "this is a guess: Slurm does not expand a pattern with a backslash, but shows it "
+            "expanded"
         )
         return output_path(shown, facts)
     return finished
@@ -186,9 +182,7 @@ def _chosen(
 def _note(native: Native, script: Script | None, sources: set[str]) -> str:
     parts = []
     if "line" in sources:
-        parts.append(
-            "from the command line it was submitted with, which Slurm keeps without its quotes"
-        )
+        parts.append("from its command line, which Slurm stores without quotes")
     if "script" in sources and script is not None:
         parts.append(f"from the #SBATCH lines of its script ({script.source})")
     if "default" in sources:
@@ -205,7 +199,7 @@ def _note(native: Native, script: Script | None, sources: set[str]) -> str:
     ]
     if missing and sources != {"line"}:
         return (
-            f"{note}; {' and '.join(missing)}, which may name another, "
+            f"{note}; {' and '.join(missing)}, which may set another path, "
             f"{'is' if len(missing) == 1 else 'are'} gone"
         )
     return note if sources == {"line"} else f"{note}; unless SBATCH_OUTPUT was set"

@@ -109,7 +109,7 @@ def _long(parts: Sequence[str], at: int, line: int) -> Option:
         return bad("ambiguous: " + ", ".join(f"--{name}" for name in sorted(matching)))
     name = matching.pop()
     if equals and OPTIONS[name] == "nothing":
-        return bad("given a value it cannot take")
+        return bad("given an invalid value")
     if equals or OPTIONS[name] != "value":
         return Option(name, value if equals else None, f"--{written}", (word,), line)
     if at + 1 >= len(parts):
@@ -189,32 +189,32 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
         if not text:
             continue
         if not text.isprintable():
-            message = f"{text!r} in extra_args holds what cannot stand in one line"
-            refused.append((message, "Write one option an item."))
+            message = f"{text!r} in extra_args contains characters that are not allowed in one line"
+            refused.append((message, "Use one item per option."))
             continue
         read = _read(text)
         # A text that may abbreviate several options is reported once.
         reported: set[str] = set()
         for name, written in _named(read):
-            message = f"{written} is not for extra_args"
+            message = f"{written} is not allowed in extra_args"
             if written in reported:
                 continue
             if name in _FIELDS:
-                step = f"Its field is {_FIELDS[name]}."
-                refused.append((f"{message}: the request says it itself", step))
+                step = f"Use {_FIELDS[name]} instead."
+                refused.append((f"{message}: the request sets it", step))
                 reported.add(written)
             elif name in _OF_NO_JOB:
-                why = "it asks for no job that runs by itself"
-                refused.append((f"{message}: {why}", "Leave it out."))
+                why = "it does not submit a batch job"
+                refused.append((f"{message}: {why}", "Remove it."))
                 reported.add(written)
         if read.script:
             # sbatch leaves out what follows the first word that is no option.
             message = f"{read.script[0]!r} in extra_args is not an option of sbatch"
-            refused.append((message, "Write one option an item, its value in quotes."))
+            refused.append((message, "Use one item per option, with its value in quotes."))
         gres = (option.value or "" for option in read.options if option.name == "gres")
         if any(_GPU_GRES.fullmatch(entry.strip()) for value in gres for entry in value.split(",")):
-            message = "--gres=gpu is not for extra_args: the request's slots ask for GPUs"
-            refused.append((message, "Its fields are slots, slots_per_node, gpu_type."))
+            message = "--gres=gpu is not allowed in extra_args: the request's slots set the GPUs"
+            refused.append((message, "Use slots, slots_per_node and gpu_type."))
         stored[text] = None
     raise_for(refused)
     nodes = ",".join(dict.fromkeys(exclude_nodes))

@@ -81,9 +81,7 @@ def parse_priority(answer: Answer) -> Facts:
         texts["site"] = site
     if _number(nice):
         texts["nice"] = (
-            f"{-_number(nice):.0f}, as it was requested"
-            if _number(nice) > 0
-            else f"+{-_number(nice):.0f}"
+            f"{-_number(nice):.0f} (requested)" if _number(nice) > 0 else f"+{-_number(nice):.0f}"
         )
     return texts
 
@@ -115,12 +113,12 @@ _FIELDS = (
 )
 _LIMITS = (
     ("longest time", "maxwall"),
-    ("at most for a job", "maxtres"),
-    ("at most for a user", "maxtrespu"),
-    ("running jobs of a user", "maxjobspu"),
-    ("jobs of a user", "maxsubmitpu"),
-    ("at most for all together", "grptres"),
-    ("running jobs of all", "grpjobs"),
+    ("limit per job", "maxtres"),
+    ("limit per user", "maxtrespu"),
+    ("running jobs per user", "maxjobspu"),
+    ("jobs per user", "maxsubmitpu"),
+    ("total limit", "grptres"),
+    ("total running jobs", "grpjobs"),
 )
 _MODES = {
     "requeue": "is put back into the queue",
@@ -128,8 +126,8 @@ _MODES = {
     "suspend": "is suspended, and resumed later",
     "gang": "takes turns with others",
 }
-MADE_WAY = "a job that makes way"
-GRACE = "time to save first"
+MADE_WAY = "a preempted job"
+GRACE = "grace time"
 PREEMPTED_BY = "may be preempted by"
 # The controller reports whether partitions, or QoS, preempt one another; scontrol prints the
 # cluster's mode for both.

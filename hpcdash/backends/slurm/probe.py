@@ -17,7 +17,9 @@ _PROBE_LIMIT_SECONDS = 45.0
 # GRES that are GPUs, or parts of them.
 _GPU_KINDS = frozenset({"gpu", "shard", "mps"})
 _COMMAND = ("squeue", "--version")
-_ELSEWHERE = 'If Slurm lives elsewhere, set path = "/…/bin" for this cluster in the configuration.'
+_ELSEWHERE = (
+    'If Slurm is installed elsewhere, set path = "/…/bin" for this cluster in the configuration.'
+)
 
 
 def parse_probe(answer: Answer) -> Probe:
@@ -38,7 +40,7 @@ def parse_probe(answer: Answer) -> Probe:
     if found.get("slow"):
         # It exists: no other scheduler's commands may count as this cluster's.
         raise CommandTimedOut(
-            "squeue --version gave no answer within 10 s",
+            "squeue --version did not answer within 10 s",
             "The login node or its disk may be busy; try again later.",
             argv=_COMMAND,
             output=excerpt(answer.stderr),

@@ -136,7 +136,7 @@ def _unlisted(groups: str) -> tuple[QueueStanding, str]:
     and a note.
     """
     if groups.lower() == "all":
-        return QueueStanding.HIDDEN, "hidden: takes jobs that name it"
+        return QueueStanding.HIDDEN, "hidden: accepts jobs submitted to it by name"
     return QueueStanding.CLOSED, f"closed to you, or hidden: for group {groups}"
 
 

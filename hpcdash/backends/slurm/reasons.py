@@ -88,7 +88,6 @@ _EXACT = {
         "the nodes it could use are down, drained or reserved for others"
     ),
 }
-_NOT_COUNTED = frozenset({"memory", "time", "energy", "burst buffer"})
 # The limit's subject, by the words Slurm builds such reasons from: QOSMaxCpuPerUserLimit,
 # AssocGrpGRESMinutes, …
 _SUBJECTS = (
@@ -107,9 +106,9 @@ _SUBJECTS = (
     ("Billing", "billing units"),
 )
 _PER = (
-    ("PerUser", " for one user"),
-    ("PerAccount", " for one account"),
-    ("PerNode", " on one node"),
+    ("PerUser", " per user"),
+    ("PerAccount", " per account"),
+    ("PerNode", " per node"),
 )
 # The job's request is too large by itself.
 _NEVER = ("PerJob", "PerNode")
@@ -139,31 +138,25 @@ def _nodes_hint(message: str) -> str:
 
 
 def _limit_hint(reason: str) -> str:
-    if reason.startswith("Max"):
-        owner = f"its QoS allows its {'owner' if reason.endswith('PerUser') else 'account'}"
-    elif reason.startswith("QOS"):
-        owner = "its QoS allows"
+    if reason.startswith(("Max", "QOS")):
+        limit = "its QoS limit"
     elif "Grp" in reason:
-        owner = "its account as a whole may use"
+        limit = "the limit of its whole account"
     else:
-        owner = "its account allows"
+        limit = "its account limit"
     if "Minutes" in reason or "RunMins" in reason:
-        return f"the compute time that {owner} is used up"
+        return f"{limit} on compute time is used up"
     per = next((text for mark, text in _PER if mark in reason), "")
     limited = re.sub(r"Per(?:User|Account|Node|Job)", "", reason)
     what = next((text for mark, text in _SUBJECTS if mark in limited), "resources")
     if "Min" in limited:
-        return f"will not start: asks for fewer {what}{per} than {owner}"
+        return f"will not start: requests fewer {what}{per} than {limit} allows"
     if any(mark in reason for mark in _NEVER):
-        return f"will not start: asks for more {what}{per} than {owner}"
+        return f"will not start: requests more {what}{per} than {limit} allows"
     if what == "jobs":
-        verb = "are in the queue" if "Submit" in reason else "run"
-        return (
-            f"as many jobs{per} {verb} as {owner.replace('may use', 'may have')}; it waits for "
-            "one to end"
-        )
-    used = f"much {what}{per} is" if what in _NOT_COUNTED else f"many {what}{per} are"
-    return f"as {used} in use as {owner}; it waits for some to be free"
+        state = "queued" if "Submit" in reason else "running"
+        return f"{limit} on {state} jobs{per} is reached; waiting for one to end"
+    return f"{limit} on {what}{per} is reached; waiting for some to be freed"
 
 
 _SHORT = {
@@ -175,8 +168,8 @@ _SHORT = {
     "DependencyNeverSatisfied": "never: its dependency failed",
     "JobArrayTaskLimit": "its array's own limit",
     "Licenses": "waits for a licence",
-    "PartitionDown": "the queue starts no jobs",
-    "PartitionInactive": "the queue takes no jobs",
+    "PartitionDown": "the queue is not starting jobs",
+    "PartitionInactive": "the queue is not accepting jobs",
     "PartitionTimeLimit": "never: time above the queue's limit",
     "PartitionNodeLimit": "never: nodes beyond the queue's",
     "BadConstraints": "never: no node has these features",

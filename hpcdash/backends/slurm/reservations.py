@@ -39,12 +39,12 @@ _FLAGS = {
     "HOURLY": "repeats every hour",
     "WEEKDAY": "repeats on weekdays",
     "WEEKEND": "repeats at weekends",
-    "FLEX": "jobs may begin before it and run on after it",
-    "MAGNETIC": "jobs that may use it need not ask for it",
+    "FLEX": "jobs may start before it and run past it",
+    "MAGNETIC": "eligible jobs use it without requesting it",
     "OVERLAP": "may overlap others",
-    "PURGE_COMP": "is removed once nothing uses it",
+    "PURGE_COMP": "is deleted when no job uses it",
     "REPLACE": "nodes in use are replaced by free ones",
-    "IGNORE_JOBS": "jobs that run into it are not waited for",
+    "IGNORE_JOBS": "ignores jobs already running on its nodes",
 }
 
 

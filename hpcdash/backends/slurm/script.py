@@ -82,8 +82,8 @@ _FIELDS = {
     "gpus-per-task": "slots_per_node",
 }
 _BETTER_AS_FIELDS = {
-    "signal": "the script passes no signal on that it does not know of; write signal",
-    "array": "all tasks write to one log; write array",
+    "signal": "the script passes on only known signals; set signal",
+    "array": "all tasks write to one log; set array",
 }
 # Fields of a request that only qsub has.
 _PBS_FIELDS = ("place", "attributes", "keep_files")
@@ -139,7 +139,7 @@ def batch_script(
     body = script_body(request, place, slot_type, ENVIRONMENT)
     watch = preemption_watch(request, place)
     if request.max_requeues and not watch:
-        messages += ("max_requeues: it counts with requeue and checkpoints alone",)
+        messages += ("max_requeues: works only with requeue and checkpoints",)
     nodes = None
     if not is_spread(request, slot_type) and "--nodes=1-" in " ".join(resources.options):
         # Slurm is given a range of nodes for GPUs; where each has its own number, but one fits.
@@ -328,10 +328,7 @@ def _given(options: list[str] | tuple[str, ...]) -> dict[str, str]:
 
 
 _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_UNCOUNTED = (
-    "this Slurm does not count GPUs: which ones the job uses is the script's to say "
-    "(CUDA_VISIBLE_DEVICES)"
-)
+_UNCOUNTED = "this Slurm does not count GPUs: the script must choose them (CUDA_VISIBLE_DEVICES)"
 
 
 def resource_directives(request: Request, slot_type: SlotType) -> Directives:
@@ -375,7 +372,7 @@ def _slots(request: Request, slots: Slots, slot_type: SlotType) -> Directives:
     warnings = _spare(slots, slot_type)
     if site.tres_supported:
         refused = (
-            f"Slurm takes no {slots.slots} GPUs in tasks of {slots.per_node}: whole nodes "
+            f"Slurm cannot split {slots.slots} GPUs into tasks of {slots.per_node}: whole nodes "
             "are requested"
         )
         warnings = (refused, *warnings)
@@ -429,8 +426,8 @@ def _tasks(slots: Slots) -> tuple[str, ...]:
 def _typed(request: Request) -> str:
     if request.gpu_type and not _GPU_TYPE.fullmatch(request.gpu_type):
         raise UsageError(
-            f"gpu_type: {request.gpu_type!r} is not a type of Slurm's",
-            "Letters, digits and ._+- alone: a100",
+            f"gpu_type: {request.gpu_type!r} is not a Slurm GPU type",
+            "Use letters, digits and ._+-, as in a100",
         )
     return f"{request.gpu_type}:" if request.gpu_type else ""
 
@@ -507,17 +504,16 @@ def _rank_log(request: Request, place: Place) -> str:
         return ""
     if request.launcher in LONE_LAUNCHERS:
         raise UsageError(
-            f"rank_logs: {request.launcher} starts the ranks itself", 'Write launcher = "srun".'
+            f"rank_logs: {request.launcher} starts the ranks itself", 'Set launcher = "srun".'
         )
     if place.is_run or place.waiting is not None:
         raise UsageError(
-            "rank_logs: an allocation and its runs have one log each", "Leave rank_logs out."
+            "rank_logs: an allocation and its runs have one log each", "Remove rank_logs."
         )
     if not place.folder:
         raise UsageError(
-            "rank_logs: the launch's folder is not known, where they are to be",
-            "Name the folder that holds launches: --storage-root PATH, or storage_root in "
-            "[launch].",
+            "rank_logs: the launch folder for them is unknown",
+            "Set the launch folder: --storage-root PATH, or storage_root in [launch].",
         )
     return _log_name(request, place)
 
@@ -628,7 +624,7 @@ def signal_option(signal: EarlySignal) -> str:
     name = signal_name(signal)
     if signal.seconds_before > _MAX_SIGNAL_SECONDS:
         raise UsageError(
-            f"signal: {signal.seconds_before} s before the limit is more than Slurm takes",
+            f"signal: {signal.seconds_before} s before the limit is more than Slurm allows",
             f"At most {_MAX_SIGNAL_SECONDS}.",
         )
     return f"--signal={'B:' if signal.batch_only else ''}{name}@{signal.seconds_before}"
@@ -638,11 +634,11 @@ def signal_trap(signal: EarlySignal) -> str:
     """Return bash that passes the batch shell's signal on to all nodes; '' where Slurm signals the
     steps itself.
     """
-    recipient = " (Slurm: up to 60 s earlier), to this shell alone"
+    recipient = " (Slurm: up to 60 s earlier), only to this shell"
     return pass_on_trap(signal, recipient) if signal.batch_only else ""
 
 
-# One rank's end ends the others: 60 s after the first that ended well, at once after one that did
+# One rank's end ends the others: 60 s after the first that succeeded, at once after one that did
 # not.
 SRUN_OPTIONS = ("--wait=60", "--kill-on-bad-exit=1")
 

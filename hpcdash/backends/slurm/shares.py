@@ -60,7 +60,7 @@ def parse_shares(answer: Answer, *, user: str = "") -> ParsedTable:
     message = decoded(answer.stdout + answer.stderr)
     if any(text in message for text in _NO_SHARES):
         raise accounting_unavailable(
-            answer, "this cluster ranks no jobs by fair share", _NO_SHARES_STEP
+            answer, "this cluster does not use fair share", _NO_SHARES_STEP
         )
     require_success(answer)
     reported, rejected = piped_rows(decoded(answer.stdout), _FIELDS)

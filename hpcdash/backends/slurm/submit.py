@@ -147,7 +147,7 @@ _PINNED = (("partition", "queue"), ("account", "account"), ("qos", "qos"))
 _MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
 
 _NUMBER = re.compile(r"[0-9]+")
-_ONE_CLUSTER = "Name one: `-- --clusters=NAME`."
+_ONE_CLUSTER = "Choose one: `-- --clusters=NAME`."
 _SUBMITTED = re.compile(rb"^Submitted batch job ([0-9]+)(?: on cluster (\S+))?", re.MULTILINE)
 _PARSABLE = re.compile(rb"^([0-9]+)(?:;(\S+))?$", re.MULTILINE)
 _TESTED = re.compile(rb"^sbatch: Job [0-9]+ to start at ", re.MULTILINE)
@@ -239,7 +239,7 @@ def _overriding(in_script: Sequence[Option], notes: list[str]) -> list[str]:
     if any(option.name == "hold" for option in in_script):
         notes.append("its #SBATCH lines submit it held")
     if deadline := last_value(in_script, "deadline"):
-        notes.append(f"its #SBATCH lines name a deadline, which stays: {deadline}")
+        notes.append(f"its #SBATCH lines set a deadline, which is kept: {deadline}")
     return [f"--{name}={_NEUTRAL[name]}" for name in names]
 
 
@@ -256,7 +256,7 @@ def _array(
     if tasks is None:
         if given is None:
             raise UsageError(
-                f"which tasks array {row['array_id']} had is unknown", "Name the tasks."
+                f"which tasks array {row['array_id']} had is unknown", "Specify the tasks."
             )
         return [f"--array={given}"]
     throttle = _throttle(given) or digits(native.get("ArrayTaskThrottle"))
@@ -546,15 +546,15 @@ def _script_arguments(native: Native, line: SubmitLine | None, notes: list[str])
         arguments = command.split(" ")[1:]
         rest = "so are the script's arguments"
         if not arguments:
-            rest = "arguments of the script are not known"
+            rest = "the script's arguments are unknown"
         notes.append(
             f"its command line is unknown: options are rebuilt from Slurm's record; {rest}"
         )
         return arguments
     if not line.is_certain:
         notes.append(
-            "Slurm keeps its command line without quotes, and where the script's name begins is "
-            "not certain: compare the options with those it had"
+            "Slurm stores its command line without quotes, so the start of the script's name is "
+            "uncertain: compare the options with the original ones"
         )
     elif len(line.script) > 2:
         notes.append(
@@ -666,8 +666,8 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         else:
             mark = ""
             notes.append(
-                "it keeps its own comment; if the answer is lost, the job is looked for by its name "
-                "and time"
+                "it keeps its own comment; if the answer is lost, hpcdash looks for the job by "
+                "name and time"
             )
         parts.append(f"--comment={comment}")
         exported = last_value((*on_line, *in_script), "export") or ""

@@ -138,8 +138,8 @@ def find_vanished(x: Floats, beside: Iterable[Floats]) -> MetricFinding | None:
     if not records:
         return None
     text = (
-        f"not logged since {format_step(since)}, in {records} records: some trainers leave "
-        "out a loss that is nan"
+        f"not logged since {format_step(since)}, in {records} records: some trainers do "
+        "not log a loss that is nan"
     )
     return MetricFinding("nan", since, None, nan, text)
 

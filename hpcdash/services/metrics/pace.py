@@ -382,7 +382,7 @@ def format_end(
         cost = format_span(repeated_seconds)
         limit = format_span(task_limit_seconds)
         unit = "task" if is_array else "job"
-        return f"{end}: no further {unit} gets there: repeated steps take {cost} of its {limit}"
+        return f"{end}: another {unit} cannot finish it: repeated steps take {cost} of its {limit}"
     count = ceil((work - left) / useful)
     plural = "s" if count > 1 else ""
     units = f"array task{plural}" if is_array else f"job{plural} of this length"

@@ -125,7 +125,7 @@ async def _task_places(
     if len(read) < len(begun):
         problem = (
             f"{len(begun) - len(read)} tasks' logs were not read: hpcdash would have to "
-            "query each path"
+            "ask for each path"
         )
     own, unknown = await named.find(read)
     problem = problem or unknown

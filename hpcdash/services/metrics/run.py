@@ -181,7 +181,7 @@ class WatchedRun:
         elif len(unread) < len(sources):
             unread = []
             if not located and self.progress.is_whole:
-                return f"no metric was found in {' and '.join(dict.fromkeys(self.paths))}"
+                return f"no metrics found in {' and '.join(dict.fromkeys(self.paths))}"
         return f"{unread[0].file.place}: {unread[0].problem}" if unread else located
 
     def _sources(self) -> list[MetricSource]:

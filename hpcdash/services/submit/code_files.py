@@ -215,7 +215,7 @@ def read_code_files(code: CodeFiles) -> dict[str, SentFile]:
             name = one.name.decode()
         except UnicodeDecodeError:
             raise UsageError(
-                f"files: {_shown(one.name)} is not UTF-8", "Rename it, or leave it out."
+                f"files: {_shown(one.name)} is not UTF-8", "Rename it or remove it."
             ) from None
         try:
             number = os.open(

@@ -257,7 +257,7 @@ class LaunchService:
         is_own = account == self.own_account
         if Capability.OWNERS not in backend.capabilities:
             if is_set:
-                raise UsageError(f"run_as: {backend.title}'s jobs have no owner", "Leave it out.")
+                raise UsageError(f"run_as: {backend.title}'s jobs have no owner", "Remove it.")
             is_own = True
         if not is_own and not backend.submit.program:
             raise NotAllowed(

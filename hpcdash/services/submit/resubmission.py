@@ -170,8 +170,7 @@ async def _plan_parts(
     throttle = submits[0].throttle
     is_chained = throttle is not None and tasks.count > throttle
     notes = [
-        f"{store.backend.title} takes a range of tasks at a time: "
-        f"{counted(len(parts), 'submission')}"
+        f"{store.backend.title} takes one task range at a time: {counted(len(parts), 'submission')}"
     ]
     if is_chained:
         notes.append(

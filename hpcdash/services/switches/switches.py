@@ -138,7 +138,7 @@ class JobSwitches:
         if path:
             typed = self._resolve(switch, NamedSwitch(path, "as given"), row)
             if typed.problem:
-                raise UsageError(typed.problem, "Give the path of one file.")
+                raise UsageError(typed.problem, "Pass the path of one file.")
             return replace(typed, is_typed=True)
         declared = await asyncio.to_thread(self._find_launched, kind, job_id, name)
         if declared is None:
@@ -159,8 +159,8 @@ class JobSwitches:
             problem = f"no {text} file is known for job {switch.job_id}"
             if switch.owner not in ("", self.store.user):
                 problem = (
-                    f"no {text} is named in the comment of {switch.job_id} or in what "
-                    f"{switch.owner} shows to others"
+                    f"{switch.job_id} has no {text} in its comment, nor in anything that "
+                    f"{switch.owner} shares"
                 )
             return replace(switch, problem=problem)
         path = absolute_path(named.path, row["work_dir"])

@@ -426,7 +426,7 @@ class SwitchTracker:
             if self._log is not None and self._log.now is not None:
                 memory.mark(switch.kind, switch.path, self._log.now)
         except StateUnusable as error:
-            problems.append(f"what its log says later cannot be reported: {error.message}")
+            problems.append(f"cannot follow its log:  {error.message}")
         return problems
 
     async def carry_out(self, plan: Plan) -> bool:
@@ -454,7 +454,7 @@ class SwitchTracker:
         is_dropped = is_drop and outcome.done
         await self.refresh(dropped_seconds_ago=monotonic() - started_at if is_dropped else None)
         if outcome.done is None:
-            messages.append(f"not known whether it was done: {outcome.text}")
+            messages.append(f"unknown whether it worked: {outcome.text}")
         elif not outcome.done:
             messages.append(f"not done: {outcome.text}")
         elif "; " in outcome.text:

@@ -238,7 +238,7 @@ def _over_time(report: UsageReport, width: int, rows: int) -> list[Line]:
     what = f"{_UNIT_TITLES[report.unit]} a {grouping}"
     legend = (
         (f"  {_WELL}", "bar"),
-        (" ended well  ", "dim"),
+        (" succeeded  ", "dim"),
         (_BADLY, "bad-bar"),
         (" failed", "dim"),
     )

@@ -193,7 +193,7 @@ def _over_time(report: UsageReport) -> str:
             day = date.fromisoformat(row["key"])
             inside.append(f"<text x={x:.1f} y={_HIGH + bottom + 2}>{day:%b} {day.day}</text>")
             last_label = x
-    key = _key(("var(--bar)", "ended well"), ("var(--bad)", "failed"))
+    key = _key(("var(--bar)", "succeeded"), ("var(--bad)", "failed"))
     drawing = f"<svg viewBox='0 0 {_WIDE} {_HIGH + bottom + 10}' role=img>{''.join(inside)}</svg>"
     return _card(f"{report.unit} hours a {grouping}", drawing, key)
 

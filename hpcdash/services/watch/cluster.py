@@ -398,8 +398,8 @@ def _format_silent(place: str) -> str:
 
 def read_qos(texts: Mapping[str, str], now: float) -> QosState:
     """Read the texts of PolicyPart.qos, or of a queue's PolicyPart.preemption, as values."""
-    making_way = texts.get("a job that makes way", "")
-    reported = texts.get("time to save first", "")
+    making_way = texts.get("a preempted job", "")
+    reported = texts.get("grace time", "")
     grace: float | None = None
     if reported == "none":
         grace = 0.0

@@ -144,7 +144,7 @@ def _parse(answer: Answer, *, token: str) -> tuple[str, dict[str, list[str]]]:
     if not parts or parts[-1] != "end" or not parts[0].startswith("folder /"):
         raise CommandError(
             "cannot read the cron jobs' folder",
-            "Name another with --folder.",
+            "Use another folder with --folder.",
             argv=("sh",),
             status=answer.status,
             output=excerpt(answer.stderr),
@@ -170,8 +170,7 @@ async def _act(
     if answer.status == IS_REPLACEABLE:
         raise UsageError(
             f"{what}: {excerpt(answer.stderr)}",
-            f"Leave --folder out to use ~/{FOLDER_BELOW_HOME}, or name another folder below your "
-            "home.",
+            f"Use a folder in your home, or omit --folder to use ~/{FOLDER_BELOW_HOME}.",
         )
     if answer.status != 0:
         raise CommandError(

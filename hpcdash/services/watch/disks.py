@@ -176,7 +176,7 @@ def _parse_df_row(line: str, path: str) -> tuple[str, int, int] | None:
 def _unreadable(program: str, printed: bytes, what: str = "usage") -> UnreadableOutput:
     return UnreadableOutput(
         f"{program} printed no {what}",
-        "Run it there by hand.",
+        "Run it on that host by hand.",
         argv=tuple(program.split()),
         output=excerpt(printed),
     )

@@ -108,7 +108,7 @@ def _task_ending(watched: Watched, finding: Finding) -> str | None:
         return None
     if finding.rule != pools.NO_TURN:
         return f"{who} saved when it was interrupted"
-    return f"{who}: {'its owner has it wait' if task.state == 'paused' else 'it had its turn'}"
+    return f"{who}: {'its owner paused it' if task.state == 'paused' else 'it had its turn'}"
 
 
 def _running_ending(watched: Watched, jobs: WatchedJobs, subject: str) -> str | None:

@@ -189,7 +189,7 @@ class ChartFollowing(View):
             try:
                 self.show_texts(request)
             except Exception as error:
-                self.drawing_error = unexpected(self.app, "tell of this", error)
+                self.drawing_error = unexpected(self.app, "explain this", error)
                 self.show_problem(self.drawing_error.message)
 
     async def _keep_read(self) -> None:

@@ -60,14 +60,14 @@ _OTHER_COLUMNS = ["id", "array_id", "name", "state", "started_at", "_number", "_
 _SWITCH_RANK = -1
 # Findings that mean broken weights: a save then replaces a good one.
 _BROKEN = frozenset({"nan", "inf", "divergence"})
-_SAVES_BROKEN = "each new checkpoint may be broken, and may replace a good one"
+_SAVES_BROKEN = "new checkpoints may be broken and replace good ones"
 # A view of this many lines has a blank one above its text.
 _ROOMY = 8
 _KEYS_WITHOUT_CHART = "l shows the log, ctrl+r reads it again, q goes back"
 _LOOKED_FOR = (
     "Expected lines such as `step 10 loss 2.31` or `loss: 2.31, lr: 3e-4`; those of Megatron, "
     "Hugging Face, Lightning, Keras, DeepSpeed, fairseq, nanoGPT and others; progress bars, JSON "
-    f"lines and CSV. Lines of another format, as `{EXAMPLE_LINE}`, are read once config.toml has:\n"
+    f"lines and CSV. To read another format, such as `{EXAMPLE_LINE}`, add this to config.toml:\n"
     "\n" + textwrap.indent(EXAMPLE, "  ")
 )
 
@@ -168,10 +168,11 @@ class ChartView(ChartFollowing, can_focus=True):
             reason = f": {visible(watched.row['reason'])}" if watched.row["reason"] else ""
             where = f"\nits log will be at {visible(watched.paths[0])}" if watched.paths else ""
             return Text(
-                f"the job is {state_word(state)}{reason}; there is a chart once it writes{where}"
+                f"the job is {state_word(state)}{reason}; the chart appears with its first "
+                f"output{where}"
             )
         if watched.run.names:
-            return Text("too little room for a chart here")
+            return Text("not enough room for a chart")
         text = Text(visible(watched.problem) if watched.problem else "no metric yet")
         text.append(f"\n{_KEYS_WITHOUT_CHART}")
         if not watched.progress.is_whole and watched.progress.total_bytes:
@@ -190,7 +191,7 @@ class ChartView(ChartFollowing, can_focus=True):
         facts = [run.facts for run in self.runs if run.facts is not None]
         if not marks and facts:
             is_unknown = all(run_facts.too_few for run_facts in facts)
-            text.append("too few points to tell" if is_unknown else "no anomalies", "dim")
+            text.append("too few points" if is_unknown else "no anomalies", "dim")
         pointed = self._pointed_mark(marks)
         if pointed is not None:
             marks = [pointed]
@@ -249,7 +250,7 @@ class ChartView(ChartFollowing, can_focus=True):
             return ""
         parts = []
         if self.state.span is not None:
-            parts.append("following the end" if self.state.follows else "paused; end follows again")
+            parts.append("following the end" if self.state.follows else "paused; end resumes")
         parts += [self._format_progress(), *self.picture.notes, *problems]
         return "   ".join(visible(part) for part in parts if part)
 
@@ -573,7 +574,7 @@ class ChartView(ChartFollowing, can_focus=True):
             *choices,
         ]
         if not choices:
-            self._show_notice("no other run: none in its array, with its name, or marked")
+            self._show_notice("no other run in its array, with its name, or marked")
             return
         dialog = ChecklistDialog(f"Overlay on job {self.job_id}", choices, shown, MAX_RUNS - 1)
         chosen = await self.app.push_screen_wait(dialog)
@@ -615,7 +616,7 @@ class ChartView(ChartFollowing, can_focus=True):
             for mark in run.marks:
                 text.append(f"  {mark.sign(is_ascii=is_ascii())} {mark.text}\n")
             if not run.marks:
-                reported = "too few points to tell" if run.facts.too_few else "no anomalies so far"
+                reported = "too few points" if run.facts.too_few else "no anomalies so far"
                 text.append(f"  {reported}\n", "dim")
         self.app.push_screen(
             TextDialog("Training status", text if text.plain else Text("nothing known yet"))

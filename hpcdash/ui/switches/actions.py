@@ -40,7 +40,7 @@ class SwitchActions:
         # A switch is that of a whole array.
         units = {parse_array_id(job_id) for job_id in job_ids}
         if len(units) > 1:
-            text = f"a {kind.text} is asked for one job or array at a time"
+            text = f"a {kind.text} works on one job or array at a time"
             if marked := self.screen.view.marks():
                 text = (
                     f"{marked} are marked; {text}: {self.screen.key_label('unmark')} "

@@ -59,7 +59,7 @@ def switch_lines(tracker: SwitchTracker, effect: str, command: str) -> Iterator[
         return
     why_not = refusal(check)
     if overridden := tracker.switch.overridden_note:
-        yield "", f"! {visible(overridden)} (p takes another)", "bold"
+        yield "", f"! {visible(overridden)} (p: use another path)", "bold"
     if not check.problem:
         yield "folder", format_folder(check), ""
     if group := tracker.group_note:
@@ -70,7 +70,7 @@ def switch_lines(tracker: SwitchTracker, effect: str, command: str) -> Iterator[
     else:
         yield "now", format_thing(check), "bold"
     if check.is_dropped and kind is SwitchKind.KILL:
-        yield "", "It stays until it is cleared: what starts later ends at once.", ""
+        yield "", "It stays until you clear it: a job that starts later ends at once.", ""
     if not check.is_dropped and why_not and why_not != format_thing(check):
         yield "", f"! {why_not}", "bold"
     for text in tracker.warnings:
@@ -94,7 +94,7 @@ def _job_lines(tracker: SwitchTracker, label: str) -> Iterator[Line]:
     living = tracker.living
     is_known = tracker.switch_jobs is not None
     if not living and not is_known:
-        yield label, "looking who names it …", ""
+        yield label, "looking for jobs that use it …", ""
         return
     units: dict[str, list[Row]] = {}
     for row in living:
@@ -119,7 +119,7 @@ def _job_lines(tracker: SwitchTracker, label: str) -> Iterator[Line]:
     if shared := format_shared(tracker.switch.kind, running):
         yield "", f"! {shared}", "bold"
     if not is_known:
-        yield "", "looking who else names it …", ""
+        yield "", "looking for other jobs that use it …", ""
     elif tracker.jobs_note and total:
         yield "", tracker.jobs_note, ""
 
@@ -320,7 +320,7 @@ class SwitchDialog(Dialog[None]):
 
     def _keys(self) -> str:
         if self._prompts_path:
-            return "enter use this path · empty: forget the one named before · esc cancel"
+            return "enter use this path (empty: forget the saved path) · esc cancel"
         if self._unknown:
             return "enter use this path · esc close"
         is_dropped = self.tracker is not None and self.tracker.is_dropped
@@ -345,7 +345,7 @@ class SwitchDialog(Dialog[None]):
         if tracker is not None:
             notes = [tracker.act_message, tracker.problem]
             if self._confirms_clear:
-                notes.append(f"{tracker.doubt}. c once more removes it all the same, n keeps it.")
+                notes.append(f"{tracker.doubt}. Press c again to remove it anyway, n to keep it.")
             if self.can_drop:
                 notes.append(visible(self.against))
         for text in filter(None, notes):

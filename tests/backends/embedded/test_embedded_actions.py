@@ -49,7 +49,7 @@ def test_each_job_has_an_outcome_of_its_own(queue: QueueLab) -> None:
 @pytest.mark.system
 def test_a_throttle_is_no_task_s(queue: QueueLab) -> None:
     array = queue.submit("true", "--array=1-3%1", "--hold")
-    with pytest.raises(UsageError, match="throttle: 1_2 is a task\nName its array: 1"):
+    with pytest.raises(UsageError, match="throttle: 1_2 is an array task\nUse its array: 1"):
         act(queue, ActionRequest(Verb.ALTER, (f"{array}_2",), changes={"throttle": "3"}))
     assert act(queue, ActionRequest(Verb.ALTER, (array,), changes={"throttle": "3"})) == (
         Outcome(array, True),
@@ -92,7 +92,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_runs(queue: QueueLab) -
         (ActionRequest(Verb.SIGNAL, ("1",), signal="NOPE"), "'NOPE' is not a signal"),
         (
             ActionRequest(Verb.ALTER, ("1",), changes={"qos": "x"}),
-            "qos: jobs of this queue have none",
+            "qos: this queue's jobs have none",
         ),
         (ActionRequest(Verb.ALTER, ("1",), changes={"time": "soon"}), "'soon' is not a duration"),
         (

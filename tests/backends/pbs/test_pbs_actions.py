@@ -192,17 +192,17 @@ def test_a_change_is_one_qalter_and_a_queue_a_qmove() -> None:
 def test_a_throttle_is_an_arrays() -> None:
     made = commands("alter", "14[].pbs01", "15", "16[2].pbs01", changes={"throttle": "3"})
     assert lines(made) == ["qalter -Wmax_run_subjobs=3 14[].pbs01 15[] 16[2].pbs01"]
-    with pytest.raises(UsageError, match=r"throttle: 12\[3\] is a task") as told:
+    with pytest.raises(UsageError, match=r"throttle: 12\[3\] is an array task") as told:
         commands("alter", "12[3]", dialect=TORQUE, changes={"throttle": "3"})
-    assert told.value.next_step == "Name its array: 12[]"
+    assert told.value.next_step == "Use its array: 12[]"
 
 
 @for_each(
     ("changes", "words"),
     [
-        ({"time": "+1h"}, "takes no relative change"),
-        ({"time": "-30m"}, "takes no relative change"),
-        ({"time": "unlimited"}, "has no unlimited"),
+        ({"time": "+1h"}, "does not accept relative changes"),
+        ({"time": "-30m"}, "does not accept relative changes"),
+        ({"time": "unlimited"}, "does not support unlimited"),
         ({"time": "0"}, "is not a limit"),
         ({"time": "soon"}, "is not a duration"),
         ({"nice": "1025"}, "negated PBS priority"),

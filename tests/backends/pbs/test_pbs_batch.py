@@ -50,7 +50,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "cpus_per_gpu": (6, "l.select=8:ngpus=1:ncpus=6"),
     "queue": ("gpu long", "q=gpu long"),
     "account": ("a", "A=a"),
-    "qos": ("high", "W:high is not requested"),
+    "qos": ("high", "W:high is ignored"),
     "reservation": ("R12", "q=R12"),
     "limit_seconds": (93784, "l.walltime=26:03:04"),
     "memory_bytes": ((1 << 30) + 1, "l.select=8:ngpus=1:mem=1048577kb"),
@@ -64,30 +64,30 @@ SHOWN: dict[str, tuple[Any, str]] = {
     ),
     "requeue": (True, "r=y"),
     "kill_switch": ("/k k", "\n  'HPCDASH_KILL_SWITCH=/k k'\n"),
-    "share": ("HIGH", "W:PBS has no shared pools yet"),
-    "pool": ("lab", "W:PBS has no shared pools yet"),
+    "share": ("HIGH", "W:not supported on PBS"),
+    "pool": ("lab", "W:not supported on PBS"),
     "checkpoints": ("c", '\nexport HPCDASH_CHECKPOINTS="$PWD"/c HPCDASH_RESUME_FROM\n'),
     "save_switch": ("/s", "\n  HPCDASH_SAVE_SWITCH=/s\n"),
     "rank_variables": (
         "nodes",
         '\nexport RANK="$NODE_RANK" WORLD_SIZE="$NUM_NODES" MASTER_PORT=2222 MASTER_IP\n',
     ),
-    "rank_logs": (True, "W:rank_logs: PBS has none"),
+    "rank_logs": (True, "W:rank_logs: not supported on PBS"),
     "job_library": (True, f"\nexport PYTHONPATH={PLACE.folder}/hpcdash-job.zip"),
     "plain": (True, "W:plain script: hpcdash.job is not on PYTHONPATH"),
-    "exclude_nodes": (("n1",), "W:n1 may be given all the same"),
+    "exclude_nodes": (("n1",), "W:the job may still get n1"),
     "extra_args": (("-m n", " -m n", "-l place=excl"), "m=n"),
     "place": ("scatter:excl", "l.place=scatter:excl"),
     "attributes": (("group_list=lab", "sandbox=HOME"), "W.group_list=lab"),
-    "slice": ("v4-8", "W:slice: PBS has none"),
-    "num_slices": ((2,), "W:num_slices: PBS has none"),
-    "tpus_per_worker": (1, "W:tpus_per_worker: PBS has none"),
-    "max_requeues": (3, "W:max_requeues: PBS has none"),
-    "retries_preemption": (3, "W:retries_preemption: PBS has none"),
-    "retries_failure": (0, "W:retries_failure: PBS has none"),
-    "grow_after": (60, "W:grow_after: PBS has none"),
-    "grow_every": (60, "W:grow_every: PBS has none"),
-    "runtime_env": ({"pip": ["a"]}, "W:runtime_env: PBS has none"),
+    "slice": ("v4-8", "W:slice: not supported by PBS"),
+    "num_slices": ((2,), "W:num_slices: not supported by PBS"),
+    "tpus_per_worker": (1, "W:tpus_per_worker: not supported by PBS"),
+    "max_requeues": (3, "W:max_requeues: not supported by PBS"),
+    "retries_preemption": (3, "W:retries_preemption: not supported by PBS"),
+    "retries_failure": (0, "W:retries_failure: not supported by PBS"),
+    "grow_after": (60, "W:grow_after: not supported by PBS"),
+    "grow_every": (60, "W:grow_every: not supported by PBS"),
+    "runtime_env": ({"pip": ["a"]}, "W:runtime_env: not supported by PBS"),
     "keep_files": ("oe", "k=oe"),
     "launcher": (Launcher.TORCHRUN, "\ntorchrun \\\n"),
     "project": ("p/q", "P=p_q"),
@@ -168,13 +168,8 @@ def test_the_first_line_says_what_is_asked_for() -> None:
     def said(**fields: Any) -> str:
         return made(**fields).text.split("\n")[1]
 
-    assert (
-        said()
-        == "# 8 GPUs, on as few or many nodes as PBS finds them; the command once on each node"
-    )
-    assert said(slot_type=SlotType.CPU).startswith(
-        "# 8 CPUs, on as few or many nodes as PBS finds them;"
-    )
+    assert said() == "# 8 GPUs on any number of nodes; the command once on each node"
+    assert said(slot_type=SlotType.CPU).startswith("# 8 CPUs on any number of nodes;")
     assert said(slots_per_node=4) == "# 2 nodes × 4 GPUs = 8; the command once on each node"
 
 
@@ -186,7 +181,7 @@ def test_a_very_long_name_is_cut_to_what_qsub_and_file_systems_take() -> None:
 
 def test_an_array_is_left_rerunable_and_that_is_said_where_requeue_is_off() -> None:
     """qsub: cannot submit non-rerunable Array Job."""
-    words = "PBS runs arrays only as rerunable"
+    words = "PBS arrays must be rerunable"
     once, again = made(array=parse_tasks("1-3")), made(array=parse_tasks("1-3"), requeue=True)
     assert "r" not in settings(once)
     assert len([warning for warning in once.warnings if words in warning]) == 1
@@ -236,8 +231,8 @@ def test_attributes_that_are_not_the_request_s_own_are_set(asked: dict[str, Any]
         ("Rerunable=y", "requeue"),
         ("Output_Path=/x", "work_dir"),
         ("max_run_subjobs=2", "array"),
-        ("block=true", "cannot have it"),
-        ("interactive=true", "cannot have it"),
+        ("block=true", "cannot use it"),
+        ("interactive=true", "cannot use it"),
         ("nothing", "umask=027"),
     ],
 )
@@ -295,7 +290,10 @@ def test_an_option_that_a_field_says_too_is_refused_by_the_name_of_both(
         ({"launcher": Launcher.SRUN}, "launcher"),
         ({"signal": EarlySignal("USR1", 600)}, "signal"),
         ({"array": parse_tasks("1,3,7")}, "range"),
-        ({"kill_switch": "/s", "save_switch": "/s"}, "kill_switch and save_switch are one file"),
+        (
+            {"kill_switch": "/s", "save_switch": "/s"},
+            "kill_switch and save_switch are the same file",
+        ),
     ],
 )
 def test_what_pbs_cannot_do_is_refused_by_its_field(fields: dict[str, Any], named: str) -> None:
@@ -491,7 +489,7 @@ def test_an_mpirun_that_each_node_would_start_is_told_of(command: str) -> None:
     assert [
         w
         for w in made(command=command, slots_per_node=4).warnings
-        if "each node starts an mpi" in w
+        if "each node starts its own mpi" in w
     ]
     for fields in (
         {"slots_per_node": 8},

@@ -19,8 +19,8 @@ from tests.support.records import for_each
                                                     "cn02"),
         ("-l select=ncpus=4", "1 chunk of 4 CPUs"),
         ("-l select=3", "3 chunks"),
-        ("-l place=scatter:excl", "each chunk on its own node, nodes shared with no other job"),
-        ("-l place=pack:group=rack", "all of it on one node, on nodes of the same rack"),
+        ("-l place=scatter:excl", "each chunk on its own node, exclusive nodes"),
+        ("-l place=pack:group=rack", "all chunks on one node, on nodes of the same rack"),
         ("-l nodes=2:ppn=4,walltime=1:00:00", "2 nodes of 4 CPUs; time limit 1 h"),
         ("-l nodes=g01:ppn=2:gpus=1", "1 node of g01, 2 CPUs, 1 GPU"),
         ("-l walltime=5400", "time limit 1 h 30 min"),
@@ -40,16 +40,16 @@ from tests.support.records import for_each
         ("-t 1,3,7", "array of 3 tasks"),
         ("-J x", "array x"),
         ("-k od", "writes stdout directly to its destination: readable while the job runs"),
-        ("-W depend=afterok:1:2.pbs01,umask=022", "starts after jobs 1, 2.pbs01 succeeded; files "
-                                                  "made with umask 022"),
+        ("-W depend=afterok:1:2.pbs01,umask=022", "starts after jobs 1, 2.pbs01 succeeded; "
+                                                  "creates files with umask 022"),
         ("-W depend=afterany:2[].pbs01,beforeok:4", "starts after job 2[].pbs01 ended; job 4 waits "
                                                     "for its good end"),
         ("-W depend=afteranyarray:12[]", "starts after job 12[] ended"),
         ("-W depend=on:2", "starts after 2 jobs said so"),
-        ("-W sandbox=PRIVATE", "runs in a folder of its own"),
+        ("-W sandbox=PRIVATE", "runs in its own folder"),
         ("-W strange=1", "strange 1"),
         ("-W depend", "-W depend is not NAME=VALUE"),
-        ("-r n", "never run again"),
+        ("-r n", "never rerun"),
         ("-m abe -M bob@example.org", "mail when it is aborted or it begins or it ends; mail to "
                                       "bob@example.org"),
         ("-m n", "no mail"),

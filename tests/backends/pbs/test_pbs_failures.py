@@ -170,7 +170,7 @@ HEARD = [
         36,
         "qstat: PBS is not configured to maintain job history 17.pbs01",
         AccountingUnavailable,
-        "no history",
+        "does not keep job history",
     ),
     (
         "qstat",

@@ -24,7 +24,7 @@ VARIABLES = (
 )
 RUNNING, WAITING, ENDED = JobState.RUNNING, JobState.PENDING, JobState.COMPLETED
 ON_CN01 = "PBS keeps it on cn01 until the job ends; submit with -k oed to read it here meanwhile"
-BROUGHT = "PBS brings it there when the job ends, with -k oed as it runs"
+BROUGHT = "PBS copies it there when the job ends, with -k oed as it runs"
 
 
 def detail(
@@ -281,13 +281,13 @@ def test_of_tasks_that_wait_together_each_has_a_file_of_its_own() -> None:
     together = {"job_id": "165[2-3].pbs01", "array_id": "165[].pbs01", "array_task": "2-3"}
     files = found(native, state=WAITING, **together)
     assert files == LogFiles(
-        f"{WORK}/log.^array_index^.txt", None, f"each task writes to another file; {BROUGHT}"
+        f"{WORK}/log.^array_index^.txt", None, f"each task writes to its own file; {BROUGHT}"
     )
     running = {"job_id": "165[].pbs01", "array_id": "165[].pbs01", "array_task": "1-3"}
     assert found(native, **running).host == ""
     ended = found(native, state=ENDED, **running)
     assert ended == LogFiles(
-        f"{WORK}/log.^array_index^.txt", None, "each task writes to another file"
+        f"{WORK}/log.^array_index^.txt", None, "each task writes to its own file"
     )
 
 
@@ -310,7 +310,7 @@ def test_torque_has_a_spool_of_its_own_and_no_direct_write() -> None:
     assert files.note == "Torque keeps it on n1 until the job ends"
     assert (
         PbsLogs(Dialect.TORQUE).files(detail(native, state=WAITING)).note
-        == "Torque brings it there when the job ends"
+        == "Torque copies it there when the job ends"
     )
 
 

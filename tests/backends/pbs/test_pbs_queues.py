@@ -151,7 +151,7 @@ def test_a_scheduler_that_is_off_is_said_of_every_queue_that_takes_jobs() -> Non
     assert told["workq"] == (None, None)
     assert told["stopped"][0] == "stopped"
     notes = {name: row["_server_note"] for name, row in fetch_rows(ALICE + off).items()}
-    words = "scheduling is off on this server: no jobs start"
+    words = "scheduling is off on this server: jobs do not start"
     assert notes == {**dict.fromkeys(notes, words), "maint": None, "bobonly": None}
     row = {"_note": "stopped: its jobs wait", "_opens_at": None, "_server_note": words}
     assert queue_note(row, 0.0) == f"stopped: its jobs wait; {words}"

@@ -63,23 +63,23 @@ WAITING = [
     ),
     (
         "Queue gpu per-user limit reached on resource ncpus",
-        "as many CPUs are in use as its owner may have in queue gpu",
+        "its owner reached the limit on CPUs in queue gpu",
     ),
     (
         "Server per-project limit reached on resource mem",
-        "as much memory is in use as its project may have",
+        "its project reached the limit on memory",
     ),
     (
         "would exceed user alice's limit on resource ngpus in queue gpu",
-        "GPUs are in use as its owner may have in",
+        "its owner reached the limit on GPUs in",
     ),
     (
         "would exceed group ml's limit on resource ncpus in complex",
-        "its owner's group may have on this server",
+        "its owner's group reached the limit on CPUs on this server",
     ),
     (
         "would exceed overall limit on resource mem in queue gpu",
-        "all users together may have in queue gpu",
+        "all users together reached the limit on memory in queue gpu",
     ),
     (
         "would exceed queue gpu's per-user limit",
@@ -141,20 +141,20 @@ def test_why_a_job_waits(comment: str, words: str) -> None:
 @for_each(
     ("lacking", "words"),
     [
-        ("resource: ncpus (R: 32 A: 25 T: 48)", "needs 32 CPUs, 25 are free of 48 in all"),
-        ("resource: ngpus (R: 2 A: 1 T: 4)", "needs 2 GPUs, 1 is free of 4 in all"),
-        ("resource: ncpus (R: 1 A: 0 T: 4)", "needs 1 CPU, 0 are free of 4 in all"),
+        ("resource: ncpus (R: 32 A: 25 T: 48)", "needs 32 CPUs; 25 of 48 are free"),
+        ("resource: ngpus (R: 2 A: 1 T: 4)", "needs 2 GPUs; 1 of 4 is free"),
+        ("resource: ncpus (R: 1 A: 0 T: 4)", "needs 1 CPU; 0 of 4 are free"),
         (
             "resource: mem (R: 64gb A: 10485760kb T: 128gb)",
-            "needs 64G of memory, 10G is free of 128G in all",
+            "needs 64G of memory; 10G of 128G is free",
         ),
         (
             "queue resource: ncpus (R: 8 A: 2 T: 16)",
-            "needs 8 CPUs, 2 are free of 16 in all in its queue",
+            "needs 8 CPUs; 2 of 16 are free in its queue",
         ),
         (
             "server resource: matlab (R: 2 A: 0 T: 2)",
-            "needs 2 matlab, 0 is free of 2 in all on this server",
+            "needs 2 matlab; 0 of 2 is free on this server",
         ),
         ("resource: ncpus ", "waiting for enough free CPUs"),
         ("resource: host ", "the node it requests is busy or does not exist"),
@@ -171,7 +171,7 @@ def test_a_job_that_can_never_run_says_so_and_what_to_do() -> None:
     comment = "Can Never Run: Insufficient amount of resource: ncpus (R: 500 A: 48 T: 48)"
     assert find_reason("pending", comment) == comment
     assert PbsReasons().hint("pending", comment) == (
-        "it will never start: needs 500 CPUs, of 48 in all: change the request or delete it"
+        "it will never start: needs 500 CPUs; there are only 48: change the request or delete it"
     )
     reason = find_reason(
         "pending", "Can Never Run: Insufficient amount of resource: host (n9 != n1,n2)"
@@ -258,7 +258,7 @@ def test_a_job_deleted_before_it_ran_tells_what_it_waited_for() -> None:
     )
     assert find_reason("cancelled", comment) == comment
     assert PbsReasons().hint("cancelled", comment) == (
-        "deleted before it started, and never could have: needs 500 CPUs, of 48 in all"
+        "deleted before it started, and never could have: needs 500 CPUs; there are only 48"
     )
     waited = "Not Running: Queue not started. and terminated by alice@login1"
     assert PbsReasons().hint("cancelled", find_reason("cancelled", waited)) == (

@@ -155,7 +155,7 @@ def test_cpus_go_with_gpus(
 
 
 def test_two_places_are_refused() -> None:
-    with pytest.raises(UsageError, match="there twice"):
+    with pytest.raises(UsageError, match="given twice"):
         pbs_resources(Request(slots=8, extra_args=("-l place=excl", "-l place=shared")), CUDA)
 
 
@@ -186,7 +186,7 @@ def test_of_cpu_slots_a_person_s_gpus_stay_and_their_cpus_do_not() -> None:
 
 
 def test_chunks_of_several_kinds_are_refused() -> None:
-    with pytest.raises(UsageError, match="several kinds"):
+    with pytest.raises(UsageError, match="different chunks"):
         pbs_resources(Request(slots=4, extra_args=("-l select=1:ncpus=1+2:ngpus=1",)), CUDA)
 
 

@@ -110,11 +110,11 @@ def test_where_there_are_no_chunks_no_queue_is_asked_for_them() -> None:
 def test_a_queues_limits_are_told() -> None:
     assert rules(_DEBUG) == {
         "longest time": "30:00",
-        "at most for a job": "4 CPUs, 64G of memory",
+        "limit per job": "4 CPUs, 64G of memory",
         "shortest time": "1:00",
-        "time if none is asked": "10:00",
-        "jobs of a user": "3",
-        "the queue's priority": "150: where the site preempts, its jobs come first",
+        "default time limit": "10:00",
+        "jobs per user": "3",
+        "queue priority": "150 (its jobs may preempt others)",
     }
 
 
@@ -127,25 +127,25 @@ def test_limits_are_told_by_whose_they_are() -> None:
             "max_run_res.mem": "[u:PBS_GENERIC=64gb]",
         }
     ) == {
-        "running jobs of a user": "3",
+        "running jobs per user": "3",
         "running jobs of alice": "5",
         "running jobs of group m l": "10",
-        "running jobs of a project": "7",
-        "running jobs of all": "100",
-        "at most at once for a user": "4 GPUs, 64G of memory",
+        "running jobs per project": "7",
+        "total running jobs": "100",
+        "running limit per user": "4 GPUs, 64G of memory",
     }
 
 
 def test_a_queue_that_is_closed_or_for_some_says_so() -> None:
     assert rules({"enabled": "False", "started": "False"}) == {
-        "takes jobs": "none now",
-        "starts jobs": "none now",
+        "accepts jobs": "not now",
+        "starts jobs": "not now",
     }
     assert rules({"acl_user_enable": "True", "acl_users": "bob,carl", "acl_groups": "ml"}) == {
         "only for users": "bob, carl"
     }
     assert rules({"queue_type": "Route", "route_destinations": "workq,gpu"}) == {
-        "passes jobs on to": "workq, gpu"
+        "routes jobs to": "workq, gpu"
     }
     assert rules({"queue_type": "Execution", "enabled": "True", "started": "True"}) == {}
 
@@ -160,8 +160,8 @@ def test_torques_limits_are_its_own_and_in_text() -> None:
     )
     assert query.parse(CommandResult(query.argv, 0, text, b"", 0.0)) == {
         "longest time": "3d00h",
-        "running jobs of a user": "8",
-        "jobs of a user": "20",
+        "running jobs per user": "8",
+        "jobs per user": "20",
     }
 
 
@@ -175,11 +175,11 @@ def test_why_a_waiting_job_is_where_it_is() -> None:
             "estimated.exec_vnode": "(cn01:ncpus=4)+(gpu01[0]:ncpus=1)",
         }
     ) == {
-        "asked for": "+100 (qsub -p)",
+        "requested": "+100 (qsub -p)",
         "counted wait": "for 1:10:51",
-        "its wait": "does not count now: its owner is at a limit, or it cannot start yet",
+        "wait": "is not counted now: its owner is at a limit, or it cannot start yet",
         "may run on": "cn01, gpu01",
-        "was started": "already 3 times",
+        "started": "3 times",
     }
 
 

@@ -31,8 +31,7 @@ MARK = "hpcdash:0123456789"
 MARKED = f"HPCDASH_MARK={MARK}"
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "pbs"
 LIVE_LOG = (
-    "its output stays on the execution host until it ends; with -k oed it is read while "
-    "the job runs"
+    "its output stays on the execution host until it ends; use -k oed to read it while the job runs"
 )
 USAGE = b"""usage: qsub [-a date_time] [-A account_string] [-c interval]
 \t[-C directive_prefix] [-e path] [-f ] [-h ] [-I [-X]] [-j oe|eo] [-J X-Y[:Z]]
@@ -169,7 +168,7 @@ def test_where_a_quote_is_open_there_is_no_mark_and_that_is_said() -> None:
     found = handed("-v", 'A=say "hi')
     assert found.mark == ""
     assert words(found) == ["-v", 'A=say "hi']
-    assert any("no mark" in note for note in found.notes)
+    assert any("cannot mark" in note for note in found.notes)
     assert words(handed(script=text("#PBS -v 'A=\"'"))) == []
 
 
@@ -195,10 +194,10 @@ def test_an_array_is_a_range_as_pbs_has_them(array: str, spoken: str) -> None:
 
 def test_tasks_that_are_no_range_are_refused_with_what_to_do() -> None:
     with pytest.raises(
-        UsageError, match=r"1-3,7 is not\nSubmit these one after the other: 1-3, 7"
+        UsageError, match=r"1-3,7 is not one\nSubmit these separately: 1-3, 7"
     ) as refused:
         handed(array="1-3,7")
-    assert "a range of tasks at a time" in refused.value.message
+    assert "one task range at a time" in refused.value.message
 
 
 def test_torque_takes_lists() -> None:
@@ -207,7 +206,7 @@ def test_torque_takes_lists() -> None:
 
 def test_releases_that_cannot_limit_running_tasks_are_not_asked_to() -> None:
     assert words(handed(array="1-10", dialect=TEXT)) == ["-J", "1-10"]
-    with pytest.raises(UsageError, match="Leave out %2"):
+    with pytest.raises(UsageError, match="Remove %2"):
         handed(array="1-10%2", dialect=TEXT)
 
 
@@ -223,10 +222,10 @@ def test_releases_that_cannot_limit_running_tasks_are_not_asked_to() -> None:
 def test_an_array_that_may_not_be_rerun_is_refused_before_pbs_refuses_it(
     options: tuple[str, ...], directives: tuple[str, ...], array: str
 ) -> None:
-    with pytest.raises(UsageError, match="PBS takes only rerunable arrays") as refused:
+    with pytest.raises(UsageError, match="PBS arrays must be rerunable") as refused:
         handed(*options, script=text(*directives), array=array)
     assert ("in the script" in refused.value.message) is bool(directives)
-    assert "Leave -r n out" in refused.value.next_step
+    assert "Remove -r n" in refused.value.next_step
 
 
 def test_an_option_over_the_script_s_makes_its_array_rerunable() -> None:
@@ -336,7 +335,7 @@ def test_how_to_read_the_log_while_it_runs_is_told(
 
 
 def test_what_v_does_not_do_is_told() -> None:
-    assert any("name what the job needs with -v" in note for note in handed("-V").notes)
+    assert any("pass variables with -v" in note for note in handed("-V").notes)
     assert handed("-V", dialect=TORQUE).notes == ()
 
 
@@ -519,7 +518,7 @@ def test_a_job_is_made_again_from_its_record_in_the_folder_it_was_submitted_from
     assert options(found) == [*PLAIN, "-v", MARKED]
     assert found.command.stdin == text()
     assert (found.command.job_ids, found.mark, found.job_name) == (("9.pbs01",), MARK, "sim")
-    assert found.notes == ("its options are those PBS has on record of job 9.pbs01",)
+    assert found.notes == ("its options are from the PBS record of job 9.pbs01",)
 
 
 @pytest.mark.system
@@ -628,7 +627,7 @@ def test_variables_that_qsub_would_change_are_named() -> None:
         }
     )
     assert options(found)[-1] == f"{MARKED},OK=5^2é"
-    assert any(note.endswith("left out: Q, NL, BS, ESC, BAD") for note in found.notes)
+    assert any(note.endswith("omitted: Q, NL, BS, ESC, BAD") for note in found.notes)
 
 
 def test_a_whole_environment_is_that_of_a_new_session_and_said_to_be() -> None:
@@ -672,7 +671,7 @@ def test_what_they_say_otherwise_is_said_over_them() -> None:
 def test_directives_that_no_option_takes_back_are_not_read(line: str, shown: str) -> None:
     found = again({}, f"#PBS {line}", "#PBS -N sim")
     assert options(found) == ["-C", "#no-directives", *PLAIN, "-v", MARKED]
-    assert found.notes[-1] == f"its #PBS lines are not read, for what it had not: {shown}"
+    assert found.notes[-1] == f"its #PBS lines are ignored, because the job did not have: {shown}"
 
 
 def test_directives_for_what_is_so_anyway_are_read() -> None:
@@ -707,12 +706,12 @@ def test_some_tasks_are_a_range_of_them(tasks: str, spoken: str) -> None:
 
 
 def test_tasks_that_are_no_range_have_to_be_submitted_apart() -> None:
-    with pytest.raises(UsageError, match="Submit these one after the other: 1, 3, 7-9"):
+    with pytest.raises(UsageError, match="Submit these separately: 1, 3, 7-9"):
         again(job_id="9[].pbs01", tasks="1,3,7-9")
 
 
 def test_without_the_array_s_own_record_its_tasks_have_to_be_named() -> None:
-    with pytest.raises(UsageError, match="Name the tasks"):
+    with pytest.raises(UsageError, match="Specify the tasks"):
         again(job_id="9[2].pbs01")
 
 

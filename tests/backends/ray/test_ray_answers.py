@@ -265,13 +265,13 @@ def test_jobs_that_ended_are_history_and_jobs_that_have_not_are_the_queue() -> N
         (
             told({"result": False, "msg": "Max number reached."}, 429),
             ControllerDown,
-            "too many requests",
+            "overloaded",
         ),
-        (told(b"<html>a login page</html>"), UnreadableOutput, "not what a Ray dashboard answers"),
+        (told(b"<html>a login page</html>"), UnreadableOutput, "not an answer of a Ray dashboard"),
         (told({"jobs": 1}), UnreadableOutput, "not a list of Ray jobs"),
         (Told(0, b"200 400 -\ncut"), UnreadableOutput, "cut short"),
         (Told(127, b"", b"no commands"), CommandMissing, "--ray http://"),
-        (told(b"[" * 200_000), UnreadableOutput, "not what a Ray dashboard answers"),
+        (told(b"[" * 200_000), UnreadableOutput, "not an answer of a Ray dashboard"),
     ],
 )
 def test_an_answer_that_is_none_is_an_error_with_ray_s_own_words(
@@ -293,9 +293,9 @@ def test_a_version_of_any_length_is_read() -> None:
 
 
 def test_what_ray_cannot_do_is_refused_before_anything_is_sent() -> None:
-    with pytest.raises(UsageError, match="no way to hold"):
+    with pytest.raises(UsageError, match="cannot hold"):
         BACKEND.actions.commands(ActionRequest(Verb.HOLD, ("raysubmit_a",)))
-    with pytest.raises(UsageError, match="no way to cancel a job by force"):
+    with pytest.raises(UsageError, match="cannot cancel a job by force"):
         BACKEND.actions.commands(ActionRequest(Verb.CANCEL, ("raysubmit_a",), force=True))
     with pytest.raises(UsageError, match="array: Ray jobs have no such setting"):
         BACKEND.submit.submission(Submission(b"true\n", "a.sh", array="1-3"))
@@ -442,7 +442,7 @@ def test_what_is_not_offered_on_ray_is_no_key_and_no_command() -> None:
     } <= offered
     assert not offered & {Capability.CHAINS, Capability.ERROR_LOGS, Capability.INSIDE}
     for capability in (Capability.CHAINS, Capability.INSIDE, Capability.CONNECT, Capability.SHARES):
-        with pytest.raises(UsageError, match="Ray has no way to "):
+        with pytest.raises(UsageError, match="Ray cannot "):
             BACKEND.require(capability)
     BACKEND.require(Capability.LIVE_USE)
     assert not offered & {
@@ -806,7 +806,7 @@ def test_a_request_submitted_again_asks_for_the_same_if_its_package_is_still_the
     assert again.check is not None
     assert again.check.argv == ("GET", made.before[0].argv[1])
     again.check.parse(told(b"PK"))
-    with pytest.raises(SchedulerRefused, match="removed the package"):
+    with pytest.raises(SchedulerRefused, match="deleted the package"):
         again.check.parse(told(b"", 404))
 
 
@@ -846,7 +846,7 @@ def test_the_use_of_a_job_is_that_of_its_own_processes_on_each_node_they_are_on(
     ]
     asked = BACKEND.inside.use_nodes(native)
     assert asked.parse(told({"data": {"summary": summary}})) == ("n1",)
-    with pytest.raises(UsageError, match="no process of this job is measured"):
+    with pytest.raises(UsageError, match="Ray does not measure any process of this job"):
         asked.parse(told({"data": {"summary": summary[1:]}}))
     with pytest.raises(UsageError, match="connected"):
         BACKEND.inside.use_nodes({"submission_id": "a"})

@@ -53,20 +53,20 @@ def test_a_runtime_environment_goes_with_the_job(lines: str, wanted: dict[str, o
 @for_each(
     ("lines", "words"),
     [
-        ('pip = "requirements.txt"', "pip.packages: expected an array of texts"),
-        ("pip = [1]", "pip.packages: expected an array of texts"),
+        ('pip = "requirements.txt"', "pip.packages: expected an array of strings"),
+        ("pip = [1]", "pip.packages: expected an array of strings"),
         ("pip = { pip_check = true }", "pip.packages: missing"),
         ('pip = { packages = ["a"], find_links = "x" }', "pip.find_links: expected packages"),
         ('pip = { packages = ["a"], pip_check = 1 }', "pip.pip_check: expected true or false"),
-        ('conda = "environment.yml"', "conda: a file is not read"),
+        ('conda = "environment.yml"', "conda: files are not supported"),
         ("conda = 3", "conda: expected the name or folder"),
-        ("conda = { made = 2026-01-01 }", "conda: expected texts, numbers"),
-        ("conda = { size = inf }", "conda: expected texts, numbers"),
+        ("conda = { made = 2026-01-01 }", "conda: expected only strings, numbers"),
+        ("conda = { size = inf }", "conda: expected only strings, numbers"),
         ('pip = ["a"]\nconda = "b"', "pip and conda cannot be used together"),
-        ('py_modules = ["src/lib"]', "src/lib is no URI"),
+        ('py_modules = ["src/lib"]', "src/lib is not a URI"),
         ('py_modules = ["ftp://lab/lib.zip"]', "ftp is not one of https"),
         ('py_modules = ["https://lab/lib.py"]', "ends in none of .zip"),
-        ('env_vars = { A = "1" }', "env_vars: write [environment]"),
+        ('env_vars = { A = "1" }', "env_vars: use [environment]"),
         ('uv = ["a"]', "uv: expected pip, conda, py_modules"),
     ],
 )
@@ -88,5 +88,5 @@ def test_a_secret_in_a_runtime_environment_is_reported_and_neither_shown_nor_kep
     assert "s3cret" not in json.dumps(body["metadata"])
     kept = without_secrets(request_text(asked))
     assert "s3cret" not in kept
-    with pytest.raises(UsageError, match="secrets of earlier submissions are not kept"):
+    with pytest.raises(UsageError, match="secrets are not saved with a submission"):
         BACKEND.submit.request(read_request(kept, "kept.toml"), b"PK", "hpcdash:1", {})

@@ -154,7 +154,7 @@ OFFERED = Offers(
             'slice = "v4-16"\ntpus_per_worker = 8',
             OFFERED,
             [
-                "tpus_per_worker: no node has 8 TPUs now, at most 4: the job waits for one. Write "
+                "tpus_per_worker: no node has 8 TPUs now, at most 4: the job waits for one. Set "
                 "tpus_per_worker = 4"
             ],
         ),
@@ -355,15 +355,15 @@ def test_what_ray_s_jobs_cannot_have_of_a_call_is_refused(call: str, words: str)
         ('memory = "4G"\nslice = "v4-8"', "memory: a slice gives each worker a whole machine"),
         ('queue = "gpu"', "queue: Ray jobs have no such setting"),
         ('launcher = "torchrun"', "launcher: "),
-        ("num_slices = 2", "num_slices: of which type"),
-        ('[container]\nimage = "a"', "container: Ray starts containers on slices alone"),
+        ("num_slices = 2", "num_slices needs a slice type"),
+        ('[container]\nimage = "a"', "container: Ray starts containers only on slices"),
         (
             'slice = "v4-8"\n[container]\nruntime = "enroot"\nimage = "a"',
-            "no way to start a container by enroot",
+            "cannot start a container by enroot",
         ),
         (
             'slice = "v4-8"\n[container]\nruntime = "apptainer"\nimage = "a"',
-            "no way to start a container by apptainer",
+            "cannot start a container by apptainer",
         ),
     ],
 )
@@ -673,7 +673,7 @@ def test_what_a_run_waits_for_is_the_reason_until_it_has_ended() -> None:
     in_use = format_waiting(1, "v4-16", "TPU-v4-16-head", 0, 0, {"TPU-v4-16-head": 2.0}, [])
     assert in_use == "waiting for 1 slice of v4-16: 0 found so far; 0 of 2 free"
     too_many = format_waiting(8, "v4-16", "TPU-v4-16-head", 1, 1, {"TPU-v4-16-head": 2.0}, [])
-    assert too_many == "waiting for 8 slices of v4-16: 1 found so far; the cluster has 2 in all"
+    assert too_many == "waiting for 8 slices of v4-16: 1 found so far; the cluster has 2"
     status = SliceRunStatus(2, 4, waiting=too_many)
     assert (job_row(published(status)) or {})["reason"] == too_many
     assert (job_row(published(status, "STOPPED")) or {})["reason"] is None

@@ -150,13 +150,13 @@ def test_it_is_the_same_after_it_was_rewritten_or_was_in_the_form() -> None:
         ({"job_library": False}, "job_library: "),
         (
             {"call": Call("m", "f", wheel="/w"), "container": Container(Runtime.PODMAN, "i")},
-            "call: the venv",
+            "call: a wheel or source is installed",
         ),
         (
             {"call": Call("m", "f", items=(1, 2)), "array": parse_tasks("2")},
             "array: 2 is not within 0-1",
         ),
-        ({"place": Place("1a2b")}, "call: the launch's folder is not known"),
+        ({"place": Place("1a2b")}, "call: the launch folder for its arguments"),
     ],
 )
 def test_what_cannot_be_started_so_is_refused_by_its_field(

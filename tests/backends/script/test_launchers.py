@@ -295,7 +295,7 @@ def test_each_task_of_a_pbs_array_meets_on_a_port_of_its_own(tmp_path: Path) -> 
 def test_python_before_the_script_is_left_out_and_told(launcher: Launcher) -> None:
     start = start_commands(launcher, "python3 -u train.py --lr 1", 4, environment=SLURM)
     assert start.line.endswith("\n  train.py --lr 1")
-    assert "python3 -u is left out" in " ".join(start.notes)
+    assert "python3 -u is removed" in " ".join(start.notes)
     assert start_commands(launcher, "train.py", 4, environment=SLURM).notes == ()
 
 
@@ -320,8 +320,8 @@ def test_a_launcher_stands_where_the_command_starts_python(command: str, line: s
 
 def test_what_is_no_program_of_python_is_told_of_and_several_are_refused() -> None:
     (no_python,) = start_commands(Launcher.TORCHRUN, "bash run.sh", 4, environment=SLURM).notes
-    assert "torchrun takes bash for a program of Python's" in no_python
-    with pytest.raises(UsageError, match="starts one program"):
+    assert "torchrun starts only Python programs: it treats bash" in no_python
+    with pytest.raises(UsageError, match="starts one Python program"):
         start_commands(
             Launcher.ACCELERATE, "cd there; python a.py; python b.py", 4, environment=SLURM
         )

@@ -65,9 +65,9 @@ def test_its_directives_and_name_are_those_of_the_usual_script(scheduler: Schedu
 @pytest.mark.parametrize("scheduler", Scheduler)
 def test_on_several_nodes_it_says_that_the_command_runs_on_the_first(scheduler: Scheduler) -> None:
     made = batch_script(scheduler, replace(FULL, slots=8), PLACE)
-    assert any("the first of the job's nodes alone" in text for text in made.warnings)
+    assert any("only on the job's first node" in text for text in made.warnings)
     one = batch_script(scheduler, FULL, PLACE)
-    assert not any("the first of the job's nodes alone" in text for text in one.warnings)
+    assert not any("only on the job's first node" in text for text in one.warnings)
 
 
 @pytest.mark.parametrize("scheduler", Scheduler)
@@ -81,7 +81,7 @@ def test_what_its_queue_s_settings_add_is_left_out_and_named(scheduler: Schedule
     made = batch_script(scheduler, added, PLACE)
     assert made.text == batch_script(scheduler, ONE_LINE, PLACE).text
     assert (
-        "plain script: it leaves out signal, launcher, node_probe, which the queue's settings ask for"
+        "plain script: it omits signal, launcher, node_probe from the queue's settings"
         in made.warnings
     )
 
@@ -92,8 +92,8 @@ def test_what_its_queue_s_settings_add_is_left_out_and_named(scheduler: Schedule
     [
         ({"requeue": True, "said": frozenset({"requeue"})}, PLACE, "requeue: cannot be combined"),
         ({"environment": {"API_KEY": "x"}}, PLACE, "environment.API_KEY: cannot be combined"),
-        ({}, replace(PLACE, is_run=True), "plain: an allocation and its runs"),
-        ({}, replace(PLACE, waiting=Waiting()), "plain: an allocation and its runs"),
+        ({}, replace(PLACE, is_run=True), "plain: allocations and their runs"),
+        ({}, replace(PLACE, waiting=Waiting()), "plain: allocations and their runs"),
         (
             {"command": "", "script": "/l/x.sh"},
             replace(PLACE, copies={"files/x.sh": "0"}),

@@ -131,7 +131,7 @@ def test_tasks_at_once_in_one_folder_are_warned_of(
 
 
 def test_a_task_s_folder_needs_an_array() -> None:
-    with pytest.raises(UsageError, match="there is no array"):
+    with pytest.raises(UsageError, match="needs an array"):
         batch_script(Scheduler.SLURM, Request(command="x", checkpoints="c/%a"), Place("u", "/f"))
 
 

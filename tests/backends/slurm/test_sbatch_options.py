@@ -52,7 +52,7 @@ def test_what_follows_the_script_is_the_scripts_own() -> None:
         (["-@"], "-@", "unknown"),
         (["--time"], "--time", "without its value"),
         (["-t"], "-t", "without its value"),
-        (["--hold=yes"], "--hold", "given a value it cannot take"),
+        (["--hold=yes"], "--hold", "given an invalid value"),
     ],
 )
 def test_what_sbatch_would_not_take_is_told(words: list[str], written: str, problem: str) -> None:

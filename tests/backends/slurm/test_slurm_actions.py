@@ -175,9 +175,9 @@ def test_a_throttle_is_changed_of_the_array_and_the_rest_of_the_tasks() -> None:
 
 @pytest.mark.parametrize("task", ["88_5", "88_[5]"])
 def test_a_throttle_is_no_task_s(task: str) -> None:
-    with pytest.raises(UsageError, match=r"throttle: 88_.* is a task") as refused:
+    with pytest.raises(UsageError, match=r"throttle: 88_.* is an array task") as refused:
         commands("alter", "41_[1-4]", task, changes={"throttle": "3"})
-    assert refused.value.next_step == "Name its array: 88"
+    assert refused.value.next_step == "Use its array: 88"
 
 
 @for_each(

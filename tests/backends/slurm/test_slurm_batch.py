@@ -71,17 +71,17 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "plain": (True, "W:plain script: hpcdash.job is not on PYTHONPATH"),
     "exclude_nodes": (("n1", "n[3-4]", "n1"), "--exclude=n1,n[3-4]"),
     "extra_args": (("--nice=3", " --nice=3", "--comment 'a b'"), "--comment=a b"),
-    "place": ("excl", "W:place: Slurm has none"),
-    "attributes": (("umask=027",), "W:attributes: Slurm has none"),
-    "slice": ("v4-8", "W:slice: Slurm has none"),
-    "num_slices": ((2,), "W:num_slices: Slurm has none"),
-    "tpus_per_worker": (1, "W:tpus_per_worker: Slurm has none"),
-    "retries_preemption": (3, "W:retries_preemption: Slurm has none"),
-    "retries_failure": (0, "W:retries_failure: Slurm has none"),
-    "grow_after": (60, "W:grow_after: Slurm has none"),
-    "grow_every": (60, "W:grow_every: Slurm has none"),
-    "runtime_env": ({"pip": ["a"]}, "W:runtime_env: Slurm has none"),
-    "keep_files": ("oed", "W:keep_files: Slurm has none"),
+    "place": ("excl", "W:place: not supported by Slurm"),
+    "attributes": (("umask=027",), "W:attributes: not supported by Slurm"),
+    "slice": ("v4-8", "W:slice: not supported by Slurm"),
+    "num_slices": ((2,), "W:num_slices: not supported by Slurm"),
+    "tpus_per_worker": (1, "W:tpus_per_worker: not supported by Slurm"),
+    "retries_preemption": (3, "W:retries_preemption: not supported by Slurm"),
+    "retries_failure": (0, "W:retries_failure: not supported by Slurm"),
+    "grow_after": (60, "W:grow_after: not supported by Slurm"),
+    "grow_every": (60, "W:grow_every: not supported by Slurm"),
+    "runtime_env": ({"pip": ["a"]}, "W:runtime_env: not supported by Slurm"),
+    "keep_files": ("oed", "W:keep_files: not supported by Slurm"),
     "launcher": (Launcher.TORCHRUN, "\ntorchrun \\\n"),
     "project": ("p q", "--wckey=p q"),
     "workspace": ("w", "--wckey=w"),
@@ -210,10 +210,7 @@ def test_the_first_line_says_what_was_asked() -> None:
         return made(**fields).text.splitlines()[1]
 
     assert said(slots_per_node=4) == "# 2 nodes × 4 GPUs = 8; the command once on each node"
-    assert (
-        said()
-        == "# 8 GPUs, on as few or many nodes as Slurm finds them; the command once on each node"
-    )
+    assert said() == "# 8 GPUs on any number of nodes; the command once on each node"
     assert said(slots=0) == "# 1 node, 1 CPU; the command once on each node"
     assert (
         said(slots_per_node=8, launcher=Launcher.SRUN)
@@ -370,9 +367,9 @@ def test_what_a_person_should_know_is_told_with_the_script() -> None:
     told = "\n".join(warnings)
     for words in (
         "called ab",
-        "no 6 GPUs in tasks of 4",
+        "cannot split 6 GPUs into tasks of 4",
         "2 more than the 6",
-        "python is left out",
+        "python is removed",
     ):
         assert words in told
 
@@ -446,7 +443,7 @@ def test_pyxis_s_container_is_options_of_srun() -> None:
     ):
         with pytest.raises(UsageError, match=r"^(?:container|launcher)"):
             made(**fields)
-    with pytest.raises(UsageError, match="pyxis is srun's, not PBS's"):
+    with pytest.raises(UsageError, match="pyxis works only with srun, not with PBS"):
         batch_script(Scheduler.PBS, Request(command="a", container=container), PLACE)
     with pytest.raises(UsageError, match=r"^container\.runtime: docker would run as root"):
         made(container=Container(Runtime.DOCKER, "x"))
@@ -461,5 +458,5 @@ def test_in_a_container_too_the_command_starts_in_the_folder_of_its_files(runtim
 
 def test_a_begin_after_the_submission_is_slurm_s_alone() -> None:
     assert options(made(begin="+2h"))["begin"] == "now+7200"
-    with pytest.raises(UsageError, match=r"begin: PBS takes a time"):
+    with pytest.raises(UsageError, match=r"begin: PBS expects a time"):
         batch_script(Scheduler.PBS, Request(command="a", begin="+2h"), PLACE)

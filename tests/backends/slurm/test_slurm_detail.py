@@ -242,7 +242,7 @@ def test_instants_of_the_native_answer_are_readable_and_durations_stay() -> None
         ),
         (
             {"NumNodes": "1-4"},
-            "it asks for 1 to 4 nodes, and a task has one number of them (--nodes=1)",
+            "it requests 1 to 4 nodes, and a task needs a fixed number (--nodes=1)",
         ),
         ({"NumNodes": "1", "ArrayJobId": "7"}, "an array or a heterogeneous job cannot be a task"),
         ({"NumNodes": "1", "HetJobId": "7"}, "an array or a heterogeneous job cannot be a task"),

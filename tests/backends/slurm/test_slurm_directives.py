@@ -39,7 +39,7 @@ EXPLAINED = [
     ("--signal=SIGTERM", "sends TERM to its steps 60 s before the limit"),
     ("--signal=10@30", "sends USR1 to its steps 30 s before the limit"),
     ("--part gpu --ntasks-per-n 4", "partition gpu; 4 tasks per node"),
-    ("--exclusive", "nodes shared with no other job"),
+    ("--exclusive", "exclusive nodes"),
     ("--exclusive=user", "nodes shared only with your own jobs"),
     ("--mail-type=END,FAIL", "mail when it ends or it fails"),
     ("-J 'a # b' # a comment", "called a # b"),
@@ -49,7 +49,7 @@ EXPLAINED = [
     ("--foo -N2", "unknown to Slurm: --foo; 2 nodes"),
     ("-t", "-t is without its value"),
     ("-J a b", "called a; not an option: b"),
-    ("--hold=yes", "--hold is given a value it cannot take"),
+    ("--hold=yes", "--hold is given an invalid value"),
 ]
 
 

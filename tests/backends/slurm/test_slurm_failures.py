@@ -105,7 +105,7 @@ def test_no_accounting_differs_from_accounting_that_is_down() -> None:
         answered(status=1, stderr=b"sacct: error: Problem talking to the database", argv=("sacct",))
     )
     assert none.message != down.message
-    assert "keeps no history" in none.message
+    assert "does not keep history" in none.message
 
 
 def test_a_cluster_that_cannot_be_asked_ends_a_command_differently_from_one_that_refuses() -> None:

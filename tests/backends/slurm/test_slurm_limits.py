@@ -130,7 +130,7 @@ def test_one_s_own_shares_are_under_their_accounts() -> None:
             b"",
             0,
             AccountingUnavailable,
-            "no jobs by fair share",
+            "does not use fair share",
         ),
         (
             b"",
@@ -252,7 +252,9 @@ def test_a_reservation_says_who_may_use_it_and_whether_one_may() -> None:
     allowed = {name: row["allowed"] for name, row in rows.items()}
     assert allowed == {"open": True, "maint": False, "course": True, "notbob": True, "grp": True}
     assert (rows["open"]["ends_at"], rows["open"]["state"]) == (None, "active")
-    assert rows["course"]["_note"] == "repeats every day; jobs that may use it need not ask for it"
+    assert (
+        rows["course"]["_note"] == "repeats every day; eligible jobs use it without requesting it"
+    )
     assert rows["maint"]["duration_seconds"] == 4 * 3600
 
 

@@ -14,7 +14,7 @@ from hpcdash.backends.slurm.log_files import SlurmLogs, submitted_file
 from tests.support.records import for_each
 from tests.support.slurm_text import TOKEN, answered, history_text, queue_text
 
-KEPT = "the accounting's copy"
+KEPT = "the copy in accounting"
 
 
 def held(native: Mapping[str, str], **fields: str) -> JobDetail:
@@ -72,7 +72,7 @@ def test_one_file_for_all_waiting_tasks_is_doubted() -> None:
     files = SlurmLogs().files(
         held(native, jobarrayid="88_[3-9]", arraytaskid="3-9", state="PENDING"), None
     )
-    assert "each task writes to another file" in files.note
+    assert "each task writes to its own file" in files.note
 
 
 def test_a_job_of_srun_has_no_file() -> None:
@@ -173,7 +173,7 @@ def test_a_wrapped_command_s_options_are_its_own() -> None:
 def test_without_script_and_command_line_the_default_is_a_guess() -> None:
     files = SlurmLogs().files(past(""), None)
     assert files.stdout == "/home/alice/slurm-30.out"
-    assert "its script and its command line, which may name another, are gone" in files.note
+    assert "its script and its command line, which may set another path, are gone" in files.note
 
 
 def test_a_task_of_the_past_has_the_array_s_default() -> None:

@@ -89,10 +89,10 @@ def test_a_qos_is_read_with_its_limits() -> None:
     assert offers["tiny"] == QosOffer(
         "tiny",
         limit_seconds=600,
-        note="jobs may make way for high; a user's jobs in the queue: at most 1",
+        note="jobs can be preempted by high; queued jobs per user: at most 1",
     )
     assert offers["limited"] == QosOffer(
-        "limited", 86400, 2, 6, 2, "cpu=100 for all together; 50 running jobs for all together"
+        "limited", 86400, 2, 6, 2, "cpu=100 in total; 50 running jobs in total"
     )
 
 

@@ -34,8 +34,8 @@ def of(queue: str, kind: str = "partition_prio") -> Mapping[str, str]:
 def test_jobs_of_a_lower_tier_make_way_where_partitions_preempt() -> None:
     assert of("main") == {
         "may be preempted by": "urgent",
-        "a job that makes way": "is cancelled",
-        "time to save first": "0:30",
+        "a preempted job": "is cancelled",
+        "grace time": "0:30",
     }
     assert "may be preempted by" not in of("urgent")
     assert of("gone") == {}
@@ -43,8 +43,8 @@ def test_jobs_of_a_lower_tier_make_way_where_partitions_preempt() -> None:
 
 def test_where_qos_preempt_a_partition_says_how_but_not_that() -> None:
     assert of("main", "qos") == {
-        "a job that makes way": "is cancelled",
-        "time to save first": "0:30",
+        "a preempted job": "is cancelled",
+        "grace time": "0:30",
     }
 
 
@@ -52,6 +52,6 @@ def test_where_qos_preempt_a_partition_says_how_but_not_that() -> None:
 def test_the_grace_of_a_qos_is_its_own_whosever_mode_it_has(mode: str, way: str | None) -> None:
     text = f"low||{mode}|00:02:00|||||||\nhigh|low|cluster|00:00:00|||||||\n"
     words = parse_qos(answer(text), qos="low")
-    assert (words["may be preempted by"], words.get("a job that makes way")) == ("high", way)
-    assert words["time to save first"] == "2:00"
-    assert "time to save first" not in parse_qos(answer(text), qos="high")
+    assert (words["may be preempted by"], words.get("a preempted job")) == ("high", way)
+    assert words["grace time"] == "2:00"
+    assert "grace time" not in parse_qos(answer(text), qos="high")

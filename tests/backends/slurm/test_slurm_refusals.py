@@ -39,7 +39,7 @@ def test_other_refusals_are_left_to_their_own_words(
 def test_a_gpu_type_that_no_node_has_is_the_reason_and_no_bug(option: str) -> None:
     options = (option, "--nodes=1-8")
     hint = refusal_hint(WORDS, "slurm 22.05.8", "", options, ("a100", "v100"))
-    assert hint == "no node has a GPU of type h100; there are: a100, v100"
+    assert hint == "no node has a GPU of type h100; available: a100, v100"
     assert "15857" in refusal_hint(
         WORDS, "slurm 22.05.8", "", ("--gpus=a100:8", "--nodes=1-8"), ("A100",)
     )

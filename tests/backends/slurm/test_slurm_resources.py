@@ -199,7 +199,7 @@ def test_slots_given_beyond_those_asked_for_are_told() -> None:
 
 def test_tasks_that_do_not_divide_the_gpus_are_told_with_what_is_asked_for_in_their_place() -> None:
     first, second = slurm_resources(Request(slots=10, slots_per_node=4, site=BOTH), CUDA).warnings
-    assert "no 10 GPUs in tasks of 4" in first
+    assert "cannot split 10 GPUs into tasks of 4" in first
     assert "2 more than the 10" in second
 
 

@@ -236,8 +236,8 @@ def test_a_qos_says_who_may_take_its_jobs_places_and_how() -> None:
     words = parse_qos(answered(QOS.encode(), argv=("sacctmgr",)), qos="low")
     assert words == {
         "may be preempted by": "high",
-        "a job that makes way": "is put back into the queue",
-        "time to save first": "5:00",
+        "a preempted job": "is put back into the queue",
+        "grace time": "5:00",
     }
 
 
@@ -246,8 +246,8 @@ def test_a_qos_says_who_may_take_its_jobs_places_and_how() -> None:
     [
         ("normal", {}),
         ("nosuch", {}),
-        ("limited", {"at most for a user": "cpu=6", "running jobs of a user": "2"}),
-        ("tiny", {"longest time": "00:10:00", "jobs of a user": "1"}),
+        ("limited", {"limit per user": "cpu=6", "running jobs per user": "2"}),
+        ("tiny", {"longest time": "00:10:00", "jobs per user": "1"}),
         ("high", {"may preempt": "low, scavenger"}),
     ],
 )
@@ -273,7 +273,7 @@ def test_a_partition_says_what_becomes_of_a_job_that_makes_way() -> None:
     )
     said = parse_queue_rules(answered(shown % b"REQUEUE", argv=("scontrol",)))
     assert said == {
-        "a job that makes way": "is put back into the queue",
-        "time to save first": "5:00",
+        "a preempted job": "is put back into the queue",
+        "grace time": "5:00",
     }
     assert parse_queue_rules(answered(shown % b"OFF", argv=("scontrol",))) == {}

@@ -47,7 +47,7 @@ class Site:
         self.note_end(self.take_out(job_id))
 
     def note_end(self, line: bytes) -> None:
-        """Let the history have a record, of a job that ended well a moment ago."""
+        """Let the history have a record, of a job that succeeded a moment ago."""
         scene = self.stand_ins.folder / "scene"
         values = dict(field.partition(b"=")[::2] for field in line.rstrip(b"\n").split(b"@@"))
         clock = str(self.stand_ins.settings["clock"]).encode()
@@ -128,7 +128,7 @@ async def test_while_scheduling_is_off_each_pending_job_says_so(site: Site) -> N
         }
 
     shown = await reasons()
-    assert shown["pending"] == {"scheduling is off on this server: no jobs start"}
+    assert shown["pending"] == {"scheduling is off on this server: jobs do not start"}
     assert not shown["held"] & shown["pending"]
     (scene / "server.dsv").write_bytes(server)
     site.clock.seconds += 60

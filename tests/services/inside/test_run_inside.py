@@ -101,7 +101,7 @@ async def test_what_the_scheduler_refuses_is_raised_in_its_words(cluster: Cluste
         b"\n",
         b"srun: error: Unable to create step: Access/permission denied",
     )
-    with pytest.raises(SchedulerRefused, match="does not start a step in this job") as refused:
+    with pytest.raises(SchedulerRefused, match="cannot start a step in this job") as refused:
         await run_inside(cluster.store, ROW, COMMAND)
     assert "Access/permission denied" in refused.value.output
     aborted = b"srun: Job step aborted: Waiting up to 7 seconds for job step to finish.\n"

@@ -234,7 +234,8 @@ def test_what_is_not_known_is_not_made_up() -> None:
 def test_tasks_shorter_than_a_restart_never_get_there() -> None:
     end = format_end(0, 7200, 1.0, HOUR, 600, repeated_seconds=900)
     assert end == (
-        "ends in 2 h, limit in 1 h: no further task gets there: repeated steps take 15 min of its "
+        "ends in 2 h, limit in 1 h: another task cannot finish it: repeated steps take 15 min of "
+        "its "
         "10 min"
     )
 

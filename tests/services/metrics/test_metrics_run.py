@@ -328,7 +328,7 @@ async def test_a_log_without_a_metric_says_so(queue: QueueLab, store: ClusterSto
     put(path, b"hello\n" * 100)
     run = WatchedRun(store, job_id)
     await run.open()
-    assert run.problem == f"no metric was found in {path}"
+    assert run.problem == f"no metrics found in {path}"
 
 
 async def test_while_the_line_fails_what_was_read_stays_and_it_goes_on_after(

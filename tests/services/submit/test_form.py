@@ -193,9 +193,9 @@ def test_a_script_without_a_path_is_missing_one() -> None:
 @for_each(
     ("words", "field"),
     [
-        ("queue: 'a b' cannot stand in a batch script", "queue"),
+        ("queue: 'a b' is not allowed in a batch script", "queue"),
         ("container.image: no such scheme", "container.image"),
-        ("-A is not for extra_args: account says it", "extra_args"),
+        ("-A is not allowed in extra_args: account sets it", "extra_args"),
         ("storage_root: no path", ""),
         ("nothing is known: ask again", ""),
     ],

@@ -118,7 +118,7 @@ def test_a_queue_that_can_take_all_of_it_is_named() -> None:
 def test_what_becomes_of_a_job_in_a_closed_queue_is_said_and_a_refusal_is_an_error() -> None:
     disabled = replace(CLOSED, note="disabled: PBS rejects new jobs", refuses=True)
     stopped = replace(CLOSED, name="stopped", note="stopped: its jobs wait")
-    off = replace(MAIN, server_note="scheduling is off on this server: no jobs start")
+    off = replace(MAIN, server_note="scheduling is off on this server: jobs do not start")
     offers = Offers((off, disabled, stopped))
     told = [
         (one.severity, one.field, one.text)
@@ -128,7 +128,7 @@ def test_what_becomes_of_a_job_in_a_closed_queue_is_said_and_a_refusal_is_an_err
     assert told == [
         ("error", "queue", "queue closed is disabled: PBS rejects new jobs"),
         ("warning", "queue", "queue stopped is stopped: its jobs wait"),
-        ("warning", "queue", "scheduling is off on this server: no jobs start"),
+        ("warning", "queue", "scheduling is off on this server: jobs do not start"),
     ]
 
 

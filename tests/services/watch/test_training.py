@@ -107,7 +107,7 @@ def test_a_loss_that_megatron_leaves_out_once_it_is_nan_is_grave() -> None:
     found = log.round("".join(broken.format(step) for step in range(200, 214)).encode())
     assert {one.severity for one in found} == {Severity.CRITICAL}
     assert [one.text.partition(" (")[0] for one in found] == [
-        "job 7: lm loss: not logged since 200, in 14 records: some trainers leave out a loss that "
+        "job 7: lm loss: not logged since 200, in 14 records: some trainers do not log a loss that "
         "is nan",
         "job 7: grad norm: nan first at 200",
     ]

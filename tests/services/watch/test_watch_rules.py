@@ -126,23 +126,23 @@ class TestPulse:
 
     def test_a_task_behind_its_array(self) -> None:
         assert self.text(task_row("88", "2", reason="JobArrayTaskLimit")) == (
-            "train (88_2) waits for the task of its array that runs to end"
+            "train (88_2) waits for the running task of its array to end"
         )
 
     def test_one_that_depends_on_another(self) -> None:
         assert self.text(
             job_row("9", "pending", "afterany:8(unfulfilled)", reason="Dependency")
-        ) == ("train (9) waits for the job it depends on to end (afterany:8(unfulfilled))")
+        ) == ("train (9) waits for its dependency to end (afterany:8(unfulfilled))")
         assert "never start" in self.text(job_row("9", reason="DependencyNeverSatisfied"))
 
     def test_an_estimated_start(self) -> None:
         words = self.text(job_row("9", reason="Priority", _expected_start_at=at(690)))
         assert words == (
-            "train (9) is estimated by the scheduler to start in 1 h 30 min, at 2026-11-20 "
+            "train (9) should start in 1 h 30 min by the scheduler's estimate, at 2026-11-20 "
             "11:30:00 (Priority)"
         )
-        assert "no estimate" in self.text(job_row("9", reason="Resources"))
-        assert "was estimated by the scheduler to start at 2026-11-20 09:00:00" in self.text(
+        assert "without an estimated start" in self.text(job_row("9", reason="Resources"))
+        assert "the scheduler estimated its start at 2026-11-20 09:00:00" in self.text(
             job_row("9", _expected_start_at=at(540))
         )
 
@@ -184,7 +184,7 @@ class TestIsHanging:
     def test_a_log_that_nobody_can_look_at_is_no_silence_and_wakes_nobody(self) -> None:
         row = job_row("8", "running", name=None)
         found = unseen_log(HANGING, row, "its log is on n7 until it ends")
-        assert found.text == "cannot tell whether job 8 hangs: its log is on n7 until it ends"
+        assert found.text == "cannot check whether job 8 hangs: its log is on n7 until it ends"
         assert (found.severity, found.key) == (Severity.INFO, "is-hanging/cannot be seen/8")
 
     def test_growth_and_truncation_count_as_writing(self) -> None:
@@ -550,7 +550,7 @@ class TestPools:
             "no-turn: job 7 (train) of ada has waited 10 h for its turn in pool lab:"
             " quota: ada has 2 of 2 nodes at NORMAL"
         ]
-        # It ran a minute ago; its owner has it wait; it runs.
+        # It ran a minute ago; its owner paused it; it runs.
         just = Run(1, "NORMAL", at(598), at(599), "suspended")
         assert self.found(replace(self.task(state="waiting"), runs=(just,))) == []
         assert self.found(self.task(state="paused"), self.task()) == []

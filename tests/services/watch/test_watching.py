@@ -215,7 +215,7 @@ async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails
         assert kinds(report) == []
         (found,) = (one for one in report.check.findings if one.rule == "is-hanging")
         assert found.text.startswith(
-            f"cannot tell whether job {job} (train) hangs: its log stays on cn01 until it ends, "
+            f"cannot check whether job {job} (train) hangs: its log stays on cn01 until it ends, "
             "and "
         )
         assert "Permission denied" in found.text
@@ -779,11 +779,11 @@ async def test_others_jobs_are_asked_for_only_where_a_rule_is_about_them(
 
 def test_what_a_qos_or_a_queue_does_is_read_from_its_words() -> None:
     words = {
-        "a job that makes way": "is cancelled and takes turns with others",
-        "time to save first": "2:00",
+        "a preempted job": "is cancelled and takes turns with others",
+        "grace time": "2:00",
     }
     assert read_qos(words, 0.0) == QosState(0.0, "cancel", 120.0, is_preempted=False)
-    none = {"a job that makes way": "is put back into the queue", "time to save first": "none"}
+    none = {"a preempted job": "is put back into the queue", "grace time": "none"}
     assert read_qos({**none, "may be preempted by": "high"}, 0.0) == QosState(
         0.0, "requeue", 0.0, is_preempted=True
     )

@@ -157,8 +157,8 @@ async def test_a_waiting_job_shows_its_rank_and_who_may_take_its_place() -> None
             "bars of ten cells, for 20, 16 and 0.2%"
         )
         assert "high" in line_with(app, "may be preempted by")
-        assert "put back into the queue" in line_with(app, "a job that makes way")
-        assert "5:00" in line_with(app, "time to save first")
+        assert "put back into the queue" in line_with(app, "a preempted job")
+        assert "5:00" in line_with(app, "grace time")
         assert "2026-11-21 07:59:14  (in 1 h)" in screen_text(app)
         assert (transport.count("sprio"), transport.count("sstat")) == (1, 0)
 
@@ -202,7 +202,7 @@ async def test_each_part_may_fail_alone_and_says_why() -> None:
         assert "priority: no ranks today" in screen_text(app)
         assert "QoS: the database is away" in screen_text(app)
         # What the queue itself says is shown where the QoS is not known.
-        assert "put back into the queue" in line_with(app, "a job that makes way")
+        assert "put back into the queue" in line_with(app, "a preempted job")
         assert "JobState" in screen_text(app)
 
 

@@ -201,7 +201,7 @@ async def test_no_qos_and_no_change_by_an_amount_is_offered(tmp_path: Path) -> N
         app.screen.query_one("#nice", Input).value = "50"
         app.screen.query_one("#time", Input).value = "+1h"
         await press(pilot, "enter")
-        assert "PBS takes no relative change" in screen_text(app)
+        assert "PBS does not accept relative changes" in screen_text(app)
         app.screen.query_one("#time", Input).value = "1-12:00:00"
         assert "qalter -l walltime=36:00:00 -p -50 40.pbs01" in await asked(pilot, "enter")
         await press(pilot, "y")

@@ -216,14 +216,14 @@ async def test_what_a_request_calls_is_told_in_the_place_of_its_command_and_as_o
         )
         await until(
             pilot,
-            lambda: "calls nightpkg.go:main with 3 items, a task each" in screen_text(app),
+            lambda: "calls nightpkg.go:main with 3 items, one task each" in screen_text(app),
             "the call",
         )
         await looked(pilot)
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")
         assert isinstance(app.screen, ConfirmDialog)
-        assert app.screen.question.notes[0] == "calls nightpkg.go:main with 3 items, a task each"
+        assert app.screen.question.notes[0] == "calls nightpkg.go:main with 3 items, one task each"
         await pilot.press("n")
         await until(pilot, lambda: app.screen is app.main, "the form again")
         view.put(Draft({"command": "true"}))

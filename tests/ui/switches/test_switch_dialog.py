@@ -323,7 +323,7 @@ async def test_cleared_after_the_end_there_is_nothing_left_to_stop(
         transport.mine, transport.recent = [], [ENDED_JOB]
         await app.main.session.store.fetch(Kind.MINE)
         await until(pilot, lambda: "job 101 ended cleanly" in screen_text(app))
-        assert "It stays until it is cleared" in screen_text(app)
+        assert "It stays until you clear it" in screen_text(app)
         await press(pilot, "c")
         await until(pilot, lambda: "the file no longer exists" in screen_text(app))
         text = screen_text(app)
@@ -453,16 +453,16 @@ async def test_what_is_there_after_a_clear_from_here_is_asked_about_and_the_ques
         switch.unlink()
         switch.symlink_to("/nowhere/at/all")
         await press(pilot, "ctrl+r")
-        assert "once more removes it" not in screen_text(app)
+        assert "again to remove it anyway" not in screen_text(app)
         await press(pilot, "c")
         assert names_in(run) == ["KILL"]
         assert "the link itself is removed" in words(app)
         # The same is still asked about after another look; nothing is not.
         await press(pilot, "ctrl+r")
-        assert "c once more removes it" in words(app)
+        assert "Press c again to remove it anyway" in words(app)
         switch.unlink()
         await press(pilot, "ctrl+r")
-        assert "once more removes it" not in screen_text(app)
+        assert "again to remove it anyway" not in screen_text(app)
         switch.write_text("somebody else's notes")
         await press(pilot, "ctrl+r")
         await press(pilot, "c", "c")
@@ -495,7 +495,7 @@ async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_s
         assert app.focused.id == "no"
         await press(pilot, "n")
         assert app.screen is dialog
-        assert "once more removes it" not in screen_text(app)
+        assert "again to remove it anyway" not in screen_text(app)
         await press(pilot, "c", "c")
         await until(pilot, lambda: names_in(run) == [])
         await until(pilot, lambda: "the file no longer exists" in screen_text(app))
@@ -522,8 +522,7 @@ async def test_several_marked_jobs_are_not_asked_for_at_once(
         assert app.screen is app.main
         said = notices(app)
         assert said == [
-            "2 are marked; a kill switch is asked for one job or array at a time: u clears the "
-            "marks"
+            "2 are marked; a kill switch works on one job or array at a time: u clears the marks"
         ]
 
 

@@ -127,7 +127,7 @@ def _find_pod(resources: Mapping[str, float]) -> str:
     others = [name for name in resources if name not in _OWN and not _NEVER_A_SLICE.match(name)]
     if len(others) != 1:
         raise RuntimeError(
-            "which resource the workers of this slice share is not known: "
+            "the resource that the workers of this slice share is unknown: "
             + ", ".join(sorted(others))
         )
     return others[0]

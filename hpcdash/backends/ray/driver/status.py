@@ -163,14 +163,14 @@ def format_waiting(
     """Return what a run waits for, and whether the cluster has as much.
 
     `cluster` are its resources, `near` its slice types. `waiting for 8 slices of v4-16: 1 found so
-    far; the cluster has 2 in all`.
+    far; the cluster has 2`.
     """
     text = f"waiting for {requested} slice{'' if requested == 1 else 's'} of {kind}: {found} found so far"
     total = int(cluster.get(head_resource, 0))
     if total >= requested:
         return f"{text}; {free} of {total} free"
     if total:
-        return f"{text}; the cluster has {total} in all"
+        return f"{text}; the cluster has {total}"
     return f"{text}; the cluster has none" + (
         f", only {', '.join(near)}" if near else ", nor any other slice"
     )

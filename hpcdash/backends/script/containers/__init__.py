@@ -56,19 +56,19 @@ def container_command(
     if not image or image.startswith("-") or "\0" in image:
         raise UsageError(
             f"container.image: {image!r} is not an image",
-            "Write a path, docker://NAME:TAG, or NAME:TAG.",
+            "Use a path, docker://NAME:TAG or NAME:TAG.",
         )
     container = replace(container, binds=(*container.binds, *binds))
     for bind in container.binds:
         if not bind.partition(":")[0] or "\0" in bind:
             raise UsageError(
-                f"container.binds: {bind!r} has no source", "Write SOURCE[:TARGET[:OPTIONS]]."
+                f"container.binds: {bind!r} has no source", "Use SOURCE[:TARGET[:OPTIONS]]."
             )
     inherited = tuple(dict.fromkeys((*scheduler_variables, *VISIBLE_DEVICES, _ATTEMPT)))
     if container.runtime is Runtime.DOCKER:
         raise UsageError(
             "container.runtime: docker would run as root on the nodes",
-            "Write apptainer, podman or enroot.",
+            "Use apptainer, podman or enroot.",
         )
     if container.runtime in (None, Runtime.APPTAINER):
         return apptainer_command(

@@ -76,7 +76,7 @@ def _image(container: Container, image_root: str) -> tuple[Word, tuple[str, ...]
     """
     name = container.image
     if name.startswith(("/", "./", "../")):
-        note = (f"force_pull does nothing for the file {name}.",) if container.force_pull else ()
+        note = (f"force_pull has no effect on the file {name}.",) if container.force_pull else ()
         return Word(name), (), note
     if name.startswith(SCHEMES):
         return Word(name), (), ()

@@ -59,7 +59,7 @@ def enroot_command(
     for bind in container.binds:
         if re.search(r"\s", bind):
             raise UsageError(
-                f"container.binds: enroot mounts no path with white space: {bind!r}",
+                f"container.binds: enroot cannot mount a path with white space: {bind!r}",
                 "Bind its parent.",
             )
     name = container_name(image)

@@ -21,7 +21,7 @@ def pyxis_options(
     if not image or image.startswith("-") or "\0" in image:
         raise UsageError(
             f"container.image: {image!r} is not an image",
-            "Write NAME:TAG, or the path of a .sqsh file.",
+            "Use NAME:TAG, or the path of a .sqsh file.",
         )
     is_file = image.startswith(("/", "./"))
     has_scheme = "://" in image and not image.startswith("docker://")
@@ -45,6 +45,6 @@ def _mount(bind: str) -> str:
     target, _, flags = rest.partition(":")
     if "," in source + target or not source or "\0" in bind:
         raise UsageError(
-            f"container.binds: pyxis mounts no path with a comma: {bind!r}", "Bind its parent."
+            f"container.binds: pyxis cannot mount a path with a comma: {bind!r}", "Bind its parent."
         )
     return ":".join([source, target or source, *([flags.replace(",", "+")] if flags else [])])

@@ -44,8 +44,8 @@ def to_arguments(texts: Iterable[str | Word]) -> tuple[Word, ...]:
     for word in made:
         if "\0" in word.text:
             raise UsageError(
-                f"{word.text!r} holds a zero byte",
-                "Leave it out: no argument of a program can hold one.",
+                f"{word.text!r} contains a zero byte",
+                "Remove it: program arguments cannot contain one.",
             )
     return made
 
@@ -120,10 +120,10 @@ def split_environment(environment: Mapping[str, str]) -> SplitEnvironment:
         if _SECRET.fullmatch(name):
             raise UsageError(
                 f"environment: {name} would be in the script",
-                "Give the login as a file of mode 0600.",
+                "Pass the login in a file with mode 0600.",
             )
         if "\0" in value:
-            raise UsageError(f"environment: {name} holds a zero byte", "Leave it out.")
+            raise UsageError(f"environment: {name} contains a zero byte", "Remove it.")
     explicit = {
         name: value for name, value in environment.items() if value and _OF_THE_NODE.fullmatch(name)
     }

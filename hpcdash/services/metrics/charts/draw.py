@@ -136,11 +136,13 @@ class _Panel:
         if without and len(curves) > 1:
             notes.append(f"{', '.join(without)}: no {name}")
         if not any(len(curve.series) for curve in curves):
-            notes.append(f"{name} has no {self._request.axis}; a takes another x axis")
+            notes.append(f"{name} has no {self._request.axis}; a changes the x axis")
         elif not any(np.isfinite(curve.line).any() for curve in curves):
             is_broken = any(curve.broken.any() for curve in curves)
             notes.append(
-                f"no finite value of {name} here" if is_broken else "no points here; home shows all"
+                f"{name} has no finite values here"
+                if is_broken
+                else "no points here; home shows all"
             )
         elif not self._is_cut and not self._request.state.log_y and has_outliers(curves):
             notes.append("o hides outliers")

@@ -250,13 +250,13 @@ def explained(*, is_ascii: bool) -> tuple[SignLabel, ...]:
             "restart",
             "a newer attempt begins: requeued or started again",
         ),
-        SignLabel(frame.point, "run-0", "a single value, where there are few"),
+        SignLabel(frame.point, "run-0", "a single value, shown where points are sparse"),
         SignLabel(
             f"{frame.above} {frame.below}", "raw-0", "the curve continues above or below the view"
         ),
-        SignLabel(frame.cursor, "cursor", "the cursor: its values are in the title"),
-        SignLabel(ACTIVE_PANEL, "title", "before a name: the metric that ↑ ↓ pgup pgdn move"),
-        SignLabel("A B …", "letter-0", "which run a curve belongs to"),
-        SignLabel("pale", "raw-0", "the values as written, where the bright curve is smoothed"),
+        SignLabel(frame.cursor, "cursor", "the cursor; its values are in the title"),
+        SignLabel(ACTIVE_PANEL, "title", "before a name: the metric that ↑ ↓ pgup pgdn scale"),
+        SignLabel("A B …", "letter-0", "the run of a curve"),
+        SignLabel("pale", "raw-0", "the raw values, behind a smoothed curve"),
         SignLabel("dotted", "again-0", "steps repeated after a restart: the newest values count"),
     )

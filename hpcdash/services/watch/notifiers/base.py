@@ -19,7 +19,7 @@ T = TypeVar("T")
 _SHORTEST_SECRET = 4
 _EXCERPT_CHARACTERS = 300
 MAX_ATTEMPTS = 3
-VERIFY_STEP = "Set ca_file to the CA certificates to verify it with."
+VERIFY_STEP = "Set ca_file to the CA certificates that verify it."
 FIRST_PAUSE_SECONDS = 2.0
 LONGEST_PAUSE_SECONDS = 60.0
 

@@ -31,9 +31,7 @@ class CommandNotifier(Notifier):
     def __init__(self, settings: CommandSettings) -> None:
         self._settings = settings
         if not settings.argv or not settings.argv[0] or any("\0" in word for word in settings.argv):
-            raise UsageError(
-                "[[watch.command]] names no program", 'Write argv = ["/path/to/program"].'
-            )
+            raise UsageError("[[watch.command]] has no argv", 'Set argv = ["/path/to/program"].')
         # Its arguments may be secrets.
         self.name = f"command {readable_command(settings.argv[:1])}"
 

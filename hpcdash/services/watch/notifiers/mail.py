@@ -38,7 +38,7 @@ class MailNotifier(Notifier):
         if settings.password and settings.security == "none":
             raise UsageError(
                 "refusing to send an SMTP password without TLS",
-                'Write security = "starttls" or "tls".',
+                'Set security = "starttls" or "tls".',
             )
         if not settings.recipients:
             raise UsageError("[[watch.mail]] has no recipient", "Add a recipient.")
@@ -144,5 +144,6 @@ def _parse_address(address: str) -> Address:
         return Address(name, addr_spec=spec)
     except (ValueError, IndexError, MessageError):
         raise UsageError(
-            f"{without_secrets(address, ())!r} is not an e-mail address", "Write name@example.org."
+            f"{without_secrets(address, ())!r} is not an e-mail address",
+            "Use an address such as name@example.org.",
         ) from None

@@ -56,7 +56,7 @@ class WebhookNotifier(Notifier):
             parts = urllib.parse.urlsplit(settings.url)
             port = f":{parts.port}" if parts.port else ""
         except ValueError:
-            raise UsageError("a webhook's URL is invalid", "Write https://host/path.") from None
+            raise UsageError("a webhook's URL is invalid", "Use https://HOST/PATH.") from None
         self.name = f"{settings.form} webhook at {parts.scheme}://{parts.hostname}{port}"
         is_plain = _is_plain(settings.url) and " " not in settings.url
         if (
@@ -66,8 +66,8 @@ class WebhookNotifier(Notifier):
             or not is_plain
         ):
             raise UsageError(
-                "a webhook's URL must start with https:// and name a host",
-                "Put tokens into headers.",
+                "a webhook's URL must be https:// with a host",
+                "Pass tokens in headers.",
             )
         for name, value in settings.headers.items():
             if not _is_plain(name + value):

@@ -89,21 +89,21 @@ def format_pulse(name: str, rows: Iterable[Row], now: datetime, reasons: Reasons
     if row["state"] == JobState.HELD:
         return f"{who} is held and will not start until it is released"
     if reason == "JobArrayTaskLimit" or "subjobs limit" in reason:
-        return f"{who} waits for the task of its array that runs to end"
+        return f"{who} waits for the running task of its array to end"
     if reasons.never_starts(row["state"], reason):
         return f"{who} {format_never(row['state'], reason, reasons)}"
     if "depend" in reason.lower():
         after = f" ({row['dependency']})" if row["dependency"] else ""
-        return f"{who} waits for the job it depends on to end{after}"
+        return f"{who} waits for its dependency to end{after}"
     expected = row["_expected_start_at"]
     because = f" ({reason})" if reason else ""
     if expected is None:
-        return f"{who} is pending, with no estimate of when it starts{because}"
+        return f"{who} is pending, without an estimated start{because}"
     when = f"{expected.astimezone(now.tzinfo):%Y-%m-%d %H:%M:%S}{because}"
     seconds = (expected - now).total_seconds()
     if seconds <= 0:
-        return f"{who} is pending and was estimated by the scheduler to start at {when}"
-    return f"{who} is estimated by the scheduler to start in {format_span(seconds)}, at {when}"
+        return f"{who} is pending; the scheduler estimated its start at {when}"
+    return f"{who} should start in {format_span(seconds)} by the scheduler's estimate, at {when}"
 
 
 def _rank(row: Row) -> int:

@@ -96,7 +96,7 @@ def find_full(
             parts.append(f"full in {format_span(seconds)} at {amount(growth)} a day")
     if not severities:
         return []
-    omitted = " and omits one server" if usage.is_inexact else ""
+    omitted = " and do not include one server" if usage.is_inexact else ""
     step += f" Figures from {usage.source}, which may lag{omitted}."
     text = f"{shown(rule.path)}: {'; '.join(parts)}"
     return [Finding(STORAGE, rule.path, max(severities), text, step, aspect=aspect)]
@@ -137,7 +137,7 @@ def unseen_log(rule: str, row: Row, why: str) -> Finding:
     """Build the finding that a job's log cannot be checked by HANGING or LOSS."""
     who = format_job(row["id"], row["name"])
     table = "hanging" if rule == HANGING else "losses"
-    unknown = f"tell whether {who} hangs" if rule == HANGING else f"read the metrics of {who}"
+    unknown = f"check whether {who} hangs" if rule == HANGING else f"read the metrics of {who}"
     step = (
         f"Write the log to a file that the login node can read, and set log under [[watch.{table}]]"
     )

@@ -69,7 +69,7 @@ def find_stuck(pool: Pool, task: Task, rule: PoolsRule, now: datetime) -> Iterat
     if hows[-1:] == [_SLOW]:
         text = f"{who} takes longer to save than the {pool.grace_seconds:g} s that {place} gives"
         step = (
-            "Save less, to a faster file system or in all ranks; or have grace_seconds of the "
-            "pool raised."
+            "Save less, to a faster file system or in all ranks; or ask for a longer "
+            "grace_seconds in the pool."
         )
         yield Finding(SLOW, task.id, Severity.WARNING, text, step, name=task.name)

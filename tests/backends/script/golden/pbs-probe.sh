@@ -263,7 +263,7 @@ nvidia-smi -L > /dev/null &&
 END_OF_PROBE
 prepare_nodes "$probe" 300 USR1 \
   'node NODE failed the probe (status STATUS):' \
-  'PBS leaves no node out by name: choose others with host= in select, or tell the site'
+  'PBS cannot exclude nodes by name: choose others with host= in select, or tell the site'
 
 interrupted=
 start_nodes

@@ -74,7 +74,7 @@ wait_nodes() {
   done
 }
 
-# USR1 comes 600 s before the time limit (Slurm: up to 60 s earlier), to this shell alone.
+# USR1 comes 600 s before the time limit (Slurm: up to 60 s earlier), only to this shell.
 # It is passed on to the command on all nodes.
 pass_on() {
   interrupted=1
