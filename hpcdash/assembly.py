@@ -175,7 +175,7 @@ def cluster_backends(cluster: ClusterSettings) -> Sequence[Backend]:
     if unknown := [name for name in names if name not in NAMES]:
         raise UsageError(
             f"cluster {cluster.name}: this version has no backend {unknown[0]!r}",
-            f"It has: {', '.join((*NAMES, EMBEDDED))}.",
+            f"Backends: {', '.join((*NAMES, EMBEDDED))}.",
         )
     return tuple(load_backend(name) for name in names)
 
@@ -281,8 +281,8 @@ def _headers(cluster: ClusterSettings) -> dict[str, str]:
     if cluster.token_file:
         token = "\n".join(_private_lines(cluster.token_file)).strip()
         if not token or not token.isprintable() or " " in token:
-            step = "It must hold only the token, on one line."
-            raise ConfigError("the file holds no token", step, file=cluster.token_file)
+            step = "It must contain only the token, on one line."
+            raise ConfigError("the file has no token", step, file=cluster.token_file)
         found["Authorization"] = f"Bearer {token}"
     return found
 

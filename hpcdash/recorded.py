@@ -154,7 +154,7 @@ def _answer(file: Path, key: str, command: Any) -> RecordedAnswer:
         raise ConfigError("not known here", file=str(file), key=f"{key}: {unknown[0]}")
     text = command.get("argv")
     if not isinstance(text, list) or not text:
-        raise ConfigError("is not a list of words", file=str(file), key=f"{key}: argv")
+        raise ConfigError("is not a list of strings", file=str(file), key=f"{key}: argv")
     try:
         return RecordedAnswer(
             argv=normalised_argv(tuple(_word(file, key, word) for word in text)),
@@ -185,5 +185,5 @@ def _named_file(file: Path, key: str, name: Any) -> Path | None:
         return None
     path = file.parent / str(name)
     if not path.is_file():
-        raise ConfigError(f"names a file that is not there: {name}", file=str(file), key=key)
+        raise ConfigError(f"refers to a missing file: {name}", file=str(file), key=key)
     return path

@@ -424,7 +424,7 @@ def _pool_lines(pool: Pool, user: str, now: datetime) -> Iterator[str]:
         (level, *(text.format_quota(pool, one, level) for one in users))
         for level in text.quota_levels(pool)
     ]
-    yield from ("", *align_cells(rows)) if users else ("", "no quota: this pool runs no tasks")
+    yield from ("", *align_cells(rows)) if users else ("", "no quota: this pool does not run tasks")
     rows = [
         (
             "ID",

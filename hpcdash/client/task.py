@@ -97,7 +97,7 @@ def prepare(
         items = list(calls)
     if items is not None and not 1 <= len(items) <= MAX_TASKS:
         raise UsageError(
-            f"a map takes 1 to {MAX_TASKS} items, a task of the array for each, not {len(items)}"
+            f"a map takes 1 to {MAX_TASKS} items, one for each array task, not {len(items)}"
         )
     form = str(own.get("result_format", PICKLE))
     if cluster.logs_results:

@@ -94,7 +94,7 @@ class MetricPattern:
 
 
 def compile_patterns(patterns: Sequence[str]) -> tuple[MetricPattern, ...]:
-    """Compile expressions; raises ConfigError for one that is invalid or names no metric."""
+    """Compile expressions; raises ConfigError for one that is invalid or has no metric."""
     return tuple(map(_compiled, patterns))
 
 
@@ -109,17 +109,17 @@ def _compiled(pattern: str) -> MetricPattern:
     try:
         names = set(re.compile(pattern).groupindex)
         if _unrolled(pattern) > _MAX_UNROLLED:
-            raise ValueError("it repeats more than any line is long")
+            raise ValueError("it repeats more often than a line is long")
         compiled = MetricPattern(pattern)
     except (ValueError, re.error, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"the pattern {pattern!r} is not a regular expression: {error}",
-            "Correct it; Python's `re` explains them.",
+            "Correct it; see the documentation of Python's `re`.",
         ) from None
     if not names - _PLACES:
         raise ConfigError(
-            f"the pattern {pattern!r} names no metric",
-            "Give it a named group, as in loss=(?P<loss>[0-9.]+).",
+            f"the pattern {pattern!r} has no metric",
+            "Add a named group, as in loss=(?P<loss>[0-9.]+).",
         )
     return compiled
 

@@ -70,13 +70,13 @@ def _split_command(value: object) -> tuple[str, ...]:
         raise ValueError(f"{shown(program)} is not a program")
     if "/" in program and not program.startswith(("/", "~/")):
         raise ValueError(
-            f"{shown(program)}: a program is a name on the PATH, or a path from the root or from ~/"
+            f"{shown(program)}: use a program on the PATH, or a path that starts with / or ~/"
         )
     for at, word in enumerate(parts):
         if _fields_in(word) and _is_program_text(parts, at):
             raise ValueError(
                 f"a field in the text that {shown(PurePath(program).name)} runs: anyone can name a "
-                'job. Take its variable, as in "$HPCDASH_JOB_NAME"'
+                'job. Use its variable, as in "$HPCDASH_JOB_NAME"'
             )
     return parts
 
@@ -131,7 +131,7 @@ def _filter(text: str) -> str:
 
 
 _name = re.compile(r"[a-z][a-z0-9_-]{0,39}").fullmatch
-_NAME_RULE = "small letters, digits, '_' and '-', a letter first"
+_NAME_RULE = "lowercase letters, digits, '_' and '-', starting with a letter"
 FilterName = Annotated[str, values.line_like(_name, f"a filter's name is {_NAME_RULE}")]
 Filter = Annotated[str, values.line(_filter)]
 

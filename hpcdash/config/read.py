@@ -44,7 +44,7 @@ def path_variable(name: str) -> Path | None:
     if named is None:
         return None
     if not named.strip():
-        raise UsageError(f"${name} is empty", f"Give it a path, or unset {name}.")
+        raise UsageError(f"${name} is empty", f"Set it to a path, or unset {name}.")
     return Path(named)
 
 
@@ -104,7 +104,8 @@ def _check_owners(file: Path) -> bool:
         if status.st_uid not in (os.geteuid(), 0):
             raise ConfigError(
                 f"{named} is not yours: whoever owns it decides what hpcdash runs",
-                f"chown it to yourself, or --config names a file of your own. `ls -ld {named}` "
+                "Take it over with chown, or pass a file of your own with --config. `ls -ld "
+                f"{named}` "
                 "shows its owner.",
                 file=shown_path(file),
             )

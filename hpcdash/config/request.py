@@ -119,7 +119,7 @@ def _with_unit(value: object, meaning: str, examples: str) -> str:
     if type(value) in (int, float) or (
         isinstance(value, str) and _BARE_NUMBER.fullmatch(value.strip())
     ):
-        raise ValueError(f"{shown(value)} has no unit{meaning}: write {examples}")
+        raise ValueError(f"{shown(value)} has no unit{meaning}: use {examples}")
     return parse_line_text(value)
 
 
@@ -127,7 +127,7 @@ def _limit_seconds(value: object) -> int:
     text = _with_unit(value, " (minutes to Slurm, seconds to PBS)", '"90m" or 1:30:00')
     seconds = units.parse_duration(text)
     if seconds is None:
-        raise ValueError("expected a limit: leave time out for the queue's own")
+        raise ValueError("expected a limit; remove time to use the queue's default")
     if seconds < 1:
         raise ValueError("expected a second or more")
     return seconds
@@ -146,10 +146,10 @@ def _array(text: str) -> ArrayTasks:
     # task.
     items = text.partition("%")[0].strip("[] ").split(",")
     if sum(parse_tasks(item).count for item in items) > MAX_TASKS:
-        raise ValueError(f"more than {MAX_TASKS} tasks, the most that Slurm takes")
+        raise ValueError(f"more than {MAX_TASKS} tasks, the most that Slurm allows")
     tasks = parse_tasks(text)
     if tasks.is_incomplete:
-        raise ValueError(f'{shown(text)} is cut short: write all tasks, as in "1-10%1"')
+        raise ValueError(f'{shown(text)} is cut short: list all tasks, as in "1-10%1"')
     return tasks
 
 
@@ -167,12 +167,12 @@ def _signal(text: str) -> EarlySignal:
     match = _SIGNAL.fullmatch(text)
     if match is None:
         raise ValueError(
-            f'{shown(text)}: write "USR1@600" (600 s before the end), or "B:USR1@600" for the '
-            "batch shell alone"
+            f'{shown(text)}: use "USR1@600" (600 s before the end), or "B:USR1@600" for only '
+            "the batch shell"
         )
     if match[2] not in SIGNALS:
         raise ValueError(
-            f"{quoted(match[2])} is not a signal's name{did_you_mean(match[2], SIGNALS)}"
+            f"{quoted(match[2])} is not a signal name{did_you_mean(match[2], SIGNALS)}"
         )
     seconds = int(match[3])
     if not 1 <= seconds <= _LONGEST_SIGNAL_SECONDS:
@@ -182,7 +182,7 @@ def _signal(text: str) -> EarlySignal:
 
 def _nodes(text: str) -> str:
     if not _NODES.fullmatch(text):
-        raise ValueError(f'{shown(text)} is not a list of nodes: write "n01" or "n[01-03]"')
+        raise ValueError(f'{shown(text)} is not a list of nodes: use "n01" or "n[01-03]"')
     nodelist.count(text)
     return text
 
@@ -194,10 +194,10 @@ def _bind(text: str) -> str:
     options = rest[1] if len(rest) > 1 else "rw"
     if len(rest) > 2 or not source.strip() or not _BIND_OPTIONS.fullmatch(options):
         raise ValueError(
-            f"{shown(text)} is not a bind: write SOURCE, SOURCE:TARGET or SOURCE:TARGET:ro"
+            f"{shown(text)} is not a bind: use SOURCE, SOURCE:TARGET or SOURCE:TARGET:ro"
         )
     if not target.startswith("/"):
-        raise ValueError(f"{shown(text)}: the path in the container begins with '/'")
+        raise ValueError(f"{shown(text)}: the path in the container must start with '/'")
     return text
 
 
@@ -219,7 +219,9 @@ def _variable_name(name: str) -> None:
     if name in REQUEST_KEYS:
         raise ValueError(f"this is a key of the request; {_AT_THE_TOP}")
     if not _VARIABLE.fullmatch(name):
-        raise ValueError("not a variable name: letters, digits and '_', no digit first")
+        raise ValueError(
+            "not a variable name: use letters, digits and '_', and do not start with a digit"
+        )
 
 
 def _project_source(text: str) -> str:
@@ -237,17 +239,15 @@ def _runtime(value: object) -> Runtime:
     return Runtime.APPTAINER if word == "singularity" else Runtime(word)
 
 
-_folder = line_like(
-    re.compile("/").match, 'expected a folder from the root, as in "/work/ada", not {}'
-)
+_folder = line_like(re.compile("/").match, 'expected an absolute folder, as in "/work/ada", not {}')
 
 
 def _storage_root(value: object) -> str:
     text = _folder(value)
     if text.strip("/") == "" or ".." in text.split("/") or not _PLAIN_PATH.fullmatch(text):
         raise ValueError(
-            f"{shown(text)} is not a folder for launches: write it from the root, of letters, "
-            "digits and ._@+- only"
+            f"{shown(text)} is not a launch folder: use an absolute path with only letters, digits "
+            "and ._@+-"
         )
     return text
 
@@ -259,7 +259,7 @@ def _keep(value: object) -> str:
     try:
         return one_of("always", "failed", "nothing")(value)
     except ValueError as error:
-        raise ValueError(f'{error}, nor a number of days: "14d"') from None
+        raise ValueError(f'{error}, or a number of days: "14d"') from None
 
 
 def _run_as(text: str) -> str:
@@ -267,8 +267,7 @@ def _run_as(text: str) -> str:
         raise ValueError("jobs cannot be submitted as root")
     if not ACCOUNT_NAME.fullmatch(text):
         raise ValueError(
-            f"{shown(text)} is not a login name that sudo rules can name: letters, digits and _.@- "
-            "alone"
+            f"{shown(text)} is not a login name for sudo rules: use only letters, digits and _.@-"
         )
     return text
 
@@ -278,17 +277,17 @@ def _begin(value: object) -> str:
     text = value.isoformat() if isinstance(value, datetime) else parse_line_text(value)
     if text.startswith("+"):
         if _BARE_NUMBER.fullmatch(text[1:].strip()) or units.parse_duration(text[1:]) is None:
-            raise ValueError(f'{shown(text)} has no unit: write "+2h"')
+            raise ValueError(f'{shown(text)} has no unit: use "+2h"')
         return text
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            'expected a time as in 2026-12-01T08:00, or "+2h" after it is submitted, not '
+            'expected a time such as 2026-12-01T08:00, or "+2h" for 2 h after submission, not '
             f"{shown(text)}"
         ) from None
     if moment.tzinfo is not None:
-        raise ValueError(f"{shown(text)}: write it by the cluster's own clock, without a zone")
+        raise ValueError(f"{shown(text)}: use the cluster's local time, without a time zone")
     return moment.isoformat(timespec="seconds")
 
 
@@ -310,8 +309,7 @@ def _folder_there(value: object) -> str:
     folder = parse_line_text(value)
     if re.match(r"~|\$(?:HOME|\{HOME\})(?:/|$)", folder):
         raise ValueError(
-            f"{shown(folder.partition('/')[0])} is not expanded here: write the whole path, as in "
-            "/home/ada"
+            f"{shown(folder.partition('/')[0])} is not expanded: use the full path, as in /home/ada"
         )
     return folder
 
@@ -325,13 +323,12 @@ def _checkpoints(value: object) -> str:
         )
     if "$" in text:
         raise ValueError(
-            f"{shown(text)}: variables are not expanded here: write the whole path, as in "
-            "/scratch/ada/run"
+            f"{shown(text)}: variables are not expanded: use the full path, as in /scratch/ada/run"
         )
     if odd := re.search(r"%(?!a).?", text.replace("%%", "")):
         raise ValueError(
-            f"{shown(text)}: {quoted(odd[0])} has no meaning here: write %a for the array's task, "
-            "%% for itself"
+            f"{shown(text)}: {quoted(odd[0])} has no meaning here: use %a for the array task, %% "
+            "for a percent sign"
         )
     return text
 
@@ -354,17 +351,17 @@ def _function(text: str) -> tuple[str, str]:
     """Parse MODULE:FUNCTION."""
     module, colon, function = text.partition(":")
     if "/" in module or (colon and module.endswith(".py")):
-        raise ValueError(
-            f'{shown(text)} names a file: write the module as it is imported, "train:main"'
-        )
+        raise ValueError(f'{shown(text)} is a file: use the module name, as in "train:main"')
     if not colon:
         module, _, function = text.rpartition(".")
         selected = f"{module}:{function}" if module and function != "py" else "train:main"
-        raise ValueError(f"{shown(text)} is not MODULE:FUNCTION: write it as in {quoted(selected)}")
+        raise ValueError(
+            f"{shown(text)} is not MODULE:FUNCTION: use for example {quoted(selected)}"
+        )
     for part in (*module.split("."), *function.split(".")):
         if not part.isidentifier():
             raise ValueError(
-                f"{shown(text)} is not MODULE:FUNCTION: {shown(part)} is not a name of Python's"
+                f"{shown(text)} is not MODULE:FUNCTION: {shown(part)} is not a Python name"
             )
     if module == "__main__":
         raise ValueError("__main__ is the job's runner: move the function into a module")
@@ -381,7 +378,7 @@ def _items(value: object) -> tuple[Any, ...]:
     items = _values(value)
     if not 1 <= len(items) <= MAX_TASKS:
         raise ValueError(
-            f"expected 1 to {MAX_TASKS} items, a task of the array for each, not {len(items)}"
+            f"expected 1 to {MAX_TASKS} items, one for each array task, not {len(items)}"
         )
     return items
 
@@ -508,8 +505,8 @@ def site_readers(user: str | None) -> dict[str, Reader]:
             return name
         if not user:
             raise ValueError(
-                '"user" means the cluster\'s user, and its configuration sets none: write a login '
-                "name"
+                '"user" means the cluster\'s user, and its configuration does not set one: '
+                "use a login name"
             )
         return user
 
@@ -576,9 +573,9 @@ def build_request(
     runs = [key for key in ("command", "script", "call") if key in root.values]
     if len(runs) > 1:
         one = "command" if runs[0] == "command" else "script"
-        root.problem(f"the {one} is given too: give one of {one} and {runs[1]}", runs[1])
+        root.problem(f"the {one} is given too: use {one} or {runs[1]}", runs[1])
     elif not runs:
-        root.problem("missing: give what to run, a command, a script or a [call]", "command")
+        root.problem("missing: set command, script or [call]", "command")
     call = _call(root)
     if call is not None and call.items:
         # A task for each.
@@ -627,12 +624,12 @@ def _call(root: Table) -> Call | None:
     table = root.table("call")
     found = table.fields(TABLES["call"])
     if "function" not in table.values:
-        table.problem('missing: name what to call, as in "train:main"', "function")
+        table.problem('missing: set the function, as in "train:main"', "function")
     if "wheel" in table.values and "source" in table.values:
-        table.problem("the wheel is given too: give one of wheel and source", "source")
+        table.problem("the wheel is given too: use wheel or source", "source")
     variables = root.values.get("environment")
     if isinstance(variables, dict) and "PY_EXEC" in variables:
-        root.problem("[call] sets it: write python there", "environment", "PY_EXEC")
+        root.problem("[call] sets it: set python there", "environment", "PY_EXEC")
     if len(root.problems) > before:
         return None
     module, function = found.pop("function")
@@ -647,7 +644,7 @@ def _container(root: Table) -> Container | None:
     found = table.fields(TABLES["container"])
     is_read = len(root.problems) == before
     if is_read and "image" not in found and found.get("runtime") is not Runtime.NONE:
-        table.problem('missing: name an image, or write runtime = "none"', "image")
+        table.problem('missing: set an image, or runtime = "none"', "image")
     return Container(**found)
 
 

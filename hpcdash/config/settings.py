@@ -41,7 +41,7 @@ _cpus = whole_in_range(1, _MAX_SLOTS, "CPUs")
 _gpus = whole_in_range(0, _MAX_SLOTS, "GPUs")
 _launch_program = values.line_like(
     PLAIN_PATH.fullmatch,
-    "{} is not a program's path: write it from the root, of letters, digits and ._@+- alone",
+    "{} is not a program path: use an absolute path with only letters, digits and ._@+-",
 )
 
 
@@ -56,7 +56,7 @@ class PollSettings(Struct, frozen=True):
     commands_per_minute: Annotated[int, whole_in_range(1, 600, "commands a minute")] = 30
     controller_share: Annotated[
         float,
-        in_range(0.001, 0.1, why=" (a tenth of the controller's time is the most hpcdash takes)"),
+        in_range(0.001, 0.1, why=" (hpcdash takes at most a tenth of the controller's time)"),
     ] = 0.1
 
 
@@ -291,7 +291,7 @@ def _launch(parent: Table, inherited: LaunchSettings, user: str | None = None) -
         if not name.strip():
             queue.problem("the name of a queue is missing")
         if folded in spelt:
-            queue.problem(f"the same queue as {spelt[folded]}: upper and lower case are alike")
+            queue.problem(f"the same queue as {spelt[folded]}: case does not matter")
         spelt[folded] = name
         found = read_keys(queue, QUEUE_KEYS, apart=("environment",))
         if variables := queue.table("environment").mapping(variable):

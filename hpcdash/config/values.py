@@ -165,9 +165,7 @@ def http_url(value: object) -> str:
     except ValueError:
         is_url = False
     if not is_url or parts.query or parts.fragment:
-        raise ValueError(
-            f"{shown(text)} is not a server's URL: write one such as http://127.0.0.1:8265"
-        )
+        raise ValueError(f"{shown(text)} is not a server URL such as http://127.0.0.1:8265")
     if parts.username is not None:
         raise ValueError("a URL with a name or password in it is refused: use token_file")
     return text.rstrip("/")
@@ -290,7 +288,7 @@ def zone_of(name: str) -> tzinfo | None:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):
         raise ConfigError(
-            f"{name!r} is not a time zone", "Write one such as Europe/Paris or UTC."
+            f"{name!r} is not a time zone", "Use one such as Europe/Paris or UTC."
         ) from None
 
 
@@ -320,13 +318,13 @@ variable_name = line_like(
     re.compile(r"[^\W\d]\w*", re.ASCII).fullmatch,
     "expected the name of an environment variable, not its value",
 )
-absolute_path = line_like(re.compile("/").match, "expected a path from the root, not {}")
+absolute_path = line_like(re.compile("/").match, "expected an absolute path, not {}")
 # A file of this machine.
-path_here = line_like(re.compile("~?/").match, 'expected a path from the root or from "~/", not {}')
+path_here = line_like(re.compile("~?/").match, "expected a path that starts with / or ~/, not {}")
 # Directories joined with ':'.
 search_path = line_like(
     re.compile(r"/[^:]*(:/[^:]*)*").fullmatch,
-    'expected directories from the root, as in "/opt/slurm/bin", not {}',
+    'expected absolute directories, as in "/opt/slurm/bin", not {}',
 )
 quota_owner = line_like(
     re.compile(r"user(:[^-].*)?|(group|project):[^-].*").fullmatch,

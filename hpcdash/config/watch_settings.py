@@ -175,7 +175,7 @@ def _require_cluster(table: Table, fit: Mapping[str, Any]) -> None:
     """Add a problem where a rule is about one of several clusters and names none."""
     known = _cluster_names(table)
     if len(known) > 1 and not fit.get("clusters"):
-        text = "there are several clusters: name one, as in clusters ="
+        text = "there are several clusters: choose one, as in clusters ="
         table.problem(f"{text} [{quoted(known[0])}]")
 
 

@@ -56,7 +56,7 @@ def write_cluster(
     after = _joined(before, block, format_pair(name, given), expected)
     if after is None:
         raise ConfigError(
-            "clusters are written here in a form that no table can be added to",
+            "clusters are written here in a form that cannot be extended",
             f"Add it by hand:\n{block}",
             file=named,
             line=find_line(key_lines(before), ("clusters",)),

@@ -180,7 +180,7 @@ def _parse_item(item: str, text: str) -> range:
     match = _ITEM.fullmatch(item)
     if match is None:
         raise ValueError(
-            f"{_named(item, text)} is not an array task: write 3, 1-10, 0-15:4 or 1-10%2"
+            f"{_named(item, text)} is not an array task: use 3, 1-10, 0-15:4 or 1-10%2"
         )
     low = int(match[1])
     high = int(match[2] or match[1])
@@ -208,7 +208,7 @@ def _distinct(ranges: list[range], text: str) -> tuple[range, ...]:
         return tuple(ranges)
     stepped = [tasks for tasks in ordered if tasks.step > 1]
     if sum(map(len, stepped)) > _MAX_LOOKED_AT:
-        raise ValueError(f"{_excerpt(text)} names tasks more than once")
+        raise ValueError(f"{_excerpt(text)} lists tasks more than once")
     alone = [range(task, task + 1) for tasks in stepped for task in tasks]
     result: list[range] = []
     for tasks in sorted(

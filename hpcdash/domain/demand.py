@@ -159,7 +159,7 @@ def _over_time(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | No
             f"At most {most} otherwise.",
         )
     return LintFinding(
-        "error", place, f"{text}: it would pend forever or be refused", f"At most {most}."
+        "error", place, f"{text}: it would pend forever or be rejected", f"At most {most}."
     )
 
 

@@ -149,8 +149,8 @@ def advice(used: Used, state: str) -> str:
         enough = enough_memory(peak)
         if requested - enough >= _WORTH_BYTES:
             return (
-                f"asks {format_memory(requested)}, used {format_memory(peak)} at most: "
-                f"asking for {format_memory(enough)} starts sooner"
+                f"requested {format_memory(requested)}, used {format_memory(peak)} at most: a "
+                f"request of {format_memory(enough)} may start sooner"
             )
     busy = cpu_fraction(used)
     if busy is not None and busy < _LITTLE_CPU and used.cpus and used.cpus > 1:

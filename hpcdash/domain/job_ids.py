@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[0-9]{1,12}(?![0-9])")
 _SERVER = re.compile(r"\.(?![0-9]+$)([A-Za-z0-9][A-Za-z0-9._-]*(?::[0-9]{1,5})?)")
 _SEPARATOR = re.compile(r"[,\s]")
 _MISSING = re.compile(r"(?:^|,)\s*,|,\s*$")
-_HOW = "write 12, 12_3 or 12_[3-5]; with PBS 12[3] or 12[3-5]"
+_HOW = "use 12, 12_3 or 12_[3-5]; on PBS 12[3] or 12[3-5]"
 RAY_START = "raysubmit_"
 _MADE_BY_RAY = re.compile(rf"{RAY_START}[A-Za-z0-9]+")
 # Slurm's alone: a PBS id with a server or brackets is none of them.

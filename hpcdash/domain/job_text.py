@@ -26,12 +26,12 @@ _OUT_OF_MEMORY = 125
 _CODES = {
     2: "wrong usage, or a shell's syntax error",
     126: "a command was found but could not be executed: is it a program, and executable?",
-    127: "a command was not found: a module not loaded, an environment not active, a typing error?",
+    127: "a command was not found: a module not loaded, an environment not active, a typo?",
 }
 _STATES: dict[str, str] = {
     JobState.TIMEOUT: "hit its time limit",
     JobState.OUT_OF_MEMORY: "used more memory than it requested",
-    JobState.PREEMPTED: "preempted by a job that comes first",
+    JobState.PREEMPTED: "preempted by a job with higher priority",
     JobState.NODE_FAILED: "a node it ran on failed",
     JobState.CANCELLED: "cancelled",
     JobState.GONE: "not found in the queue or in accounting",
@@ -215,7 +215,7 @@ def grouped(
 _SIGNALS: dict[int, str] = {
     signal.SIGHUP: "its terminal or session closed",
     signal.SIGINT: "interrupted",
-    signal.SIGQUIT: "told to quit",
+    signal.SIGQUIT: "received SIGQUIT",
     signal.SIGILL: "an instruction this processor does not know: built for another kind of node?",
     signal.SIGTRAP: "stopped by a trap",
     signal.SIGABRT: "it aborted: a failed assertion or an uncaught error",
@@ -225,11 +225,11 @@ _SIGNALS: dict[int, str] = {
     signal.SIGUSR1: "a signal it did not handle",
     signal.SIGSEGV: "segmentation fault (invalid memory access)",
     signal.SIGUSR2: "a signal it did not handle",
-    signal.SIGPIPE: "wrote to a pipe nobody reads any more",
-    signal.SIGALRM: "its own alarm went off",
+    signal.SIGPIPE: "wrote to a pipe that nobody reads",
+    signal.SIGALRM: "its alarm timer expired",
     signal.SIGTERM: "terminated on request",
     signal.SIGXCPU: "used up its CPU time limit",
-    signal.SIGXFSZ: "wrote a larger file than it may",
+    signal.SIGXFSZ: "exceeded the file size limit",
 }
 
 

@@ -47,7 +47,7 @@ class QueueOffer(Struct, frozen=True):
         reasons = [self.server_note] if self.server_note else []
         if self.note:
             reasons.insert(0, f"queue {self.name} is {self.note}")
-        return "; ".join(reasons) or f"queue {self.name} starts no jobs now"
+        return "; ".join(reasons) or f"queue {self.name} is not starting jobs now"
 
 
 class QueueLimits(Struct, frozen=True):

@@ -309,25 +309,23 @@ class Comparisons:
         values = list(self.text.values(kind))
         value = values[0]
         if len(values) > 1:
-            raise self.text.bad(f"{key}{operator} takes one value", values[1].position)
+            raise self.text.bad(f"{key}{operator} accepts only one value", values[1].position)
         if name == "id" and "_number" in self.schema.names:
             name = "_number"
             kind = ColumnKind.COUNT
         if kind in {ColumnKind.TEXT, ColumnKind.NAMES, ColumnKind.SWITCH}:
             raise self.text.bad(
-                f"{key} holds {kind.value}, which has no order; write {key}:{value.text}",
+                f"{key} holds {kind.value}, which cannot be ordered; use {key}:{value.text}",
                 value.position,
             )
         if value.is_none:
-            raise self.text.bad(f"none cannot be ordered; write {key}:none", value.position)
+            raise self.text.bad(f"none cannot be ordered; use {key}:none", value.position)
         self._check(kind, value)
         if kind is ColumnKind.INSTANT:
             return InstantCompares(name, operator, value.text, self.zone)
         number = read_number(kind, value.text)
         if number is None:
-            raise self.text.bad(
-                f"{value.text} cannot be compared; write {key}:none", value.position
-            )
+            raise self.text.bad(f"{value.text} cannot be compared; use {key}:none", value.position)
         return NumberCompares(name, operator, number)
 
     def _regex(self, key: str, name: str, kind: ColumnKind) -> FilterCondition:
@@ -485,9 +483,9 @@ class _Reader:
             is_negated = not is_negated
         start = self.text.at
         if self.text.ended():
-            raise self.text.bad("something is missing here", start)
+            raise self.text.bad("missing condition here", start)
         if self.text.next() == ")" or self.text.sees_keyword("or") or self.text.sees_keyword("and"):
-            raise self.text.bad("something is missing before this", start)
+            raise self.text.bad("missing condition before this", start)
         if self.text.next() == "(":
             self.text.at += 1
             self.text.skip_space()
@@ -516,7 +514,7 @@ class _Reader:
                 return self.comparisons.read(key[0], operator[0], start, operator.end())
         word = _WORD.match(self.text.expression, start)
         if word is None:
-            raise self.text.bad("something is missing here", start)
+            raise self.text.bad("missing condition here", start)
         self.text.at = word.end()
         return HasWord(self.word_columns, Pattern(word[0], "*" in word[0]))
 

@@ -17,7 +17,7 @@ TAB_CELLS = 8
 MAX_LETTERS_A_LINE = 10_000
 # Directives are searched only this far: later text is a program's own.
 _MAX_EXPLAINED_LINES = 2000
-NOT_READ = "not read: a command comes before it"
+NOT_READ = "ignored: it follows a command"
 # Of larger scripts difflib would take seconds.
 MAX_DIFFED_LINES = 5000
 

@@ -61,12 +61,12 @@ def parse_span(since: str, until: str = "", *, now_epoch: float, zone: tzinfo = 
     if begin >= now:
         raise UsageError(
             f"--since {since!r} is not in the past",
-            "Write a time before now: 7d, yesterday or a date.",
+            "Use a time before now: 7d, yesterday or a date.",
         )
     if begin >= end:
         raise UsageError(
-            f"the span is empty: --until {until!r} is not after --since {since!r}",
-            "Swap them, or leave --until out.",
+            f"--until {until!r} is not after --since {since!r}",
+            "Swap them, or omit --until.",
         )
     return Span(begin, min(end, latest))
 
@@ -78,7 +78,7 @@ def _instant(text: str, option: str, now: int, zone: tzinfo, *, is_end: bool = F
         seconds = -1
     if seconds is None or seconds > _MAX_SECONDS:
         raise UsageError(
-            f"{option} {text!r} is too long ago", "Write a time such as 90d or 2026-01-01."
+            f"{option} {text!r} is too long ago", "Use a time such as 90d or 2026-01-01."
         )
     if seconds >= 0 and ":" not in text:
         return now - seconds
@@ -86,7 +86,7 @@ def _instant(text: str, option: str, now: int, zone: tzinfo, *, is_end: bool = F
         instant = parse_instant(text, now, zone)
     except ValueError as error:
         raise UsageError(
-            f"{option} {error}", "Write 90d, 12h, yesterday, 2026-01-01 or '2026-01-01 08:00'."
+            f"{option} {error}", "Use 90d, 12h, yesterday, 2026-01-01 or '2026-01-01 08:00'."
         ) from None
     epoch = instant.epoch
     if is_end and instant.span_seconds == DAY:
@@ -98,6 +98,6 @@ def _instant(text: str, option: str, now: int, zone: tzinfo, *, is_end: bool = F
         )
     if not now - _MAX_SECONDS <= epoch:
         raise UsageError(
-            f"{option} {text!r} is too long ago", "Write a time such as 90d or 2026-01-01."
+            f"{option} {text!r} is too long ago", "Use a time such as 90d or 2026-01-01."
         )
     return epoch

@@ -205,9 +205,9 @@ def format_thing(check: SwitchSnapshot) -> str:
         case Thing.FILE:
             return format_dropped(check)
         case Thing.LINK | Thing.SPECIAL:
-            return f"{_format_odd(check)} has its name: trainings take it for the switch"
+            return f"{_format_odd(check)} has its name: trainings treat it as the switch"
         case Thing.FOLDER:
-            return "a folder has its name: trainings do not take it for a switch"
+            return "a folder has its name: trainings do not treat it as a switch"
     return check.problem or "not set"
 
 
@@ -215,7 +215,7 @@ def _format_odd(check: SwitchSnapshot) -> str:
     """Format `a link of bob's to /home/bob/x`, `a FIFO of bob's`."""
     owner = f"of {visible(check.file.owner or '?')}'s"
     if check.thing is not Thing.LINK:
-        kind = _SPECIAL.get(check.file.mode[:1], "something that is not a plain file")
+        kind = _SPECIAL.get(check.file.mode[:1], "something that is not a regular file")
         return f"{kind} {owner}"
     return f"a link {owner} to {visible(check.link_to)}" if check.link_to else f"a link {owner}"
 
@@ -276,7 +276,7 @@ def format_group(check: SwitchSnapshot) -> str:
     folder = check.folder
     if not check.there or folder.group_may_write:
         return ""
-    more = " (there is an ACL, which may say more)" if folder.mode.endswith("+") else ""
+    more = " (there is an ACL, which may grant more)" if folder.mode.endswith("+") else ""
     return (
         f"members of the group {visible(folder.group or '?')} cannot create or clear it there{more}"
     )
@@ -294,21 +294,21 @@ def clear_refusal(check: SwitchSnapshot) -> str:
         return f"{_format_odd(check)} has its name and is kept: check it yourself"
     size = check.file.size or 0
     if check.thing is Thing.FILE and size > MAX_SWITCH_BYTES:
-        return f"it holds {size} bytes, which no switch does: check it yourself"
+        return f"it contains {size} bytes, and a switch is empty: check it yourself"
     return ""
 
 
 def clear_doubt(check: SwitchSnapshot, *, is_dropped_here: bool) -> str:
     """Return the reason to confirm an entry's removal; '' if it is an empty file or from here."""
     if check.thing is Thing.LINK:
-        return f"{_format_odd(check)}: the link itself is removed, and nothing that it leads to"
+        return f"{_format_odd(check)}: only the link is removed, not its target"
     if check.thing is Thing.SPECIAL:
-        return f"{_format_odd(check)}, and no plain file"
+        return f"{_format_odd(check)}, not a regular file"
     if check.thing is not Thing.FILE or check.file.size == 0 or is_dropped_here:
         return ""
     holds = "its content is unknown"
     if check.file.size is not None:
-        holds = f"it holds {check.file.size} bytes"
+        holds = f"it contains {check.file.size} bytes"
     return f"{holds}, and it was not created from here: it may not be a switch"
 
 
@@ -365,7 +365,7 @@ def format_progress(
         return f"{dropped}, and removed since; {format_outcome(kind, progress)}"
     log = "its log may show a save"
     if message is not None:
-        log = f"its log says: {message}" if message else "the log names no save"
+        log = f"its log says: {message}" if message else "the log does not mention a save"
     return f"{dropped}, and gone since; {log}"
 
 
@@ -376,14 +376,14 @@ def format_unseen(kind: SwitchKind, progress: SwitchProgress) -> str:
     if not progress.living:
         return ""
     if kind is SwitchKind.SAVE:
-        return "no job had picked it up: no save is known"
-    return "" if progress.ended else "no job had ended: those that have not seen it continue"
+        return "no job picked it up: no save is known"
+    return "" if progress.ended else "no job ended: jobs that have not seen it continue"
 
 
 def format_outcome(kind: SwitchKind, progress: SwitchProgress) -> str:
     """Format `seen: 3 of 5 ended, cleanly`."""
     if progress.total == 0:
-        return "no known job names it any more"
+        return "no known job uses it any more"
     if progress.ended == 0:
         return "not seen yet"
     ends = format_ends(progress)
@@ -407,7 +407,7 @@ def format_shared(kind: SwitchKind, running: int) -> str:
     """Return a note on several running jobs that name one save switch; '' for none."""
     if kind is SwitchKind.KILL or running < 2:
         return ""
-    return f"{running} that run name it: the first to check removes it, and only that one saves"
+    return f"{running} running jobs use it: the first to check removes it, and only that one saves"
 
 
 class SwitchHistory(Struct, frozen=True):
@@ -467,7 +467,7 @@ def story_lines(
     elif history.gone and is_save and history.is_log_read:
         # Of several any may have taken it, and one log is read.
         which = "" if progress.living == 1 else "; it is that of one of several"
-        yield "log", f"names no save{which}"
+        yield "log", f"does not mention a save{which}"
 
 
 def best_log_line(kind: SwitchKind, text: str, before: str = "") -> str:

@@ -63,15 +63,15 @@ def variable_names(kind: SwitchKind) -> tuple[str, ...]:
 def path_problem(path: str) -> str:
     """Return the reason that a path cannot be a switch; '' if it can."""
     if not path:
-        return "no file is named"
+        return "no file is set"
     if _CONTROL.search(path):
         return "it contains a newline or another control character"
     if not path.startswith("/"):
         return "it must begin with /"
     if any(part in ("..", ".") for part in path.split("/")):
-        return "it contains . or ..; give the real path"
+        return "it contains . or ..; use the real path"
     if path.endswith("/"):
-        return "it is a folder; name a file in it"
+        return "it is a folder; use a file in it"
     return "it is too long" if len(path) > _MAX_PATH_LETTERS else ""
 
 

@@ -71,7 +71,7 @@ def parse_duration(text: str, *, bare_unit_seconds: int = 1) -> int | None:
         seconds += amount * _UNIT_SECONDS[unit]
         position = part.end()
     if not requested or position < len(requested):
-        raise ValueError(f"{text!r} is not a duration: write 90m, 2h, 1d12h, 2:00:00 or 1-02:03:04")
+        raise ValueError(f"{text!r} is not a duration: use 90m, 2h, 1d12h, 2:00:00 or 1-02:03:04")
     return _whole(seconds, text)
 
 
@@ -130,7 +130,7 @@ def parse_memory(text: str, *, bare_unit_bytes: int = 1) -> int:
     """
     parts = _MEMORY.fullmatch(text.strip())
     if parts is None:
-        raise ValueError(f"{text!r} is not an amount of memory: write 16G, 1.5T or 4000M")
+        raise ValueError(f"{text!r} is not an amount of memory: use 16G, 1.5T or 4000M")
     number, letter, byte = parts.groups()
     scale = 1 if byte else bare_unit_bytes
     if letter:
@@ -160,7 +160,7 @@ def parse_count(text: str, *, thousand: int = 1000) -> int:
     """
     parts = _COUNT.fullmatch(text.strip())
     if parts is None:
-        raise ValueError(f"{text!r} is not a count: write 12, 1.5K or 2M")
+        raise ValueError(f"{text!r} is not a count: use 12, 1.5K or 2M")
     number, letter = parts.groups()
     scale = thousand ** ("kmg".index(letter.lower()) + 1) if letter else 1
     value = float(number) * scale if "." in number else int(number) * scale
@@ -238,7 +238,7 @@ def parse_instant(text: str, now_epoch: float, zone: tzinfo = UTC) -> Instant:
     except (ValueError, OverflowError, OSError) as error:
         raise ValueError(f"{text!r} is not a time: {error}") from None
     if shift is None:
-        raise ValueError(f"{text!r} is not a time: write 2026-11-20, 10:30, 2h ago or +30m")
+        raise ValueError(f"{text!r} is not a time: use 2026-11-20, 10:30, 2h ago or +30m")
     return Instant(int(now_epoch) + shift)
 
 
@@ -260,7 +260,7 @@ def _whole(value: float, text: str) -> int:
 def _time_on(day: datetime, text: str) -> Instant:
     parts = _TIME_OF_DAY.fullmatch(text)
     if parts is None:
-        raise ValueError("the time of day is written 10:30 or 10:30:15")
+        raise ValueError("use a time of day such as 10:30 or 10:30:15")
     hour, minute, second, offset = parts.groups()
     moment = day.replace(hour=int(hour), minute=int(minute), second=int(second or 0), microsecond=0)
     if offset:

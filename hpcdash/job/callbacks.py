@@ -119,8 +119,8 @@ def shipped(callbacks: Iterable[Callback]) -> bytes:
             pickles.append((type(callback).__name__, pickle.dumps(callback, protocol=4)))
         except Exception as error:
             log.warning(
-                "the callback %s is not sent to the job, for it cannot be pickled: %s. "
-                "Open what it holds in on_run_begin, or define its class in a module.",
+                "the callback %s cannot be pickled and is not sent to the job: %s. Open its "
+                "resources in on_run_begin, or define its class in a module.",
                 type(callback).__name__,
                 error,
             )
@@ -132,11 +132,11 @@ def received(path: str) -> list[Callback]:
     try:
         entries = read_packed(path)
         if not isinstance(entries, (list, tuple)):
-            raise ValueError(f"a list was expected, not {type(entries).__name__}")
+            raise ValueError(f"expected a list, not {type(entries).__name__}")
     except KeyboardInterrupt:
         raise
     except BaseException:  # Unpickling may import modules, which may do anything.
-        log.exception("no callbacks will run: cannot read %s", path)
+        log.exception("callbacks will not run: cannot read %s", path)
         return []
     callbacks = []
     for entry in entries:
@@ -167,7 +167,7 @@ def named(names: Iterable[str]) -> list[Callback]:
                 found = getattr(found, part)
             callback = found() if isinstance(found, type) else found
             if not isinstance(callback, Callback):
-                raise TypeError(f"a Callback was expected, not {type(callback).__name__}")
+                raise TypeError(f"expected a Callback, not {type(callback).__name__}")
             callbacks.append(callback)
         except KeyboardInterrupt:
             raise

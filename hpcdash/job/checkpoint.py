@@ -104,7 +104,8 @@ class Checkpoints:
             folder = os.environ.get(CHECKPOINTS, "")
             if not folder:
                 raise ValueError(
-                    f"no checkpoint folder: pass one, or set {CHECKPOINTS}, as `checkpoints` does"
+                    f"no checkpoint folder: pass one, or set {CHECKPOINTS} (as `checkpoints` in "
+                    "the request does)"
                 )
         if keep is not None and keep < 1:
             raise ValueError(

@@ -62,7 +62,9 @@ def walltime_seconds(walltime: float | str) -> float:
         or day_count < 0
         or not all(0 <= number < 1e12 for number in numbers)
     ):
-        raise ValueError(f"walltime {walltime!r} is none: write seconds, HH:MM:SS or D-HH:MM:SS")
+        raise ValueError(
+            f"walltime {walltime!r} is not a time: use seconds, HH:MM:SS or D-HH:MM:SS"
+        )
     if dash:
         # Slurm: days-hours[:minutes[:seconds]].
         numbers += [0.0] * (3 - len(numbers))

@@ -26,7 +26,7 @@ _OF_ANOTHER_RANK = {
     _SAVE_TIME: "it is time to save",
     _SAVE_SWITCH: "save switch",
     _MEMORY: "another rank is almost out of memory",
-    _PREEMPTED: "another rank was told that the job is ending",
+    _PREEMPTED: "another rank knows that the job is ending",
     _KILLED: "kill switch",
 }
 
@@ -91,7 +91,8 @@ class TrainingGuard:
     ) -> None:
         if check_every_steps < 1 or (save_every_steps is not None and save_every_steps < 1):
             raise ValueError(
-                "check_every_steps and save_every_steps count from 1; None saves at no fixed step"
+                "check_every_steps and save_every_steps must be 1 or more; None does not save at "
+                "a fixed step"
             )
         self._rank = Rank(rank)
         self.switches = Switches(kill, save, every_seconds=look_every_seconds, rank=rank)
@@ -150,7 +151,8 @@ class TrainingGuard:
                 names = ", ".join(metrics)
                 self._log.warn(
                     "metrics",
-                    f"{names} of the steps go nowhere: give metrics=, or a file in {METRICS}",
+                    f"{names} of the steps are not recorded: pass metrics=, or set {METRICS} to a "
+                    "file",
                 )
         if self._save_every_steps and step and step % self._save_every_steps == 0:
             self._save_for(f"every {self._save_every_steps} steps")
@@ -206,8 +208,8 @@ class TrainingGuard:
             self.switches.exit_if_killed()
         elif all_reduce_highest(int(self.rank == 0 and self.switches.sees_kill()), None):
             warn(
-                f"the kill switch {self.switches.kill} is there: ending before the start; delete "
-                "it to train"
+                f"the kill switch {self.switches.kill} is set: ending before the start; delete it "
+                "to train"
             )
             raise SystemExit(0)
 
@@ -227,7 +229,7 @@ class TrainingGuard:
             self._save_for(why)
             if verdict == _SAVE_SWITCH and self.rank == 0:
                 self._switched_at = step
-                warn(f"the save switch is seen: saving after step {step}")
+                warn(f"save switch set: saving after step {step}")
 
     def _save_for(self, why: str) -> None:
         self.save_reason, self._is_save_due = why, True
@@ -236,7 +238,7 @@ class TrainingGuard:
     def _own_verdict(self, step: int) -> tuple[int, str]:
         """Return the code and reason of this rank's verdict, the most urgent first."""
         if self._checks_files() and self.switches.sees_kill():
-            return _KILLED, f"the kill switch {self.switches.kill} is there"
+            return _KILLED, f"the kill switch {self.switches.kill} is set"
         reason = self.preemption.reason(step)
         if reason:
             return _PREEMPTED, reason

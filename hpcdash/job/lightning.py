@@ -106,7 +106,7 @@ class GuardCallback(Callback):  # type: ignore[misc]
                     self._minimums.append((owner, name, value))
                 except AttributeError:
                     self._log.warn(
-                        name, f"this version of Lightning goes on until {name}={value} is met"
+                        name, f"this version of Lightning continues until {name}={value} is reached"
                     )
 
     def _save(self, trainer: Any) -> None:

@@ -113,10 +113,10 @@ class MetricsWriter:
         for name, value in metrics.items():
             number = _number(value)
             if name in ("step", "time"):
-                self._log.warn(name, f"a metric cannot be called {name}: left out")
+                self._log.warn(name, f"invalid metric name {name}: ignored")
             elif number is None:
                 self._log.warn(
-                    name, f"the metric {name} is not a number but {type(value).__name__}: left out"
+                    name, f"the metric {name} is not a number but {type(value).__name__}: ignored"
                 )
             else:
                 record[name] = number

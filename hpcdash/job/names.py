@@ -64,9 +64,9 @@ def client() -> Any:
 
 
 _ALONE = (
-    "{} is not here: this job has hpcdash.job alone. Its file is imported, so write what submits "
-    "below "
-    'if __name__ == "__main__":. To submit from a job, install hpcdash in its Python.'
+    "{} is not available: this job has only hpcdash.job. Its file is imported, so put code "
+    'that submits below if __name__ == "__main__":. To submit from a job, install hpcdash in its '
+    "Python."
 )
 
 

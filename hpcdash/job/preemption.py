@@ -123,7 +123,7 @@ class Preemption:
         self._time_iteration()
         worst = all_reduce_highest(int(bool(self.reason(step))), self._all_reduce_max)
         if worst and not self._reason:
-            self._reason = "another rank was told that the job is ending" + (
+            self._reason = "another rank knows that the job is ending" + (
                 "" if step is None else f" at step {step}"
             )
         if worst:

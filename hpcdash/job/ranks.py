@@ -69,7 +69,10 @@ def all_reduce_highest(number: int, all_reduce_max: AllReduceMax | None) -> int:
     return torch_all_reduce_max(number) if torch_is_distributed() else number
 
 
-ALONE = "each rank looks alone for what to resume from; ask after torch.distributed runs"
+ALONE = (
+    "each rank searches separately for a checkpoint; call this once torch.distributed is "
+    "initialized"
+)
 
 
 def broadcast_from_rank_0(number: int, rank: int, all_reduce_max: AllReduceMax | None) -> int:

@@ -53,7 +53,7 @@ def load_result(path: str, form: str = PICKLE) -> Any:
         try:
             file = os.open(os.path.basename(path), os.O_RDONLY | os.O_NOFOLLOW, dir_fd=number)
         except FileNotFoundError:
-            raise FileNotFoundError(f"the job before this one left no result: {path}") from None
+            raise FileNotFoundError(f"the previous job left no result: {path}") from None
     finally:
         os.close(number)
     with os.fdopen(file, "rb") as stream:

@@ -54,27 +54,27 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m hpcdash.job.runner", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("--module", required=True, help="the module of the function, as it is imported")
-    add("--function", required=True, help="its name there, with dots for what is in a class")
+    add("--module", required=True, help="module of the function, as imported")
+    add("--function", required=True, help="its name in the module, with dots for a class attribute")
     add("--args-file", help="a base64 pickle of the positional arguments, a tuple or list")
     add("--kwargs-file", help="a base64 pickle of the keyword arguments, a dict")
-    add("--callbacks-file", help="what hpcdash.job.callbacks.shipped() made")
+    add("--callbacks-file", help="output of hpcdash.job.callbacks.shipped()")
     add(
         "--callback",
         action="append",
         default=[],
         metavar="MODULE:NAME",
-        help="is told too; may be given again",
+        help="also called; may be repeated",
     )
     add("--job-dir", help="the job's folder, given to the function as JOB_DIR")
-    add("--stdout-path", help="told to callbacks")
-    add("--stderr-path", help="told to callbacks")
-    add("--pre-submission-id", help="told to callbacks")
+    add("--stdout-path", help="passed to callbacks")
+    add("--stderr-path", help="passed to callbacks")
+    add("--pre-submission-id", help="passed to callbacks")
     add(
         "--output-file",
         help="where the result is written; of rank N > 0 to FILE.N, and a failure to FILE.error",
     )
-    add("--result-format", default=PICKLE, choices=FORMATS, help="how the result is written")
+    add("--result-format", default=PICKLE, choices=FORMATS, help="format of the result")
     add(
         "--main",
         metavar="FILE",
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="DIR",
-        help="goes before sys.path; may be given again",
+        help="added at the start of sys.path; may be repeated",
     )
     add(
         "--loglevel",
@@ -279,7 +279,7 @@ class _Run:
             with write_whole(self.output_path + ".error") as beside:
                 beside.write_text(json.dumps(reported), encoding="utf-8")
         except Exception:  # Memory may be exhausted like the disk: the callbacks are still called.
-            log.exception("the failure could not be written beside the result")
+            log.exception("the failure could not be written next to the result")
 
 
 def import_main(path: str) -> None:

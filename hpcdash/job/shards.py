@@ -157,7 +157,7 @@ def _is_tensor(value: object) -> bool:
 def _unsavable(value: object, path: tuple[str, ...]) -> TypeError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     return TypeError(
-        f"{_path(path)} is a {kind}, which cannot be saved: give tensors, numbers, text, and "
+        f"{_path(path)} is a {kind}, which cannot be saved: use tensors, numbers, strings, and "
         "lists, tuples, dicts and sets of them"
     )
 
@@ -210,7 +210,7 @@ def read_tensors(folder: str | os.PathLike[str], ranks: Sequence[int]) -> dict[i
         path = _file(folder, rank, "pt")
         torch = sys.modules.get("torch")
         if torch is None:
-            raise RuntimeError(f"{path} holds tensors: import torch first")
+            raise RuntimeError(f"{path} contains tensors: import torch first")
         with _own_file(path) as file:
             try:
                 found.update(torch.load(file, map_location="cpu", weights_only=True))
@@ -223,7 +223,7 @@ def read_tensors(folder: str | os.PathLike[str], ranks: Sequence[int]) -> dict[i
 class _NoClasses(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(
-            f"it names {module}.{name}, and a checkpoint holds plain values alone"
+            f"it names {module}.{name}, and a checkpoint may contain only plain values"
         )
 
 

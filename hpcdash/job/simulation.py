@@ -48,23 +48,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--suspend-after",
         type=float,
         metavar="SECONDS",
-        help="when it is asked to suspend; by default never",
+        help="when to ask it to suspend (default: never)",
     )
     add(
         "--grace",
         type=float,
         default=5.0,
         metavar="SECONDS",
-        help="how long it may then take to save (default 5)",
+        help="seconds it may then take to save (default: 5)",
     )
     add("--import", type=float, default=60.0, metavar="SECONDS", dest="imports",
-        help="how long it may take from its start to its first look for the command "
-             "(default 60)")  # fmt: skip
-    add("program", nargs=argparse.REMAINDER, help="what is run, with its arguments")
+        help="seconds from its start to its first check for the command (default: 60)")  # fmt: skip
+    add("program", nargs=argparse.REMAINDER, help="the program and its arguments")
     options = parser.parse_args(argv)
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not program:
-        parser.error("there is nothing to run")
+        parser.error("nothing to run")
     with tempfile.TemporaryDirectory(prefix="hpcdash-suspend-") as folder:
         return _simulate(
             program,
@@ -90,18 +89,18 @@ def _simulate(
     started_at = monotonic()
     try:
         if not _waited(lambda: process.poll() is not None or os.path.exists(ready), after):
-            _report("asks the program to suspend")
+            _report("asking the program to suspend")
             with open(command, "wb") as file:
                 file.write(b"suspend\n")
             queried_at = monotonic()
             if why := _why_late(process, command, started_at, grace, imports):
                 return _report(
-                    f"the program did not suspend in {grace:g} s, and is ended: {why}", 1
+                    f"the program did not suspend within {grace:g} s and was ended: {why}", 1
                 )
             if process.returncode is None:
                 return _report(f"suspended {monotonic() - queried_at:.1f} s after it was asked", 0)
         elif process.returncode is None:
-            return _report("suspended by itself", 0)
+            return _report("suspended on its own", 0)
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
     finally:
         _end_session(process)

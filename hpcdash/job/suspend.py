@@ -69,7 +69,7 @@ class _Command:
             if found is None:
                 _log.warn(
                     self.path,
-                    "the suspend command cannot be looked for: its file system does not respond",
+                    "cannot check for the suspend command: its file system does not respond",
                 )
             self.is_seen = bool(found)
         return self.is_seen
@@ -84,7 +84,7 @@ class _Command:
             finally:
                 os.close(file)
         except OSError as error:
-            _log.warn(self.path, f"the suspend command cannot be looked for: {error}")
+            _log.warn(self.path, f"cannot check for the suspend command: {error}")
             return False
         if is_given:
             _make(self.path + SEEN_SUFFIX, b"seen\n")

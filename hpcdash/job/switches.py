@@ -85,8 +85,7 @@ class Switches:
         if self.kill and self._check_path(self.kill, self._is_there, _WAIT_AT_START_SECONDS):
             self._log.warn(
                 "exit",
-                f"the kill switch {self.kill} is there: ending before the start; delete it to "
-                "train",
+                f"the kill switch {self.kill} is set: ending before the start; delete it to train",
             )
             raise SystemExit(0)
 
@@ -170,7 +169,7 @@ class Switches:
             return None
         if stat.S_ISDIR(found.st_mode):
             self._log.warn(
-                path, f"the switch {path} is a folder and has no effect; name a file in it"
+                path, f"the switch {path} is a folder and has no effect; use a file in it"
             )
             return None
         return found

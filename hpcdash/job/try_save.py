@@ -36,7 +36,7 @@ class TrySave:
         self._checkpoints = checkpoints
         if self._checkpoints.folder.is_file():
             raise RuntimeError(
-                f"{self._checkpoints.folder} is a file: name another, for a folder of checkpoints"
+                f"{self._checkpoints.folder} is a file: use another path for the checkpoint folder"
             )
         if any(type(one).__name__ == "FullyShardedDataParallel" for one in _modules(parts[0])):
             raise RuntimeError(
@@ -128,8 +128,8 @@ class TrySave:
         if not self._is_distributed and processes_in_all() > 1:
             _log.warn(
                 "alone",
-                "rank 0 alone saves: call init once torch.distributed runs, if the ranks train "
-                "together",
+                "only rank 0 saves: if the ranks train together, call init once "
+                "torch.distributed is initialized",
             )
         return self._is_distributed or self._rank.now == 0
 

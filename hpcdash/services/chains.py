@@ -181,7 +181,7 @@ class ChainReader:
 
     async def _past(self, owner: str) -> ParsedTable:
         if self.store.probe is not None and self.store.probe.has_accounting is False:
-            raise AccountingUnavailable("this cluster keeps no accounting")
+            raise AccountingUnavailable("this cluster does not keep accounting")
         return await self.store.run_query(self.store.backend.history.jobs(owner, HISTORY_SECONDS))
 
     async def _fetch_tables(self, job_id: str) -> list[pa.Table]:

@@ -100,7 +100,7 @@ def build_command(
                 raise UsageError(
                     f"not run: the {field} of {subject} begins with '-' and would be read as an "
                     "option",
-                    f'Write "--" before it, or something in the same word, as in "--name={word}".',
+                    f'Put "--" before it, or a prefix in the same word, as in "--name={word}".',
                 )
             if match[0] != word and ".." in PurePath(values[field]).parts:
                 raise UsageError(
@@ -132,7 +132,7 @@ def _require_safe(field: str, value: str, subject: str, variable: str, *, is_who
         raise UsageError(
             f"not run: the {field} of {subject} contains blanks or shell syntax, which a shell "
             "could run",
-            f"Leave the field out of the command, and read ${variable} in your program.",
+            f"Remove the field from the command, and read ${variable} in your program.",
         )
 
 

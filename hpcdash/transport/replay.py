@@ -97,7 +97,7 @@ class ReplayTransport:
             await asyncio.sleep(min(answer.seconds, limit_seconds))
         if answer.seconds > limit_seconds:
             raise CommandTimedOut(
-                f"gave no answer within {limit_seconds:g} s",
+                f"did not answer within {limit_seconds:g} s",
                 "Retrying automatically.",
                 argv=argv,
                 status=None,

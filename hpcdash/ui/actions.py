@@ -150,7 +150,7 @@ ACTIONS: tuple[Action, ...] = (
         short="mine/all",
     ),
     Action(
-        "span", "w", "change the time span", frozenset({"history"}) | USAGE, shown=2, short="span"
+        "span", "w", "change the time range", frozenset({"history"}) | USAGE, shown=2, short="span"
     ),
     Action(
         "grouping",
@@ -332,7 +332,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "check_nodes",
         "C",
-        "check the nodes by a job: GPUs, disks, clock (asks)",
+        "check the nodes with a job: GPUs, disks, clock (asks)",
         frozenset({"nodes", "queues"}),
         Capability.NODE_CHECKS,
         acts=True,

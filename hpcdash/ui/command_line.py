@@ -30,8 +30,8 @@ _KEY_CELLS = 8
 # If a view's table has the columns.
 _FILTER_EXAMPLES = (
     ("state:failed", "one state, or several: state:failed,timeout"),
-    ("user:me", "a user's; me is you"),
-    ("gpus>=8", "at least 8 GPUs"),
+    ("user:me", "by user; me is you"),
+    ("gpus>=8", "8 GPUs or more"),
     ("limit>2h", "a time limit over 2 hours"),
     ("name~^exp", "name matches a regular expression"),
     ("!debug", "debug appears nowhere in the row"),

@@ -40,7 +40,7 @@ def test_a_file_that_may_be_no_switch_is_cleared_with_a_yes_alone(
     notes = queue.work / "notes.txt"
     notes.write_text("my only notes")
     said = program("kill-switch", job, "--clear", "--path", str(notes)).refused(1)
-    assert "it holds 13 bytes, and it was not created from here: it may not be a switch" in said
+    assert "it contains 13 bytes, and it was not created from here: it may not be a switch" in said
     assert "--yes" in said
     assert notes.read_text() == "my only notes"
     link = queue.work / "KILL"
@@ -52,9 +52,7 @@ def test_a_file_that_may_be_no_switch_is_cleared_with_a_yes_alone(
     assert not link.is_symlink()
     link.touch()
     cleared = program("kill-switch", job, "--clear")
-    assert cleared.text.endswith("; no job had ended: those that have not seen it continue\n"), (
-        cleared
-    )
+    assert cleared.text.endswith("; no job ended: jobs that have not seen it continue\n"), cleared
     queue.run("cancel", job)
 
 
@@ -87,7 +85,7 @@ def test_of_several_jobs_those_whose_switch_is_known_are_served(
     # Taken away by a person: the program never looked.
     (queue.work / "SAVE").unlink()
     gone = program("save-switch", job, "--status").text
-    assert "ago, and gone since; the log names no save" in gone, gone
+    assert "ago, and gone since; the log does not mention a save" in gone, gone
     assert "cannot create or clear it there" in gone
     queue.run("cancel", job, plain)
 

@@ -119,15 +119,15 @@ def test_run_as_user_is_the_cluster_s_user_and_oneself_where_none_is_set() -> No
         ),
         (
             '[launch]\nstorage_root = "launches"',
-            "2: launch.storage_root: expected a folder from the root",
+            "2: launch.storage_root: expected an absolute folder",
         ),
         (
             '[launch]\nstorage_root = "/a b"',
-            '2: launch.storage_root: "/a b" is not a folder for launches',
+            '2: launch.storage_root: "/a b" is not a launch folder',
         ),
         (
             '[launch]\nimage_root = "images"',
-            "2: launch.image_root: expected a folder from the root",
+            "2: launch.image_root: expected an absolute folder",
         ),
         (
             '[launch]\nimage_root = "/a"\nsingularity_image_root = "/b"',
@@ -135,17 +135,17 @@ def test_run_as_user_is_the_cluster_s_user_and_oneself_where_none_is_set() -> No
         ),
         (
             '[launch]\nlaunch_program = "bin/x"',
-            '2: launch.launch_program: "bin/x" is not a program\'s path',
+            '2: launch.launch_program: "bin/x" is not a program path',
         ),
         (
             '[launch]\nlaunch_program = "/opt/../x"',
-            '2: launch.launch_program: "/opt/../x" is not a program\'s path',
+            '2: launch.launch_program: "/opt/../x" is not a program path',
         ),
         ('[launch]\nrun_as = "root"', "2: launch.run_as: jobs cannot be submitted as root"),
         ('[launch]\nrun_as = "A B"', '2: launch.run_as: "A B" is not a login name'),
         (
             '[launch]\nstorage_root = "/a/../b"',
-            '2: launch.storage_root: "/a/../b" is not a folder for launches',
+            '2: launch.storage_root: "/a/../b" is not a launch folder',
         ),
         (
             '[clusters.a.launch]\nrun_as = "user"',
@@ -167,7 +167,7 @@ def test_run_as_user_is_the_cluster_s_user_and_oneself_where_none_is_set() -> No
         ('[launch.queues.gpu]\ntime = "90"', '2: launch.queues.gpu.time: "90" has no unit'),
         (
             "[launch.queues.gpu]\n[launch.queues.GPU]",
-            "2: launch.queues.GPU: the same queue as gpu: upper and lower case are alike",
+            "2: launch.queues.GPU: the same queue as gpu: case does not matter",
         ),
         (
             "[clusters.a.launch]\nkepe = 1",

@@ -40,7 +40,7 @@ def test_each_bad_pattern_is_named_with_its_place() -> None:
         "metrics.patterns[3]",
     ]
     assert "is not a regular expression" in found[0][2]
-    assert "names no metric; Give it a named group" in found[1][2]
+    assert "has no metric; Add a named group" in found[1][2]
     assert found[2][2] == "expected text in quotes, not 7"
     assert all(line is not None and line >= 2 for line, _, _ in found)
 

@@ -59,7 +59,7 @@ def test_a_plugin_says_what_is_run_where_and_how() -> None:
         ("command = []", "command", "the program and its arguments"),
         ('command = ["{name}"]', "command", "a field does not name the program"),
         ('command = ["-x"]', "command", "is not a program"),
-        ('command = ["./tool"]', "command", "a path from the root"),
+        ('command = ["./tool"]', "command", "a path that starts with /"),
         ('command = ["sh", "-c", "echo {name}"]', "command", 'in the text that "sh" runs'),
         (
             'command = ["ssh", "{node}", "bash", "-lc", "cd {work_dir}"]',

@@ -114,7 +114,7 @@ def test_a_rule_may_be_one_table_or_several() -> None:
             "[[watch.storage]]\npath = 'here'",
             2,
             "watch.storage[0].path",
-            "expected a path from the root",
+            "expected an absolute path",
         ),
         ("[[watch.storage]]\npath = '/a'\nshare = 85", 3, "watch.storage[0].share", "0.85 is 85%"),
         (

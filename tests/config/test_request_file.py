@@ -159,7 +159,7 @@ def test_the_folder_of_images_has_one_name_at_a_time() -> None:
 def test_run_as_user_is_the_cluster_s_user() -> None:
     text = 'command = "a"\n[site]\nrun_as = "user"'
     assert read_request(text, user="ada").site.run_as == "ada"
-    with pytest.raises(ConfigError, match="its configuration sets none"):
+    with pytest.raises(ConfigError, match="its configuration does not set one"):
         read_request(text)
 
 
@@ -235,10 +235,10 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ('array = "1-3,..."', 2, "array", "cut short"),
         ('array = "[1-3"', 2, "array", "cut short"),
         ('array = "0-4000000,0-4000000"', 2, "array", "more than 4000001 tasks"),
-        ('signal = "USR1"', 2, "signal", "write"),
-        ('signal = "R:USR1@600"', 2, "signal", "write"),
-        ('signal = "KILL@600"', 2, "signal", "not a signal's name"),
-        ('signal = "USR3@600"', 2, "signal", "not a signal's name"),
+        ('signal = "USR1"', 2, "signal", "use"),
+        ('signal = "R:USR1@600"', 2, "signal", "use"),
+        ('signal = "KILL@600"', 2, "signal", "not a signal name"),
+        ('signal = "USR3@600"', 2, "signal", "not a signal name"),
         ('signal = "USR1@0"', 2, "signal", "1 to 65535"),
         ('signal = "USR1@65536"', 2, "signal", "1 to 65535"),
         ('time = "5m"\nsignal = "USR1@300"', 3, "signal", "not within the time, 300 s"),
@@ -264,24 +264,24 @@ def test_a_value_is_read(line: str, field: str, value: object) -> None:
         ('name = "a\\nb"', 2, "name", "does not print"),
         ('name = "a\\u001b[31m"', 2, "name", "does not print"),
         ('work_dir = "/a\\u0000"', 2, "work_dir", "does not print"),
-        ('script = "train.sh"', 2, "script", "one of command and script"),
+        ('script = "train.sh"', 2, "script", "use command or script"),
         ("environment = 3", 2, "environment", "expected a table"),
         ('[[container]]\nimage = "a"', 2, "container", "expected a table"),
         ('slot_type = "gpu"', 2, "slot_type", 'did you mean "cuda"'),
         ('checkpoints = "c/%j"', 2, "checkpoints", '"%j" has no meaning here'),
         ('checkpoints = "$SCRATCH/c"', 2, "checkpoints", "variables are not expanded"),
         ('checkpoints = "gs://bucket/c"', 2, "checkpoints", "expected a folder"),
-        ('checkpoints = "~/c"', 2, "checkpoints", "write the whole path"),
-        ('work_dir = "~/run"', 2, "work_dir", "write the whole path"),
+        ('checkpoints = "~/c"', 2, "checkpoints", "use the full path"),
+        ('work_dir = "~/run"', 2, "work_dir", "use the full path"),
         ('[environment]\n"1A" = "x"', 3, "environment.1A", "not a variable name"),
         ('[environment]\n"A B" = "x"', 3, 'environment."A B"', "not a variable name"),
         ("[environment]\nVERSION = 3.10", 3, "environment.VERSION", "in quotes"),
         ("[environment]\nDEBUG = true", 3, "environment.DEBUG", "in quotes"),
         ("[environment]\nA.B = 'x'", 3, "environment.A", "not a table"),
         ('[environment]\nA = "x\\u0000"', 3, "environment.A", "does not print"),
-        ("[container]\nforce_pull = true", 2, "container.image", "name an image"),
+        ("[container]\nforce_pull = true", 2, "container.image", "set an image"),
         ('[container]\nimage = "a"\nruntime = "lxc"', 4, "container.runtime", "expected"),
-        ('[container]\nimage = "a"\nbinds = ["/a:b"]', 4, "container.binds", "begins with '/'"),
+        ('[container]\nimage = "a"\nbinds = ["/a:b"]', 4, "container.binds", "must start with '/'"),
         ('[container]\nimage = "a"\nbinds = ["/a:/b:ro:c"]', 4, "container.binds", "not a bind"),
         ('[container]\nimage = "a"\nbinds = [":/b"]', 4, "container.binds", "not a bind"),
         ('[container]\nimage = "a"\nbinds = ["/a:/b:"]', 4, "container.binds", "not a bind"),
@@ -364,7 +364,7 @@ runtime = "none"
 
 
 def test_a_file_with_nothing_to_run_is_told_so_without_a_line() -> None:
-    with pytest.raises(RequestProblems, match=r"a command, a script or a \[call\]") as caught:
+    with pytest.raises(RequestProblems, match=r"set command, script or \[call\]") as caught:
         read_request("slots = 1")
     assert [(problem.line, problem.key) for problem in caught.value.problems] == [(None, "command")]
 

@@ -189,7 +189,7 @@ def test_of_a_secret_the_name_alone_is_remembered_and_it_is_not_submitted_so(
     request = read_request(kept)
     assert replace(request, environment={}) == replace(read_request(text), environment={})
     assert request.environment == {"HF_TOKEN": NOT_KEPT, "A": "1"}
-    with pytest.raises(UsageError, match="the value of HF_TOKEN is not known"):
+    with pytest.raises(UsageError, match="the value of HF_TOKEN is unknown"):
         secrets_file(request)
 
 

@@ -26,7 +26,7 @@ from tests.support.records import for_each
         ("out_of_memory", 0, 125, "used more memory than it requested"),
         ("timeout", 0, 15, "hit its time limit"),
         ("node_failed", 0, 0, "a node it ran on failed"),
-        ("preempted", 0, 15, "comes first"),
+        ("preempted", 0, 15, "higher priority"),
         ("cancelled", 0, 15, "cancelled"),
         ("cancelled", 143, 0, "terminated on request"),
         ("gone", None, None, "not found in the queue or in accounting"),

@@ -82,14 +82,14 @@ def test_a_file_from_the_future_is_told_by_when_it_was_dropped_from_here() -> No
         (
             "l",
             Thing.LINK,
-            "a link of mallory's to /home/alice/.ssh/rc has its name: trainings take it for the "
+            "a link of mallory's to /home/alice/.ssh/rc has its name: trainings treat it as the "
             "switch",
         ),
-        ("p", Thing.SPECIAL, "a FIFO of mallory's has its name: trainings take it for the switch"),
+        ("p", Thing.SPECIAL, "a FIFO of mallory's has its name: trainings treat it as the switch"),
         (
             "s",
             Thing.SPECIAL,
-            "a socket of mallory's has its name: trainings take it for the switch",
+            "a socket of mallory's has its name: trainings treat it as the switch",
         ),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_folder_and_a_device_stay() -> None:
     assert (
         clear_refusal(folder)
         == refusal(folder)
-        == "a folder has its name: trainings do not take it for a switch"
+        == "a folder has its name: trainings do not treat it as a switch"
     )
     assert not folder.is_dropped
     device = replace(FREE, thing=Thing.SPECIAL, file=PathEntry("crw-rw-rw-", owner="root"))
@@ -124,7 +124,7 @@ def test_only_an_empty_file_or_one_dropped_from_here_is_cleared_unasked() -> Non
     assert clear_refusal(DROPPED) == clear_doubt(DROPPED, is_dropped_here=False) == ""
     full = replace(DROPPED, file=replace(DROPPED.file, size=41))
     assert clear_refusal(full) == clear_doubt(full, is_dropped_here=True) == ""
-    said = "it holds 41 bytes, and it was not created from here: it may not be a switch"
+    said = "it contains 41 bytes, and it was not created from here: it may not be a switch"
     assert clear_doubt(full, is_dropped_here=False) == said
     assert clear_doubt(replace(full, file=replace(full.file, size=None)), is_dropped_here=False)
     assert "2000000 bytes" in clear_refusal(
@@ -181,7 +181,7 @@ def test_in_a_sticky_folder_another_s_job_could_not_remove_its_save_switch() -> 
             SwitchProgress(0, 1, 0, "cancelled", "50"),
             "set 12 s ago by bob; job 50 ended, and not cleanly: cancelled",
         ),
-        (SwitchProgress(), "set 12 s ago by bob; no known job names it any more"),
+        (SwitchProgress(), "set 12 s ago by bob; no known job uses it any more"),
     ],
 )
 def test_what_came_of_a_kill_switch(progress: SwitchProgress, words: str) -> None:
@@ -206,7 +206,7 @@ def test_what_came_of_a_save_switch() -> None:
     assert said(FREE, here=70) == f"{gone}its log may show a save"
     assert (
         format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "")
-        == f"{gone}the log names no save"
+        == f"{gone}the log does not mention a save"
     )
     assert (
         format_progress(SwitchKind.SAVE, FREE, SwitchProgress(1), 70, "saved 8")
@@ -221,12 +221,11 @@ def test_what_came_of_a_save_switch() -> None:
 
 def test_a_switch_that_is_cleared_before_anyone_saw_it_is_told_as_that() -> None:
     assert (
-        format_unseen(SwitchKind.SAVE, SwitchProgress(1))
-        == "no job had picked it up: no save is known"
+        format_unseen(SwitchKind.SAVE, SwitchProgress(1)) == "no job picked it up: no save is known"
     )
     assert (
         format_unseen(SwitchKind.KILL, SwitchProgress(2))
-        == "no job had ended: those that have not seen it continue"
+        == "no job ended: jobs that have not seen it continue"
     )
     assert (
         format_unseen(SwitchKind.KILL, SwitchProgress(2, 1, 1))

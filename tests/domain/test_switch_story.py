@@ -63,8 +63,8 @@ LIVES = SwitchProgress(1)
             FREE,
             SwitchHistory("18:54:34", "18:54:51", is_log_read=True),
             LIVES,
-            "set 18:54:34, from here | gone 18:54:51, by the program or by somebody | log names no "
-            "save",
+            "set 18:54:34, from here | gone 18:54:51, by the program or by somebody | log does not "
+            "mention a save",
         ),
         (
             SAVE,
@@ -95,7 +95,7 @@ LIVES = SwitchProgress(1)
             ),
             SwitchHistory(),
             LIVES,
-            "there a link of bob's to /x has its name: trainings take it for the switch | seen "
+            "there a link of bob's to /x has its name: trainings treat it as the switch | seen "
             "not yet",
         ),
         (

@@ -354,7 +354,7 @@ def test_a_token_is_sent_and_only_from_a_file_that_nobody_else_reads(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--ray", "head:8265"), "write one such as http://127.0.0.1:8265"),
+        (("--ray", "head:8265"), "is not a server URL such as http://127.0.0.1:8265"),
         (("--ray", "http://h", "--backend", "slurm"), "cannot be used together"),
         (("--ray", "http://h", "--local"), "cannot be used with a URL"),
     ],

@@ -512,7 +512,7 @@ def test_a_pool_is_a_list_of_nodes_a_reservation_or_a_qos_and_is_coordinated_by_
         fields |= {"command": f"{others}\n{script}"} | ({} if name == "named" else {"queue": QUEUE})
         assert pool.call("run", name, "--once").returncode == 0
         for slots, status, words in (
-            (3, 2, f"pool {name} refuses this: it asks for 3 nodes"),
+            (3, 2, f"pool {name} rejects this: it asks for 3 nodes"),
             (2, 0, ""),
         ):
             lines = (

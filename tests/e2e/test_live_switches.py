@@ -191,11 +191,11 @@ def test_a_link_that_a_colleague_planted_is_refused_and_said(
     assert f"a link of {slurm_lab.bob}'s to /home/alice/.ssh/rc" in program(
         "kill-switch", array, "--yes"
     ).refused(1)
-    assert "trainings take it for the switch" in program("kill-switch", array, "--status").text
+    assert "trainings treat it as the switch" in program("kill-switch", array, "--status").text
     assert "the link itself is removed" in program("kill-switch", array, "--clear").refused(1)
     assert (run / "KILL").is_symlink()
     cleared = program("kill-switch", array, "--clear", "--yes")
-    assert f"removed {run}/KILL, created by {slurm_lab.bob}; no job had ended" in cleared.text
+    assert f"removed {run}/KILL, created by {slurm_lab.bob}; no job ended" in cleared.text
     assert not (run / "KILL").is_symlink()
 
 

@@ -312,7 +312,7 @@ async def a_night(night: Night) -> None:
     assert await night.ends() == dict.fromkeys(
         (f"{night.job}_{task}" for task in range(1, 6)), "completed"
     )
-    assert night.errors().count(f"kill switch {night.run}/KILL is there") == 4
+    assert night.errors().count(f"kill switch {night.run}/KILL is set") == 4
 
     # The second run was told its own end, and found the library beside its script.
     log = "".join(night.log(task) for task in range(1, 6))

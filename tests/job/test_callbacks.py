@@ -89,7 +89,7 @@ def test_one_that_cannot_be_pickled_is_left_out_with_a_warning(
     (warning,) = told_log.records
     assert warning.levelname == "WARNING"
     assert (
-        "Recorder is not sent to the job, for it cannot be pickled: cannot pickle"
+        "Recorder cannot be pickled and is not sent to the job: cannot pickle"
         in warning.message
     )
 
@@ -119,7 +119,7 @@ def test_a_file_that_cannot_be_read_has_no_callbacks_and_is_logged(
     content: bytes, tmp_path: Path, told_log: pytest.LogCaptureFixture
 ) -> None:
     assert names(content, tmp_path) == []
-    assert "no callbacks will run" in told_log.text
+    assert "callbacks will not run" in told_log.text
 
 
 # -- telling

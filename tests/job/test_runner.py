@@ -402,7 +402,7 @@ def test_what_callbacks_raise_is_logged_and_changes_nothing(job: Job) -> None:
 def test_callbacks_that_cannot_be_read_change_nothing(job: Job) -> None:
     done = job.run("add", "--callbacks-file=missing", args=(2,))
     assert (done.returncode, job.result) == (0, 3)
-    assert "no callbacks will run: cannot read missing" in done.stderr
+    assert "callbacks will not run: cannot read missing" in done.stderr
 
 
 def test_a_callback_may_be_named_and_one_that_is_none_changes_nothing(job: Job) -> None:

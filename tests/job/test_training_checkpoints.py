@@ -359,7 +359,7 @@ def test_a_rank_that_does_not_see_what_was_chosen_says_so(
         Checkpoints(tmp_path, rank=1).resume_from(lambda number: next(answers))
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert Checkpoints(tmp_path, rank=1).resume_from() is None
-    assert caplog.text.count("each rank looks alone for what to resume from") == 1
+    assert caplog.text.count("each rank searches separately for a checkpoint") == 1
 
 
 def test_a_step_that_is_saved_again_replaces_nothing_while_it_is_written(tmp_path: Path) -> None:

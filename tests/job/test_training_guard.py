@@ -198,7 +198,7 @@ def test_several_processes_that_cannot_talk_are_warned_once_and_each_sees_the_ki
     kill.touch()
     for guard in guards:
         guard.step(1)
-        assert guard.should_stop() == f"the kill switch {kill} is there"
+        assert guard.should_stop() == f"the kill switch {kill} is set"
     assert caplog.text.count("4 processes without torch.distributed") == 1
     assert caplog.text.count("only rank 0 saves for the save switch and every so many minutes") == 1
 
@@ -284,7 +284,7 @@ def test_one_rank_that_is_told_has_all_stop(torch_of_two_ranks: list[int]) -> No
     preemption = Preemption(signals=())
     assert preemption.should_stop(1) == ""
     torch_of_two_ranks[0] = 1
-    assert preemption.should_stop(2) == "another rank was told that the job is ending at step 2"
+    assert preemption.should_stop(2) == "another rank knows that the job is ending at step 2"
     said: list[int] = []
     own = Preemption(
         signals=(),
@@ -338,14 +338,14 @@ def test_the_log_tells_who_dropped_the_save_switch_what_came_of_it(
         guard.should_save()
         guard.should_stop()
     told = [
-        "hpcdash: the save switch is seen: saving after step 2",
+        "hpcdash: save switch set: saving after step 2",
         "hpcdash: checkpoint saved after step 2, in 0 s, for the save switch",
     ]
     assert caplog.messages == told
     guard.step(6, loss=1.0, lr=0.1)
     guard.step(7, loss=1.0)
     assert caplog.messages[2:] == [
-        "hpcdash: loss, lr of the steps go nowhere: give metrics=, or a file in HPCDASH_METRICS"
+        "hpcdash: loss, lr of the steps are not recorded: pass metrics=, or set HPCDASH_METRICS to a file"
     ]
     # The dialog of a switch quotes the one that says that it was saved.
     assert best_log_line(SwitchKind.SAVE, "\n".join(told)) == told[1]

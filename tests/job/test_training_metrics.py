@@ -99,7 +99,7 @@ def test_tensors_are_their_numbers_and_what_is_none_is_left_out(
     assert (
         caplog.text.count("image")
         == caplog.text.count("note")
-        == caplog.text.count("called time")
+        == caplog.text.count("name time")
         == 1
     )
 

@@ -317,7 +317,7 @@ def test_a_walltime_is_seconds(written: str, seconds: float) -> None:
 
 @for_each("written", ["", "x", "1:2:3:4", "-5", "1-x", "inf", "nan", "-1:00"])
 def test_a_walltime_that_is_none_is_refused_with_what_to_write(written: str) -> None:
-    with pytest.raises(ValueError, match="write seconds, HH:MM:SS or D-HH:MM:SS"):
+    with pytest.raises(ValueError, match="use seconds, HH:MM:SS or D-HH:MM:SS"):
         walltime_seconds(written)
 
 

@@ -83,7 +83,7 @@ def test_a_program_is_asked_to_suspend_and_resumes_when_it_is_run_again(
     words = ("--suspend-after", "0.3", "--grace", "60", program, "train.py", "good")
     status, out, said = simulated(tmp_path, *words, python=program)
     assert (status, out) == (0, "begins 1 0 127.0.0.1\n")
-    assert "hpcdash: asks the program to suspend\n" in said
+    assert "hpcdash: asking the program to suspend\n" in said
     assert " s after it was asked\n" in said
     status, out, _ = simulated(tmp_path, "--", program, "train.py", "good", python=program)
     assert (status, out) == (3, "resumes 1 0 127.0.0.1\n")
@@ -114,7 +114,7 @@ def test_a_program_that_does_not_suspend_in_time_is_ended_and_told_why(
     )
     status, _, said = simulated(tmp_path, *words)
     assert status == 1
-    assert f"the program did not suspend in 1 s, and is ended: {why}\n" in said
+    assert f"the program did not suspend within 1 s and was ended: {why}\n" in said
 
 
 # As its platform's documentation has it: it saves, sleeps for as long as it has, and suspends.
@@ -158,7 +158,7 @@ def test_what_cannot_be_started_is_said(tmp_path: Path) -> None:
         127,
         "hpcdash: nosuch cannot be started: No such file or directory\n",
     )
-    assert "there is nothing to run" in simulated(tmp_path)[2]
+    assert "nothing to run" in simulated(tmp_path)[2]
 
 
 @pytest.mark.system

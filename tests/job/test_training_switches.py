@@ -39,7 +39,7 @@ def test_a_queued_array_burns_through_with_clean_exits_while_the_file_is_there(
     for _ in range(3):
         ended = run(BURN, HPCDASH_KILL_SWITCH=str(kill))
         assert (ended.returncode, ended.stdout) == (0, "")
-        assert f"the kill switch {kill} is there: ending before the start" in ended.stderr
+        assert f"the kill switch {kill} is set: ending before the start" in ended.stderr
     assert kill.exists()
 
 
@@ -69,7 +69,7 @@ def test_the_file_of_another_person_stops_a_running_training(tmp_path: Path) -> 
         kill.touch()
     _, said = training.communicate()
     assert training.returncode == 0
-    assert f"the kill switch {kill} is there" in said
+    assert f"the kill switch {kill} is set" in said
     assert kill.stat().st_uid == NOBODY
 
 

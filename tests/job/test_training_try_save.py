@@ -256,7 +256,7 @@ class Trap:
 def test_no_code_of_whoever_wrote_a_checkpoint_is_run(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     replace(make_file(tmp_path, 1), pickle.dumps({"format": 1, "trap": Trap(tmp_path / "sprung")}))
-    with pytest.raises(RuntimeError, match="and a checkpoint holds plain values alone"):
+    with pytest.raises(RuntimeError, match="and a checkpoint may contain only plain values"):
         resumed(tmp_path)
     assert not (tmp_path / "sprung").exists()
 

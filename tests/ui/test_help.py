@@ -49,7 +49,7 @@ async def test_the_help_has_the_language_of_filters_and_finds_it() -> None:
         await type_text(pilot, "filters")
         assert "state:running,pending" in screen_text(app)
         await press(pilot, "enter")
-        assert isinstance(app.screen, HelpDialog), "there is nothing to run"
+        assert isinstance(app.screen, HelpDialog), "nothing to run"
 
 
 async def test_a_filter_opens_with_examples_and_keys_and_lists_what_what_is_typed_may_become() -> (

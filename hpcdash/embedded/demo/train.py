@@ -52,7 +52,7 @@ def save(step: int) -> None:
 
 def main() -> None:
     if is_there("HPCDASH_KILL_SWITCH"):
-        print(f"the kill switch {os.environ['HPCDASH_KILL_SWITCH']} is there: nothing is trained")
+        print(f"the kill switch {os.environ['HPCDASH_KILL_SWITCH']} is set: nothing is trained")
         return
     noise = random.Random(int(os.environ.get("SLURM_ARRAY_TASK_ID", "7")))
     first = int(CHECKPOINT.read_text()) + 1 if "--resume" in sys.argv and CHECKPOINT.exists() else 1

@@ -632,7 +632,7 @@ class JobPicture:
     def _need_accounting(self) -> None:
         probe = self.store.probe
         if probe is not None and probe.has_accounting is False:
-            raise AccountingUnavailable("this cluster keeps no accounting")
+            raise AccountingUnavailable("this cluster does not keep accounting")
 
     async def _remember_ended(self, job_ids: tuple[str, ...]) -> None:
         """Add ended jobs from the history; of unfinished jobs the queue reports more."""

@@ -496,7 +496,7 @@ class Coordinator:
             self.database.end_run(task, result, ended, result)
         self.tell(
             f"job {task.id} "
-            f"{result if result != 'unknown' else 'is gone: how it ended is not known'}"
+            f"{result if result != 'unknown' else 'is gone: its exit status is unknown'}"
         )
 
     def _note_start(self, task: StoredTask, row: Row) -> None:

@@ -135,7 +135,7 @@ class ShareDatabase:
             raise HpcdashError(
                 f"{self.path} was written by another version of hpcdash (schema {version}, this "
                 f"one reads {SCHEMA_VERSION})",
-                "Use that version, or move the file away: the pool then starts with no history.",
+                "Use that version, or move the file away: the pool then starts without history.",
             )
 
     def acquire(self, now: float) -> None:
@@ -157,7 +157,8 @@ class ShareDatabase:
             os.close(lock)
             raise PoolHeld(
                 f"this pool has a coordinator: {holder}",
-                "A pool has one coordinator at a time; this one can start once the other has ended.",
+                "A pool has one coordinator at a time; this one can start once the other has "
+                "ended.",
             )
         self._lock, self._token = lock, secrets.token_hex(8)
         self._connection.execute(

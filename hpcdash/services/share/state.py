@@ -359,7 +359,7 @@ def publish(state: Pool, file: Path) -> None:
                 raise HpcdashError(
                     f"pool {state.pool}: {there.resolve()} is not what a pool publishes, and is "
                     "not replaced",
-                    "Move it away, or name another state_file; find out who may write to its "
+                    "Move it away or set another state_file, and find out who may write to its "
                     "folder.",
                 )
             # What is lost with the machine is published again a moment later.
@@ -601,7 +601,7 @@ class PoolReader:
             self.state = None
             raise HpcdashError(
                 f"pool {name}: its coordinator calls it {visible(named)}",
-                f"Write [share.{visible(named)}] in the configuration.",
+                f"Add [share.{visible(named)}] to the configuration.",
             )
         self._last = chunk
         return self.state

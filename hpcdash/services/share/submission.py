@@ -47,7 +47,7 @@ def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
     if len(fitting) > 1:
         raise UsageError(
             "share: several pools fit",
-            f"Name one as pool: {', '.join(one.name for one in fitting)}.",
+            f"Choose one with pool: {', '.join(one.name for one in fitting)}.",
         )
     for pool in fitting:
         for what in _PLACES:
@@ -55,7 +55,7 @@ def with_pool(request: Request, pools: Sequence[PoolSettings]) -> Request:
             has = getattr(pool, what)
             if has and requested not in ("", has):
                 raise UsageError(
-                    f"{what}: pool {pool.name} has {has}, not {requested}", f"Leave {what} out."
+                    f"{what}: pool {pool.name} has {has}, not {requested}", f"Remove {what}."
                 )
             request = replace(request, **{what: has or requested})
         if pool.node_list and not any(getattr(pool, what) for what in _PLACES):
@@ -83,8 +83,8 @@ def require_node_count(request: Request, slot_type: SlotType) -> None:
     """Raises UsageError for a task whose scheduler would find any number of nodes."""
     if is_spread(request, slot_type) and request.slots > 1:
         raise UsageError(
-            "slots_per_node: a task of a shared pool has one number of nodes",
-            "Write how many slots each node has.",
+            "slots_per_node: a task of a shared pool needs a fixed number of nodes",
+            "Set the number of slots per node.",
         )
 
 
@@ -114,7 +114,7 @@ async def require_turn(
         pool, fitting[0], request, user, slot_type, is_embedded=store.backend.is_embedded
     ):
         raise UsageError(
-            f"share: pool {pool.pool} refuses this: {text}", "`hpcdash share show` has its quotas."
+            f"share: pool {pool.pool} rejects this: {text}", "`hpcdash share show` has its quotas."
         )
     silence = format_silence(pool, datetime.fromtimestamp(store.clock.now(), UTC))
     return f"share: pool {pool.pool}: {silence}" if silence else ""

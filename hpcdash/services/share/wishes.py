@@ -63,7 +63,7 @@ def apply_wishes(
                 since = now if task.state == "running" else task.since or now
                 changes |= level_columns(task.running_task.moved(level, now, since=since))
         else:
-            text = f"{priority.name} is refused: {text}"
+            text = f"{priority.name} is rejected: {text}"
     if (labels := write_labels(mark.labels)) != task.labels:
         changes["labels"] = labels
     if mark.is_paused and task.state == "waiting":

@@ -203,7 +203,7 @@ class StateDatabase:
         from hpcdash.sqlite import file_uri, schema_version
 
         message = f"{self.path} is read-only: its file system has no locks"
-        step = "HPCDASH_STATE names a folder on another one, such as a local disk."
+        step = "Set HPCDASH_STATE to a folder on another one, such as a local disk."
         if is_write:
             raise StateUnusable(message, step)
         _notice(f"{message}, so it is read-only. {step}")
@@ -263,7 +263,7 @@ class StateDatabase:
     def _unusable(self, error: Exception, *, is_write: bool) -> StateUnusable:
         from hpcdash.sqlite import Failure, failure
 
-        step = "HPCDASH_STATE names another folder for it."
+        step = "Set HPCDASH_STATE to another folder."
         reason = str(error)
         match failure(error):
             case Failure.FULL:

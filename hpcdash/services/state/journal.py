@@ -183,7 +183,7 @@ class Journal:
         except OSError as error:
             raise JournalUnwritable(
                 f"the journal {self.path} cannot be written: {error.strerror or error}",
-                "HPCDASH_STATE=DIR puts it elsewhere.",
+                "Set HPCDASH_STATE to another folder.",
             ) from error
 
     def _lines(self) -> list[bytes]:

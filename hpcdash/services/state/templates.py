@@ -36,9 +36,9 @@ class Templates:
         """
         if not _NAME.fullmatch(name) or name.endswith((REQUEST_END, SCRIPT_END)):
             raise UsageError(
-                f"{name!r} cannot be a template's name",
-                "Letters, digits and ._@+- with a letter or digit first, 80 at most, without an "
-                "ending.",
+                f"{name!r} is not a template name",
+                "Use up to 80 letters, digits and ._@+-, starting with a letter or digit, "
+                "without a file extension.",
             )
         path = self._path(name, SCRIPT_END if is_script(text) else REQUEST_END)
         make_folder(self.folder)

@@ -120,7 +120,7 @@ class ClusterActions:
             Question(
                 plan,
                 notes,
-                title=f"Check {what} by {jobs}?",
+                title=f"Check {what} with {jobs}?",
                 script=(label, planned[0].plan.shown),
             )
         )

@@ -130,7 +130,9 @@ class NodeView(JobsView):
         host, is_vnode = VNODE.subn("", self.node_name)
         shown = on_node(table, self.node_name).num_rows
         parts = (
-            [f"those of all of {host}: jobs do not name its parts"] if is_vnode and shown else []
+            [f"jobs of all of {host}: the scheduler does not report its parts"]
+            if is_vnode and shown
+            else []
         )
         if (is_vnode or shown < count) and active_jobs(
             table.filter(pc.and_(pc.is_valid(table["array_id"]), pc.is_null(table["node_list"])))

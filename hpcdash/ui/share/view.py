@@ -165,7 +165,7 @@ class ShareView(ReadTableView):
     def do_next_pool(self) -> None:
         """The next pool of the configuration."""
         if len(self._readers) < 2:
-            self.notify("no other pool here", timeout=3)
+            self.notify("no other pool", timeout=3)
             return
         self._at = (self._at + 1) % len(self._readers)
         self._error = None
@@ -283,7 +283,7 @@ class ShareView(ReadTableView):
         users = text.quota_users(pool, self.session.store.user or "")
         levels = text.quota_levels(pool)
         if not levels:
-            yield Content.styled("no quota: this pool runs no tasks", "$text-warning")
+            yield Content.styled("no quota: this pool does not run tasks", "$text-warning")
             return
         tall = self.app.size.height
         most = 1 if tall < FRAMED_LINES else max(2, (tall - FRAMED_LINES) // 4 + 2)

@@ -125,7 +125,7 @@ def parse_tokens(text: str, named: str) -> Mapping[bytes, Client]:
                 table.problem(f"the same token as that of {found[digest].name}", "token")
             found[digest] = Client(name, fit["accounts"])
     if not found and not root.problems:
-        root.problem("the file holds no token")
+        root.problem("the file has no token")
     if root.problems:
         raise ConfigProblems(named, located(text, root.problems), _NEXT_STEP)
     return found

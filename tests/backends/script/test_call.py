@@ -76,12 +76,12 @@ def test_its_files_hold_the_values_as_they_were_written() -> None:
 @for_each(
     ("function", "said"),
     [
-        ("train.py", 'write it as in "train:main"'),
-        ("lab.train", 'write it as in "lab:train"'),
-        ("train.py:main", "names a file"),
-        ("lab/train:main", "names a file"),
-        ("train:", '"" is not a name'),
-        ("train:a b", '"a b" is not a name'),
+        ("train.py", 'use for example "train:main"'),
+        ("lab.train", 'use for example "lab:train"'),
+        ("train.py:main", "is a file"),
+        ("lab/train:main", "is a file"),
+        ("train:", '"" is not a Python name'),
+        ("train:a b", '"a b" is not a Python name'),
         ("__main__:f", "move the function into a module"),
     ],
 )
@@ -111,13 +111,13 @@ def test_what_is_no_function_is_told_with_what_to_write(function: str, said: str
         ('[call]\nfunction = "m:f"\nitems = []', 3, "call.items", "not 0"),
         ('[call]\nfunction = "m:f"\nargs = "x"', 3, "call.args", "expected an array"),
         ('[call]\nfunction = "m:f"\nkwargs = [1]', 3, "call.kwargs", "expected a table"),
-        ('[call]\nfunction = "m:f"\nwheel = "~/w.whl"', 3, "call.wheel", "write the whole path"),
+        ('[call]\nfunction = "m:f"\nwheel = "~/w.whl"', 3, "call.wheel", "use the full path"),
         ('[call]\nfunctoin = "m:f"', 2, "call.functoin", 'did you mean "function"?'),
         (
             '[call]\nfunction = "m:f"\n[environment]\nPY_EXEC = "p"',
             4,
             "environment.PY_EXEC",
-            "write python there",
+            "set python there",
         ),
         ('command = "a"\nkwargs = { }', 2, "kwargs", "it belongs in [call]"),
     ],
@@ -141,7 +141,7 @@ def test_it_is_the_same_after_it_was_rewritten_or_was_in_the_form() -> None:
     assert read_request(rewritten) == request
     assert read_form(parse_draft(FULL)).request == read_request(FULL)
     typed = read_form(parse_draft(f'command = "a"\n{FULL}'))
-    assert "give one of command and call" in typed.problems[""]
+    assert "use command or call" in typed.problems[""]
 
 
 @for_each(

@@ -511,13 +511,13 @@ async def test_a_question_put_by_a_script_that_hangs_is_named_as_a_person_would_
     )
     asked = cluster.store.backend.queue.jobs(JobScope(job_ids=("88",)))
     asked = replace(asked, command=("qstat", "-f"), limit_seconds=30.0)
-    with pytest.raises(CommandTimedOut, match=r"qstat gave no answer within 30 s") as raised:
+    with pytest.raises(CommandTimedOut, match=r"qstat did not answer within 30 s") as raised:
         await cluster.store.run_query(asked)
     assert raised.value.argv == ("qstat", "-f")
     assert raised.value.output == "said on stderr"
     # A one-shot asks no second time, and the queue may stand on a disk that hangs.
     assert raised.value.next_step.endswith(
-        "or the disk it works on, may hang or be busy; jobs run on without it."
+        "or the disk it works on, may hang or be busy; running jobs are not affected."
     )
 
 

@@ -256,7 +256,7 @@ def test_without_locks_it_is_read_and_that_is_said_and_not_written(
         encoding="utf-8",
         check=True,
     )
-    step = "HPCDASH_STATE names a folder on another one, such as a local disk."
+    step = "Set HPCDASH_STATE to a folder on another one, such as a local disk."
     words = f"{state}/state.db is read-only: its file system has no locks"
     assert done.stdout.splitlines() == [
         f"NOTICE {words}, so it is read-only. {step}",
@@ -357,7 +357,8 @@ def test_one_of_an_earlier_version_is_renamed_announced_once_and_started_again(
     records.launched(RECORD)
     assert records.all() == (RECORD,)
     assert notices == [
-        f"{file} belonged to an earlier hpcdash: it was renamed to state.db.schema-{version}, and a "
+        f"{file} belonged to an earlier hpcdash: it was renamed to state.db.schema-{version}, and "
+        "a "
         "new one starts without earlier launches, recent submissions, named switches and alerts"
     ]
     assert (tmp_path / f"state.db.schema-{version}").read_bytes() == content

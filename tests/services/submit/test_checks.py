@@ -168,7 +168,7 @@ async def test_nothing_to_look_for_asks_nothing() -> None:
 def hung() -> ScriptedTransport:
     """A cluster whose file server does not answer."""
     transport = ScriptedTransport()
-    transport.fails["*"] = CommandTimedOut("gave no answer within 10 s")
+    transport.fails["*"] = CommandTimedOut("did not answer within 10 s")
     return transport
 
 

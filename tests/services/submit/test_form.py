@@ -119,9 +119,9 @@ def test_what_has_no_field_is_kept_and_comes_back() -> None:
         ("environment", "1A=x", "not a variable name"),
         ("environment", "PATH", "write NAME=value"),
         ("container.binds", '"/a', "unclosed quote"),
-        ("container.binds", "/a:b", "in the container begins with '/'"),
+        ("container.binds", "/a:b", "in the container must start with '/'"),
         ("extra_args", "--comment='x", "unclosed quote"),
-        ("signal", "USR1", "write"),
+        ("signal", "USR1", "use"),
         ("chain", "0", "from 1 to 100"),
         ("chain", "2x", "from 1 to 100"),
     ],
@@ -135,9 +135,7 @@ def test_what_is_wrong_is_told_of_its_field(name: str, text: str, words: str) ->
 
 
 def test_an_empty_form_misses_a_command_and_nothing_else() -> None:
-    assert read_form(Draft()).problems == {
-        "command": "missing: give what to run, a command, a script or a [call]"
-    }
+    assert read_form(Draft()).problems == {"command": "missing: set command, script or [call]"}
 
 
 def test_each_odd_name_of_a_variable_is_told() -> None:

@@ -109,7 +109,7 @@ def test_a_queue_that_can_take_all_of_it_is_named() -> None:
     one = only(ask(limit_seconds=60 * HOUR))
     assert one.text == (
         "2-12:00:00 is over the limit of queue main, 2-00:00:00: it would pend forever or be "
-        "refused"
+        "rejected"
     )
     assert one.next_step == "At most 2-00:00:00. Queue long fits the whole request."
     assert "Queue" not in only(ask(limit_seconds=60 * HOUR, queue="gpu", slots=8)).next_step
@@ -189,7 +189,7 @@ def test_the_warnings_of_a_script_are_told_with_the_rest() -> None:
         (
             ask(slots=2, queue="closed"),
             "2 nodes × 1 CPU for at most the queue's 24 h (up to 48 CPU-hours);"
-            " queue closed starts no jobs now",
+            " queue closed is not starting jobs now",
         ),
     ],
 )  # fmt: skip

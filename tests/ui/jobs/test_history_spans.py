@@ -1,4 +1,4 @@
-"""The history of change the time span: its picker, its progress, and how it is stopped."""
+"""The history of change the time range: its picker, its progress, and how it is stopped."""
 
 from __future__ import annotations
 

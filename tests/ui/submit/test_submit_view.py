@@ -619,7 +619,7 @@ async def test_what_is_no_task_of_a_pool_is_told_at_its_field(tmp_path: Path) ->
         view = await fill(pilot, command="true", share="HIGH")
         assert "several pools fit" in view.form.field_error("share")
         view = await fill(pilot, pool="lab", slots="4")
-        assert "one number of nodes" in view.form.field_error("slots_per_node")
+        assert "fixed number of nodes" in view.form.field_error("slots_per_node")
         view = await fill(pilot, slots_per_node="2", chain="3")
         assert view.form.field_error("slots_per_node") == ""
         assert "either share or chain" in view.form.field_error("chain")
@@ -678,7 +678,7 @@ async def test_an_empty_form_complains_of_nothing_until_one_submits_it(tmp_path:
         view = await open_form(pilot)
         assert view.form.field_error("command") == ""
         await press(pilot, "ctrl+j")
-        assert "give what to run" in view.form.field_error("command")
+        assert "set command, script" in view.form.field_error("command")
         assert view.form.field == "command"
 
 

@@ -165,7 +165,7 @@ async def test_a_yes_drops_it_follows_it_and_c_clears_it(
         await settled(pilot)
         await press(pilot, "c")
         await until(pilot, lambda: "the file no longer exists" in screen_text(app))
-        assert "no job had ended: those" in screen_text(app)
+        assert "no job ended: jobs" in screen_text(app)
         assert "8 jobs" in screen_text(app), "what left the queue is not among those that it stops"
         assert "Close (q)" in screen_text(app)
         assert not (run / "KILL").exists()
@@ -207,7 +207,7 @@ async def test_a_save_switch_that_the_program_takes_is_seen_at_a_time(
             pilot,
             lambda: re.search(r"gone +\d\d:\d\d:\d\d, by the program or by", screen_text(app)),
         )
-        await until(pilot, lambda: re.search(r"log +names no save", screen_text(app)))
+        await until(pilot, lambda: re.search(r"log +does not mention a save", screen_text(app)))
         with log.open("a") as file:
             file.write("save switch seen: checkpoint saved at step 1200\n")
         dialog.on_poll(Changed(Kind.MINE))
@@ -448,7 +448,7 @@ async def test_what_is_there_after_a_clear_from_here_is_asked_about_and_the_ques
         await press(pilot, "ctrl+r")
         await press(pilot, "c")
         assert names_in(run) == ["KILL"]
-        assert "it holds 21 bytes, and it was not created from here" in words(app)
+        assert "it contains 21 bytes, and it was not created from here" in words(app)
         # What is there is not what was asked about.
         switch.unlink()
         switch.symlink_to("/nowhere/at/all")
@@ -481,14 +481,14 @@ async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_s
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         dialog = await opened(pilot, "K")
-        assert ("trainings take it for the switch" in words(app)) is (what == "link")
+        assert ("trainings treat it as the switch" in words(app)) is (what == "link")
         assert not dialog.can_drop
         await press(pilot, "y", "c")
         assert names_in(run) == ["KILL"]
         said = (
             "the link itself is removed"
             if what == "link"
-            else "it holds 13 bytes, and it was not created from here"
+            else "it contains 13 bytes, and it was not created from here"
         )
         assert said in words(app)
         assert app.focused is not None

@@ -46,7 +46,7 @@ def test_a_token_is_known_until_it_is_taken_out(tmp_path: Path) -> None:
     [
         (table("ci", SECRET, "alice"), 0o640, "other users can read the tokens"),
         (table("ci", SECRET, "alice"), 0o604, "other users can read the tokens"),
-        ("", 0o600, "holds no token"),
+        ("", 0o600, "has no token"),
         (f"[ci]\ntoken = '{SECRET}'\n", 0o600, "accounts = … is missing"),
         (table("ci", SECRET), 0o600, "at least one account"),
         (table("ci", SECRET, "al ice"), 0o600, "not a login name"),
