@@ -36,7 +36,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.transport.prompter import TerminalPrompter
 
 if TYPE_CHECKING:
-    from hpcdash.services.jobs.overview import JobPicture
+    from hpcdash.services.jobs.overview import JobFacts
 
 T = TypeVar("T")
 # A script may query in a loop.
@@ -249,12 +249,12 @@ def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False)
 
     `steps`: print all of its steps, and only them in a table.
     """
-    from hpcdash.services.jobs.overview import JobPicture, Part
+    from hpcdash.services.jobs.overview import JobFacts, Part
     from hpcdash.services.jobs.page import format_step, job_groups
 
-    async def work(session: ClusterSession) -> tuple[JobPicture, JobDetail, ClusterSession]:
+    async def work(session: ClusterSession) -> tuple[JobFacts, JobDetail, ClusterSession]:
         store = session.store
-        picture = JobPicture(
+        picture = JobFacts(
             store, job, state_folder=session.actions.journal.path.parent, debug=common.debug
         )
         await picture.fetch()
@@ -365,7 +365,7 @@ def _activity(activity: Activity) -> dict[str, object]:
     }
 
 
-def _failure(picture: JobPicture) -> dict[str, object] | None:
+def _failure(picture: JobFacts) -> dict[str, object] | None:
     """Return the cause of a job's failure according to its log, for JSON.
 
     None for any other job.

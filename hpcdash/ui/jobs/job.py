@@ -25,7 +25,7 @@ from hpcdash.domain.text import clip, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.action_text import format_error
-from hpcdash.services.jobs.overview import JobPicture, Part
+from hpcdash.services.jobs.overview import JobFacts, Part
 from hpcdash.services.jobs.page import Entry, Group, job_groups
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.dialogs import TextDialog
@@ -98,7 +98,7 @@ class JobView(View):
         self._shows_record = shows_record
         self._shows_overview = True
         self._overview = JobOverview(session, self.now, patterns, has_facts=False)
-        self.picture = JobPicture(
+        self.facts = JobFacts(
             session.store, job_id, self._paint, state_folder=session.actions.journal.path.parent
         )
         self._detail_line = 0
@@ -106,7 +106,7 @@ class JobView(View):
 
     @property
     def detail(self) -> JobDetail | None:
-        return self.picture.detail
+        return self.facts.detail
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="page"):
@@ -135,7 +135,7 @@ class JobView(View):
             self._overview.tick()
 
     def on_mount(self) -> None:
-        self.picture.glance()
+        self.facts.read_row()
         self._paint()
         self.shown()
 
@@ -146,7 +146,7 @@ class JobView(View):
         """The loss and the log of a job that has begun stand beside the page where that is wide,
         else below it, where it leaves lines.
         """
-        row = self.picture.row
+        row = self.facts.row
         left = self.size.height - page_lines - 1
         is_beside = self.app.size.width >= BESIDE_COLUMNS
         has_begun = row is not None and row["state"] not in WAITING
@@ -172,7 +172,7 @@ class JobView(View):
         self._fetch()
 
     def _fetch(self) -> None:
-        start_worker(self, self.picture.fetch, exclusive=True, group="picture")
+        start_worker(self, self.facts.fetch, exclusive=True, group="facts")
 
     def store_changed(self, changed: Changed) -> None:
         """Show new data; fetch the details, which cost queries, only in a new state of the job."""
@@ -180,12 +180,12 @@ class JobView(View):
             start_worker(self, self._update, exclusive=True, group="look")
 
     async def _update(self) -> None:
-        if await self.picture.refresh():
+        if await self.facts.refresh():
             self._fetch()
         else:
-            start_worker(self, self.picture.keep_usage_fresh, group="usage")
-            start_worker(self, self.picture.keep_containers_fresh, group="containers")
-            start_worker(self, self.picture.keep_activity_fresh, group="activity")
+            start_worker(self, self.facts.keep_usage_fresh, group="usage")
+            start_worker(self, self.facts.keep_containers_fresh, group="containers")
+            start_worker(self, self.facts.keep_activity_fresh, group="activity")
 
     def do_detail(self) -> None:
         """Show the scheduler's own record, or hide it."""
@@ -220,17 +220,17 @@ class JobView(View):
 
     @property
     def own_error(self) -> HpcdashError | None:
-        return self.picture.errors.get(Part.DETAIL)
+        return self.facts.errors.get(Part.DETAIL)
 
     @property
     def main_kind(self) -> Kind | None:
         return None
 
     def taken_at(self) -> float | None:
-        return self.picture.taken_at
+        return self.facts.taken_at
 
     def crumbs(self) -> Sequence[str]:
-        return ("array" if self.picture.is_whole_array else "job", self.job_id)
+        return ("array" if self.facts.is_whole_array else "job", self.job_id)
 
     def way_crumb(self) -> str:
         return " ".join(self.crumbs())
@@ -245,10 +245,10 @@ class JobView(View):
 
     def targets(self) -> Targets:
         """This job; of a whole array the rows that the lists have of it."""
-        row = self.picture.row
+        row = self.facts.row
         if row is None:
             return Targets(missing=(self.job_id,))
-        if not self.picture.is_whole_array:
+        if not self.facts.is_whole_array:
             return Targets((self.job_id,), (row,))
         rows: dict[str, dict[str, object]] = {}
         for kind in (Kind.MINE, Kind.EVERYONE, Kind.HISTORY):
@@ -261,7 +261,7 @@ class JobView(View):
         return Targets((self.job_id,), tuple(rows.values()) or (row,))
 
     def key_ranks(self) -> Mapping[str, int]:
-        return row_ranks(self.picture.row)
+        return row_ranks(self.facts.row)
 
     # -- page
 
@@ -275,20 +275,20 @@ class JobView(View):
             self._painted = text
             self._page.query_one(Static).update(text)
         if self._overview.display:
-            self._overview.point_at(self.picture.row)
+            self._overview.point_at(self.facts.row)
         self.post_message(self.CrumbsChanged())
 
     def _format_page(self) -> Text:
-        picture = self.picture
-        if picture.row is None:
-            is_over = self.own_error is not None and Part.DETAIL not in picture.asking
+        facts = self.facts
+        if facts.row is None:
+            is_over = self.own_error is not None and Part.DETAIL not in facts.fetching
             return Text("no data on this job" if is_over else "loading …")
         width = self._page.scrollable_content_region.width or self.app.size.width - 3
         is_wide = width >= _TWO_COLUMNS
         column = (width - 3) // 2 if is_wide else width
         states = cells.signs().states
         groups = job_groups(
-            picture,
+            facts,
             self.now(),
             signs=states,
             zone=self.session.zone,
@@ -296,7 +296,7 @@ class JobView(View):
         )
         head = [Text(visible(self._headline()), "bold"), *self._note_lines(), Text()]
         lines = self._wrapped(head, width)
-        if life := life_line(picture.row, self.now(), self.session.zone, width, self._style):
+        if life := life_line(facts.row, self.now(), self.session.zone, width, self._style):
             lines += [*life, Text()]
         if is_wide:
             left = [group for group in groups if not (group.is_aside or group.is_broad)]
@@ -312,21 +312,21 @@ class JobView(View):
         return Text("\n").join(lines)
 
     def _headline(self) -> str:
-        row = self.picture.row
+        row = self.facts.row
         assert row is not None
-        if not self.picture.is_whole_array:
+        if not self.facts.is_whole_array:
             # Its dependencies are described below.
             return job_hint(
                 self.session, {**row, "dependency": None}, self.now(), names_policy=False
             )
-        counts = self.picture.tasks.counts() if self.picture.tasks is not None else {}
+        counts = self.facts.tasks.counts() if self.facts.tasks is not None else {}
         states = " · ".join(f"{count} {state_word(state)}" for state, count in counts.items())
         return f"array {self.job_id} {row['name'] or ''}  ·  {states}"
 
     def _note_lines(self) -> list[Text]:
         """Return the person's notes on the job or its array, and whether it is pinned."""
         stored = session_notes(self.session).load()
-        row = self.picture.row or {}
+        row = self.facts.row or {}
         ids = list(dict.fromkeys(filter(None, (self.job_id, row.get("id"), row.get("array_id")))))
         parts = ["pinned"] if stored.pinned.intersection(ids) else []
         parts += [f"note: {stored.notes[job_id]}" for job_id in ids if job_id in stored.notes]
@@ -350,9 +350,9 @@ class JobView(View):
         ]
 
     def _native_lines(self, width: int) -> list[Text]:
-        detail = self.picture.detail
+        detail = self.facts.detail
         if detail is None:
-            text = "loading …" if Part.DETAIL in self.picture.asking else ""
+            text = "loading …" if Part.DETAIL in self.facts.fetching else ""
             return [Text(text, self._style("label"))]
         return pair_lines(
             "Raw scheduler output", detail.native, width, self._style, self.app.console

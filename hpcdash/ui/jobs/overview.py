@@ -373,9 +373,9 @@ class JobOverview(Vertical):
 
     async def _recall_waits(self, row: Row) -> None:
         """Uses only what is stored on this machine."""
-        from hpcdash.services.jobs.overview import recall_waits
+        from hpcdash.services.jobs.overview import compute_similar_waits
 
-        self._waits_known = str(row["id"]), await recall_waits(self._session.store, row)
+        self._waits_known = str(row["id"]), await compute_similar_waits(self._session.store, row)
         if self._row is not None and self._row["id"] == row["id"] and self.is_attached:
             self._draw()
 
