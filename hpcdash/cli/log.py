@@ -38,7 +38,7 @@ from hpcdash.errors import (
 )
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileStat
-from hpcdash.services.jobs.lookup import telling_task
+from hpcdash.services.jobs.lookup import representative_task
 from hpcdash.services.logs.file import (
     LONGEST_PAUSE_SECONDS,
     FileChange,
@@ -489,7 +489,7 @@ async def _task_place(store: ClusterStore, place: LogPlace) -> LogPlace:
     if place.row["array_id"] != array_id or place.row["_tasks"] == 1:
         return place
     queued = await store.run_query(store.backend.queue.jobs(JobScope(job_ids=(array_id,))))
-    task = telling_task([queued.table], array_id)
+    task = representative_task([queued.table], array_id)
     return place if task is None else await locate_logs(store, task)
 
 

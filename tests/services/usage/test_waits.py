@@ -117,4 +117,4 @@ def test_a_job_that_pbs_never_starts_is_not_compared_with_others(
     picture.waits = WaitTimes(20, 300, 480, "jobs in gpu")
     groups = job_groups(picture, datetime.fromtimestamp(clock.now(), UTC), signs={})
     labels = {entry.label for group in groups for entry in group.entries}
-    assert ("jobs like it" in labels) == is_shown
+    assert ("similar jobs" in labels) == is_shown
