@@ -22,7 +22,7 @@ _LEFT = re.compile(r"left by job (\d+), which has ended: (\d+/\d+): (.*)")
 
 
 class Leftover(Struct, frozen=True):
-    """Process of a finished job on a node; `process` is its PID and start in ticks: `4711/88212`."""
+    """Process of a finished job on a node; `process` is its PID and start tick: `4711/88212`."""
 
     node: str
     process: str

@@ -212,7 +212,8 @@ def _refuse_other_names(named: Sequence[str], jobs: pa.Table) -> None:
     unknown = [job_id for job_id in named if parse_job_number(job_id) not in own]
     if unknown and others:
         raise UsageError(
-            f"no job has the ID {', '.join(unknown)}; the scheduler lists {', '.join(others)} instead",
+            f"no job has the ID {', '.join(unknown)}; the scheduler lists {', '.join(others)} "
+            "instead",
             "Use the job's own ID.",
         )
 

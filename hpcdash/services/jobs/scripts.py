@@ -117,7 +117,7 @@ async def save_scripts(
 async def _fetch_file(
     store: ClusterStore, job_id: str, detail: JobDetail | None, obstacle: HpcdashError
 ) -> Script:
-    """Fetch the file that the job was submitted from, as it is now; raises `obstacle` without one."""
+    """Fetch the submitted file, as it is now; raises `obstacle` if there is none."""
     try:
         path = store.backend.scripts.submitted_file(detail or await store.fetch_detail(job_id))
     except NoSuchJob:

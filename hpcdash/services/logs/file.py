@@ -140,7 +140,7 @@ class LogFile:
         return int(parts[-1]) if parts and parts[-1].isdigit() else 0
 
     async def _run(self, argv: tuple[str, ...], limit_seconds: float) -> CommandResult | None:
-        """Run a command; None if the node is not reached, or the path is too long (100 000 letters)."""
+        """Run a command; None if the node is unreached, or the path longer than 100 000 letters."""
         self._unreached = ""
         try:
             answer = await self.transport.run(argv, limit_seconds=limit_seconds)

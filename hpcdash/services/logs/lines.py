@@ -60,7 +60,7 @@ _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white
 
 
 class StyledSpan(NamedTuple):
-    """Style of the characters `start` to `end` of a line, in rich's syntax: `bold red on #102030`."""
+    """Style of characters `start` to `end` of a line, as rich writes it: `bold red on #102030`."""
 
     start: int
     end: int
@@ -280,7 +280,7 @@ def _changed(pen: _Pen, parameters: str) -> _Pen:
 
 
 def _extended_colour(numbers: list[int]) -> str:
-    """Return the name of a colour 5, N or 2, R, G, B or 2, space, R, G, B; '' for invalid numbers."""
+    """Return the name of a colour 5, N or 2, R, G, B or 2, space, R, G, B; '' for none."""
     if numbers[:1] == [5] and len(numbers) == 2 and numbers[1] < 256:
         return f"color({numbers[1]})"
     if numbers[:1] == [2] and len(numbers) >= 4:

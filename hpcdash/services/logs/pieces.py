@@ -71,7 +71,7 @@ class Pieces(Struct, frozen=True):
         return (self[index] for index in range(len(self)))
 
     def index_at(self, offset: int) -> int:
-        """Return the index of the piece with this byte, or of the nearest one; -1 without pieces."""
+        """Return the index of the piece with a byte, or of the nearest; -1 without pieces."""
         return min(max(bisect_right(self.cuts, offset) - 1, 0), len(self) - 1)
 
     def rows(self) -> list[tuple[int, int]]:

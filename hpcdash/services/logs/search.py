@@ -240,7 +240,7 @@ def read_stamp(line: str, about: datetime) -> Stamp | None:
 
 
 def comparable(stamp: Stamp, last: Stamp) -> float:
-    """Return comparable seconds; a time without a date that is later than `last` is a day before."""
+    """Return comparable seconds; a time of day that is later than `last` is on the day before."""
     if not stamp.has_date and not last.has_date and stamp.seconds > last.seconds:
         return stamp.seconds - DAY
     return stamp.seconds

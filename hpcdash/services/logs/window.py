@@ -1,4 +1,4 @@
-"""Part of a log in memory, around the reading position or at the growing end, and the file's changes.
+"""Part of a log in memory, around the reading position or at the growing end.
 
 No more than a few MiB are held and read ahead, whatever the size of the file.
 """
@@ -138,7 +138,7 @@ class LogWindow:
         return index
 
     def find(self, requested: str, offset: int, *, backwards: bool = False) -> int | None:
-        """Find the next held row with a text from `offset`, or the last before it, as LogFile.find."""
+        """Find the next held row with a text, or the last before `offset`, as LogFile.find."""
         folds_case = requested == requested.lower()
         needle = requested.encode("utf-8", "replace")
         first = bisect_left(self.rows, offset, key=attrgetter("offset"))

@@ -141,7 +141,7 @@ class JobOverview(Vertical):
         *,
         has_facts: bool = True,
     ) -> None:
-        """Without `has_facts`, show only a larger chart of the loss, and the log."""
+        """Show the facts, the loss and the log; unless it `has_facts`, only a larger chart of the loss, and the log."""
         super().__init__(classes="panel")
         self._has_facts = has_facts
         # Attributes, as a closing view loses its widgets one by one while queries are answered.

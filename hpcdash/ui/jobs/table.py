@@ -91,7 +91,7 @@ def where_cell(value: object, row: cells.RowContext) -> cells.Cell:
 def id_cell(
     value: str | None, row: cells.RowContext, ending: str = "", beginning: str = ""
 ) -> cells.Cell:
-    """Format an ID without `beginning` and `ending`: of a folded or open array, a task, or a job."""
+    """Format the ID of an array, a task or a job, without `beginning` and `ending`."""
     fold = row.get("_fold") or PLAIN
     if fold in (FOLDED, UNFOLDED):
         sign = "+" if fold == FOLDED else "-"

@@ -303,7 +303,7 @@ class TriageView(ReadTableView):
         return group.members[0].job_id if group is not None else self.job_id
 
     def targets(self) -> Targets:
-        """Return the tasks of the marked rows or of the row under the cursor; for workers, their job."""
+        """Return the tasks of the marked rows, else of the selected row; for workers, their job."""
         if self.are_workers:
             return Targets((self.array_id,))
         row_id = self.rows.cursor_id

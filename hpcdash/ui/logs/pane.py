@@ -16,7 +16,7 @@ from hpcdash.ui.logs.stream import LogReading
 
 
 class LogPane(LogReading):
-    """Reader with searches and jumps, which run in the background; a new one cancels the previous."""
+    """Reader with searches and jumps in the background; a new one cancels the previous."""
 
     class PagerRequested(Message):
         """Posted to open a file on this machine in a pager, and delete it afterwards if a copy."""

@@ -58,7 +58,7 @@ def test_gpus_are_told_with_their_nodes() -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (job_row("12", state="running", user="bob", node_list="n1"), "job 12 is bob's"),
+        (job_row("12", state="running", user="bob", node_list="n1"), "job 12 belongs to bob"),
         (
             job_row("12", state="running", user="alice", node_list="n1") | {"_tasks": 3},
             "12 is an array",
