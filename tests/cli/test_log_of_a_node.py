@@ -49,7 +49,9 @@ class Command:
     async def show(self, *, follow: bool = False, lines: int = 10) -> None:
         place = await locate_logs(self.store, RUNNING)
         file = log_command._open_file(self.store, place, False)
-        await log_command._JobLog(self.store, place, file, err=False, other=None).show(lines, follow)
+        await log_command._JobLog(self.store, place, file, err=False, other=None).show(
+            lines, follow
+        )
 
     def end_the_job(self) -> None:
         self._be(b"COMPLETED")

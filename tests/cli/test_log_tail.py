@@ -99,9 +99,7 @@ async def test_lines_as_long_as_the_file_are_not_looked_for_to_its_start(
     shown = await last_lines(path, 3)
     assert shown.endswith(b"\0the end\n")
     assert 1 << 20 <= len(shown) <= 6 << 20
-    assert (
-        capsys.readouterr().err == "hpcdash: showing only the last 1 MiB; 3 lines are longer\n"
-    )
+    assert capsys.readouterr().err == "hpcdash: showing only the last 1 MiB; 3 lines are longer\n"
 
 
 async def test_a_file_deleted_and_made_anew_is_read_from_its_start_whatever_its_inode(
