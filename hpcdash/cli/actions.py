@@ -1,10 +1,10 @@
-"""Commands that act on jobs, with a confirmation where they destroy; and the journal."""
+"""Commands that act on jobs, with a confirmation of destructive actions; the journal."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,12 +16,13 @@ from hpcdash.cli.options import CommonOptions, named_jobs
 from hpcdash.cli.terminal import is_agreed, print_json, print_text
 from hpcdash.config.read import load_settings
 from hpcdash.domain import query
+from hpcdash.domain.impact import count_jobs
 from hpcdash.domain.job_ids import parse_job_number, plain_id
 from hpcdash.domain.job_text import state_word
 from hpcdash.domain.rfc3339 import format_utc
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 from hpcdash.domain.tables import Kind
-from hpcdash.domain.text import align_cells, clip, visible
+from hpcdash.domain.text import align_cells, clip, counted, visible
 from hpcdash.domain.units import DAY
 from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, Declined, UsageError
 from hpcdash.services.jobs.action_text import format_impact, format_others, format_pause
@@ -31,7 +32,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.services.state.folders import journal
 from hpcdash.services.state.journal import JournalEntry, JournalUnreadable
 
-_ASKED_FOR = (Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE)
+_CONFIRMED_VERBS = (Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE)
 _PAST = {
     Verb.CANCEL: "cancelled",
     Verb.HOLD: "held",
@@ -47,57 +48,52 @@ _MAX_COMMANDS_SHOWN = 10
 _MAX_JOBS_LISTED = 20
 _COMMAND_LETTERS = 1000
 _HEADINGS = ("WHEN", "CLUSTER", "ACTION", "JOBS", "OUTCOME")
-# The last column is as wide as it is.
-_WIDEST = (19, 20, 17, 40)
+# Maximum widths; the last column has no limit.
+_MAX_WIDTHS = (19, 20, 17, 40)
 
 
 class _AllEnded(Exception):
-    """All of the jobs have ended."""
+    """Raised if all jobs have ended."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = rows
 
 
 class _NoMatch(Exception):
-    """No job in the queue matches the filter."""
+    """Raised if no job matches the filter."""
 
 
-# Older submissions count as forgotten.
-_REMEMBERED_SECONDS = 30 * DAY
+# Older submissions are not considered.
+_MAX_SUBMISSION_AGE = 30 * DAY
 
 
 def refuse_unnamed_cluster(session: ClusterSession, job_ids: Sequence[str]) -> None:
-    """Raise UsageError for an id without a cluster that a job submitted from here has on another
-    cluster.
+    """Raise UsageError for an ID without a cluster that is also the ID of a job that hpcdash
+    submitted to another cluster.
     """
+    probe = session.store.probe
+    if probe is None or probe.clusters:
+        return
+    journal = session.actions.journal
     numbers = {parse_job_number(job_id): job_id for job_id in job_ids if not plain_id(job_id)[1]}
     try:
-        entries, _ = session.actions.journal.read()
+        entries, _ = journal.read()
     except JournalUnreadable:
         return
     for entry in entries:
-        if (
-            entry.cluster != session.store.name
-            or session.actions.journal.age_seconds(entry) > _REMEMBERED_SECONDS
-        ):
+        is_old = journal.age_seconds(entry) > _MAX_SUBMISSION_AGE
+        if is_old or entry.cluster != session.store.name:
             continue
         for outcome in entry.outcomes:
             plain, cluster = plain_id(outcome.new_job)
-            job_id = numbers.get(parse_job_number(plain), "")
-            if (
-                not cluster
-                or not job_id
-                or session.store.probe is None
-                or session.store.probe.clusters
-            ):
-                continue
-            raise UsageError(
-                f"job {visible(job_id)} is ambiguous: {visible(outcome.new_job)} was submitted "
-                "from here",
-                f"Write {visible(job_id)}@{cluster}, or "
-                f"{visible(job_id)}@{session.store.probe.cluster or 'CLUSTER'} for the job of this "
-                "cluster.",
-            )
+            job_id = visible(numbers.get(parse_job_number(plain), ""))
+            if cluster and job_id:
+                raise UsageError(
+                    f"job {job_id} is ambiguous: {visible(outcome.new_job)} was submitted from "
+                    "here",
+                    f"Use {job_id}@{cluster}, or {job_id}@{probe.cluster or 'CLUSTER'} for the job "
+                    "of this cluster.",
+                )
 
 
 def run_action(
@@ -114,26 +110,33 @@ def run_action(
     force: bool = False,
     form: str,
 ) -> None:
-    """Act on jobs, with `chain` on all of the chains they belong to.
+    """Act on jobs; with `chain`, on all jobs of their chains.
 
-    `force` is that of ActionRequest.
-
-    With a filter's `expression` it acts on the matching jobs, one's own or `everyone`'s, and always
-    confirms. Ends the process with 1 where a job was refused or none matches, with 3 where an
-    outcome is unknown.
+    A filter `expression` selects among the user's or `everyone`'s jobs, and always needs
+    confirmation. Exits with 1 if a job was refused or none matches, with 3 if an outcome is
+    unknown.
     """
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
         source = "--read-only" if common.read_only else f"read_only in {settings.file}"
         raise UsageError(f"{verb} is refused: hpcdash is read-only ({source})")
     job_ids = named_jobs(jobs)
-    is_for_ended = verb == Verb.DELETE
-    kinds = (Kind.HISTORY, Kind.HISTORY_EVERYONE) if is_for_ended else (Kind.MINE, Kind.EVERYONE)
-    kind = kinds[everyone]
-    matching_rows = parse_filter(expression, kind)
+    if verb == Verb.DELETE:
+        kind = Kind.HISTORY_EVERYONE if everyone else Kind.HISTORY
+    else:
+        kind = Kind.EVERYONE if everyone else Kind.MINE
+    # The filter must be valid before anything is sent.
+    parse_filter(expression, kind)
     _refuse_ambiguous(job_ids, expression, everyone=everyone)
-    request = ActionRequest(Verb(verb), job_ids, signal, recipient, dict(changes or {}), force)
-    needs_confirmation = (request.verb in _ASKED_FOR or bool(expression)) and not common.yes
+    request = ActionRequest(
+        Verb(verb),
+        job_ids,
+        signal=signal,
+        recipient=recipient,
+        changes=dict(changes or {}),
+        force=force,
+    )
+    needs_confirmation = (request.verb in _CONFIRMED_VERBS or bool(expression)) and not common.yes
     can_prompt = sys.stdin.isatty() and sys.stderr.isatty()
 
     async def work(session: ClusterSession) -> tuple[Report, ClusterSession]:
@@ -147,31 +150,12 @@ def run_action(
         refuse_unnamed_cluster(session, job_ids)
         requested = job_ids
         if expression:
-            snapshot = await session.store.fetch(kind)
-            matching = query.apply(snapshot.table, matching_rows, snapshot.taken_at)
-            warn_unknown_gpus(snapshot.table, matching_rows, snapshot.taken_at)
-            states = ENDED if is_for_ended else ACTIVE | WAITING
-            requested = tuple(row["id"] for row in matching.to_pylist() if row["state"] in states)
-            if not requested:
-                raise _NoMatch
+            requested = await _fetch_matching(session, request.verb, kind, expression)
         if chain:
             from hpcdash.cli.chains import chain_ids
 
             requested = await chain_ids(session, verb, requested)
-        rows = await session.actions.fetch_rows(requested)
-        has_ended = bool(rows) and all(row["state"] in ENDED for row in rows)
-        if request.verb is Verb.CANCEL and has_ended and not _unknown(requested, rows):
-            raise _AllEnded(rows)
-        plan = session.actions.plan(replace(request, job_ids=ids_in_full(requested, rows)), rows)
-        checkpoints: Mapping[str, str] = {}
-        warnings: Sequence[str] = ()
-        if request.verb is Verb.REQUEUE:
-            checkpoints, warnings = await _requeue_facts(plan, session)
-        _announce(plan, session, checkpoints)
-        if expression:
-            _list_jobs(plan.rows)
-        for warning in warnings:
-            print(f"hpcdash: {visible(warning)}", file=sys.stderr)
+        plan = await _announce(session, request, requested, is_listed=bool(expression))
         if needs_confirmation and not await is_agreed():
             raise Declined
         return await session.actions.run(plan), session
@@ -179,125 +163,141 @@ def run_action(
     try:
         report, session = with_session(common, work)
     except _AllEnded as ended:
-        print(
-            f"{verb}: nothing was sent: already finished: {format_jobs(ended.rows)}",
-            file=sys.stderr,
-        )
+        jobs_text = format_jobs(ended.rows)
+        print(f"{verb}: nothing was sent: already finished: {jobs_text}", file=sys.stderr)
         sys.exit(EXIT_REFUSED)
     except _NoMatch:
         whose = "no job" if everyone else "none of your jobs"
-        where = "in the history" if is_for_ended else "in the queue"
+        where = "in the history" if verb == Verb.DELETE else "in the queue"
         print(f"{whose} {where} matches {visible(expression)}; nothing was done", file=sys.stderr)
         sys.exit(EXIT_REFUSED)
-    if report.journal_problem:
-        print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
-    if form == "json":
-        _write_json(report, session)
-    else:
-        _write_table(report)
+    _print_report(report, session, form)
     sys.stdout.flush()
-    status = exit_status(report.outcomes)
-    if status:
+    if status := exit_status(report.outcomes):
         sys.exit(status)
 
 
 def _refuse_ambiguous(job_ids: Sequence[str], expression: str, *, everyone: bool) -> None:
     """Raise UsageError unless either job IDs or a filter is given."""
     if job_ids and expression:
-        raise UsageError("job IDs and --filter cannot be combined", "Give one or the other.")
+        raise UsageError("job IDs and --filter cannot be combined", "Use one or the other.")
     if everyone and not expression:
         raise UsageError(
             "--all needs --filter", "Add --filter EXPR to select among everyone's jobs."
         )
     if not job_ids and not expression:
         raise UsageError(
-            "specify a job",
-            "Give job IDs or a filter: --filter 'state:pending name:sweep'.",
+            "no job specified",
+            "Specify job IDs or a filter: --filter 'state:pending name:sweep'.",
         )
 
 
-def _list_jobs(rows: Sequence[Row]) -> None:
-    """Print the jobs that a filter found to stderr, one line per job."""
-    for row in rows[:_MAX_JOBS_LISTED]:
-        name = clip(visible(str(row["name"] or "")), 40)
-        print(
-            f"  {visible(str(row['id'])):<14} {state_word(str(row['state'])):<10} {name}",
-            file=sys.stderr,
-        )
-    if len(rows) > _MAX_JOBS_LISTED:
-        print(f"  … and {len(rows) - _MAX_JOBS_LISTED} more", file=sys.stderr)
+async def _fetch_matching(
+    session: ClusterSession, verb: Verb, kind: Kind, expression: str
+) -> tuple[str, ...]:
+    """Fetch the IDs of the matching jobs that a verb can act on; raises _NoMatch for none."""
+    snapshot = await session.store.fetch(kind)
+    requested = parse_filter(expression, kind)
+    matching = query.apply(snapshot.table, requested, snapshot.taken_at)
+    warn_unknown_gpus(snapshot.table, requested, snapshot.taken_at)
+    states = ENDED if verb is Verb.DELETE else ACTIVE | WAITING
+    ids = tuple(row["id"] for row in matching.to_pylist() if row["state"] in states)
+    if not ids:
+        raise _NoMatch
+    return ids
 
 
 def exit_status(outcomes: Sequence[Outcome]) -> int:
-    ways = {outcome.done for outcome in outcomes}
-    if None in ways:
+    done = {outcome.done for outcome in outcomes}
+    if None in done:
         return EXIT_UNREACHABLE
-    return EXIT_REFUSED if False in ways else 0
+    return EXIT_REFUSED if False in done else 0
 
 
-def _unknown(job_ids: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """The ids that no row is of."""
+def _find_unknown(job_ids: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """Return the IDs without a row."""
     known = {row[name] for row in rows for name in ("id", "_number", "_other_id")}
-    return [
-        one for one in job_ids if one not in known and int(parse_job_number(one) or -1) not in known
-    ]
+    unknown = []
+    for job_id in job_ids:
+        number = int(parse_job_number(job_id) or -1)
+        if job_id not in known and number not in known:
+            unknown.append(job_id)
+    return unknown
 
 
-def _announce(plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str]) -> None:
-    """Print a plan to stderr: action, jobs with owners and states, cost, and the commands."""
+async def _announce(
+    session: ClusterSession, request: ActionRequest, job_ids: Sequence[str], *, is_listed: bool
+) -> Plan:
+    """Plan a request for jobs, and print the plan to stderr; `is_listed`: a line per job.
+
+    Raises _AllEnded if all jobs to cancel have ended.
+    """
+    rows = await session.actions.fetch_rows(job_ids)
+    has_ended = bool(rows) and all(row["state"] in ENDED for row in rows)
+    if request.verb is Verb.CANCEL and has_ended and not _find_unknown(job_ids, rows):
+        raise _AllEnded(rows)
+    plan = session.actions.plan(replace(request, job_ids=ids_in_full(job_ids, rows)), rows)
+    checkpoints: Mapping[str, str] = {}
+    warnings: Sequence[str] = ()
+    if request.verb is Verb.REQUEUE:
+        from hpcdash.services.jobs import requeue
+
+        folder = session.actions.journal.path.parent
+        facts = await requeue.requeue_facts(session.store, folder, rows)
+        checkpoints = facts.checkpoints
+        refusal = await requeue.fetch_refusal(session.store, rows)
+        warnings = (refusal, *await requeue.fetch_switch_warnings(session.store, facts))
+    for line in _format_plan(plan, session, checkpoints):
+        print(line, file=sys.stderr)
+    if is_listed:
+        for row in rows[:_MAX_JOBS_LISTED]:
+            name = clip(visible(str(row["name"] or "")), 40)
+            state = state_word(str(row["state"]))
+            print(f"  {visible(str(row['id'])):<14} {state:<10} {name}", file=sys.stderr)
+        if len(rows) > _MAX_JOBS_LISTED:
+            print(f"  … and {len(rows) - _MAX_JOBS_LISTED} more", file=sys.stderr)
+    for warning in filter(None, warnings):
+        print(f"hpcdash: {visible(warning)}", file=sys.stderr)
+    return plan
+
+
+def _format_plan(
+    plan: Plan, session: ClusterSession, checkpoints: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield lines on a plan: action, jobs with owners and states, effect, commands."""
     verb = plan.request.verb
     rows = plan.rows
     # Finished jobs can only be requeued or deleted.
     if verb not in (Verb.REQUEUE, Verb.DELETE):
         rows = tuple(row for row in rows if row["state"] in ACTIVE | WAITING) or rows
-    print(f"{verb} on {visible(session.name)}: {format_jobs(rows)}", file=sys.stderr)
-    if ended := sum(row["_tasks"] or 1 for row in plan.rows) - sum(
-        row["_tasks"] or 1 for row in rows
-    ):
-        print(f"  {ended} already finished (skipped)", file=sys.stderr)
-    if unknown := _unknown(plan.request.job_ids, plan.rows):
-        print(
-            f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}",
-            file=sys.stderr,
-        )
+    yield f"{verb} on {visible(session.name)}: {format_jobs(rows)}"
+    if ended := count_jobs(plan.rows) - count_jobs(rows):
+        yield f"  {ended} already finished (skipped)"
+    if unknown := _find_unknown(plan.request.job_ids, plan.rows):
+        yield f"  not in the queue: {visible(clip(', '.join(unknown), _COMMAND_LETTERS))}"
     if others := format_others(rows, session.store.user or ""):
-        print(f"  ! {others}", file=sys.stderr)
-    has_recipients = session.actions.can_signal_parts
-    for text in format_impact(
-        replace(plan, rows=rows), has_recipients=has_recipients, checkpoints=checkpoints
-    ):
-        print(f"  {text}", file=sys.stderr)
-    if plan.request.force:
-        print("  forced: processes on nodes that do not respond keep running", file=sys.stderr)
-    for command in plan.commands[:_MAX_COMMANDS_SHOWN]:
-        print(f"  {clip(visible(command.text), _COMMAND_LETTERS)}", file=sys.stderr)
-    if len(plan.commands) > _MAX_COMMANDS_SHOWN:
-        print(f"  … and {len(plan.commands) - _MAX_COMMANDS_SHOWN} more commands", file=sys.stderr)
-    if plan.pause_seconds:
-        print(f"  {format_pause(plan)}", file=sys.stderr)
-
-
-async def _requeue_facts(
-    plan: Plan, session: ClusterSession
-) -> tuple[Mapping[str, str], Sequence[str]]:
-    """Return the checkpoints that jobs resume from, and warnings.
-
-    They are refusals by the scheduler, and kill switches that would end jobs as they start again.
-    """
-    from hpcdash.services.jobs.requeue import fetch_refusal, fetch_switch_warnings, requeue_facts
-
-    facts = await requeue_facts(session.store, session.actions.journal.path.parent, plan.rows)
-    found = (
-        await fetch_refusal(session.store, plan.rows),
-        *await fetch_switch_warnings(session.store, facts),
+        yield f"  ! {others}"
+    effects = format_impact(
+        replace(plan, rows=rows),
+        has_recipients=session.actions.can_signal_parts,
+        checkpoints=checkpoints,
     )
-    return facts.checkpoints, tuple(filter(None, found))
+    for text in effects:
+        yield f"  {text}"
+    if plan.request.force:
+        yield "  forced: processes on nodes that do not respond keep running"
+    for command in plan.commands[:_MAX_COMMANDS_SHOWN]:
+        yield f"  {clip(visible(command.text), _COMMAND_LETTERS)}"
+    if (left := len(plan.commands) - _MAX_COMMANDS_SHOWN) > 0:
+        yield f"  … and {left} more commands"
+    if plan.pause_seconds:
+        yield f"  {format_pause(plan)}"
 
 
 def format_jobs(rows: Sequence[Row]) -> str:
     """Format `12 jobs of alice, 1 of bob (2 running, 11 pending)`; tasks count as jobs.
 
-    Without owners where no owner is known.
+    Unknown owners are omitted.
     """
     users: Counter[str] = Counter()
     states: Counter[str] = Counter()
@@ -308,16 +308,24 @@ def format_jobs(rows: Sequence[Row]) -> str:
     if not users:
         return "no job in the queue"
     [(owner, most), *others] = users.most_common()
-    whose = [
-        f"{most} {'job' if most == 1 else 'jobs'}" + (f" of {visible(owner)}" if owner else "")
-    ]
-    whose += [f"{count} of {visible(user) or 'an unknown user'}" for user, count in others]
-    how = ", ".join(f"{count} {state_word(state)}" for state, count in states.most_common())
-    return f"{', '.join(whose)} ({how})"
+    parts = [f"{counted(most, 'job')} of {visible(owner)}" if owner else counted(most, "job")]
+    parts += [f"{count} of {visible(user) or 'an unknown user'}" for user, count in others]
+    counts = ", ".join(f"{count} {state_word(state)}" for state, count in states.most_common())
+    return f"{', '.join(parts)} ({counts})"
 
 
-def _write_table(report: Report) -> None:
-    past = _PAST[report.plan.request.verb]
+def _print_report(report: Report, session: ClusterSession, form: str) -> None:
+    if report.journal_problem:
+        print(f"hpcdash: {visible(report.journal_problem)}", file=sys.stderr)
+    verb = report.plan.request.verb
+    if form == "json":
+        results: list[dict[str, Any]] = [
+            {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
+            for outcome in report.outcomes
+        ]
+        print_json({"schema": 1, **session.envelope(), "verb": str(verb), "results": results})
+        return
+    past = _PAST[verb]
     rows = []
     for outcome in report.outcomes:
         text = visible(outcome.text)
@@ -329,42 +337,30 @@ def _write_table(report: Report) -> None:
     print_text("".join(f"{line}\n" for line in align_cells(rows)))
 
 
-def _write_json(report: Report, session: ClusterSession) -> None:
-    results: list[dict[str, Any]] = [
-        {"job_id": outcome.job_id, "done": outcome.done, "words": outcome.text}
-        for outcome in report.outcomes
-    ]
-    answer = {
-        "schema": 1,
-        **session.envelope(),
-        "verb": str(report.plan.request.verb),
-        "results": results,
-    }
-    print_json(answer)
-
-
 def run_journal(common: CommonOptions, newest: int, form: str, *, settles: bool = False) -> None:
     """Print the newest actions on all clusters, newest first.
 
-    `settles`: first find the outcome of the chosen cluster's submissions where it is unknown.
+    `settles`: first look up the unknown outcomes of submissions to the selected cluster.
     """
     if settles:
         _settle(common, newest)
     entries, unreadable = journal().read(newest)
     if unreadable:
-        lines = "1 line" if unreadable == 1 else f"{unreadable} lines"
+        lines = counted(unreadable, "line")
         print(f"hpcdash: {lines} of the journal could not be read", file=sys.stderr)
     if form == "json":
         answer = {"schema": 1, "actions": list(map(_json_action, entries))}
         print_json(answer)
         return
-    rows = [
-        (*(clip(visible(cell), width) for cell, width in zip(row, _WIDEST, strict=False)), row[-1])
-        for row in (_HEADINGS, *map(_cells, entries))
-    ]
+    rows = []
+    for cells in (_HEADINGS, *map(_cells, entries)):
+        clipped = [
+            clip(visible(cell), width) for cell, width in zip(cells, _MAX_WIDTHS, strict=False)
+        ]
+        rows.append((*clipped, cells[-1]))
     print(*align_cells(rows), sep="\n")
     if not entries:
-        print("No actions yet: nothing was submitted or changed from here.", file=sys.stderr)
+        print("No actions yet. Submissions and changes to jobs are listed here.", file=sys.stderr)
 
 
 def _settle(common: CommonOptions, newest: int) -> None:
@@ -372,30 +368,27 @@ def _settle(common: CommonOptions, newest: int) -> None:
     from hpcdash.services.submit.recovery import reconcile_noted, unsettled
 
     async def work(session: ClusterSession) -> None:
-        noted = [
-            one
-            for one in journal().read(newest)[0]
-            if one.state == "unknown" and one.verb == Verb.SUBMIT
-        ]
-        here = unsettled(journal(), session.name, newest=newest)
-        for entry in here:
+        unknown = 0
+        for entry in journal().read(newest)[0]:
+            is_submission = entry.cluster == session.name and entry.verb == Verb.SUBMIT
+            if is_submission and entry.state == "unknown":
+                unknown += 1
+        entries = unsettled(journal(), session.name, newest=newest)
+        for entry in entries:
             for outcome in await reconcile_noted(session.store, journal(), entry):
-                print(
-                    f"hpcdash: {visible(outcome.job_id)}: {visible(outcome.text)}", file=sys.stderr
-                )
-        if not here:
+                text = f"{visible(outcome.job_id)}: {visible(outcome.text)}"
+                print(f"hpcdash: {text}", file=sys.stderr)
+        if not entries:
             print(f"hpcdash: no unknown submissions on {visible(session.name)}", file=sys.stderr)
-        if left := len([one for one in noted if one.cluster == session.name]) - len(here):
-            print(
-                f"hpcdash: {left} cannot be looked up: no mark or name was recorded",
-                file=sys.stderr,
-            )
+        if left := unknown - len(entries):
+            text = f"{left} cannot be looked up: no mark or name was recorded"
+            print(f"hpcdash: {text}", file=sys.stderr)
 
     with_session(common, work)
 
 
 def format_end(entry: JournalEntry) -> str:
-    """Return the end of an action in one line, with the scheduler's message where it refused."""
+    """Format the outcome of an action in one line, with the scheduler's message if it refused."""
     refused = [outcome for outcome in entry.outcomes if outcome.done is False]
     unknown = [outcome for outcome in entry.outcomes if outcome.done is None]
     total = len(entry.outcomes)

@@ -1,4 +1,4 @@
-"""hpcdash history over any span: from the archive of runs, which queries only what is missing."""
+"""`hpcdash history` over any time: from the archive of runs, which queries only what is missing."""
 
 from __future__ import annotations
 
@@ -34,10 +34,7 @@ DEFAULT_SINCE = "7d"
 
 
 class HistoryOptions(Struct, frozen=True):
-    """Values of --since, --until and the options that select jobs.
-
-    '' where an option was not given.
-    """
+    """Values of --since, --until and the options that select jobs; '' by default."""
 
     since: str = ""
     until: str = ""
@@ -49,11 +46,11 @@ class HistoryOptions(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether none was given: the last 7 days, as the dashboard has them."""
+        """Whether all are defaults: the last 7 days, as in the dashboard."""
         return self == HistoryOptions()
 
     def selection(self, *, everyone: bool) -> RunSelection:
-        """Raises UsageError for a state there is not."""
+        """Return the selection. Raises UsageError for an invalid state."""
         states = _split(self.state.lower())
         if unknown := [state for state in states if state not in ENDED]:
             raise UsageError(
@@ -71,8 +68,8 @@ class HistoryOptions(Struct, frozen=True):
         )
 
     def format_empty(self, all_rows: int, *, mine: bool) -> str:
-        """Return why no ended job is listed of `all_rows` before the filter, and what to do."""
-        span = "this span" if self.since or self.until else "the last 7 days"
+        """Format the reason that no job is listed, of `all_rows` before the filter."""
+        span = "this interval" if self.since or self.until else "the last 7 days"
         return format_empty(HISTORY, mine=mine and not self.user, all_rows=all_rows, span=span)
 
 
@@ -88,9 +85,9 @@ async def fetch_runs(
     with_running: bool = False,
     columns: Sequence[str] = RUNS.names,
 ) -> FetchedRuns:
-    """The runs that the options name, with progress on a terminal's stderr.
+    """Fetch the selected runs, with a progress line on a terminal's stderr.
 
-    Raises UsageError for a bad span.
+    Raises UsageError for an invalid time.
     """
     zone = session.zone or LOCAL_ZONE
     selection = options.selection(everyone=everyone)
@@ -112,12 +109,10 @@ def warn_rejected(fetched: FetchedRuns) -> None:
 
 
 def warn_gaps(fetched: FetchedRuns) -> None:
-    """On stderr: what could not be read, what of the span is not known and why, and that others'
-    jobs are hidden.
-    """
+    """Print to stderr the unreadable rows, the times without data, and that jobs are hidden."""
     warn_rejected(fetched)
     if seconds := fetched.unasked_seconds:
-        print(f"hpcdash: {format_span(seconds)} of the span could not be fetched", file=sys.stderr)
+        print(f"hpcdash: {format_span(seconds)} could not be fetched", file=sys.stderr)
     for note in (fetched.format_forgotten(), OTHERS_HIDDEN if fetched.hides_others else ""):
         if note:
             print(f"hpcdash: {note[0].lower()}{note[1:]}", file=sys.stderr)
@@ -126,9 +121,9 @@ def warn_gaps(fetched: FetchedRuns) -> None:
 def run_history(
     common: CommonOptions, options: HistoryOptions, *, expression: str, mine: bool, form: str
 ) -> None:
-    """Jobs that were there in a span and have ended, as a table, JSON or CSV on stdout.
+    """Print the finished jobs of a time as a table, JSON or CSV.
 
-    Where the cluster stopped answering, what is known is printed, and then the error raised.
+    If the cluster stops answering, prints the known jobs and raises the error.
     """
     requested = parse_filter(expression, Kind.HISTORY)
     options.selection(everyone=not mine)
@@ -151,7 +146,7 @@ def run_history(
 
 
 class _ProgressLine:
-    """One line on a terminal's stderr that is written over."""
+    """Progress in one line of a terminal's stderr."""
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr.isatty() and os.environ.get("TERM", "") != "dumb"

@@ -1,6 +1,4 @@
-"""`hpcdash exec` and `hpcdash stacks`: a command on each node of a running job, and where its
-Python stands.
-"""
+"""`hpcdash exec` and `hpcdash stacks`: a command, or py-spy, on each node of a running job."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.terminal import is_agreed, print_json
 from hpcdash.config.read import load_settings
 from hpcdash.domain.text import counted, visible
-from hpcdash.domain.units import HOUR, parse_duration
 from hpcdash.errors import EXIT_REFUSED, Declined, SchedulerRefused, UsageError
+from hpcdash.services.inside.ready import parse_timeout
 from hpcdash.services.inside.run import (
     InsideAnswer,
     fetch_inside_row,
@@ -36,9 +34,9 @@ def run_exec(
     timeout: str,
     form: str,
 ) -> None:
-    """Run a command on each node and print the answers, equal ones together.
+    """Run a command on each node, and print the answers in groups.
 
-    Ends with 1 unless all ended with 0.
+    Exits with 1 if the command failed on a node.
     """
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
@@ -50,13 +48,19 @@ def run_exec(
     if leftovers:
         if command or each_gpu:
             raise UsageError(
-                "--leftovers cannot be used with a command", "Leave the command and --each-gpu out."
+                "--leftovers cannot be used with a command", "Remove the command and --each-gpu."
             )
         _run_leftovers(common, job, form)
         return
     if not command or not command[0]:
-        raise UsageError("There is no command to run.")
-    inside = InsideCommand(command, read_timeout(timeout), each_gpu=each_gpu)
+        raise UsageError("no command specified")
+    seconds = parse_timeout(timeout)
+    if seconds is None:
+        raise UsageError(
+            f"--timeout {visible(timeout)} is not a time from 1s to 1h",
+            "60s, 5m; a bare number is seconds.",
+        )
+    inside = InsideCommand(command, seconds, each_gpu=each_gpu)
 
     async def work(session: ClusterSession) -> tuple[InsideAnswer, ClusterSession]:
         await session.store.open()
@@ -64,28 +68,18 @@ def run_exec(
         return await run_noted(session.actions.journal, session.store, row, inside), session
 
     answer, session = with_session(common, work)
+    _print_answer(answer, session, job, list(command), form)
+
+
+def _print_answer(
+    answer: InsideAnswer, session: ClusterSession, job: str, command: list[str], form: str
+) -> None:
+    """Print the answers, and exit with 1 if the command failed on a node."""
     if form == "json":
-        _print_json(session, job, list(command), answer)
+        content = {"job": job, "command": command, "nodes": for_json(answer)}
+        print_json({"schema": 1, **session.envelope(), **content})
     else:
         _print_groups(answer)
-    _end_with(answer)
-
-
-def _print_json(
-    session: ClusterSession, job: str, command: list[str], answer: InsideAnswer
-) -> None:
-    print_json(
-        {
-            "schema": 1,
-            **session.envelope(),
-            "job": job,
-            "command": command,
-            "nodes": for_json(answer),
-        }
-    )
-
-
-def _end_with(answer: InsideAnswer) -> None:
     if answer.has_failed:
         sys.stdout.flush()
         sys.exit(EXIT_REFUSED)
@@ -94,7 +88,7 @@ def _end_with(answer: InsideAnswer) -> None:
 def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
     """Print the leftovers of a job, and end them after a confirmation or with --yes.
 
-    Without a terminal and without --yes none is ended.
+    Without a terminal, only --yes ends them.
     """
     from hpcdash.services.inside.leftovers import end_command, list_command, read_leftovers
 
@@ -113,34 +107,15 @@ def _run_leftovers(common: CommonOptions, job: str, form: str) -> None:
             print(f"End {counted(len(found), 'leftover')}: ", end="", file=sys.stderr)
             if not await is_agreed():
                 raise Declined
-        return await run_noted(
-            session.actions.journal, store, row, await end_command(store, found)
-        ), session
+        command = await end_command(store, found)
+        return await run_noted(session.actions.journal, store, row, command), session
 
     try:
         answer, session = with_session(common, work)
     except Declined:
         print("hpcdash: nothing was ended", file=sys.stderr)
         return
-    if form == "json":
-        _print_json(session, job, ["leftovers"], answer)
-    else:
-        _print_groups(answer)
-    _end_with(answer)
-
-
-def read_timeout(text: str) -> int:
-    """Seconds; raises UsageError for what is no time from a second to an hour."""
-    try:
-        seconds = parse_duration(text)
-    except ValueError:
-        seconds = None
-    if seconds is None or not 1 <= seconds <= HOUR:
-        raise UsageError(
-            f"--timeout {visible(text)} is not a time from 1s to 1h",
-            "60s, 5m; a bare number is seconds.",
-        )
-    return seconds
+    _print_answer(answer, session, job, ["leftovers"], form)
 
 
 def _print_groups(answer: InsideAnswer) -> None:
@@ -153,15 +128,17 @@ def _print_groups(answer: InsideAnswer) -> None:
             print(line)
     for output in answer.outputs:
         if text := format_ending(output, answer.command.seconds):
-            where = f"{visible(output.node)}{f' GPU {visible(output.gpu)}' if output.gpu else ''}"
+            place = visible(output.node)
+            if output.gpu:
+                place = f"{place} GPU {visible(output.gpu)}"
             sys.stdout.flush()
-            print(f"hpcdash: {where}: {text}", file=sys.stderr)
+            print(f"hpcdash: {place}: {text}", file=sys.stderr)
 
 
 def run_stacks(common: CommonOptions, job: str) -> None:
     """Print the stacks of each node.
 
-    Raises UsageError for a whole array, and where the scheduler has no access to nodes.
+    Raises UsageError for a whole array, or if the scheduler has no access to nodes.
     """
     from hpcdash.services.inside.stacks import STACKS, format_stack_places, read_stack_places
 
@@ -176,11 +153,8 @@ def run_stacks(common: CommonOptions, job: str) -> None:
     for group in answer.groups():
         for line in group.lines:
             print(f"{visible(group.places)}: {line}".rstrip())
-    problems = [
-        f"{output.node}: {format_ending(output, STACKS.seconds)}"
-        for output in answer.outputs
-        if output.status != 0
-    ]
+    failed = [output for output in answer.outputs if output.status != 0]
+    problems = [f"{output.node}: {format_ending(output, STACKS.seconds)}" for output in failed]
     if problems:
         sys.stdout.flush()
         raise SchedulerRefused(

@@ -1,4 +1,4 @@
-"""Tables, one job and its script to stdout, through the same services as the app."""
+"""Commands that print tables, a job or its script."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -36,10 +36,10 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.transport.prompter import TerminalPrompter
 
 if TYPE_CHECKING:
-    from hpcdash.services.jobs.overview import JobPicture
+    from hpcdash.services.jobs.overview import JobFacts
 
 T = TypeVar("T")
-# A script may query in a loop.
+# A script may call hpcdash in a loop.
 _TIDY_EVERY_SECONDS = 60.0
 
 
@@ -48,7 +48,7 @@ def with_session(
     work: Callable[[ClusterSession], Awaitable[T]],
     on_signal: Callable[[int], bool] = lambda number: False,
 ) -> T:
-    """Run some work on the chosen cluster, and close its connection.
+    """Run `work` on the selected cluster, and close the connection.
 
     `on_signal` is that of run_async.
     """
@@ -84,7 +84,7 @@ def _warn_cut_off(session: ClusterSession) -> None:
 
 
 async def _tidy(session: ClusterSession) -> None:
-    """Remove expired folders of launches, where the cluster was queried anyway."""
+    """Remove expired launch folders, if the cluster was queried anyway."""
     store = session.store
     was_queried = store.probe is not None or any(
         not snapshot.cached for snapshot in store.snapshots.values()
@@ -95,7 +95,7 @@ async def _tidy(session: ClusterSession) -> None:
 
 
 async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
-    """Fetch the kind, and for nodes and queues also the whole queue, to count their jobs."""
+    """Fetch a table; for nodes and queues also the whole queue, to count their jobs."""
     if kind is Kind.LIMITS:
         return await _fetch_limits(store)
     if kind not in (Kind.NODES, Kind.QUEUES):
@@ -104,7 +104,6 @@ async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
     try:
         await store.fetch(kind)
     except HpcdashError:
-        # Nobody waits for the jobs of what is not to be had.
         counting.cancel()
         raise
     try:
@@ -115,18 +114,15 @@ async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
 
 
 def parse_filter(expression: str, kind: Kind) -> query.Filter:
-    """A filter as a person types it: times are this machine's, as in the dashboard.
-
-    Raises UsageError.
-    """
+    """Parse a filter with times in this machine's zone. Raises UsageError."""
     return query.parse(expression, SCHEMAS[kind], datetime.now().astimezone().tzinfo or UTC)
 
 
 async def _fetch_limits(store: ClusterStore) -> Snapshot:
-    """Fetch the limits, and one's own jobs where only they show how much is used."""
+    """Fetch the limits, and the user's jobs if the scheduler does not report the usage."""
     from hpcdash.services.usage.limits import has_uncounted, with_counted_use
 
-    # Whose jobs and which cluster's limits they are, only the probe tells.
+    # The probe reports the user and the cluster.
     await store.open()
     snapshot = await store.fetch(Kind.LIMITS)
     mine = None
@@ -156,41 +152,41 @@ async def _lacks_account(store: ClusterStore) -> bool:
 def run_table(
     common: CommonOptions, name: str, *, expression: str, form: str, mine: bool = True
 ) -> None:
-    """Rows of a table as text, JSON or CSV on stdout."""
+    """Print the rows of a table as text, JSON or CSV."""
     spec = TABLES[name]
     kind = spec.kind(everyone=not mine)
     requested = parse_filter(expression, kind)
 
-    async def work(session: ClusterSession) -> tuple[Snapshot, str, str, bool]:
+    async def work(session: ClusterSession) -> tuple[Snapshot, ClusterSession, bool]:
         store = session.store
         snapshot = await _fetch(store, kind)
         if name == "shares" and mine:
             own = snapshot.table.filter(snapshot.table["_on_own_path"])
             snapshot = replace(snapshot, table=own)
-        lacks_account = (
-            name in ("shares", "limits")
-            and not snapshot.table.num_rows
-            and await _lacks_account(store)
-        )
+        lacks_account = False
+        if name in ("shares", "limits") and not snapshot.table.num_rows:
+            lacks_account = await _lacks_account(store)
         if lacks_account:
-            everyone = "; --all shows all accounts" if name == "shares" else ""
-            text = f"{store.user} has no account on {session.name}{everyone}"
+            text = f"{store.user} has no account on {session.name}"
+            if name == "shares":
+                text += "; --all shows all accounts"
             print(f"hpcdash: {visible(text)}", file=sys.stderr)
-        return snapshot, session.name, store.backend.name, lacks_account
+        return snapshot, session, lacks_account
 
-    snapshot, cluster, backend, lacks_account = with_session(common, work)
+    snapshot, session, lacks_account = with_session(common, work)
     table = query.apply(snapshot.table, requested, snapshot.taken_at)
     warn_unknown_gpus(snapshot.table, requested, snapshot.taken_at)
     for row in snapshot.rejected:
         print(f"hpcdash: a row could not be read: {visible(row)}", file=sys.stderr)
-    print_table(spec, replace(snapshot, table=table), form, cluster=cluster, backend=backend)
+    backend = session.store.backend.name
+    print_table(spec, replace(snapshot, table=table), form, cluster=session.name, backend=backend)
     if form == "table" and not table.num_rows and not lacks_account:
-        all_rows = snapshot.table.num_rows
-        print(format_empty(spec, mine=mine, all_rows=all_rows), file=sys.stderr)
+        text = format_empty(spec, mine=mine, all_rows=snapshot.table.num_rows)
+        print(text, file=sys.stderr)
 
 
 def warn_unknown_gpus(table: pa.Table, requested: query.Filter, taken_at: float) -> None:
-    """Print on stderr how many rows a filter on GPUs could not judge."""
+    """Print the number of rows that a filter on GPUs could not check to stderr."""
     if text := query.format_unknown_gpus(query.count_unknown_gpus(table, requested, taken_at)):
         print(f"hpcdash: {text}", file=sys.stderr)
 
@@ -198,7 +194,7 @@ def warn_unknown_gpus(table: pa.Table, requested: query.Filter, taken_at: float)
 def print_table(
     spec: TableSpec, snapshot: Snapshot, form: str, *, cluster: str, backend: str
 ) -> None:
-    """A snapshot as a table, JSON or CSV on stdout."""
+    """Print a snapshot as a table, JSON or CSV."""
     table = snapshot.table
     taken_at = snapshot.taken_at
     if form == "json":
@@ -228,7 +224,10 @@ def print_table(
 def format_empty(
     spec: TableSpec, *, mine: bool, all_rows: int, span: str = "the last 7 days"
 ) -> str:
-    """Return why a table has no rows, and what to do; `span` is that of ended jobs."""
+    """Format the reason that a table has no rows, and the next step.
+
+    `span` is the time of the finished jobs.
+    """
     if all_rows:
         return f"None of {counted(all_rows, 'row')} matches the filter."
     match spec.name, mine:
@@ -239,80 +238,83 @@ def format_empty(
         case "shares", True:
             return "You have no fair share here. --all shows all accounts."
         case "history", _:
-            whose, everyone = (" of yours", "; --all shows everyone's") if mine else ("", "")
-            return f"No job{whose} ended in {span}. An earlier --since goes further back{everyone}."
+            jobs = "None of your jobs" if mine else "No jobs"
+            everyone = "; --all shows everyone's" if mine else ""
+            return f"{jobs} ended in {span}. An earlier --since shows older jobs{everyone}."
     return spec.empty
 
 
 def run_show(common: CommonOptions, job: str, form: str, *, steps: bool = False) -> None:
-    """Print one job with its request, use, reason and the scheduler's facts, as groups or JSON.
+    """Print a job with its request, usage, reason and native facts, as text or JSON.
 
-    `steps`: print all of its steps, and only them in a table.
+    With `steps`, JSON has all of its steps, too, and the text has only them.
     """
-    from hpcdash.services.jobs.overview import JobPicture, Part
+    from hpcdash.services.jobs.overview import JobFacts, Part
     from hpcdash.services.jobs.page import format_step, job_groups
 
-    async def work(session: ClusterSession) -> tuple[JobPicture, JobDetail, ClusterSession]:
-        store = session.store
-        picture = JobPicture(
-            store, job, state_folder=session.actions.journal.path.parent, debug=common.debug
-        )
-        await picture.fetch()
-        if picture.detail is None:
-            raise picture.errors[Part.DETAIL]
-        return picture, picture.detail, session
+    async def work(session: ClusterSession) -> tuple[JobFacts, JobDetail, ClusterSession]:
+        folder = session.actions.journal.path.parent
+        facts = JobFacts(session.store, job, state_folder=folder, debug=common.debug)
+        await facts.fetch()
+        if facts.detail is None:
+            raise facts.errors[Part.DETAIL]
+        return facts, facts.detail, session
 
-    picture, detail, session = with_session(common, work)
+    facts, detail, session = with_session(common, work)
     taken_at = session.store.clock.now()
     if form == "json":
-        # For a whole array, the common values of its tasks; the details are those of one task.
-        whole = (
-            pa.Table.from_pylist([dict(picture.row or {})], JOBS)
-            if picture.is_whole_array
-            else detail.job
-        )
-        shown = table_to_json_rows(whole, public_names(JOBS))[0]
-        shown["native"] = dict(detail.native)
-        shown["usage"] = picture.usage
-        answer = {
-            "schema": 1,
-            **session.envelope(taken_at),
-            "rejected_rows": 0,
-            "job": shown,
-            "failure": _failure(picture),
-            "waits": picture.waits,
-            "launch": None if picture.launched is None else picture.launched.for_json(),
-        }
-        if picture.activity is not None:
-            answer["activity"] = _activity(picture.activity)
-        if steps:
-            answer["steps"] = (
-                [] if picture.steps is None else table_to_json_rows(picture.steps, STEPS.names)
-            )
-        print_json(answer)
+        print_json(_job_answer(facts, detail, session.envelope(taken_at), has_steps=steps))
         return
     if steps:
-        if picture.steps is None or not picture.steps.num_rows:
-            raise picture.errors.get(Part.STEPS) or HpcdashError(
-                f"no steps are recorded for job {visible(picture.job_id)}",
+        if facts.steps is None or not facts.steps.num_rows:
+            raise facts.errors.get(Part.STEPS) or HpcdashError(
+                f"no steps are recorded for job {visible(facts.job_id)}",
                 "A job has steps once it has started.",
             )
-        named = [*map(format_step, picture.steps.to_pylist())]
-        _print_pairs(f"Steps of job {picture.job_id}", named)
+        named = [*map(format_step, facts.steps.to_pylist())]
+        _print_pairs(f"Steps of job {facts.job_id}", named)
         return
-    for group in job_groups(picture, datetime.fromtimestamp(taken_at, UTC), signs={}):
+    for group in job_groups(facts, datetime.fromtimestamp(taken_at, UTC), signs={}):
         _print_pairs(group.title, [(entry.label, entry.text) for entry in group.entries])
-    if (failure := picture.failure) is not None and failure.excerpt is not None:
-        above = [("", failure.excerpt.above), ("", "…")] if failure.excerpt.above else []
-        lines = [("", line) for line in failure.excerpt.lines]
-        _print_pairs(f"End of {failure.stream}", [*above, *lines])
+    if (failure := facts.failure) is not None and failure.excerpt is not None:
+        lines = list(failure.excerpt.lines)
+        if failure.excerpt.above:
+            lines[:0] = [failure.excerpt.above, "…"]
+        _print_pairs(f"End of {failure.stream}", [("", line) for line in lines])
     _print_pairs("Raw scheduler output", list(detail.native.items()))
+
+
+def _job_answer(
+    facts: JobFacts, detail: JobDetail, envelope: dict[str, Any], *, has_steps: bool
+) -> dict[str, Any]:
+    """Build the JSON of a job; of a whole array, with the common values of its tasks."""
+    table = detail.job
+    if facts.is_whole_array:
+        table = pa.Table.from_pylist([dict(facts.row or {})], JOBS)
+    job = table_to_json_rows(table, public_names(JOBS))[0]
+    job["native"] = dict(detail.native)
+    job["usage"] = facts.usage
+    answer = {
+        "schema": 1,
+        **envelope,
+        "rejected_rows": 0,
+        "job": job,
+        "failure": _failure(facts),
+        "waits": facts.waits,
+        "launch": None if facts.launched is None else facts.launched.for_json(),
+    }
+    if facts.activity is not None:
+        answer["activity"] = _activity(facts.activity)
+    if has_steps:
+        steps = facts.steps
+        answer["steps"] = [] if steps is None else table_to_json_rows(steps, STEPS.names)
+    return answer
 
 
 def run_sooner(common: CommonOptions, job: str, form: str) -> None:
     """Print when a pending job would start unchanged, shorter and on fewer nodes.
 
-    The commands that were used are printed too.
+    The commands that were used are printed, too.
     """
     from hpcdash.services.usage.sooner import StartOption, fetch_start_options
 
@@ -322,77 +324,69 @@ def run_sooner(common: CommonOptions, job: str, form: str) -> None:
     options, session = with_session(common, work)
     now = session.store.clock.now()
     if form == "table":
-        _print_pairs(
-            f"Job {job} would start", [(option.change, option.format(now)) for option in options]
-        )
-        _print_pairs(
-            "Commands (nothing was submitted)", [("", option.command) for option in options]
-        )
+        starts = [(option.change, option.format(now)) for option in options]
+        _print_pairs(f"Job {job} would start", starts)
+        commands = [("", option.command) for option in options]
+        _print_pairs("Commands (nothing was submitted)", commands)
         return
-    starts = [
-        {
+    answers = []
+    for option in options:
+        estimate = option.estimate
+        starts_at = estimate.starts_at_epoch
+        start = {
             "change": option.change,
-            "starts_at": None
-            if option.estimate.starts_at_epoch is None
-            else format_utc(option.estimate.starts_at_epoch),
-            "node_list": option.estimate.node_list or None,
-            "refusal": option.estimate.refusal or None,
+            "starts_at": None if starts_at is None else format_utc(starts_at),
+            "node_list": estimate.node_list or None,
+            "refusal": estimate.refusal or None,
             "estimated_by": option.estimator,
             "command": option.command,
         }
-        for option in options
-    ]
-    print_json({"schema": 1, **session.envelope(now), "rejected_rows": 0, "starts": starts})
+        answers.append(start)
+    print_json({"schema": 1, **session.envelope(now), "rejected_rows": 0, "starts": answers})
 
 
 def _activity(activity: Activity) -> dict[str, object]:
     """Return the activity of a job's program, for JSON."""
+    counts = []
+    for one in activity.counts:
+        states = [
+            {"words": text, "state": state, "count": count} for text, state, count in one.states
+        ]
+        counts.append(
+            {"kind": one.kind, "name": one.name, "states": states, "restarts": one.restarts}
+        )
     return {
-        "counts": [
-            {
-                "kind": one.kind,
-                "name": one.name,
-                "states": [
-                    {"words": text, "state": state, "count": count}
-                    for text, state, count in one.states
-                ],
-                "restarts": one.restarts,
-            }
-            for one in activity.counts
-        ],
+        "counts": counts,
         "failures": [{"name": name, "why": why} for name, why in activity.failures],
         "problems": list(activity.notes),
     }
 
 
-def _failure(picture: JobPicture) -> dict[str, object] | None:
-    """Return the cause of a job's failure according to its log, for JSON.
-
-    None for any other job.
-    """
+def _failure(facts: JobFacts) -> dict[str, object] | None:
+    """Return the cause of a failed job according to its log, for JSON; None for any other job."""
     from hpcdash.services.jobs.overview import Part
 
-    failure = picture.failure
-    error = picture.errors.get(Part.LOG)
+    failure = facts.failure
+    error = facts.errors.get(Part.LOG)
+    if failure is None and error is None:
+        return None
+    answer: dict[str, object] = {"line": None, "rank": None, "stream": None, "lines": []}
     if failure is None:
-        return (
-            None
-            if error is None
-            else {"line": None, "rank": None, "stream": None, "lines": [], "problem": error.message}
-        )
+        answer["problem"] = error.message if error is not None else None
+        return answer
     excerpt = failure.excerpt
-    cause = None if excerpt is None else excerpt.cause
-    return {
-        "line": None if cause is None else cause.line,
-        "rank": int(cause.rank) if cause is not None and cause.rank else None,
-        "stream": None if excerpt is None else failure.stream,
-        "lines": [] if excerpt is None else list(excerpt.lines),
-        "problem": failure.problem or None,
-    }
+    if excerpt is not None:
+        answer["stream"] = failure.stream
+        answer["lines"] = list(excerpt.lines)
+        if (cause := excerpt.cause) is not None:
+            answer["line"] = cause.line
+            answer["rank"] = int(cause.rank) if cause.rank else None
+    answer["problem"] = failure.problem or None
+    return answer
 
 
 def _print_pairs(title: str, pairs: list[Pair]) -> None:
-    """Remarks, which have no label, stand at the indent."""
+    """Print a title and labelled values; a note without a label is at the indent."""
     print(visible(title))
     width = max(12, *(len(label) for label, _ in pairs)) + 2
     for label, value in pairs:
@@ -402,20 +396,19 @@ def _print_pairs(title: str, pairs: list[Pair]) -> None:
 def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bool) -> None:
     """Print the script, or a unified difference from the script of `diff` to that of `job`.
 
-    A pipe gets the bytes as they were submitted, a terminal what cannot harm it; `explain` adds a
-    comment line below each directive.
+    Output to a pipe is as submitted, output to a terminal is made safe. `explain` adds a comment
+    below each directive.
     """
+    job_ids = [job] if diff is None else [diff, job]
 
     async def work(session: ClusterSession) -> tuple[list[Script], ClusterSession]:
-        requested = [job] if diff is None else [diff, job]
-        return list(
-            await asyncio.gather(*(fetch_script(session.store, one) for one in requested))
-        ), session
+        scripts = await asyncio.gather(*(fetch_script(session.store, one) for one in job_ids))
+        return scripts, session
 
     scripts, session = with_session(common, work)
-    for one, script in zip([job] if diff is None else [diff, job], scripts, strict=True):
+    for job_id, script in zip(job_ids, scripts, strict=True):
         if script.source.startswith(READ_FROM):
-            print(f"hpcdash: {visible(one)}: {visible(script.source)}", file=sys.stderr)
+            print(f"hpcdash: {visible(job_id)}: {visible(script.source)}", file=sys.stderr)
     if diff is not None:
         names = (f"job {visible(diff)}", f"job {visible(job)}")
         text = "".join(f"{line}\n" for line in unified(scripts[0].text, scripts[1].text, names))
@@ -427,12 +420,12 @@ def run_script(common: CommonOptions, *, job: str, diff: str | None, explain: bo
 
 
 def _explained(script: Script, session: ClusterSession) -> str:
-    """Return the script with a comment below each directive that explains its request."""
+    """Add a comment below each directive that explains it."""
     explained = script_lines(script.text, session.store.backend.scripts.explain)
-    lines = script.text.split("\n")
+    notes = [line.note for line in explained]
     shown = []
-    for at, line in enumerate(lines):
+    for at, line in enumerate(script.text.split("\n")):
         shown.append(line)
-        if at < len(explained) and explained[at].note:
-            shown.append(f"#   ^ {explained[at].note}")
+        if at < len(notes) and notes[at]:
+            shown.append(f"#   ^ {notes[at]}")
     return "\n".join(shown)

@@ -1,6 +1,4 @@
-"""`hpcdash log`: the last lines of a job's log to stdout, and what comes after them for as long as
-the job runs.
-"""
+"""`hpcdash log`: prints the last lines of a job's log, and follows it until the job ends."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ from hpcdash.errors import (
 )
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileStat
-from hpcdash.services.jobs.lookup import telling_task
+from hpcdash.services.jobs.lookup import representative_task
 from hpcdash.services.logs.file import (
     LONGEST_PAUSE_SECONDS,
     FileChange,
@@ -50,43 +48,40 @@ from hpcdash.services.logs.locate import LogPlace, fetch_other_logs, find_other_
 from hpcdash.services.logs.pieces import LONGEST_PIECE, pieces
 from hpcdash.services.session import ClusterSession
 
-# Back to the line's start, and what stood there erased (ECMA-48: CR, EL).
+# Go back to the start of the line, and erase it (ECMA-48: CR, EL).
 _REWRITE = "\r\x1b[K"
-# The first read of a file and each that may find little; one that finds as much is followed by
-# large ones at once.
+# Size of a first read; large reads follow if it returns as much.
 SMALL_BYTES = 64 * 1024
 LARGE_BYTES = 4 << 20
 # Lines may be as long as the file: their starts are searched at least this far back.
-_LOOK_BACK_BYTES = 64 << 20
+_SEARCHED_BYTES = 64 << 20
 _QUIET_SECONDS = 2.0
 _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused)
-# A quiet file may mean that the job has ended; the scheduler is queried at this interval.
+# Interval of queries of the job's state while its file is quiet: at first, and at most.
 _FIRST_STATE_SECONDS = 3.0
 _LONGEST_STATE_SECONDS = 30.0
-# A file that was copied from its node may be seen here so much later.
+# A file that was copied from its node may appear this much later.
 _ARRIVES_SECONDS = 15.0
 
 
 class LogOutput(Protocol):
-    """Target of a log's bytes; raises BrokenPipeError once nobody reads."""
+    """Target of a log's bytes; raises BrokenPipeError if its reader exits."""
 
     def write(self, content: bytes, offset: int) -> None:
-        """Write what comes next; `offset` is its place in the file, which goes on where it ended or
-        is a new start.
-        """
+        """Write bytes from an offset of the file: the end of the previous ones, or a new start."""
         ...
 
     def pause(self) -> None:
-        """Show text that has no newline yet, as nothing more comes for now."""
+        """Show the last line even without a newline, as nothing follows for now."""
         ...
 
     def end_line(self) -> None:
-        """End an open line, so that a message can follow."""
+        """End an open line before a message."""
         ...
 
 
 def log_output() -> LogOutput:
-    """The way to write to this stdout."""
+    """Return the output for this stdout."""
     stdout = sys.stdout
     if not stdout.isatty():
         return RawOutput(stdout.buffer)
@@ -94,7 +89,7 @@ def log_output() -> LogOutput:
 
 
 def color_system(variables: Mapping[str, str]) -> ColorSystem | None:
-    """Return how many colours to write; None where NO_COLOR or the terminal excludes them."""
+    """Return the colours of the terminal; None with NO_COLOR or without colours."""
     terminal = variables.get("TERM", "")
     if variables.get("NO_COLOR") or terminal in ("", "dumb", "unknown"):
         return None
@@ -121,13 +116,11 @@ class RawOutput:
             raise BrokenPipeError
 
     def end_line(self) -> None:
-        """Bytes of the file are never added to."""
+        """Add nothing to the file's bytes."""
 
 
 class TerminalOutput:
-    """Lines made safe, with their colours; a line without newline yet is rewritten in place as it
-    grows.
-    """
+    """Safe lines with colours; a line without a newline is rewritten in place as it grows."""
 
     def __init__(self, stream: BinaryIO, colours: ColorSystem | None, encoding: str) -> None:
         self._stream = stream
@@ -146,13 +139,13 @@ class TerminalOutput:
         content = self._rest + content
         self._end = begin + len(content)
         cut = pieces(content, begin, at_start=True)
-        lines = [
-            self._coloured(shown_line(content[first - begin : last - begin]))
-            for first, last in cut.rows()
-        ]
+        text = ""
+        for first, last in cut.rows():
+            line = shown_line(content[first - begin : last - begin])
+            text += f"{self._coloured(line)}\n"
         self._rest = content[cut.end - begin :]
-        if lines:
-            self._put("".join(f"{line}\n" for line in lines))
+        if text:
+            self._put(text)
             self._open = None
 
     def pause(self) -> None:
@@ -171,15 +164,14 @@ class TerminalOutput:
     def _coloured(self, line: ShownLine) -> str:
         if self._colours is None or not line.spans:
             return line.text
-        parts: list[str] = []
+        coloured = ""
         here = 0
         for start, end, style in line.spans:
-            parts.append(line.text[here:start])
-            parts.append(
-                Style.parse(style).render(line.text[start:end], color_system=self._colours)
-            )
+            coloured += line.text[here:start]
+            text = line.text[start:end]
+            coloured += Style.parse(style).render(text, color_system=self._colours)
             here = end
-        return "".join(parts) + line.text[here:]
+        return coloured + line.text[here:]
 
     def _put(self, text: str) -> None:
         text = text if self._open is None else _REWRITE + text
@@ -188,28 +180,27 @@ class TerminalOutput:
 
 
 def report(text: str) -> None:
-    """Tell the person something, on stderr."""
+    """Print a message to stderr."""
     print(f"hpcdash: {visible(text)}", file=sys.stderr, flush=True)
 
 
 class LogFollower(FollowedFile):
-    """One file on its way to stdout."""
+    """Follows a file, and writes it to stdout."""
 
     def __init__(self, file: LogFile, output: LogOutput) -> None:
         super().__init__(file)
         self.output = output
-        # Whether `file` is another now, of which nothing was seen yet; and whether it begins with
-        # what was read.
+        # Whether `file` is another file that was not checked yet, and a copy of the previous one.
         self.has_moved = False
         self._is_copy = False
 
-    def aside(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Print a message between two lines of the log."""
         self.output.end_line()
         report(text)
 
     def move_to(self, file: LogFile, *, is_copy: bool = False) -> None:
-        """Continue in another file: where it left off in one that is a copy, else from its start."""
+        """Continue in another file: at the same offset of a copy, else from its start."""
         super().move_to(file)
         self.has_moved = True
         self._is_copy = is_copy
@@ -228,11 +219,10 @@ class LogFollower(FollowedFile):
         self.read_to(end.end)
 
     async def _start_of_lines(self, content: bytes, offset: int, lines: int) -> int:
-        """Find backwards the offset of the last `lines` lines of a file that ends with `content`.
-
-        `content` begins at `offset` in the file.
+        """Search backwards for the start of the last `lines` lines of a file that ends with
+        `content`, which begins at `offset`.
         """
-        reach = max(0, offset + len(content) - _LOOK_BACK_BYTES - lines * LONGEST_PIECE)
+        reach = max(0, offset + len(content) - _SEARCHED_BYTES - lines * LONGEST_PIECE)
         # A newline at the very end ends the last line, and begins none.
         left = lines
         position = len(content) - 1 if content.endswith(b"\n") else len(content)
@@ -245,10 +235,8 @@ class LogFollower(FollowedFile):
             if offset == 0:
                 return 0
             if offset <= reach:
-                report(
-                    f"showing only the last {_LOOK_BACK_BYTES >> 20} MiB: {lines} lines would be "
-                    "more"
-                )
+                limit = f"{_SEARCHED_BYTES >> 20} MiB"
+                report(f"showing only the last {limit}; {lines} lines are longer")
                 return offset
             size = min(2 * size, LARGE_BYTES)
             begin = max(0, offset - size)
@@ -266,14 +254,14 @@ class LogFollower(FollowedFile):
             start = chunk.end
 
     async def _write(self, content: bytes, offset: int) -> None:
-        # The reader of stdout may be slow, and the connection must be kept alive meanwhile.
+        # In a thread, as a slow reader of stdout must not block the connection.
         await asyncio.to_thread(self.output.write, content, offset)
 
     # -- following
 
     async def follow(self, is_over: Callable[[], Awaitable[bool]]) -> None:
-        """Write what is appended, until `is_over` confirms a quiet file; reports what happens to
-        the file.
+        """Write the appended bytes, and report changes of the file, until it is quiet and
+        `is_over`.
         """
         size = SMALL_BYTES
         is_lost = False
@@ -284,14 +272,14 @@ class LogFollower(FollowedFile):
                 raise
             except (UnreachableError, CommandTimedOut) as error:
                 if not is_lost:
-                    self.aside(f"{error.message} Trying again.")
+                    self.report(f"{error.message} Retrying.")
                 is_lost = True
                 await asyncio.sleep(LONGEST_PAUSE_SECONDS)
                 continue
             if is_lost:
-                self.aside("the cluster is responding again")
+                self.report("the cluster is responding again")
                 is_lost = False
-            if self._is_other(chunk.stat):
+            if self._must_restart(chunk.stat):
                 self.read_to(0)
                 continue
             if chunk.content:
@@ -306,41 +294,41 @@ class LogFollower(FollowedFile):
                 return
             await asyncio.sleep(self.pause_seconds)
 
-    def _is_other(self, check: FileStat) -> bool:
-        """Report a change of the file; whether it is to be read from its start."""
+    def _must_restart(self, check: FileStat) -> bool:
+        """Report a change of the file; return whether it must be read from its start."""
         before = self.stat
-        seen_bytes = self.seen_bytes
+        size_before = self.seen_bytes
         change = self.note(check)
-        # A node lets go of its file when the job ends, and the last place may show it a little
-        # later.
-        is_on_its_way = check.is_missing and (bool(self.file.host) or self.has_moved)
+        place = self.file.place
+        is_new_problem = bool(check.problem) and check.problem != before.problem
         if not check.is_there:
-            if is_on_its_way:
+            # A node's file moves at the end of the job, and may appear a little later.
+            is_moving = check.is_missing and (bool(self.file.host) or self.has_moved)
+            if is_moving:
                 return False
             if change is FileChange.DELETED or change is FileChange.CLOSED:
-                self.aside(f"{self.file.place} is gone: {check.problem}")
-            elif check.problem != before.problem:
-                self.aside(f"{self.file.place}: {check.problem}")
+                self.report(f"{place} is gone: {check.problem}")
+            elif is_new_problem:
+                self.report(f"{place}: {check.problem}")
             return False
-        if check.problem and check.problem != before.problem:
-            self.aside(f"{self.file.place}: {check.problem}")
+        if is_new_problem:
+            self.report(f"{place}: {check.problem}")
         if self.has_moved:
             self.has_moved = False
             if self.offset == 0 or (self._is_copy and check.size >= self.offset):
                 return False
-            self.aside(f"{self.file.place}, from its start:")
-        elif change is FileChange.REPLACED:
-            self.aside(f"{self.file.place} was replaced by another file; from its start:")
-        elif change is FileChange.TRUNCATED:
-            self.aside(
-                f"{self.file.place} was truncated from {seen_bytes} to {check.size} bytes; from "
-                "its start:"
-            )
-        else:
-            if change is FileChange.APPEARED:
-                self.aside(f"{self.file.place} is back")
-            return False
-        return True
+            self.report(f"{place}, from its start:")
+            return True
+        if change is FileChange.REPLACED:
+            self.report(f"{place} was replaced by another file; from its start:")
+            return True
+        if change is FileChange.TRUNCATED:
+            sizes = f"from {size_before} to {check.size} bytes"
+            self.report(f"{place} was truncated {sizes}; from its start:")
+            return True
+        if change is FileChange.APPEARED:
+            self.report(f"{place} is back")
+        return False
 
 
 def run_log(
@@ -355,11 +343,10 @@ def run_log(
     lists_logs: bool = False,
     of: str | None = None,
 ) -> None:
-    """Print the last `lines` lines of a job's stdout (`err`: stderr), and with `follow` what is
-    added to them.
+    """Print the last `lines` lines of a job's stdout (`err`: stderr); with `follow`, also new ones.
 
-    `run` is that of an allocation, `of` names the log of a part of the job, `lists_logs` lists
-    these. stdout gets the file's bytes; where it is a terminal, text that cannot harm it.
+    `run` is a run in an allocation, `of` the log of a part of the job, `lists_logs` lists these.
+    Output to a pipe is the file's bytes, output to a terminal is made safe.
     """
 
     async def work(session: ClusterSession) -> None:
@@ -376,26 +363,25 @@ def run_log(
         if lists_logs or of is not None:
             others = await fetch_other_logs(store, place)
             if lists_logs:
-                print_text(
-                    "".join(f"{visible(log.name)}  {visible(log.title)}\n" for log in others)
-                )
+                listed = [f"{visible(log.name)}  {visible(log.title)}\n" for log in others]
+                print_text("".join(listed))
                 if not others:
                     report(f"job {job} has no logs besides its stdout and stderr")
                 return
             other = find_other_log(others, of or "")
             place = replace(place, files=other.files)
-        file = _file(store, place, err)
+        file = _open_file(store, place, err)
         if path_only:
             print_text(f"{file.place}\n")
             return
-        await _JobLog(store, place, file, err, other).show(lines, follow)
+        await _JobLog(store, place, file, err=err, other=other).show(lines, follow)
 
     with ends_silently() if follow else nullcontext():
         with_session(common, work)
 
 
 class _RunLog:
-    """Log of one run of an allocation, whose state is queried now and then."""
+    """Log of a run in an allocation, with queries of its state."""
 
     def __init__(self, store: ClusterStore, job: str, number: int) -> None:
         self._store = store
@@ -404,10 +390,7 @@ class _RunLog:
         self._pause_seconds = _FIRST_STATE_SECONDS
 
     async def query(self) -> None:
-        """Query the allocation and its runs.
-
-        Raises UsageError for a run that does not exist.
-        """
+        """Query the allocation and its runs. Raises UsageError for an unknown run."""
         from hpcdash.services.submit.allocations import (
             fetch_runs,
             find_allocation,
@@ -427,12 +410,10 @@ class _RunLog:
         if path_only:
             print_text(f"{file.place}\n")
             return
-        if self._run.started_at is None and not (follows and await self._starts()):
-            state = (
-                "has not started"
-                if self._is_open
-                else "was never started: the allocation has ended"
-            )
+        if self._run.started_at is None and not (follows and await self._wait_for_start()):
+            state = "has not started"
+            if not self._is_open:
+                state = "was never started: the allocation has ended"
             report(f"run {self._number} of job {self._job} {state}")
             return
         chunk = await file.read_end(SMALL_BYTES)
@@ -443,16 +424,14 @@ class _RunLog:
             await tail.show_last(chunk, lines)
             if follows:
                 await tail.follow(self._is_over)
-                ended = self._run.status is not None
-                tail.aside(
-                    f"run {self._number} "
-                    f"{self._run.state if ended else 'ended with the allocation'}"
-                )
+                has_status = self._run.status is not None
+                state = self._run.state if has_status else "ended with the allocation"
+                tail.report(f"run {self._number} {state}")
         finally:
             tail.output.end_line()
 
-    async def _starts(self) -> bool:
-        """Wait until it does; False where the allocation ends before."""
+    async def _wait_for_start(self) -> bool:
+        """Wait for the start of the run; return False if the allocation ends first."""
         message = ""
         while self._run.started_at is None and self._is_open:
             if self._place != message:
@@ -481,20 +460,19 @@ class _RunLog:
 
 
 async def _task_place(store: ClusterStore, place: LogPlace) -> LogPlace:
-    """Locate the log of a started task where the row is that of an array's pending tasks.
-
-    A task that runs or ended is taken if the queue has one; else `place` is returned.
+    """Locate the log of an array's running or finished task; `place` itself if there is none, and
+    for any other job.
     """
     array_id = place.job_id
     if place.row["array_id"] != array_id or place.row["_tasks"] == 1:
         return place
     queued = await store.run_query(store.backend.queue.jobs(JobScope(job_ids=(array_id,))))
-    task = telling_task([queued.table], array_id)
+    task = representative_task([queued.table], array_id)
     return place if task is None else await locate_logs(store, task)
 
 
-def _file(store: ClusterStore, place: LogPlace, err: bool) -> LogFile:
-    """Return the log file to read, and print what is uncertain about it."""
+def _open_file(store: ClusterStore, place: LogPlace, err: bool) -> LogFile:
+    """Return the log file, and print a note if its path is uncertain."""
     files = place.files
     if err and files.stderr is None and files.stdout is not None:
         report(f"job {place.job_id} writes stderr to its stdout file")
@@ -514,24 +492,26 @@ def _path(files: LogFiles, err: bool) -> str | None:
 
 
 class _JobLog:
-    """Log of one job, whose state is queried now and then."""
+    """Log of a job, with queries of its state."""
 
     def __init__(
         self,
         store: ClusterStore,
         place: LogPlace,
         file: LogFile,
+        *,
         err: bool,
-        other: OtherLog | None = None,
+        other: OtherLog | None,
     ) -> None:
         self._store = store
-        # The part of the job whose log it is; None: the job's own.
+        # Log of a part of the job; None: the job's own.
         self._other = other
         self._place = place
         self._is_err = err
         self._stream = "stderr" if err else "stdout"
         self._tail = LogFollower(file, log_output())
-        self._queried_at = self._moved_at = 0.0
+        self._queried_at = 0.0
+        self._moved_at = 0.0
         self._state_pause_seconds = _FIRST_STATE_SECONDS
 
     @property
@@ -544,48 +524,44 @@ class _JobLog:
         return str(self._place.row["state"])
 
     async def show(self, lines: int, follows: bool) -> None:
-        """Print the last lines and, following, what comes; raises HpcdashError where there is no
-        file to read.
-        """
+        """Print the last lines, and follow the file; raises HpcdashError if it is unreadable."""
         chunk = await self._file.read_end(SMALL_BYTES)
         try:
-            if not chunk.stat.problem:
+            if chunk.stat.problem:
+                if not follows or self._state in ENDED:
+                    raise self._unreadable(chunk.stat)
+                await self._wait_for_file(chunk.stat)
+            else:
                 if self._state in WAITING:
-                    report(
-                        f"job {self._place.job_id} is {self._state}: this log is from an "
-                        "earlier run"
-                    )
+                    state = f"job {self._place.job_id} is {self._state}"
+                    report(f"{state}: this log is from an earlier run")
                 if self._file.host:
                     report(f"read from {self._file.place}")
                 await self._tail.show_last(chunk, lines)
-            elif follows and chunk.stat.is_unreached and self._state not in ENDED:
-                report(f"{self._stream}: {chunk.stat.problem}; waiting for it")
-                await self._wait_for_it()
-            elif follows and chunk.stat.is_missing and self._state not in ENDED:
-                where = (
-                    f"the job is {self._state}" if self._state in WAITING else chunk.stat.problem
-                )
-                report(f"{self._stream} will be in {self._file.place}: {where}; waiting for it")
-                await self._wait_for_it()
-            else:
-                raise self._unreadable(chunk.stat)
             if follows:
                 await self._tail.follow(self._is_over)
         finally:
             self._tail.output.end_line()
 
-    async def _wait_for_it(self) -> None:
+    async def _wait_for_file(self, check: FileStat) -> None:
+        """Wait until the file of an unfinished job exists and its node is reached."""
+        if check.is_unreached:
+            report(f"{self._stream}: {check.problem}; waiting for it")
+        elif check.is_missing:
+            why = f"the job is {self._state}" if self._state in WAITING else check.problem
+            report(f"{self._stream} will be in {self._file.place}: {why}; waiting for it")
+        else:
+            raise self._unreadable(check)
         while True:
-            # Before the check: in between the file may appear, and the job end.
+            # Before the check, as the file may appear and the job end in between.
             has_ended = self._state in ENDED
             check = await self._file.stat()
             if check.is_there:
                 self._tail.note(check)
                 self._tail.has_moved = False
                 return
-            if (has_ended and not self._is_arriving) or not (
-                check.is_missing or check.is_unreached
-            ):
+            may_appear = check.is_missing or check.is_unreached
+            if not may_appear or (has_ended and not self._is_arriving):
                 raise self._unreadable(check)
             await self._query_state()
             self._tail.output.pause()
@@ -593,46 +569,38 @@ class _JobLog:
 
     @property
     def _is_arriving(self) -> bool:
-        """Whether its file came to another place a moment ago, and was not seen there yet."""
+        """Whether the file moved a moment ago, and was not found there yet."""
         return self._tail.has_moved and time.monotonic() - self._moved_at < _ARRIVES_SECONDS
 
     def _unreadable(self, check: FileStat) -> HpcdashError:
+        job = f"job {self._place.job_id}"
         step = ""
         if self._state in WAITING and check.is_missing:
-            step = (
-                f"Job {self._place.job_id} is {self._state}: the log appears once it runs. -f "
-                "waits for it."
-            )
-        where = (
-            f"{self._stream} of job {self._place.job_id}"
-            if check.is_unreached
-            else self._file.place
-        )
-        return HpcdashError(f"{visible(where)}: {visible(check.problem)}.", step)
+            step = f"J{job[1:]} is {self._state}: the log appears once it runs. -f waits for it."
+        subject = f"{self._stream} of {job}" if check.is_unreached else self._file.place
+        return HpcdashError(f"{visible(subject)}: {visible(check.problem)}.", step)
 
     async def _is_over(self) -> bool:
-        """Whether the job was known to have ended before the last check; prints so."""
+        """Return whether the job had ended before the last check, and report its end."""
         if self._state not in ENDED:
-            # After a reported end, the next check may bring the last lines.
+            # The next check after the job's end may find the last lines.
             await self._query_state()
             return False
         if self._is_arriving:
             return False
         row = self._place.row
-        text = format_exit(self._state, row["exit_code"], row["exit_signal"])
-        self._tail.aside(
-            f"job {self._place.job_id} {self._state.replace('_', ' ')}"
-            + (f": {text}" if text else "")
-        )
+        text = f"job {self._place.job_id} {self._state.replace('_', ' ')}"
+        if ending := format_exit(self._state, row["exit_code"], row["exit_signal"]):
+            text = f"{text}: {ending}"
+        self._tail.report(text)
         return True
 
     async def _query_state(self) -> None:
         """Query the job's state from the scheduler, at growing intervals."""
-        # A node lets go of its file when the job ends.
-        is_let_go = bool(self._file.host) and self._tail.stat.is_missing
-        if time.monotonic() - self._queried_at < (
-            _FIRST_STATE_SECONDS if is_let_go else self._state_pause_seconds
-        ):
+        # A file that left its node means that the job has ended.
+        has_left = bool(self._file.host) and self._tail.stat.is_missing
+        pause = _FIRST_STATE_SECONDS if has_left else self._state_pause_seconds
+        if time.monotonic() - self._queried_at < pause:
             return
         if self._queried_at:
             self._state_pause_seconds = min(2 * self._state_pause_seconds, _LONGEST_STATE_SECONDS)
@@ -646,18 +614,18 @@ class _JobLog:
         except HpcdashError:
             # The file is still read, and the scheduler queried again.
             return
-        self._go_where_it_is()
+        self._follow_move()
 
-    def _go_where_it_is(self) -> None:
-        """Continue in the file that the job is now reported to write to."""
+    def _follow_move(self) -> None:
+        """Continue in the file that the scheduler reports now."""
         files = self._place.files
         path = _path(files, self._is_err)
         if path is None or (path, files.host) == (self._file.path, self._file.host):
             return
         has_ended = self._state in ENDED
         if not self._file.host and (has_ended or self._tail.stat.is_there):
-            # If the job comes from the history, its paths may be guesses.
+            # The paths of a job from the history may be guesses.
             return
         self._tail.move_to(self._store.log_file(path, files.host), is_copy=has_ended)
         self._moved_at = time.monotonic()
-        self._tail.aside(f"{self._stream} is now in {self._file.place}")
+        self._tail.report(f"{self._stream} is now in {self._file.place}")

@@ -33,24 +33,24 @@ LAUNCHES = "No launch folders on this cluster."
         (
             SLURM,
             "history",
-            "No job of yours ended in the last 7 days. An earlier --since goes further back; "
+            "None of your jobs ended in the last 7 days. An earlier --since shows older jobs; "
             "--all shows everyone's.",
         ),
         (
             SLURM,
             "history --all",
-            "No job ended in the last 7 days. An earlier --since goes further back.",
+            "No jobs ended in the last 7 days. An earlier --since shows older jobs.",
         ),
         (
             SLURM,
             "history --since 30d",
-            "No job of yours ended in this span. An earlier --since goes further back; "
+            "None of your jobs ended in this interval. An earlier --since shows older jobs; "
             "--all shows everyone's.",
         ),
         (
             SLURM,
             "efficiency",
-            "No job of yours ended in the last 7 days. An earlier --since goes further back; "
+            "None of your jobs ended in the last 7 days. An earlier --since shows older jobs; "
             "--all shows everyone's.",
         ),
         (
@@ -60,7 +60,7 @@ LAUNCHES = "No launch folders on this cluster."
             "everyone's jobs.",
         ),
         (SLURM, "reservations", "The scheduler has no reservations."),
-        (SLURM, "journal", "No actions yet: nothing was submitted or changed from here."),
+        (SLURM, "journal", "No actions yet. Submissions and changes to jobs are listed here."),
         (SLURM, "launches list", LAUNCHES),
         (SLURM, "launches prune --dry-run", LAUNCHES),
         (SLURM, "alloc --list", "You have no allocations. hpcdash alloc submits one."),

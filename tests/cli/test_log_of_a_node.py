@@ -48,8 +48,10 @@ class Command:
 
     async def show(self, *, follow: bool = False, lines: int = 10) -> None:
         place = await locate_logs(self.store, RUNNING)
-        file = log_command._file(self.store, place, False)
-        await log_command._JobLog(self.store, place, file, False).show(lines, follow)
+        file = log_command._open_file(self.store, place, False)
+        await log_command._JobLog(self.store, place, file, err=False, other=None).show(
+            lines, follow
+        )
 
     def end_the_job(self) -> None:
         self._be(b"COMPLETED")

@@ -90,7 +90,7 @@ async def test_the_last_lines_of_any_file_are_those_tail_prints(tmp_path: Path) 
 async def test_lines_as_long_as_the_file_are_not_looked_for_to_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(log_tail, "_LOOK_BACK_BYTES", 1 << 20)
+    monkeypatch.setattr(log_tail, "_SEARCHED_BYTES", 1 << 20)
     path = tmp_path / "log"
     with path.open("wb") as file:
         file.truncate(10 << 30)
@@ -99,9 +99,7 @@ async def test_lines_as_long_as_the_file_are_not_looked_for_to_its_start(
     shown = await last_lines(path, 3)
     assert shown.endswith(b"\0the end\n")
     assert 1 << 20 <= len(shown) <= 6 << 20
-    assert (
-        capsys.readouterr().err == "hpcdash: showing only the last 1 MiB: 3 lines would be more\n"
-    )
+    assert capsys.readouterr().err == "hpcdash: showing only the last 1 MiB; 3 lines are longer\n"
 
 
 async def test_a_file_deleted_and_made_anew_is_read_from_its_start_whatever_its_inode(
@@ -141,7 +139,7 @@ async def test_a_lost_line_is_told_once_and_nothing_of_the_log_is_lost(
         transport.fails.clear()
         await until(lambda: out.getvalue() == b"one\ntwo\n")
     assert capsys.readouterr().err == (
-        "hpcdash: The line was lost. Trying again.\nhpcdash: the cluster is responding again\n"
+        "hpcdash: The line was lost. Retrying.\nhpcdash: the cluster is responding again\n"
     )
 
 

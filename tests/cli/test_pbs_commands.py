@@ -464,7 +464,7 @@ def test_other_verbs_ask_too_where_a_filter_chooses(
             2,
             "job IDs and --filter cannot be combined",
         ),
-        (("hold",), 2, "specify a job"),
+        (("hold",), 2, "no job specified"),
         (("hold", "12", "--all"), 2, "--all needs --filter"),
         (("cancel", "--filter", "colour:red", "--yes"), 2, "no column colour"),
     ],

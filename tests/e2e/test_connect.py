@@ -362,7 +362,10 @@ async def test_it_is_a_step_of_the_job_with_its_gpus_on_the_node_that_is_asked_f
         home_with(tmp_path / "bob", slurm_lab.ssh_config.read_text()), ("--ssh", "lab-bob")
     )
     said = await said_by(bob, gpu_job)
-    assert f"job {gpu_job} is {slurm_lab.alice}'s: only its owner can run commands in it" in said
+    assert (
+        f"job {gpu_job} belongs to {slurm_lab.alice}, and only its owner can run commands in it"
+        in said
+    )
     assert f"job {gpu_job} has no node 2 Its nodes: 0 g1, 1 g2." in await said_by(
         over_ssh, gpu_job, "--node", "2"
     )

@@ -473,7 +473,7 @@ def test_a_component_has_its_leader_s_log_and_no_other_id_acts_on_it(
     assert over_ssh("log", str(number)).text == "from the component\n"
     for other in (f"{number}", f"{number}+1"):
         refused = over_ssh("cancel", other, "--yes").refused(2)
-        assert f"{other}: not the ID of a job; the scheduler lists {job}+1 for it" in refused
+        assert f"no job has the ID {other}; the scheduler lists {job}+1 instead" in refused
     assert over_ssh("cancel", f"{job}+1", "--yes").status == 0
     lab.admin("scancel", job)
     assert over_ssh("log", f"{job}+1").text.startswith("from the component\n")

@@ -12,7 +12,7 @@ import pytest
 
 from hpcdash.domain.states import ENDED
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.jobs.overview import JobPicture
+from hpcdash.services.jobs.overview import JobFacts
 from tests.e2e.live_store import store_on
 from tests.support.program import Program, together
 from tests.support.screen import dashboard
@@ -171,9 +171,9 @@ exit 255
 """
 
 
-async def ended(store: ClusterStore, job_id: str) -> JobPicture:
+async def ended(store: ClusterStore, job_id: str) -> JobFacts:
     """The job's picture, once it has ended."""
-    picture = JobPicture(store, job_id)
+    picture = JobFacts(store, job_id)
     while True:
         await picture.fetch()
         if picture.row is not None and picture.row["state"] in ENDED:

@@ -279,7 +279,7 @@ async def test_no_accounting_is_an_error_of_the_history_alone() -> None:
         (("m",), "The queue is empty. n submits a job"),
         (
             ("4",),
-            "None of your jobs ended in the last 7 days. w extends the span, m shows everyone's",
+            "None of your jobs ended in the last 7 days. w shows older jobs, m shows everyone's",
         ),
         (("2", "slash", "z", "z", "enter"), "Nothing matches zz. esc clears the filter"),
     ],

@@ -1,6 +1,4 @@
-"""Processes that a person's ended jobs left on the nodes of a running one: found, shown, ended
-where that is wanted.
-"""
+"""Leftovers: processes of the user's finished jobs on the nodes of a running job."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.shell_files import shell_text
 
-# So many are ended at once; the arguments of a command have a limit.
+# Maximum number of processes to end at once, for the limit of a command's arguments.
 MAX_ENDED = 400
 _SCRIPT = "export LC_ALL=C\nexec 2>/dev/null\n" + shell_text(
     "backends/job_processes.sh", "services/inside/leftovers.sh"
@@ -24,9 +22,7 @@ _LEFT = re.compile(r"left by job (\d+), which has ended: (\d+/\d+): (.*)")
 
 
 class Leftover(Struct, frozen=True):
-    """A process that `job` had started on a node: its number and its start in ticks of that
-    machine, `4711/88212`.
-    """
+    """Process of a finished job on a node; `process` is its PID and start tick: `4711/88212`."""
 
     node: str
     process: str
@@ -38,30 +34,37 @@ LIST_LEFTOVERS = InsideCommand(("sh", "-c", _SCRIPT, "leftovers", "list", ""))
 
 
 async def list_command(store: ClusterStore) -> InsideCommand:
-    """The command that lists them.
+    """Build the command that lists leftovers.
 
-    Queries which of the user's jobs are unfinished; raises if the cluster cannot tell.
+    Queries which of the user's jobs are unfinished; raises the errors of that query.
     """
     return InsideCommand(("sh", "-c", _SCRIPT, "leftovers", "list", await _numbers(store)))
 
 
 async def end_command(store: ClusterStore, chosen: Sequence[Leftover]) -> InsideCommand:
-    """Build the command that ends leftover processes if they are unchanged.
+    """Build the command that ends leftover processes, unless they have changed.
 
-    It sends TERM, and KILL five seconds after.
+    It sends TERM, and KILL five seconds later.
     """
-    where = [word for one in chosen[:MAX_ENDED] for word in (one.node, one.process)]
-    title = f"end {len(where) // 2} left processes"
+    chosen = chosen[:MAX_ENDED]
+    processes: list[str] = []
+    for one in chosen:
+        processes += [one.node, one.process]
+    numbers = await _numbers(store)
     return InsideCommand(
-        ("sh", "-c", _SCRIPT, "leftovers", "end", await _numbers(store), *where), title=title
+        ("sh", "-c", _SCRIPT, "leftovers", "end", numbers, *processes),
+        title=f"end {len(chosen)} left processes",
     )
 
 
 async def _numbers(store: ClusterStore) -> str:
-    """The numbers of jobs, those of arrays and of jobs with several parts among them."""
-    table = (await store.fetch(Kind.MINE)).table.select(["id", "state"])
-    living = (row["id"] for row in table.to_pylist() if row["state"] not in ENDED)
-    return " ".join(sorted({number[0] for one in living if (number := re.match(r"\d+", str(one)))}))
+    """Fetch the numbers of the user's unfinished jobs and arrays."""
+    numbers = set()
+    for row in (await store.fetch(Kind.MINE)).table.select(["id", "state"]).to_pylist():
+        number = re.match(r"\d+", str(row["id"]))
+        if number is not None and row["state"] not in ENDED:
+            numbers.add(number[0])
+    return " ".join(sorted(numbers))
 
 
 def read_leftovers(outputs: Collection[NodeOutput]) -> tuple[Leftover, ...]:

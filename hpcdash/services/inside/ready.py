@@ -1,6 +1,4 @@
-"""Commands that are ready to be run in a job: those everyone has, the site's, and what a person ran
-before.
-"""
+"""Predefined commands to run in a job, and the parser of a typed command."""
 
 from __future__ import annotations
 
@@ -16,11 +14,12 @@ from hpcdash.errors import UsageError
 from hpcdash.services.inside.leftovers import LIST_LEFTOVERS
 from hpcdash.services.inside.stacks import STACKS
 
-_EACH_GPU, _TIMEOUT = "--each-gpu", "--timeout"
+_EACH_GPU = "--each-gpu"
+_TIMEOUT = "--timeout"
 
 
 class ReadyCommand(Struct, frozen=True):
-    """`name` is what it is called in a list, `text` what it tells."""
+    """Predefined command with its name in a list and its description."""
 
     name: str
     command: InsideCommand
@@ -42,24 +41,26 @@ BUILT_IN = (
 
 
 def ready_commands(site: Iterable[SiteCommand]) -> tuple[ReadyCommand, ...]:
-    """The site's first."""
-    configured = (
-        ReadyCommand(
-            one.name,
-            InsideCommand(one.command, int(one.limit_seconds), each_gpu=one.each == "gpu"),
-            one.description or "from config.toml",
-        )
-        for one in site
-    )
+    """Return the site's commands, then the built-in ones."""
+    configured = []
+    for one in site:
+        command = InsideCommand(one.command, int(one.limit_seconds), each_gpu=one.each == "gpu")
+        description = one.description or "from config.toml"
+        configured.append(ReadyCommand(one.name, command, description))
     return (*configured, *BUILT_IN)
 
 
-def read_command(line: str) -> InsideCommand:
-    """A command as a person types it: words as a shell splits them, though none reads them; options
-    come before it.
+def parse_timeout(text: str) -> int | None:
+    """Parse a time limit from 1 s to 1 h, in seconds; None for any other text."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        return None
+    return seconds if seconds is not None and 1 <= seconds <= HOUR else None
 
-    Raises UsageError.
-    """
+
+def read_command(line: str) -> InsideCommand:
+    """Parse a typed command, split as a shell does, after its options. Raises UsageError."""
     try:
         parts = shlex.split(line)
     except ValueError as error:
@@ -70,12 +71,9 @@ def read_command(line: str) -> InsideCommand:
         if parts.pop(0) == _EACH_GPU:
             each_gpu = True
             continue
-        try:
-            limit = parse_duration(parts.pop(0)) if parts else None
-        except ValueError:
-            limit = None
-        if limit is None or not 1 <= limit <= HOUR:
-            raise UsageError(f"{_TIMEOUT} takes a time from 1s to 1h")
+        limit = parse_timeout(parts.pop(0)) if parts else None
+        if limit is None:
+            raise UsageError(f"{_TIMEOUT} needs a time from 1s to 1h")
         seconds = limit
     if parts[:1] == ["--"]:
         parts.pop(0)

@@ -1,4 +1,4 @@
-"""Runs a command on each node of a running job, and folds what is equal."""
+"""Runs a command on each node of a running job, and groups equal answers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,13 @@ from hpcdash.services.state.journal import Journal, JournalUnwritable
 
 # The verb in the journal.
 EXEC = "exec"
-# What timeout(1) ends with where it ended the command, with TERM or with KILL.
-_TIMED_OUT = (124, 137)
+# Exit statuses of timeout(1) after TERM and after KILL.
+_TIMED_OUT = 124
+_KILLED = 137
 
 
 class OutputGroup(Struct, frozen=True):
-    """Equal answers of several nodes, or GPUs.
-
-    `places` is text to show, `answer` is that of the first.
-    """
+    """Equal answers of several nodes or GPUs; `answer` is that of the first."""
 
     places: str
     count: int
@@ -42,8 +40,9 @@ class OutputGroup(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """`g[1-4] (4)`, as clush -b has it."""
-        return f"{visible(self.places)} ({self.count})" if self.count > 1 else visible(self.places)
+        """Nodes and their number, as in clush -b: `g[1-4] (4)`."""
+        places = visible(self.places)
+        return f"{places} ({self.count})" if self.count > 1 else places
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -52,7 +51,7 @@ class OutputGroup(Struct, frozen=True):
 
 
 class InsideAnswer(Struct, frozen=True):
-    """Answers of each node (or GPU) of a job to a command, in natural order; also missing ones."""
+    """Answers of all nodes or GPUs of a job to a command, in natural order."""
 
     command: InsideCommand
     outputs: tuple[NodeOutput, ...]
@@ -62,42 +61,42 @@ class InsideAnswer(Struct, frozen=True):
         return any(output.status != 0 for output in self.outputs)
 
     def groups(self) -> list[OutputGroup]:
-        """Equal ones together, the first by its first node."""
-        alike: dict[tuple[bytes, int | None, str], list[NodeOutput]] = {}
+        """Group equal answers, in the order of their first nodes."""
+        equal: dict[tuple[bytes, int | None, str], list[NodeOutput]] = {}
         for output in self.outputs:
-            alike.setdefault((output.output, output.status, output.problem), []).append(output)
-        return [
-            OutputGroup(_places(outputs), len(outputs), outputs[0]) for outputs in alike.values()
-        ]
+            equal.setdefault((output.output, output.status, output.problem), []).append(output)
+        groups = []
+        for outputs in equal.values():
+            groups.append(OutputGroup(_format_places(outputs), len(outputs), outputs[0]))
+        return groups
 
 
-def _places(outputs: Sequence[NodeOutput]) -> str:
-    """Nodes as lists of nodes are written; with the GPUs of each: `g1: GPU 0,1`."""
+def _format_places(outputs: Sequence[NodeOutput]) -> str:
+    """Format nodes with their GPUs: `g[2-4]; g1: GPU 0,1`."""
     by_node: dict[str, list[str]] = {}
     for output in outputs:
         by_node.setdefault(output.node, []).append(output.gpu)
     by_gpus: dict[str, list[str]] = {}
     for node, gpus in by_node.items():
         by_gpus.setdefault(",".join(filter(None, gpus)), []).append(node)
-    parts = [
-        f"{compress(nodes)}: GPU {gpus}" if gpus else compress(nodes)
-        for gpus, nodes in by_gpus.items()
-    ]
+    parts = []
+    for gpu_list, nodes in by_gpus.items():
+        text = compress(nodes)
+        parts.append(f"{text}: GPU {gpu_list}" if gpu_list else text)
     return "; ".join(parts)
 
 
 def format_ending(output: NodeOutput, seconds: int) -> str:
-    """Format the end of a command that failed, in a few words; '' after success."""
-    if output.status in _TIMED_OUT:
-        ending = (
-            f"ended at the time limit of {seconds} s"
-            if output.status == _TIMED_OUT[0]
-            else "killed (exit 137)"
-        )
-    elif output.status is None:
-        ending = "" if output.problem else "no answer"
-    else:
-        ending = f"exit {output.status}" if output.status else ""
+    """Format the end of a command that failed; '' after success."""
+    ending = ""
+    if output.status == _TIMED_OUT:
+        ending = f"ended at the time limit of {seconds} s"
+    elif output.status == _KILLED:
+        ending = f"killed (exit {_KILLED})"
+    elif output.status:
+        ending = f"exit {output.status}"
+    elif output.status is None and not output.problem:
+        ending = "no answer"
     return ", ".join(filter(None, (ending, visible(output.problem))))
 
 
@@ -108,55 +107,52 @@ async def fetch_inside_row(
     *,
     needs: Capability = Capability.INSIDE,
 ) -> Mapping[str, Any]:
-    """The row of a running job of one's own; raises UsageError, in clear words, for any other, and
-    where the scheduler lacks what the caller `needs`."""
+    """Return the row of a running job of the user.
+
+    Raises UsageError for any other job, or if the scheduler lacks the capability `needs`.
+    """
     store.backend.require(needs)
     shown = visible(job_id)
     if holds_many(job_id):
-        raise UsageError(f"{shown} means several jobs", "Name one task, such as 88_3.")
+        raise UsageError(f"{shown} is several jobs", "Specify one task, such as 88_3.")
     if row is None or row.get("node_list") is None or row["state"] not in ACTIVE:
         row = (await store.fetch_detail(job_id)).job.to_pylist()[0]
     owner = str(row["user"] or "")
     me = store.probe.user if store.probe is not None else ""
     if owner and me and owner != me:
-        raise UsageError(
-            f"job {shown} is {visible(owner)}'s: only its owner can run commands in it (you are {me})"
-        )
+        text = f"job {shown} belongs to {visible(owner)}, and only its owner can run commands in it"
+        raise UsageError(f"{text} (you are {me})")
     if (row["_tasks"] or 1) > 1:
-        raise UsageError(f"{shown} is an array", f"Name one of its tasks: {shown}_1")
-    if row["state"] in WAITING:
-        raise UsageError(
-            f"job {shown} is not running yet ({row['state']})",
-            f"See why it waits: hpcdash show {shown}",
-        )
-    if row["state"] not in ACTIVE:
-        raise UsageError(
-            f"job {shown} has ended ({row['state']})", f"See its log: hpcdash log {shown}"
-        )
+        raise UsageError(f"{shown} is an array", f"Specify one of its tasks: {shown}_1")
+    state = row["state"]
+    if state in WAITING:
+        step = f"See why it waits: hpcdash show {shown}"
+        raise UsageError(f"job {shown} is not running yet ({state})", step)
+    if state not in ACTIVE:
+        raise UsageError(f"job {shown} has ended ({state})", f"See its log: hpcdash log {shown}")
     return row
 
 
 async def run_inside(
     store: ClusterStore, row: Mapping[str, Any], command: InsideCommand
 ) -> InsideAnswer:
-    """The answers of a job's nodes.
+    """Run a command on a job's nodes, and return their answers.
 
-    Raises UsageError, what the scheduler refuses, and what the transport raises.
+    Raises UsageError, SchedulerRefused and the errors of the transport.
     """
     step = store.backend.inside.step(row, command)
     parse = partial(_parse, step=step, command=command)
-    cap_bytes = 2 * CAP_BYTES * max(1, len(step.nodes)) * (8 if command.each_gpu else 1)
-    return await store.run_query(
-        Query(step.argv, parse, step.limit_seconds, step.command, cap_bytes)
-    )
+    answers = max(1, len(step.nodes)) * (8 if command.each_gpu else 1)
+    query = Query(step.argv, parse, step.limit_seconds, step.command, 2 * CAP_BYTES * answers)
+    return await store.run_query(query)
 
 
 async def run_noted(
     journal: Journal, store: ClusterStore, row: Mapping[str, Any], command: InsideCommand
 ) -> InsideAnswer:
-    """Run a command like `run_inside`, with a line in the journal before and after.
+    """Run a command like `run_inside`, and write it to the journal before and after.
 
-    Only the program of the command is noted: its arguments may contain secrets.
+    The journal has only the program, as arguments may contain secrets.
     """
     job_id = str(row["id"])
     action_id = ""
@@ -195,27 +191,22 @@ def _parse(answer: Answer, *, step: InsideStep, command: InsideCommand) -> Insid
     frames.feed(answer.stdout + b"\n")
     if not frames.outputs:
         raise step.failure(answer)
+    outputs = []
+    for output in frames.outputs.values():
+        if output.status is None and not output.problem:
+            output = replace(output, problem="cut off at the time limit")
+        outputs.append(output)
+    lines = [line.strip() for line in excerpt(answer.stderr).splitlines() if line.strip()]
     received = {node for node, _ in frames.outputs}
-    text = excerpt(answer.stderr)
-    silent = [
-        NodeOutput(node, problem=_silence(node, text))
-        for node in step.nodes
-        if node not in received
-    ]
-    skipped = [NodeOutput(node, problem="skipped: too many nodes for ssh") for node in step.skipped]
-    cut = "cut off at the time limit"
-    outputs = [
-        replace(one, problem=cut) if one.status is None and not one.problem else one
-        for one in frames.outputs.values()
-    ]
-    return InsideAnswer(command, tuple(sorted([*outputs, *silent, *skipped], key=_order)))
-
-
-def _silence(node: str, text: str) -> str:
-    """Explain why a node sent no output: the last line that names it, else the last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    own = [line for line in lines if node in line.replace(":", " ").split()]
-    return f"no answer ({(own or lines)[-1]})" if lines else "no answer"
+    for node in step.nodes:
+        if node not in received:
+            # The last line of stderr that names the node, else the last line.
+            own = [line for line in lines if node in line.replace(":", " ").split()]
+            problem = f"no answer ({(own or lines)[-1]})" if lines else "no answer"
+            outputs.append(NodeOutput(node, problem=problem))
+    for node in step.skipped:
+        outputs.append(NodeOutput(node, problem="skipped: too many nodes for ssh"))
+    return InsideAnswer(command, tuple(sorted(outputs, key=_order)))
 
 
 def _order(output: NodeOutput) -> tuple[object, ...]:
@@ -223,7 +214,7 @@ def _order(output: NodeOutput) -> tuple[object, ...]:
 
 
 def format_answer(answer: InsideAnswer) -> Iterable[tuple[str, tuple[str, ...]]]:
-    """A title and lines a group, as a person reads them."""
+    """Yield a title and the lines of each group."""
     for group in answer.groups():
         ending = format_ending(group.answer, answer.command.seconds)
         cut = f"cut after {CAP_BYTES >> 10} KiB" if group.answer.is_cut else ""
@@ -232,22 +223,20 @@ def format_answer(answer: InsideAnswer) -> Iterable[tuple[str, tuple[str, ...]]]
 
 
 def summary(answer: InsideAnswer) -> str:
-    """`4 nodes, 1 failed`."""
-    nodes = len({output.node for output in answer.outputs})
-    failed = sum(output.status != 0 for output in answer.outputs)
-    gpus = sum(bool(output.gpu) for output in answer.outputs)
-    parts = (
-        counted(nodes, "node"),
-        counted(gpus, "GPU") if gpus else "",
-        f"{failed} failed" if failed else "",
-    )
-    return ", ".join(filter(None, parts))
+    """Format the number of nodes and GPUs: `4 nodes, 1 failed`."""
+    parts = [counted(len({output.node for output in answer.outputs}), "node")]
+    if gpus := sum(bool(output.gpu) for output in answer.outputs):
+        parts.append(counted(gpus, "GPU"))
+    if failed := sum(output.status != 0 for output in answer.outputs):
+        parts.append(f"{failed} failed")
+    return ", ".join(parts)
 
 
 def for_json(answer: InsideAnswer) -> list[dict[str, object]]:
-    """Each node's answer with stable keys; bytes that are no text become replacement characters."""
-    return [
-        {
+    """Return each node's answer for JSON; bytes that are not text become replacement characters."""
+    answers = []
+    for output in answer.outputs:
+        node: dict[str, object] = {
             "node": output.node,
             "gpu": output.gpu or None,
             "exit": output.status,
@@ -255,5 +244,5 @@ def for_json(answer: InsideAnswer) -> list[dict[str, object]]:
             "truncated": output.is_cut,
             "problem": format_ending(output, answer.command.seconds) or None,
         }
-        for output in answer.outputs
-    ]
+        answers.append(node)
+    return answers

@@ -1,6 +1,6 @@
-"""Stacks of the Python processes of a running job: the command for each node, and ranks by stack.
+"""Stacks of the Python processes of a running job, grouped by place.
 
-Nothing of the job is changed: py-spy reads the processes without stopping them.
+py-spy reads the processes without stopping them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from hpcdash.backends.inside import InsideCommand, NodeOutput
+from hpcdash.domain.job_ids import joined_tasks
 from hpcdash.domain.text import visible
 from hpcdash.shell_files import shell_text
 
 LIMIT_SECONDS = 90
+_MAX_PROCESSES = 4
 _SCRIPT = "export LC_ALL=C\n" + shell_text("backends/job_processes.sh", "services/inside/stacks.sh")
 STACKS = InsideCommand(("sh", "-c", _SCRIPT, "sh"), LIMIT_SECONDS)
 
@@ -24,18 +26,14 @@ _FRAME = re.compile(r"^\s+(\S.* \(.+:\d+\))$")
 
 
 class StackPlace(Struct, frozen=True):
-    """A place in the code, innermost first, and who stands there: ranks where they have such, else
-    processes.
-    """
+    """Frame in the code, with the ranks or processes that are in it."""
 
     frame: str
     who: tuple[str, ...]
 
 
 def read_stack_places(outputs: Iterable[NodeOutput]) -> list[StackPlace]:
-    """The innermost frame of each main thread that py-spy showed; the place where most stand
-    first.
-    """
+    """Parse the innermost frame of each main thread; the place with most processes first."""
     places: dict[str, list[str]] = {}
     for output in outputs:
         who = ""
@@ -54,9 +52,7 @@ def read_stack_places(outputs: Iterable[NodeOutput]) -> list[StackPlace]:
 
 
 def format_stack_places(places: Sequence[StackPlace]) -> list[str]:
-    """A line a place, where there are several processes: `7 of 8 stand in all_reduce (…): ranks
-    0-6`.
-    """
+    """Format a line per place: `7 of 8 in all_reduce (…): ranks 0-6`; [] for a single process."""
     total = sum(len(one.who) for one in places)
     if total < 2:
         return []
@@ -75,16 +71,10 @@ def _format_who(who: Sequence[str]) -> str:
     others = [visible(name) for name in who if not name.startswith("rank ")]
     parts = []
     if ranks:
-        runs: list[list[int]] = []
-        for rank in ranks:
-            if runs and rank == runs[-1][-1] + 1:
-                runs[-1][-1:] = [runs[-1][-1], rank] if len(runs[-1]) == 1 else [rank]
-            else:
-                runs.append([rank])
-        text = ",".join("-".join(map(str, run)) for run in runs)
-        parts.append(f"rank {text}" if len(ranks) == 1 else f"ranks {text}")
+        parts.append(f"{'rank' if len(ranks) == 1 else 'ranks'} {joined_tasks(ranks)}")
     if others:
-        parts.append(
-            ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
-        )
+        text = ", ".join(others[:_MAX_PROCESSES])
+        if (left := len(others) - _MAX_PROCESSES) > 0:
+            text += f" and {left} more"
+        parts.append(text)
     return ", ".join(parts)

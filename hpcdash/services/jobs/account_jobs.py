@@ -1,4 +1,4 @@
-"""The jobs of some accounts, in the queue or ended lately, however they were submitted."""
+"""Jobs of several accounts, in the queue or recently finished."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from hpcdash.backends.base import Capability
-from hpcdash.backends.queries import JobScope, ParsedTable
+from hpcdash.backends.queries import JobScope, ParsedTable, Query
 from hpcdash.domain.states import ACTIVE, ENDED, WAITING
 from hpcdash.domain.tables import Kind
 from hpcdash.services.cluster.store import HISTORY_SECONDS
@@ -23,9 +23,7 @@ STATES = {"waiting": WAITING, "running": ACTIVE, "ended": ENDED}
 
 
 class FoundJobs(Struct, frozen=True):
-    """Rows of domain.schema.JOBS as they were at an epoch second, and how many could not be
-    read.
-    """
+    """Rows of domain.schema.JOBS at an epoch second, and the number of unreadable rows."""
 
     table: pa.Table
     taken_at: float
@@ -33,7 +31,7 @@ class FoundJobs(Struct, frozen=True):
 
 
 class AccountJobs:
-    """Asks for each account no more often than the dashboard does, however many want to know."""
+    """Fetches each account's jobs no more often than the dashboard polls, for all callers."""
 
     def __init__(self, session: ClusterSession) -> None:
         self._store = session.store
@@ -42,42 +40,34 @@ class AccountJobs:
         self._ended: SharedAnswers[str | None, FoundJobs] = SharedAnswers(pace[Kind.HISTORY])
 
     async def fetch(self, accounts: Sequence[str], state: str | None) -> FoundJobs:
-        """Their jobs in a state of STATES; None: all that wait or run.
+        """Fetch the accounts' jobs in a state of STATES; None: unfinished jobs.
 
-        Raises what keeps the cluster from answering.
+        Raises the errors of an unreachable cluster.
         """
         await self._store.open()
-        # Where jobs have no owner they are everyone's.
-        whose = accounts if Capability.OWNERS in self._store.backend.capabilities else (None,)
-        shared, query = (
-            (self._ended, self._query_history)
-            if state == "ended"
-            else (self._queued, self._query_queue)
-        )
-        found = await asyncio.gather(
-            *(shared.get(account, partial(query, account)) for account in whose)
-        )
+        backend = self._store.backend
+        # A scheduler without owners has only one queue for everyone.
+        users = accounts if Capability.OWNERS in backend.capabilities else (None,)
+        answers = self._ended if state == "ended" else self._queued
+        requests = []
+        for user in users:
+            if state == "ended":
+                query = backend.history.jobs(user, HISTORY_SECONDS)
+            else:
+                query = backend.queue.jobs(JobScope(user=user))
+            requests.append(answers.get(user, partial(self._fetch, query, user)))
+        found = await asyncio.gather(*requests)
         table = pa.concat_tables([one.table for one in found]).unify_dictionaries()
         requested = STATES[state] if state else ACTIVE | WAITING
-        table = table.filter(are_in(table, requested))
-        return FoundJobs(
-            table, min(one.taken_at for one in found), sum(one.rejected_rows for one in found)
-        )
+        taken_at = min(one.taken_at for one in found)
+        rejected_rows = sum(one.rejected_rows for one in found)
+        return FoundJobs(table.filter(are_in(table, requested)), taken_at, rejected_rows)
 
-    async def _query_queue(self, account: str | None) -> FoundJobs:
-        return self._found(
-            await self._store.poll(self._store.backend.queue.jobs(JobScope(user=account))), account
-        )
-
-    async def _query_history(self, account: str | None) -> FoundJobs:
-        query = self._store.backend.history.jobs(account, HISTORY_SECONDS)
-        return self._found(await self._store.poll(query), account)
-
-    def _found(self, parsed: ParsedTable, account: str | None) -> FoundJobs:
+    async def _fetch(self, query: Query[ParsedTable], user: str | None) -> FoundJobs:
+        parsed = await self._store.poll(query)
         table = parsed.table
-        if account is not None:
-            # A queue of one person's asks for no user.
-            table = table.filter(
-                pc.fill_null(pc.equal(table["user"].cast(pa.string()), account), False)
-            )
+        if user is not None:
+            # The query of a queue with a single user selects no user.
+            is_own = pc.fill_null(pc.equal(table["user"].cast(pa.string()), user), False)
+            table = table.filter(is_own)
         return FoundJobs(table, self._store.clock.now(), len(parsed.rejected))

@@ -1,5 +1,5 @@
-"""Acts on jobs: plans the commands, runs them, notes them in the journal, tells how each job
-fared.
+"""Acts on jobs: plans the commands, runs them, writes them to the journal, returns each job's
+outcome.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hpcdash.errors import (
 )
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.rows import select_rows
-from hpcdash.services.jobs.scripts import keep_submitted
+from hpcdash.services.jobs.scripts import save_scripts
 from hpcdash.services.state.journal import Journal, JournalUnwritable
 
 Row = Mapping[str, Any]
@@ -36,8 +36,8 @@ _MAX_NAMED_IDS = 500
 ANSWER_LOST = "the answer was lost; check the job"
 NEVER_ARRIVED = "it never arrived"
 pause = asyncio.sleep
-# The message of a command that ends sooner is reported with its outcome.
-_GOES_ON_SECONDS = 2.0
+# The messages of a command that ends sooner are reported only with its outcome.
+_PROGRESS_SECONDS = 2.0
 
 
 class Plan(Struct, frozen=True):
@@ -46,7 +46,7 @@ class Plan(Struct, frozen=True):
     request: ActionRequest
     rows: tuple[Row, ...]
     commands: tuple[ActionCommand, ...]
-    # Of a submission in parts, what all of them are for.
+    # All parts of a submission that is sent in parts.
     parts: tuple[str, ...] = ()
 
     @property
@@ -58,9 +58,9 @@ class Plan(Struct, frozen=True):
 class Report(Struct, frozen=True):
     """Result of an action.
 
-    `journal_problem` is the reason that it is not in the journal, '' if it is. `note_again` notes
-    there what was found out later, and returns the reason if it fails; None: it is not in the
-    journal.
+    `journal_problem` is the reason that it is not in the journal, '' if it is. `note_again` writes
+    later outcomes to the journal, and returns the reason if it fails; None if the action is not in
+    the journal.
     """
 
     plan: Plan
@@ -75,22 +75,22 @@ class Actions:
     def __init__(self, store: ClusterStore, journal: Journal) -> None:
         self.store = store
         self.journal = journal
-        # Cancelled after it was sent: its end is unknown.
+        # Actions that were cancelled after they were sent, with an unknown outcome.
         self.cut_off: list[tuple[Verb, str]] = []
 
     def plan(self, request: ActionRequest, rows: Sequence[Row] = (), *, run_as: str = "") -> Plan:
-        """The commands; raises UsageError for what cannot be asked. Nothing runs.
+        """Plan the commands, and run none. Raises UsageError for an invalid request.
 
-        With `run_as` they run as the account of a launch, as the sudo rules have it; '' is oneself.
+        With `run_as` the commands run as the account of a launch, with sudo.
         """
         commands = self.store.backend.actions.commands(request)
         if run_as:
-            commands = tuple(self._as_account(command, run_as) for command in commands)
+            commands = tuple(self._with_sudo(command, run_as) for command in commands)
         return Plan(request, tuple(rows), commands)
 
-    def _as_account(self, command: ActionCommand, account: str) -> ActionCommand:
+    def _with_sudo(self, command: ActionCommand, account: str) -> ActionCommand:
         program, *parts = without_env(command.argv)
-        path = (self.store.probe.commands if self.store.probe else {}).get(program, "")
+        path = self.store.probe.commands.get(program, "") if self.store.probe else ""
         if not path.startswith("/"):
             title = self.store.backend.title
             raise UsageError(
@@ -101,12 +101,12 @@ class Actions:
 
     @property
     def can_signal_parts(self) -> bool:
-        """Whether a signal can be for a part of a job, as its batch shell."""
+        """Whether a signal can be sent to a part of a job, such as its batch shell."""
         return self._can_query(ActionRequest(Verb.SIGNAL, ("1",), signal="USR1", recipient="batch"))
 
     @property
     def can_change_limits_by_amounts(self) -> bool:
-        """Whether a time limit can be raised by an amount, whatever it is."""
+        """Whether a time limit can be raised by an amount."""
         return self._can_query(ActionRequest(Verb.ALTER, ("1",), changes={"time": "+1h"}))
 
     def _can_query(self, request: ActionRequest) -> bool:
@@ -117,12 +117,10 @@ class Actions:
         return True
 
     async def fetch_rows(self, job_ids: Sequence[str]) -> tuple[Row, ...]:
-        """The rows that some ids mean, as the scheduler has them now, ended ones included; what it
-        does not know is left out.
+        """Fetch the rows that `job_ids` select, as select_rows does, including finished jobs.
 
-        An array's number means all of its rows. Of a record that holds many tasks, a row with those
-        that are meant. Raises UsageError for an id that the scheduler takes for a job of another
-        id.
+        Unknown IDs have no row. Raises UsageError for an ID that the scheduler takes for another
+        job's.
         """
         named = tuple(dict.fromkeys(job_ids))
         scope = JobScope(job_ids=named) if len(named) <= _MAX_NAMED_IDS else JobScope(ended=True)
@@ -142,20 +140,18 @@ class Actions:
     ) -> Report:
         """Run the commands one after the other.
 
-        Raises nothing for a refusal by the scheduler or a failing line: each job has its outcome,
-        None (unknown) if the answer was lost. Nothing is tried twice, and nothing is sent after a
-        lost answer. Of several commands that submit one job the last hands it over: if one before
-        it fails or is lost, the job was not submitted. If cancelled, it notes in the journal what
-        is known so far. `on_message` receives the stderr of a command that runs for seconds
-        afterwards, a line at a time.
+        Refusals and connection errors are outcomes; the outcome is None (unknown) if an answer was
+        lost. No command is repeated, and none is sent after a lost answer. Of several commands that
+        submit a job the last submits it: if an earlier one fails or its answer is lost, the job was
+        not submitted. If cancelled, the outcomes so far are written to the journal. `on_message`
+        receives each line of stderr of a command that runs for seconds.
         """
         running = _Run(plan, self.store, on_outcome, on_message)
-        # Whatever fails before a command is sent has changed nothing.
         await running.open()
         noting = asyncio.ensure_future(asyncio.to_thread(self._note_before, plan))
         try:
             await asyncio.shield(noting)
-            await running.commands()
+            await running.run_commands()
             if plan.request.verb is Verb.DELETE:
                 await self.store.forget([one.job_id for one in running.outcomes() if one.done])
         except asyncio.CancelledError:
@@ -172,22 +168,19 @@ class Actions:
         return Report(plan, running.outcomes(), problem, again)
 
     def _note_before(self, plan: Plan) -> tuple[str, str]:
-        """(action id, '') or ('', why it could not be noted)."""
-        request = plan.request
-        commands = [command.argv for command in plan.commands]
+        """Write a plan to the journal; return (action ID, '') or ('', reason of the failure)."""
+        names: dict[str, str] = {}
+        for command in plan.commands:
+            if command.job_name:
+                names.update(dict.fromkeys(command.job_ids, command.job_name))
         try:
             action_id = self.journal.before(
                 cluster=self.store.name,
                 user=self.store.user,
-                verb=request.verb,
-                job_ids=request.job_ids,
-                commands=commands,
-                names={
-                    job_id: one.job_name
-                    for one in plan.commands
-                    if one.job_name
-                    for job_id in one.job_ids
-                },
+                verb=plan.request.verb,
+                job_ids=plan.request.job_ids,
+                commands=[command.argv for command in plan.commands],
+                names=names,
                 parts=plan.parts,
             )
         except JournalUnwritable as error:
@@ -203,26 +196,30 @@ class Actions:
 
 
 def _refuse_other_names(named: Sequence[str], jobs: pa.Table) -> None:
-    """Refuse ids that are not a job's own: Slurm takes 28 and 28+1 for the component 27+1, and 30
+    """Refuse IDs that are not a job's own: Slurm takes 28 and 28+1 for the component 27+1, and 30
     for the task 29_1.
     """
-    listed = list(zip(jobs["id"].to_pylist(), jobs["_other_id"].to_pylist(), strict=True))
-    own = {parse_job_number(job_id) for ids in listed for job_id in ids if job_id is not None}
     requested = set(map(parse_job_number, named))
+    own: set[str] = set()
+    others = []
+    for row in jobs.select(["id", "_other_id"]).to_pylist():
+        number = parse_job_number(row["id"])
+        own.add(number)
+        if row["_other_id"] is not None:
+            own.add(parse_job_number(row["_other_id"]))
+        if not {number, row["_other_id"]} & requested:
+            others.append(row["id"])
     unknown = [job_id for job_id in named if parse_job_number(job_id) not in own]
-    others = [
-        job_id for job_id, other in listed if not {parse_job_number(job_id), other} & requested
-    ]
     if unknown and others:
         raise UsageError(
-            f"{', '.join(unknown)}: not the ID of a job; the scheduler lists {', '.join(others)} "
-            "for it",
-            "Write the job's own ID.",
+            f"no job has the ID {', '.join(unknown)}; the scheduler lists {', '.join(others)} "
+            "instead",
+            "Use the job's own ID.",
         )
 
 
 class _Run:
-    """The commands of one plan as they run, and what is known of each job."""
+    """Commands of a plan as they run, and the known outcome of each job."""
 
     def __init__(
         self,
@@ -237,73 +234,66 @@ class _Run:
         self._on_progress = on_message
         self._known: dict[str, Outcome] = {}
         self._sent: ActionCommand | None = None
-        self._begun = 0
+        # Number of commands that were sent.
+        self._count = 0
         self._is_open = True
 
     async def open(self) -> None:
-        """Open the line; where it does not, nothing is run."""
+        """Open the connection; if that fails, no command is sent."""
         try:
             await self._store.open(force=True)
         except HpcdashError as error:
-            self._not_run(self._plan.commands, error.message)
+            self._note_unsent(self._plan.commands, error.message)
             self._is_open = False
 
-    async def commands(self) -> None:
-        """Run them; what keeps one from running, or its answer from coming, keeps those after it
-        from running.
-        """
+    async def run_commands(self) -> None:
+        """Run the commands until one cannot be sent or its answer is lost."""
         if not self._is_open:
             return
-        for position, command in enumerate(self._plan.commands):
-            if self._was_refused(command):
+        commands = self._plan.commands
+        is_submission = self._plan.request.verb is Verb.SUBMIT
+        for position, command in enumerate(commands):
+            if is_submission and self._has_failed(command):
                 continue
             if command.pause_seconds:
                 await pause(command.pause_seconds)
             self._sent = command
-            self._begun = position + 1
+            self._count = position + 1
             try:
-                answer = await self._answer(command)
+                answer = await self._run(command)
             except NotSent as error:
                 self._sent = None
-                self._not_run(self._plan.commands[position:], error.message)
+                self._note_unsent(commands[position:], error.message)
                 return
             except (UnreachableError, CommandTimedOut) as error:
-                self._learn(self._lost(command, f" ({error.message})"))
+                self._note(self._lost_outcomes(command, f" ({error.message})"))
                 self._sent = None
-                self._not_run(
-                    self._plan.commands[position + 1 :], "the previous command got no answer"
-                )
+                self._note_unsent(commands[position + 1 :], "the previous command got no answer")
                 return
             except HpcdashError as error:
                 self._sent = None
-                self._not_run(self._plan.commands[position:], error.message)
+                self._note_unsent(commands[position:], error.message)
                 return
             outcomes = await asyncio.to_thread(command.read, answer)
-            self._learn(outcomes)
+            self._note(outcomes)
             self._sent = None
-            if self._plan.request.verb is Verb.SUBMIT:
-                remaining = await keep_submitted(self._store, command, outcomes)
-                self._learn(
-                    after
-                    for after, before in zip(remaining, outcomes, strict=True)
-                    if after != before
-                )
+            if is_submission:
+                saved = await save_scripts(self._store, command, outcomes)
+                self._note(outcome for outcome in saved if outcome not in outcomes)
 
-    async def _answer(self, command: ActionCommand) -> Answer:
-        """A command's answer with all of its output; if it runs for long, lines are passed on as
-        they arrive.
-        """
+    async def _run(self, command: ActionCommand) -> Answer:
+        """Run a command; if it runs for long, report the lines of stderr as they arrive."""
         if self._on_progress is None:
             return await self._store.act(command)
-        reported = bytearray()
-        known = 0
-        acting = asyncio.ensure_future(self._store.act(command, reported.extend))
+        received = bytearray()
+        reported = 0
+        acting = asyncio.ensure_future(self._store.act(command, received.extend))
         try:
-            while not (await asyncio.wait({acting}, timeout=_GOES_ON_SECONDS))[0]:
-                end = reported.rfind(b"\n") + 1
-                for line in reported[known:end].decode("utf-8", "replace").splitlines():
+            while not (await asyncio.wait({acting}, timeout=_PROGRESS_SECONDS))[0]:
+                end = received.rfind(b"\n") + 1
+                for line in received[reported:end].decode("utf-8", "replace").splitlines():
                     self._on_progress(command.explain(line.strip()))
-                known = max(known, end)
+                reported = max(reported, end)
         finally:
             if not acting.done():
                 acting.cancel()
@@ -311,64 +301,59 @@ class _Run:
         return acting.result()
 
     def outcomes(self) -> tuple[Outcome, ...]:
-        """One a job, in the order they were asked for."""
+        """Return an outcome per job, in the order of the request."""
         known = dict(self._known)
         if self._sent is not None:
-            _unless_failed(known, self._lost(self._sent))
-        for command in self._plan.commands[self._begun :]:
-            _unless_failed(known, (Outcome(job_id, False, "not run") for job_id in command.job_ids))
+            for outcome in self._lost_outcomes(self._sent):
+                _combine(known, outcome)
+        for command in self._plan.commands[self._count :]:
+            for job_id in command.job_ids:
+                _combine(known, Outcome(job_id, False, "not run"))
         return tuple(known[job_id] for job_id in dict.fromkeys(self._plan.request.job_ids))
 
-    def _was_refused(self, command: ActionCommand) -> bool:
-        """Whether what comes before a submission did not go well, so that the submission itself is
-        not sent.
-        """
-        if self._plan.request.verb is not Verb.SUBMIT:
-            return False
+    def _has_failed(self, command: ActionCommand) -> bool:
+        """Whether an earlier command failed or was lost, so that `command` must not submit."""
         before = [self._known[job_id] for job_id in command.job_ids if job_id in self._known]
         for outcome in before:
             if outcome.done is None:
-                self._known[outcome.job_id] = replace(
-                    outcome, done=False, text=f"{NEVER_ARRIVED}: {outcome.text}"
-                )
+                text = f"{NEVER_ARRIVED}: {outcome.text}"
+                self._known[outcome.job_id] = replace(outcome, done=False, text=text)
         return any(outcome.done is not True for outcome in before)
 
-    def _lost(self, command: ActionCommand, why: str = "") -> list[Outcome]:
-        """The outcomes of a command that was sent and not answered; a job it only prepares was not
-        submitted.
+    def _lost_outcomes(self, command: ActionCommand, why: str = "") -> list[Outcome]:
+        """Return the outcomes of a command without an answer.
+
+        A job that a later command would have submitted was not submitted.
         """
         later: set[str] = set()
         if self._plan.request.verb is Verb.SUBMIT:
-            position = next(at for at, one in enumerate(self._plan.commands) if one is command)
-            later = {
-                job_id for one in self._plan.commands[position + 1 :] for job_id in one.job_ids
-            }
-        return [
-            Outcome(job_id, False, f"{NEVER_ARRIVED}: the previous command got no answer{why}")
-            if job_id in later
-            else Outcome(job_id, None, f"{ANSWER_LOST}{why}")
-            for job_id in command.job_ids
-        ]
+            for one in reversed(self._plan.commands):
+                if one is command:
+                    break
+                later.update(one.job_ids)
+        outcomes = []
+        for job_id in command.job_ids:
+            if job_id in later:
+                text = f"{NEVER_ARRIVED}: the previous command got no answer{why}"
+                outcomes.append(Outcome(job_id, False, text))
+            else:
+                outcomes.append(Outcome(job_id, None, f"{ANSWER_LOST}{why}"))
+        return outcomes
 
-    def _not_run(self, commands: Sequence[ActionCommand], why: str) -> None:
-        text = (
-            f"{NEVER_ARRIVED}: {why}"
-            if self._plan.request.verb is Verb.SUBMIT
-            else f"not run: {why}"
-        )
-        self._learn(
-            Outcome(job_id, False, text) for command in commands for job_id in command.job_ids
-        )
+    def _note_unsent(self, commands: Sequence[ActionCommand], why: str) -> None:
+        is_submission = self._plan.request.verb is Verb.SUBMIT
+        text = f"{NEVER_ARRIVED if is_submission else 'not run'}: {why}"
+        for command in commands:
+            self._note(Outcome(job_id, False, text) for job_id in command.job_ids)
 
-    def _learn(self, outcomes: Iterable[Outcome]) -> None:
+    def _note(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
-            _unless_failed(self._known, (outcome,))
+            _combine(self._known, outcome)
             self._report(self._known[outcome.job_id])
 
 
-def _unless_failed(known: dict[str, Outcome], outcomes: Iterable[Outcome]) -> None:
-    """Note outcomes; a job that several commands change is done when all of them did it."""
-    for outcome in outcomes:
-        before = known.get(outcome.job_id)
-        if before is None or before.done is True:
-            known[outcome.job_id] = outcome
+def _combine(known: dict[str, Outcome], outcome: Outcome) -> None:
+    """Note an outcome; a job of several commands is done if all of them succeeded."""
+    before = known.get(outcome.job_id)
+    if before is None or before.done is True:
+        known[outcome.job_id] = outcome

@@ -1,4 +1,4 @@
-"""A shell in a running job on a person's terminal: which one, what it needs, and how it ended."""
+"""Shell in a running job on the user's terminal: its plan and its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_NODES_NAMED = 8
 
 
 class ShellPlan(Struct, frozen=True):
-    """Plan of a shell over `transport`; `title` is its place, `notes` describe what it lacks."""
+    """Plan of a shell over `transport`; `title` is its place, `notes` are its limitations."""
 
     job_id: str
     transport: Transport
@@ -45,33 +45,31 @@ async def plan_shell(
     is_outside: bool = False,
     has_terminal: bool = True,
 ) -> ShellPlan:
-    """A shell, or a command, on a node of a job, by its name or its number in the job's list from
-    0.
+    """Plan a shell, or a command, on a node of a job. Runs nothing in the job.
 
-    It is inside of the container where the launch, as `state_folder` remembers it, has one, unless
-    it `is_outside`. Runs nothing in the job. Raises UsageError for another's job, one that does not
-    run, and a node it does not have.
+    `node` is a name, or a number in the job's node list from 0. The shell is in the container of
+    the launch in `state_folder`, unless it `is_outside`. Raises UsageError if the job is another
+    user's, is not running or does not have the node.
     """
     await store.open()
     row = await fetch_inside_row(store, job_id, needs=Capability.CONNECT)
-    chosen = _node(row, node)
-    in_container = not is_outside and await asyncio.to_thread(
+    chosen = _choose_node(row, node)
+    has_container = not is_outside and await asyncio.to_thread(
         _has_container, state_folder, store.name, row
     )
-    made = store.backend.detail.shell(
-        row, ShellRequest(chosen, command, in_container, has_terminal)
-    )
-    if made is None:
+    request = ShellRequest(chosen, command, has_container, has_terminal)
+    shell = store.backend.detail.shell(row, request)
+    if shell is None:
         raise UsageError(
-            f"{store.backend.title} does not report where job {visible(job_id)} runs, or gives no "
-            "access to its nodes",
+            f"{store.backend.title} does not report the nodes of job {visible(job_id)}, or gives "
+            "no access to them",
             "If the site allows it: ssh NODE",
         )
-    transport = store.transport if not made.host else ThroughNode(store.transport, made.host)
-    where = f" on {visible(chosen)}" if chosen else ""
-    return ShellPlan(
-        str(row["id"]), transport, made.argv, f"job {visible(str(row['id']))}{where}", made.notes
-    )
+    transport = ThroughNode(store.transport, shell.host) if shell.host else store.transport
+    title = f"job {visible(str(row['id']))}"
+    if chosen:
+        title = f"{title} on {visible(chosen)}"
+    return ShellPlan(str(row["id"]), transport, shell.argv, title, shell.notes)
 
 
 def _has_container(folder: Path | None, cluster: str, row: Mapping[str, Any]) -> bool:
@@ -81,13 +79,13 @@ def _has_container(folder: Path | None, cluster: str, row: Mapping[str, Any]) ->
     return container is not None and container.runtime is not Runtime.NONE
 
 
-def _node(row: Mapping[str, Any], requested: str) -> str:
-    """The name of the node that is meant; the first where none is, '' where the job's are not
-    known.
-    """
-    nodes = expand(str(row["node_list"] or "")) if row["node_list"] else []
-    if not requested or requested in nodes:
-        return requested or (nodes[0] if nodes else "")
+def _choose_node(row: Mapping[str, Any], requested: str) -> str:
+    """Return the requested node, by default the first; '' if the job's nodes are unknown."""
+    nodes = expand(str(row["node_list"])) if row["node_list"] else []
+    if not requested:
+        return nodes[0] if nodes else ""
+    if requested in nodes:
+        return requested
     if requested.isascii() and requested.isdigit() and int(requested) < len(nodes):
         return nodes[int(requested)]
     if len(nodes) <= _MAX_NODES_NAMED:
@@ -101,7 +99,7 @@ def _node(row: Mapping[str, Any], requested: str) -> str:
 
 
 async def explain_end(store: ClusterStore, plan: ShellPlan, status: int | None) -> str:
-    """Explain a shell's end with `status` by the end of its job; '' if it lives, or is unknown."""
+    """Explain a shell's exit `status` by the end of its job; '' if the job did not end."""
     if status == 0 or status is None:
         return ""
     try:

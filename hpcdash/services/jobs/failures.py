@@ -18,33 +18,34 @@ from hpcdash.domain.states import JobState
 from hpcdash.errors import HpcdashError, UnreachableError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
-from hpcdash.services.logs.ends import LogEnd, ends_query
+from hpcdash.services.logs.ends import ends_query
 from hpcdash.services.logs.lines import shown_line
 from hpcdash.services.logs.locate import fetch_log_files
 from hpcdash.shell_files import shell_text
 
 Row = Mapping[str, Any]
-# For cancelled and preempted jobs it is known who ended them; their last lines do not explain it.
+# The last lines of cancelled and preempted jobs do not explain their end.
 FAILED = frozenset(
     {JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED, JobState.GONE}
 )
 # 500 lines of 260 bytes.
 _END_BYTES = 128 * 1024
-# Runtimes report each layer that they fetch, before they start.
+# Container runtimes report each layer that they fetch.
 _HEAD_BYTES = 1 << 20
 _MAX_HOSTS = 10_000
 _HEAD_LIMIT_SECONDS = 20.0
-_NOT_KNOWN = "its log path is unknown"
-
-# As many lines are read; of a command that was started as many are shown.
+_UNKNOWN_PATH = "its log path is unknown"
 MAX_LINES = 500
-SHOWN_LINES, SHOWN_WITH_DEBUG = 15, 100
+# Lines that are shown of a command that was started.
+SHOWN_LINES = 15
+SHOWN_WITH_DEBUG = 100
 
 
 class JobFailure(Struct, frozen=True):
-    """Failure in the end of a job's log; `stream` is stderr, stdout, or log if they are one file.
+    """Failure in the last lines of a job's log.
 
-    `problem` is a short reason that nothing was read, else ''.
+    `stream` is stderr or stdout, or log if they are one file. `problem` is a short reason that
+    nothing was read, else ''.
     """
 
     excerpt: Excerpt | None = None
@@ -65,45 +66,40 @@ async def fetch_failure(
     """
     job_id = str(row["id"])
     if Capability.LOGS not in store.backend.capabilities:
-        return JobFailure(problem=_NOT_KNOWN)
+        return JobFailure(problem=_UNKNOWN_PATH)
     files = await fetch_log_files(store, job_id, detail)
     if files.stdout is None and files.stderr is None:
-        return JobFailure(problem=_NOT_KNOWN)
+        return JobFailure(problem=_UNKNOWN_PATH)
     if files.host:
         return JobFailure(problem=f"its log is still on {files.host}")
     containers = await count_containers(store, detail, row)
     up = await fetch_up(store, files) if containers else None
-    ends = await store.run_query(
-        ends_query([(files.stderr, None), (files.stdout, None)], _END_BYTES)
-    )
-    return await asyncio.to_thread(_failure, files, ends, containers, up, debug)
+    query = ends_query([(files.stderr, None), (files.stdout, None)], _END_BYTES)
+    stderr, stdout = await store.run_query(query)
+    streams = {"log": stdout} if files.stderr is None else {"stderr": stderr, "stdout": stdout}
 
+    def excerpts() -> list[tuple[str, Excerpt]]:
+        return [
+            (name, failure_excerpt(end.lines, containers=containers, up=up, debug=debug))
+            for name, end in streams.items()
+            if not end.problem
+        ]
 
-def _failure(
-    files: LogFiles, ends: tuple[LogEnd, ...], containers: int, up: int | None, debug: bool
-) -> JobFailure:
-    """Choose the file that explains the failure best; if neither does, stderr."""
-    names = ("stderr", "stdout") if files.stderr is not None else ("", "log")
-    reported = [
-        (failure_excerpt(end.lines, containers=containers, up=up, debug=debug), name)
-        for name, end in zip(names, ends, strict=True)
-        if name and not end.problem
-    ]
-    if not reported:
-        return JobFailure(problem=ends[0 if files.stderr is not None else 1].problem)
-    written = [one for one in reported if one[0].lines]
+    readable = await asyncio.to_thread(excerpts)
+    if not readable:
+        return JobFailure(problem=next(iter(streams.values())).problem)
+    written = [(name, excerpt) for name, excerpt in readable if excerpt.lines]
     if not written:
         return JobFailure(problem="its log is empty")
-    excerpt, stream = max(
-        written, key=lambda one: one[0].cause.strength if one[0].explains and one[0].cause else 0
-    )
+    # The file that explains the failure best; if neither does, stderr.
+    stream, excerpt = max(written, key=lambda one: one[1].strength)
     return JobFailure(excerpt, stream)
 
 
 async def count_containers(store: ClusterStore, detail: JobDetail, row: Row) -> int:
-    """Count the nodes with a container that a job's script, made here, starts; 0 for any other job.
+    """Count the nodes on which a script that hpcdash wrote starts containers; 0 for any other job.
 
-    The script is fetched only if the job bears a mark of ours.
+    The script is fetched only if the job has a mark of hpcdash.
     """
     if not str(row["comment"] or "").startswith(MARK_START) or not row["nodes"]:
         return 0
@@ -117,9 +113,9 @@ async def count_containers(store: ClusterStore, detail: JobDetail, row: Row) -> 
 
 
 async def fetch_up(store: ClusterStore, files: LogFiles) -> int | None:
-    """Count the hosts whose containers report that they are up, at the beginning of a job's stderr.
+    """Count the hosts with containers that are up, as reported at the beginning of a job's stderr.
 
-    None if the file is on a node's own disk, or unknown.
+    None if the file is unknown or on a node's own disk.
     """
     path = files.stderr or files.stdout
     if path is None or files.host or "\0" in path:
@@ -134,10 +130,9 @@ def _parse_up(answer: Answer) -> frozenset[str]:
 
 
 class Excerpt(Struct, frozen=True):
-    """Lines that are safe to show, blank ones at the ends left out; () where nothing was written.
+    """Last lines of a log, safe to show, without blank lines at the ends.
 
-    `cause` says why where anything does; where its line is further up it comes before the others as
-    `above`.
+    `above` is the line of the `cause` if it is before `lines`.
     """
 
     cause: RootCause | None
@@ -146,19 +141,24 @@ class Excerpt(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The line that says why, and which rank wrote it; '' where nothing was written."""
+        """The line with the cause, and the rank that wrote it; '' for an empty log."""
         return "" if self.cause is None else self.cause.text
 
     @property
     def explains(self) -> bool:
-        """Whether there is more than a launcher's remarks, or the last that happened to be
-        written.
-        """
-        return self.cause is not None and self.cause.strength > Strength.WORDS
+        """Whether the cause is more than a launcher's message or just the last line."""
+        return self.strength > 0
+
+    @property
+    def strength(self) -> int:
+        """Strength of a cause that explains the end; 0 without one."""
+        if self.cause is None or self.cause.strength <= Strength.WORDS:
+            return 0
+        return self.cause.strength
 
 
 def hosts_up(stderr: Iterable[str]) -> frozenset[str]:
-    """The hosts whose container said that it is up, among these lines."""
+    """Return the hosts whose container reported that it is up."""
     found = set()
     for line in stderr:
         _, mark, host = line.partition(CONTAINER_UP)
@@ -170,12 +170,10 @@ def hosts_up(stderr: Iterable[str]) -> frozenset[str]:
 def failure_excerpt(
     stderr: Sequence[str], *, containers: int = 0, up: int | None = None, debug: bool = False
 ) -> Excerpt:
-    """The end of a failed job's stderr, of lines as logs.lines shows them; of more than MAX_LINES
-    the last.
+    """Return the last lines of a failed job's stderr, from lines as services.logs.lines shows them.
 
-    `containers` are to come up, 0 without any; `up` of them did, None: as many as these lines tell.
-    Where all did the command was started, and its last SHOWN_LINES are enough; else all lines are
-    shown.
+    `up` of its `containers` are up; None: as many as these lines report. If all are up the command
+    was started, and its last SHOWN_LINES are shown; otherwise up to MAX_LINES.
     """
     tail = list(stderr[-MAX_LINES:])
     while tail and not tail[-1].strip():

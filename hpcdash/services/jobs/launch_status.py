@@ -1,20 +1,21 @@
-"""Status of a launch in a few words that are the same for all schedulers."""
+"""Status of a launch, the same for all schedulers."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 from hpcdash.domain.states import JobState
+from hpcdash.domain.text import counted
 
 
 class LaunchStatus(StrEnum):
-    """Status of a launch for people who need only this much detail."""
+    """Status of a launch."""
 
     UNKNOWN = "UNKNOWN"
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     TERMINATING = "TERMINATING"
-    # Its job was seen, and is in no list and no history any more: its end is unknown.
+    # The job left the queue and is not in the history: its end is unknown.
     MISSING = "MISSING"
     TERMINATED = "TERMINATED"
     COMPLETED = "COMPLETED"
@@ -41,23 +42,17 @@ _STATUS: dict[str, LaunchStatus] = {
 
 
 def launch_status(state: str | None) -> LaunchStatus:
-    """The status for a state of domain.states; UNKNOWN for a word that is none of them."""
+    """Return the status of a state of domain.states; UNKNOWN for any other text."""
     return _STATUS.get(state or "", LaunchStatus.UNKNOWN)
 
 
 def is_pulling(state: str | None, containers: int, up: int | None) -> bool:
-    """Whether a launch runs and not all of its `containers` are up; `up` None is unknown, and then
-    it is not said.
-    """
+    """Whether a launch is running and not all of its `containers` are up; False if `up` is None."""
     return launch_status(state) is LaunchStatus.RUNNING and up is not None and up < containers
 
 
 def format_status(state: str | None, containers: int = 0, up: int | None = None) -> str:
-    """The status in lower case; `pulling: 1 of 2 containers up` until each node's container
-    reported.
-    """
+    """Format the status: `running`, or `pulling: 1 of 2 containers up`."""
     if is_pulling(state, containers, up):
-        return (
-            f"pulling: {up} of {containers} {'container' if containers == 1 else 'containers'} up"
-        )
+        return f"pulling: {up} of {counted(containers, 'container')} up"
     return launch_status(state).lower()

@@ -1,4 +1,4 @@
-"""Looks jobs up in the lists that a cluster's store has already. Asks nothing of the cluster."""
+"""Job lookup in the lists of a cluster's store, without queries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LISTS = (Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE)
 
 
 def known_tables(store: ClusterStore) -> Iterator[pa.Table]:
-    """The lists of jobs there are, one's own first, which has the newest rows."""
+    """Yield the store's lists of jobs, the user's own first, as it has the newest rows."""
     own = store.table(Kind.MINE)
     if own is not None:
         yield own
@@ -26,13 +26,13 @@ def known_tables(store: ClusterStore) -> Iterator[pa.Table]:
 
 
 def known_row(store: ClusterStore, job_id: str) -> dict[str, Any] | None:
-    """A job's row of domain.schema.JOBS, None where no list has it."""
+    """Return a job's row of domain.schema.JOBS; None if it is in no list."""
     found = known_table(store, job_id)
     return None if found is None else found.to_pylist()[0]
 
 
 def known_table(store: ClusterStore, job_id: str) -> pa.Table | None:
-    """Return a table of the row of `known_row`."""
+    """Return a table of the one row of `known_row`."""
     for table in known_tables(store):
         position = pc.index(table["id"], job_id).as_py()
         if position >= 0:
@@ -41,45 +41,35 @@ def known_table(store: ClusterStore, job_id: str) -> pa.Table | None:
 
 
 def known_tasks(store: ClusterStore, array_id: str) -> dict[int, str]:
-    """The ids of an array's single tasks that any list has, by their numbers."""
-    found: dict[int, str] = {}
-    for table in known_tables(store):
-        rows = (
-            table.filter(pc.equal(table["array_id"], array_id))
-            .select(["id", "_task", "_tasks"])
-            .to_pylist()
-        )
-        found |= {
-            row["_task"]: row["id"]
-            for row in rows
-            if row["_task"] is not None and row["_tasks"] == 1
-        }
-    return found
+    """Return the IDs of an array's tasks that have a row of their own, by task number."""
+    rows = _task_rows(known_tables(store), array_id)
+    return {row["_task"]: job_id for job_id, row in rows.items()}
 
 
 def task_with_log(store: ClusterStore, array_id: str) -> str | None:
-    """Return the task of `telling_task` in the known lists."""
-    return telling_task(known_tables(store), array_id)
+    """Return the task of `representative_task` in the store's lists."""
+    return representative_task(known_tables(store), array_id)
 
 
-def telling_task(tables: Iterable[pa.Table], array_id: str) -> str | None:
-    """The task of an array whose log tells most of it now: the first that runs, else the last that
-    ended.
+def representative_task(tables: Iterable[pa.Table], array_id: str) -> str | None:
+    """Return the task whose log represents an array: the first that runs, else the last that ended.
 
-    None where no table has such a task; of a task that several have the first counts.
+    None if no table has such a task; the first table with a task counts.
     """
-    states: dict[str, tuple[int, str]] = {}
-    for table in tables:
-        rows = (
-            table.filter(pc.equal(table["array_id"], array_id))
-            .select(["id", "state", "_task", "_tasks"])
-            .to_pylist()
-        )
-        for row in rows:
-            if row["_task"] is not None and row["_tasks"] == 1:
-                states.setdefault(row["id"], (row["_task"], str(row["state"])))
-    running = [(task, job_id) for job_id, (task, state) in states.items() if state in ACTIVE]
-    ended = [(task, job_id) for job_id, (task, state) in states.items() if state in ENDED]
+    rows = _task_rows(tables, array_id).values()
+    running = [(row["_task"], row["id"]) for row in rows if row["state"] in ACTIVE]
+    ended = [(row["_task"], row["id"]) for row in rows if row["state"] in ENDED]
     if running:
-        return min(running)[1]
-    return max(ended)[1] if ended else None
+        return str(min(running)[1])
+    return str(max(ended)[1]) if ended else None
+
+
+def _task_rows(tables: Iterable[pa.Table], array_id: str) -> dict[str, dict[str, Any]]:
+    """Return the rows of single tasks of an array by ID, each from the first table that has it."""
+    found: dict[str, dict[str, Any]] = {}
+    for table in tables:
+        columns = table.select(["id", "state", "array_id", "_task", "_tasks"])
+        for row in columns.filter(pc.equal(table["array_id"], array_id)).to_pylist():
+            if row["_task"] is not None and row["_tasks"] == 1:
+                found.setdefault(row["id"], row)
+    return found

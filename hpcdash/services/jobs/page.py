@@ -1,11 +1,12 @@
-"""A job's picture in groups of short entries, in the order a person needs them.
+"""Groups of labelled entries for a job's page, most important first.
 
-The words are hostile still: whoever shows them makes them visible.
+Text from the cluster is unchanged: whatever shows it must make it safe.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 from msgspec import Struct
 
 from hpcdash.backends.job_detail import Activity
-from hpcdash.domain.arrays import TaskStates
 from hpcdash.domain.dependencies import (
     Branch,
     format_never,
@@ -21,7 +21,7 @@ from hpcdash.domain.dependencies import (
     waited_for_by,
     waits_for,
 )
-from hpcdash.domain.efficiency import advice, meters
+from hpcdash.domain.efficiency import NOT_ACCOUNTED, advice, meters
 from hpcdash.domain.job_ids import holds_many, parse_task_part
 from hpcdash.domain.job_text import Pair, grouped, state_word
 from hpcdash.domain.states import ENDED, WAITING
@@ -29,31 +29,30 @@ from hpcdash.domain.text import clip, counted
 from hpcdash.domain.units import format_duration, format_memory
 from hpcdash.errors import NotRecorded
 from hpcdash.services.jobs.launch_status import format_status, is_pulling
-from hpcdash.services.jobs.overview import JobPicture, Part
-from hpcdash.services.jobs.tracker import JobEvent
+from hpcdash.services.jobs.overview import JobFacts, Part
 
 _CANCELLED_BY = re.compile(r"CANCELLED by ([0-9]+)")
-# What a factor gives of the most it can: `1667 (17% of max)`.
+# The share of a priority factor's maximum: `1667 (17% of max)`.
 _PERCENT = re.compile(r"\((?:< )?([0-9]{1,3})%")
 # A backend's names for the sum of a priority's factors, and for jobs that may preempt a job.
 TOTAL = "priority"
 PREEMPTED_BY = "may be preempted by"
-# As many runs of tasks as one still takes in at a glance.
 _MAX_RUNS_SHOWN = 20
-_MAX_RUNS = 12
+# Consecutive tasks in the same state are a run; an array of more runs is shown by state.
+_MAX_TASK_RUNS = 12
 _MAX_EVENTS = 30
 _MAX_STEPS = 12
 _MAX_ACTIVITIES = 12
 # Entries of the group "job" on a job's state and end.
-_HOW_IT_IS = frozenset({"state", "reason", "explanation", "ended with", "cancelled by", "cause"})
+_STATE_LABELS = frozenset({"state", "reason", "explanation", "ended with", "cancelled by", "cause"})
 _MAX_LOG_CELLS = 400
 
 
 class Entry(Struct, frozen=True):
-    """A line: `label` and `value`; `fraction` of a whole, for a bar; `state` is that of the job it
-    speaks of.
+    """Labelled value; a note (`is_dim`) has no label.
 
-    `pieces` are (words, state) pairs that stand in the place of `value`. `is_dim`: a remark.
+    `fraction`, from 0 to 1, adds a bar. The text has the colour of the job state `state`; `pieces`
+    of (text, state) replace `value`.
     """
 
     label: str = ""
@@ -69,10 +68,10 @@ class Entry(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """Entries under a title; `is_aside`: it may stand beside the others where there is room,
-    `is_broad`: below them.
+    """Entries under a title.
 
-    Paths are broad: one that is torn cannot be copied.
+    On a wide terminal `is_aside` is in the right column, and `is_broad`, with paths that must not
+    wrap, below both columns.
     """
 
     title: str
@@ -82,432 +81,377 @@ class Group(Struct, frozen=True):
 
 
 def job_groups(
-    picture: JobPicture,
+    facts: JobFacts,
     now: datetime,
     *,
     signs: Mapping[str, str],
     zone: tzinfo | None = None,
     sign_cells: int = 0,
 ) -> list[Group]:
-    """Everything known of a job; what is on its way says so, what could not be had says why.
+    """Group everything known of a job, and the reason that a part is missing.
 
-    `signs` are those of the states; an array of no more tasks than `sign_cells` is shown as one
-    sign a task.
+    `signs` are the signs of job states; an array of at most `sign_cells` tasks is shown as one sign
+    per task.
     """
-    row = picture.row
+    row = facts.row
     if row is None:
         return []
     state = str(row["state"])
-    hint = picture.store.backend.reasons.explain(row)
-    own = {
-        title: [
-            Entry(label, value, state=state if label == "state" else "") for label, value in pairs
-        ]
-        for title, pairs in grouped(
-            row,
-            now,
-            hint,
-            estimator=picture.store.backend.title,
-            sign=signs.get(state, ""),
-            zone=zone,
-        )
-    }
-    job = own.get("job", [])
-    time = own.get("time", [])
-    native = picture.detail.native if picture.detail is not None else {}
-    job += _cancelled_by(row, native)
-    if picture.is_whole_array:
-        job = [entry for entry in job if entry.label != "array"]
-        # The paths of one task do not determine the others'.
-        own["files"] = [entry for entry in own.get("files", []) if entry.label == "directory"]
-    if cause := picture.store.backend.reasons.cause(native):
-        job.insert(
-            1 + max(at for at, entry in enumerate(job) if entry.label in _HOW_IT_IS),
-            Entry("cause", cause),
-        )
-    # A line of the log that explains the end precedes the scheduler's explanation.
-    explains = (
-        picture.failure is not None
-        and picture.failure.excerpt is not None
-        and picture.failure.excerpt.explains
+    reasons = facts.store.backend.reasons
+    pairs = grouped(
+        row,
+        now,
+        reasons.explain(row),
+        estimator=facts.store.backend.title,
+        sign=signs.get(state, ""),
+        zone=zone,
     )
-    before = frozenset({"state"}) if explains else _HOW_IT_IS
-    place = 1 + max((at for at, entry in enumerate(job) if entry.label in before), default=-1)
-    job[place:place] = [*_policy(picture), *_pulling(picture), *_log_entries(picture)]
-    time += _requeues(native)
-    # For a job that never starts the waits of others mean nothing.
-    if picture.waits is not None and not picture.store.backend.reasons.never_starts(
-        state, row["reason"]
-    ):
-        time.append(Entry("jobs like it", str(picture.waits)))
+    own = {title: [Entry(*pair) for pair in members] for title, members in pairs}
+    time = own.get("time", [])
+    native = facts.detail.native if facts.detail is not None else {}
+    restarts = native.get("Restarts", "")
+    if restarts.isascii() and restarts.isdigit() and int(restarts):
+        time.append(Entry("requeued", "once" if restarts == "1" else f"{int(restarts)} times"))
+    # The waits of similar jobs say nothing about a job that never starts.
+    if facts.waits is not None and not reasons.never_starts(state, row["reason"]):
+        time.append(Entry("similar jobs", str(facts.waits)))
+    files = own.get("files", [])
+    if facts.is_whole_array:
+        # The paths of one task do not determine the others'.
+        files = [entry for entry in files if entry.label == "directory"]
+    rules_title = f"QoS {row['qos']}" if row["qos"] else f"Queue {row['queue'] or ''}".strip()
+    waited = waited_for_by(facts.job_id, facts.array_id, facts.dependents)
+    launched = facts.launched.text() if facts.launched is not None else ()
     groups = [
-        Group("Job", tuple(job)),
-        *_waits_for(picture, signs),
+        Group("Job", _job_entries(facts, row, own.get("job", []))),
+        *_dependencies(facts, row, signs),
         Group("Time", tuple(time)),
-        Group("Resources", (*own.get("resources", ()), *_usage(picture)), is_aside=True),
-        Group("Steps", _steps(picture), is_broad=True),
-        Group("Tasks and actors", _activity(picture)),
-        Group("Priority", _priority(picture), is_aside=True),
-        Group(_rules_title(row), _rules(picture), is_aside=True),
-        Group("Dependent jobs", _dependents(picture, signs), is_aside=True),
-        Group(f"Array {picture.array_id}", _array(picture, signs, sign_cells), is_aside=True),
-        Group("Files", tuple(own.get("files", ())), is_broad=True),
-        *_facts(picture),
-        Group("Launched from here", _launched(picture), is_broad=True),
-        Group("Runs", _runs(picture), is_broad=True),
-        Group("What happened", _events(picture, now, zone)),
+        Group("Resources", (*own.get("resources", ()), *_usage(facts, row)), is_aside=True),
+        Group("Steps", _steps(facts), is_broad=True),
+        Group("Tasks and actors", _activity(facts)),
+        Group("Priority", _priority(facts, row), is_aside=True),
+        Group(rules_title, _rules(facts, row), is_aside=True),
+        Group("Dependent jobs", tuple(_branch(one, signs) for one in waited), is_aside=True),
+        Group(f"Array {facts.array_id}", _array(facts, signs, sign_cells), is_aside=True),
+        Group("Files", tuple(files), is_broad=True),
+        *_native_facts(facts),
+        Group("Launched from here", tuple(Entry(*pair) for pair in launched), is_broad=True),
+        Group("Runs", _runs(facts), is_broad=True),
+        Group("Events", _events(facts, now, zone)),
     ]
     return [group for group in groups if group.entries]
 
 
-def _launched(picture: JobPicture) -> tuple[Entry, ...]:
-    reported = picture.launched
-    return () if reported is None else tuple(Entry(label, text) for label, text in reported.text())
+def _job_entries(
+    facts: JobFacts, row: Mapping[str, Any], reported: Sequence[Entry]
+) -> tuple[Entry, ...]:
+    """Add causes, limits and the log's last line to what the scheduler reports of a job."""
+    state = str(row["state"])
+    entries = []
+    for entry in reported:
+        if entry.label == "state":
+            entries.append(Entry(entry.label, entry.value, state=state))
+        elif entry.label != "array" or not facts.is_whole_array:
+            entries.append(entry)
+    native = facts.detail.native if facts.detail is not None else {}
+    cancelled_by = _CANCELLED_BY.fullmatch(row["native_state"] or "")
+    if cancelled_by is not None:
+        names = {native.get("UID"): "its owner", "0": "root"}
+        user = names.get(cancelled_by[1], f"user ID {cancelled_by[1]}")
+        entries.append(Entry("cancelled by", user))
+    if cause := facts.store.backend.reasons.cause(native):
+        entries.insert(_end_place(entries, _STATE_LABELS), Entry("cause", cause))
+    added = [Entry("limit", line) for line in facts.policy_lines()]
+    if added:
+        # The last line names the view that has more.
+        added[-1] = Entry("→", added[-1].value)
+        added += _notes(facts, Part.LIMITS)
+    containers = facts.containers or 0
+    if is_pulling(state, containers, facts.up):
+        added.append(Entry("launch", format_status(state, containers, facts.up)))
+    added += _log_entries(facts)
+    # A line of the log that explains the end precedes the scheduler's explanation.
+    excerpt = None if facts.failure is None else facts.failure.excerpt
+    explains = excerpt is not None and excerpt.explains
+    place = _end_place(entries, frozenset({"state"}) if explains else _STATE_LABELS)
+    return (*entries[:place], *added, *entries[place:])
 
 
-def _policy(picture: JobPicture) -> list[Entry]:
-    """The limit that it waits for, and what shows more of it."""
-    lines = picture.policy_lines()
-    if not lines:
-        return []
-    return [
-        *(Entry("limit", line) for line in lines[:-1]),
-        Entry("→", lines[-1]),
-        *_remarks(picture, Part.LIMITS),
-    ]
+def _end_place(entries: Sequence[Entry], labels: frozenset[str]) -> int:
+    """Return the place after the last entry with one of the labels."""
+    places = [at for at, entry in enumerate(entries, start=1) if entry.label in labels]
+    return max(places, default=0)
 
 
-def _runs(picture: JobPicture) -> tuple[Entry, ...]:
-    """The newest of an allocation's runs, in their order."""
-    entries = [Entry(str(run.number), run.text) for run in picture.runs[-_MAX_RUNS_SHOWN:]]
-    if picture.runs:
-        entries.append(
-            Entry(
-                "their logs",
-                f"l, then ]; or hpcdash log {picture.job_id} --run {picture.runs[-1].number}",
-            )
-        )
-    elif (
-        picture.launched is not None
-        and picture.launched.is_allocation
-        and Part.RUNS not in picture.errors
-    ):
-        entries.append(Entry("none yet", f"hpcdash submit REQUEST.toml --in {picture.job_id}"))
-    return (*entries, *_remarks(picture, Part.RUNS))
+def _runs(facts: JobFacts) -> tuple[Entry, ...]:
+    """Build the entries of an allocation's newest runs, in their order."""
+    entries = [Entry(str(run.number), run.text) for run in facts.runs[-_MAX_RUNS_SHOWN:]]
+    is_allocation = facts.launched is not None and facts.launched.is_allocation
+    if facts.runs:
+        number = facts.runs[-1].number
+        text = f"l, then ]; or hpcdash log {facts.job_id} --run {number}"
+        entries.append(Entry("logs", text))
+    elif is_allocation and Part.RUNS not in facts.errors:
+        entries.append(Entry("none yet", f"hpcdash submit REQUEST.toml --in {facts.job_id}"))
+    return (*entries, *_notes(facts, Part.RUNS))
 
 
-def _pulling(picture: JobPicture) -> list[Entry]:
-    row = picture.row
-    assert row is not None
-    containers = picture.containers or 0
-    if not is_pulling(row["state"], containers, picture.up):
-        return []
-    return [Entry("launch", format_status(row["state"], containers, picture.up))]
-
-
-def _log_entries(picture: JobPicture) -> list[Entry]:
-    """Build the entries on a failure from its log; mere last lines are labelled as such."""
-    failure = picture.failure
-    if failure is None or Part.LOG in picture.asking:
-        return _remarks(picture, Part.LOG)
+def _log_entries(facts: JobFacts) -> list[Entry]:
+    """Build the entries on a failure from its log."""
+    failure = facts.failure
+    if failure is None or Part.LOG in facts.fetching:
+        return _notes(facts, Part.LOG)
     if failure.excerpt is None:
         return [Entry(value=f"{Part.LOG}: {failure.problem}", is_dim=True)]
-    text = clip(failure.text, _MAX_LOG_CELLS)
-    return [Entry(f"{failure.stream} {'says' if failure.excerpt.explains else 'ends with'}", text)]
+    verb = "says" if failure.excerpt.explains else "ends with"
+    return [Entry(f"{failure.stream} {verb}", clip(failure.text, _MAX_LOG_CELLS))]
 
 
-def _remarks(picture: JobPicture, *parts: Part) -> list[Entry]:
+def _notes(facts: JobFacts, *parts: Part) -> list[Entry]:
     """Build entries for the parts that are being fetched, and those that failed."""
-    messages = []
+    notes = []
     for part in parts:
-        error = picture.errors.get(part)
-        if part in picture.asking:
-            messages.append(Entry(value=f"{part}: loading …", is_dim=True))
+        error = facts.errors.get(part)
+        if part in facts.fetching:
+            notes.append(Entry(value=f"{part}: loading …", is_dim=True))
         elif error is not None:
             why = "not in this recording" if isinstance(error, NotRecorded) else error.message
-            messages.append(Entry(value=f"{part}: {why}", is_dim=True))
-    return messages
+            notes.append(Entry(value=f"{part}: {why}", is_dim=True))
+    return notes
 
 
-def _cancelled_by(row: Mapping[str, Any], native: Mapping[str, str]) -> list[Entry]:
-    found = _CANCELLED_BY.fullmatch(row["native_state"] or "")
-    if found is None:
-        return []
-    names = {native.get("UID"): "its owner", "0": "root"}
-    return [Entry("cancelled by", names.get(found[1], f"user number {found[1]}"))]
-
-
-def _requeues(native: Mapping[str, str]) -> list[Entry]:
-    times = native.get("Restarts", "")
-    if not times.isascii() or not times.isdigit() or int(times) == 0:
-        return []
-    return [Entry("requeued", "once" if times == "1" else f"{int(times)} times")]
-
-
-def _usage(picture: JobPicture) -> list[Entry]:
-    row = picture.row
-    usage = picture.usage
-    assert row is not None
-    if picture.is_whole_array:
-        return (
-            [Entry(value="each task's usage is on its own page", is_dim=True)]
-            if row["started_at"]
-            else []
-        )
+def _usage(facts: JobFacts, row: Mapping[str, Any]) -> list[Entry]:
+    usage = facts.usage
+    if facts.is_whole_array:
+        note = Entry(value="each task's usage is on its own page", is_dim=True)
+        return [note] if row["started_at"] else []
     if usage is None:
-        return _remarks(picture, Part.USAGE)
-    label = "used" if row["state"] in ENDED else "uses"
-    entries = [
-        Entry(
-            f"{label} {meter.label}",
-            meter.text,
-            meter.fraction,
-            is_dim=meter.text == "not recorded on this cluster",
-        )
-        for meter in meters(usage, row["nodes"])
-    ]
+        return _notes(facts, Part.USAGE)
+    verb = "used" if row["state"] in ENDED else "uses"
+    entries = []
+    for meter in meters(usage, row["nodes"]):
+        is_unknown = meter.text == NOT_ACCOUNTED
+        label = f"{verb} {meter.label}"
+        entries.append(Entry(label, meter.text, meter.fraction, is_dim=is_unknown))
     if text := advice(usage, str(row["state"])):
         entries.append(Entry("→", text))
     if usage.note:
         entries.append(Entry(value=usage.note, is_dim=True))
-    return entries + [
-        remark for remark in _remarks(picture, Part.USAGE) if Part.USAGE in picture.errors
-    ]
+    if Part.USAGE in facts.errors:
+        entries += _notes(facts, Part.USAGE)
+    return entries
 
 
-def _steps(picture: JobPicture) -> tuple[Entry, ...]:
-    """Each step: how it is or ended, for how long, and what it used."""
-    steps = picture.steps
-    if steps is None or not steps.num_rows:
+def _steps(facts: JobFacts) -> tuple[Entry, ...]:
+    steps = facts.steps
+    if steps is None:
         return ()
     shown = steps.slice(0, _MAX_STEPS).to_pylist()
     entries = [Entry(*format_step(step), state=str(step["state"])) for step in shown]
-    if steps.num_rows > _MAX_STEPS:
-        entries.append(
-            Entry(
-                value=f"and {steps.num_rows - _MAX_STEPS} more; show --steps lists all",
-                is_dim=True,
-            )
-        )
+    if (left := steps.num_rows - _MAX_STEPS) > 0:
+        entries.append(Entry(value=f"and {left} more; show --steps lists all", is_dim=True))
     return tuple(entries)
 
 
 def format_step(step: Mapping[str, Any]) -> Pair:
-    """`0 python3` and `completed · 12:30 · 8 tasks · 3.1 of 4 cores busy · peak 12G` of a row of
-    schema.STEPS.
+    """Format a row of schema.STEPS as a label and a text.
+
+    `0 python3` and `completed · 12:30 · 8 tasks · 3.1 of 4 cores busy · peak 12G`.
     """
-    name = step["name"] if step["name"] != step["id"] else ""
     elapsed = step["elapsed_seconds"]
     cpus = step["cpus"]
-    cpu = step["cpu_seconds_used"]
+    cpu_seconds = step["cpu_seconds_used"]
+    label = str(step["id"])
+    if step["name"] and step["name"] != step["id"]:
+        label = f"{label} {step['name']}"
     parts = [state_word(step["state"])]
     if step["exit_signal"]:
         parts.append(f"signal {step['exit_signal']}")
     elif step["exit_code"]:
         parts.append(f"exit {step['exit_code']}")
-    parts += [format_duration(elapsed)] if elapsed is not None else []
-    parts += [counted(step["tasks"], "task")] if step["tasks"] else []
-    parts += [f"on {step['node_list']}"] if step["node_list"] else []
-    if cpu is not None and elapsed and cpus:
-        parts.append(f"{cpu / elapsed:.1f} of {counted(cpus, 'core')} busy")
+    if elapsed is not None:
+        parts.append(format_duration(elapsed))
+    if step["tasks"]:
+        parts.append(counted(step["tasks"], "task"))
+    if step["node_list"]:
+        parts.append(f"on {step['node_list']}")
+    if cpu_seconds is not None and elapsed and cpus:
+        parts.append(f"{cpu_seconds / elapsed:.1f} of {counted(cpus, 'core')} busy")
     if step["memory_peak_bytes"] is not None:
         parts.append(f"peak {format_memory(step['memory_peak_bytes'])}")
-    return f"{step['id']} {name or ''}".rstrip(), " · ".join(parts)
+    return label, " · ".join(parts)
 
 
-def _activity(picture: JobPicture) -> tuple[Entry, ...]:
-    if picture.activity is None:
-        return tuple(_remarks(picture, Part.ACTIVITY)) if Part.ACTIVITY in picture.errors else ()
-    return (*activity_entries(picture.activity), *_remarks(picture, Part.ACTIVITY))
+def _activity(facts: JobFacts) -> tuple[Entry, ...]:
+    if facts.activity is None:
+        return tuple(_notes(facts, Part.ACTIVITY)) if Part.ACTIVITY in facts.errors else ()
+    return (*activity_entries(facts.activity), *_notes(facts, Part.ACTIVITY))
 
 
 def activity_entries(activity: Activity) -> list[Entry]:
-    """All of a kind by state, then each name's; then why some failed."""
+    """Build entries of the counts by state, of each kind and name, and of the failures."""
     entries: list[Entry] = []
     for kind in dict.fromkeys(one.kind for one in activity.counts):
-        kind_counts = [one for one in activity.counts if one.kind == kind]
-        if len(kind_counts) == 1:
-            entries.append(
-                _counts(
-                    f"{kind} {kind_counts[0].name}", kind_counts[0].states, kind_counts[0].restarts
-                )
-            )
+        named = [one for one in activity.counts if one.kind == kind]
+        if len(named) == 1:
+            [only] = named
+            entries.append(_counts(f"{kind} {only.name}", only.states, only.restarts))
             continue
-        totals: dict[tuple[str, str], int] = {}
-        for text, state, count in (states for one in kind_counts for states in one.states):
-            totals[text, state] = totals.get((text, state), 0) + count
+        totals: Counter[tuple[str, str]] = Counter()
+        sizes = {}
+        for one in named:
+            for text, state, count in one.states:
+                totals[text, state] += count
+            sizes[one.name] = sum(count for _, _, count in one.states)
         states = [(text, state, count) for (text, state), count in totals.items()]
-        entries.append(_counts(f"{kind}s", states, sum(one.restarts for one in kind_counts)))
-        largest = sorted(kind_counts, key=lambda one: -sum(count for _, _, count in one.states))[
-            :_MAX_ACTIVITIES
-        ]
+        entries.append(_counts(f"{kind}s", states, sum(one.restarts for one in named)))
+        largest = sorted(named, key=lambda one: -sizes[one.name])[:_MAX_ACTIVITIES]
         entries += [_counts(f"  {one.name}", one.states, one.restarts) for one in largest]
-        if len(kind_counts) > _MAX_ACTIVITIES:
-            entries.append(
-                Entry(value=f"and {len(kind_counts) - _MAX_ACTIVITIES} more names", is_dim=True)
-            )
-    entries += [
-        Entry(f"{name} failed", clip(text, _MAX_LOG_CELLS)) for name, text in activity.failures
-    ]
+        if (left := len(named) - _MAX_ACTIVITIES) > 0:
+            entries.append(Entry(value=f"and {left} more names", is_dim=True))
+    for name, text in activity.failures:
+        entries.append(Entry(f"{name} failed", clip(text, _MAX_LOG_CELLS)))
     entries += [Entry(value=note, is_dim=True) for note in activity.notes]
     return entries
 
 
 def _counts(label: str, states: Sequence[tuple[str, str, int]], restarts: int) -> Entry:
-    pieces: list[tuple[str, str]] = []
-    for at, (text, state, count) in enumerate(states):
-        pieces += [(" · ", "")] * (at > 0) + [(f"{count} {text}", state)]
+    pieces = [(f"{count} {text}", state) for text, state, count in states]
     if restarts:
-        pieces.append((f" · {counted(restarts, 'restart')}", ""))
-    return Entry(label, pieces=tuple(pieces))
+        pieces.append((counted(restarts, "restart"), ""))
+    return Entry(label, pieces=_joined(" · ", pieces))
 
 
-def _facts(picture: JobPicture) -> list[Group]:
+def _joined(separator: str, pieces: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    joined: list[tuple[str, str]] = []
+    for piece in pieces:
+        if joined:
+            joined.append((separator, ""))
+        joined.append(piece)
+    return tuple(joined)
+
+
+def _native_facts(facts: JobFacts) -> list[Group]:
     """Build the groups of facts that only this scheduler reports."""
-    if picture.detail is None:
+    if facts.detail is None:
         return []
-    facts = picture.store.backend.detail.facts(picture.detail.native)
-    return [
-        Group(
-            title,
-            tuple(Entry(label, clip(value, _MAX_LOG_CELLS)) for label, value in pairs.items()),
-            is_broad=True,
-        )
-        for title, pairs in facts.items()
-    ]
+    groups = []
+    for title, pairs in facts.store.backend.detail.facts(facts.detail.native).items():
+        entries = [Entry(label, clip(value, _MAX_LOG_CELLS)) for label, value in pairs.items()]
+        groups.append(Group(title, tuple(entries), is_broad=True))
+    return groups
 
 
-def _priority(picture: JobPicture) -> tuple[Entry, ...]:
-    row = picture.row
-    assert row is not None
+def _priority(facts: JobFacts, row: Mapping[str, Any]) -> tuple[Entry, ...]:
     if row["state"] not in WAITING:
         return ()
-    texts = dict(picture.priority)
+    texts = dict(facts.priority)
     total = texts.pop(TOTAL, "")
     entries = [Entry("total", total)] if total else []
     for name, value in texts.items():
         percent = _PERCENT.search(value)
-        entries.append(Entry(name, value, None if percent is None else int(percent[1]) / 100))
-    if not entries and Part.PRIORITY not in picture.errors and Part.PRIORITY not in picture.asking:
-        entries.append(
-            Entry(value="no priority yet: assigned once its dependencies are met", is_dim=True)
-        )
-    return (*entries, *_remarks(picture, Part.PRIORITY))
+        fraction = None if percent is None else int(percent[1]) / 100
+        entries.append(Entry(name, value, fraction))
+    notes = _notes(facts, Part.PRIORITY)
+    if not entries and not notes:
+        text = "no priority yet: assigned once its dependencies are met"
+        entries.append(Entry(value=text, is_dim=True))
+    return (*entries, *notes)
 
 
-def _rules_title(row: Mapping[str, Any]) -> str:
-    return f"QoS {row['qos']}" if row["qos"] else f"Queue {row['queue'] or ''}".strip()
-
-
-def _rules(picture: JobPicture) -> tuple[Entry, ...]:
+def _rules(facts: JobFacts, row: Mapping[str, Any]) -> tuple[Entry, ...]:
     """Build the entries of the QoS, with the queue's rules on preemption if the QoS lacks them."""
-    row = picture.row
-    assert row is not None
     if row["state"] in ENDED:
         return ()
-    qos = picture.qos or {}
-    queue = picture.queue_rules
-    if not row["qos"]:
-        entries = [Entry(label, value) for label, value in queue.items()]
-        return (*entries, *_remarks(picture, Part.QUEUE))
-    entries = [Entry(label, value) for label, value in qos.items()]
-    # If the QoS is unknown any job may be preempted; a queue alone does not report by whom.
-    if PREEMPTED_BY in qos or (picture.qos is None and Part.QOS in picture.errors):
-        entries += [Entry(label, value) for label, value in queue.items() if label not in qos]
-    return (*entries, *_remarks(picture, Part.QOS, Part.QUEUE))
+    if row["qos"]:
+        parts = [Part.QOS, Part.QUEUE]
+        rules = dict(facts.qos or {})
+        # If the QoS is unknown any job may be preempted; a queue does not report by which jobs.
+        is_unknown = facts.qos is None and Part.QOS in facts.errors
+        if PREEMPTED_BY in rules or is_unknown:
+            for label, value in facts.queue_rules.items():
+                rules.setdefault(label, value)
+    else:
+        parts = [Part.QUEUE]
+        rules = dict(facts.queue_rules)
+    entries = [Entry(label, value) for label, value in rules.items()]
+    return (*entries, *_notes(facts, *parts))
 
 
-def _waits_for(picture: JobPicture, signs: Mapping[str, str]) -> list[Group]:
-    row = picture.row
-    assert row is not None
+def _dependencies(facts: JobFacts, row: Mapping[str, Any], signs: Mapping[str, str]) -> list[Group]:
     if not row["dependency"] or row["state"] not in WAITING:
         return []
     dependency = parse_dependency(row["dependency"])
-    branches = waits_for(dependency, picture.related)
-    entries = [_branch(branch, signs) for branch in branches] or [
-        Entry(value=str(row["dependency"]))
-    ]
+    branches = waits_for(dependency, facts.related)
+    entries = [_branch(branch, signs) for branch in branches]
+    if not entries:
+        entries = [Entry(value=str(row["dependency"]))]
     if never := format_never(branches, dependency.is_any):
         entries.append(Entry("→", never))
-    which = "Waits for"
+    title = "Waits for"
     if len(branches) > 1:
-        which += " any of" if dependency.is_any else " all of"
-    return [Group(which, (*entries, *_remarks(picture, Part.RELATED)), is_aside=True)]
-
-
-def _dependents(picture: JobPicture, signs: Mapping[str, str]) -> tuple[Entry, ...]:
-    waiting = waited_for_by(picture.job_id, picture.array_id, picture.dependents)
-    return tuple(_branch(branch, signs) for branch in waiting)
+        title += " any of" if dependency.is_any else " all of"
+    return [Group(title, (*entries, *_notes(facts, Part.RELATED)), is_aside=True)]
 
 
 def _branch(branch: Branch, signs: Mapping[str, str]) -> Entry:
-    counted = sum(branch.states.values()) > 1
-    states = [
-        (f"{signs.get(state, '')} {f'{count} ' if counted else ''}{state_word(state)}", state)
-        for state, count in branch.states.items()
-    ]
-    pieces: list[tuple[str, str]] = [(branch.name, ""), ("  ", "")] if branch.name else []
+    has_counts = sum(branch.states.values()) > 1
+    states: list[tuple[str, str]] = []
+    for state, count in branch.states.items():
+        number = f"{count} " if has_counts else ""
+        states.append((f"{signs.get(state, '')} {number}{state_word(state)}".strip(), state))
     if not states and branch.job_id:
         states = [("no longer known", "unknown")]
-    for at, (text, state) in enumerate(states):
-        pieces += [(", ", "")] * (at > 0) + [(text.strip(), state)]
-    pieces += [("  ", "")] * bool(pieces) + [(branch.text, "")]
-    label = ("  " * branch.depth + "└ " if branch.depth else "") + (branch.job_id or "others")
+    pieces: list[tuple[str, str]] = []
+    if branch.name:
+        pieces += [(branch.name, ""), ("  ", "")]
+    if states:
+        pieces += [*_joined(", ", states), ("  ", "")]
+    pieces.append((branch.text, ""))
+    label = branch.job_id or "others"
+    if branch.depth:
+        label = "  " * branch.depth + f"└ {label}"
     return Entry(label, pieces=tuple(pieces))
 
 
-def _array(picture: JobPicture, signs: Mapping[str, str], sign_cells: int) -> tuple[Entry, ...]:
-    tasks = picture.tasks
-    if picture.array_id is None:
+def _array(facts: JobFacts, signs: Mapping[str, str], sign_cells: int) -> tuple[Entry, ...]:
+    tasks = facts.tasks
+    if facts.array_id is None:
         return ()
     if tasks is None or not tasks.by_task:
-        return tuple(_remarks(picture, Part.TASKS))
+        return tuple(_notes(facts, Part.TASKS))
     count = len(tasks.by_task)
     limit = f", {tasks.throttle} at once" if tasks.throttle else ""
-    entries = [Entry("tasks", f"{count}{limit}"), *_tasks(tasks, signs, sign_cells)]
-    return (*entries, *_remarks(picture, Part.TASKS))
-
-
-def _tasks(tasks: TaskStates, signs: Mapping[str, str], sign_cells: int) -> list[Entry]:
-    """A sign a task where they fit, runs of tasks where there are few, else each state with its
-    tasks.
-    """
-    counts = tasks.counts()
-    entries = []
-    if len(tasks.by_task) <= sign_cells:
+    entries = [Entry("tasks", f"{count}{limit}")]
+    # All tasks in order, as signs or as a few runs of tasks, if they fit.
+    runs = tasks.as_runs(_MAX_TASK_RUNS)
+    if count <= sign_cells:
         entries.append(Entry("in order", pieces=tuple(tasks.as_signs(signs))))
-    elif (runs := tasks.as_runs(_MAX_RUNS)) is not None and signs:
-        pieces: list[tuple[str, str]] = []
-        for text, state in runs:
-            pieces += [(" · ", "")] * bool(pieces) + [(f"{text} {signs.get(state, '?')}", state)]
-        entries.append(Entry("in order", pieces=tuple(pieces)))
-    for state, count in counts.items():
+    elif runs is not None and signs:
+        pieces = [(f"{text} {signs.get(state, '?')}", state) for text, state in runs]
+        entries.append(Entry("in order", pieces=_joined(" · ", pieces)))
+    for state, state_count in tasks.counts().items():
         label = f"{signs.get(state, '')} {state_word(state)}".strip()
-        entries.append(Entry(label, f"{count}: {tasks.state_tasks(state)}", state=state))
-    return entries
+        entries.append(Entry(label, f"{state_count}: {tasks.state_tasks(state)}", state=state))
+    return (*entries, *_notes(facts, Part.TASKS))
 
 
-def _which_tasks(job_id: str) -> str:
-    tasks = parse_task_part(job_id)
-    return f"tasks {tasks.strip('[]')}" if holds_many(job_id) else f"task {tasks}"
-
-
-def _why(picture: JobPicture, event: JobEvent) -> str:
-    hint = picture.store.backend.reasons.hint(event.after, event.reason)
-    return f"{event.reason}, {hint}" if hint else event.reason
-
-
-def _events(picture: JobPicture, now: datetime, zone: tzinfo | None) -> tuple[Entry, ...]:
-    """Build the entries of the newest events seen from here, in the order they happened."""
+def _events(facts: JobFacts, now: datetime, zone: tzinfo | None) -> tuple[Entry, ...]:
+    """Build the entries of the newest events seen by hpcdash, in their order."""
     entries = []
-    for event in picture.events[-_MAX_EVENTS:]:
+    for event in facts.events[-_MAX_EVENTS:]:
         at = datetime.fromtimestamp(event.at, UTC)
+        text = state_word(event.after)
+        if event.before and event.before != event.after:
+            text = f"{state_word(event.before)} → {text}"
+        if facts.is_whole_array:
+            tasks = parse_task_part(event.job_id)
+            which = f"tasks {tasks.strip('[]')}" if holds_many(event.job_id) else f"task {tasks}"
+            text = f"{which} {text}"
+        if event.reason:
+            hint = facts.store.backend.reasons.hint(event.after, event.reason)
+            text += f": {event.reason}, {hint}" if hint else f": {event.reason}"
         ago = format_duration(max(0.0, (now - at).total_seconds()))
-        which = f"{_which_tasks(event.job_id)} " if picture.is_whole_array else ""
-        was = (
-            f"{state_word(event.before)} → " if event.before and event.before != event.after else ""
-        )
-        why = f": {_why(picture, event)}" if event.reason else ""
-        text = f"{which}{was}{state_word(event.after)}{why}  ({ago} ago)"
-        entries.append(Entry(f"{at.astimezone(zone):%H:%M:%S}", text, state=event.after))
+        label = f"{at.astimezone(zone):%H:%M:%S}"
+        entries.append(Entry(label, f"{text}  ({ago} ago)", state=event.after))
     return tuple(entries)

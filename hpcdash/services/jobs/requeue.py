@@ -1,4 +1,4 @@
-"""Conditions of a requeue: a refusal, kill switches still set, checkpoints to resume from."""
+"""Checks before a requeue: refusals, kill switches that are set, checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from hpcdash.services.submit.launched_job import (
 from hpcdash.services.switches.names import SwitchMemory, requested_switch
 
 Row = Mapping[str, Any]
-# Local records are read for at most this many jobs and arrays.
-MAX_LOOKED_UP = 100
+# Launch records and named switches are read for at most this many jobs and arrays.
+_MAX_UNITS = 100
 
 
 class RequeueFacts(Struct, frozen=True):
-    """Known facts of jobs before a requeue.
+    """Kill switches and checkpoints of jobs.
 
-    `switches` are rows by the absolute path of their kill switch, `checkpoints` the folders that
-    jobs are set to resume from, by a row's id; %a in one is the task.
+    `switches` has rows by the absolute path of their kill switch, `checkpoints` the folders that
+    jobs resume from by row ID, with %a for the task.
     """
 
     switches: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
@@ -43,59 +43,57 @@ class RequeueFacts(Struct, frozen=True):
 async def requeue_facts(
     store: ClusterStore, folder: Path | None, rows: Sequence[Row]
 ) -> RequeueFacts:
-    """Read the facts of jobs from the launches and named switches in `folder`; queries nothing."""
-    return await asyncio.to_thread(_facts, store, folder, rows)
+    """Read the facts from the launch records and named switches in `folder`. Queries nothing."""
+    return await asyncio.to_thread(_read_facts, store, folder, rows)
 
 
 async def fetch_refusal(store: ClusterStore, rows: Sequence[Row]) -> str:
-    """Fetch the reason that the scheduler would refuse to requeue a job or an array; '' for none.
+    """Fetch the reason that the scheduler would refuse to requeue a job or an array.
 
-    Several jobs are not queried one by one: '' as well.
+    '' for none, and for several jobs, which are not queried.
     """
     units = {_unit(row) for row in rows}
     if len(units) != 1 or Capability.DETAIL not in store.backend.capabilities:
         return ""
     try:
-        why = store.backend.detail.requeue_refusal(
-            await store.run_query(store.backend.detail.native(str(rows[0]["id"])))
-        )
+        native = await store.run_query(store.backend.detail.native(str(rows[0]["id"])))
     except HpcdashError:
-        # A job that the scheduler has forgotten is refused with its own message.
+        # The scheduler refuses an unknown job with its own message.
         return ""
+    why = store.backend.detail.requeue_refusal(native)
     return f"{min(units)} is not requeued: {why}" if why else ""
 
 
 async def fetch_switch_warnings(store: ClusterStore, facts: RequeueFacts) -> tuple[str, ...]:
-    """A sentence for each kill switch that is there, or of which that is not known; in one command
-    of at most 10 s.
+    """Check the kill switches with one command of at most 10 s; a sentence for each that is set or
+    could not be checked.
     """
-    paths = tuple(facts.switches)
-    if not paths:
+    if not facts.switches:
         return ()
+    required = [
+        RequiredPath("", path, PathKind.CLEARED, is_needed=False) for path in facts.switches
+    ]
     try:
-        found = await missing_paths(
-            store, [RequiredPath("", path, PathKind.CLEARED, is_needed=False) for path in paths]
-        )
+        found = await missing_paths(store, required)
     except HpcdashError as error:
         return tuple(
-            f"cannot tell whether the kill switch {path} is set: {error.message}" for path in paths
+            f"could not check the kill switch {path}: {error.message}" for path in facts.switches
         )
-    return tuple(
-        _dropped(path, facts.switches[path]) for path in paths if dropped_finding(path) in found
-    )
-
-
-def _dropped(path: str, rows: Sequence[Row]) -> str:
-    ends = "the job ends" if count_jobs(rows) == 1 else "the jobs end"
-    clears = shlex.join(("hpcdash", "kill-switch", _unit(rows[0]), "--clear"))
-    return f"the kill switch {path} is set: {ends} at once. Clear it first: {clears}"
+    warnings = []
+    for path, rows in facts.switches.items():
+        if dropped_finding(path) in found:
+            ends = "the job ends" if count_jobs(rows) == 1 else "the jobs end"
+            clear = shlex.join(("hpcdash", "kill-switch", _unit(rows[0]), "--clear"))
+            text = f"the kill switch {path} is set: {ends} at once. Clear it first: {clear}"
+            warnings.append(text)
+    return tuple(warnings)
 
 
 def _unit(row: Row) -> str:
     return str(row["array_id"] or row["id"])
 
 
-def _facts(store: ClusterStore, folder: Path | None, rows: Sequence[Row]) -> RequeueFacts:
+def _read_facts(store: ClusterStore, folder: Path | None, rows: Sequence[Row]) -> RequeueFacts:
     memory = SwitchMemory(folder, store.name)
     units: dict[str, list[Row]] = {}
     for row in rows:
@@ -103,22 +101,21 @@ def _facts(store: ClusterStore, folder: Path | None, rows: Sequence[Row]) -> Req
             units.setdefault(_unit(row), []).append(row)
     switches: dict[str, tuple[Row, ...]] = {}
     checkpoints: dict[str, str] = {}
-    for unit_jobs in list(units.values())[:MAX_LOOKED_UP]:
-        first = unit_jobs[0]
-        record = find_launch_record(folder, store.name, first)
-        named = None if record is None else requested_switch(SwitchKind.KILL, record.request)
+    for unit_rows in list(units.values())[:_MAX_UNITS]:
+        first = unit_rows[0]
         job_id = str(first["id"])
-        name = str(first["name"] or "")
-        owner = str(first["user"] or "")
-        named = named or memory.find(SwitchKind.KILL, job_id, name, owner)
-        path = (
-            "" if named is None or named.unknown else absolute_path(named.path, first["work_dir"])
-        )
-        if path and not path_problem(path):
-            switches[path] = (*switches.get(path, ()), *unit_jobs)
+        record = find_launch_record(folder, store.name, first)
+        switch = None if record is None else requested_switch(SwitchKind.KILL, record.request)
+        if switch is None:
+            name = str(first["name"] or "")
+            switch = memory.find(SwitchKind.KILL, job_id, name, str(first["user"] or ""))
+        if switch is not None and not switch.unknown:
+            path = absolute_path(switch.path, first["work_dir"])
+            if path and not path_problem(path):
+                switches[path] = (*switches.get(path, ()), *unit_rows)
         request = None if record is None else launch_request(record)
         if request is not None and request.checkpoints:
-            task = parse_task_part(job_id) if len(unit_jobs) == 1 else ""
-            where = checkpoint_folder(request, first, task if task.isdigit() else "")
-            checkpoints.update((str(row["id"]), where) for row in unit_jobs)
+            task = parse_task_part(job_id) if len(unit_rows) == 1 else ""
+            checkpoints_folder = checkpoint_folder(request, first, task if task.isdigit() else "")
+            checkpoints.update((str(row["id"]), checkpoints_folder) for row in unit_rows)
     return RequeueFacts(switches, checkpoints)

@@ -1,5 +1,5 @@
-"""Fetches a job's batch script: from the scheduler, else its history, else the copy that was kept
-here when it was submitted, else the file it was submitted from.
+"""Fetches a job's batch script: from the scheduler, its history, the copy that hpcdash saved at
+submission, or the submitted file.
 """
 
 from __future__ import annotations
@@ -22,29 +22,27 @@ from hpcdash.errors import (
 )
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
-from hpcdash.services.state.submitted_scripts import StoredScript
 
 # Slurm takes no larger script by default (max_script_size of slurm.conf).
 _MAX_BYTES = 4 << 20
-# How `source` begins where the text is a file's, which may have changed since.
+# Prefix of the source of a script file, which may have changed since the submission.
 READ_FROM = "read from "
 
 
 async def fetch_script(
     store: ClusterStore, job_id: str, *, detail: JobDetail | None = None
 ) -> Script:
-    """The script of a job, of its array where it is a task; `source` says whose copy it is.
+    """Fetch the script of a job, or of a task's array.
 
-    `detail` is the job's where it is known already. Raises what stands in the way: SchedulerRefused
-    for another's job and for one that has no script, NoSuchJob, AccountingUnavailable, or what
-    keeps the cluster from answering.
+    `detail` is the job's, if it is known. Raises SchedulerRefused for another user's job and a job
+    without a script, NoSuchJob, AccountingUnavailable, or the errors of an unreachable cluster.
     """
     obstacle: HpcdashError
     backend = store.backend
     queued = backend.scripts.query(job_id)
     past = backend.scripts.history_query(job_id)
     if queued is None or past is None:
-        return await _not_given_back(store, job_id, detail)
+        return await _fetch_copy(store, job_id, detail)
     try:
         return await store.run_query(queued)
     except SchedulerRefused as error:
@@ -54,52 +52,46 @@ async def fetch_script(
             return await store.run_query(past)
         except (NoSuchJob, AccountingUnavailable) as error:
             obstacle = error
-    return await _submitted_file(store, job_id, detail, obstacle)
+    return await _fetch_file(store, job_id, detail, obstacle)
 
 
-async def _not_given_back(store: ClusterStore, job_id: str, detail: JobDetail | None) -> Script:
-    """The copy that was kept here, else the submitted file; of the job only when one of them needs
-    it.
-    """
-    newest = None
-    if store.scripts is not None:
-        newest = await asyncio.to_thread(store.scripts.find, store.name, job_id)
-    if store.scripts is not None and newest is not None:
+async def _fetch_copy(store: ClusterStore, job_id: str, detail: JobDetail | None) -> Script:
+    """Read the copy saved at submission, else fetch the submitted file."""
+    copies = store.scripts
+    saved = None
+    if copies is not None:
+        saved = await asyncio.to_thread(copies.find, store.name, job_id)
+    if copies is not None and saved is not None:
+        submitted_at = None
         try:
             detail = detail or await store.fetch_detail(job_id)
+            submitted_at = detail.job["submitted_at"][0].as_py()
         except HpcdashError:
-            # The scheduler has forgotten the job, or cannot be queried: nothing shows that the copy
-            # is of another job with its number.
-            return _from_submitted(newest)
-        submitted_at = detail.job["submitted_at"][0].as_py()
-        if submitted_at is None:
-            return _from_submitted(newest)
-        found = await asyncio.to_thread(
-            store.scripts.find, store.name, job_id, submitted_at.timestamp()
+            # The job is forgotten or cannot be queried: it cannot be told from an earlier job of
+            # the same number.
+            pass
+        if submitted_at is not None:
+            saved = await asyncio.to_thread(
+                copies.find, store.name, job_id, submitted_at.timestamp()
+            )
+    if saved is not None:
+        return Script(
+            saved.script.decode("utf-8", "surrogateescape"),
+            f"saved by hpcdash at submission, {format_utc(saved.kept_at)}",
         )
-        if found is not None:
-            return _from_submitted(found)
     obstacle = SchedulerRefused(
         f"{store.backend.title} does not return scripts, not even to a job's owner",
         "hpcdash keeps only the scripts of jobs you submit with it.",
     )
-    return await _submitted_file(store, job_id, detail, obstacle)
+    return await _fetch_file(store, job_id, detail, obstacle)
 
 
-def _from_submitted(found: StoredScript) -> Script:
-    return Script(
-        found.script.decode("utf-8", "surrogateescape"),
-        f"saved by hpcdash at submission, {format_utc(found.kept_at)}",
-    )
-
-
-async def keep_submitted(
+async def save_scripts(
     store: ClusterStore, command: ActionCommand, outcomes: Sequence[Outcome]
 ) -> tuple[Outcome, ...]:
-    """The outcomes of a submission, after the script of each new job is kept where its scheduler
-    keeps none.
+    """Save the script of each submitted job, unless its scheduler does.
 
-    One that could not be kept is as done as before; its words say so.
+    Returns the outcomes; a script that could not be saved is reported in the job's text.
     """
     if (
         store.scripts is None
@@ -122,12 +114,10 @@ async def keep_submitted(
     return tuple(reported)
 
 
-async def _submitted_file(
+async def _fetch_file(
     store: ClusterStore, job_id: str, detail: JobDetail | None, obstacle: HpcdashError
 ) -> Script:
-    """The file that the job names as its script, as it is now; raises `obstacle` where there is
-    none to read.
-    """
+    """Fetch the submitted file, as it is now; raises `obstacle` if there is none."""
     try:
         path = store.backend.scripts.submitted_file(detail or await store.fetch_detail(job_id))
     except NoSuchJob:

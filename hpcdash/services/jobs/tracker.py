@@ -1,10 +1,9 @@
-"""Follows one's own jobs from poll to poll: what started, what ended, and how, before anything is
-said of an end.
+"""Tracks the user's jobs from poll to poll, and looks up how jobs that left the queue ended.
 
-A job that is in the list no more is looked for among those that ended a short while ago, then in
-the accounting database; one that is in neither is `gone`, its exit unknown. While the looking up
-fails, nothing is said of the job. A job that began and ended between two polls is followed too,
-where the scheduler lists what ended.
+A job that left the list is searched among the recently finished jobs, then in the accounting
+database. If it is in neither, it is `gone`, with an unknown exit. Nothing is reported while the
+lookup fails. Jobs that began and ended between two polls are found if the scheduler lists finished
+jobs.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ from hpcdash.errors import (
     RateLimited,
 )
 from hpcdash.services.cluster.clock import Clock
+from hpcdash.services.jobs.rows import are_in
 
 KEEP_SECONDS = 15 * 60
-_KEPT_EVENTS = 500
+_MAX_EVENTS = 500
 _IDS_A_COMMAND = 100
 # A thousand jobs may leave at once: the rest are queried with the next polls.
 _HISTORY_COMMANDS_A_POLL = 5
-# Of larger arrays tasks that left their record unseen are not searched.
+# Larger arrays are not searched for tasks that left their record.
 _MAX_TASKS_COMPARED = 100_000
-# The accounting database may lag behind: this many polls are given to it before a job is called
-# gone.
-_TRIES = 3
+# The accounting database may lag: a job is gone after this many polls without it.
+_MAX_TRIES = 3
 # While the lookup fails, polls are skipped: none, 1, 3, 7, … and at most this many.
-_MAX_POLLS_LEFT_OUT = 20
-# If the list of ended jobs is a command of its own, it is queried at most this often, and this much
-# further back.
+_MAX_SKIPPED_POLLS = 20
+# Interval of a separate command that lists finished jobs, and the time before it that it covers as
+# well.
 _NEWLY_ENDED_EVERY_SECONDS = 60.0
 _NEWLY_ENDED_OVERLAP_SECONDS = 10
 LOOKING_UP = "left the queue; fetching its exit status"
@@ -60,10 +59,9 @@ _ARRAY_COLUMNS = ("id", "array_id", "array_task", "_task", "_tasks")
 
 
 class JobEvent(Struct, frozen=True):
-    """Something that happened to a job, seen at an epoch second; `before` and `after` are our
-    states, '' unknown.
+    """Change of a job's state at an epoch second; '' is an unknown state.
 
-    `reason` is why it waits now, where that is what changed.
+    `reason` is the new reason to wait, if that changed.
     """
 
     at: float
@@ -75,9 +73,7 @@ class JobEvent(Struct, frozen=True):
 
 
 class _Missing(Struct):
-    """A job that left the list and whose end is not known yet; `is_queued` when the controller
-    knows it as alive.
-    """
+    """Job that left the list; its end is unknown. `is_queued`: the controller still has it."""
 
     row: Row
     tries: int = 0
@@ -103,39 +99,40 @@ class TrackedCluster(Protocol):
 
 
 class JobTracker:
-    """The jobs of one store that left the queue, and the events of one's own jobs."""
+    """The user's jobs that left the queue of one store, and the events of the user's jobs."""
 
     def __init__(self, store: TrackedCluster) -> None:
-        self.events: deque[JobEvent] = deque(maxlen=_KEPT_EVENTS)
+        self.events: deque[JobEvent] = deque(maxlen=_MAX_EVENTS)
         # Stored separately: they are many, and less important.
-        self.reasons: deque[JobEvent] = deque(maxlen=_KEPT_EVENTS)
+        self.reasons: deque[JobEvent] = deque(maxlen=_MAX_EVENTS)
         self._store = store
         self._ended: dict[str, tuple[float, Row]] = {}
         self._missing: dict[str, _Missing] = {}
         self._failures = 0
-        self._polls_to_leave_out = 0
-        # How long before the newest list the previous one was queried; 0 at first.
+        self._polls_to_skip = 0
+        # Time between the last two lists; 0 at first.
         self.poll_seconds = 0.0
         self._followed_at: float | None = None
-        # Ids of jobs that had ended in the last list; None before the first.
+        # IDs of the recently finished jobs in the last list; None before the first.
         self._recent_ids: pa.Array | None = None
-        # Jobs that ended unseen, of which nothing but the id is known yet.
+        # IDs of jobs that began and ended between two polls, with the tries to look them up.
         self._unseen: dict[str, int] = {}
         self._newly_ended_at: float | None = None
         self._newly_ended_ids: frozenset[str] = frozenset()
         self._live: pa.Table = schema.empty(schema.JOBS)
         self._shown: pa.Table = schema.empty(schema.JOBS)
-        # The newest list, and the same with what left it behind.
+        # The newest list, and the same list with the jobs that left it.
         self._joined: tuple[pa.Table, pa.Table] | None = None
 
     def with_departed(self, table: pa.Table) -> pa.Table:
-        """A table of one's own jobs, and after them those that left it."""
+        """Add the jobs that left a table of the user's jobs at its end."""
         if self._joined is None or self._joined[0] is not table:
-            self._joined = table, _with_departed(table, self._shown)
+            joined = _with_departed(table, self._shown)
+            self._joined = (table, joined)
         return self._joined[1]
 
     async def forget(self, job_ids: Iterable[str]) -> None:
-        """Show these no more: they were deleted."""
+        """Remove deleted jobs from the list."""
         for job_id in job_ids:
             self._ended.pop(job_id, None)
         await self._show()
@@ -143,163 +140,141 @@ class JobTracker:
     async def follow(
         self, before: pa.Table | None, after: pa.Table, recent: pa.Table | None = None
     ) -> tuple[JobEvent, ...]:
-        """Compare two lists of one's own jobs: what started, ended or waits again.
+        """Compare two lists of the user's jobs: which started, ended or were requeued.
 
-        Asks nothing; see look_up.
-
-        `recent` are those that ended a short while ago, where the same answer had them.
+        Queries nothing; see look_up. `recent` are recently finished jobs in the same answer.
         """
         now = self._store.clock.now()
         self.poll_seconds = 0.0 if self._followed_at is None else now - self._followed_at
         self._followed_at = now
-        happened: list[JobEvent] = []
+        events: list[JobEvent] = []
         if before is not None:
-            diff = await asyncio.to_thread(diff_jobs, before, after)
-            for rows in (diff.started, diff.ended, _requeued(diff.changed)):
-                for row in rows.select(["id", "name", "state", OLD_STATE]).to_pylist():
-                    happened.append(
-                        JobEvent(
-                            now, row["id"], row["name"] or "", row[OLD_STATE] or "", row["state"]
-                        )
-                    )
-            for row in await asyncio.to_thread(reason_changes, before, after):
-                event = JobEvent(
-                    now,
-                    row["id"],
-                    row["name"] or "",
-                    row[OLD_STATE] or "",
-                    row["state"],
-                    row["reason"],
-                )
-                self.reasons.append(event)
-            for row in diff.vanished.select(schema.JOBS.names).to_pylist():
-                self._missing.setdefault(row["id"], _Missing(row))
-            for row in await asyncio.to_thread(
-                _departed_tasks, before, after, self._missing.keys()
-            ):
-                self._missing.setdefault(row["id"], _Missing(row))
-        reported = {event.job_id for event in happened}
+            events += await self._compare(before, after, now)
+        reported = {event.job_id for event in events}
         for row in _present(after, [*self._missing, *self._ended]):
-            self._missing.pop(row["id"], None)
-            _, ended = self._ended.pop(row["id"], (now, None))
-            if ended is not None and row["id"] not in reported:
-                happened.append(
-                    JobEvent(now, row["id"], row["name"] or "", ended["state"], row["state"] or "")
-                )
+            job_id = row["id"]
+            self._missing.pop(job_id, None)
+            _, ended = self._ended.pop(job_id, (now, None))
+            if ended is not None and job_id not in reported:
+                name = row["name"] or ""
+                events.append(JobEvent(now, job_id, name, ended["state"], row["state"] or ""))
         if recent is not None:
-            happened += await self._settle_recent(before, after, recent, now)
+            events += await self._settle_recent(before, after, recent, now)
         self._live = after
-        for job_id, (noted_at, _) in list(self._ended.items()):
-            if now - noted_at > KEEP_SECONDS:
+        for job_id, (ended_at, _) in list(self._ended.items()):
+            if now - ended_at > KEEP_SECONDS:
                 del self._ended[job_id]
         await self._show(after)
-        self.events.extend(happened)
-        return tuple(happened)
+        self.events.extend(events)
+        return tuple(events)
+
+    async def _compare(self, before: pa.Table, after: pa.Table, now: float) -> list[JobEvent]:
+        """Note the jobs that left the list and new reasons; return the other events."""
+        diff = await asyncio.to_thread(diff_jobs, before, after)
+        events = []
+        for rows in (diff.started, diff.ended, _requeued(diff.changed)):
+            for row in rows.select(["id", "name", "state", OLD_STATE]).to_pylist():
+                name = row["name"] or ""
+                events.append(JobEvent(now, row["id"], name, row[OLD_STATE] or "", row["state"]))
+        for row in await asyncio.to_thread(reason_changes, before, after):
+            event = JobEvent(
+                at=now,
+                job_id=row["id"],
+                name=row["name"] or "",
+                before=row[OLD_STATE] or "",
+                after=row["state"],
+                reason=row["reason"],
+            )
+            self.reasons.append(event)
+        for row in diff.vanished.select(schema.JOBS.names).to_pylist():
+            self._missing.setdefault(row["id"], _Missing(row))
+        departed = await asyncio.to_thread(_departed_tasks, before, after, self._missing.keys())
+        for row in departed:
+            self._missing.setdefault(row["id"], _Missing(row))
+        return events
 
     async def _settle_recent(
-        self, earlier: pa.Table | None, after: pa.Table, recent: pa.Table, now: float
+        self, before: pa.Table | None, after: pa.Table, recent: pa.Table, now: float
     ) -> list[JobEvent]:
-        """Take from a list with what ended how the missing jobs did, and those that began and ended
-        unseen.
-        """
-        happened = []
+        """Settle missing jobs, and jobs that began and ended between polls, with `recent` jobs."""
+        events = []
         if self._missing:
             for missing in self._missing.values():
                 missing.is_queued = False
             known = pa.concat_tables([after, recent]).unify_dictionaries()
-            happened += self._settle(
-                await asyncio.to_thread(_index, known, list(self._missing)), now, is_queue=True
-            )
-        before = self._recent_ids
+            index = await asyncio.to_thread(_index, known, list(self._missing))
+            events += self._settle(index, now, is_queue=True)
+        known_ids = self._recent_ids
         self._recent_ids = recent["id"].combine_chunks()
-
-        def unseen() -> list[Row]:
-            rows = (
-                recent
-                if before is None
-                else recent.filter(pc.invert(pc.is_in(recent["id"], value_set=before)))
-            )
-            if before is None or earlier is None:
-                # What ended before anybody looked is not shown, but for tasks of an array that goes
-                # on, which counts them; what ended meanwhile is no news.
-                arrays = pc.unique(pc.drop_null(after["array_id"].combine_chunks()))
-                ends = rows["ends_at"].cast(pa.int64())
-                is_new = pc.fill_null(pc.greater_equal(ends, pa.scalar(int(now), pa.int64())), True)
-                rows = rows.filter(pc.or_(is_new, pc.is_in(rows["array_id"], value_set=arrays)))
-            found: list[Row] = rows.to_pylist()
-            return found
-
-        # What is left of an array that was cancelled goes by the array's own number.
+        # The rest of a cancelled array has the array's own number.
         arrays = {parse_array_id(job_id) for job_id in self._ended if holds_many(job_id)}
-        listed = await asyncio.to_thread(unseen)
+        if known_ids is None or before is None:
+            # Jobs that had ended before are not shown, except the tasks of unfinished arrays.
+            listed = await asyncio.to_thread(_ended_now, recent, known_ids, after, now)
+        else:
+            listed = await asyncio.to_thread(_new_rows, recent, known_ids)
         rows = [row for row in listed if row["id"] not in self._ended and row["id"] not in arrays]
-        if before is None or earlier is None:
+        if known_ids is None or before is None:
             self._ended.update((row["id"], (now, row)) for row in rows)
-            return happened
-        waited = _tasks_by_array(earlier, [row["array_id"] for row in rows])
+            return events
+        waited = _tasks_by_array(before, [row["array_id"] for row in rows])
         for row in rows:
-            was_waiting = any(
-                tasks.contains(row["_task"]) for tasks in waited.get(row["array_id"], ())
-            )
-            happened.append(self._end(row["id"], row, JobState.PENDING if was_waiting else "", now))
-        return happened
+            records = waited.get(row["array_id"], ())
+            was_waiting = any(tasks.contains(row["_task"]) for tasks in records)
+            state = JobState.PENDING if was_waiting else ""
+            events.append(self._end(row["id"], row, state, now))
+        return events
 
     async def look_up(self) -> tuple[JobEvent, ...]:
-        """Ask how the jobs that left the list ended, and which ended unseen; returns what is known
-        of it now.
-        """
+        """Query how the jobs that left the list ended, and which jobs ended between two polls."""
         now = self._store.clock.now()
         if self._newly_ended_at is None:
             self._newly_ended_at = now
         is_due = now - self._newly_ended_at >= _NEWLY_ENDED_EVERY_SECONDS
         if not (self._missing or self._unseen or is_due):
             return ()
-        if self._polls_to_leave_out > 0:
-            self._polls_to_leave_out -= 1
+        if self._polls_to_skip > 0:
+            self._polls_to_skip -= 1
             return ()
-        happened: list[JobEvent] = []
+        events: list[JobEvent] = []
         try:
             if self._missing and not self._store.backend.queue.lists_ended:
-                await self._query_queue(happened, now)
+                await self._query_queue(events, now)
             if self._missing:
-                await self._query_history(happened, now)
+                await self._query_history(events, now)
             if is_due:
                 await self._query_newly_ended(now)
             if self._unseen:
-                await self._query_unseen(happened, now)
+                await self._query_unseen(events, now)
         except RateLimited:
             pass
         except HpcdashError:
-            self._polls_to_leave_out = min(2**self._failures - 1, _MAX_POLLS_LEFT_OUT)
-            self._failures = min(self._failures + 1, _MAX_POLLS_LEFT_OUT)
+            self._polls_to_skip = min(2**self._failures - 1, _MAX_SKIPPED_POLLS)
+            self._failures = min(self._failures + 1, _MAX_SKIPPED_POLLS)
         else:
             self._failures = 0
         await self._show()
-        self.events.extend(happened)
-        return tuple(happened)
+        self.events.extend(events)
+        return tuple(events)
 
     async def _show(self, table: pa.Table | None = None) -> None:
-        """Join what left the list with `table`, or with the newest list, in a thread: lists may be
-        long.
-        """
+        """Join the jobs that left the list with `table`, or with the newest list, in a thread."""
         rows = [row for _, row in self._ended.values()]
-        rows += [
-            {**missing.row, "state": str(JobState.UNKNOWN), "reason": LOOKING_UP}
-            for missing in self._missing.values()
-        ]
+        for missing in self._missing.values():
+            rows.append({**missing.row, "state": str(JobState.UNKNOWN), "reason": LOOKING_UP})
         if table is None and self._joined is not None:
             table = self._joined[0]
 
         def join() -> tuple[pa.Table, tuple[pa.Table, pa.Table] | None]:
             departed = pa.Table.from_pylist(rows, schema=schema.JOBS)
-            return departed, None if table is None else (table, _with_departed(table, departed))
+            if table is None:
+                return departed, None
+            return departed, (table, _with_departed(table, departed))
 
         self._shown, self._joined = await asyncio.to_thread(join)
 
-    async def _query_queue(self, happened: list[JobEvent], now: float) -> None:
-        """Settle what the controller still knows: jobs that ended minutes ago, and those that are
-        in the queue.
-        """
+    async def _query_queue(self, events: list[JobEvent], now: float) -> None:
+        """Settle jobs that the controller still has: in the queue, or ended minutes ago."""
         store = self._store
         ids = tuple(self._missing)
         scope = JobScope(store.user, ended=True, job_ids=ids if len(ids) <= _IDS_A_COMMAND else ())
@@ -309,18 +284,15 @@ class JobTracker:
             recent = schema.empty(schema.JOBS)
         for missing in self._missing.values():
             missing.is_queued = False
-        happened += self._settle(
-            await asyncio.to_thread(_index, recent, list(self._missing)), now, is_queue=True
-        )
+        index = await asyncio.to_thread(_index, recent, list(self._missing))
+        events += self._settle(index, now, is_queue=True)
 
-    async def _query_history(self, happened: list[JobEvent], now: float) -> None:
-        """Settle what the accounting database knows; what it does not know after some polls is
-        gone.
-        """
+    async def _query_history(self, events: list[JobEvent], now: float) -> None:
+        """Settle jobs in the accounting database; after some polls without a job it is gone."""
         store = self._store
         ids = [job_id for job_id, missing in self._missing.items() if not missing.is_queued]
         if store.probe is not None and store.probe.has_accounting is False:
-            happened += [self._gone(job_id, now) for job_id in ids]
+            events += [self._gone(job_id, now) for job_id in ids]
             return
         for start in range(0, len(ids), _IDS_A_COMMAND)[:_HISTORY_COMMANDS_A_POLL]:
             some = ids[start : start + _IDS_A_COMMAND]
@@ -332,26 +304,25 @@ class JobTracker:
                 if store.probe is not None and store.probe.has_accounting:
                     raise
             else:
-                happened += self._settle(
-                    await asyncio.to_thread(_index, past.table, some), now, is_queue=False
-                )
+                index = await asyncio.to_thread(_index, past.table, some)
+                events += self._settle(index, now, is_queue=False)
             for job_id in some:
                 missing = self._missing.get(job_id)
                 if missing is not None:
                     missing.tries += 1
-                    if missing.tries >= self._most_tries:
-                        happened.append(self._gone(job_id, now))
+                    if missing.tries >= self._max_tries:
+                        events.append(self._gone(job_id, now))
 
     @property
-    def _most_tries(self) -> int:
+    def _max_tries(self) -> int:
         """Number of polls without a job after which it is gone.
 
         A scheduler that stores ended jobs has no lag.
         """
-        return 1 if self._store.backend.history.keeps_ended else _TRIES
+        return 1 if self._store.backend.history.keeps_ended else _MAX_TRIES
 
     async def _query_newly_ended(self, now: float) -> None:
-        """Note the ids of jobs that ended since the last such list and were in none of ours."""
+        """Note the IDs of jobs that ended since the last query and were never listed."""
         store = self._store
         assert self._newly_ended_at is not None
         seconds = math.ceil(now - self._newly_ended_at) + _NEWLY_ENDED_OVERLAP_SECONDS
@@ -361,17 +332,13 @@ class JobTracker:
             return
         ids = await store.poll(query)
         self._newly_ended_at = now
-        listed = frozenset(
-            self._live.filter(pc.is_in(self._live["id"], pa.array(ids, pa.string())))[
-                "id"
-            ].to_pylist()
-        )
+        listed = [row["id"] for row in _present(self._live, ids)]
         known = {*self._newly_ended_ids, *self._ended, *self._missing, *listed}
         self._newly_ended_ids = frozenset(ids)
         self._unseen.update((job_id, 0) for job_id in ids if job_id not in known)
 
-    async def _query_unseen(self, happened: list[JobEvent], now: float) -> None:
-        """Settle some of the jobs that ended unseen; the rest are asked for with the next polls."""
+    async def _query_unseen(self, events: list[JobEvent], now: float) -> None:
+        """Settle some jobs that were never listed; the rest are queried with the next polls."""
         store = self._store
         some = list(self._unseen)[:_IDS_A_COMMAND]
         try:
@@ -382,66 +349,61 @@ class JobTracker:
         for job_id in some:
             row = rows.get(job_id)
             self._unseen[job_id] += 1
-            if row is None and self._unseen[job_id] < self._most_tries:
+            if row is None and self._unseen[job_id] < self._max_tries:
                 continue
             del self._unseen[job_id]
             if row is not None and row["state"] in ENDED and job_id not in self._ended:
-                happened.append(self._end(job_id, row, "", now))
+                events.append(self._end(job_id, row, "", now))
 
     def _settle(self, known: _Index, now: float, *, is_queue: bool) -> list[JobEvent]:
-        """Take from a list what it says of the missing jobs."""
-        happened = []
+        """Settle the missing jobs that a list has."""
+        events = []
         for job_id, missing in list(self._missing.items()):
             row = known.by_id.get(job_id)
             if row is not None:
                 if row["state"] in ENDED:
-                    happened.append(self._end(job_id, row, missing.state, now))
+                    events.append(self._end(job_id, row, missing.state, now))
                 elif is_queue:
                     missing.is_queued = row["state"] in ACTIVE or row["state"] in WAITING
-                continue
-            if holds_many(job_id):
+            elif holds_many(job_id):
                 rows = known.by_array.get(parse_array_id(job_id), [])
-                happened += self._settle_record(missing, rows, now, is_queue=is_queue)
-        return happened
+                events += self._settle_record(missing, rows, now, is_queue=is_queue)
+        return events
 
     def _settle_record(
         self, missing: _Missing, rows: list[Row], now: float, *, is_queue: bool
     ) -> list[JobEvent]:
-        """The record of an array's pending tasks is settled when all its tasks are known, each by a
-        row of its own.
+        """Settle a record of pending array tasks once all of its tasks have a row of their own.
 
-        In the queue they may be alive: the list of one's own jobs shows them. Alive in history may
-        be a moment ago.
+        Unfinished tasks must be in the queue: the history may be late.
         """
-        job_id = missing.row["id"]
         requested = _tasks(missing.row["array_task"])
         held = [row for row in rows if _holds(row, requested)]
-        # What is left of an array that was cancelled goes by the array's own number.
+        # The rest of a cancelled array has the array's own number.
         remainder = next((row for row in held if row["array_task"] is None), None)
         known_tasks = sum(row["_tasks"] or 1 for row in held)
         is_whole = remainder is not None or requested is None or known_tasks >= requested.count
-        if (
-            not held
-            or not is_whole
-            or (not is_queue and any(row["state"] not in ENDED for row in held))
-        ):
+        has_ended = all(row["state"] in ENDED for row in held)
+        if not held or not is_whole or not (is_queue or has_ended):
             return []
-        happened = []
-        del self._missing[job_id]
+        events = []
+        del self._missing[missing.row["id"]]
         for row in held:
             if row["state"] in ENDED and row["id"] not in self._ended:
                 if row is remainder:
                     row = {**row, **{name: missing.row[name] for name in _ARRAY_COLUMNS}}
-                happened.append(self._end(row["id"], row, missing.state, now))
-        return happened
+                events.append(self._end(row["id"], row, missing.state, now))
+        return events
 
     def _gone(self, job_id: str, now: float) -> JobEvent:
         missing = self._missing[job_id]
         probe = self._store.probe
-        forgotten = self._store.backend.history.forgotten
-        why = f"exit unknown: {forgotten}" if forgotten else EXIT_UNKNOWN
         if probe is not None and probe.has_accounting is False:
             why = NO_HISTORY
+        elif forgotten := self._store.backend.history.forgotten:
+            why = f"exit unknown: {forgotten}"
+        else:
+            why = EXIT_UNKNOWN
         row = {**missing.row, "state": str(JobState.GONE), "reason": why}
         return self._end(job_id, row, missing.state, now)
 
@@ -452,14 +414,14 @@ class JobTracker:
 
 
 class _Index(Struct, frozen=True):
-    """Rows by id, and rows by array; a job that is no array task goes by its id in both."""
+    """Rows by job ID, and by array ID; a job without an array has its own ID in both."""
 
     by_id: dict[str, Row]
     by_array: dict[str, list[Row]]
 
 
 def _index(known: pa.Table, requested: Iterable[str]) -> _Index:
-    """The rows of the wanted jobs, and those of wanted records' arrays."""
+    """Index the rows of the requested jobs, and of the arrays that requested records belong to."""
     ids = list(requested)
     arrays = sorted({parse_array_id(job_id) for job_id in ids if holds_many(job_id)})
     mask = pc.is_in(known["id"], pa.array([*ids, *arrays], pa.string()))
@@ -480,13 +442,31 @@ def _with_departed(table: pa.Table, departed: pa.Table) -> pa.Table:
     return pa.concat_tables([table, left]).unify_dictionaries().combine_chunks()
 
 
+def _new_rows(recent: pa.Table, known_ids: pa.Array | None) -> list[Row]:
+    """Return the rows with IDs that are not known."""
+    if known_ids is not None:
+        recent = recent.filter(pc.invert(pc.is_in(recent["id"], value_set=known_ids)))
+    rows: list[Row] = recent.to_pylist()
+    return rows
+
+
+def _ended_now(
+    recent: pa.Table, known_ids: pa.Array | None, after: pa.Table, now: float
+) -> list[Row]:
+    """Return new rows of jobs that end from now on, or whose array is in the list."""
+    arrays = pc.unique(pc.drop_null(after["array_id"].combine_chunks()))
+    ends = recent["ends_at"].cast(pa.int64())
+    is_new = pc.fill_null(pc.greater_equal(ends, pa.scalar(int(now), pa.int64())), True)
+    is_task = pc.is_in(recent["array_id"], value_set=arrays)
+    return _new_rows(recent.filter(pc.or_(is_new, is_task)), known_ids)
+
+
 def _requeued(changed: pa.Table) -> pa.Table:
-    """Filter the rows that were active and wait now."""
+    """Filter the jobs that were active and wait now."""
     was_active = pc.is_in(
         changed[OLD_STATE].cast(pa.string()), pa.array(sorted(ACTIVE), pa.string())
     )
-    waits = pc.is_in(changed["state"].cast(pa.string()), pa.array(sorted(WAITING), pa.string()))
-    return changed.filter(pc.and_(was_active, waits))
+    return changed.filter(pc.and_(was_active, are_in(changed, WAITING)))
 
 
 def _tasks_by_array(
@@ -495,24 +475,20 @@ def _tasks_by_array(
     """Return the tasks in the pending records of some arrays."""
     found: dict[str, list[ArrayTasks]] = {}
     requested = pa.array({array_id for array_id in array_ids if array_id is not None}, pa.string())
-    if len(requested):
-        is_requested = pc.fill_null(pc.is_in(table["array_id"], value_set=requested), False)
-        is_record = pc.is_in(
-            table["state"].cast(pa.string()), value_set=pa.array(sorted(WAITING), pa.string())
-        )
-        for row in (
-            table.filter(pc.and_(is_requested, is_record))
-            .select(["array_id", "array_task"])
-            .to_pylist()
-        ):
-            if (tasks := _tasks(row["array_task"])) is not None:
-                found.setdefault(row["array_id"], []).append(tasks)
+    if not len(requested):
+        return found
+    is_requested = pc.fill_null(pc.is_in(table["array_id"], value_set=requested), False)
+    records = table.filter(pc.and_(is_requested, are_in(table, WAITING)))
+    for row in records.select(["array_id", "array_task"]).to_pylist():
+        if (tasks := _tasks(row["array_task"])) is not None:
+            found.setdefault(row["array_id"], []).append(tasks)
     return found
 
 
 def _departed_tasks(before: pa.Table, after: pa.Table, missing: Collection[str]) -> list[Row]:
-    """Rows for the tasks of arrays' pending records that are in no row now; not of records that are
-    missing whole.
+    """Return rows for the tasks that left pending records of arrays and have no row.
+
+    Records that are `missing` as a whole are skipped.
     """
     is_record = pc.fill_null(pc.greater(before["_tasks"], 1), False)
     gone = pc.invert(pc.is_in(before["id"], value_set=after["id"].combine_chunks()))
@@ -528,14 +504,12 @@ def _departed_tasks(before: pa.Table, after: pa.Table, missing: Collection[str])
     for row in records.to_pylist():
         requested = _tasks(row["array_task"])
         others = held.get(row["array_id"], [])
-        if (
-            row["id"] in missing
-            or requested is None
-            or None in others
-            or requested.count > _MAX_TASKS_COMPARED
-        ):
+        if row["id"] in missing or requested is None or requested.count > _MAX_TASKS_COMPARED:
             continue
-        left = set(requested).difference(*(tasks for tasks in others if tasks is not None))
+        known = [tasks for tasks in others if tasks is not None]
+        if len(known) < len(others):
+            continue
+        left = set(requested).difference(*known)
         if (tasks := joined_tasks(left)) is not None:
             ids = {"id": with_tasks(row["array_id"], tasks), "array_task": str(tasks)}
             departed.append({**row, **ids, "_task": tasks.first, "_tasks": tasks.count})
@@ -543,15 +517,13 @@ def _departed_tasks(before: pa.Table, after: pa.Table, missing: Collection[str])
 
 
 def _present(table: pa.Table, ids: Sequence[str]) -> list[Row]:
-    if not ids:
-        return []
     found = table.filter(pc.is_in(table["id"], pa.array(ids, pa.string())))
     rows: list[Row] = found.select(["id", "name", "state"]).to_pylist()
     return rows
 
 
 def _tasks(text: str | None) -> ArrayTasks | None:
-    """The tasks of a row; None when they are not known in full."""
+    """Parse the tasks of a row; None if some are unknown."""
     try:
         tasks = parse_tasks(text or "")
     except ValueError:

@@ -1,6 +1,4 @@
-"""Gives a program of this machine a log to open: the file itself where it is here, else a copy of
-its end.
-"""
+"""Provides a log to a program on this machine: the file itself, or a copy of its end."""
 
 from __future__ import annotations
 
@@ -14,22 +12,20 @@ from pathlib import Path
 from hpcdash.services.files import Chunk
 from hpcdash.services.logs.file import LogFile
 
-# A pager searches so much at once, and a slow line carries it in some minutes.
+# A slow connection needs a few minutes for this.
 COPIED_BYTES = 64 << 20
 _READ_BYTES = 4 << 20
 _COMPARED_BYTES = 512
 
 
 async def same_file_here(file: LogFile) -> Path | None:
-    """The file as this machine has it, where the path leads to the very same one here, else
-    None.
-    """
+    """Return the path if it is the same file on this machine, else None."""
     chunk = await file.read_end(_COMPARED_BYTES)
     return await asyncio.to_thread(_same_file, Path(file.path), chunk)
 
 
 def _same_file(path: Path, chunk: Chunk) -> Path | None:
-    # Another machine may use the same numbers for a file of the same name: only the bytes differ.
+    # Another machine's file may have the same name and identity, but other bytes.
     try:
         with path.open("rb") as here:
             status = os.fstat(here.fileno())
@@ -43,13 +39,14 @@ def _same_file(path: Path, chunk: Chunk) -> Path | None:
 async def copy_end(
     file: LogFile, on_output: Callable[[int, int], None], most_bytes: int = COPIED_BYTES
 ) -> Path:
-    """Copy the end of the log to a new file of this machine, which only this user can read.
+    """Copy the end of the log to a new file on this machine, which only the user can read.
 
-    The caller deletes it. `on_output` receives the number of bytes copied, and of all. Raises the
-    errors of LogFile, and OSError if there is no room.
+    The caller deletes it. `on_output` receives the number of copied and of all bytes. Raises the
+    errors of LogFile, and OSError if the disk is full.
     """
     check = await file.stat()
-    offset = begin = max(0, check.size - most_bytes)
+    begin = max(0, check.size - most_bytes)
+    offset = begin
     descriptor, name = tempfile.mkstemp(prefix="hpcdash-log-", suffix=".log")
     try:
         with os.fdopen(descriptor, "wb") as out:
@@ -60,7 +57,7 @@ async def copy_end(
                 await asyncio.to_thread(out.write, chunk.content)
                 offset = chunk.end
                 on_output(offset - begin, check.size - begin)
-    except BaseException:  # Cancelled as well: whoever waits may give up.
+    except BaseException:  # also if cancelled
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise

@@ -1,6 +1,4 @@
-"""Reads the ends of many files of a login node with few commands: stderr where it says anything,
-else stdout.
-"""
+"""Reads the last lines of many logs with few commands: stderr if it has text, else stdout."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ _PROBLEMS: dict[Obstacle | None, str] = {
 
 
 class LogEnd(Struct, frozen=True):
-    """The last lines of a file, safe to show, blank ones too; `problem` says why there are none, ''
-    else.
-    """
+    """Last lines of a file, safe to show, with blank lines; `problem` is the reason for none."""
 
     lines: tuple[str, ...]
     problem: str = ""
@@ -34,10 +30,9 @@ class LogEnd(Struct, frozen=True):
 def ends_query(
     files: Sequence[tuple[str | None, str | None]], length: int = END_BYTES
 ) -> Query[tuple[LogEnd, ...]]:
-    """The last `length` bytes of at most FILES_A_COMMAND (stdout, stderr) pairs of paths, in order,
-    in one command.
+    """Read the last `length` bytes of at most FILES_A_COMMAND (stdout, stderr) pairs of paths.
 
-    stderr counts where it holds more than blanks.
+    Of a pair, stdout is read only if stderr is blank.
     """
     ranges = []
     for stdout, stderr in files:
@@ -49,34 +44,31 @@ def ends_query(
 
     def parse(answer: Answer) -> tuple[LogEnd, ...]:
         chunks = query.parse(answer)
-        return tuple(
-            # stdout is not read if stderr counts.
-            _end(output if output.stat.is_there or output.stat.problem else errors)
-            for errors, output in zip(chunks[::2], chunks[1::2], strict=True)
-        )
+        ends = []
+        for stderr, stdout in zip(chunks[::2], chunks[1::2], strict=True):
+            is_read = stdout.stat.is_there or stdout.stat.problem
+            chunk = stdout if is_read else stderr
+            if chunk.stat.problem:
+                problem = _PROBLEMS.get(chunk.stat.obstacle, chunk.stat.problem)
+                ends.append(LogEnd((), problem))
+            else:
+                ends.append(LogEnd(last_lines(chunk)))
+        return tuple(ends)
 
     return Query(query.argv, parse, query.limit_seconds)
 
 
-def _end(chunk: Chunk) -> LogEnd:
-    if chunk.stat.problem:
-        return LogEnd((), _PROBLEMS.get(chunk.stat.obstacle, chunk.stat.problem))
-    return LogEnd(last_lines(chunk))
-
-
-def last_lines(chunk: Chunk, most: int | None = None) -> tuple[str, ...]:
-    """The last `most` lines of a chunk (None: all), safe to show."""
+def last_lines(chunk: Chunk, count: int | None = None) -> tuple[str, ...]:
+    """Return the last `count` lines of a chunk (None: all), safe to show."""
     raw = chunk.content.split(b"\n")
     if chunk.offset and len(raw) > 1:
         # The first line has lost its beginning.
         del raw[0]
-    return tuple(shown_line(_shortened(line)).text for line in raw[-most if most else 0 :])
+    return tuple(shown_line(_shortened(line)).text for line in raw[-count if count else 0 :])
 
 
 def _shortened(line: bytes) -> bytes:
-    """The beginning of a long line, and of what was written over others in its place that of the
-    last.
-    """
+    """Return the beginning of a long line, after the carriage return that overwrote it."""
     if len(line) <= _LONGEST_LINE_BYTES:
         return line
     return line.rstrip(b"\r").rpartition(b"\r")[2][:_LONGEST_LINE_BYTES]

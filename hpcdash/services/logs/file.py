@@ -1,6 +1,4 @@
-"""Reads a file on the cluster by byte offset, in constant memory, over the cluster's own
-transport.
-"""
+"""Reads a file on the cluster by byte offset, in constant memory, over the cluster's transport."""
 
 from __future__ import annotations
 
@@ -30,15 +28,15 @@ from hpcdash.transport.base import CommandResult, Transport
 from hpcdash.transport.node import NodeUnreached, ThroughNode
 
 FIND_LIMIT_SECONDS = 120.0
-# How often a followed file is checked: while it grows, and at the slowest.
+# Pause between two checks of a followed file: while it grows, and at most.
 SHORTEST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 3.0
-# Each check of a node's own file is a login there; a failed one is retried seldom.
+# Each check of a file on a node's own disk is a login there.
 NODE_PAUSE_SECONDS = 2.0
 UNREACHED_PAUSE_SECONDS = 30.0
-# A file that was quiet for this long is checked the least.
+# The longest pause applies to a file that was quiet for this long.
 _QUIET_SECONDS = 60.0
-# grep holds a line whole, so it gets no more than this at once.
+# grep holds a whole line in memory, so it gets no more than this at once.
 _FIND_WINDOW_BYTES = 16 << 20
 _SCAN_BYTES = 4 << 20
 
@@ -50,24 +48,22 @@ class FileChange(StrEnum):
     GREW = "grew"
     # Seen for the first time, or readable again.
     APPEARED = "appeared"
-    # The same file, shorter: what was read of it is no more.
+    # The same file, shorter.
     TRUNCATED = "truncated"
-    # Another file under the same name: rotated, or deleted and written again.
+    # Another file of the same name: rotated, or deleted and written again.
     REPLACED = "replaced"
     DELETED = "deleted"
-    # It exists, or may, and can no longer be read.
+    # It may exist, but is no longer readable.
     CLOSED = "closed"
 
 
 class LogFile:
-    """One file.
+    """File on the cluster.
 
-    Every method raises UnreachableError or CommandTimedOut when the line fails, and nothing else.
-
-    A relative path is one from the home folder of the person there; `path` may carry bytes that are
-    no UTF-8 as os.fsdecode does. `host` is the node whose own disk it is on, '' where the login
-    node has it. `reader` is a command that reads it as another account, and takes where to begin
-    (or `end`) and how many bytes; () where we read it.
+    Every method raises UnreachableError or CommandTimedOut if the connection fails, and nothing
+    else. A relative path starts in the user's home folder; bytes that are not UTF-8 are as in
+    os.fsdecode. `host` is the node whose own disk has the file, '' for the login node. `reader` is
+    a command that reads it as another account, with the arguments start (or `end`) and length.
     """
 
     def __init__(
@@ -76,15 +72,15 @@ class LogFile:
         self.transport: Transport = ThroughNode(transport, host) if host else transport
         self.path = path
         self.host = host
-        # Least wait before the next check.
+        # Minimum pause before the next check.
         self.pause_seconds = NODE_PAUSE_SECONDS if host or reader else 0.0
         self._reader = reader
-        # Why the node was not reached the last time, '' where it was.
+        # Reason that the node was not reached the last time; '' if it was.
         self._unreached = ""
 
     @property
     def place(self) -> str:
-        """The path for a person to read: node:/path where it is on a node's own disk."""
+        """The path to show; node:/path for a file on a node's own disk."""
         return f"{self.host}:{self.path}" if self.host else self.path
 
     async def stat(self) -> FileStat:
@@ -92,13 +88,11 @@ class LogFile:
         return (await self.read(0, 0)).stat
 
     async def read(self, offset: int, length: int) -> Chunk:
-        """At most `length` bytes from `offset` on (fewer at the end), with a look, in one
-        command.
-        """
+        """Read at most `length` bytes from `offset`, and the state of the file, in one command."""
         return await self._read(max(offset, 0), max(length, 0))
 
     async def read_end(self, length: int) -> Chunk:
-        """The last `length` bytes, with a look, in one command."""
+        """Read the last `length` bytes, and the state of the file, in one command."""
         return await self._read(None, max(length, 0))
 
     async def find(
@@ -106,26 +100,17 @@ class LogFile:
     ) -> int | None:
         """Find the start of the piece with the next match at or after `offset`.
 
-        Backwards, it is the last match that ends before it. Searches at most `span_bytes`; None if
-        there is no match in them. Upper and lower case (of ASCII letters) differ only if
-        `requested` has an upper-case letter. A match does not span lines.
+        Backwards, the last match that ends before it. Searches at most `span_bytes`. The case of
+        ASCII letters matters only if `requested` has an upper-case letter. A match is within a
+        line.
         """
-        needle = requested.encode(
-            "utf-8", "surrogateescape" if is_encodable(requested) else "replace"
-        )
-        if (
-            not needle
-            or b"\n" in needle
-            or b"\0" in needle
-            or len(needle) > BLOCK
-            or path_problem(self.path)
-        ):
+        errors = "surrogateescape" if is_encodable(requested) else "replace"
+        needle = requested.encode("utf-8", errors)
+        is_searchable = needle and b"\n" not in needle and b"\0" not in needle
+        if not is_searchable or len(needle) > BLOCK or path_problem(self.path):
             return None
-        low, high = (
-            (max(0, offset - span_bytes), offset)
-            if backwards
-            else (max(0, offset), offset + span_bytes)
-        )
+        low = max(0, offset - span_bytes if backwards else offset)
+        high = offset if backwards else offset + span_bytes
         match = await self._grep(
             requested, low, high, backwards=backwards, folds_case=requested == requested.lower()
         )
@@ -144,31 +129,18 @@ class LogFile:
         if offset <= 0 or path_problem(self.path):
             return 0
         if self._reader:
-            return await self._count_read(offset)
-        answer = await self._run(
-            (
-                "sh",
-                "-c",
-                shell_text("services/logs/count_lines.sh"),
-                "sh",
-                safe_path(self.path),
-                str(offset),
-            ),
-            limit_seconds,
-        )
+            # The account's command only reads.
+            if offset > _SCAN_BYTES:
+                raise CommandTimedOut("There are too many lines to count.")
+            return (await self.read(0, offset)).content.count(b"\n")
+        script = shell_text("services/logs/count_lines.sh")
+        argv = ("sh", "-c", script, "sh", safe_path(self.path), str(offset))
+        answer = await self._run(argv, limit_seconds)
         parts = answer.stdout.split() if answer is not None else ()
         return int(parts[-1]) if parts and parts[-1].isdigit() else 0
 
-    async def _count_read(self, offset: int) -> int:
-        """The newlines before `offset`, where they can only be read."""
-        if offset > _SCAN_BYTES:
-            raise CommandTimedOut("There are too many lines to count.")
-        return (await self.read(0, offset)).content.count(b"\n")
-
     async def _run(self, argv: tuple[str, ...], limit_seconds: float) -> CommandResult | None:
-        """Run a command; None where the transport cannot carry it (a path of more than 100 000
-        letters), or where the node is not reached.
-        """
+        """Run a command; None if the node is unreached, or the path longer than 100 000 letters."""
         self._unreached = ""
         try:
             answer = await self.transport.run(argv, limit_seconds=limit_seconds)
@@ -202,40 +174,25 @@ class LogFile:
     async def _grep(
         self, requested: str, low: int, high: int, *, backwards: bool, folds_case: bool
     ) -> int | None:
-        """The offset of the first match in these bytes (the last one, backwards)."""
-        if self._reader:
-            return await self._scan(
-                requested.encode("utf-8", "surrogateescape"), low, high, backwards, folds_case
-            )
-        argv = (
-            "sh",
-            "-c",
-            shell_text("services/logs/find.sh"),
-            "sh",
-            safe_path(self.path),
-            requested,
-            str(low),
-            str(high),
-            str(_FIND_WINDOW_BYTES),
-            "backwards" if backwards else "forwards",
-            "-i" if folds_case else "",
-        )
-        answer = await self._run(argv, FIND_LIMIT_SECONDS)
-        parts = answer.stdout.split() if answer is not None else []
-        if parts and parts[-1].isdigit():
-            return int(parts[-1])
-        if parts[-1:] == [b"cannot"]:
-            return await self._scan(
-                requested.encode("utf-8", "surrogateescape"), low, high, backwards, folds_case
-            )
-        return None
+        """Return the offset of the first match from `low` to `high`; backwards, of the last."""
+        if not self._reader:
+            options = ("backwards" if backwards else "forwards", "-i" if folds_case else "")
+            window = (str(low), str(high), str(_FIND_WINDOW_BYTES))
+            script = shell_text("services/logs/find.sh")
+            argv = ("sh", "-c", script, "sh", safe_path(self.path), requested, *window, *options)
+            answer = await self._run(argv, FIND_LIMIT_SECONDS)
+            parts = answer.stdout.split() if answer is not None else []
+            if parts and parts[-1].isdigit():
+                return int(parts[-1])
+            if parts[-1:] != [b"cannot"]:
+                return None
+        # The grep there cannot report offsets, or must not read the file: search here.
+        return await self._scan(requested, low, high, backwards=backwards, folds_case=folds_case)
 
     async def _scan(
-        self, needle: bytes, low: int, high: int, backwards: bool, folds_case: bool
+        self, requested: str, low: int, high: int, *, backwards: bool, folds_case: bool
     ) -> int | None:
-        """The same where grep there tells no offsets, or may not read the file: the bytes are
-        looked through here.
-        """
+        needle = requested.encode("utf-8", "surrogateescape")
         if folds_case:
             needle = needle.lower()
         shared = len(needle) - 1
@@ -255,9 +212,9 @@ class LogFile:
 
 
 class FollowedFile:
-    """A file that is read on from `offset` as it grows.
+    """A file that is read from `offset` as it grows.
 
-    `stat` is the file as it was last seen, `seen_bytes` its size when it was last there.
+    `stat` is its last known state, `seen_bytes` its size when it last existed.
     """
 
     def __init__(self, file: LogFile, offset: int = 0) -> None:
@@ -265,13 +222,16 @@ class FollowedFile:
         self.offset = offset
         self.stat = FileStat()
         self.seen_bytes = 0
-        # The file that was last there.
+        # Identity of the file that last existed.
         self._identity = ""
         self._grew_at = time.monotonic()
 
     def move_to(self, file: LogFile) -> None:
-        """Continue in another file, of which nothing was seen yet."""
-        self.file, self.stat, self.seen_bytes, self._identity = file, FileStat(), 0, ""
+        """Continue in another file, which was not checked yet."""
+        self.file = file
+        self.stat = FileStat()
+        self.seen_bytes = 0
+        self._identity = ""
 
     def note(self, check: FileStat) -> FileChange:
         """Return what changed since the last check.
@@ -297,8 +257,9 @@ class FollowedFile:
         return FileChange.GREW if check.size > seen_bytes else FileChange.UNCHANGED
 
     def read_to(self, offset: int) -> None:
-        """Record that the file was read up to an offset, or is to be read from there."""
-        self.offset, self._grew_at = offset, time.monotonic()
+        """Record that the file was read up to an offset, or must be read from there."""
+        self.offset = offset
+        self._grew_at = time.monotonic()
 
     @property
     def quiet_seconds(self) -> float:
@@ -320,7 +281,7 @@ def next_check_seconds(quiet_seconds: float) -> float:
 def _chunk_read(answer: CommandResult, begin: int | None, length: int) -> Chunk:
     """Parse the output of a launch's reader: `IDENTITY SIZE MODIFIED BEGIN`, then the bytes.
 
-    Its content is controlled by the account.
+    The account controls the content.
     """
     header, _, content = answer.stdout.partition(b"\n")
     check = parse_stat(header.rpartition(b" ")[0])
@@ -329,11 +290,13 @@ def _chunk_read(answer: CommandResult, begin: int | None, length: int) -> Chunk:
         obstacle = Obstacle.MISSING if answer.status == NOTHING_THERE else None
         return Chunk(FileStat(problem=problem, obstacle=obstacle), begin or 0, b"")
     start = max(0, check.size - length) if begin is None else begin
-    return cut_blocks(check, start, length, 1, content, reader_problem(answer))
+    return cut_blocks(
+        check, start, length, block=1, content=content, complaint=reader_problem(answer)
+    )
 
 
 def file_readers() -> Mapping[str, Callable[[Sequence[str]], Sequence[int]]]:
-    """Return the scripts that only read files, and which of their arguments are paths."""
+    """Return the scripts that only read files, with the positions of paths in their arguments."""
 
     def every_fourth(arguments: Sequence[str]) -> Sequence[int]:
         return range(2, len(arguments), 4)

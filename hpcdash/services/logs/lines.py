@@ -1,8 +1,8 @@
-"""Turns the bytes of one line of a log into text that is safe on a terminal, with its colours.
+"""Converts the bytes of a log line to text that is safe on a terminal, with its colours.
 
-A line says what a terminal would show once it was written: what a carriage return overwrote is
-gone, backspaces are carried out, tabs are blanks. Colours and the like become spans; other escape
-sequences are taken out, and what is none is made visible as in domain.text.
+The text is what a terminal shows after the line was written: carriage returns overwrite, backspaces
+are applied, tabs are blanks. Colour sequences become spans, other escape sequences are removed, and
+other control characters are made visible as in domain.text.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ TAB_COLUMNS = 8
 _MANY_NULS = re.compile("\0{5,}")
 _NUL_PICTURE = "\u2400"
 
-# Each alternative stops at the next control character, so that a line of beginnings without ends is
-# read once.
+# Each alternative stops at the next control character: a line of unterminated sequences is read in
+# linear time.
 _ESCAPE = re.compile(
     "(?:\x1b\\[|\x9b)(?P<parameters>[0-?]*)(?P<between>[ -/]*)(?P<final>[@-~])"
     "|(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\\\|\x9c)"
@@ -33,9 +33,8 @@ _RESETS = ("\x1b[0m", "\x1b[m")
 _BACKSPACES = re.compile("\b+")
 _TABS = re.compile("\t+")
 _CONTROL_PICTURES = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "\u2421"}
-# Letters that stand for themselves, and need no look one by one: Latin, Greek, Cyrillic,
-# punctuation, arrows, control pictures, boxes and bars, kana, ideographs, Hangul, U+FFFD. What of
-# these ranges is no letter is not printable.
+# Characters that need no check one by one: Latin, Greek, Cyrillic, punctuation, arrows, control
+# pictures, boxes and bars, kana, ideographs, Hangul, U+FFFD. Unassigned ones are not printable.
 _ORDINARY = re.compile(
     "[ -~\u00a1-\u024f\u0370-\u03ff\u0400-\u0482\u048a-\u052f\u2010-\u2027\u2030-\u205e\u20a0-\u20bf\u2190-\u23ff"
     "\u2400-\u2426\u2500-\u27bf\u2800-\u28ff\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\ufffd]*"
@@ -61,9 +60,7 @@ _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white
 
 
 class StyledSpan(NamedTuple):
-    """Letters `start` to `end` of a line's text have this style, in rich's words: `bold red on
-    #102030`.
-    """
+    """Style of characters `start` to `end` of a line, as rich writes it: `bold red on #102030`."""
 
     start: int
     end: int
@@ -71,9 +68,7 @@ class StyledSpan(NamedTuple):
 
 
 class ShownLine(Struct, frozen=True):
-    """One line as a terminal shows it: printable text, and spans in its order that do not
-    overlap.
-    """
+    """Printable text of a line, with ordered spans that do not overlap."""
 
     text: str
     spans: tuple[StyledSpan, ...] = ()
@@ -91,10 +86,10 @@ _PLAIN = _Pen()
 
 
 def shown_line(raw: bytes) -> ShownLine:
-    """The line of a piece's bytes; its ending newline, if it has one, is no part of the text.
+    """Convert the bytes of a piece, without the newline at its end.
 
-    Bytes that are not UTF-8 become U+FFFD. Of the parts between carriage returns the last that is
-    not blank is shown.
+    Bytes that are not UTF-8 become U+FFFD. The last part between carriage returns that is not blank
+    is shown.
     """
     text = raw.decode("utf-8", "replace")
     if text.endswith("\n"):
@@ -105,7 +100,11 @@ def shown_line(raw: bytes) -> ShownLine:
     pen = _PLAIN
     if "\r" in text:
         before, text = _last_written(text)
-        pen = _pen_after(before)
+        # The colours that are set before the last part.
+        if "\x1b[" in before or "\x9b" in before:
+            reset = max(map(before.rfind, _RESETS)) if "\x1b" in before else 0
+            for found in _ESCAPE.finditer(before, reset):
+                pen = _pen_with(pen, found)
     if "\b" in text:
         runs = _written_over(_runs(text, pen))
     elif pen is _PLAIN and "\x1b" not in text and "\x9b" not in text:
@@ -128,16 +127,6 @@ def _last_written(text: str) -> tuple[str, str]:
     return text[:last], text[last:]
 
 
-def _pen_after(text: str) -> _Pen:
-    """The colours that are set at the end of some text."""
-    if "\x1b[" not in text and "\x9b" not in text:
-        return _PLAIN
-    pen = _PLAIN
-    for found in _ESCAPE.finditer(text, max(map(text.rfind, _RESETS)) if "\x1b" in text else 0):
-        pen = _pen_with(pen, found)
-    return pen
-
-
 def _pen_with(pen: _Pen, found: re.Match[str]) -> _Pen:
     parameters = found["parameters"]
     if found["final"] != "m" or found["between"] or not _SGR_PARAMETERS.fullmatch(parameters):
@@ -146,7 +135,7 @@ def _pen_with(pen: _Pen, found: re.Match[str]) -> _Pen:
 
 
 def _runs(text: str, pen: _Pen) -> list[tuple[str, _Pen]]:
-    """Text without its escape sequences, cut where the colours change."""
+    """Remove escape sequences, and split the text where the colours change."""
     runs: list[tuple[str, _Pen]] = []
     position = 0
     for found in _ESCAPE.finditer(text):
@@ -160,9 +149,7 @@ def _runs(text: str, pen: _Pen) -> list[tuple[str, _Pen]]:
 
 
 def _written_over(runs: list[tuple[str, _Pen]]) -> list[tuple[str, _Pen]]:
-    """The runs with backspaces carried out: each goes back by a letter, and what follows is written
-    over.
-    """
+    """Apply backspaces: each moves back by a character, and the following text overwrites."""
     letters: list[str] = []
     pens: list[_Pen] = []
     here = 0
@@ -190,10 +177,11 @@ def _write(letters: list[str], pens: list[_Pen], here: int, text: str, pen: _Pen
 
 
 def _build_line(runs: list[tuple[str, _Pen]]) -> ShownLine:
-    """Runs joined, each made visible and its tabs blanks."""
+    """Join runs, with visible control characters and expanded tabs."""
     texts: list[str] = []
     spans: list[StyledSpan] = []
-    length = column = 0
+    length = 0
+    column = 0
     for raw, pen in runs:
         text = _visible_with_tabs(raw, column) if "\t" in raw else _visible(raw)
         texts.append(text)
@@ -210,9 +198,7 @@ def _build_line(runs: list[tuple[str, _Pen]]) -> ShownLine:
 
 
 def _visible_with_tabs(text: str, column: int) -> str:
-    """Visible text that begins at a column, its tabs blanks up to the next multiple of
-    TAB_COLUMNS.
-    """
+    """Make text at a column visible, and expand its tabs."""
     begin = column % TAB_COLUMNS
     if text.isascii() and text.replace("\t", "").isprintable():
         return (" " * begin + text).expandtabs(TAB_COLUMNS)[begin:]
@@ -230,10 +216,7 @@ def _visible_with_tabs(text: str, column: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """Make text visible like domain.text.visible, but count long runs of NULs.
-
-    It is quicker for the letters in most logs.
-    """
+    """Make text visible like domain.text.visible, but faster, and with counts of many NULs."""
     if "\0" in text:
         text = _MANY_NULS.sub(lambda found: f"{_NUL_PICTURE}×{len(found[0])}", text)
     if not text.isprintable():
@@ -245,8 +228,9 @@ def _visible(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _changed(pen: _Pen, parameters: str) -> _Pen:
-    """The pen after one `ESC [ parameters m`, as ECMA-48 and ITU T.416 have it; an unknown number
-    changes nothing.
+    """Return the pen after `ESC [ parameters m`, as in ECMA-48 and ITU T.416.
+
+    Unknown numbers change nothing.
     """
     attributes = set(pen.attributes)
     colour = pen.colour
@@ -296,9 +280,7 @@ def _changed(pen: _Pen, parameters: str) -> _Pen:
 
 
 def _extended_colour(numbers: list[int]) -> str:
-    """The name of a colour given as 5, N or 2, R, G, B (or 2, space, R, G, B); '' for what is
-    none.
-    """
+    """Return the name of a colour 5, N or 2, R, G, B or 2, space, R, G, B; '' for none."""
     if numbers[:1] == [5] and len(numbers) == 2 and numbers[1] < 256:
         return f"color({numbers[1]})"
     if numbers[:1] == [2] and len(numbers) >= 4:

@@ -1,6 +1,4 @@
-"""Finds where a job's output is: asks for its details, and for its script where these alone do not
-tell.
-"""
+"""Locates a job's output: from its details and, if needed, its script."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ _HOW_LISTED = "hpcdash log JOB --logs lists them."
 class LogPlace(Struct, frozen=True):
     """Log files of a job, with its details and its row of domain.schema.JOBS.
 
-    A single task that waits in its array's record has a row of its own: the array's, with the
-    task's id and number.
+    The row of a pending task is that of its array, with the task's ID and number.
     """
 
     job_id: str
@@ -37,20 +34,19 @@ class LogPlace(Struct, frozen=True):
 
 
 async def locate_logs(store: ClusterStore, job_id: str, known: pa.Table | None = None) -> LogPlace:
-    """The files of a job's stdout and stderr; raises NoSuchJob and what keeps the cluster from
-    answering.
+    """Locate a job's stdout and stderr; raises NoSuchJob and the errors of an unreachable cluster.
 
-    `known` as of ClusterStore.fetch_detail.
+    `known` is that of ClusterStore.fetch_detail.
     """
     detail = _task_detail(await store.fetch_detail(job_id, known), job_id)
-    return LogPlace(
-        job_id, detail, detail.job.to_pylist()[0], await fetch_log_files(store, job_id, detail)
-    )
+    [row] = detail.job.to_pylist()
+    return LogPlace(job_id, detail, row, await fetch_log_files(store, job_id, detail))
 
 
 async def fetch_other_logs(store: ClusterStore, place: LogPlace) -> tuple[OtherLog, ...]:
-    """The logs of a job besides its own output; raises UsageError where its scheduler has none of
-    the kind.
+    """Fetch the logs of a job besides its stdout and stderr.
+
+    Raises UsageError if the scheduler has no such logs.
     """
     if Capability.OTHER_LOGS not in store.backend.capabilities:
         raise UsageError(
@@ -61,26 +57,24 @@ async def fetch_other_logs(store: ClusterStore, place: LogPlace) -> tuple[OtherL
 
 
 def find_other_log(logs: Sequence[OtherLog], requested: str) -> OtherLog:
-    """The log with this name, else the only one that has it among its aliases; raises UsageError,
-    naming some.
-    """
-    named = [log for log in logs if log.name == requested] or [
-        log for log in logs if requested in log.aliases
-    ]
+    """Find the log with this name or unique alias; raises UsageError with some names."""
+    named = [log for log in logs if log.name == requested]
+    if not named:
+        named = [log for log in logs if requested in log.aliases]
     if len(named) == 1:
         return named[0]
     if not logs:
         raise UsageError("this job has no logs besides its stdout and stderr")
-    some = ", ".join(visible(log.name) for log in (named or logs)[:_MAX_NAMED])
-    why = f"{len(named)} logs match" if named else "this job has no other log named"
-    raise UsageError(
-        f"{why} {visible(requested)}: {some}{' …' if len(named or logs) > _MAX_NAMED else ''}",
-        _HOW_LISTED,
-    )
+    listed = named or logs
+    names = ", ".join(visible(log.name) for log in listed[:_MAX_NAMED])
+    if len(listed) > _MAX_NAMED:
+        names += " …"
+    problem = f"{len(named)} logs match" if named else "this job has no other log named"
+    raise UsageError(f"{problem} {visible(requested)}: {names}", _HOW_LISTED)
 
 
 async def fetch_log_files(store: ClusterStore, job_id: str, detail: JobDetail) -> LogFiles:
-    """The files of a job whose details are known; raises what keeps the cluster from answering."""
+    """Fetch the log files of a job with known details; raises UnreachableError."""
     script: Script | None = None
     if store.backend.logs.needs_script(detail):
         try:
@@ -94,9 +88,7 @@ async def fetch_log_files(store: ClusterStore, job_id: str, detail: JobDetail) -
 
 
 def _task_detail(detail: JobDetail, job_id: str) -> JobDetail:
-    """The details with the row of the one task that was asked for, where the row holds others
-    too.
-    """
+    """Replace the row of an array's pending tasks by that of the requested task."""
     row = detail.job
     array_id = row["array_id"][0].as_py()
     held = row["array_task"][0].as_py()
@@ -104,9 +96,9 @@ def _task_detail(detail: JobDetail, job_id: str) -> JobDetail:
     task = parse_task_part(job_id)
     if not task.isdigit() or held == task or parse_array_id(job_id) != array_id:
         return detail
-    for name, value in (("id", job_id), ("array_task", task), ("_task", int(task)), ("_tasks", 1)):
-        position = row.schema.get_field_index(name)
-        row = row.set_column(
-            position, row.schema.field(position), pa.array([value], row.schema.field(position).type)
-        )
+    values = {"id": job_id, "array_task": task, "_task": int(task), "_tasks": 1}
+    for name, value in values.items():
+        field = row.schema.field(name)
+        column = pa.array([value], field.type)
+        row = row.set_column(row.schema.get_field_index(name), field, column)
     return replace(detail, job=row)

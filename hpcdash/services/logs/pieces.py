@@ -1,11 +1,10 @@
 """Cuts a file's bytes into pieces, the unit that a view scrolls by.
 
-A file has the same pieces whichever part of it one holds and whichever way one reads. A piece ends
-after each newline. Where a block (BLOCK bytes from a multiple of BLOCK on) holds no newline, one
-piece more ends in it: after the last carriage return of the block that something other than a
-carriage return follows in it, else at the block's end, less the carriage returns there, or less up
-to three bytes so that no UTF-8 sequence is torn. Thus no piece is longer than two blocks, however
-long a line is, and whether a block has such a cut is told by the block alone.
+The pieces of a file do not depend on the part that was read. A piece ends after each newline. In a
+block (BLOCK bytes from a multiple of BLOCK) without a newline another piece ends: after the block's
+last carriage return that is followed by something else, or else at its end, without carriage
+returns or an incomplete UTF-8 sequence there. So no piece is longer than two blocks, and a block's
+own bytes determine its cuts.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain, pairwise, repeat
 from operator import add
 from typing import NamedTuple
 
@@ -28,8 +27,8 @@ _CARRIAGE_RETURN = 0x0D
 class Piece(NamedTuple):
     """Bytes `start` to `end` of the file.
 
-    `overwritten`: a terminal would have written what follows over it (a progress bar of many
-    megabytes), so it takes no row; something always follows it.
+    An `overwritten` piece, such as a part of a long progress bar, takes no row: on a terminal the
+    next piece overwrites it.
     """
 
     start: int
@@ -38,11 +37,10 @@ class Piece(NamedTuple):
 
 
 class Pieces(Struct, frozen=True):
-    """Pieces without a gap between them, in the file's order: piece i is from cuts[i] to cuts[i +
-    1].
+    """Contiguous pieces; piece i is from cuts[i] to cuts[i + 1].
 
-    `overwritten` holds the starts of those that take no row. `is_open` is true where the last piece
-    ended only because the file does: when the file grows, that piece becomes longer or is cut.
+    `overwritten` has the starts of the pieces that take no row. `is_open`: the last piece ends only
+    with the file, and changes when the file grows.
     """
 
     cuts: array[int]
@@ -73,19 +71,15 @@ class Pieces(Struct, frozen=True):
         return (self[index] for index in range(len(self)))
 
     def index_at(self, offset: int) -> int:
-        """The index of the piece that holds this byte; the nearest one for a byte of no piece, -1
-        without pieces.
-        """
+        """Return the index of the piece with a byte, or of the nearest; -1 without pieces."""
         return min(max(bisect_right(self.cuts, offset) - 1, 0), len(self) - 1)
 
     def rows(self) -> list[tuple[int, int]]:
-        """Start and end of each piece that takes a row."""
-        pairs = zip(self.cuts, self.cuts[1:], strict=False)
-        return (
-            [pair for pair in pairs if pair[0] not in self.overwritten]
-            if self.overwritten
-            else list(pairs)
-        )
+        """Return the start and end of each piece that takes a row."""
+        pairs = list(pairwise(self.cuts))
+        if not self.overwritten:
+            return pairs
+        return [pair for pair in pairs if pair[0] not in self.overwritten]
 
 
 def read_from(offset: int) -> int:
@@ -99,14 +93,12 @@ def pieces(
     *,
     at_start: bool = False,
     at_end: bool = False,
-    at_cut: bool = False,
 ) -> Pieces:
-    """The whole pieces in `content`, which begins at `offset` of its file.
+    """Return the whole pieces in `content`, which begins at `offset` of its file.
 
-    `at_start`: a piece is known to begin at `offset` (always so where it is 0); without it, what
-    comes before the first cut that can be told belongs to no piece: begin at `read_from(wanted)`.
-    `at_end`: the content ends where the file does; `at_cut`: it ends where a piece is known to
-    begin. Without either, what follows the last cut belongs to no piece.
+    `at_start`: a piece begins at `offset`, as at 0; otherwise the bytes before the first cut are
+    skipped, so read from `read_from`. `at_end`: the content ends with the file; otherwise the bytes
+    after the last cut are skipped.
     """
     end = offset + len(content)
     cuts = _cuts_after_newlines(content, offset)
@@ -115,11 +107,9 @@ def pieces(
         cuts = array("q", sorted(chain(cuts, extra)))
     if at_start or offset == 0:
         cuts.insert(0, offset)
-    is_open = False
-    if (at_end or at_cut) and cuts and cuts[-1] < end:
+    is_open = at_end and bool(cuts) and cuts[-1] < end
+    if is_open:
         cuts.append(end)
-        is_open = not at_cut
-        extra += () if is_open else (end,)
     if not cuts:
         return Pieces(array("q", [end]))
     hidden = (
@@ -131,16 +121,15 @@ def pieces(
 def _cuts_after_newlines(content: bytes, offset: int) -> array[int]:
     lengths = map(len, content.split(b"\n"))
     cuts = array("q", accumulate(map(add, lengths, repeat(1)), initial=offset))
-    # The first is the beginning; the last stands for a newline after the content's end.
+    # The first is the beginning, the last is for a newline after the end.
     return cuts[1:-1]
 
 
 def _find_long_line_cuts(content: bytes, offset: int) -> list[int]:
-    """Cuts in the whole blocks that hold no newline.
+    """Return the cuts in the whole blocks without a newline.
 
-    In the part of a block before the first whole one no cut is missed: a piece that begins within a
-    block begins after a newline or at the block's one other cut, and what comes before the first
-    cut belongs to no piece.
+    No cut is missed in the part of a block before the first whole one: a piece that begins within
+    it begins after a newline or at the block's other cut.
     """
     found: list[int] = []
     for first in range(-offset % BLOCK, len(content) - BLOCK + 1, BLOCK):
@@ -154,7 +143,7 @@ def _find_cut(block: bytes) -> int:
 
     The cut is after a carriage return: the following text overwrites the text before it.
     """
-    # What comes right after the block may be a newline, and "…\r\n" overwrites nothing.
+    # The next block may begin with a newline, and "…\r\n" overwrites nothing.
     end = len(block.rstrip(b"\r"))
     last = block.rfind(b"\r", 0, end)
     if last >= 0:
@@ -164,7 +153,10 @@ def _find_cut(block: bytes) -> int:
     for back in range(1, _LONGEST_SEQUENCE):
         byte = block[-back]
         if byte >= 0xC2:
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            if byte < 0xE0:
+                length = 2
+            else:
+                length = 3 if byte < 0xF0 else 4
             return len(block) - back if length > back else len(block)
         if byte < 0x80:
             break

@@ -1,4 +1,4 @@
-"""Searches a whole log, span by span, for a text or a time, and reads the times of its lines."""
+"""Searches a whole log for a text or a time, part by part, and reads the times of its lines."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from hpcdash.domain.units import DAY, HOUR, MINUTE, parse_instant
 from hpcdash.services.files import Chunk
 from hpcdash.services.logs.file import LogFile
 
-# A login node searches this much in well under a second; between two spans the search can stop, and
+# A login node searches this much in well under a second. Between two parts a search can stop, and
 # reports its progress.
 SPAN_BYTES = 1 << 28
-# Spans share so much: a match may lie across their border.
+# Overlap of two parts, for a match across their border.
 _SHARED_BYTES = 1 << 16
 _PROBE_BYTES = 1 << 16
-# If no time is found in this much, there is none: a trace or a table stands between lines with
-# times.
-_LONGEST_WITHOUT_TIMES_BYTES = 1 << 20
+# Maximum length of a trace or a table without times.
+_MAX_UNTIMED_BYTES = 1 << 20
 
 OnProgress = Callable[[float], None]
-# A time stands at the beginning of a line, perhaps after a level, a host or a rank.
-_LOOKED_AT_LETTERS = 120
+# A time is at the beginning of a line, perhaps after a level, a host or a rank.
+_CHECKED_LETTERS = 120
 _COLOR = re.compile(r"\x1b\[[0-9;:]*m")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _CLOCK = r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:[.,]([0-9]{1,9}))?"
@@ -43,23 +42,23 @@ _SYSLOG = re.compile(
 )
 # I1121 10:22:33.123456 of glog and absl.
 _GLOG = re.compile(rf"^[IWEF]([0-9]{{2}})([0-9]{{2}}) {_CLOCK}")
-# A bare time of day counts at the beginning or in brackets; [00:12<00:33] is a progress bar's.
+# A time of day without a date, at the beginning or in brackets; [00:12<00:33] is a progress bar.
 _TIME_OF_DAY = re.compile(rf"(?:^\W?|\[|\(){_CLOCK}(?![0-9:<])")
 _EPOCH = re.compile(r"^\W?(1[0-9]{9})(?:\.([0-9]{1,9})|([0-9]{3}))?(?![0-9])")
 _TYPED_TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
 
 class SearchHit(Struct, frozen=True):
-    """The offset of a line; `from_the_other_end`: the search had to start again there."""
+    """Offset of a line; `has_wrapped`: the search continued at the other end of the file."""
 
     offset: int
-    from_the_other_end: bool = False
+    has_wrapped: bool = False
 
 
 class TimeFound(Struct, frozen=True):
-    """The offset of the first line at or after a time; None: all lines are before it.
+    """Offset of the first line at or after a time; None if all lines are before it.
 
-    `seconds` as in Stamp.
+    `seconds` are those of Stamp.
     """
 
     offset: int | None
@@ -67,7 +66,7 @@ class TimeFound(Struct, frozen=True):
 
 
 class NoTimes(Exception):
-    """The log's lines have no times that can be read."""
+    """Raised if the log's lines have no readable times."""
 
 
 async def find_text(
@@ -81,34 +80,32 @@ async def find_text(
 ) -> SearchHit | None:
     """Find the next line with a text at or after `start` (backwards: before it).
 
-    The search continues at the other end of `size` bytes. `on_output` receives, span by span, the
-    share of the file that was searched.
+    The search continues at the other end of `size` bytes. `on_output` receives the share of the
+    file that was searched, after each part.
     """
-    if backwards:
-        halves = ((start, 0), (size, start))
-    else:
-        halves = ((start, size), (0, start))
-    looked_bytes = 0
-    for from_the_other_end, (here, end) in enumerate(halves):
-        while here > end if backwards else here < end:
-            span = min(SPAN_BYTES, abs(end - here) + _SHARED_BYTES)
+    halves = [(start, 0), (size, start)] if backwards else [(start, size), (0, start)]
+    searched_bytes = 0
+    for has_wrapped, (here, end) in enumerate(halves):
+        left = max(0, here - end if backwards else end - here)
+        while left > 0:
+            span = min(SPAN_BYTES, left + _SHARED_BYTES)
             offset = await file.find(requested, here, backwards=backwards, span_bytes=span)
             if offset is not None:
-                return SearchHit(offset, bool(from_the_other_end))
-            step = min(SPAN_BYTES - _SHARED_BYTES, abs(end - here))
+                return SearchHit(offset, bool(has_wrapped))
+            step = min(SPAN_BYTES - _SHARED_BYTES, left)
             here += -step if backwards else step
-            looked_bytes += step
-            on_output(looked_bytes / max(size, 1))
+            left -= step
+            searched_bytes += step
+            on_output(searched_bytes / max(size, 1))
     return None
 
 
 async def find_time(
     file: LogFile, typed: str, size: int, now_epoch: float, zone: tzinfo | None = None
 ) -> TimeFound:
-    """Find the position of a typed time in a log, by bisection.
+    """Find a typed time in a log by bisection, with a few dozen reads of 64 KiB to 1 MiB.
 
-    Reads some dozens of times at most: 64 KiB or, if these hold no time, 1 MiB. Raises ValueError
-    for an invalid time, NoTimes if lines have none.
+    Raises ValueError for an invalid time, NoTimes if the lines have none.
     """
     return await _TimeSearch(file, size, now_epoch, zone).find(typed)
 
@@ -138,28 +135,24 @@ class _TimeSearch:
         return TimeFound(offset, requested)
 
     async def _last(self) -> Stamp:
-        """The last time in the file."""
+        """Read the last time in the file."""
         chunk = await self._file.read_end(_PROBE_BYTES)
         if chunk.stat.is_there:
             self._size = chunk.end
             if chunk.stat.modified_at:
-                self._about = datetime.fromtimestamp(chunk.stat.modified_at, self._zone).replace(
-                    tzinfo=None
-                )
+                modified = datetime.fromtimestamp(chunk.stat.modified_at, self._zone)
+                self._about = modified.replace(tzinfo=None)
         stamps = await asyncio.to_thread(self._stamps, chunk)
         if not stamps and chunk.offset > 0:
-            stamps = await asyncio.to_thread(
-                self._stamps, await self._file.read_end(_LONGEST_WITHOUT_TIMES_BYTES)
-            )
+            chunk = await self._file.read_end(_MAX_UNTIMED_BYTES)
+            stamps = await asyncio.to_thread(self._stamps, chunk)
         if not stamps:
             raise NoTimes
         return stamps[-1][1]
 
     async def _first_from(self, offset: int, end: int, last: Stamp) -> tuple[int, float] | None:
-        """The first line with a time that begins after `offset`: where, and when; None: there is
-        none near by.
-        """
-        for length in (_PROBE_BYTES, _LONGEST_WITHOUT_TIMES_BYTES):
+        """Return the offset and time of the first timed line after `offset`; None without one."""
+        for length in (_PROBE_BYTES, _MAX_UNTIMED_BYTES):
             chunk = await self._file.read(offset, min(length, end - offset))
             for position, stamp in await asyncio.to_thread(self._stamps, chunk):
                 return position, comparable(stamp, last)
@@ -167,30 +160,26 @@ class _TimeSearch:
 
     async def _first_at(self, requested: float, offset: int, last: Stamp) -> int | None:
         """Find the first line from `offset` on that is not before `requested`."""
-        here = offset
-        limit = offset + 2 * _LONGEST_WITHOUT_TIMES_BYTES
-        while here < min(self._size, limit):
-            chunk = await self._file.read(here, _PROBE_BYTES)
-            for position, stamp in await asyncio.to_thread(
-                self._stamps, chunk, here == 0 or here == offset
-            ):
+        limit = min(self._size, offset + 2 * _MAX_UNTIMED_BYTES)
+        while offset < limit:
+            chunk = await self._file.read(offset, _PROBE_BYTES)
+            for position, stamp in await asyncio.to_thread(self._stamps, chunk, True):
                 if comparable(stamp, last) >= requested:
                     return position
-            # The next begins with the line that this one's end cut.
-            cut = chunk.content.rfind(b"\n") + 1
             if not chunk.content or chunk.end >= self._size:
                 return None
-            here = chunk.offset + (cut or len(chunk.content))
-            offset = here
+            # The next chunk begins with the line that the end of this one cut.
+            cut = chunk.content.rfind(b"\n") + 1
+            offset = chunk.offset + (cut or len(chunk.content))
         return None
 
     def _stamps(self, chunk: Chunk, begins_a_line: bool | None = None) -> list[tuple[int, Stamp]]:
-        """Offsets and times of the lines that begin in a chunk."""
+        """Return the offsets and times of the lines that begin in a chunk."""
         found = []
-        begins = chunk.offset == 0 if begins_a_line is None else begins_a_line
+        is_whole = chunk.offset == 0 if begins_a_line is None else begins_a_line
         position = chunk.offset
         for number, line in enumerate(chunk.content.split(b"\n")):
-            if line and (number or begins):
+            if line and (number or is_whole):
                 stamp = read_stamp(line[:512].decode("utf-8", "replace"), self._about)
                 if stamp is not None:
                     found.append((position, stamp))
@@ -199,17 +188,16 @@ class _TimeSearch:
 
 
 def local_wall_time(seconds: float) -> str:
-    """A time as the log's lines write it: `2026-11-21 10:22:33`, without a date `10:22:33`."""
+    """Format a time of Stamp: `2026-11-21 10:22:33`, without a date `10:22:33`."""
     moment = datetime.fromtimestamp(seconds, UTC)
     return f"{moment:%H:%M:%S}" if abs(seconds) < 2 * 86_400 else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 class Stamp(Struct, frozen=True):
-    """A time as it is written in a line.
+    """Time in a line.
 
-    `seconds` are those of the clock on the wall: since 1970-01-01 00:00 there, or since midnight
-    where no date is written. `offset_seconds` is how far that clock is ahead of UTC, None where the
-    line does not say it.
+    `seconds` are local: since 1970-01-01 00:00 there, or since midnight without a date.
+    `offset_seconds` is the UTC offset; None if the line has none.
     """
 
     seconds: float
@@ -218,27 +206,19 @@ class Stamp(Struct, frozen=True):
 
 
 def read_stamp(line: str, about: datetime) -> Stamp | None:
-    """The time at the beginning of a line, None where there is none.
+    """Read the time at the beginning of a line; None without one.
 
-    Times without a year are those of the year before `about` (naive: when the log was last
-    written).
+    Times without a year are in the year before `about`, a naive time: when the log was last
+    written.
     """
-    start = _COLOR.sub("", line[: 2 * _LOOKED_AT_LETTERS])[:_LOOKED_AT_LETTERS]
+    start = _COLOR.sub("", line[: 2 * _CHECKED_LETTERS])[:_CHECKED_LETTERS]
     try:
         if found := _ISO.search(start):
             year, month, day, hour, minute, second, fraction, zone = found.groups()
-            moment = datetime(
-                int(year),
-                int(month),
-                int(day),
-                int(hour),
-                int(minute),
-                int(second or 0),
-                tzinfo=UTC,
-            )
-            return Stamp(
-                moment.timestamp() + _fraction(fraction), offset_seconds=_offset_seconds(zone)
-            )
+            time_of_day = f"{hour}:{minute}:{second or '00'}"
+            moment = datetime.fromisoformat(f"{year}-{month}-{day}T{time_of_day}+00:00")
+            seconds = moment.timestamp() + _fraction(fraction)
+            return Stamp(seconds, offset_seconds=_offset_seconds(zone))
         if found := _SYSLOG.search(start):
             name, day, hour, minute, second, fraction, year = found.groups()
             month_number = _MONTHS.index(name.lower()) + 1
@@ -247,7 +227,7 @@ def read_stamp(line: str, about: datetime) -> Stamp | None:
             month, day, *clock = found.groups()
             return _guess_year(about, int(month), day, clock)
     except ValueError:
-        # 2026-13-45 and the like: no time.
+        # An invalid time such as 2026-13-45.
         return None
     if found := _EPOCH.search(start):
         whole, fraction, milliseconds = found.groups()
@@ -260,9 +240,7 @@ def read_stamp(line: str, about: datetime) -> Stamp | None:
 
 
 def comparable(stamp: Stamp, last: Stamp) -> float:
-    """Seconds to compare lines of one log by: times without a date that are later than the last
-    were the day before.
-    """
+    """Return comparable seconds; a time of day that is later than `last` is on the day before."""
     if not stamp.has_date and not last.has_date and stamp.seconds > last.seconds:
         return stamp.seconds - DAY
     return stamp.seconds
@@ -273,31 +251,27 @@ def parse_target_time(
 ) -> float:
     """Parse a typed time, comparable with the lines of a log whose last time is `last`.
 
-    A time of day is the last one in the log; days and times are those the log writes; `2h ago` and
-    the like count from now, with the log's clock in `zone` (None: this machine's) if it reports
-    none. Raises ValueError naming the text.
+    A time of day is the last one in the log, a date is in the log's zone. Relative times such as
+    `2h ago` count from now; a log without a zone is in `zone` (None: this machine's). Raises
+    ValueError with the text.
     """
     requested = text.strip().lower()
-    if (
-        (clock := _TYPED_TIME_OF_DAY.fullmatch(requested))
-        and int(clock[1]) < 24
-        and int(clock[2]) < 60
-    ):
+    clock = _TYPED_TIME_OF_DAY.fullmatch(requested)
+    if clock is not None and int(clock[1]) < 24 and int(clock[2]) < 60:
         midnight = last.seconds - last.seconds % DAY
         seconds = midnight + _since_midnight(clock[1], clock[2], clock[3] or "0", None)
         return seconds if seconds <= last.seconds else seconds - DAY
     local = zone or datetime.now().astimezone().tzinfo or UTC
     epoch = parse_instant(text, now_epoch, local).epoch
-    elsewhere = timezone(
-        timedelta(hours=1) + (local.utcoffset(datetime.fromtimestamp(epoch, UTC)) or timedelta())
-    )
-    is_absolute = parse_instant(text, now_epoch, elsewhere).epoch == epoch
+    # A time that is the same in another zone does not depend on the zone.
+    offset = local.utcoffset(datetime.fromtimestamp(epoch, UTC)) or timedelta()
+    other_zone = timezone(offset + timedelta(hours=1))
+    is_absolute = parse_instant(text, now_epoch, other_zone).epoch == epoch
     if is_absolute and last.offset_seconds is not None:
         seconds = float(epoch + last.offset_seconds)
     else:
-        seconds = (
-            datetime.fromtimestamp(epoch, zone).astimezone(zone).replace(tzinfo=UTC).timestamp()
-        )
+        moment = datetime.fromtimestamp(epoch, zone).astimezone(zone)
+        seconds = moment.replace(tzinfo=UTC).timestamp()
     if last.has_date:
         return seconds
     since_midnight = seconds % DAY
@@ -312,7 +286,7 @@ def _guess_year(
     year: str | None = None,
 ) -> Stamp:
     hour, minute, second, fraction = clock
-    # 29 February is a day of some years only.
+    # 2000 is a leap year.
     moment = datetime(int(year or 2000), month, int(day), int(hour), int(minute), int(second))
     if year is None:
         moment = _at_or_before(moment, about + timedelta(days=1))

@@ -1,7 +1,6 @@
-"""A part of a log held in memory: rows around where one reads, at its end while it grows, and what
-became of the file.
+"""Part of a log in memory, around the reading position or at the growing end.
 
-Whatever the size of the file, no more than a few MiB are held, and read ahead.
+No more than a few MiB are held and read ahead, whatever the size of the file.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from hpcdash.services.files import Chunk, FileStat
 from hpcdash.services.logs.file import FileChange, FollowedFile, LogFile
 from hpcdash.services.logs.pieces import BLOCK, pieces, read_from
 
-# What is read at once; a screen of 60 lines of 200 letters is 12 KiB.
+# Bytes that are read at once; a screen of 60 lines of 200 letters is 12 KiB.
 END_BYTES = 1 << 18
 PAGE_BYTES = 1 << 17
-# If it grows by more than this between two checks, only its end is read.
+# If the file grows by more than this between two checks, only its end is read.
 FOLLOWED_BYTES = 1 << 16
-# Held at most, in bytes and rows (a row costs some 150 bytes beside its own).
+# Maximum size of the window (a row takes 150 bytes in addition to its own).
 HELD_BYTES = 1 << 21
 HELD_ROWS = 20_000
 _RATE_SECONDS = 10.0
 
 
 class Happened(Struct, frozen=True):
-    """A change of the file, when it was noticed (epoch seconds), and the size of the file then."""
+    """Change of the file that was noticed at an epoch second, and the file's size."""
 
     change: FileChange
     at: float
@@ -39,9 +38,7 @@ class Happened(Struct, frozen=True):
 
 
 class LogRow(NamedTuple):
-    """A piece of the file that takes a row: where it begins, and its bytes, a newline at the end
-    included.
-    """
+    """Piece of the file that takes a row: its offset, and its bytes with a newline at the end."""
 
     offset: int
     content: bytes
@@ -56,9 +53,7 @@ class LogRow(NamedTuple):
 
 
 class _Cut(Struct, frozen=True):
-    """Rows of the bytes from `start` to `end`; `tail` are those of them that belong together with
-    what comes next.
-    """
+    """Rows of the bytes from `start` to `end`; the next bytes may continue the row of `tail`."""
 
     rows: list[LogRow]
     start: int
@@ -71,10 +66,10 @@ class FileGrowth:
 
     def __init__(self) -> None:
         self._readings: deque[tuple[float, int]] = deque()
-        # When bytes last came, in epoch seconds; None: not known.
+        # Epoch second of the last growth; None: unknown.
         self.last_at: float | None = None
 
-    def saw(self, now: float, check: FileStat) -> None:
+    def note(self, now: float, check: FileStat) -> None:
         if not self._readings:
             self.last_at = check.modified_at or None
         elif check.size > self._readings[-1][1]:
@@ -87,16 +82,17 @@ class FileGrowth:
     def bytes_per_second(self) -> float:
         if len(self._readings) < 2:
             return 0.0
-        (began, before), (ended, after) = self._readings[0], self._readings[-1]
-        return max(0.0, (after - before) / (ended - began)) if ended > began else 0.0
+        first_at, first_size = self._readings[0]
+        last_at, last_size = self._readings[-1]
+        if last_at <= first_at:
+            return 0.0
+        return max(0.0, (last_size - first_size) / (last_at - first_at))
 
 
 class LogWindow:
-    """Rows of a file from `start` to `end`, in bytes, without a gap; `look` is what the file was
-    last.
+    """Contiguous rows of a file, from byte `start` to `end`.
 
-    Its methods raise what LogFile raises, and take turns: what is held changes only once an answer
-    is there.
+    The methods raise the errors of LogFile, and take turns: the rows change only with an answer.
     """
 
     def __init__(self, file: LogFile, now: Callable[[], float]) -> None:
@@ -105,26 +101,25 @@ class LogWindow:
         self.rows: Sequence[LogRow] = ()
         self.start = 0
         self.end = 0
-        self.looked_at: float | None = None
+        self.checked_at: float | None = None
         self.happened: Happened | None = None
         self.growth = FileGrowth()
         self._now = now
-        # Whether anything was read, be it the nothing of an empty file; and whether it is gone.
+        # Whether the file was read, even if it is empty.
         self.is_open = False
         self._is_gone = False
-        # Grows with each other file that is held.
+        # Number of times that another file replaced the rows.
         self._generation = 0
-        # What comes after the last place where rows were cut for good.
+        # Bytes of the last row, which may grow.
         self._tail = b""
-        # A check that was requested earlier and arrived later would make a file that grew seem
-        # truncated.
+        # Answers must arrive in order: a grown file would seem truncated.
         self._turn = asyncio.Lock()
 
     # -- held rows
 
     @property
     def stat(self) -> FileStat:
-        """The file as it was last seen."""
+        """Last known state of the file."""
         return self.followed.stat
 
     @property
@@ -136,18 +131,14 @@ class LogWindow:
         return self._is_gone or self.end >= self.stat.size
 
     def index_of(self, offset: int) -> int:
-        """The row that a byte of the file is in, the next where it was overwritten, or the nearest
-        that is held.
-        """
+        """Return the index of the row with a byte of the file, else of the next or nearest row."""
         index = max(0, bisect_right(self.rows, offset, key=attrgetter("offset")) - 1)
         if index + 1 < len(self.rows) and offset >= self.rows[index].end:
             return index + 1
         return index
 
     def find(self, requested: str, offset: int, *, backwards: bool = False) -> int | None:
-        """The next row that is held with a text, from `offset` on (backwards: the last before it),
-        as LogFile.find.
-        """
+        """Find the next held row with a text, or the last before `offset`, as LogFile.find."""
         folds_case = requested == requested.lower()
         needle = requested.encode("utf-8", "replace")
         first = bisect_left(self.rows, offset, key=attrgetter("offset"))
@@ -157,34 +148,34 @@ class LogWindow:
         return None
 
     def lines_between(self, first: int, second: int) -> int:
-        """Count the lines that end from one row to before another, by their places in `rows`."""
+        """Count the lines that end in the rows from index `first` to before `second`."""
         return sum(row.ends_a_line for row in self.rows[first:second])
 
     # -- reading
 
     async def open_at(self, offset: int) -> None:
-        """Hold what is around an offset."""
+        """Read the rows around an offset."""
         async with self._turn:
             if self._is_gone:
                 return
             begin = read_from(max(0, offset - PAGE_BYTES // 2))
             chunk = await self.file.read(begin, offset - begin + PAGE_BYTES)
-            if self._saw(chunk) or not chunk.content:
+            if self._note(chunk.stat) or not chunk.content:
                 await self._open_end()
             else:
                 await self._hold(chunk, offset)
 
     async def read_before(self) -> None:
-        """Hold some more before the first row."""
+        """Read more before the first row."""
         async with self._turn:
             if self.begins_the_file or self._is_gone:
                 return
             start = self.start
             begin = read_from(max(0, start - PAGE_BYTES))
-            # The whole block that the first row begins in: only that tells whether it overwrites
-            # what is before it.
+            # The whole block in which the first row begins shows whether that row overwrites the
+            # previous one.
             chunk = await self.file.read(begin, start - start % BLOCK + BLOCK - begin)
-            if self._saw(chunk):
+            if self._note(chunk.stat):
                 await self._open_end()
             elif chunk.end >= start:
                 is_end = chunk.end >= self.stat.size
@@ -196,33 +187,32 @@ class LogWindow:
                 self._trim(start)
 
     async def read_after(self) -> None:
-        """Hold some more after the last row."""
+        """Read more after the last row."""
         async with self._turn:
             if self._is_gone:
                 return
             end = self.end
             chunk = await self.file.read(end, PAGE_BYTES)
-            if self._saw(chunk):
+            if self._note(chunk.stat):
                 await self._open_end()
             elif chunk.content:
                 await self._append(chunk, end)
 
     async def follow(self, seconds: float) -> bool:
-        """Hold the end of the file as it is now, the last look being `seconds` ago; whether
-        anything is new.
+        """Read the end of the file, last checked `seconds` ago; return whether anything is new.
 
-        What came meanwhile is added where it is little; else it is skipped.
+        A small growth is appended; a large one replaces the rows.
         """
         async with self._turn:
             before = (self.is_open, self._generation, self._is_gone, self.end)
             expected = self.growth.bytes_per_second * seconds
-            is_little = max(expected, self.stat.size - self.end) <= FOLLOWED_BYTES
-            adds = self.is_open and not self._is_gone and is_little
-            if adds:
+            is_small = max(expected, self.stat.size - self.end) <= FOLLOWED_BYTES
+            appends = self.is_open and not self._is_gone and is_small
+            if appends:
                 chunk = await self.file.read(self.end, FOLLOWED_BYTES)
             else:
                 chunk = await self.file.read_end(FOLLOWED_BYTES if self.is_open else END_BYTES)
-            if self._saw(chunk) or (adds and self.stat.size > chunk.end):
+            if self._note(chunk.stat) or (appends and self.stat.size > chunk.end):
                 await self._open_end()
             elif self.is_open and chunk.offset <= self.end:
                 if chunk.end > self.end:
@@ -231,19 +221,17 @@ class LogWindow:
                 await self._hold(chunk, chunk.end)
             return before != (self.is_open, self._generation, self._is_gone, self.end)
 
-    async def glance(self) -> bool:
-        """See what became of the file without reading it; whether what is held is of another file
-        now.
-        """
+    async def check(self) -> bool:
+        """Check the file without reading it; return whether other rows had to be read."""
         async with self._turn:
-            if not self._saw(Chunk(await self.file.stat(), 0, b"")):
+            if not self._note(await self.file.stat()):
                 return False
             await self._open_end()
             return True
 
     async def _open_end(self) -> None:
         chunk = await self.file.read_end(END_BYTES)
-        if self._saw(chunk):
+        if self._note(chunk.stat):
             # It changed again since the previous check.
             chunk = await self.file.read_end(END_BYTES)
         await self._hold(chunk, chunk.end)
@@ -251,32 +239,35 @@ class LogWindow:
     # -- holding
 
     async def _hold(self, chunk: Chunk, around: int) -> None:
-        """Hold this chunk in place of all that was held."""
+        """Replace the rows by those of a chunk."""
         if not chunk.stat.is_there or chunk.stat.problem:
             return
         is_end = chunk.end >= self.stat.size
         cut = await asyncio.to_thread(_cut, chunk.content, chunk.offset, around, at_end=is_end)
         self.is_open = True
-        self.rows, self._tail = cut.rows, cut.tail
-        self.start, self.end = cut.start, cut.end
+        self.rows = cut.rows
+        self.start = cut.start
+        self._end_at(cut.end, cut.tail)
         self._trim(around)
 
     async def _append(self, chunk: Chunk, around: int) -> None:
-        """Add what comes after `end`, which may continue with the last row."""
+        """Append the bytes after `end`, which may continue the last row."""
         fresh = chunk.content[self.end - chunk.offset :]
         begin = self.end - len(self._tail)
         content = self._tail + fresh
         is_end = chunk.end >= self.stat.size
         cut = await asyncio.to_thread(_cut, content, begin, around, at_start=True, at_end=is_end)
-        self.rows = [
-            *self.rows[: bisect_right(self.rows, begin - 1, key=attrgetter("offset"))],
-            *cut.rows,
-        ]
-        self.end, self._tail = cut.end, cut.tail
+        unchanged = bisect_right(self.rows, begin - 1, key=attrgetter("offset"))
+        self.rows = [*self.rows[:unchanged], *cut.rows]
+        self._end_at(cut.end, cut.tail)
         self._trim(around)
 
+    def _end_at(self, end: int, tail: bytes) -> None:
+        self.end = end
+        self._tail = tail
+
     def _trim(self, around: int) -> None:
-        """Let go of what is far from an offset, where too much is held."""
+        """Remove rows far from an offset if there are too many."""
         rows = self.rows
         here = self.index_of(around)
         first = max(0, here - HELD_ROWS // 2)
@@ -288,8 +279,7 @@ class LogWindow:
         if self.end > high:
             last = min(last, self.index_of(high) + 1)
         if last < len(rows):
-            self.end = rows[last].offset
-            self._tail = b""
+            self._end_at(rows[last].offset, b"")
         if first > 0:
             self.start = rows[first].offset
         if first > 0 or last < len(rows):
@@ -297,27 +287,29 @@ class LogWindow:
 
     # -- changes of the file
 
-    def _saw(self, chunk: Chunk) -> bool:
-        """Note what a file is now; whether what is held is of another file, or of what it was."""
-        before_bytes = self.stat.size
-        change = self.followed.note(chunk.stat)
-        self.looked_at = now = self._now()
+    def _note(self, check: FileStat) -> bool:
+        """Note the state of the file; return whether the rows are no longer in it."""
+        size_before = self.stat.size
+        change = self.followed.note(check)
+        now = self._now()
+        self.checked_at = now
         if change is FileChange.DELETED or change is FileChange.CLOSED:
-            self.happened = Happened(change, now, before_bytes)
+            self.happened = Happened(change, now, size_before)
             self._is_gone = self.is_open
-        if not chunk.stat.is_there:
+        if not check.is_there:
             return False
         is_other = change is FileChange.REPLACED or change is FileChange.TRUNCATED
         if self.is_open and is_other:
-            self.happened = Happened(change, now, chunk.stat.size)
-            self.is_open = self._is_gone = False
+            self.happened = Happened(change, now, check.size)
+            self.is_open = False
+            self._is_gone = False
             self._generation += 1
             self.growth = FileGrowth()
             return True
         if change is FileChange.APPEARED or is_other:
             self._is_gone = False
             self.happened = None
-        self.growth.saw(now, chunk.stat)
+        self.growth.note(now, check)
         return False
 
 
@@ -330,9 +322,7 @@ def _cut(
     at_end: bool = False,
     until: int | None = None,
 ) -> _Cut:
-    """The rows in some bytes of the file that begin before `until`; of very many, those around an
-    offset.
-    """
+    """Return the rows that begin before `until`; of very many, those around an offset."""
     found = pieces(content, offset, at_start=at_start, at_end=at_end)
     pairs = found.rows()
     end = found.end
@@ -352,4 +342,4 @@ def _cut(
     rows = [
         LogRow(begin, content[begin - offset : stop - offset]) for begin, stop in pairs[first:last]
     ]
-    return _Cut(rows, start, end, content[len(content) - tail_bytes :] if tail_bytes else b"")
+    return _Cut(rows, start, end, tail=content[len(content) - tail_bytes :])

@@ -32,7 +32,7 @@ from hpcdash.domain.tables import Kind
 from hpcdash.errors import HpcdashError, SchedulerRefused, UnreachableError, UsageError
 from hpcdash.services.jobs.actions import NEVER_ARRIVED, Plan, Report
 from hpcdash.services.jobs.launch_status import LaunchStatus, launch_status
-from hpcdash.services.jobs.lookup import telling_task
+from hpcdash.services.jobs.lookup import representative_task
 from hpcdash.services.jobs.rows import select_rows
 from hpcdash.services.logs.file import LogFile
 from hpcdash.services.logs.locate import locate_logs
@@ -594,7 +594,9 @@ class LaunchService:
             [state] = await self.states([launch])
             if state.rows:
                 job_id = (
-                    telling_task([pa.Table.from_pylist(list(map(dict, state.rows)), JOBS)], job_id)
+                    representative_task(
+                        [pa.Table.from_pylist(list(map(dict, state.rows)), JOBS)], job_id
+                    )
                     or job_id
                 )
         place = await locate_logs(self._store, job_id)

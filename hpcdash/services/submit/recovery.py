@@ -30,7 +30,7 @@ from hpcdash.errors import (
 )
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import NEVER_ARRIVED, Plan, Report
-from hpcdash.services.jobs.scripts import keep_submitted
+from hpcdash.services.jobs.scripts import save_scripts
 from hpcdash.services.state.journal import (
     Journal,
     JournalEntry,
@@ -91,7 +91,7 @@ async def reconcile(
         await _Looking(store, lost, longest + _END_SECONDS, on_message).outcomes()
     ).items():
         if found.done and job_id in commands:
-            [found] = await keep_submitted(store, commands[job_id], (found,))
+            [found] = await save_scripts(store, commands[job_id], (found,))
         outcomes[job_id] = found
         if found.done:
             on_message(f"it is {found.text}" if len(lost) == 1 else f"{job_id}: it is {found.text}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Entered commands are stored with the text typed after '/' and ':'.
 MODE = "X"
 _MAX_RECENT = 8
-# Ready commands whose answers have a view of their own, by their names.
+# Names of predefined commands with a view of their own.
 _OWN_VIEWS = ("stacks", "leftovers")
 
 
@@ -48,11 +48,13 @@ class InsideActions:
         def run(command: InsideCommand, name: str) -> None:
             if name not in names:
                 bar.remember(MODE, name)
-            view = name if name in _OWN_VIEWS and name in names else "inside"
-            arguments: dict[str, object] = (
-                {"command": command, "name": name} if view == "inside" else {}
-            )
-            self.screen.call_later(partial(self.screen.push, view, job_id=job_id, **arguments))
+            if name in _OWN_VIEWS and name in names:
+                push = partial(self.screen.push, name, job_id=job_id)
+            else:
+                push = partial(
+                    self.screen.push, "inside", job_id=job_id, command=command, name=name
+                )
+            self.screen.call_later(push)
 
         heading = f"Run on the nodes of job {visible(job_id)}"
         self.screen.app.push_screen(ExecDialog(heading, ready, recent, run))
@@ -66,7 +68,7 @@ class InsideActions:
             await self.screen.push("use", job_id=job_id)
 
     def _running_job(self) -> str | None:
-        """The job one points at; None, and a word why, where it is none that runs."""
+        """Return the selected running job; None, with a notification, if there is none."""
         job_id = self.screen.view.pointed_job()
         text = ""
         if job_id is None:

@@ -1,4 +1,4 @@
-"""Prompt for a command on the nodes of a job: a line to type, recent commands, and ready ones."""
+"""Dialogs for a command on the nodes of a job, and for ending leftovers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ _NAME_CELLS = 40
 
 
 class ExecDialog(Dialog[None]):
-    """A command to type, or one of those that are ready or were run lately; `run` is called with it
-    and its name.
-    """
+    """Prompt for a typed, recent or predefined command; `run` receives it and its name."""
 
     DEFAULT_CSS = """
     ExecDialog Input, ExecDialog Input:focus { height: 1; border: none; padding: 0; background: $boost; }
@@ -39,7 +37,7 @@ class ExecDialog(Dialog[None]):
         Binding("down", "into_list", show=False),
         Binding("tab", "take", "edit", show=False, priority=True),
     ]
-    # The field, what is wrong with it, and blank lines.
+    # The field, its error, and blank lines.
     fixed_lines = 10
 
     def __init__(
@@ -57,7 +55,7 @@ class ExecDialog(Dialog[None]):
     def compose_body(self) -> ComposeResult:
         yield TextInput(placeholder="command and arguments (no shell)", select_on_focus=False)
         yield Static("", classes="warned", id="complaint", markup=False)
-        rows = [(line, "run before") for line in self._recent]
+        rows = [(line, "recent") for line in self._recent]
         rows += [(one.name, one.text) for one in self._ready]
         names = [clip(visible(name), _NAME_CELLS) for name, _ in rows]
         widest = max(map(cell_width, names), default=0)
@@ -70,7 +68,7 @@ class ExecDialog(Dialog[None]):
 
     def format_keys(self) -> str:
         return (
-            "enter run · ↓ choose · tab edit a recent one · --each-gpu, --timeout 5m before "
+            "enter run · ↓ choose · tab edit a recent command · --each-gpu, --timeout 5m before "
             "the command · esc cancel"
         )
 
@@ -81,11 +79,11 @@ class ExecDialog(Dialog[None]):
         listed = self.query_one(OptionList)
         if not listed.has_focus:
             listed.highlighted = 0
-            # At once, for keys that are typed ahead.
+            # Immediately, for keys that are typed ahead.
             self.set_focus(listed)
 
     def action_take(self) -> None:
-        """Have the recent command under the cursor in the field; back to the field otherwise."""
+        """Copy the recent command under the cursor to the field, and switch the focus."""
         listed = self.query_one(OptionList)
         field = self.query_one(Input)
         at = listed.highlighted
@@ -123,7 +121,7 @@ class ExecDialog(Dialog[None]):
 
 
 class EndLeftoversDialog(Dialog[bool]):
-    """Confirmation to end these processes: enter means no."""
+    """Confirmation to end leftovers; enter answers no."""
 
     fixed_lines = 8
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -132,22 +130,21 @@ class EndLeftoversDialog(Dialog[bool]):
     ]
 
     def __init__(self, found: Sequence[Leftover]) -> None:
-        super().__init__(f"End {counted(len(found), 'leftover')} of your ended jobs?")
+        super().__init__(f"End {counted(len(found), 'leftover')} of your finished jobs?")
         self._found = tuple(found)
 
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="scrolls", can_focus=False):
             for one in self._found:
-                text = (
-                    f"{one.node} {one.process.partition('/')[0]}, of job {one.job}: {one.command}"
-                )
-                yield Static(Text(visible(text), no_wrap=True, overflow="ellipsis"), markup=False)
+                pid = one.process.partition("/")[0]
+                text = visible(f"{one.node} {pid}, of job {one.job}: {one.command}")
+                yield Static(Text(text, no_wrap=True, overflow="ellipsis"), markup=False)
         with Horizontal(classes="buttons"):
             yield AnswerButton("No (n)", id="no")
             yield AnswerButton("Yes, end them (y)", id="yes")
 
     def format_keys(self) -> str:
-        return "y end them with TERM, then KILL · n/esc/enter leave them"
+        return "y end with TERM, then KILL · n/esc/enter cancel"
 
     def on_mount(self) -> None:
         self.query_one("#no", AnswerButton).focus()

@@ -35,12 +35,12 @@ from hpcdash.ui.view import Targets, View
 from hpcdash.ui.widgets.script_page import ScriptPage
 from hpcdash.ui.workers import start_worker
 
-# Terminals take no more over OSC 52.
+# Terminals accept no more over OSC 52.
 _MAX_COPIED_BYTES = 70_000
 
 
 class InsideView(View):
-    """Runs a command and shows what the nodes answered; leaving the view ends the command."""
+    """Runs a command, and shows the answers of the nodes; closing the view ends the command."""
 
     def __init__(
         self, session: ClusterSession, *, job_id: str, command: InsideCommand, name: str
@@ -72,7 +72,7 @@ class InsideView(View):
         self.take_focus()
 
     def start(self) -> None:
-        """Run it; what it answered before stays until it answers again."""
+        """Run the command; previous answers stay until new ones arrive."""
         self._began = time.monotonic()
         self._seconds = None
         self._error = None
@@ -86,7 +86,8 @@ class InsideView(View):
         except HpcdashError as error:
             self._error = error.with_traceback(None)
         else:
-            self._answer, self._taken_at = answer, store.clock.now()
+            self._answer = answer
+            self._taken_at = store.clock.now()
         self._seconds = time.monotonic() - self._began
         if self.is_live:
             if self._answer is not None:
@@ -151,10 +152,8 @@ class InsideView(View):
 
     def hint(self) -> str:
         if self._seconds is None:
-            return (
-                f"running on the job's nodes, {time.monotonic() - self._began:.0f} s; leaving "
-                "ends it"
-            )
+            seconds = time.monotonic() - self._began
+            return f"running on the job's nodes, {seconds:.0f} s; q ends it"
         if self._answer is None:
             return ""
         return f"{summary(self._answer)}, took {self._seconds:.1f} s"
@@ -174,12 +173,14 @@ class StacksView(InsideView):
 
     def _lines(self, answer: InsideAnswer) -> list[ScriptLine]:
         texts = format_stack_places(read_stack_places(answer.outputs))
-        places = [ScriptLine(text, kind=LineKind.PLACE) for text in texts]
-        return [*places, *([ScriptLine("")] if places else []), *super()._lines(answer)]
+        lines = [ScriptLine(text, kind=LineKind.PLACE) for text in texts]
+        if lines:
+            lines.append(ScriptLine(""))
+        return lines + super()._lines(answer)
 
 
 class LeftoversView(InsideView):
-    """Leftovers of ended jobs on the job's nodes; prompts whether to end them."""
+    """Leftovers of finished jobs on the job's nodes, with a prompt to end them."""
 
     def __init__(self, session: ClusterSession, *, job_id: str) -> None:
         super().__init__(session, job_id=job_id, command=LIST_LEFTOVERS, name="leftovers")
@@ -193,17 +194,17 @@ class LeftoversView(InsideView):
     async def _fetch(self, row: Mapping[str, Any]) -> InsideAnswer:
         store = self.session.store
         if self._chosen:
-            return await run_noted(
-                self.session.actions.journal, store, row, await end_command(store, self._chosen)
-            )
+            command = await end_command(store, self._chosen)
+            return await run_noted(self.session.actions.journal, store, row, command)
         shown = await run_inside(store, row, await list_command(store))
-        if (found := read_leftovers(shown.outputs)) and self.is_live:
-            self.app.push_screen(
-                EndLeftoversDialog(found), lambda is_agreed: self._end(found) if is_agreed else None
-            )
-        return shown
+        found = read_leftovers(shown.outputs)
 
-    def _end(self, found: Sequence[Leftover]) -> None:
-        self._chosen = found
-        super().start()
-        self.post_message(self.CrumbsChanged())
+        def answered(is_agreed: bool | None) -> None:
+            if is_agreed:
+                self._chosen = found
+                super(LeftoversView, self).start()
+                self.post_message(self.CrumbsChanged())
+
+        if found and self.is_live:
+            self.app.push_screen(EndLeftoversDialog(found), answered)
+        return shown

@@ -1,6 +1,4 @@
-"""The dialogs of an action on jobs: what to change or note, which signal, whether to do it, how
-each job fared.
-"""
+"""Dialogs of an action on jobs: its changes or its signal, its confirmation, its results."""
 
 from __future__ import annotations
 
@@ -37,17 +35,17 @@ _HINTS = {
     "throttle": "maximum number of tasks at a time",
 }
 _IDS_CELLS = 130
+_MAX_ID_CELLS = 24
 _COMMAND_LETTERS = 8_000
-# Past these, a list of results shows only a count.
 _MAX_RESULTS = 2000
 
 
 class Question(Struct, frozen=True):
     """Question whether to run a plan.
 
-    `title` is by default made from the plan, `notes` are shown below the effect. With a title that
-    `is_doubtful`, or with `warnings`, `enter` answers no. `checkpoints` are those of
-    describe_impact; `script` is a label and the text that is submitted.
+    `title` defaults to that of the plan; `notes` are shown below the effect. If the plan
+    `is_doubtful` or has `warnings`, `enter` answers no. `checkpoints` are those of describe_impact;
+    `script` is a label and the submitted text.
     """
 
     plan: Plan
@@ -101,35 +99,32 @@ class ConfirmDialog(Dialog[None]):
         with VerticalScroll(classes="scrolls", can_focus=False):
             yield from self._parts()
         with Horizontal(classes="buttons"):
+            verb = str(self.plan.request.verb)
+            text = {"signal": "send it", "alter": "change it"}.get(verb, verb)
             yield AnswerButton("No (n)", id="no")
-            yield AnswerButton(f"Yes, {self._verb_text()} (y)", id="yes")
-
-    def _verb_text(self) -> str:
-        verb = str(self.plan.request.verb)
-        return {"signal": "send it", "alter": "change it"}.get(verb, verb)
-
-    def _keys(self) -> str:
-        """Return the key line with the effect of `enter` at the present focus."""
-        yes = self.query_one("#yes").has_focus
-        confirm, decline = ("y/enter", "n/esc") if yes else ("y", "n/esc/enter")
-        return f"{confirm} confirm · {decline} go back · tab switch · j/k scroll"
+            yield AnswerButton(f"Yes, {text} (y)", id="yes")
 
     def on_descendant_focus(self) -> None:
-        self.query_one("#keys", Static).update(self._keys())
+        """Show which answer `enter` gives."""
+        if self.query_one("#yes").has_focus:
+            keys = "y/enter confirm · n/esc go back"
+        else:
+            keys = "y confirm · n/esc/enter go back"
+        self.query_one("#keys", Static).update(f"{keys} · tab switch · j/k scroll")
 
     def _parts(self) -> list[Static]:
         question = self.question
         plan = self.plan
-        counts = [
-            f"{signs().states.get(state, '?')} {count} {visible(state_word(state))}"
-            for state, count in impact.state_counts(plan.rows).items()
-        ]
+        counts = []
+        for state, count in impact.state_counts(plan.rows).items():
+            sign = signs().states.get(state, "?")
+            counts.append(f"{sign} {count} {visible(state_word(state))}")
         if self._cluster:
             counts.append(f"on {visible(self._cluster)}")
         parts = [_line("   ".join(counts))] if counts else []
-        warnings = [self._others] if self._others else []
-        warnings += map(visible, question.warnings)
-        parts += [_line(f"! {warning}", "warned") for warning in warnings]
+        if self._others:
+            parts.append(_line(f"! {self._others}", "warned"))
+        parts += [_line(f"! {visible(warning)}", "warned") for warning in question.warnings]
         effects = action_text.format_impact(
             plan, has_recipients=self._has_recipients, checkpoints=question.checkpoints
         )
@@ -174,10 +169,7 @@ class ConfirmDialog(Dialog[None]):
 
 
 class ResultsDialog(Dialog[None]):
-    """Results of an action that was not done for every job.
-
-    Failures come first, with the scheduler's own message.
-    """
+    """Results of an action that failed for some jobs, failures first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,enter,n,y", "leave", "close", show=False),
@@ -198,32 +190,31 @@ class ResultsDialog(Dialog[None]):
             yield Static(result_lines(self.report.outcomes), classes="words", markup=False)
 
     def format_keys(self) -> str:
-        return "esc close · J show it again"
+        return "esc close · J journal"
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
 
 
 def result_lines(outcomes: Sequence[Outcome]) -> Text:
-    """Return a line per job, failed ones first; the next step where the outcome is unknown."""
-    rank = {False: 0, None: 1, True: 2}
-    key_labels = {
+    """Return a line per job, failures first, and the next step if an outcome is unknown."""
+    labels = {
         False: (signs().states["failed"], "refused"),
         None: ("?", "unknown"),
-        True: ("", "done"),
+        True: (signs().states["completed"], "done"),
     }
-    key_labels[True] = (signs().states["completed"], "done")
-    ordered = sorted(outcomes, key=lambda outcome: rank[outcome.done])
-    ids = min(24, max((len(visible(outcome.job_id)) for outcome in ordered), default=0))
+    ranks = list(labels)
+    ordered = sorted(outcomes, key=lambda outcome: ranks.index(outcome.done))
+    id_cells = max((len(visible(outcome.job_id)) for outcome in ordered), default=0)
+    id_cells = min(id_cells, _MAX_ID_CELLS)
     text = Text()
     if any(outcome.done is None for outcome in ordered):
-        text.append(
-            "If the result is unknown, check with ctrl+r: the action was not repeated.\n\n", "bold"
-        )
+        advice = "If the result is unknown, check with ctrl+r: the action was not repeated."
+        text.append(f"{advice}\n\n", "bold")
     for outcome in ordered[:_MAX_RESULTS]:
-        sign, word = key_labels[outcome.done]
-        style = "" if outcome.done else "bold"
-        text.append(f"{sign} {word:<8}{clip(visible(outcome.job_id), 24):<{ids}}", style)
+        sign, label = labels[outcome.done]
+        job_id = clip(visible(outcome.job_id), _MAX_ID_CELLS)
+        text.append(f"{sign} {label:<8}{job_id:<{id_cells}}", "" if outcome.done else "bold")
         message = visible(" ".join(outcome.text.split()))
         text.append(f"  {message}\n" if message else "\n")
     if len(ordered) > _MAX_RESULTS:
@@ -233,11 +224,10 @@ def result_lines(outcomes: Sequence[Outcome]) -> Text:
 
 
 class Field(Struct, frozen=True):
-    """One thing to change: `present` as one would type it, '' where unknown or not the same for
-    all.
+    """Field to change, with its `present` value as typed; '' if it is unknown or the jobs differ.
 
-    `proposed` stands in its place at first, where it is not ''; `more_ways` go on with what may be
-    typed: `+1h, -30m`.
+    A `proposed` value replaces the present one at first; `more_ways` are other forms of a value:
+    `+1h, -30m`.
     """
 
     name: str
@@ -248,11 +238,10 @@ class Field(Struct, frozen=True):
 
 
 class AlterDialog(Dialog[None]):
-    """Fields to fill in; an unchanged value is not touched.
+    """Dialog for the new values of fields.
 
-    `proceed` confirms before a change. It raises UsageError for an impossible change; `complaint`
-    returns the error of one change, '' for none. With `may_stay` it continues without any change,
-    too.
+    `complaint` returns the error of a field's new value, '' for none. `proceed` confirms the
+    changes; it raises UsageError for impossible ones. With `may_stay` no change is required.
     """
 
     DEFAULT_CSS = """
@@ -352,7 +341,7 @@ class AlterDialog(Dialog[None]):
 
 
 class _SignalList(OptionList):
-    """A list whose chosen line has a sign: without the keys it would differ in colour only."""
+    """List with a sign at the selected line, which also shows without colours."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j", "cursor_down", show=False),
@@ -417,8 +406,8 @@ class SignalDialog(Dialog[None]):
     def compose_body(self) -> ComposeResult:
         yield _SignalList(tuple(action_text.SIGNALS.items()), id="signals")
         with Horizontal(classes="field"):
-            yield Static("another", markup=False)
-            yield TextInput(placeholder="a name or a number", compact=True, max_length=20)
+            yield Static("other signal", markup=False)
+            yield TextInput(placeholder="name or number", compact=True, max_length=20)
         if len(self._recipients) > 1:
             yield _SignalList(tuple(self._recipients.values()), id="recipients")
         else:
@@ -441,15 +430,13 @@ class SignalDialog(Dialog[None]):
         event.stop()
 
     def action_go_on(self) -> None:
-        typed = self.query_one(Input).value.strip()
-        signal = (
-            typed
-            or tuple(action_text.SIGNALS)[self.query_one("#signals", _SignalList).highlighted or 0]
-        )
-        chosen = next(
-            (one.highlighted or 0 for one in self.query("#recipients").results(_SignalList)), 0
-        )
-        recipient = tuple(self._recipients)[chosen]
+        signal = self.query_one(Input).value.strip()
+        if not signal:
+            selected = self.query_one("#signals", _SignalList).highlighted or 0
+            signal = list(action_text.SIGNALS)[selected]
+        recipient = next(iter(self._recipients))
+        for recipients in self.query("#recipients").results(_SignalList):
+            recipient = list(self._recipients)[recipients.highlighted or 0]
         complaint = self.query_one("#complaint", Static)
         complaint.display = False
         try:
@@ -464,20 +451,17 @@ def _line(text: str, classes: str = "words") -> Static:
 
 
 def _commands(plan: Plan) -> list[str]:
-    """Every command whole, one after the other, up to what one would ever read."""
+    """Format the commands, up to _COMMAND_LETTERS."""
     lines: list[str] = []
-    letters = 0
-    for at, command in enumerate(plan.commands):
-        text = action_text.shown_command(command)
-        letters += len(text)
-        if letters > _COMMAND_LETTERS:
-            cut = clip(text, max(0, len(text) - (letters - _COMMAND_LETTERS)))
-            rest = len(plan.commands) - at - 1
-            return [
-                *lines,
-                *([cut] if cut else []),
-                f"… and {rest} more commands for the other ids" if rest else "…",
-            ]
+    room = _COMMAND_LETTERS
+    for left, command in zip(reversed(range(len(plan.commands))), plan.commands, strict=True):
+        text = visible(command.text)
+        if len(text) > room:
+            if cut := clip(text, room):
+                lines.append(cut)
+            lines.append(f"… and {left} more commands for the other IDs" if left else "…")
+            break
+        room -= len(text)
         lines.append(text)
     return lines
 
@@ -494,7 +478,7 @@ def _clipped_ids(ids: Sequence[str]) -> str:
 
 
 class NoteDialog(Dialog[str | None]):
-    """One line on a job; an empty one takes the note away."""
+    """Note of one line on a job; an empty line removes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+u", "clear", show=False, priority=True)]
 
@@ -506,7 +490,7 @@ class NoteDialog(Dialog[str | None]):
         yield TextInput(self.note, max_length=LONGEST_NOTE, compact=True, select_on_focus=False)
 
     def format_keys(self) -> str:
-        return "enter keep · ctrl+u clear · esc cancel"
+        return "enter save · ctrl+u clear · esc cancel"
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 from textual.widgets import Static
 
-from hpcdash.backends.actions import ActionRequest, Outcome, Verb
+from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.domain.text import visible
 from hpcdash.domain.units import format_age
 from hpcdash.services.jobs import action_text
@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from hpcdash.services.submit.submission import SubmissionPlan, SubmissionResult
     from hpcdash.ui.screen import DashboardScreen
 
-# A result stays longer than a copied text meanwhile.
 _DONE_SECONDS = 8.0
-# A quick answer needs no progress line.
+# The progress line appears after this time.
 _QUIET_SECONDS = 0.4
-# A scheduler accepts a request, and fulfils it a moment later.
+# A scheduler carries out an accepted request a moment later.
 _LAG_SECONDS = 3.0
 _NUMBER = re.compile(r"[0-9]+")
 _FORCED_NOTE = (
@@ -43,7 +42,7 @@ _FORCED_NOTE = (
 
 
 class Underway(Struct):
-    """Plan that runs: the numbers of its jobs, and those already reported."""
+    """Running plan: the numbers of its jobs, and the IDs with an outcome."""
 
     cluster: str
     title: str
@@ -51,7 +50,7 @@ class Underway(Struct):
     jobs: int
     started_at: float = field(default_factory=time.monotonic)
     reported_ids: set[str] = field(default_factory=set)
-    # Last message of its command, which continues afterwards.
+    # Last message of a command that is still running.
     message: str = ""
 
     def __str__(self) -> str:
@@ -79,13 +78,13 @@ class UnderwayLine(Static):
 
 
 class ActionRunner:
-    """Carries out plans on `screen`; any number at a time, but one for a job."""
+    """Runs plans on `screen`, any number at a time, but only one for a job."""
 
     def __init__(self, screen: DashboardScreen) -> None:
         self.screen = screen
         self._underway: list[Underway] = []
         self._polls_due: dict[str, asyncio.TimerHandle] = {}
-        # Jobs that were cancelled from here, whose end is no news.
+        # Jobs that hpcdash cancelled: their end is not notified.
         self.cancelled: set[tuple[str, str]] = set()
 
     async def carry_out(self, question: Question) -> Report | None:
@@ -128,11 +127,8 @@ class ActionRunner:
         numbers = _numbers(question.plan.request.job_ids)
         for other in self._underway:
             if other.cluster == session.name and not other.numbers.isdisjoint(numbers):
-                self.screen.notify(
-                    f"wait: the {other.title} is still running",
-                    severity="warning",
-                    markup=False,
-                )
+                text = f"the {other.title} is still running"
+                self.screen.notify(text, severity="warning", markup=False)
                 return None
         dialog = ConfirmDialog(
             replace(question, notes=(*question.notes, *self._format_age())),
@@ -187,34 +183,28 @@ class ActionRunner:
         if plan.request.verb is Verb.CANCEL:
             self.cancelled |= {(session.name, one.job_id) for one in report.outcomes if one.done}
         self._poll_after(session, report)
-        forced = _forced(report)
-        if forced is None or any(
-            outcome.done is not True and not outcome.can_force for outcome in report.outcomes
-        ):
+        forcible = [outcome for outcome in report.outcomes if outcome.can_force]
+        failed = [outcome for outcome in report.outcomes if outcome.done is not True]
+        if not forcible or any(not outcome.can_force for outcome in failed):
             self._notify(report, session)
-        if forced is not None and self.screen.session is session:
-            text = next(outcome.text for outcome in report.outcomes if outcome.can_force)
-            self.begin(
-                Question(
-                    session.actions.plan(
-                        forced,
-                        tuple(
-                            row
-                            for row in plan.rows
-                            if {row["id"], row["array_id"]} & set(forced.job_ids)
-                        ),
-                    ),
-                    (f"refused: {visible(text)}", _FORCED_NOTE),
-                )
-            )
+        if forcible and self.screen.session is session:
+            self._propose_force(plan, forcible)
         if isinstance(self.screen.view, JournalView):
             self.screen.view.reread()
         return report
 
+    def _propose_force(self, plan: Plan, refused: Sequence[Outcome]) -> None:
+        """Prompt for the same action by force on the jobs that were refused without it."""
+        ids = tuple(outcome.job_id for outcome in refused)
+        rows = [row for row in plan.rows if {row["id"], row["array_id"]} & set(ids)]
+        request = replace(plan.request, job_ids=ids, force=True)
+        forced = self.screen.session.actions.plan(request, rows)
+        self.begin(Question(forced, (f"refused: {visible(refused[0].text)}", _FORCED_NOTE)))
+
     def _poll_after(self, session: ClusterSession, report: Report) -> None:
         session.poller.poll_now()
         if any(outcome.done for outcome in report.outcomes):
-            # Several actions in a row are followed together.
+            # One poll follows several actions in a row.
             if (waiting := self._polls_due.get(session.name)) is not None:
                 waiting.cancel()
             self._polls_due[session.name] = call_after(
@@ -242,47 +232,34 @@ class ActionRunner:
         return result
 
     def _notify(self, report: Report, session: ClusterSession, *, is_final: bool = False) -> None:
-        """One line where all is well; else job by job, unless a person is typing or reading
-        something else.
+        """Notify of success; open a dialog with the results of a failure, unless the user is busy.
 
-        After a lost answer to a submission nothing is reported, unless it `is_final`: the outcome
-        is searched first.
+        A submission with a lost answer is reported only if it `is_final`: its outcome is searched
+        first.
         """
-        is_submission = report.plan.request.verb is Verb.SUBMIT
-        if (
-            is_submission
-            and not is_final
-            and any(outcome.done is None for outcome in report.outcomes)
-        ):
+        outcomes = {outcome.done for outcome in report.outcomes}
+        screen = self.screen
+        verb = report.plan.request.verb
+        if verb is Verb.SUBMIT and None in outcomes and not is_final:
             return
-        if all(outcome.done for outcome in report.outcomes):
-            text = action_text.format_done(report) + _where(session)
-            self.screen.notify(text, timeout=_DONE_SECONDS, markup=False)
+        cluster = visible(session.store.title)
+        if outcomes <= {True}:
+            text = f"{action_text.format_done(report)} on {cluster}"
+            screen.notify(text, timeout=_DONE_SECONDS, markup=False)
             if report.journal_problem:
-                self.screen.notify(
-                    visible(report.journal_problem), severity="warning", markup=False
-                )
-        elif (
-            self.screen.app.screen is self.screen and not self.screen.query_one(CommandBar).is_open
-        ):
-            self.screen.app.push_screen(ResultsDialog(report, session.store.title))
+                screen.notify(visible(report.journal_problem), severity="warning", markup=False)
+        elif screen.app.screen is screen and not screen.query_one(CommandBar).is_open:
+            screen.app.push_screen(ResultsDialog(report, session.store.title))
         else:
             counts = action_text.outcome_counts(report.outcomes)
-            text = f"{report.plan.request.verb}{_where(session)}: {counts}; J shows the output"
-            self.screen.notify(text, severity="error", timeout=15, markup=False)
-
-
-def _where(session: ClusterSession) -> str:
-    return f" on {visible(session.store.title)}"
-
-
-def _forced(report: Report) -> ActionRequest | None:
-    """The same by force, for the jobs that may be had so; None where there are none."""
-    job_ids = tuple(outcome.job_id for outcome in report.outcomes if outcome.can_force)
-    return replace(report.plan.request, job_ids=job_ids, force=True) if job_ids else None
+            text = f"{verb} on {cluster}: {counts}; J shows the output"
+            screen.notify(text, severity="error", timeout=15, markup=False)
 
 
 def _numbers(job_ids: Iterable[str]) -> frozenset[str]:
-    """The numbers of jobs and arrays: 12_3 and 12_[4-9] are both of 12."""
-    found = ((_NUMBER.match(job_id), job_id) for job_id in job_ids)
-    return frozenset(number[0] if number else job_id for number, job_id in found)
+    """Return the numbers of jobs and arrays: 12 for both 12_3 and 12_[4-9]."""
+    numbers = set()
+    for job_id in job_ids:
+        number = _NUMBER.match(job_id)
+        numbers.add(number[0] if number else job_id)
+    return frozenset(numbers)

@@ -49,14 +49,14 @@ from hpcdash.ui.jobs.action_runner import ActionRunner
 from hpcdash.ui.jobs.journal import JournalView
 from hpcdash.ui.jobs.triage import TriageView
 from hpcdash.ui.screen import DashboardScreen
-from hpcdash.ui.view import Targets, View
+from hpcdash.ui.view import View
 from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardApp
 
 _GIB = 1 << 30
-_WAITING_ONLY = ("queue", "qos", "nice")
+_PENDING_ONLY = ("queue", "qos", "nice")
 Row = Mapping[str, Any]
 
 
@@ -75,14 +75,12 @@ class JobActions:
         await self._open_log("stderr")
 
     async def _open_log(self, stream: str) -> None:
-        """The log of the job one points at; of an array that of one of its tasks."""
+        """Open the log of the selected job; of an array, that of one of its tasks."""
         view = self.screen.view
         job_id = view.pointed_job()
-        task = (
-            None
-            if job_id is None
-            else await asyncio.to_thread(task_with_log, self.screen.session.store, job_id)
-        )
+        task = None
+        if job_id is not None:
+            task = await asyncio.to_thread(task_with_log, self.screen.session.store, job_id)
         if self.screen.view is not view:
             return
         if task is None:
@@ -91,9 +89,7 @@ class JobActions:
             await self.screen.push("log", job_id=task, stream=stream)
 
     async def do_chart(self) -> None:
-        """The metrics of the job one points at; of several marked ones each other's over the
-        first's.
-        """
+        """Open the metrics of the selected job, or of the marked jobs in one chart."""
         view = self.screen.view
         job_ids = view.targets().job_ids if view.marks() else ()
         first = next(iter(job_ids), None) or view.pointed_job()
@@ -148,17 +144,15 @@ class JobActions:
             limits = await self._prompt_limits(choice, view, session)
             if limits is None:
                 return
-            again = await plan_again(session.store, choice.wanted, limits, session.actions.journal)
+            again = await plan_again(session.store, choice.jobs, limits, session.actions.journal)
         except HpcdashError as error:
-            self.screen.notify(
-                f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False
-            )
+            self._notify_unsubmitted(error)
             return
         finally:
             self._is_preparing = False
         if self.screen.view is not view:
             return
-        question = Question(again.plan, (*choice.asides, *again.notes))
+        question = Question(again.plan, (*choice.notes, *again.notes))
         if not await self.runner.is_confirmed(question):
             return
         if isinstance(again, ResubmissionPlan):
@@ -174,37 +168,38 @@ class JobActions:
         try:
             outcomes = await submit_parts(again, session.launches, session.actions)
         except HpcdashError as error:
-            self.screen.notify(
-                f"not submitted: {format_error(error)}", severity="error", timeout=15, markup=False
-            )
+            self._notify_unsubmitted(error)
             return
         is_whole = len(outcomes) == count and all(outcome.done for outcome in outcomes)
         if is_whole and isinstance(view, TriageView) and view.is_live:
             view.rows.clear_marks()
         severity: Literal["information", "error"] = "information" if is_whole else "error"
-        self.screen.notify(
-            visible(format_parts(outcomes, count)), severity=severity, timeout=12, markup=False
-        )
+        text = visible(format_parts(outcomes, count))
+        self.screen.notify(text, severity=severity, timeout=12, markup=False)
+
+    def _notify_unsubmitted(self, error: HpcdashError) -> None:
+        text = f"not submitted: {format_error(error)}"
+        self.screen.notify(text, severity="error", timeout=15, markup=False)
 
     async def _prompt_limits(
         self, choice: AgainChoice, view: View, session: ClusterSession
     ) -> NewLimits | None:
-        """More of what the job was ended for want of, as a person has it; None where they leave."""
-        proposal = (
-            await propose(session.store, choice.wanted[0].rows) if len(choice.wanted) == 1 else None
-        )
+        """Prompt for higher limits of a job that exceeded one; None if the dialog is cancelled."""
+        proposal = None
+        if len(choice.jobs) == 1:
+            proposal = await propose(session.store, choice.jobs[0].rows)
         if proposal is None or self.screen.view is not view:
             return AS_IT_WAS
         before = proposal.before
         proposed = proposal.proposed
-        fields = [
-            Field("time", _clock(before.time_seconds), proposed=_clock(proposed.time_seconds)),
-            Field("memory", _memory(before.memory_bytes), proposed=_memory(proposed.memory_bytes)),
-        ]
-        offered = {"time": "time_seconds", "memory": "memory_bytes"}
-        fields = [
-            one for one in fields if offered[one.name] in session.store.backend.submit.new_limits
-        ]
+        changeable = session.store.backend.submit.new_limits
+        fields = []
+        if "time_seconds" in changeable:
+            present = _format_time(before.time_seconds)
+            fields.append(Field("time", present, proposed=_format_time(proposed.time_seconds)))
+        if "memory_bytes" in changeable:
+            present = _format_bytes(before.memory_bytes)
+            fields.append(Field("memory", present, proposed=_format_bytes(proposed.memory_bytes)))
         answer: asyncio.Future[NewLimits | None] = asyncio.get_running_loop().create_future()
 
         def complaint(name: str, value: str) -> str:
@@ -222,7 +217,8 @@ class JobActions:
             if not answer.done():
                 answer.set_result(None)
 
-        title = f"Resubmit {subject([choice.wanted[0].job_id], choice.wanted[0].rows)} with more"
+        [job] = choice.jobs
+        title = f"Resubmit {subject([job.job_id], job.rows)} with more"
         dialog = AlterDialog(title, fields, proposal.notes, complaint, proceed, may_stay=True)
         self.screen.app.push_screen(dialog, left)
         return await answer
@@ -264,7 +260,7 @@ class JobActions:
         start_worker(self.screen, run, group="shell", exclusive=True)
 
     async def _open_shell(self, view: View, session: ClusterSession) -> str:
-        """A shell in the folder of the job one points at, on the login node."""
+        """Open a shell in the selected job's folder on the login node; return an error or ''."""
         job_id = view.pointed_job()
         if job_id is None:
             return "select a job first"
@@ -273,7 +269,7 @@ class JobActions:
         if not folder:
             folder = (await session.store.fetch_detail(job_id)).job["work_dir"][0].as_py()
         if not folder:
-            return f"no shell: the folder of job {visible(job_id)} is not known"
+            return f"no shell: the folder of job {visible(job_id)} is unknown"
         if self.screen.view is not view:
             return ""
         app = cast("DashboardApp", self.screen.app)
@@ -283,7 +279,7 @@ class JobActions:
         return ""
 
     async def _connect(self, view: View, session: ClusterSession) -> str:
-        """A shell in the job one points at, of an array in a task of it."""
+        """Open a shell in the selected job, or in a task of an array; return an error or ''."""
         from hpcdash.services.jobs.connect import explain_end, plan_shell
 
         job_id = view.pointed_job()
@@ -296,10 +292,9 @@ class JobActions:
         if self.screen.view is not view:
             return ""
         app = cast("DashboardApp", self.screen.app)
-        parts = [f"{plan.title} of {session.store.title}", *plan.notes]
-        return await explain_end(
-            session.store, plan, await app.lend_terminal(plan.transport, plan.argv, parts)
-        )
+        head = [f"{plan.title} of {session.store.title}", *plan.notes]
+        status = await app.lend_terminal(plan.transport, plan.argv, head)
+        return await explain_end(session.store, plan, status)
 
     # -- actions on the selected jobs
 
@@ -325,10 +320,7 @@ class JobActions:
             )
 
     async def _requeue(self, choice: ActionChoice, view: View, session: ClusterSession) -> None:
-        """Check for refusals and for kill switches that would end the jobs.
-
-        Confirm, and requeue.
-        """
+        """Requeue jobs after checks for a refusal and for kill switches, and a confirmation."""
         from hpcdash.services.jobs.requeue import (
             fetch_refusal,
             fetch_switch_warnings,
@@ -411,37 +403,34 @@ class JobActions:
         alterable = self.screen.session.store.backend.actions.alterable
         running = count_jobs(row for row in rows if row["state"] in ACTIVE)
         is_arrays = all(row["array_id"] for row in rows) and not any(map(is_task, choice.job_ids))
-        waiting_only = [name for name in _WAITING_ONLY if name in alterable]
-        requested = [
-            "time",
-            *(() if running else waiting_only),
-            *(("throttle",) if is_arrays else ()),
-        ]
-        names = [name for name in requested if name in alterable]
-        asides = []
-        stays = " and ".join(
-            filter(None, [", ".join(waiting_only[:-1]), *waiting_only[-1:]])
-        ).replace("qos", "QoS")
-        if stays and running == count_jobs(rows):
-            asides = [f"it runs: its {stays} stay" if running == 1 else f"they run: {stays} stay"]
-        elif stays and running:
-            verb = "runs" if running == 1 else "run"
-            asides = [
-                f"{running} of them {verb}: {stays} can be changed only while all are pending"
-            ]
-        # Each of several jobs keeps its own value, unless something is typed.
+        pending_only = [name for name in _PENDING_ONLY if name in alterable]
+        names = ["time"] if "time" in alterable else []
+        if not running:
+            names += pending_only
+        if is_arrays and "throttle" in alterable:
+            names.append("throttle")
+        notes = []
+        if running and pending_only:
+            fixed = " and ".join(", ".join(pending_only).rsplit(", ", 1)).replace("qos", "QoS")
+            if running < count_jobs(rows):
+                subject = f"{running} of them {'is' if running == 1 else 'are'} running"
+            else:
+                subject = "it is running" if running == 1 else "they are running"
+            notes = [f"{subject}: {fixed} can be changed only for pending jobs"]
+        # Each of several jobs keeps its own value unless a new one is typed.
         present = rows if len(choice.job_ids) == 1 else ()
-        known = {"queue": self._queues(), "qos": self._qos()}
-        more_ways = (
-            {"time": "+1h, -30m"}
-            if self.screen.session.actions.can_change_limits_by_amounts
-            else {}
-        )
-        fields = [
-            Field(name, present_value(name, present), known.get(name, ()), more_ways.get(name, ""))
-            for name in names
-        ]
-        return fields, asides
+        suggestions = {"queue": self._queues(), "qos": self._qos()}
+        has_amounts = self.screen.session.actions.can_change_limits_by_amounts
+        fields = []
+        for name in names:
+            field = Field(
+                name,
+                present_value(name, present),
+                suggestions=suggestions.get(name, ()),
+                more_ways="+1h, -30m" if name == "time" and has_amounts else "",
+            )
+            fields.append(field)
+        return fields, notes
 
     def _queues(self) -> tuple[str, ...]:
         table = self.screen.session.store.table(Kind.QUEUES)
@@ -460,49 +449,45 @@ class JobActions:
         if choice is None:
             return
         request = ActionRequest(Verb(choice.verb), choice.job_ids)
-        left_behind = (
-            format_left_behind(choice.rows, self._waiting_for_others())
-            if verb is Verb.CANCEL
-            else ""
-        )
-        asides = (*((left_behind,) if left_behind else ()), *choice.left_out)
+        notes = choice.left_out
+        if verb is Verb.CANCEL:
+            left_behind = format_left_behind(choice.rows, self._known_dependents())
+            notes = tuple(filter(None, (left_behind, *notes)))
         try:
             plan = self.screen.session.actions.plan(request, choice.rows)
-            self.runner.begin(Question(plan, asides))
+            self.runner.begin(Question(plan, notes))
         except UsageError as error:
             self.screen.notify(format_error(error), severity="error", markup=False)
 
-    def _known_tasks(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """The rows that the queue has of these rows' arrays."""
-        arrays = pa.array([row["array_id"] for row in rows if row["array_id"]], pa.string())
+    def _known_tasks(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows of the arrays that `rows` belong to."""
+        array_ids = pa.array([row["array_id"] for row in rows if row["array_id"]], pa.string())
         for kind in (Kind.MINE, Kind.EVERYONE):
             if (table := self.screen.session.store.table(kind)) is not None:
-                known: list[Mapping[str, Any]] = table.filter(
-                    pc.is_in(table["array_id"], arrays)
-                ).to_pylist()
-                if known:
+                tasks = table.filter(pc.is_in(table["array_id"], array_ids))
+                if tasks.num_rows:
+                    known: list[Row] = tasks.to_pylist()
                     return known
         return []
 
-    def _waiting_for_others(self) -> list[Mapping[str, Any]]:
-        """The jobs known that depend on some other."""
-        rows: list[Mapping[str, Any]] = []
+    def _known_dependents(self) -> list[Row]:
+        """Return the jobs that depend on another job."""
+        rows: list[Row] = []
         for kind in (Kind.EVERYONE, Kind.MINE):
             if (table := self.screen.session.store.table(kind)) is not None:
-                requested = table.select(["id", "state", "dependency"])
-                rows += requested.filter(pc.is_valid(requested["dependency"])).to_pylist()
+                columns = table.select(["id", "state", "dependency"])
+                rows += columns.filter(pc.is_valid(columns["dependency"])).to_pylist()
         return rows
 
     def _chosen(self, verb: Verb) -> ActionChoice | None:
-        """Return the selected targets of a verb; None after a notification where there are none."""
+        """Return the selected targets of a verb; None, with a notification, if there are none."""
         targets = self.screen.view.targets()
         if not targets.job_ids and not targets.missing:
             self.screen.notify("select a job first", severity="warning", timeout=3)
             return None
         rows = targets.rows
         if len(rows) == 1 and not {rows[0]["id"], rows[0]["array_id"]} & {*targets.job_ids}:
-            # A task that waits has no row of its own: the one of its array's waiting tasks stands
-            # for it.
+            # A pending task has no row of its own, but is in the record of its array.
             rows = select_rows(pa.Table.from_pylist([dict(rows[0])], JOBS), targets.job_ids)
         choice = choose(verb, targets.job_ids, rows, targets.missing)
         backend = self.screen.session.store.backend
@@ -510,37 +495,33 @@ class JobActions:
             choice = with_whole_arrays(choice, self._known_tasks(choice.rows), backend.title)
         if choice.job_ids:
             return choice
-        text = f"nothing to {verb}: {_reasons(choice.left_out)}"
+        reasons = ", ".join(text.removesuffix(" (skipped)") for text in choice.left_out)
+        text = f"nothing to {verb}: {reasons or 'unknown job'}"
         if marked := self.screen.view.marks():
             text = f"{marked} marked; {text}; {self.screen.key_label('unmark')} clears the marks"
         self.screen.notify(text, severity="warning", markup=False)
         return None
 
 
-def _clock(seconds: int | None) -> str:
+def _format_time(seconds: int | None) -> str:
     return "" if seconds is None else format_clock(seconds)
 
 
-def _memory(amount_bytes: int | None) -> str:
-    if amount_bytes is None:
+def _format_bytes(count: int | None) -> str:
+    if count is None:
         return ""
-    is_whole = amount_bytes % _GIB == 0
-    return f"{amount_bytes >> 30}G" if is_whole else f"{-(-amount_bytes >> 20)}M"
-
-
-def _reasons(left_out: Sequence[str]) -> str:
-    return ", ".join(text.removesuffix(" (skipped)") for text in left_out) or "unknown job"
+    return f"{count >> 30}G" if count % _GIB == 0 else f"{-(-count >> 20)}M"
 
 
 class AgainChoice(Struct, frozen=True):
     """Jobs to submit again, and notes on the choice."""
 
-    wanted: tuple[Resubmission, ...]
-    asides: tuple[str, ...] = ()
+    jobs: tuple[Resubmission, ...]
+    notes: tuple[str, ...] = ()
 
 
 async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
-    """Return the jobs that `R` submits again in a view; a message where there are none.
+    """Return the jobs that `R` submits again in a view; a message if there are none.
 
     Raises the error that prevented the lookup of an array.
     """
@@ -552,46 +533,35 @@ async def rows_to_submit(view: View, store: ClusterStore) -> AgainChoice | str:
     targets = view.targets()
     if not targets.job_ids:
         return "select a job first"
-    requested: list[Resubmission] = []
-    asides: list[str] = []
+    jobs: list[Resubmission] = []
+    notes: list[str] = []
     singles: list[Row] = []
     for job_id in targets.job_ids:
-        members = [row for row in targets.rows if row["array_id"] == job_id]
-        if members or _is_array(job_id, targets):
-            one, parts = await _array_resubmission(job_id, store)
-            requested.append(one)
-            asides += parts
+        if any(row["array_id"] == job_id for row in targets.rows):
+            array, array_notes = await _array_resubmission(job_id, store)
+            jobs.append(array)
+            notes += array_notes
+        elif members := [row for row in targets.rows if row["id"] == job_id]:
+            singles += members
+        elif len(targets.rows) == 1:
+            # A pending task in the record of its array.
+            singles += targets.rows
         else:
-            singles += [row for row in targets.rows if row["id"] == job_id] or [
-                _only(job_id, targets)
-            ]
-    requested += resubmissions(singles)
-    return AgainChoice(tuple(requested), (*asides, *_format_living(singles)))
-
-
-def _is_array(job_id: str, targets: Targets) -> bool:
-    return any(row["array_id"] == job_id for row in targets.rows)
-
-
-def _only(job_id: str, targets: Targets) -> Row:
-    """The one row that is shown for an id of another form: a task that still is in its array's
-    record.
-    """
-    if len(targets.rows) != 1:
-        raise UsageError(f"job {job_id} is unknown", "Try again once it is listed.")
-    return targets.rows[0]
+            raise UsageError(f"job {job_id} is unknown", "Try again once it is listed.")
+    jobs += resubmissions(singles)
+    return AgainChoice(tuple(jobs), (*notes, *_format_living(singles)))
 
 
 async def _array_resubmission(array_id: str, store: ClusterStore) -> tuple[Resubmission, list[str]]:
     tasks = await fetch_tasks(store, array_id)
-    failed = tuple(row for row in tasks.ended if row["state"] in ENDED_BADLY)
+    every = (*tasks.ended, *tasks.living)
+    failed = [row for row in tasks.ended if row["state"] in ENDED_BADLY]
     if failed:
         [requested] = resubmissions(failed)
-        total = count_jobs((*tasks.ended, *tasks.living))
-        return requested, [f"{count_jobs(failed)} of the {total} tasks of array {array_id} failed"]
-    every = (*tasks.ended, *tasks.living)
-    parts = [f"no task of array {array_id} failed: this resubmits the whole array"]
-    return Resubmission(array_id, None, every), [*parts, *_format_living(every)]
+        count = f"{count_jobs(failed)} of the {count_jobs(every)} tasks"
+        return requested, [f"{count} of array {array_id} failed"]
+    note = f"no task of array {array_id} failed: this resubmits the whole array"
+    return Resubmission(array_id, None, every), [note, *_format_living(every)]
 
 
 def _format_living(rows: Sequence[Row]) -> tuple[str, ...]:

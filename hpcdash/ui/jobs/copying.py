@@ -1,9 +1,8 @@
-"""Values of a job that `y` copies: those of its row at once, others fetched once chosen."""
+"""Values of a job that `y` copies: from its row, or fetched when selected."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcdash.backends.base import Capability
 from hpcdash.domain.text import clip, visible
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
     from hpcdash.ui.screen import DashboardScreen
 
 _SHOWN_CELLS = 60
-_OF_ROWS = (("name", "name"), ("work_dir", "work dir"), ("node_list", "nodes"))
 _MARKED = "marked ids"
-_STREAMS = (("stdout_path", "stdout"), ("stderr_path", "stderr"))
+_STREAMS = {"stdout": "stdout_path", "stderr": "stderr_path"}
+_COLUMNS = {"name": "name", "work dir": "work_dir", "nodes": "node_list", **_STREAMS}
 
 
 def offer_copies(screen: DashboardScreen) -> None:
-    """A list of what can be copied of the job that is pointed at, its id first."""
+    """Show a list of the selected job's values to copy, its ID first."""
     view = screen.view
     session = screen.session
     job_id = view.pointed_job()
@@ -36,14 +35,15 @@ def offer_copies(screen: DashboardScreen) -> None:
     texts = {"id": job_id}
     if view.marks() > 1:
         texts[_MARKED] = " ".join(view.targets().job_ids)
-    texts |= {
-        label: str(row[column]) for column, label in (*_OF_ROWS, *_STREAMS) if row.get(column)
-    }
-    has = session.store.backend.capabilities
-    requested = (
-        [label for _, label in _STREAMS if label not in texts] if Capability.LOGS in has else []
-    )
-    requested += ["submit command"] if Capability.DETAIL in has else []
+    for label, column in _COLUMNS.items():
+        if row.get(column):
+            texts[label] = str(row[column])
+    capabilities = session.store.backend.capabilities
+    requested = []
+    if Capability.LOGS in capabilities:
+        requested += [label for label in _STREAMS if label not in texts]
+    if Capability.DETAIL in capabilities:
+        requested.append("submit command")
 
     def take(label: str) -> None:
         if label in texts:
@@ -59,7 +59,8 @@ def offer_copies(screen: DashboardScreen) -> None:
 
 
 def copy(screen: DashboardScreen, text: str) -> None:
-    """Copy to the clipboard, and notify. Pasted, a line end in a name would be an enter."""
+    """Copy to the clipboard, and notify."""
+    # A pasted line end would be an enter.
     safe = visible(text)
     screen.app.copy_to_clipboard(safe)
     screen.notify(f"copied {clip(safe, _SHOWN_CELLS)}", markup=False)
@@ -68,39 +69,31 @@ def copy(screen: DashboardScreen, text: str) -> None:
 async def _fetch_text(
     screen: DashboardScreen, session: ClusterSession, job_id: str, label: str
 ) -> None:
+    from hpcdash.services.logs.locate import locate_logs
+
     try:
-        text = await (
-            _submit_line(session, job_id)
-            if label == "submit command"
-            else _log(session, job_id, label)
-        )
+        if label == "submit command":
+            text = await _submit_line(session, job_id)
+        else:
+            files = (await locate_logs(session.store, job_id)).files
+            text = (files.stderr if label == "stderr" else None) or files.stdout or ""
     except HpcdashError as error:
-        screen.notify(
-            f"not copied: {format_error(error)}", severity="warning", timeout=8, markup=False
-        )
+        message = f"not copied: {format_error(error)}"
+        screen.notify(message, severity="warning", timeout=8, markup=False)
         return
     if text:
         copy(screen, text)
     else:
-        message = f"not copied: the {label} of job {visible(job_id)} is not known"
+        message = f"not copied: the {label} of job {visible(job_id)} is unknown"
         screen.notify(message, severity="warning", markup=False)
-
-
-async def _log(session: ClusterSession, job_id: str, label: str) -> str:
-    from hpcdash.services.logs.locate import locate_logs
-
-    files = (await locate_logs(session.store, job_id)).files
-    return (files.stdout if label == "stdout" else files.stderr or files.stdout) or ""
 
 
 async def _submit_line(session: ClusterSession, job_id: str) -> str:
     """Return the submit line of a job from its detail, else from its history; '' if unknown."""
-    part = session.store.backend.detail
-    native: Mapping[str, Any] = (await session.store.fetch_detail(job_id)).native
-    if line := part.submit_line(native):
+    store = session.store
+    backend = store.backend
+    if line := backend.detail.submit_line((await store.fetch_detail(job_id)).native):
         return line
-    if Capability.HISTORY not in session.store.backend.capabilities:
+    if Capability.HISTORY not in backend.capabilities:
         return ""
-    return part.submit_line(
-        await session.store.run_query(session.store.backend.history.native(job_id))
-    )
+    return backend.detail.submit_line(await store.run_query(backend.history.native(job_id)))

@@ -1,4 +1,4 @@
-"""Ended jobs of the last week or of any other span, newest first."""
+"""Finished jobs of the last week or any other time, newest first."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BAR_CELLS = 24
 # Spans in the picker; '' is the default.
 _SPANS = {"": "7 days", "30d": "30 days", "90d": "90 days", "365d": "1 year"}
 _OTHER = "other"
-# By the archive, which knows what jobs used; '' is a poll, which does not.
+# The default time from the archive, which has the usage; polls do not.
 _MEASURED = "7d"
 _USES = frozenset({"cpu_use", "memory_use", "gpu_use", "time_use"})
 _EXIT_CELLS = 10
@@ -49,14 +49,16 @@ _MAX_EXIT_CELLS = 40
 
 
 def exit_cell(value: object, row: cells.RowContext) -> cells.Cell:
-    """Return how a job ended, where the exit adds to the state."""
-    # The tasks of an array have a reason each; the state already means that the time was up.
-    is_set = row.get("_states") or row["state"] == JobState.TIMEOUT
-    return "" if is_set and not row["exit_signal"] and not row["exit_code"] else format_end(row)
+    """Format the exit of a job; '' if the state suffices, and for an array."""
+    has_exit = row["exit_signal"] or row["exit_code"]
+    is_array = row.get("_states")
+    if not has_exit and (is_array or row["state"] == JobState.TIMEOUT):
+        return ""
+    return format_end(row)
 
 
 def use_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
-    """Return `71`, the used percentage of the request; its style shows whether that is little."""
+    """Format the used percentage of the request: `71`."""
     if value is None:
         return ""
     style = cells.GOOD
@@ -66,7 +68,7 @@ def use_cell(value: float | None, row: cells.RowContext) -> cells.Cell:
 
 
 class SpanDialog(Dialog[tuple[str, str] | None]):
-    """A span as it is typed: since when, and until when."""
+    """Dialog for a time: since and until."""
 
     def __init__(self, check: Callable[[str, str], Span], since: str, until: str) -> None:
         super().__init__("Jobs of a time span")
@@ -89,9 +91,8 @@ class SpanDialog(Dialog[tuple[str, str] | None]):
     @on(Input.Submitted)
     def _entered(self, event: Input.Submitted) -> None:
         event.stop()
-        since, until = (
-            self.query_one(f"#{name}", Input).value.strip() for name in ("since", "until")
-        )
+        since = self.query_one("#since", Input).value.strip()
+        until = self.query_one("#until", Input).value.strip()
         try:
             self._check(since, until)
         except UsageError as error:
@@ -110,18 +111,18 @@ class HistoryView(JobsView):
     """
     SPEC = HISTORY
     NEWEST_FIRST = True
-    # In the order of the answer: the newest end first.
+    # The order of the answer, the newest end first.
     DEFAULT_SORT = ""
 
     def __init__(self, session: ClusterSession, **rest: Any) -> None:
-        # Since and until when, as they were written; ('', ''): the last 7 days, which are polled.
+        # Since and until, as typed; ('', ''): the last 7 days, which are polled.
         self._span = ("", "")
         self._fetched: FetchedRuns | None = None
         self._jobs: pa.Table | None = None
         self._problem: HpcdashError | None = None
         self._stop = asyncio.Event()
         self._progress: ArchiveProgress | None = None
-        # Whether others' jobs are hidden from this account; None: not known.
+        # Whether other users' jobs are hidden; None: unknown.
         self._hides_others: bool | None = None
         super().__init__(session, **rest)
 
@@ -138,27 +139,25 @@ class HistoryView(JobsView):
         }
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
-        """Return the column fitted to the table: that of the end grows to its longest reason."""
+        """Fit the column to the table; the exit column to its longest reason."""
         if column.key != "exit_code":
             return super().fitted(column, table)
-        has_number = pc.or_(
-            pc.greater(pc.fill_null(as_array(table["exit_code"]), 0), 0),
-            pc.greater(pc.fill_null(as_array(table["exit_signal"]), 0), 0),
-        )
-        reasons = as_array(table["reason"]).cast(pa.string()).filter(pc.invert(has_number))
+        has_code = pc.greater(pc.fill_null(as_array(table["exit_code"]), 0), 0)
+        has_signal = pc.greater(pc.fill_null(as_array(table["exit_signal"]), 0), 0)
+        has_no_exit = pc.invert(pc.or_(has_code, has_signal))
+        reasons = as_array(table["reason"]).cast(pa.string()).filter(has_no_exit)
         longest = pc.max(pc.utf8_length(reasons)).as_py() or 0
         return replace(column, longest=max(_EXIT_CELLS, min(longest, _MAX_EXIT_CELLS)))
 
     def placeholder(self) -> str:
-        owned = self.whose(everyone=False)
+        has_owners = bool(self.whose(everyone=False))
+        jobs = "None of your jobs" if has_owners and not self.everyone else "No jobs"
         if self._span != ("", ""):
-            whose = "No jobs ended" if self.everyone or not owned else "None of your jobs ended"
-            return f"{whose} in this span ({self._format_span()}). w changes the span"
-        if not owned:
-            return "No jobs ended in the last 7 days. w extends the span"
-        if self.everyone:
-            return "No jobs ended in the last 7 days. w extends the span, m shows only yours"
-        return "None of your jobs ended in the last 7 days. w extends the span, m shows everyone's"
+            return f"{jobs} ended in this interval ({self._format_span()}). w changes it"
+        text = f"{jobs} ended in the last 7 days. w shows older jobs"
+        if not has_owners:
+            return text
+        return f"{text}, m shows only yours" if self.everyone else f"{text}, m shows everyone's"
 
     def scope_crumbs(self) -> Sequence[str]:
         whose = self.whose(everyone=self.everyone)
@@ -168,11 +167,11 @@ class HistoryView(JobsView):
 
     def _format_span(self) -> str:
         since, until = self._span
-        return (
-            f"{since} to {until}"
-            if until
-            else {**_SPANS, _MEASURED: _SPANS[""]}.get(since, f"since {since}")
-        )
+        if until:
+            return f"{since} to {until}"
+        if since == _MEASURED:
+            since = ""
+        return _SPANS.get(since, f"since {since}")
 
     def store_changed(self, changed: Changed) -> None:
         if self._span == ("", "") and changed.kind in (None, self.kind):
@@ -231,21 +230,22 @@ class HistoryView(JobsView):
         if self._span == ("", ""):
             return super()._format_waiting()
         if self._problem is not None:
-            return "No data for this span. ! error · ctrl+r retry"
+            return "No data for this interval. ! error · ctrl+r retry"
         return "loading …" if self._progress is not None else "Not loaded. ctrl+r loads it"
 
     def do_span(self) -> None:
-        """Choose which span is shown."""
+        """Choose the time of the jobs that are shown."""
         choices = [Choice(since, label=label) for since, label in _SPANS.items()]
         choices.append(Choice(_OTHER, label="other …", text="from and until"))
-        present = self._span[0] if self._span[0] in _SPANS and not self._span[1] else _OTHER
+        since, until = self._span
+        present = since if since in _SPANS and not until else _OTHER
         self.app.push_screen(
             ChoiceDialog("History: time span", choices, self._take_choice, present)
         )
 
     def _take_choice(self, value: str) -> None:
         if value == _OTHER:
-            # In a turn of the view's own: an answer to the dialog that is closing would be lost.
+            # Called later, as the closing dialog would lose the answer.
             self.call_later(self._prompt_span)
         else:
             self._take_span((value, ""))
@@ -291,18 +291,18 @@ class HistoryView(JobsView):
         self._show_progress(ArchiveProgress(0, span.seconds, 0))
         try:
             fetched = await archive.fetch_runs(span, selection, self._show_progress, stop=stop)
-            jobs = await asyncio.to_thread(_jobs_with_use, fetched.table)
+            jobs = await asyncio.to_thread(lambda: merge_runs(with_use(fetched.table)))
         except HpcdashError as error:
             self._problem = error.with_traceback(None)
         else:
-            self._fetched, self._jobs, self._problem = fetched, jobs, fetched.problem
+            self._fetched = fetched
+            self._jobs = jobs
+            self._problem = fetched.problem
             self._show_hidden(fetched.hides_others)
             if fetched.unasked_seconds and fetched.problem is None:
-                gone = format_span(fetched.unasked_seconds)
-                self.notify(
-                    f"stopped: {gone} of the span was not loaded. ctrl+r loads the rest",
-                    timeout=6,
-                )
+                left = format_span(fetched.unasked_seconds)
+                text = f"stopped: {left} of the time was not loaded. ctrl+r loads the rest"
+                self.notify(text, timeout=6)
             if forgotten := fetched.format_forgotten():
                 self.notify(forgotten, timeout=8)
         finally:
@@ -345,7 +345,3 @@ class HistoryView(JobsView):
             self._stop.set()
             return True
         return super().do_escape()
-
-
-def _jobs_with_use(runs: pa.Table) -> pa.Table:
-    return merge_runs(with_use(runs))

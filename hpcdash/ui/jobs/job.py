@@ -1,4 +1,4 @@
-"""One job, or an array as a whole: request, use, reason, dependencies, and events."""
+"""Page of a job or a whole array: request, usage, reason, dependencies, events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from typing import Any, ClassVar
 
-import pyarrow.compute as pc
 from rich.cells import cell_len
 from rich.console import Console
 from rich.style import Style
@@ -25,8 +24,9 @@ from hpcdash.domain.text import clip, visible
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.action_text import format_error
-from hpcdash.services.jobs.overview import JobPicture, Part
+from hpcdash.services.jobs.overview import JobFacts, Part
 from hpcdash.services.jobs.page import Entry, Group, job_groups
+from hpcdash.services.jobs.rows import array_rows
 from hpcdash.services.session import ClusterSession
 from hpcdash.ui.dialogs import TextDialog
 from hpcdash.ui.jobs.overview import JobOverview
@@ -37,12 +37,12 @@ from hpcdash.ui.view import Targets, View, row_ranks
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.workers import start_worker
 
-# Below the page, fewer lines than this show too little of a loss and a log.
+# Minimum height of the loss and the log below the page.
 _MIN_LOG_LINES = 12
-# A terminal of 130, without what is around the page.
+# Width of the page on a terminal of 130 columns.
 _TWO_COLUMNS = 126
 _JOB_KINDS = frozenset({None, Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE})
-# An array is shown as one sign a task while that takes no more lines than this.
+# Maximum height of an array that is shown as one sign per task.
 _SIGN_LINES = 3
 StyleOf = Callable[[str], Style]
 _LABEL_CELLS = 16
@@ -52,10 +52,7 @@ _BAR_CELLS = 10
 
 
 class JobView(View):
-    """Facts of a job: those known at once, the rest as it arrives.
-
-    They are fetched again when the job's state changes.
-    """
+    """Facts of a job, shown as they arrive and fetched again when the job's state changes."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "job--label",
@@ -92,13 +89,13 @@ class JobView(View):
         shows_record: bool = False,
         patterns: Sequence[str] = (),
     ) -> None:
-        """With `shows_record` the scheduler's own record follows at the end."""
+        """With `shows_record` the scheduler's own record is shown at the end."""
         super().__init__(session)
         self.job_id = job_id
         self._shows_record = shows_record
         self._shows_overview = True
         self._overview = JobOverview(session, self.now, patterns, has_facts=False)
-        self.picture = JobPicture(
+        self.facts = JobFacts(
             session.store, job_id, self._paint, state_folder=session.actions.journal.path.parent
         )
         self._detail_line = 0
@@ -106,7 +103,7 @@ class JobView(View):
 
     @property
     def detail(self) -> JobDetail | None:
-        return self.picture.detail
+        return self.facts.detail
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="page"):
@@ -135,7 +132,7 @@ class JobView(View):
             self._overview.tick()
 
     def on_mount(self) -> None:
-        self.picture.glance()
+        self.facts.read_row()
         self._paint()
         self.shown()
 
@@ -143,17 +140,15 @@ class JobView(View):
         self._paint()
 
     def _arrange(self, page_lines: int) -> None:
-        """The loss and the log of a job that has begun stand beside the page where that is wide,
-        else below it, where it leaves lines.
-        """
-        row = self.picture.row
-        left = self.size.height - page_lines - 1
+        """Place the loss and the log beside a wide page, else below a short one."""
+        row = self.facts.row
+        lines = self.size.height - page_lines - 1
         is_beside = self.app.size.width >= BESIDE_COLUMNS
         has_begun = row is not None and row["state"] not in WAITING
-        has_room = is_beside or left >= _MIN_LOG_LINES
+        has_room = is_beside or lines >= _MIN_LOG_LINES
         self.set_class(is_beside, "-beside")
         self._overview.display = has_room and has_begun and self._shows_overview
-        self._overview.styles.height = "100%" if is_beside else max(left, _MIN_LOG_LINES)
+        self._overview.styles.height = "100%" if is_beside else max(lines, _MIN_LOG_LINES)
 
     def do_overview(self) -> None:
         """Show or hide the loss and the log."""
@@ -172,7 +167,7 @@ class JobView(View):
         self._fetch()
 
     def _fetch(self) -> None:
-        start_worker(self, self.picture.fetch, exclusive=True, group="picture")
+        start_worker(self, self.facts.fetch, exclusive=True, group="facts")
 
     def store_changed(self, changed: Changed) -> None:
         """Show new data; fetch the details, which cost queries, only in a new state of the job."""
@@ -180,12 +175,12 @@ class JobView(View):
             start_worker(self, self._update, exclusive=True, group="look")
 
     async def _update(self) -> None:
-        if await self.picture.refresh():
+        if await self.facts.refresh():
             self._fetch()
         else:
-            start_worker(self, self.picture.keep_usage_fresh, group="usage")
-            start_worker(self, self.picture.keep_containers_fresh, group="containers")
-            start_worker(self, self.picture.keep_activity_fresh, group="activity")
+            start_worker(self, self.facts.keep_usage_fresh, group="usage")
+            start_worker(self, self.facts.keep_containers_fresh, group="containers")
+            start_worker(self, self.facts.keep_activity_fresh, group="activity")
 
     def do_detail(self) -> None:
         """Show the scheduler's own record, or hide it."""
@@ -211,26 +206,22 @@ class JobView(View):
         starts = tuple(Entry(option.change, option.format(now)) for option in options)
         commands = tuple(Entry(value=option.command, is_dim=True) for option in options)
         groups = (Group("Would start", starts), Group("Commands (nothing was submitted)", commands))
-        lines = [
-            line
-            for group in groups
-            for line in entry_lines(group, 80, self._style, self.app.console)
-        ]
-        self.app.push_screen(TextDialog(f"Job {self.job_id}", Text("\n").join(lines)))
+        text = Text("\n").join(self._all_lines(groups, 80))
+        self.app.push_screen(TextDialog(f"Job {self.job_id}", text))
 
     @property
     def own_error(self) -> HpcdashError | None:
-        return self.picture.errors.get(Part.DETAIL)
+        return self.facts.errors.get(Part.DETAIL)
 
     @property
     def main_kind(self) -> Kind | None:
         return None
 
     def taken_at(self) -> float | None:
-        return self.picture.taken_at
+        return self.facts.taken_at
 
     def crumbs(self) -> Sequence[str]:
-        return ("array" if self.picture.is_whole_array else "job", self.job_id)
+        return ("array" if self.facts.is_whole_array else "job", self.job_id)
 
     def way_crumb(self) -> str:
         return " ".join(self.crumbs())
@@ -244,29 +235,28 @@ class JobView(View):
         return self.job_id
 
     def targets(self) -> Targets:
-        """This job; of a whole array the rows that the lists have of it."""
-        row = self.picture.row
+        """Return this job; for a whole array, its rows in the lists."""
+        row = self.facts.row
         if row is None:
             return Targets(missing=(self.job_id,))
-        if not self.picture.is_whole_array:
+        if not self.facts.is_whole_array:
             return Targets((self.job_id,), (row,))
+        store = self.session.store
         rows: dict[str, dict[str, object]] = {}
         for kind in (Kind.MINE, Kind.EVERYONE, Kind.HISTORY):
-            if (
-                kind in self.session.store.snapshots
-                and (table := self.session.store.table(kind)) is not None
-            ):
-                for known in table.filter(pc.equal(table["array_id"], self.job_id)).to_pylist():
+            table = store.table(kind) if kind in store.snapshots else None
+            if table is not None:
+                for known in array_rows(table, self.job_id).to_pylist():
                     rows.setdefault(known["id"], known)
         return Targets((self.job_id,), tuple(rows.values()) or (row,))
 
     def key_ranks(self) -> Mapping[str, int]:
-        return row_ranks(self.picture.row)
+        return row_ranks(self.facts.row)
 
     # -- page
 
     def _paint(self) -> None:
-        """Redraw everything at the present scroll position."""
+        """Redraw the page, and keep the scroll position."""
         if not self.is_live:
             return
         text = self._format_page()
@@ -275,20 +265,20 @@ class JobView(View):
             self._painted = text
             self._page.query_one(Static).update(text)
         if self._overview.display:
-            self._overview.point_at(self.picture.row)
+            self._overview.point_at(self.facts.row)
         self.post_message(self.CrumbsChanged())
 
     def _format_page(self) -> Text:
-        picture = self.picture
-        if picture.row is None:
-            is_over = self.own_error is not None and Part.DETAIL not in picture.asking
-            return Text("no data on this job" if is_over else "loading …")
+        facts = self.facts
+        if facts.row is None:
+            has_failed = self.own_error is not None and Part.DETAIL not in facts.fetching
+            return Text("no data on this job" if has_failed else "loading …")
         width = self._page.scrollable_content_region.width or self.app.size.width - 3
         is_wide = width >= _TWO_COLUMNS
         column = (width - 3) // 2 if is_wide else width
         states = cells.signs().states
         groups = job_groups(
-            picture,
+            facts,
             self.now(),
             signs=states,
             zone=self.session.zone,
@@ -296,7 +286,7 @@ class JobView(View):
         )
         head = [Text(visible(self._headline()), "bold"), *self._note_lines(), Text()]
         lines = self._wrapped(head, width)
-        if life := life_line(picture.row, self.now(), self.session.zone, width, self._style):
+        if life := life_line(facts.row, self.now(), self.session.zone, width, self._style):
             lines += [*life, Text()]
         if is_wide:
             left = [group for group in groups if not (group.is_aside or group.is_broad)]
@@ -312,21 +302,20 @@ class JobView(View):
         return Text("\n").join(lines)
 
     def _headline(self) -> str:
-        row = self.picture.row
+        row = self.facts.row
         assert row is not None
-        if not self.picture.is_whole_array:
-            # Its dependencies are described below.
-            return job_hint(
-                self.session, {**row, "dependency": None}, self.now(), names_policy=False
-            )
-        counts = self.picture.tasks.counts() if self.picture.tasks is not None else {}
+        if not self.facts.is_whole_array:
+            # The page has its dependencies.
+            shown = {**row, "dependency": None}
+            return job_hint(self.session, shown, self.now(), names_policy=False)
+        counts = self.facts.tasks.counts() if self.facts.tasks is not None else {}
         states = " · ".join(f"{count} {state_word(state)}" for state, count in counts.items())
         return f"array {self.job_id} {row['name'] or ''}  ·  {states}"
 
     def _note_lines(self) -> list[Text]:
         """Return the person's notes on the job or its array, and whether it is pinned."""
         stored = session_notes(self.session).load()
-        row = self.picture.row or {}
+        row = self.facts.row or {}
         ids = list(dict.fromkeys(filter(None, (self.job_id, row.get("id"), row.get("array_id")))))
         parts = ["pinned"] if stored.pinned.intersection(ids) else []
         parts += [f"note: {stored.notes[job_id]}" for job_id in ids if job_id in stored.notes]
@@ -336,30 +325,26 @@ class JobView(View):
         self._paint()
 
     def _wrapped(self, lines: Sequence[Text], width: int) -> list[Text]:
-        return [
-            part
-            for line in lines
-            for part in (line.wrap(self.app.console, width, overflow="fold") or [line])
-        ]
+        wrapped: list[Text] = []
+        for line in lines:
+            wrapped += line.wrap(self.app.console, width, overflow="fold") or [line]
+        return wrapped
 
     def _all_lines(self, groups: Sequence[Group], width: int) -> list[Text]:
-        return [
-            line
-            for group in groups
-            for line in entry_lines(group, width, self._style, self.app.console)
-        ]
+        lines = []
+        for group in groups:
+            lines += entry_lines(group, width, self._style, self.app.console)
+        return lines
 
     def _native_lines(self, width: int) -> list[Text]:
-        detail = self.picture.detail
-        if detail is None:
-            text = "loading …" if Part.DETAIL in self.picture.asking else ""
+        if self.detail is None:
+            text = "loading …" if Part.DETAIL in self.facts.fetching else ""
             return [Text(text, self._style("label"))]
-        return pair_lines(
-            "Raw scheduler output", detail.native, width, self._style, self.app.console
-        )
+        entries = tuple(Entry(*pair) for pair in self.detail.native.items())
+        return self._all_lines([Group("Raw scheduler output", entries)], width)
 
     def _style(self, name: str) -> Style:
-        """The style of a label, a bar, advice, or a state; none for ''."""
+        """Return the style of a label, a bar, advice or a state; a null style for ''."""
         if not name:
             return Style.null()
         if name == "title":
@@ -370,8 +355,9 @@ class JobView(View):
 def life_line(
     row: Mapping[str, Any], now: datetime, zone: tzinfo | None, width: int, find_style: StyleOf
 ) -> list[Text]:
-    """Draw a job's life from its submission to its limit or end, and the instants below; [] where
-    it has not begun, or too little of it is known.
+    """Draw a bar from a job's submission to its limit or end, and the instants below.
+
+    [] if the job has not begun or an instant is unknown.
     """
     submitted = row["submitted_at"]
     started = row["started_at"]
@@ -379,29 +365,26 @@ def life_line(
     if submitted is None or started is None or ends is None or ends <= submitted:
         return []
     has_ended = row["state"] in ENDED
-    whole = (ends - submitted).total_seconds()
-    until = ends if has_ended else min(now, ends)
+    whole_seconds = (ends - submitted).total_seconds()
 
     def place(at: datetime) -> int:
-        return int((at - submitted).total_seconds() / whole * width + 0.5)
+        return int((at - submitted).total_seconds() / whole_seconds * width + 0.5)
 
     signs = cells.signs()
-    begins = min(max(0, place(started)), width - 1)
-    over = min(max(begins + 1, place(until)), width)
+    begin = min(max(0, place(started)), width - 1)
+    end = place(ends if has_ended else min(now, ends))
+    end = min(max(begin + 1, end), width)
     bar = Text.assemble(
-        (signs.bar_free * begins, find_style("label")),
-        (signs.bar_used * (over - begins), find_style("bar")),
-        (signs.bar_free * (width - over), find_style("label")),
+        (signs.bar_free * begin, find_style("label")),
+        (signs.bar_used * (end - begin), find_style("bar")),
+        (signs.bar_free * (width - end), find_style("label")),
     )
-    marks = Text()
     last = f"{'ended' if has_ended else 'limit'} {cells.short_deadline(ends, now, zone)}"
-    for at, text in (
-        (0, f"submitted {cells.short_instant(submitted, now, zone)}"),
-        (begins, f"started {cells.short_instant(started, now, zone)}"),
-        (width - len(last), last),
-    ):
-        # Instants that are close to each other stand one after the other.
-        gap = max(at - marks.cell_len, 3 if marks.cell_len else 0)
+    marks = Text(f"submitted {cells.short_instant(submitted, now, zone)}", find_style("label"))
+    start = f"started {cells.short_instant(started, now, zone)}"
+    for at, text in ((begin, start), (width - len(last), last)):
+        # Instants at nearly the same place follow each other.
+        gap = max(at - marks.cell_len, 3)
         marks.append(" " * gap + text, find_style("label"))
     return [bar, marks] if marks.cell_len <= width else [bar]
 
@@ -413,48 +396,38 @@ def label_cells(labels: Iterable[str]) -> int:
 
 
 def entry_lines(group: Group, width: int, find_style: StyleOf, console: Console) -> list[Text]:
-    """A title, the entries, and an empty line."""
-    beside = label_cells(visible(entry.label) for entry in group.entries)
-    lines = [_title(group.title, width, find_style)]
-    room = width - beside - _BAR_CELLS - _INDENT
-    with_bar = [
-        cell_len(visible(entry.text)) for entry in group.entries if entry.fraction is not None
-    ]
-    # If the longest label leaves no room, none has a bar.
-    bar_at = max(with_bar, default=0) if max(with_bar, default=0) <= room else None
+    """Draw a title, the entries, and an empty line."""
+    value_at = label_cells(visible(entry.label) for entry in group.entries)
+    title = Text.assemble((clip(visible(group.title), width), find_style("title")), " ")
+    rule = "-" if cells.signs() is cells.ASCII_SIGNS else "─"
+    title.append(rule * (width - title.cell_len), find_style("rule"))
+    lines = [title]
+    measured = [entry for entry in group.entries if entry.fraction is not None]
+    bar_at: int | None = max((cell_len(visible(entry.text)) for entry in measured), default=0)
+    if bar_at is not None and bar_at > width - value_at - _BAR_CELLS - _INDENT:
+        # If the longest value leaves no room for a bar, no entry has one.
+        bar_at = None
     for entry in group.entries:
-        if not entry.label:
-            lines += _under(Text(" " * _INDENT), _value(entry, find_style), width, console)
-            continue
-        lines += _beside(
-            entry.label, _value(entry, find_style, bar_at), beside, width, find_style, console
-        )
+        head = Text(" " * _INDENT)
+        if entry.label:
+            head.append(clip(visible(entry.label), value_at - _INDENT - 2), find_style("label"))
+            head.append(" " * (value_at - head.cell_len))
+            value = _value(entry, find_style, bar_at)
+        else:
+            value = _value(entry, find_style)
+        indent = head.cell_len
+        parts = value.wrap(console, max(10, width - indent), overflow="fold") or [Text()]
+        for at, part in enumerate(parts):
+            part.rstrip()
+            lines.append(Text.assemble(head if at == 0 else " " * indent, part))
     return [*lines, Text()]
 
 
-def _title(text: str, width: int, find_style: StyleOf) -> Text:
-    line = Text.assemble((clip(visible(text), width), find_style("title")), " ")
-    rule = "-" if cells.signs() is cells.ASCII_SIGNS else "─"
-    return line.append(rule * (width - line.cell_len), find_style("rule"))
-
-
-def pair_lines(
-    title: str, pairs: Mapping[str, str], width: int, find_style: StyleOf, console: Console
-) -> list[Text]:
-    """Return the lines of a group of plain text pairs, formatted by `entry_lines`."""
-    return entry_lines(
-        Group(title, tuple(Entry(key, value) for key, value in pairs.items())),
-        width,
-        find_style,
-        console,
-    )
-
-
 def in_columns(left: Sequence[Text], right: Sequence[Text], column: int) -> list[Text]:
-    """Two lists of lines beside each other, the right one from cell `column` + 3 on."""
+    """Draw two lists of lines beside each other, the right one from cell `column` + 3."""
     lines = []
     for at in range(max(len(left), len(right))):
-        # A line's own style would be that of what is appended, too.
+        # A copy, as a line's own style would also apply to appended text.
         line = Text.assemble(left[at]) if at < len(left) else Text()
         if at < len(right) and right[at].plain:
             line.append(" " * (column + 3 - line.cell_len))
@@ -465,9 +438,8 @@ def in_columns(left: Sequence[Text], right: Sequence[Text], column: int) -> list
 
 def _value(entry: Entry, find_style: StyleOf, bar_at: int | None = None) -> Text:
     if entry.pieces:
-        return Text.assemble(
-            *((visible(message), find_style(state)) for message, state in entry.pieces)
-        )
+        pieces = [(visible(text), find_style(state)) for text, state in entry.pieces]
+        return Text.assemble(*pieces)
     name = entry.state
     if entry.is_dim:
         name = "label"
@@ -479,25 +451,3 @@ def _value(entry: Entry, find_style: StyleOf, bar_at: int | None = None) -> Text
         for message, name in cells.usage_bar(min(max(entry.fraction, 0.0), 1.0), _BAR_CELLS):
             text.append(message, find_style("bar" if name == cells.ACCENT else "label"))
     return text
-
-
-def _beside(
-    label: str, value: Text, beside: int, width: int, find_style: StyleOf, console: Console
-) -> list[Text]:
-    shown = clip(visible(label), beside - _INDENT - 2)
-    head = Text(" " * _INDENT)
-    head.append(shown, find_style("label"))
-    head.append(" " * (beside - head.cell_len))
-    return _under(head, value, width, console)
-
-
-def _under(head: Text, value: Text, width: int, console: Console) -> list[Text]:
-    """The value after the head, its further lines under its first."""
-    indent = head.cell_len
-    parts = value.wrap(console, max(10, width - indent), overflow="fold") or [Text()]
-    lines = []
-    for at, part in enumerate(parts):
-        line = head if at == 0 else Text(" " * indent)
-        part.rstrip()
-        lines.append(Text.assemble(line, part))
-    return lines

@@ -1,4 +1,4 @@
-"""Actions from this machine on all clusters and their outcomes, the newest first."""
+"""Journal: actions from this machine on all clusters, and their outcomes, newest first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from hpcdash.domain.schema import arrow_schema
 from hpcdash.domain.tables import ColumnSpec, Kind, TableSpec
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_age
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import Changed
@@ -23,7 +23,7 @@ from hpcdash.ui.table_view import TableView
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.workers import start_worker
 
-# Columns of an entry for a filter; words without a key are searched in `name`, `id` and `user`.
+# Columns of an entry; a filter searches text without a key in `name`, `id` and `user`.
 JOURNAL = TableSpec(
     "journal",
     fields={
@@ -67,7 +67,7 @@ _MEANING = {
 
 
 def outcome_sign(state: str) -> str:
-    """`✓`, `✗`, `?` or `…`."""
+    """Return `✓`, `✗`, `?` or `…`."""
     states = cells.signs().states
     return {
         "done": states["completed"],
@@ -78,7 +78,7 @@ def outcome_sign(state: str) -> str:
 
 
 def outcome_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """A sign and a word, and a colour."""
+    """Format an outcome as a sign and a word with a colour."""
     state = value or "unknown"
     style = {"done": cells.GOOD, "refused": cells.BAD, "running": cells.ACCENT}.get(
         state, cells.WARNING
@@ -87,9 +87,7 @@ def outcome_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 class JournalView(TableView):
-    """The journal's newest entries, as a table of JOURNAL; read again when shown, and after an
-    action.
-    """
+    """Newest entries of the journal, read when the view is shown and after an action."""
 
     SPEC = JOURNAL
     NEWEST_FIRST = True
@@ -160,8 +158,8 @@ class JournalView(TableView):
 
     def hint(self) -> str:
         if self._unreadable:
-            lines = "1 line" if self._unreadable == 1 else f"{self._unreadable} lines"
-            return f"{lines} of the journal unreadable and skipped  ·  enter shows an entry"
+            lines = counted(self._unreadable, "unreadable line")
+            return f"{lines} of the journal skipped  ·  enter shows an entry"
         return super().hint()
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
@@ -169,10 +167,8 @@ class JournalView(TableView):
         if entry is None:
             return ""
         age = format_age(max(0.0, self.session.actions.journal.age_seconds(entry)))
-        return (
-            f"{age} ago  ·  {_MEANING.get(entry.state, entry.state)}  ·  enter shows the "
-            "commands and their output"
-        )
+        meaning = _MEANING.get(entry.state, entry.state)
+        return f"{age} ago  ·  {meaning}  ·  enter shows the commands and their output"
 
     def scope_crumbs(self) -> Sequence[str]:
         return (self.spec.name,)
@@ -180,21 +176,18 @@ class JournalView(TableView):
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         entry = self._entries.get(row_id)
         if entry is not None:
-            self.app.push_screen(
-                TextDialog(
-                    f"{entry.verb.capitalize()} on {entry.cluster}", self.format_entry(entry)
-                )
-            )
+            title = f"{entry.verb.capitalize()} on {entry.cluster}"
+            self.app.push_screen(TextDialog(title, self.format_entry(entry)))
 
     def do_copy(self) -> None:
-        """The ids of the jobs."""
+        """Copy the IDs of the jobs."""
         row = self.rows.cursor_row
         if row is not None:
             self.app.copy_to_clipboard(row["id"])
             self.notify(f"copied {visible(row['id'][:60])}", markup=False)
 
     def format_entry(self, entry: JournalEntry) -> Text:
-        """The whole entry, for reading."""
+        """Format all of an entry."""
         began = datetime.fromtimestamp(entry.at, UTC).astimezone(self.session.zone)
         seconds = 0.0 if entry.ended_at is None else entry.ended_at - entry.at
         took = f", took {seconds:.1f} s" if seconds >= 0.1 else ""
@@ -212,21 +205,23 @@ class JournalView(TableView):
             pair("ran", shlex.join(command))
         if entry.outcomes:
             text.append("\n")
-        rank = {False: 0, None: 1, True: 2}
-        for outcome in sorted(entry.outcomes, key=lambda outcome: rank[outcome.done]):
-            state = {True: "done", False: "refused", None: "unknown"}[outcome.done]
+        states = {False: "refused", None: "unknown", True: "done"}
+        ranks = list(states)
+        for outcome in sorted(entry.outcomes, key=lambda outcome: ranks.index(outcome.done)):
+            state = states[outcome.done]
             text.append(f"{outcome_sign(state)} {state:<8}", "" if outcome.done else "bold")
-            text.append(
-                visible(f"{outcome.job_id}  {' '.join(outcome.text.split())}".rstrip()) + "\n"
-            )
+            message = f"{outcome.job_id}  {' '.join(outcome.text.split())}".rstrip()
+            text.append(f"{visible(message)}\n")
         text.rstrip()
         return text
 
 
 def build_table(entries: Sequence[JournalEntry]) -> pa.Table:
-    """Entries as a table of JOURNAL, in their order."""
-    rows = [
-        {
+    """Build a table of JOURNAL from entries, in their order."""
+    rows = []
+    for entry in entries:
+        failed = [outcome.text for outcome in entry.outcomes if not outcome.done and outcome.text]
+        row = {
             "_id": entry.action_id,
             "at": datetime.fromtimestamp(int(entry.at), UTC),
             "cluster": entry.cluster,
@@ -235,12 +230,8 @@ def build_table(entries: Sequence[JournalEntry]) -> pa.Table:
             "id": " ".join(entry.job_ids),
             "jobs": len(entry.job_ids),
             "outcome": entry.state,
-            "words": next(
-                (" ".join(one.text.split()) for one in entry.outcomes if not one.done and one.text),
-                "",
-            ),
+            "words": " ".join(failed[0].split()) if failed else "",
             "name": f"{entry.verb} {entry.cluster} {entry.state}",
         }
-        for entry in entries
-    ]
+        rows.append(row)
     return pa.Table.from_pylist(rows, arrow_schema(JOURNAL))

@@ -1,6 +1,4 @@
-"""The column of losses in a table of jobs: of the rows on the screen, read at the pace of polls
-while it is shown.
-"""
+"""Column of losses in a table of jobs, read for the visible rows at the pace of polls."""
 
 from __future__ import annotations
 
@@ -23,20 +21,21 @@ from hpcdash.ui.screen import unexpected
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.widgets.table import RowsTable
 
-# Polls are never quite on time.
+# Polls are not exactly on time.
 _EARLY = 0.8
-# Pace of a column that nobody chose, and a read after which it is no longer filled.
+# Interval of a column that the user did not choose, and the duration of a read that ends it.
 _UNCHOSEN_SECONDS = 60.0
 _SLOW_READ_SECONDS = 1.0
 CURVE_CELLS = 10
 VALUE_CELLS = 7
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _PLAIN = "_.-=+*#"
-_NOT_FINITE, _NOT_FINITE_PLAIN = "✗", "x"
+_NOT_FINITE = "✗"
+_NOT_FINITE_PLAIN = "x"
 
 
 class ShownLosses:
-    """Losses in the logs of the jobs on the screen, for their cells."""
+    """Losses in the logs of the visible jobs, for their cells."""
 
     def __init__(self, session: ClusterSession, patterns: Sequence[str] = ()) -> None:
         self._session = session
@@ -46,15 +45,14 @@ class ShownLosses:
         self._notified: set[str] = set()
 
     def cell(self, value: object, row: cells.RowContext) -> cells.Cell:
-        return (
-            loss_cell(self._tails.tail(str(row["id"]))) if row["state"] == JobState.RUNNING else ""
-        )
+        if row["state"] != JobState.RUNNING:
+            return ""
+        return loss_cell(self._tails.tail(str(row["id"])))
 
     def is_due(self, kind: Kind, *, is_chosen: bool) -> bool:
-        """Whether logs are to be read again: at the interval of such polls.
+        """Whether the logs must be read again: at the interval of polls of `kind`.
 
-        Where a person did not choose the column they are read once a minute, and no more after a
-        read that took long.
+        If the user did not choose the column, once a minute, and never after a slow read.
         """
         pause = self._session.poller.interval_seconds(kind)
         if not is_chosen:
@@ -64,14 +62,14 @@ class ShownLosses:
         return time.monotonic() - self._read_at >= _EARLY * pause
 
     async def refresh(self, rows: RowsTable) -> None:
-        """Read the logs of one's own running jobs among the rows that are seen."""
+        """Read the logs of the user's running jobs among the visible rows."""
         seen = rows.visible_ids()
         if not seen:
             return
         self._read_at = time.monotonic()
         try:
             is_new = await self._tails.refresh(self._own_running(rows.table, seen))
-        except Exception as error:  # a log may hold anything; it ends nothing
+        except Exception as error:  # a log may contain anything
             is_new = False
             self._notify(rows, "", error)
         self._took_seconds = time.monotonic() - self._read_at
@@ -83,12 +81,12 @@ class ShownLosses:
             rows.repaint()
 
     def _notify(self, rows: RowsTable, whose: str, error: Exception) -> None:
-        """Once for each job and kind of error."""
-        if (key := f"{whose}{type(error).__name__}") not in self._notified and rows.is_attached:
+        """Notify once for each job and type of error."""
+        key = f"{whose}{type(error).__name__}"
+        if key not in self._notified and rows.is_attached:
             self._notified.add(key)
-            self._notify_once(
-                rows, f"{whose}{unexpected(rows.app, 'read this', error).message}", "error"
-            )
+            message = unexpected(rows.app, "read this", error).message
+            self._notify_once(rows, f"{whose}{message}", "error")
 
     def _notify_once(
         self, rows: RowsTable, text: str, severity: Literal["warning", "error"]
@@ -115,39 +113,35 @@ class ShownLosses:
 
 
 def loss_among(names: tuple[str, ...]) -> str | None:
-    """The training's loss, where a log has one."""
+    """Return the metric that is the training's loss; None without one."""
     name = main_metric(names)
     return name if name is not None and is_loss(name) else None
 
 
 def sparkline(values: Sequence[float], width: int, *, is_ascii: bool = False) -> list[str]:
-    """At most `width` characters, one for each stretch of the values: how high their mean is
-    between all of them.
+    """Draw the means of at most `width` parts of the values as blocks.
 
-    A stretch with nan or inf in it is a cross.
+    A part with nan or inf is a cross.
     """
     count = min(width, len(values))
-    stretches = [
-        values[at * len(values) // count : (at + 1) * len(values) // count] for at in range(count)
-    ]
-    # The sum of huge values may exceed the range of a number.
-    means = [
-        fsum(one / len(part) for one in part) if all(map(isfinite, part)) else None
-        for part in stretches
-    ]
+    means = []
+    for at in range(count):
+        part = values[at * len(values) // count : (at + 1) * len(values) // count]
+        is_finite = all(map(isfinite, part))
+        # The sum of huge values may exceed the range of a float.
+        means.append(fsum(one / len(part) for one in part) if is_finite else None)
     known = [mean for mean in means if mean is not None]
     low = min(known, default=0.0)
     high = max(known, default=0.0)
     levels, cross = (_PLAIN, _NOT_FINITE_PLAIN) if is_ascii else (_BLOCKS, _NOT_FINITE)
     signs = []
     for mean in means:
-        # A range of two huge values may be more than a number holds.
-        part = (
-            (mean / 2 - low / 2) / (high / 2 - low / 2) if mean is not None and high > low else 0.0
-        )
-        signs.append(
-            cross if mean is None else levels[min(int(part * len(levels)), len(levels) - 1)]
-        )
+        if mean is None:
+            signs.append(cross)
+            continue
+        # The range of two huge values may exceed that of a float.
+        height = (mean / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.0
+        signs.append(levels[min(int(height * len(levels)), len(levels) - 1)])
     return signs
 
 
@@ -165,17 +159,17 @@ def format_value(value: float) -> str:
 
 
 def loss_cell(tail: LossTail | None) -> cells.Cell:
-    """`█▆▅▃▃▂▂▂▁▁ 2.313`; blank where no log was read yet, a dash where it has no loss."""
+    """Draw a loss: `█▆▅▃▃▂▂▂▁▁ 2.313`; a dash for a log without one, '' for an unread log."""
     is_ascii = cells.signs() is cells.ASCII_SIGNS
     if tail is None:
         return ""
     if not tail.values:
         return cells.signs().missing, cells.MUTED
     curve = sparkline(tail.values, CURVE_CELLS, is_ascii=is_ascii)
-    pieces: list[cells.Piece] = [
-        (sign, cells.BAD if sign in (_NOT_FINITE, _NOT_FINITE_PLAIN) else cells.ACCENT)
-        for sign in curve
-    ]
+    pieces: list[cells.Piece] = []
+    for sign in curve:
+        is_bad = sign in (_NOT_FINITE, _NOT_FINITE_PLAIN)
+        pieces.append((sign, cells.BAD if is_bad else cells.ACCENT))
     pieces.append((" " * (CURVE_CELLS - len(curve) + 1), ""))
     newest = tail.values[-1]
     pieces.append((format_value(newest), "" if isfinite(newest) else cells.BAD))

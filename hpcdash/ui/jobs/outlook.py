@@ -33,17 +33,16 @@ _MAX_NODE_LINES = 3
 _RECENT_SECONDS = 24 * 3600
 _FAILED = pa.array(sorted(ENDED_BADLY - {JobState.CANCELLED, JobState.GONE}), pa.string())
 _LABEL_CELLS = 24
-# Under so many lines an outlook says nothing that the table does not.
 _MIN_LINES = 3
 MIN_ROWS = 12
 _COLUMNS = ["id", "name", "state", "ends_at", "limit_seconds", "_expected_start_at"]
 
 
 class Span(Struct, frozen=True):
-    """Span of a job, node or reservation, named by its id and name, in the next hours.
+    """Time of a job, node or reservation in the next hours.
 
-    `starts_at` None: it has begun; `ends_at` None: no end is known. `note` is on the first of them
-    that is still to come.
+    `starts_at` is None if it has begun, `ends_at` if its end is unknown. `note` describes the next
+    of them.
     """
 
     id: str
@@ -54,7 +53,7 @@ class Span(Struct, frozen=True):
 
 
 class JobsOutlook(Static):
-    """The next hours of one's own jobs as bars, and their latest events."""
+    """Bars of the user's jobs in the next hours, and recent events."""
 
     DEFAULT_CSS = """
     JobsOutlook { height: auto; padding: 0 1; display: none; }
@@ -67,42 +66,48 @@ class JobsOutlook(Static):
         self._shown = ""
 
     def show(self, mine: pa.Table | None, lines: int, room: int) -> None:
-        """Draw in at most so many lines of `room` cells; nothing where they are few."""
+        """Draw at most `lines` lines of `room` cells; nothing if there are too few."""
         content: list[Content] = []
         if mine is not None and lines >= _MIN_LINES:
-            store = self._session.store
-            now = self._now()
-            reservations = store.snapshots.get(Kind.RESERVATIONS)
-            known = None if reservations is None else reservations.table
-            planned = next_spans(mine, known, now, _HOURS)[:_MAX_JOBS]
-            if planned:
-                zone = self._session.zone
-                letters = job_letters(store)
-                content = [
-                    heading(f"Next {_HOURS} h", room, f"now {short_instant(now, now, zone)}"),
-                    *draw_hours(planned[: lines - 2], now, zone, room, _HOURS, letters.letter),
-                ]
+            content = self._draw_hours(mine, lines, room)
             left = lines - len(content)
             if left >= _MIN_LINES:
-                most = min(left - 1, _MAX_EVENTS)
-                content += draw_events(store, self._session.zone, room, most)
+                count = min(left - 1, _MAX_EVENTS)
+                content += draw_events(self._session.store, self._session.zone, room, count)
         drawn = Content("\n").join(content)
         self.display = bool(content)
         if drawn.markup != self._shown:
             self._shown = drawn.markup
             self.update(drawn)
 
+    def _draw_hours(self, mine: pa.Table, lines: int, room: int) -> list[Content]:
+        """Draw a heading and the bars; [] without jobs that end or may start."""
+        store = self._session.store
+        zone = self._session.zone
+        now = self._now()
+        reservations = store.snapshots.get(Kind.RESERVATIONS)
+        reserved = None if reservations is None else reservations.table
+        planned = next_spans(mine, reserved, now, _HOURS)[:_MAX_JOBS]
+        if not planned:
+            return []
+        head = heading(f"Next {_HOURS} h", room, f"now {short_instant(now, now, zone)}")
+        letters = job_letters(store)
+        bars = draw_hours(
+            planned[: lines - 2], now, zone, room=room, hours=_HOURS, letter=letters.letter
+        )
+        return [head, *bars]
+
 
 def is_startable(state: str) -> bool:
-    """Whether an estimated start holds: Slurm has one for held jobs too."""
+    """Whether an estimated start is meaningful: Slurm has estimates for held jobs, too."""
     return state in WAITING and state != JobState.HELD
 
 
 def next_spans(
     jobs: pa.Table, reservations: pa.Table | None, now: datetime, hours: int
 ) -> list[Span]:
-    """Return the jobs that end or may start within so many hours, and the reservations that begin,
-    the soonest first.
+    """Return the jobs that end or may start within `hours`, and the reservations that begin, the
+    soonest first.
     """
     until = now + timedelta(hours=hours)
     instants = pc.min_element_wise(
@@ -130,7 +135,7 @@ def next_spans(
 
 
 def heading(title: str, room: int, right: str = "") -> Content:
-    """`Next 12 h ──────── now 06:59`."""
+    """Draw a heading: `Next 12 h ──────── now 06:59`."""
     rule = max(0, room - len(title) - len(right) - 2)
     return Content.assemble(
         (title, "bold"), (f" {signs().rule * rule} ", "$quiet"), (right, "$table-dim")
@@ -141,42 +146,48 @@ def draw_hours(
     planned: Sequence[Span],
     now: datetime,
     zone: tzinfo | None,
+    *,
     room: int,
     hours: int,
     letter: Callable[[str], str],
 ) -> list[Content]:
-    """Draw the next hours, and a bar for each span: dim until it starts, then to its end."""
+    """Draw the scale of the next hours, and a bar per span from its start to its end.
+
+    `room` is in cells; `letter` returns a job's letter on the wall of slots.
+    """
+    labels = [visible(f"{span.id} {span.name}".strip()) for span in planned]
     notes = [_note(span, now, zone) for span in planned]
-    label = min(_LABEL_CELLS, max(len(_label(span)) for span in planned))
-    cells = max(12, room - label - max(map(len, notes)) - 6)
+    label_cells = min(_LABEL_CELLS, max(map(len, labels)))
+    cells = max(12, room - label_cells - max(map(len, notes)) - 6)
     whole = timedelta(hours=hours)
-    lines = [Content.styled(" " * (label + 4) + _scale(now, zone, cells, whole), "$table-dim")]
-    for span, note in zip(planned, notes, strict=True):
+    scale = _scale(now, zone, cells, whole)
+    lines = [Content.styled(" " * (label_cells + 4) + scale, "$table-dim")]
+    for span, label, note in zip(planned, labels, notes, strict=True):
+        begin = 0
+        end = cells
+        state: JobState | NodeState = JobState.RUNNING
+        if span.starts_at is not None:
+            begin = _place(span.starts_at - now, cells, whole)
+            state = JobState.PENDING
+        if span.ends_at is not None:
+            end = min(cells, _place(span.ends_at - now, cells, whole))
+        if not span.id:
+            state = NodeState.RESERVED
         own = letter(span.id)
         style = f"${letter_style(own)}" if own else "$table-dim"
-        begins = 0 if span.starts_at is None else _place(span.starts_at - now, cells, whole)
-        over = cells if span.ends_at is None else _place(span.ends_at - now, cells, whole)
-        over = max(min(cells, over), begins + 1)
-        state = JobState.PENDING if span.starts_at else JobState.RUNNING
-        sign = signs().states[state if span.id else NodeState.RESERVED]
-        lines.append(
-            Content.assemble(
-                (own or sign, f"bold {style}"),
-                (f" {clip(_label(span), label):<{label}}  ", ""),
-                (signs().bar_free * begins, "$quiet"),
-                (signs().bar_used * (over - begins), style),
-                (f" {note}", "$table-dim"),
-            )
+        line = Content.assemble(
+            (own or signs().states[state], f"bold {style}"),
+            (f" {clip(label, label_cells):<{label_cells}}  ", ""),
+            (signs().bar_free * begin, "$quiet"),
+            (signs().bar_used * max(1, end - begin), style),
+            (f" {note}", "$table-dim"),
         )
+        lines.append(line)
     return lines
 
 
-def _label(span: Span) -> str:
-    return visible(f"{span.id} {span.name}".strip())
-
-
 def _note(span: Span, now: datetime, zone: tzinfo | None) -> str:
-    """`12:09 limit`, or `11:57 start, estimated`."""
+    """Format the next instant: `12:09 limit`, `11:57 start, estimated`."""
     if span.starts_at is not None:
         return f"{short_instant(span.starts_at, now, zone)} {span.note}"
     return "" if span.ends_at is None else f"{short_deadline(span.ends_at, now, zone)} {span.note}"
@@ -187,12 +198,13 @@ def _place(ahead: timedelta, cells: int, span: timedelta) -> int:
 
 
 def _scale(now: datetime, zone: tzinfo | None, cells: int, span: timedelta) -> str:
-    """`   08    10    12`, or `  Tue   Wed`: full hours or days over their cells."""
+    """Format full hours or days at their cells: `   08    10    12`, `  Tue   Wed`."""
     line = [" "] * cells
     local = now.astimezone(zone)
     # At most one mark every eight cells.
     least = span / cells * 8
-    step = next(timedelta(hours=one) for one in _MARK_HOURS if timedelta(hours=one) >= least)
+    steps = (timedelta(hours=hours) for hours in _MARK_HOURS)
+    step = next(step for step in steps if step >= least)
     midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
     mark = midnight + step * ((local - midnight) // step + 1)
     while (at := _place(mark - local, cells, span)) < cells - 3:
@@ -202,34 +214,30 @@ def _scale(now: datetime, zone: tzinfo | None, cells: int, span: timedelta) -> s
     return "".join(line).rstrip()
 
 
-def draw_events(store: ClusterStore, zone: tzinfo | None, room: int, most: int) -> list[Content]:
-    """Draw a heading and a line for each of the latest events of jobs and nodes, and for own jobs
-    that failed within a day, the newest first; [] where nothing happened.
-    """
-    lost: dict[float, list[NodeEvent]] = {}
-    for event in store.node_events:
-        lost.setdefault(event.at, []).append(event)
-    # An array may have failed with thousands of tasks: only what is shown is looked up.
+def draw_events(store: ClusterStore, zone: tzinfo | None, room: int, count: int) -> list[Content]:
+    """Draw a heading and the `count` latest events of jobs and nodes, newest first; [] for none."""
+    node_events: dict[float, list[NodeEvent]] = {}
+    for node_event in store.node_events:
+        node_events.setdefault(node_event.at, []).append(node_event)
+    # An array may have failed with thousands of tasks: only those that are shown are looked up.
     failures = sorted(recent_failures(store), key=lambda event: event.at)
-    events = [*failures[-most:], *list(store.events)[-most:]]
-    lines = [
-        *((event.at, _job_event(store, event, room)) for event in events),
-        *((at, line) for at, events in lost.items() for line in _node_lines(events)),
-    ]
+    events = [*failures[-count:], *list(store.events)[-count:]]
+    lines = [(event.at, _job_event(store, event, room)) for event in events]
+    for at, at_once in node_events.items():
+        lines += [(at, line) for line in _node_lines(at_once)]
     if not lines:
         return []
-    return [
-        heading("Recently", room, "J journal"),
-        *(
-            (Content.styled(f"{datetime.fromtimestamp(at, zone):%H:%M}  ", "$table-dim") + line)
-            for at, line in sorted(lines, key=lambda one: -one[0])[:most]
-        ),
-    ]
+    drawn = [heading("Recent events", room, "J journal")]
+    for at, line in sorted(lines, key=lambda one: -one[0])[:count]:
+        time = f"{datetime.fromtimestamp(at, zone):%H:%M}  "
+        drawn.append(Content.styled(time, "$table-dim") + line)
+    return drawn
 
 
 def recent_failures(store: ClusterStore) -> list[JobEvent]:
-    """Return own jobs that failed within a day, as far as the lists at hand have them, as events at
-    their ends; not those that are among the store's events.
+    """Return events for the user's jobs that failed within a day and are not in the store's events.
+
+    Only jobs in the store's lists are known.
     """
     now = store.clock.now()
     known = {event.job_id for event in store.events}
@@ -248,7 +256,7 @@ def recent_failures(store: ClusterStore) -> list[JobEvent]:
 
 
 def _job_event(store: ClusterStore, event: JobEvent, room: int) -> Content:
-    """`✗ 52 decord-build failed, exit 139`."""
+    """Draw the event of a job: `✗ 52 decord-build failed, exit 139`."""
     style = f"$state-{style_name(event.after)}"
     name = clip(visible(f"{event.job_id} {event.name}"), max(20, room // 2))
     is_bad = event.after in ENDED_BADLY
@@ -263,17 +271,19 @@ def _job_event(store: ClusterStore, event: JobEvent, room: int) -> Content:
 
 
 def _node_lines(events: Sequence[NodeEvent]) -> list[Content]:
-    """`▼ g05 drained: GPU 3 fell off the bus`; many nodes at once are a line."""
+    """Draw simultaneous node events: `▼ g05 drained: GPU 3 fell off the bus`; many in one line."""
     if len(events) > _MAX_NODE_LINES:
         names = ", ".join(visible(event.name) for event in events[:_MAX_NODE_LINES])
-        more = f"{counted(len(events), 'node')} unavailable: {names} …"
-        return [Content.styled(f"{signs().states[NodeState.DOWN]} {more}", "$state-down")]
-    return [
-        Content.assemble(
-            (f"{signs().states.get(event.state, '?')} ", f"$state-{style_name(event.state)}"),
+        text = f"{counted(len(events), 'node')} unavailable: {names} …"
+        return [Content.styled(f"{signs().states[NodeState.DOWN]} {text}", "$state-down")]
+    lines = []
+    for event in events:
+        style = f"$state-{style_name(event.state)}"
+        line = Content.assemble(
+            (f"{signs().states.get(event.state, '?')} ", style),
             visible(event.name),
-            (f" {event.state}", f"$state-{style_name(event.state)}"),
+            (f" {event.state}", style),
             (f": {visible(event.reason)}" if event.reason else "", "$table-dim"),
         )
-        for event in events
-    ]
+        lines.append(line)
+    return lines

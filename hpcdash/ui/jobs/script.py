@@ -1,10 +1,12 @@
-"""A job's batch script with its directives explained, and its difference from another job's."""
+"""Batch script of a job with explained directives, and its difference from another job's."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from hpcdash.domain.scripts import (
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError
+from hpcdash.services.jobs.lookup import known_tables
 from hpcdash.services.jobs.rows import select_rows
 from hpcdash.services.jobs.scripts import fetch_script
 from hpcdash.services.session import ClusterSession
@@ -36,7 +39,7 @@ from hpcdash.ui.widgets.command_bar import CommandBar
 from hpcdash.ui.widgets.script_page import Part, ScriptPage, coloured_parts, script_language
 from hpcdash.ui.workers import start_worker
 
-# Terminals take no more over OSC 52.
+# Terminals accept no more over OSC 52.
 _MAX_COPIED_BYTES = 70_000
 _ID_LETTERS = frozenset("0123456789_+[]-,%.abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
@@ -125,7 +128,7 @@ class ScriptView(View):
     # -- difference from another script
 
     async def do_diff(self) -> None:
-        """Prompt for another job; the last earlier one of the same name is proposed."""
+        """Prompt for another job, by default the previous job of the same name."""
         if self.script is None:
             self.notify("no script to compare yet", severity="warning", timeout=3)
             return
@@ -142,10 +145,9 @@ class ScriptView(View):
     def _take_other(self, typed: str) -> str:
         other_id = typed.strip()
         if not other_id or not _ID_LETTERS.issuperset(other_id) or not other_id[0].isdigit():
-            return (
-                f"a job's number: 12, or {'12[3]' if _has_server(self.job_id) else '12_3'} for "
-                "a task"
-            )
+            # PBS's IDs have a server: 12.server, 12[3].server.
+            is_pbs = "." in self.job_id or "[]" in self.job_id
+            return f"enter a job ID such as 12, or {'12[3]' if is_pbs else '12_3'} for a task"
         start_worker(self, self._compare, other_id, exclusive=True, group="diff")
         return ""
 
@@ -153,9 +155,8 @@ class ScriptView(View):
         try:
             other = await fetch_script(self.session.store, other_id)
         except HpcdashError as error:
-            self.notify(
-                f"job {other_id}: {visible(error.message)}", severity="warning", markup=False
-            )
+            text = f"job {other_id}: {visible(error.message)}"
+            self.notify(text, severity="warning", markup=False)
             return
         if self.script is None:
             return
@@ -170,30 +171,30 @@ class ScriptView(View):
         self.post_message(self.CrumbsChanged())
 
     async def _know_history(self) -> None:
-        """Propose earlier jobs from the known tables; one's own history is fetched once."""
+        """Fetch the user's history once, to propose an earlier job."""
         store = self.session.store
         if Kind.HISTORY in store.snapshots or Capability.HISTORY not in store.backend.capabilities:
             return
         try:
             await store.fetch(Kind.HISTORY)
         except HpcdashError:
-            # Nothing is proposed then; the banner of the history has the reason.
+            # The banner of the history has the reason.
             return
 
     def _earlier_job(self) -> str | None:
         rows = self._rows()
         if not rows:
             return None
-        number = rows[0]["_number"]
-        name = rows[0]["name"]
-        user = rows[0]["user"]
+        job = rows[0]
         earlier: list[tuple[int, str]] = []
         for table in self._tables():
-            same = pc.and_(
-                pc.equal(table["name"], name), pc.equal(table["user"].cast(pa.string()), user)
-            )
-            found = table.filter(pc.and_(same, pc.less(table["_number"], number)))
-            earlier.extend(zip(found["_number"].to_pylist(), _whole_ids(found), strict=True))
+            has_name = pc.equal(table["name"], job["name"])
+            has_user = pc.equal(table["user"].cast(pa.string()), job["user"])
+            is_earlier = pc.less(table["_number"], job["_number"])
+            found = table.filter(pc.and_(pc.and_(has_name, has_user), is_earlier))
+            for row in found.select(["_number", "id", "array_id"]).to_pylist():
+                # The tasks of an array share its script.
+                earlier.append((row["_number"], row["array_id"] or row["id"]))
         return max(earlier, default=(0, None))[1]
 
     # -- keys
@@ -231,7 +232,7 @@ class ScriptView(View):
         self.post_message(self.CrumbsChanged())
 
     def do_fold(self) -> None:
-        """Open or fold the lines that hpcdash generated."""
+        """Open or fold the lines that hpcdash wrote."""
         self.page.action_fold()
         self.post_message(self.CrumbsChanged())
 
@@ -260,7 +261,7 @@ class ScriptView(View):
             self._show_script()
 
     def do_copy(self) -> None:
-        """The whole script, or the difference."""
+        """Copy the whole script, or the difference."""
         if self.script is None:
             self.app.copy_to_clipboard(self.job_id)
             self.notify(f"copied {visible(self.job_id)}", timeout=2, markup=False)
@@ -273,21 +274,21 @@ class ScriptView(View):
             text = "".join(f"{line.text}\n" for line in self.page.lines)
         size = len(text.encode())
         if size > _MAX_COPIED_BYTES:
-            self.notify(
-                f"{message} is too large for a terminal's clipboard; E opens it", severity="warning"
-            )
+            text = f"{message} is too large for a terminal's clipboard; E opens it"
+            self.notify(text, severity="warning")
             return
         self.app.copy_to_clipboard(text)
         self.notify(f"copied {message}: {counted(len(text.splitlines()), 'line')}", timeout=2)
 
     def do_edit(self) -> None:
-        """A copy of the script in one's editor; it is deleted afterwards."""
+        """Open a copy of the script in the user's editor, and delete it afterwards."""
         open_outside = getattr(self.app, "open_outside", None)
         if self.script is None or open_outside is None:
             return
         content = self.script.text.encode("utf-8", "surrogateescape")
-        # mkstemp's files are their owner's alone.
-        handle, name = tempfile.mkstemp(prefix=f"job-{_file_word(self.job_id)}-", suffix=".sh")
+        # Files of mkstemp are readable only by their owner.
+        safe_id = re.sub("[^0-9A-Za-z_-]", "", self.job_id)[:40]
+        handle, name = tempfile.mkstemp(prefix=f"job-{safe_id}-", suffix=".sh")
         file = Path(name)
         try:
             with os.fdopen(handle, "wb") as stream:
@@ -326,12 +327,9 @@ class ScriptView(View):
         if self._searched and page.matches:
             parts.append(f"{self._searched}: {page.current + 1} of {len(page.matches)}")
         if self.other_id is not None:
-            counts = [
-                sum(line.kind == kind for line in page.lines) for kind in ("removed", "added")
-            ]
-            parts.append(
-                f"- {counts[0]} of job {self.other_id}   + {counts[1]} of job {self.job_id}"
-            )
+            counts = Counter[str](line.kind for line in page.lines)
+            removed = f"- {counts['removed']} of job {self.other_id}"
+            parts.append(f"{removed}   + {counts['added']} of job {self.job_id}")
             parts.append("esc shows the script again")
         else:
             parts.append(self.script.source)
@@ -351,36 +349,11 @@ class ScriptView(View):
         return Targets((self.job_id,), tuple(rows))
 
     def _rows(self) -> Sequence[Any]:
-        """The rows that the known tables have of the job; of a whole array all of them."""
+        """Return the job's rows in the first table that has it; all rows of a whole array."""
         for table in self._tables():
             if found := select_rows(table, (self.job_id,)):
                 return found
         return ()
 
     def _tables(self) -> list[pa.Table]:
-        store = self.session.store
-        kinds = (Kind.MINE, Kind.EVERYONE, Kind.HISTORY, Kind.HISTORY_EVERYONE)
-        return [
-            table
-            for kind in kinds
-            if kind in store.snapshots and (table := store.table(kind)) is not None
-        ]
-
-
-def _whole_ids(table: pa.Table) -> list[str]:
-    """The ids of some jobs, an array's number for its tasks, which share its script."""
-    return [
-        array or job
-        for array, job in zip(table["array_id"].to_pylist(), table["id"].to_pylist(), strict=True)
-    ]
-
-
-def _has_server(job_id: str) -> bool:
-    """Whether ids are PBS's here: 12.server, 12[3].server."""
-    return "." in job_id or "[]" in job_id
-
-
-def _file_word(text: str) -> str:
-    return "".join(
-        letter for letter in text if letter.isascii() and (letter.isalnum() or letter in "_-")
-    )[:40]
+        return list(known_tables(self.session.store))

@@ -1,4 +1,4 @@
-"""Jobs: one's own or everyone's, arrays folded, and why each waits."""
+"""Jobs of the user or of all users, with folded arrays and the reason that each job waits."""
 
 from __future__ import annotations
 
@@ -37,59 +37,61 @@ from hpcdash.ui.widgets.table_rows import Column, fitted
 from hpcdash.ui.workers import start_worker
 
 PLAIN, FOLDED, UNFOLDED, CHILD = range(4)
-# No other column makes way for more of an id; the ranges of pending tasks are long.
+# Width of IDs up to which no other column gets narrower: the ranges of pending tasks are long.
 _ID_CELLS = 12
 # On a terminal this wide the overview is beside the table.
 BESIDE_COLUMNS = 160
-_OVERVIEW_SHARE, _MIN_SHARE, _MAX_SHARE, _SHARE_STEP = 45, 20, 80, 5
-# Beside the table it has less, in percent.
+# Share of the view for the overview, in percent.
+_OVERVIEW_SHARE = 45
+_MIN_SHARE = 20
+_MAX_SHARE = 80
+_SHARE_STEP = 5
+# Reduction of its share beside the table.
 _BESIDE_LESS = 8
-# Height of a table with an outlook below: its rows, its heading and a blank line.
-_MIN_TABLE_ROWS, _LINES_AROUND_ROWS = 5, 2
+# A table above an outlook has these rows at least, a heading and a blank line.
+_MIN_TABLE_ROWS = 5
+_LINES_AROUND_ROWS = 2
 if TYPE_CHECKING:
     from hpcdash.services.state.notes import JobNotes
     from hpcdash.ui.jobs.losses import ShownLosses
     from hpcdash.ui.screen import DashboardScreen
 
-# On a terminal this wide a bar stands for the used and the remaining time.
+# Terminal width for a bar in place of the used and the remaining time,
 _WIDE_COLUMNS = 140
 _USED_CELLS = 8
-# … and a column shows the losses of one's own running jobs.
+# for the losses of the user's running jobs,
 _LOSS_COLUMNS = 180
-# … and no column has to make way for wide ones.
+# and for all columns.
 _ALL_COLUMNS = 200
 _UNSORTED = frozenset({"_loss", "_letter"})
 
 
 def where_cell(value: object, row: cells.RowContext) -> cells.Cell:
-    """The nodes of a job that has some, why it waits, or how it ended."""
+    """Format the nodes of a job, the reason that it waits, or its end."""
     state = row["state"]
+    nodes = row["node_list"]
+    reason = row["reason"]
     if row.get("_fold") in (FOLDED, UNFOLDED) and row.get("_states"):
         return cells.text_cell(row["_states"], row)
-    if state in ACTIVE:
-        if (
-            row["node_list"] is None
-            and row["array_id"] is not None
-            and row["id"] == row["array_id"]
-        ):
-            # PBS's list of everyone's jobs has an array in one row: how many tasks run, not where.
-            return f"{row['_tasks']} running"
-        if row["reason"] and state == JobState.RUNNING:
-            # One on a node that is down.
-            return f"{row['node_list'] or ''} ({row['reason']})".strip(), cells.WARNING
-        stands_still = state == JobState.SUSPENDED and row["reason"]
-        return cells.text_cell(row["reason"] if stands_still else row["node_list"], row)
     if state in ENDED:
         return format_end(row), cells.MUTED
-    return cells.text_cell(row["reason"], row) if row["reason"] else ""
+    if state not in ACTIVE:
+        return cells.text_cell(reason, row) if reason else ""
+    is_array = row["array_id"] is not None and row["id"] == row["array_id"]
+    if is_array and nodes is None:
+        # PBS's list of all users' jobs has a row per array, with the number of running tasks.
+        return f"{row['_tasks']} running"
+    if reason and state == JobState.RUNNING:
+        # On a node that is down.
+        return f"{nodes or ''} ({reason})".strip(), cells.WARNING
+    is_suspended = state == JobState.SUSPENDED and reason
+    return cells.text_cell(reason if is_suspended else nodes, row)
 
 
 def id_cell(
     value: str | None, row: cells.RowContext, ending: str = "", beginning: str = ""
 ) -> cells.Cell:
-    """The id without `beginning` and `ending`, with what of an array it is: a folded one, an open
-    one, a task of it.
-    """
+    """Format the ID of an array, a task or a job, without `beginning` and `ending`."""
     fold = row.get("_fold") or PLAIN
     if fold in (FOLDED, UNFOLDED):
         sign = "+" if fold == FOLDED else "-"
@@ -121,7 +123,7 @@ def running_elapsed_cell(age_seconds: Callable[[], float]) -> cells.CellFunction
 
 
 def left_cell(now: Any) -> cells.CellFunction:
-    """Time left until the limit ends a running job."""
+    """Return a cell function for the time left until a running job's limit."""
 
     def left(value: datetime | None, row: cells.RowContext) -> cells.Cell:
         if value is None or row["state"] not in ACTIVE or row["state"] == JobState.COMPLETING:
@@ -135,16 +137,16 @@ def left_cell(now: Any) -> cells.CellFunction:
 
 
 def used_cell(now: Callable[[], datetime]) -> cells.CellFunction:
-    """Bar of the used part of a job's time limit, and what is left; of a waiting job the estimate
-    of its start.
-    """
+    """Return a cell function for the used and the remaining time; of a pending job, its start."""
     left = left_cell(now)
 
     def used(value: int | None, row: cells.RowContext) -> cells.Cell:
         if row["state"] in WAITING:
-            expected = row["_expected_start_at"] if is_startable(row["state"]) else None
-            ahead = None if expected is None else (expected - now()).total_seconds()
-            return ("", "") if not ahead or ahead <= 0 else (f"≈ in {format_age(ahead)}", "muted")
+            expected = row["_expected_start_at"]
+            if expected is None or not is_startable(row["state"]):
+                return "", ""
+            ahead = (expected - now()).total_seconds()
+            return (f"≈ in {format_age(ahead)}", "muted") if ahead > 0 else ("", "")
         remaining = left(row["ends_at"], row)
         text, style = remaining if isinstance(remaining, tuple) else (str(remaining), "")
         if not row["limit_seconds"] or value is None or not text:
@@ -188,13 +190,11 @@ class JobsView(TableView):
         self._patterns = tuple(patterns)
         self._fold_all = fold
         self._shows_overview = has_overview
-        # Share of the view for the overview, in percent.
         self._overview_share = min(max(overview_share, _MIN_SHARE), _MAX_SHARE)
-        # Arrays that differ from the others: open ones while all are folded, closed ones while all
-        # are open.
+        # Open arrays while all are folded, folded arrays while all are open.
         self._exceptions: frozenset[str] = frozenset(folds)
         super().__init__(session, **{"sort": self.DEFAULT_SORT, **rest})
-        # One that cannot be read any more is left out.
+        # A stored filter that is invalid now is ignored.
         self._has_stored_filter = (
             bool(stored_filter) and not self.filter_text and self.try_filter(stored_filter) is None
         )
@@ -238,7 +238,7 @@ class JobsView(TableView):
         }
 
     def _where_cell(self, value: object, row: cells.RowContext) -> cells.Cell:
-        """Format the nodes of a job, the reason it waits, or its end."""
+        """Format the nodes of a job, the reason that it waits in more detail, or its end."""
         if row["state"] not in WAITING or row.get("_fold") in (FOLDED, UNFOLDED):
             return where_cell(value, row)
         eligible = row["eligible_at"]
@@ -251,12 +251,12 @@ class JobsView(TableView):
         return where_cell(value, row)
 
     def _letter_cell(self, value: object, row: cells.RowContext) -> cells.Cell:
-        """The letter of a running job on the wall of slots."""
+        """Return the letter of a running job on the wall of slots."""
         letter = job_letters(self.session.store).letter(str(row["id"]))
         return (letter, letter_style(letter)) if row["state"] in ACTIVE else ""
 
     def _age_seconds(self) -> float:
-        """Return the age of the shown data in seconds."""
+        """Return the age of the data."""
         taken_at = self.taken_at()
         return 0.0 if taken_at is None else max(0.0, self.now().timestamp() - taken_at)
 
@@ -270,41 +270,41 @@ class JobsView(TableView):
         return self.query_one(JobOverview)
 
     def on_resize(self) -> None:
-        """The overview stands beside the table where that is wide, under it where it is high, or
-        nowhere.
-        """
+        """Place the overview beside a wide table, else below it if the terminal is high enough."""
         columns, lines = self.app.size
         is_beside = columns >= BESIDE_COLUMNS
         self.set_class(is_beside, "-beside")
         share = self._overview_share
-        self.overview.styles.width, self.overview.styles.height = (
-            (f"{share - _BESIDE_LESS}%", "100%") if is_beside else ("100%", f"{share}%")
-        )
-        self.overview.display = (
-            self._shows_overview and columns >= MIN_COLUMNS and lines >= MIN_LINES
-        )
-        if self.overview.has_focus_within and not self.overview.display:
+        overview = self.overview
+        overview.styles.width = f"{share - _BESIDE_LESS}%" if is_beside else "100%"
+        overview.styles.height = "100%" if is_beside else f"{share}%"
+        has_room = columns >= MIN_COLUMNS and lines >= MIN_LINES
+        overview.display = self._shows_overview and has_room
+        if overview.has_focus_within and not overview.display:
             self.take_focus()
         self._point_overview()
         self._show_outlook()
         self.post_message(self.CrumbsChanged())
 
     def _show_outlook(self) -> None:
-        """Fill the lines that the table leaves, beside the overview or without it.
+        """Show the outlook in the lines below the table.
 
-        What a filter hides leaves no room: the rows would move while it is typed.
+        With a filter it stays as it is: the rows would move while the filter is typed.
         """
         if self.filter_text:
             return
-        is_beside = self.overview.display and self.has_class("-beside")
-        taken = 0 if is_beside or not self.overview.display else self.overview.outer_size.height
-        columns = self.size.width - (self.overview.outer_size.width if is_beside else 0)
+        columns = self.size.width - 2
+        lines = self.size.height
+        if self.overview.display and self.has_class("-beside"):
+            columns -= self.overview.outer_size.width
+        elif self.overview.display:
+            lines -= self.overview.outer_size.height
         rows = max(self.rows.row_count, _MIN_TABLE_ROWS) + _LINES_AROUND_ROWS
-        least = MIN_ROWS + _LINES_AROUND_ROWS
-        lines = self.size.height - taken - max(rows, least) if self.spec is JOBS else 0
+        lines -= max(rows, MIN_ROWS + _LINES_AROUND_ROWS)
         outlook = self.query_one(JobsOutlook)
-        outlook.show(self.session.store.table(Kind.MINE), lines, columns - 2)
-        # Below a few rows follows what comes next, and not a gap.
+        mine = self.session.store.table(Kind.MINE)
+        outlook.show(mine, lines if self.spec is JOBS else 0, columns)
+        # The outlook directly follows a short table.
         self.rows.styles.height = rows if outlook.display else "1fr"
 
     @property
@@ -374,32 +374,39 @@ class JobsView(TableView):
                 self.overview.tick()
 
     def columns(self) -> list[Column]:
-        """The chosen ones; the user is left out by itself where all jobs are one's own."""
+        """Return the chosen columns, by default those that the data and the width allow."""
         columns = super().columns()
-        if self.column_names == self.spec.shown:
-            stored = self._notes.load()
-            known = self.catalogue
-            columns[1:1] = [known["pinned"]] if stored.pinned else []
-            has_letters = "letter" in known and job_letters(self.session.store).is_used
-            columns[:0] = [known["letter"]] if has_letters else []
-            at = next(at for at, column in enumerate(columns) if column.key == "name") + 1
-            columns[at:at] = [known["note"]] if stored.notes else []
-            if not self.everyone:
-                columns = [column for column in columns if column.key != "user"]
-            if "used" in known and self.app.size.width >= _WIDE_COLUMNS:
-                at = next(
-                    at for at, column in enumerate(columns) if column.key == "elapsed_seconds"
-                )
-                columns = [one for one in columns if one.key not in ("elapsed_seconds", "ends_at")]
-                columns[at:at] = [known["used"], *([known["loss"]] if self._shows_losses else [])]
-                if self.app.size.width < _ALL_COLUMNS:
-                    # The overview has them; names and reasons need the room.
-                    columns = [one for one in columns if one.key not in self._minor_columns]
-        return columns
+        if self.column_names != self.spec.shown:
+            return columns
+        known = self.catalogue
+        width = self.app.size.width
+        stored = self._notes.load()
+        has_bar = "used" in known and width >= _WIDE_COLUMNS
+        hidden = set() if self.everyone else {"user"}
+        if has_bar:
+            hidden |= {"elapsed_seconds", "ends_at"}
+            if width < _ALL_COLUMNS:
+                # The overview has them; names and reasons need the room.
+                hidden |= self._minor_columns
+        shown = []
+        if "letter" in known and job_letters(self.session.store).is_used:
+            shown.append(known["letter"])
+        for position, column in enumerate(columns):
+            if position == 1 and stored.pinned:
+                shown.append(known["pinned"])
+            if column.key == "elapsed_seconds" and has_bar:
+                shown.append(known["used"])
+                if self._shows_losses:
+                    shown.append(known["loss"])
+            if column.key not in hidden:
+                shown.append(column)
+            if column.key == "name" and stored.notes:
+                shown.append(known["note"])
+        return shown
 
     @property
     def _minor_columns(self) -> frozenset[str]:
-        """Columns that say less than the others: nodes, and CPUs where a job has GPUs."""
+        """Keys of the least important columns: nodes, and CPUs if jobs have GPUs."""
         table = self.session.store.table(self.kind)
         has_gpus = table is not None and bool(pc.any(pc.greater(table["gpus"], 0)).as_py())
         return frozenset({"nodes", "cpus"} if has_gpus else {"nodes"})
@@ -412,7 +419,7 @@ class JobsView(TableView):
         self._point_overview()
         self._show_outlook()
         if self._shows_losses and self._losses.is_due(self.kind, is_chosen=self._has_chosen_losses):
-            # Once it is known how many rows there are room for.
+            # The layout determines which rows are visible.
             self.call_after_refresh(self._refresh_losses)
 
     @property
@@ -440,21 +447,19 @@ class JobsView(TableView):
             if beginning := shared_beginning(table["id"]):
                 column = replace(column, cell=partial(id_cell, ending=ending, beginning=beginning))
             return fitted(column, table, extra=-len(ending) - len(beginning))
-        # Cells that id_cell adds to an array's ID: a sign, brackets, the number of its tasks; to a
-        # task's, its indent.
+        # id_cell adds a sign, brackets and the number of tasks to an array's ID, an indent to a
+        # task's.
         folded = fitted(replace(column, key="array_id"), table, extra=7 - len(ending))
         indent_cells = 2
         if self._fold_all and not self._exceptions:
             indent_cells = 0
-            # For an array in one row that row is shown, with the range of its tasks.
+            # An array of a single row is shown as that row, with the range of its tasks.
             counts = pc.value_counts(table["array_id"])
-            alone = counts.field("values").filter(pc.equal(counts.field("counts"), 1))
-            table = table.filter(
-                pc.or_(pc.is_null(table["array_id"]), pc.is_in(table["array_id"], alone))
-            )
-        longest = max(
-            folded.longest, fitted(column, table, extra=indent_cells - len(ending)).longest
-        )
+            single = counts.field("values").filter(pc.equal(counts.field("counts"), 1))
+            is_single = pc.is_in(table["array_id"], single)
+            table = table.filter(pc.or_(pc.is_null(table["array_id"]), is_single))
+        single_row = fitted(column, table, extra=indent_cells - len(ending))
+        longest = max(folded.longest, single_row.longest)
         return replace(column, width=min(longest, _ID_CELLS), longest=longest)
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
@@ -465,17 +470,13 @@ class JobsView(TableView):
             return arrays.fold(table, self._exceptions, sort)
         if not self._exceptions:
             return arrays.fold(table, None, sort)
-        known = frozenset(
-            name for name in table["array_id"].unique().to_pylist() if name is not None
-        )
+        known = frozenset(table["array_id"].unique().to_pylist()) - {None}
         return arrays.fold(table, known - self._exceptions, sort)
 
     def placeholder(self) -> str:
-        return (
-            "The queue is empty. n submits a job"
-            if self.everyone or not self.whose(everyone=False)
-            else "You have no jobs. n submits one, m shows everyone's"
-        )
+        if self.everyone or not self.whose(everyone=False):
+            return "The queue is empty. n submits a job"
+        return "You have no jobs. n submits one, m shows everyone's"
 
     def scope_crumbs(self) -> Sequence[str]:
         return ("jobs", *self.whose(everyone=self.everyone))
@@ -486,18 +487,15 @@ class JobsView(TableView):
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
         if row.get("_fold") in (FOLDED, UNFOLDED):
-            self._toggle(str(row["array_id"]))
+            self._exceptions = self._exceptions ^ {str(row["array_id"])}
+            self.reload()
         else:
             self.post_message(self.Requested("job", job_id=str(row["id"])))
 
-    def _toggle(self, array_id: str) -> None:
-        self._exceptions = self._exceptions ^ {array_id}
-        self.reload()
-
     def do_fold(self) -> None:
-        """Fold or unfold all arrays; enter does it for one.
+        """Fold or unfold all arrays.
 
-        The cursor of a task that folds goes to its array.
+        The cursor moves from a folded task to its array.
         """
         row = self.rows.cursor_row
         self._fold_all = bool(self._exceptions) or not self._fold_all
@@ -512,7 +510,7 @@ class JobsView(TableView):
         self.post_message(self.CrumbsChanged())
 
     def do_copy(self) -> bool:
-        """Left to the handlers of jobs, which offer what there is of one."""
+        """Leave the key to the handlers of jobs, which offer more to copy."""
         return False
 
     def do_detail(self) -> None:
@@ -531,51 +529,49 @@ class JobsView(TableView):
         return row_ranks(self.rows.cursor_row, is_training=self.overview.shows_training)
 
     def targets(self) -> Targets:
-        """Marked rows, shown or not; of a folded array all of it, or where a filter hides some,
-        those that match.
+        """Return the marked rows, or the row under the cursor.
+
+        A folded array selects all of its rows, or those that the filter shows.
         """
         table = self.source()
-        requested = self.rows.marked or {
-            row_id for row_id in (self.rows.cursor_id,) if row_id is not None
-        }
+        requested = self.rows.marked
+        if not requested and self.rows.cursor_id is not None:
+            requested = frozenset({self.rows.cursor_id})
         if table is None or not requested:
             return Targets()
-        arrays_shown = {
-            row_id.removesuffix("[]"): row_id for row_id in requested if row_id.endswith("[]")
-        }
+        folded = {row_id.removesuffix("[]") for row_id in requested if row_id.endswith("[]")}
         is_selected = pc.or_(
-            _is_one_of(table["id"], requested), _is_one_of(table["array_id"], arrays_shown)
+            _is_one_of(table["id"], requested), _is_one_of(table["array_id"], folded)
         )
         selected = table.filter(pc.fill_null(is_selected, False))
-        # Rows of arrays that a filter hides, where it shows some of the same array.
+        all_rows = selected.to_pylist()
         shown = set(self.matched(selected)["id"].to_pylist())
-        partly = {
-            row["array_id"]
-            for row in selected.select(["id", "array_id"]).to_pylist()
-            if row["id"] in shown
-        }
-        whole: dict[str, bool] = {}
-        rows: list[dict[str, Any]] = []
+        shown_arrays = {row["array_id"] for row in all_rows if row["id"] in shown}
         found: set[str] = set()
-        for row in selected.to_pylist():
+        rows: list[dict[str, Any]] = []
+        # Arrays with all of their rows, and arrays with some rows that the filter hides.
+        whole: set[str] = set()
+        partial: set[str] = set()
+        for row in all_rows:
             found.add(row["id"])
             array_id = row["array_id"]
-            if row["id"] in requested or array_id not in arrays_shown:
+            if row["id"] in requested or array_id not in folded:
                 rows.append(row)
                 continue
-            found.add(arrays_shown[array_id])
-            is_hidden = row["id"] not in shown and array_id in partly
-            whole[array_id] = whole.get(array_id, True) and not is_hidden
-            if not is_hidden:
+            found.add(f"{array_id}[]")
+            if row["id"] not in shown and array_id in shown_arrays:
+                partial.add(array_id)
+            else:
+                whole.add(array_id)
                 rows.append(row)
-        ids = [row["array_id"] if whole.get(row["array_id"]) else row["id"] for row in rows]
+        whole -= partial
+        ids = [row["array_id"] if row["array_id"] in whole else row["id"] for row in rows]
         missing = sorted(row_id.removesuffix("[]") for row_id in requested - found)
         return Targets(tuple(dict.fromkeys(ids)), tuple(rows), tuple(missing))
 
     def reload(self) -> None:
         super().reload()
-        # A job that left the list cannot be acted on: its mark would take the next key all the
-        # same.
+        # Marks of jobs that left the list would take the next key.
         if self.is_live and self.rows.marked and self.source() is not None:
             gone = self.targets().missing
             self.rows.unmark(mark for job_id in gone for mark in (job_id, f"{job_id}[]"))
@@ -590,26 +586,24 @@ def _is_one_of(column: pa.ChunkedArray, names: Iterable[str]) -> pa.ChunkedArray
 
 
 def zero_is_blank(value: int | None, row: cells.RowContext) -> cells.Cell:
-    """A count where none is the usual case."""
+    """Format a count that is usually zero."""
     return ("", cells.MUTED) if value == 0 else cells.count_cell(value, row)
 
 
 def job_hint(
     session: ClusterSession, row: Mapping[str, Any], now: datetime, *, names_policy: bool = True
 ) -> str:
-    """One line on a job: why it waits and when it may start, or how it ended.
+    """Format a job in one line: its reason to wait and expected start, its nodes, or its end.
 
-    `names_policy`: with the site's rule that it waits for.
+    `names_policy`: with the site policy that it waits for.
     """
     backend = session.store.backend
     state = str(row["state"])
     reason = row["reason"]
     if row.get("_fold") in (FOLDED, UNFOLDED):
+        array = f"array {row['array_id']} {row['name'] or ''}"
         opens = "shows" if row["_fold"] == FOLDED else "hides"
-        return (
-            f"array {row['array_id']} {row['name'] or ''}  ·  {row['_states']}  ·  enter "
-            f"{opens} its tasks"
-        )
+        return f"{array}  ·  {row['_states']}  ·  enter {opens} its tasks"
     parts = [f"{row['id']} {row['name'] or ''}".strip()]
     text = backend.reasons.explain(row)
     if state in WAITING:

@@ -27,7 +27,7 @@ _MAX_ROWS = 500
 
 
 class TimelineView(View):
-    """Bars of one's own or everyone's jobs over the next hours, or of the nodes they are on."""
+    """Bars of jobs, or of their nodes, over the next hours."""
 
     DEFAULT_CSS = """
     TimelineView VerticalScroll { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; }
@@ -93,7 +93,7 @@ class TimelineView(View):
         self._changed()
 
     def do_timeline_rows(self) -> None:
-        """Change between jobs and nodes; of nodes everyone's jobs count."""
+        """Switch between jobs and nodes; nodes are those of all users' jobs."""
         self._by_node = not self._by_node
         self.everyone = self._by_node or self.everyone
         self._changed()
@@ -121,7 +121,14 @@ class TimelineView(View):
             self._body.update(f"No job ends or may start in the next {self._hours} h. - zooms out")
             return
         letters = job_letters(self.session.store)
-        lines = draw_hours(planned, now, self.session.zone, room, self._hours, letters.letter)
+        lines = draw_hours(
+            planned,
+            now,
+            self.session.zone,
+            room=room,
+            hours=self._hours,
+            letter=letters.letter,
+        )
         self._body.update(Content("\n").join(lines))
 
 

@@ -1,4 +1,4 @@
-"""Ended tasks of an array, or workers of a job, by state, exit and last lines; failures first."""
+"""Finished tasks of an array, or workers of a job, by state, exit and last line; failures first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hpcdash.ui.table_view import ReadTableView
 from hpcdash.ui.view import Targets
 from hpcdash.ui.widgets import cells
 
-# A row is a group, or under an open group one task; `name` is the last line of its log.
+# A row is a group, or a task below an open group; `name` is the last line of its log.
 TRIAGE = TableSpec(
     "triage",
     fields={
@@ -48,28 +48,25 @@ TRIAGE = TableSpec(
     ),
     shown=("state", "n", "tasks", "exit", "line", "nodes"),
 )
-FOLDED, OPEN, TASK = 1, 2, 3
+FOLDED, OPEN, TASK = range(1, 4)
 _SHELL_SIGNAL = 128
 _MAX_NODES = 3
 _NAME_CELLS = 30
 
 
 def tasks_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """`+ 3,7-9`, `- 3,7-9` of an open group, `    7` of a task in it."""
+    """Format `+ 3,7-9` for a folded group, `- 3,7-9` for an open one, `    7` for a task."""
     if row["_fold"] == TASK:
         return f"    {value}"
     return f"{'+' if row['_fold'] == FOLDED else '-'} {value}", cells.STRONG
 
 
 def exit_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
-    """Return `exit 1`, `137 KILL`, `signal SEGV`; '' where the state suffices."""
+    """Format `exit 1`, `137 KILL`, `signal SEGV`; '' if the state suffices."""
     if row["state"] != JobState.FAILED:
         return ""
-    number = row["exit_signal"]
-    if number and signal_name(number):
-        return f"signal {signal_name(number)}"
-    if number:
-        return f"signal {number}"
+    if number := row["exit_signal"]:
+        return f"signal {signal_name(number) or number}"
     if not value:
         return ""
     name = signal_name(value - _SHELL_SIGNAL) if value > _SHELL_SIGNAL else ""
@@ -77,7 +74,7 @@ def exit_cell(value: int | None, row: cells.RowContext) -> cells.Cell:
 
 
 def line_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
-    """Return the last line with text, or why there is none."""
+    """Format the last line with text, or the reason that there is none."""
     if value:
         return visible(value)
     if value == "":
@@ -86,7 +83,7 @@ def line_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 class TriageView(ReadTableView):
-    """One array. It is read again when the lists show that one of its tasks is in another state."""
+    """Triage of an array, read again when the state of a task changes in the lists."""
 
     SPEC = TRIAGE
     LISTS: ClassVar[frozenset[Kind | None]] = frozenset({None, Kind.MINE, Kind.EVERYONE})
@@ -115,7 +112,7 @@ class TriageView(ReadTableView):
 
     @property
     def are_workers(self) -> bool:
-        """Whether the rows are workers of one job, and no jobs."""
+        """Whether the rows are workers of a job instead of tasks."""
         return self.triage is not None and self.triage.tasks.are_workers
 
     def source(self) -> pa.Table | None:
@@ -126,7 +123,7 @@ class TriageView(ReadTableView):
         )
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
-        """The groups with the tasks of those that are open below each."""
+        """Sort the groups, and add the tasks below each open group."""
         table = super().shaped(table, sort)
         if self.triage is None or not self._open:
             return table
@@ -140,11 +137,12 @@ class TriageView(ReadTableView):
 
     def _group_row(self, group: TaskGroup) -> dict[str, Any]:
         row_id = _group_id(group)
-        counted = [
-            f"{name} {count}" if len(group.nodes) > 1 else name
-            for name, count in group.nodes[:_MAX_NODES]
-        ]
-        more = f" +{len(group.nodes) - _MAX_NODES}" if len(group.nodes) > _MAX_NODES else ""
+        if len(group.nodes) == 1:
+            [(nodes, _)] = group.nodes
+        else:
+            nodes = " ".join(f"{name} {count}" for name, count in group.nodes[:_MAX_NODES])
+        if (more := len(group.nodes) - _MAX_NODES) > 0:
+            nodes += f" +{more}"
         return {
             "_id": row_id,
             "id": self.array_id,
@@ -152,7 +150,7 @@ class TriageView(ReadTableView):
             "state": group.state,
             "exit_code": group.exit_code,
             "exit_signal": group.exit_signal,
-            "node": " ".join(counted) + more,
+            "node": nodes,
             # Successful tasks need no text.
             "name": group.line if group.failed else None,
             "_tasks": group.count,
@@ -194,10 +192,8 @@ class TriageView(ReadTableView):
 
     def _read_more(self) -> None:
         self._read_at = self.session.store.clock.now()
-        self._open, marked = (
-            self._as_grouped_now(self._open),
-            self._as_grouped_now(self.rows.marked),
-        )
+        self._open = self._regrouped(self._open)
+        marked = self._regrouped(self.rows.marked)
         if marked != self.rows.marked:
             self.rows.clear_marks()
             self.rows.mark_all(marked)
@@ -211,14 +207,17 @@ class TriageView(ReadTableView):
             for group in groups
         }
 
-    def _as_grouped_now(self, row_ids: frozenset[str]) -> frozenset[str]:
-        """Rows that were groups before their logs were read: the groups that their tasks are in
-        now.
-        """
-        now = self._member_ids()
-        remaining = {row_id for row_id in row_ids if row_id in now or row_id not in self._members}
-        moved = frozenset().union(*(self._members[row_id] for row_id in row_ids - remaining))
-        return frozenset(remaining | {row_id for row_id, members in now.items() if members & moved})
+    def _regrouped(self, row_ids: frozenset[str]) -> frozenset[str]:
+        """Replace groups that no longer exist by the present groups of their tasks."""
+        groups = self._member_ids()
+        remaining = {
+            row_id for row_id in row_ids if row_id in groups or row_id not in self._members
+        }
+        moved: set[str] = set()
+        for row_id in row_ids - remaining:
+            moved |= self._members[row_id]
+        remaining |= {row_id for row_id, members in groups.items() if members & moved}
+        return frozenset(remaining)
 
     # -- text
 
@@ -243,28 +242,36 @@ class TriageView(ReadTableView):
         return f"triage {self.array_id}"
 
     def hint(self) -> str:
-        parts = [*(self.triage.notes if self.triage is not None else ()), super().hint()]
+        parts = []
         if self.is_live and (rows := self.rows_to_submit()):
             tasks = counted(count_jobs(rows), "task")
-            which = f"{tasks} of this cause" if self._pointed_cause() else f"{tasks} that failed"
-            parts.insert(0, f"R resubmits {f'the marked {tasks}' if self.rows.marked else which}")
+            if self.rows.marked:
+                tasks = f"the marked {tasks}"
+            elif self._pointed_cause():
+                tasks = f"{tasks} of this cause"
+            else:
+                tasks = f"{tasks} that failed"
+            parts.append(f"R resubmits {tasks}")
+        if self.triage is not None:
+            parts += self.triage.notes
+        parts.append(super().hint())
         return "  ·  ".join(part for part in parts if part)
 
     def row_hint(self, row: Mapping[str, Any]) -> str:
-        text = format_exit(row["state"], row["exit_code"], row["exit_signal"]) or state_word(
-            row["state"]
-        )
+        ending = format_exit(row["state"], row["exit_code"], row["exit_signal"])
+        text = ending or state_word(row["state"])
         if row["_fold"] == TASK:
-            return "  ·  ".join(
-                part for part in (f"{row['id']}: {text}", row["name"] or "") if part
-            )
+            text = f"{row['id']}: {text}"
+            return f"{text}  ·  {row['name']}" if row["name"] else text
         group = self._group(row["_id"])
-        kind = "worker" if self.are_workers else "task"
-        parts = [f"{counted(group.count, kind)}: {text}"] if group is not None else []
-        if group is not None and group.node:
-            parts.insert(0, f"{group.on_node} of {group.count} on {group.node}: a bad node?")
-        # The column may have cut it.
-        if group is not None and group.failed and group.line:
+        if group is None:
+            return ""
+        parts = []
+        if group.node:
+            parts.append(f"{group.on_node} of {group.count} on {group.node}: a bad node?")
+        parts.append(f"{counted(group.count, 'worker' if self.are_workers else 'task')}: {text}")
+        # The column may have cut the line.
+        if group.failed and group.line:
             parts.append(group.line)
         return "  ·  ".join(parts)
 
@@ -275,11 +282,10 @@ class TriageView(ReadTableView):
         return next((group for group in groups if _group_id(group) == row_id), None)
 
     def open_row(self, row_id: str, row: Mapping[str, Any]) -> None:
-        """A group's tasks are shown or hidden; a task is opened."""
+        """Show or hide the tasks of a group; open a task."""
         if row["_fold"] == TASK:
-            self.post_message(
-                self.Requested("job", job_id=self.array_id if self.are_workers else row["id"])
-            )
+            job_id = self.array_id if self.are_workers else row["id"]
+            self.post_message(self.Requested("job", job_id=job_id))
             return
         self._open = self._open ^ {row_id}
         self.reload()
@@ -297,7 +303,7 @@ class TriageView(ReadTableView):
         return group.members[0].job_id if group is not None else self.job_id
 
     def targets(self) -> Targets:
-        """The tasks of the marked rows, else of the row under the cursor; of workers their job."""
+        """Return the tasks of the marked rows, else of the selected row; for workers, their job."""
         if self.are_workers:
             return Targets((self.array_id,))
         row_id = self.rows.cursor_id
@@ -305,8 +311,8 @@ class TriageView(ReadTableView):
         return Targets(tuple(str(row["id"]) for row in rows), rows)
 
     def rows_to_submit(self) -> tuple[Row, ...]:
-        """The tasks of the marked rows; with none marked those of the cause, or the task, that is
-        pointed at, else all that failed. Workers cannot be resubmitted.
+        """Return the tasks of the marked rows, else of the failed row under the cursor, else all
+        failed tasks. Workers cannot be resubmitted.
         """
         if self.are_workers:
             return ()
@@ -315,27 +321,25 @@ class TriageView(ReadTableView):
         return self.triage.failed_rows if self.triage is not None else ()
 
     def _pointed_cause(self) -> frozenset[str]:
-        """The row that the cursor was put on, where it stands for tasks that failed."""
+        """Return the ID of the failed row that the user moved the cursor to, if any."""
         row_id = self.rows.cursor_id if self.rows.cursor_moves else None
-        failed = {row["id"] for row in (self.triage.failed_rows if self.triage is not None else ())}
-        is_failed = row_id is not None and any(
-            row["id"] in failed for row in self._group_rows({row_id})
-        )
-        return frozenset({row_id}) if row_id is not None and is_failed else frozenset()
+        if self.triage is None or row_id is None:
+            return frozenset()
+        failed = {row["id"] for row in self.triage.failed_rows}
+        is_failed = any(row["id"] in failed for row in self._group_rows({row_id}))
+        return frozenset({row_id}) if is_failed else frozenset()
 
     def _group_rows(self, row_ids: frozenset[str] | set[str]) -> tuple[Row, ...]:
         if self.triage is None:
             return ()
-        requested = {
-            member.job_id
-            for group in self.triage.groups
-            for member in group.members
-            if _group_id(group) in row_ids or member.job_id in row_ids
-        }
+        requested = set(row_ids)
+        for group in self.triage.groups:
+            if _group_id(group) in row_ids:
+                requested.update(member.job_id for member in group.members)
         return tuple(row for row in self.triage.tasks.ended if row["id"] in requested)
 
     def do_mark_failed(self) -> None:
-        """Mark the groups that failed; once more, none."""
+        """Mark the failed groups; unmark them if they are marked."""
         groups = self.triage.groups if self.triage is not None else ()
         failed = {_group_id(group) for group in groups if group.failed}
         if not failed:
@@ -349,9 +353,8 @@ class TriageView(ReadTableView):
         """Copy the tasks and their last line."""
         row = self.rows.cursor_row
         if row is not None:
-            text = (
-                f"{with_tasks(self.array_id, parse_tasks(row['tasks']))} {row['name'] or ''}"
-            ).strip()
+            tasks = with_tasks(self.array_id, parse_tasks(row["tasks"]))
+            text = f"{tasks} {row['name'] or ''}".strip()
             self.app.copy_to_clipboard(text)
             self.notify(f"copied {visible(text[:60])}", markup=False)
 

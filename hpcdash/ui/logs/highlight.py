@@ -1,14 +1,12 @@
-"""Finds what to colour in a log line that has no colours of its own: levels, tracebacks, numbers,
-NaN, paths.
-"""
+"""Colours of log lines without their own: levels, tracebacks, numbers, NaN, paths."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
-# Log formats put the level after a timestamp and a logger's name; further on the same word is part
-# of the message.
+# The level is after a timestamp and a logger's name; further on, the same word is part of the
+# message.
 _LEVEL_WITHIN = 160
 _LEVELS = frozenset({"error", "warning", "note", "debug"})
 
@@ -43,11 +41,9 @@ Highlight = tuple[int, int, str]
 
 @lru_cache(maxsize=2048)
 def highlights(text: str, is_beginning: bool = True) -> tuple[Highlight, ...]:
-    """The parts of a piece of a line to colour, in order; none overlap.
+    """Return the parts to colour in a piece of a line, ordered, without overlaps, in linear time.
 
-    Time grows with the length of the piece.
-
-    Levels, tracebacks and exceptions count only in the piece a line begins with.
+    Levels, tracebacks and exceptions count only in the first piece of a line.
     """
     found: list[Highlight] = []
     start = 0
@@ -61,11 +57,9 @@ def highlights(text: str, is_beginning: bool = True) -> tuple[Highlight, ...]:
             start = opening.end()
     for match in _TOKEN.finditer(text, start):
         kind = match.lastgroup or ""
-        is_first_level = (
-            is_beginning
-            and match.start() <= _LEVEL_WITHIN
-            and not any(one[2] in _LEVELS for one in found)
-        )
-        if kind not in _LEVELS or is_first_level:
-            found.append((match.start(), match.end(), kind))
+        if kind in _LEVELS:
+            has_level = any(name in _LEVELS for _, _, name in found)
+            if not is_beginning or has_level or match.start() > _LEVEL_WITHIN:
+                continue
+        found.append((match.start(), match.end(), kind))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Draws the lines of a log's viewport, with what is searched for marked. Reads nothing."""
+"""Draws the lines of a log's viewport with search matches. Reads nothing."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from hpcdash.domain.text import visible
+from hpcdash.services.logs.lines import ShownLine
 from hpcdash.ui.logs.highlight import highlights
 from hpcdash.ui.logs.viewport import PlacedRow, Viewport, letter_at, wrapped
 from hpcdash.ui.widgets.cells import signs
@@ -31,7 +32,7 @@ Part = tuple[int, int, Style]
 
 
 class LogLines(Widget, can_focus=True):
-    """Lines of a viewport, or `notices` where it is empty."""
+    """Lines of a viewport; `notices` if it is empty."""
 
     ALLOW_SELECT = False
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -60,10 +61,10 @@ class LogLines(Widget, can_focus=True):
     """
 
     class Moved(Message):
-        """Posted after other lines came onto the screen, or the room for lines grew."""
+        """Posted when the size of the screen has changed."""
 
     class Wheel(Message):
-        """The mouse wheel was turned by so many lines."""
+        """Posted when the mouse wheel was turned by `lines`."""
 
         def __init__(self, lines: int) -> None:
             super().__init__()
@@ -73,10 +74,9 @@ class LogLines(Widget, can_focus=True):
         super().__init__()
         self.viewport = viewport
         self.notices: Sequence[str] = ()
-        # The search text, and the current row; both are marked.
         self.pattern: re.Pattern[str] | None = None
+        # Offsets of the row with the current match, and of the row that was jumped to.
         self.current: int | None = None
-        # A row that one jumped to.
         self.pointed: int | None = None
         self._strips: list[Strip] = []
         self._line_styles: dict[str, Style] = {}
@@ -102,7 +102,7 @@ class LogLines(Widget, can_focus=True):
     # -- drawing
 
     def redraw(self) -> None:
-        """Draw again the lines that are others now: little goes over a slow line."""
+        """Draw the changed lines only, for slow connections."""
         before = self._strips
         self._strips = self._drawn()
         if len(before) != len(self._strips):
@@ -113,7 +113,7 @@ class LogLines(Widget, can_focus=True):
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen."""
+        """Return a line of the screen."""
         if not self._strips:
             self._strips = self._drawn()
         if y < len(self._strips):
@@ -126,14 +126,13 @@ class LogLines(Widget, can_focus=True):
         placed = self.viewport.placed()
         strips = [self._strip(one, width) for one in placed]
         if not placed:
-            lines = [line for text in self.notices for line in _in_lines(visible(text), width - 2)]
-            strips = [self._text_strip(line, width) for line in lines[:height]]
+            for notice in self.notices:
+                text = visible(notice)
+                for first, last in itertools.pairwise([*wrapped(text, width - 2), len(text)]):
+                    line = Strip([Segment(f" {text[first:last]}", self._style("words"))])
+                    strips.append(line.crop_extend(0, width, self._style()))
         blank = Strip.blank(width, self._style())
-        return strips + [blank] * (height - len(strips))
-
-    def _text_strip(self, text: str, width: int) -> Strip:
-        style = self._style("words")
-        return Strip([Segment(f" {text}", style)]).crop_extend(0, width, self._style())
+        return strips[:height] + [blank] * (height - len(strips))
 
     def _strip(self, placed: PlacedRow, width: int) -> Strip:
         viewport = self.viewport
@@ -143,36 +142,38 @@ class LogLines(Widget, can_focus=True):
         first = placed.first
         last = len(text) if placed.last is None else placed.last
         if not viewport.wrap:
-            # One letter more on either side: one that is two cells wide may be cut in half there.
+            # One more character on either side, as a wide one may be cut in half.
             first = max(0, letter_at(text, left) - 1) if left else 0
             last = min(len(text), letter_at(text, left + width) + 1)
-        spans = line.spans[
-            max(0, bisect_right(line.spans, (first,)) - 1) : bisect_right(line.spans, (last,))
-        ]
-        colours = [(one.start, one.end, _style_named(one.style)) for one in spans]
-        if not line.spans:
-            colours = self._highlights(text, first, last)
+        colours = self._colours(line, first, last)
         matches = self._matches(placed.row, text, first, last)
-        base = self._style(
-            "pointed" if viewport.window.rows[placed.row].offset == self.pointed else ""
-        )
-        strip = Strip(_segments(text, first, last, colours, matches, base))
+        is_pointed = viewport.window.rows[placed.row].offset == self.pointed
+        base = self._style("pointed" if is_pointed else "")
+        strip = Strip(_segments(text, first, last, below=colours, above=matches, base=base))
         if viewport.wrap:
             return strip.crop_extend(0, width, base)
         skipped = left - Strip([Segment(text[:first])]).cell_length if left else 0
         cut = strip.crop_extend(skipped, skipped + width, base)
+        # Signs at the edges of the screen where the line continues.
+        before, after = "‹›" if signs().ellipsis == "…" else "<>"
         if first > 0 or skipped > 0:
-            cut = Strip.join(
-                [Strip([Segment(_more_sign(before=True), self._style("more"))]), cut.crop(1)]
-            )
+            sign = Strip([Segment(before, self._style("more"))])
+            cut = Strip.join([sign, cut.crop(1)])
         if last < len(text) or strip.cell_length - skipped > width:
-            cut = Strip.join(
-                [cut.crop(0, width - 1), Strip([Segment(_more_sign(), self._style("more"))])]
-            )
+            sign = Strip([Segment(after, self._style("more"))])
+            cut = Strip.join([cut.crop(0, width - 1), sign])
         return cut
 
+    def _colours(self, line: ShownLine, first: int, last: int) -> list[Part]:
+        """Return the colours of a line, by default those of the theme."""
+        if not line.spans:
+            return self._highlights(line.text, first, last)
+        begin = max(0, bisect_right(line.spans, (first,)) - 1)
+        end = bisect_right(line.spans, (last,))
+        return [(one.start, one.end, _style_named(one.style)) for one in line.spans[begin:end]]
+
     def _highlights(self, text: str, first: int, last: int) -> list[Part]:
-        """Theme colours for a line that has none of its own; no colours under NO_COLOR."""
+        """Return the theme's colours for a line; [] with NO_COLOR."""
         if self.app.no_color:
             return []
         begin = max(0, first - _HIGHLIGHT_MARGIN)
@@ -192,7 +193,7 @@ class LogLines(Widget, can_focus=True):
         return [(match.start(), match.end(), style) for match in found]
 
     def _style(self, name: str = "", *, partial: bool = False) -> Style:
-        """The style of plain lines with that of a part on it; `partial`: the part's alone."""
+        """Return the style of plain lines with that of a part; `partial`: only the part's."""
         key = f"{name} alone" if partial else name
         style = self._line_styles.get(key)
         if style is None:
@@ -201,17 +202,18 @@ class LogLines(Widget, can_focus=True):
                 try:
                     style += self.get_component_rich_style(f"log-lines--{name}", partial=True)
                 except KeyError:
-                    # A worker draws before the style sheet was applied; it is drawn again then.
+                    # A worker may draw before the style sheet is applied, which draws again.
                     return style
             self._line_styles[key] = style
         return style
 
 
 def _segments(
-    text: str, first: int, last: int, below: Sequence[Part], above: Sequence[Part], base: Style
+    text: str, first: int, last: int, *, below: Sequence[Part], above: Sequence[Part], base: Style
 ) -> list[Segment]:
-    """The letters from `first` to `last`, cut where styles change; the parts of each kind are in
-    order.
+    """Cut the characters `first` to `last` where styles change.
+
+    The ordered parts `above` are styled over those `below`.
     """
     cuts = {first, last}
     for start, end, _ in itertools.chain(below, above):
@@ -227,16 +229,6 @@ def _segments(
                 style += parts[places[kind]][2]
         segments.append(Segment(text[begin:stop], style))
     return segments
-
-
-def _in_lines(text: str, width: int) -> list[str]:
-    begins = [*wrapped(text, width), len(text)]
-    return [text[first:last] for first, last in itertools.pairwise(begins)]
-
-
-def _more_sign(*, before: bool = False) -> str:
-    """Return the sign at an edge of the screen where a line continues."""
-    return ("‹›" if signs().ellipsis == "…" else "<>")[not before]
 
 
 @lru_cache(maxsize=1024)

@@ -1,7 +1,4 @@
-"""Stream of a job that can be searched, and browsed by time and by line.
-
-Knows of the job only the values passed to it.
-"""
+"""Stream of a job with searches by text and time, line numbers and a pager."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ from hpcdash.ui.logs.stream import LogReading
 
 
 class LogPane(LogReading):
-    """Searches and jumps run beside the keys; each takes the place of the one before."""
+    """Reader with searches and jumps in the background; a new one cancels the previous."""
 
     class PagerRequested(Message):
-        """A file of this machine is to be opened in a pager; a copy is to be deleted then."""
+        """Posted to open a file on this machine in a pager, and delete it afterwards if a copy."""
 
         def __init__(self, file: Path, *, is_copy: bool = False) -> None:
             super().__init__()
@@ -37,7 +34,7 @@ class LogPane(LogReading):
         return on_output
 
     def clear(self) -> bool:
-        """Clear what esc clears: a running search, else the search text; False for neither."""
+        """Cancel a running search, else clear the search; return False without either."""
         if self._doing:
             self._end_work()
             return True
@@ -47,9 +44,7 @@ class LogPane(LogReading):
         return False
 
     def search(self, text: str) -> None:
-        """Mark a text and go to a match: one on the screen, else the nearest before the end or
-        after one's place.
-        """
+        """Mark a text, and go to a match on the screen, else to the next; at the end, the last."""
         self.search_text = text
         self._found = ""
         self._found_at = None
@@ -58,30 +53,24 @@ class LogPane(LogReading):
         flags = re.IGNORECASE if text == text.lower() else re.NOFLAG
         lines.pattern = re.compile(re.escape(text), flags) if text else None
         lines.current = None
-        if text:
-            here = self._matches_on_screen()
-            if here:
-                self._at_match(here[-1] if self.viewport.following else here[0])
+        if lines.pattern is not None:
+            matches = []
+            for row in dict.fromkeys(placed.row for placed in self.viewport.placed()):
+                if lines.pattern.search(self.viewport.line(row).text):
+                    matches.append(self.window.rows[row].offset)
+            if matches:
+                self._mark_match(matches[-1] if self.viewport.following else matches[0])
             else:
                 self.next_match(backwards=self.viewport.following or self.viewport.is_at_last)
         self._moved()
 
-    def _matches_on_screen(self) -> list[int]:
-        requested = self.lines.pattern
-        rows = dict.fromkeys(placed.row for placed in self.viewport.placed())
-        return [
-            self.window.rows[row].offset
-            for row in rows
-            if requested and requested.search(self.viewport.line(row).text)
-        ]
-
-    def _at_match(self, offset: int) -> None:
+    def _mark_match(self, offset: int) -> None:
         self._found_at = offset
         if self.window.rows:
             self.lines.current = self.window.rows[self.window.index_of(offset)].offset
 
     def next_match(self, *, backwards: bool = False) -> None:
-        """To the next match after the last one (or one's place on the screen), or before it."""
+        """Go to the next match after the last one or the top of the screen; or backwards."""
         window = self.window
         if not self.search_text or not window.rows:
             return
@@ -103,8 +92,8 @@ class LogPane(LogReading):
             self._work("searching …, esc stops", self._search, begin, backwards)
 
     def _show_match(self, offset: int) -> None:
-        """Mark a match, and go there where it is not on the screen."""
-        self._at_match(offset)
+        """Mark a match, and scroll to it if it is not on the screen."""
+        self._mark_match(offset)
         on_screen = {self.window.rows[one.row].offset for one in self.viewport.placed()}
         if self.lines.current not in on_screen:
             self.viewport.to_offset(offset, above=self.viewport.height // 3)
@@ -125,12 +114,12 @@ class LogPane(LogReading):
             return "not found"
         await self._hold(found.offset)
         self._show_match(found.offset)
-        if found.from_the_other_end:
+        if found.has_wrapped:
             return "search wrapped to the end" if backwards else "search wrapped to the top"
         return ""
 
     def go_time(self, typed: str) -> None:
-        """To the first line that was written at a time or after it."""
+        """Go to the first line at or after a typed time."""
         self._work(f"searching for {typed} …, esc stops", self._to_time, typed)
 
     async def _to_time(self, typed: str) -> str:
@@ -153,12 +142,11 @@ class LogPane(LogReading):
         return f"from {when} on"
 
     def count_lines(self) -> None:
-        """Find out which line of the file the first one on the screen is."""
+        """Determine the line number of the first line on the screen."""
         if self.window.rows:
-            placed = self.viewport.placed()
-            self._work(
-                "counting lines …, esc stops", self._count, self.window.rows[placed[0].row].offset
-            )
+            first = self.viewport.placed()[0].row
+            offset = self.window.rows[first].offset
+            self._work("counting lines …, esc stops", self._count, offset)
 
     async def _count(self, offset: int) -> str:
         if self.window.begins_the_file:
@@ -168,7 +156,7 @@ class LogPane(LogReading):
                 before = await self.window.file.count_lines(offset)
             except CommandTimedOut:
                 return "too many lines to count"
-        self._line_number.learn(offset, before + 1)
+        self._line_number.set(offset, before + 1)
         return ""
 
     def open_outside(self) -> None:

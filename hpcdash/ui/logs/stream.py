@@ -1,4 +1,4 @@
-"""One stream of a job on the screen: follows its file, moves in it, reports its state."""
+"""Reader of one stream of a job: follows its file, moves in it, shows its state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from msgspec import Struct
 from rich.cells import cell_len
 from rich.text import Text
 from textual import on
@@ -34,30 +33,28 @@ from hpcdash.ui.widgets.lines import Line
 from hpcdash.ui.workers import start_worker
 
 _SIDEWAYS_CELLS = 16
-# Up to here lines are read within a frame, whatever is in them.
+# More bytes than this are converted to lines in a thread.
 _READ_AT_ONCE_BYTES = 1 << 16
-# Pause between two checks: while the log grows, at most, and the factor for each check that found
-# nothing new.
+# Pause between two checks: while the log grows, at most, and its growth after a check without new
+# text.
 _SHORTEST_SECONDS = 0.5
 _LONGEST_SECONDS = 4.0
 _SLOWER = 1.25
 # Checks take no more than a third of the connection's time.
 _LINE_SHARE = 3.0
-# Rows that are held ahead of the screen; fewer than half of those held on either side, so that
-# reading comes to an end.
+# Rows that are read ahead of the screen: less than half of the held rows on either side.
 _AHEAD_ROWS = HELD_ROWS // 8
-# A log without new text for so long is reported as still; training writes a line more often than
-# that.
+# A log without new text for this long is reported as quiet: training writes more often.
 STILL_SECONDS = 10.0
 # Text, and its style.
 Part = tuple[str, str]
 
 
 class LogReading(Vertical):
-    """Reader that follows one file while it is shown. `path` None: `note` is the reason.
+    """Reader that follows a file while it is shown.
 
-    `host` is the node that has it on its own disk; `begin_at` the offset to show first, None: its
-    end.
+    If `path` is None, `note` is the reason. `host` is the node with the file on its own disk;
+    `begin_at` is the first offset to show, None for the end.
     """
 
     DEFAULT_CSS = """
@@ -89,7 +86,7 @@ class LogReading(Vertical):
         self.note = note
         self.row: Mapping[str, Any] | None = None
         self.error: HpcdashError | None = None
-        # Whether keys are for it, and whether the other stream is shown as well.
+        # Whether keys apply to this stream, and whether the other stream is shown as well.
         self.is_active = True
         self.is_beside = False
         self.search_text = ""
@@ -97,7 +94,7 @@ class LogReading(Vertical):
         self.window = LogWindow(session.store.log_file(path or "", host), clock.now)
         self.viewport = Viewport(self.window)
         self.lines = LogLines(self.viewport)
-        # State or result of a search or a jump.
+        # Text of a running search or jump, and of its result.
         self._doing = ""
         self._found = ""
         self._found_at: int | None = None
@@ -106,7 +103,7 @@ class LogReading(Vertical):
         self._line_number = LineNumber(self.window)
         self._pace = LogPace(session.poller)
         self._paging = False
-        # Whether it is hidden, and checks nothing.
+        # Whether it is hidden, and does not check the file.
         self.is_resting = False
         self._drawing = False
         self._notes = ""
@@ -129,8 +126,8 @@ class LogReading(Vertical):
         self._pace.hurry()
 
     async def _watch(self) -> None:
-        """Check the file as long as the pane lives; while it is hidden, wait until it is shown."""
-        looked = time.monotonic()
+        """Check the file regularly while the pane is shown."""
+        checked_at = time.monotonic()
         while True:
             self._pace.begin()
             if not self._is_shown:
@@ -140,16 +137,15 @@ class LogReading(Vertical):
                 continue
             began = time.monotonic()
             try:
-                is_new = await self._read_new(began - looked)
+                is_new = await self._read_new(began - checked_at)
                 self._error(None)
             except (UnreachableError, CommandTimedOut) as error:
                 is_new = False
                 self._error(error)
-            looked = began
-            least_seconds = self.window.file.pause_seconds
-            await self._pace.rest(
-                self._pace.pause_after(is_new, time.monotonic() - began, least_seconds)
-            )
+            checked_at = began
+            took_seconds = time.monotonic() - began
+            pause = self._pace.pause_after(is_new, took_seconds, self.window.file.pause_seconds)
+            await self._pace.rest(pause)
 
     @property
     def _is_shown(self) -> bool:
@@ -158,13 +154,13 @@ class LogReading(Vertical):
         )
 
     async def _read_new(self, seconds: float) -> bool:
-        """Read what is new where one follows, else see what became of the file."""
+        """Read new text if the end is followed, else only check the file; return if it changed."""
         size = self.window.stat.size
         identity = self.window.stat.identity
         if self.viewport.following:
             is_new = await self.window.follow(seconds)
         else:
-            is_new = await self.window.glance()
+            is_new = await self.window.check()
             if is_new:
                 # The current row is gone.
                 self._go_end()
@@ -192,28 +188,23 @@ class LogReading(Vertical):
     # -- moving
 
     def place_in_file(self) -> int | None:
-        """The offset of the first line on the screen; None where the end is followed."""
-        placed = self.viewport.placed() if self.window.rows and not self.viewport.following else []
+        """Return the offset of the first line on the screen; None if the end is followed."""
+        if self.viewport.following or not self.window.rows:
+            return None
+        placed = self.viewport.placed()
         return self.window.rows[placed[0].row].offset if placed else None
 
     def move(self, lines: int) -> None:
-        """Move by `lines` down, or up if negative.
-
-        Moving down at the very end starts to follow the file.
-        """
-        if (
-            lines > 0
-            and not self.viewport.following
-            and self.viewport.is_at_last
-            and self.window.ends_the_file
-        ):
+        """Move down by `lines`, or up if negative; a move beyond the end follows the file."""
+        is_at_end = self.viewport.is_at_last and self.window.ends_the_file
+        if lines > 0 and is_at_end and not self.viewport.following:
             self.set_following(True)
             return
         self.viewport.move(lines)
         self._moved()
 
     def page(self, pages: int) -> None:
-        """Move by `pages` screens down, or up if negative; one line of the last stays visible."""
+        """Move down by `pages` screens, or up if negative; one line stays visible."""
         self.move(pages * max(1, self.viewport.height - 1))
 
     def sideways(self, steps: int) -> None:
@@ -225,12 +216,12 @@ class LogReading(Vertical):
         self._jump(0)
 
     def go_end(self) -> None:
-        """To the end, and follow it."""
+        """Go to the end, and follow it."""
         self._end_work()
         self.set_following(True)
 
     def set_following(self, following: bool) -> None:
-        """Follow the end, or stay where one is."""
+        """Follow the end, or stay at the present line."""
         if following:
             self._go_end()
             self.read_now()
@@ -250,30 +241,24 @@ class LogReading(Vertical):
         self._jump(int(self.window.stat.size * percent / 100))
 
     def _jump(self, offset: int, *, above: int = 0) -> None:
-        """To the row of an offset, with so many lines above it; read it first where it is not
-        held.
-        """
+        """Go to the row of an offset, with `above` lines above it, and read it if needed."""
         self.viewport.stay()
-        if self.window.start <= offset < self.window.end or (
-            offset == 0 and self.window.begins_the_file
-        ):
-            self._arrive(offset, above)
+        is_held = self.window.start <= offset < self.window.end
+        if is_held or (offset == 0 and self.window.begins_the_file):
+            self.viewport.to_offset(offset, above=above)
+            self._moved()
         else:
             self._work("reading …", self._read_and_jump, offset, above)
 
     async def _read_and_jump(self, offset: int, above: int) -> str:
         await self._hold(offset)
-        self._arrive(offset, above)
+        self.viewport.to_offset(offset, above=above)
         return ""
 
     async def _hold(self, offset: int) -> None:
         if not self.window.start <= offset < self.window.end:
             await self.window.open_at(offset)
             self.viewport.forget()
-
-    def _arrive(self, offset: int, above: int = 0) -> None:
-        self.viewport.to_offset(offset, above=above)
-        self._moved()
 
     @on(LogLines.Wheel)
     def _wheel(self, event: LogLines.Wheel) -> None:
@@ -291,9 +276,7 @@ class LogReading(Vertical):
         self._read_ahead()
 
     def _redraw(self) -> None:
-        """Draw what is on the screen now; where its lines are very long they are read in a thread
-        first.
-        """
+        """Draw the lines on the screen; very long ones are converted in a thread first."""
         unread = self.viewport.unread()
         if sum(len(row.content) for row in unread) <= _READ_AT_ONCE_BYTES:
             self.lines.redraw()
@@ -303,10 +286,10 @@ class LogReading(Vertical):
 
     async def _draw(self, unread: list[LogRow]) -> None:
         while unread:
-            # One after the other: keys take their turns between them.
-            self.viewport.keep(
-                [(unread[0], await asyncio.to_thread(shown_line, unread[0].content))]
-            )
+            # One by one, so that keys are handled in between.
+            row = unread[0]
+            line = await asyncio.to_thread(shown_line, row.content)
+            self.viewport.store(row, line)
             unread = self.viewport.unread()
         self._drawing = False
         self._redraw()
@@ -314,7 +297,7 @@ class LogReading(Vertical):
     # -- reading ahead
 
     def _read_ahead(self) -> None:
-        """Load the lines that are probably requested next."""
+        """Read the rows that are probably needed next."""
         if not self._paging and missing_side(self.window, self.viewport) and self.path:
             self._paging = True
             start_worker(self, self._read_more, group="page")
@@ -323,7 +306,10 @@ class LogReading(Vertical):
         try:
             while side := missing_side(self.window, self.viewport):
                 held = (self.window.start, self.window.end)
-                await (self.window.read_before() if side < 0 else self.window.read_after())
+                if side < 0:
+                    await self.window.read_before()
+                else:
+                    await self.window.read_after()
                 if self.viewport.following or held == (self.window.start, self.window.end):
                     break
                 self.viewport.pay()
@@ -343,7 +329,7 @@ class LogReading(Vertical):
         return bool(self._doing)
 
     def _work(self, text: str, work: Callable[..., Awaitable[str]], *arguments: object) -> None:
-        """Run a slow operation in place of another; it returns its message."""
+        """Start a slow operation, which returns its message, and cancel the previous one."""
         self._doing = text
         self._found = ""
         start_worker(self, self._do, work, *arguments, group="work", exclusive=True)
@@ -353,9 +339,8 @@ class LogReading(Vertical):
         try:
             self._found = await work(*arguments)
         except (UnreachableError, CommandTimedOut) as error:
-            self._found = (
-                "it took too long" if isinstance(error, CommandTimedOut) else "the line failed"
-            )
+            is_timeout = isinstance(error, CommandTimedOut)
+            self._found = "it took too long" if is_timeout else "the connection failed"
             self._error(error)
         self._doing = ""
         self._moved()
@@ -376,16 +361,14 @@ class LogReading(Vertical):
         hint = "" if self.row is None else store.backend.reasons.explain(self.row)
         notes = [self.note] if self.note else []
         notes += file_notes(self.window, self.row, hint, self.session.zone)
-        if ended := job_note(self.row, self._now(), self.session.zone):
+        now = datetime.fromtimestamp(store.clock.now(), UTC)
+        if ended := job_note(self.row, now, self.session.zone):
             notes.append(ended)
         has_rows = bool(self.window.rows)
-        parts = (
-            notes
-            if self._opened or not self.path or self.window.looked_at is not None
-            else ["opening …"]
-        )
-        if not has_rows and list(self.lines.notices) != parts:
-            self.lines.notices = parts
+        is_checked = self._opened or self.window.checked_at is not None
+        notices = notes if is_checked or not self.path else ["opening …"]
+        if not has_rows and list(self.lines.notices) != notices:
+            self.lines.notices = notices
             self._redraw()
         shown = "\n".join(visible(note) for note in notes) if has_rows else ""
         if shown != self._notes:
@@ -398,32 +381,28 @@ class LogReading(Vertical):
     def _bar(self) -> Text:
         """Return the bar with the stream, the position and the current operation."""
         message = self._doing or self._found
-        parts = (
-            place_parts(self.window, self.viewport, self._log_status(message)) if self.path else []
-        )
+        parts: list[Part] = []
+        if self.path:
+            placed = self.viewport.placed()
+            parts = place_parts(
+                self.window,
+                self.viewport,
+                growth=self.format_growth() if self.is_beside else "",
+                line_number=self._line_number.line_at_row(placed[0].row) if placed else None,
+                searched=self.search_text,
+                message=message,
+                has_ended=self._has_ended,
+            )
         name = (self.stream, "bold" if self.is_active else "")
         return bar_text(name, self.window.file.host, parts, message, self.size.width - 2)
-
-    def _log_status(self, message: str) -> LogStatus:
-        placed = self.viewport.placed()
-        return LogStatus(
-            growth=self.format_growth() if self.is_beside else "",
-            line_number=self._line_number.line_at_row(placed[0].row) if placed else None,
-            searched=self.search_text,
-            message=message,
-            has_ended=self._has_ended,
-        )
 
     @property
     def _has_ended(self) -> bool:
         return self.row is not None and str(self.row["state"]) in ENDED
 
     def format_growth(self) -> str:
-        """Return how the file grows, or for how long it has not."""
+        """Format the growth of the file, or the time without growth."""
         return format_growth(self.window, self.session.store.clock.now(), ended=self._has_ended)
-
-    def _now(self) -> datetime:
-        return datetime.fromtimestamp(self.session.store.clock.now(), UTC)
 
 
 class LogPace:
@@ -452,9 +431,10 @@ class LogPace:
 
         `is_new`: the check found new text.
         """
-        self._pause_seconds = (
-            _SHORTEST_SECONDS if is_new else min(self._pause_seconds * _SLOWER, _LONGEST_SECONDS)
-        )
+        if is_new:
+            self._pause_seconds = _SHORTEST_SECONDS
+        else:
+            self._pause_seconds = min(self._pause_seconds * _SLOWER, _LONGEST_SECONDS)
         return max(self._pause_seconds, least_seconds, _LINE_SHARE * took_seconds)
 
     async def rest(self, seconds: float) -> None:
@@ -475,26 +455,22 @@ class LogPace:
 
 
 class LineNumber:
-    """The number of one row of a window among the lines of its file, and so of all rows held
-    together with it.
-    """
+    """Line numbers of a window's rows, from the known number of one row."""
 
     def __init__(self, window: LogWindow) -> None:
         self._window = window
-        # A row's offset, and its number, from 1.
+        # Offset and line number, from 1, of a row.
         self._known: tuple[int, int] | None = None
 
-    def learn(self, offset: int, number: int) -> None:
-        """The row of an offset is the `number`th line, from 1."""
+    def set(self, offset: int, number: int) -> None:
+        """Set the line number, from 1, of the row at an offset."""
         self._known = (offset, number)
 
     def forget(self) -> None:
         self._known = None
 
     def line_at_row(self, row: int) -> int | None:
-        """The number of a row by its place in the window's rows; None where it is not known, or no
-        longer.
-        """
+        """Return the line number of the row with an index; None if it is unknown."""
         if self._known is None:
             return None
         offset, number = self._known
@@ -512,161 +488,144 @@ class LineNumber:
 
 
 def missing_side(window: LogWindow, viewport: Viewport) -> int:
-    """Before what is held (-1), after it (1), or nowhere (0)."""
+    """Return where rows must be read: before the window (-1), after it (1), or nowhere (0)."""
     if viewport.following or not window.rows or viewport.height <= 0:
         return 0
     placed = viewport.placed()
     first = placed[0].row
     last = placed[-1].row
-    # Short lines are held by their number, long ones by their bytes.
+    # The limits are a number of short rows, or the bytes of long rows.
     before_bytes = window.rows[first].offset - window.start
-    is_near_first = first < _AHEAD_ROWS and before_bytes < PAGE_BYTES // 2
-    if (viewport.owed < 0 or (viewport.owed == 0 and is_near_first)) and not window.begins_the_file:
+    is_near_start = first < _AHEAD_ROWS and before_bytes < PAGE_BYTES // 2
+    must_read_before = viewport.owed < 0 or (viewport.owed == 0 and is_near_start)
+    if must_read_before and not window.begins_the_file:
         return -1
     after_bytes = window.end - window.rows[last].end
-    if (
-        len(window.rows) - last <= _AHEAD_ROWS
-        and after_bytes < PAGE_BYTES // 2
-        and not window.ends_the_file
-    ):
-        return 1
-    return 0
+    is_near_end = len(window.rows) - last <= _AHEAD_ROWS and after_bytes < PAGE_BYTES // 2
+    return int(is_near_end and not window.ends_the_file)
 
 
 def file_notes(
     window: LogWindow, row: Mapping[str, Any] | None, reason_hint: str, zone: tzinfo | None
 ) -> list[str]:
-    """Return notes on the file itself: missing and why, empty, or replaced by another."""
+    """Return notes on the file: missing and why, empty, or replaced."""
     check = window.stat
     happened = window.happened
     notes = []
     if happened is not None:
         when = format_clock_time(happened.at, zone)
+        shown = "; showing what was read" if window.rows else ""
         match happened.change:
             case FileChange.DELETED if window.file.host:
-                read = "; showing what was read" if window.rows else ""
-                notes.append(
-                    f"left {window.file.host} at {when}: the end of the job moves it to its final "
-                    f"place{read}"
-                )
+                place = "the end of the job moves it to its final place"
+                return [f"left {window.file.host} at {when}: {place}{shown}"]
             case FileChange.DELETED:
-                read = "showing what was read; " if window.rows else ""
-                notes.append(f"was deleted at {when}; {read}retrying")
+                return [f"was deleted at {when}{shown}; retrying"]
             case FileChange.CLOSED:
-                read = "showing what was read; " if window.rows else ""
-                notes.append(f"cannot be read since {when}: {check.problem}; {read}retrying")
+                return [f"unreadable since {when}: {check.problem}{shown}; retrying"]
             case FileChange.TRUNCATED:
                 notes.append(f"was truncated (to {format_memory(happened.size)}) at {when}")
             case FileChange.REPLACED:
                 notes.append(f"was replaced by another file at {when}")
-        if happened.change in (FileChange.DELETED, FileChange.CLOSED):
-            return notes
     state = "" if row is None else str(row["state"])
-    if window.looked_at is None:
+    if window.checked_at is None:
         return notes
     if check.problem:
         if not check.is_there and state in WAITING:
-            notes.append(f"will be at {window.file.path} once the job starts")
-            notes.append(f"the job is {state_word(state)}{_why(row, reason_hint)}")
+            reason = "" if row is None else row["reason"]
+            text = f"the job is {state_word(state)}"
+            if reason:
+                text += f": {reason}"
+            if reason_hint:
+                text += f" ({reason_hint})"
+            notes += [f"will be at {window.file.path} once the job starts", text]
         elif not check.is_there and state not in ENDED:
             notes.append(f"{check.problem}; retrying (ctrl+r: now)")
         else:
             notes.append(check.problem)
     elif check.is_there and check.size == 0:
-        notes.append(
-            "is empty; q goes back"
-            if state in ENDED
-            else "is empty so far; new lines appear automatically"
-        )
+        if state in ENDED:
+            notes.append("is empty; q goes back")
+        else:
+            notes.append("is empty so far; new lines appear automatically")
     return notes
 
 
-def _why(row: Mapping[str, Any] | None, reason_hint: str) -> str:
-    reason = "" if row is None else row["reason"] or ""
-    return "".join((f": {reason}" if reason else "", f" ({reason_hint})" if reason_hint else ""))
-
-
 def job_note(row: Mapping[str, Any] | None, now: datetime, zone: tzinfo | None) -> str:
-    """`the job ended: failed, exit 3, 2 min ago`; '' while it has not."""
+    """Format the end of a job: `the job ended: failed, exit 3, 2 min ago`; '' before."""
     if row is None or str(row["state"]) not in ENDED:
         return ""
     parts = [state_word(str(row["state"]))]
-    if how := format_end(row):
-        parts.append(how)
-    if row["ends_at"] is not None:
-        parts.append(
-            f"{format_age((now - row['ends_at']).total_seconds())} ago "
-            f"({short_instant(row['ends_at'], now, zone)})"
-        )
+    if ending := format_end(row):
+        parts.append(ending)
+    if (ended_at := row["ends_at"]) is not None:
+        age = format_age((now - ended_at).total_seconds())
+        parts.append(f"{age} ago ({short_instant(ended_at, now, zone)})")
     return f"the job ended: {', '.join(parts)}"
 
 
 def format_growth(window: LogWindow, now: float, *, ended: bool) -> str:
-    """`+3.4K/s`, `no new bytes for 12 min`, for a job that ended `last written 2 h ago`; '' where
-    it is not known.
+    """Format the growth of a log; '' if it is unknown.
+
+    `+3.4K/s`, `no new bytes for 12 min`, or after the job `last written 2 h ago`.
     """
     growth = window.growth
-    still = None if growth.last_at is None else now - growth.last_at
-    if not window.stat.is_there or still is None:
+    if not window.stat.is_there or growth.last_at is None:
         return ""
+    quiet_seconds = now - growth.last_at
     if ended:
-        return f"last written {format_age(still)} ago"
-    if still >= STILL_SECONDS:
-        return f"no new bytes for {format_age(still)}"
+        return f"last written {format_age(quiet_seconds)} ago"
+    if quiet_seconds >= STILL_SECONDS:
+        return f"no new bytes for {format_age(quiet_seconds)}"
     rate = growth.bytes_per_second
     return f"+{format_memory(rate)}/s" if rate >= 1 else ""
 
 
-class LogStatus(Struct, frozen=True):
-    """State to show besides that of window and viewport; '' and None where there is none.
+def place_parts(
+    window: LogWindow,
+    viewport: Viewport,
+    *,
+    growth: str = "",
+    line_number: int | None = None,
+    searched: str = "",
+    message: str = "",
+    has_ended: bool = False,
+) -> list[Part]:
+    """Return the parts of the bar, from the left, with their styles.
 
-    `growth` is how the file grows, `line_number` that of the first line on the screen, from 1,
-    `searched` a search text, `said` the state or result of a search or a jump; a file that
-    `has_ended` grows no more.
+    `line_number`, from 1, is that of the first line on the screen.
     """
-
-    growth: str = ""
-    line_number: int | None = None
-    searched: str = ""
-    message: str = ""
-    has_ended: bool = False
-
-
-def place_parts(window: LogWindow, viewport: Viewport, status: LogStatus) -> list[Part]:
-    """Return the parts of the position in the log, the first from the left."""
     check = window.stat
     size = check.size if check.is_there else window.end
     placed = viewport.placed()
-    end = window.rows[placed[-1].row].end if placed else 0
-    number = status.line_number
-    return [
-        (f"{100 * end // size}% of {format_memory(size)}" if size else "", ""),
-        (status.growth, ""),
-        (f"line {number:,}".replace(",", " ") if number is not None else "", ""),
-        (
-            _format_following(viewport, status.has_ended) if placed else "",
-            "" if viewport.following else "bold",
-        ),
-        ("wrapped" if viewport.wrap else "", ""),
-        (f"from column {viewport.left + 1}" if viewport.left else "", ""),
-        (f"/{status.searched}" if status.searched else "", ""),
-        (status.message or ("reading …" if viewport.owed else ""), "bold"),
-    ]
-
-
-def _format_following(viewport: Viewport, has_ended: bool) -> str:
-    if viewport.following:
-        return "at the end" if has_ended else "following"
-    return "end: to the end" if has_ended else "paused (end follows)"
+    parts: list[Part] = []
+    if size:
+        end = window.rows[placed[-1].row].end if placed else 0
+        parts.append((f"{100 * end // size}% of {format_memory(size)}", ""))
+    parts.append((growth, ""))
+    if line_number is not None:
+        parts.append((f"line {line_number:,}".replace(",", " "), ""))
+    if placed and viewport.following:
+        parts.append(("at the end" if has_ended else "following", ""))
+    elif placed:
+        parts.append(("end: to the end" if has_ended else "paused (end follows)", "bold"))
+    if viewport.wrap:
+        parts.append(("wrapped", ""))
+    if viewport.left:
+        parts.append((f"from column {viewport.left + 1}", ""))
+    if searched:
+        parts.append((f"/{searched}", ""))
+    parts.append((message or ("reading …" if viewport.owed else ""), "bold"))
+    return [(text, style) for text, style in parts if text]
 
 
 def bar_text(name: Part, host: str, parts: list[Part], message: str, width: int) -> Text:
-    """Return everything in one line of `width` cells; if it does not fit, `message` comes first."""
+    """Format the bar in one line of `width` cells; if it does not fit, `message` comes first."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(*name)
     if host:
         text.append(f" on {visible(host)}")
-    shown = [(visible(label), style) for label, style in parts if label]
+    shown = [(visible(label), style) for label, style in parts]
     message = visible(message)
     if message and cell_len(text.plain) + sum(2 + cell_len(label) for label, _ in shown) > width:
         shown.sort(key=lambda part: part[0] != message)

@@ -1,4 +1,4 @@
-"""A job's log, live: one stream or both side by side, and the keys that go through them."""
+"""Live log of a job: one stream, or both side by side."""
 
 from __future__ import annotations
 
@@ -38,20 +38,16 @@ if TYPE_CHECKING:
 
 
 SIDE_BY_SIDE_COLUMNS = 140
-# A frame takes two rows: lower screens have none.
-_SAID_SECONDS = 5.0
+_NOTICE_SECONDS = 5.0
 _TITLE_CELLS = 60
-_ASKED_AGAIN_SECONDS = 60.0
+_RETRY_SECONDS = 60.0
 _OTHERS_RANK = 3
-_PERCENTAGE = "a percentage: 0 to 100"
+_PERCENTAGE = "enter a percentage from 0 to 100"
 STREAMS = ("stdout", "stderr")
 
 
 class LogView(View):
-    """The output of one job.
-
-    It is found out once where that is, and again when the job's state changes.
-    """
+    """Output of a job, which is located again when the job's state changes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "up", show=False, priority=True),
@@ -68,9 +64,9 @@ class LogView(View):
     def __init__(self, session: ClusterSession, *, job_id: str, stream: str = "stdout") -> None:
         super().__init__(session)
         self.job_id = job_id
-        # Run of an allocation whose log is shown; 0: its own.
+        # Number of the run in an allocation; 0: the allocation's own log.
         self.run = 0
-        # The part of the job whose log is shown; None: the job's own.
+        # Log of a part of the job; None: the job's own.
         self.other: OtherLog | None = None
         self.place: LogPlace | None = None
         self._error: HpcdashError | None = None
@@ -85,7 +81,7 @@ class LogView(View):
 
     @property
     def pane(self) -> LogPane | None:
-        """The stream that keys are for."""
+        """Stream that keys apply to."""
         return self._streams.pane
 
     @property
@@ -94,7 +90,7 @@ class LogView(View):
 
     def on_mount(self) -> None:
         self._start_fetch()
-        self.set_interval(_ASKED_AGAIN_SECONDS, self._retry)
+        self.set_interval(_RETRY_SECONDS, self._retry)
 
     def _retry(self) -> None:
         """Query the state of a job that is in no list, such as another user's, until it ends."""
@@ -124,7 +120,7 @@ class LogView(View):
         before = self.place
         self.place = place
         if place.row["array_id"] is not None and place.row["_tasks"] == 1:
-            # An array's log is that of one of its tasks.
+            # The log of an array is that of its only task.
             self.job_id = str(place.row["id"])
         if before is None or before.files != place.files:
             await self._show_files(place.files, before)
@@ -135,11 +131,9 @@ class LogView(View):
         self.post_message(self.CrumbsChanged())
 
     async def _show_files(self, files: LogFiles, before: LogPlace | None) -> None:
-        """A log that came from its node to its last folder is the same one: one stays where one was
-        in it.
-        """
-        came_here = bool(before and before.files.host and not files.host)
-        await self._streams.show_files(files, keeps_places=came_here)
+        """Show files; a log that moved from its node stays at its position."""
+        has_moved = bool(before and before.files.host and not files.host)
+        await self._streams.show_files(files, keeps_places=has_moved)
         self.post_message(self.CrumbsChanged())
         if self.display and not isinstance(self.screen.focused, Input):
             self.take_focus()
@@ -153,19 +147,17 @@ class LogView(View):
         return self.place is not None and self.place.files.stderr is not None
 
     def _row(self) -> Mapping[str, Any] | None:
-        """The job's row: that of the newest list that has it, else as it was when its files were
-        found.
-        """
-        return known_row(self.session.store, self.job_id) or (
-            self.place.row if self.place is not None else None
-        )
+        """Return the job's row in the lists, else as it was when the files were located."""
+        row = known_row(self.session.store, self.job_id)
+        if row is None and self.place is not None:
+            return self.place.row
+        return row
 
     # -- titles and status
 
     def take_focus(self) -> None:
-        self.screen.set_focus(
-            self.pane.lines if self.pane is not None and self.pane.is_attached else None
-        )
+        is_attached = self.pane is not None and self.pane.is_attached
+        self.screen.set_focus(self.pane.lines if self.pane is not None and is_attached else None)
 
     def shown(self) -> None:
         self.take_focus()
@@ -200,7 +192,7 @@ class LogView(View):
                 event.file.unlink(missing_ok=True)
 
     async def on_descendant_focus(self, event: DescendantFocus) -> None:
-        """A click on the other stream makes it the one that keys are for."""
+        """Apply keys to the stream that was clicked on."""
         stream = self._streams.focused_stream(event.widget)
         if stream is not None and stream != self._streams.stream:
             self._streams.stream = stream
@@ -211,30 +203,31 @@ class LogView(View):
         return self._error or (self.pane.error if self.pane is not None else None)
 
     def taken_at(self) -> float | None:
-        return self.pane.window.looked_at if self.pane is not None else None
+        return self.pane.window.checked_at if self.pane is not None else None
 
     def crumbs(self) -> Sequence[str]:
-        which = (f"run {self.run}",) if self.run else ()
+        crumbs = ["log", self.job_id]
         if self.other is not None:
-            which = (clip(self.other.title, _TITLE_CELLS),)
-        return (
-            "log",
-            self.job_id,
-            *which,
-            "stdout and stderr" if self._streams.is_beside else self._streams.stream,
-        )
+            crumbs.append(clip(self.other.title, _TITLE_CELLS))
+        elif self.run:
+            crumbs.append(f"run {self.run}")
+        is_beside = self._streams.is_beside
+        crumbs.append("stdout and stderr" if is_beside else self._streams.stream)
+        return crumbs
 
     def hint(self) -> str:
         if self._notice:
             return self._notice
         if self.place is None:
             return ""
-        path = self.pane.window.file.place if self.pane is not None and self.pane.path else None
-        if not self._has_stderr and path is not None:
+        if self.pane is None or not self.pane.path:
+            return ""
+        path = self.pane.window.file.place
+        if not self._has_stderr:
             return f"{path}   (stdout and stderr)"
-        # The view has no width of its own before its first layout, and no hint is drawn after it.
-        wide = self.app.size.width >= SIDE_BY_SIDE_COLUMNS and not self._streams.is_beside
-        return f"{path or ''}{'   s shows both streams' if wide and path else ''}"
+        # The app's width, as the view has none before its first layout.
+        is_wide = self.app.size.width >= SIDE_BY_SIDE_COLUMNS
+        return f"{path}   s shows both streams" if is_wide and not self._streams.is_beside else path
 
     def counts(self) -> tuple[str, str]:
         if self.pane is None or not self.pane.window.stat.is_there:
@@ -258,11 +251,11 @@ class LogView(View):
         return Targets((self.job_id,), (row,) if row is not None else ())
 
     def _show_notice(self, text: str) -> None:
-        """Say something of what a key did, in place of the hint, for a while."""
+        """Show a message on a key in place of the hint for some seconds."""
         self._notice = text
         self.post_message(self.CrumbsChanged())
         if text:
-            call_after(self, _SAID_SECONDS, self._clear_notice)
+            call_after(self, _NOTICE_SECONDS, self._clear_notice)
 
     def _clear_notice(self) -> None:
         self._show_notice("")
@@ -323,10 +316,8 @@ class LogView(View):
         await self._show_streams()
 
     def _pane_with_lines(self) -> LogPane | None:
-        """The stream that keys are for; None, and a word why, while it has no lines to go
-        through.
-        """
-        if text := nothing_there(self.pane):
+        """Return the stream that keys apply to; None, with a message, while it has no lines."""
+        if text := format_no_lines(self.pane):
             self._show_notice(text)
             return None
         return self.pane
@@ -379,15 +370,14 @@ class LogView(View):
     async def _fetch_runs(self, place: LogPlace) -> tuple[Run, ...]:
         from hpcdash.services.submit.allocations import build_allocation, fetch_runs
 
-        return await fetch_runs(
-            self.session.store, build_allocation(place.detail.job.to_pylist()[0])
-        )
+        allocation = build_allocation(place.detail.job.to_pylist()[0])
+        return await fetch_runs(self.session.store, allocation)
 
     def do_other_logs(self) -> None:
         start_worker(self, self._choose_other, exclusive=True, group="others")
 
     async def _choose_other(self) -> None:
-        """A list of the logs of the job's parts, its own first."""
+        """Show a list of the logs of the job's parts, its own first."""
         logs = await self._fetch_others()
         if not logs or not self.display:
             return
@@ -395,12 +385,14 @@ class LogView(View):
         choices = [Choice("", "the job's own", "stdout, stderr")]
         choices += [Choice(log.name, log.title) for log in logs]
         present = self.other.name if self.other is not None else ""
-        self.app.push_screen(
-            ChoiceDialog("Log of", choices, lambda name: self._go_other(by_name.get(name)), present)
-        )
+
+        def take(name: str) -> None:
+            self._go_other(by_name.get(name))
+
+        self.app.push_screen(ChoiceDialog("Log of", choices, take, present))
 
     async def _fetch_others(self) -> tuple[OtherLog, ...]:
-        """Fetch the logs of the job's parts; () after a message where there are none."""
+        """Fetch the logs of the job's parts; (), with a message, if there are none."""
         if self.place is None:
             return ()
         try:
@@ -418,25 +410,22 @@ class LogView(View):
         self._start_fetch()
 
     async def _step_other(self, step: int) -> None:
-        """To the log of another part of the job; before the first is the job's own."""
+        """Show the log of the next or previous part; the job's own log precedes them."""
         logs = await self._fetch_others()
         if not logs:
             if Capability.WORKERS not in self.session.store.backend.capabilities:
                 await self._go_run(step)
             return
-        names = [log.name for log in logs]
-        at = (
-            names.index(self.other.name) + 1
-            if self.other is not None and self.other.name in names
-            else 0
-        )
-        if not 0 <= at + step <= len(logs):
+        names = ["", *(log.name for log in logs)]
+        name = self.other.name if self.other is not None else ""
+        at = names.index(name) + step if name in names else step
+        if not 0 <= at < len(names):
             self._show_notice("the last part of the job" if step > 0 else "the job's own log")
             return
-        self._go_other(logs[at + step - 1] if at + step else None)
+        self._go_other(logs[at - 1] if at else None)
 
     async def _go_run(self, step: int) -> None:
-        """To another run of an allocation; before the first is the allocation's own log."""
+        """Show the log of the next or previous run; the allocation's own log precedes them."""
         if self.place is None:
             return
         try:
@@ -448,9 +437,8 @@ class LogView(View):
             self._show_notice(error.message)
             return
         if not 0 <= self.run + step <= count:
-            self._show_notice(
-                "the last run of the allocation" if step > 0 else "the allocation's own log"
-            )
+            text = "the last run of the allocation" if step > 0 else "the allocation's own log"
+            self._show_notice(text)
             return
         self.run += step
         self._notice = ""
@@ -470,9 +458,8 @@ class LogView(View):
         order = sorted(tasks)
         at = order.index(row["_task"] or 0) + step
         if not 0 <= at < len(order):
-            self._show_notice(
-                "the last known task of the array" if step > 0 else "the first known task"
-            )
+            text = "the last known task of the array" if step > 0 else "the first known task"
+            self._show_notice(text)
             return
         self.job_id = tasks[order[at]]
         self.place = None
@@ -496,17 +483,17 @@ class LogView(View):
         return self.pane is not None and self.pane.clear()
 
 
-def nothing_there(pane: LogPane | None) -> str:
-    """Return why there are no lines to search; '' where there are some."""
+def format_no_lines(pane: LogPane | None) -> str:
+    """Format the reason that there are no lines; '' if there are."""
     if pane is not None and pane.window.rows:
         return ""
-    if pane is None or not pane.path or pane.window.looked_at is None:
+    if pane is None or not pane.path or pane.window.checked_at is None:
         return "no log is open"
-    return f"nothing to go through: {pane.window.stat.problem or 'the log is empty'}"
+    return f"no lines: {pane.window.stat.problem or 'the log is empty'}"
 
 
 class LogPrompts:
-    """Prompts in a bar; on enter the stream that has the keys moves to the typed position."""
+    """Prompts in a bar for a text, a percentage or a time to go to in the stream."""
 
     def __init__(self, bar: Callable[[], CommandBar], pane: Callable[[], LogPane | None]) -> None:
         self._bar = bar
@@ -518,7 +505,7 @@ class LogPrompts:
 
     def _take_text(self, typed: str) -> str:
         pane = self._pane()
-        if typed and (text := nothing_there(pane)):
+        if typed and (text := format_no_lines(pane)):
             return text
         if pane is not None:
             pane.search(typed)
@@ -536,7 +523,7 @@ class LogPrompts:
         if not 0 <= percent <= 100:
             return _PERCENTAGE
         pane = self._pane()
-        if text := nothing_there(pane):
+        if text := format_no_lines(pane):
             return text
         if pane is not None:
             pane.go_percent(percent)
@@ -550,7 +537,7 @@ class LogPrompts:
         if not typed.strip():
             return ""
         pane = self._pane()
-        if text := nothing_there(pane):
+        if text := format_no_lines(pane):
             return text
         if pane is not None:
             pane.go_time(typed)
@@ -558,14 +545,14 @@ class LogPrompts:
 
 
 class LogStreams(Horizontal):
-    """Panes for stdout and stderr; where one file is for both, it is stdout's.
+    """Panes for stdout and stderr; a file for both is shown as stdout.
 
-    `row` gives the job's row as it is now, None where it is not known.
+    `row` returns the job's present row, None if it is unknown.
     """
 
     DEFAULT_CSS = """
     LogStreams { height: 1fr; width: 1fr; }
-    LogStreams > #asking { padding: 0 1; color: $table-dim; }
+    LogStreams > #locating { padding: 0 1; color: $table-dim; }
     """
 
     def __init__(
@@ -578,12 +565,12 @@ class LogStreams(Horizontal):
         self._row = row
         self._files: LogFiles | None = None
         self._panes: dict[str, LogPane] = {}
-        # Offset in a stream's file where its next pane begins, None for the end.
+        # Offset where the next pane of a stream begins, None for the end.
         self._begin_at: dict[str, int | None] = {}
         self._wraps = False
 
     def compose(self) -> ComposeResult:
-        yield Static("locating its output …", id="asking", markup=False)
+        yield Static("locating its output …", id="locating", markup=False)
 
     @property
     def pane(self) -> LogPane | None:
@@ -595,34 +582,31 @@ class LogStreams(Horizontal):
         return tuple(self._panes.values())
 
     def focused_stream(self, focused: Widget) -> str | None:
-        """The stream whose lines have the focus."""
+        """Return the stream whose lines have the focus."""
         return next((stream for stream, pane in self._panes.items() if pane.lines is focused), None)
 
     def show_unknown_stream(self) -> None:
-        """Show that the location of the output could not be determined."""
-        for text in self.query("#asking").results(Static):
+        """Show that the output could not be located."""
+        for text in self.query("#locating").results(Static):
             text.update("could not locate its output file")
 
     async def show_files(self, files: LogFiles, *, keeps_places: bool) -> None:
-        """Panes of these files in place of those there are; `keeps_places`: the files are copies of
-        the same.
-        """
+        """Replace the panes; `keeps_places`: the files are copies of the previous ones."""
         self._files = files
-        self._begin_at = {
-            name: pane.place_in_file() if keeps_places else None
-            for name, pane in self._panes.items()
-        }
-        for pane in self.panes:
+        self._begin_at.clear()
+        for name, pane in list(self._panes.items()):
+            if keeps_places:
+                self._begin_at[name] = pane.place_in_file()
             await pane.remove()
         self._panes.clear()
-        await self.query("#asking").remove()
+        await self.query("#locating").remove()
         await self.show_requested()
 
     async def show_requested(self) -> None:
-        """Show the current stream, and the other where both are requested."""
+        """Show the current stream, and the other if both are requested."""
         assert self._files is not None
         if not self.is_attached:
-            # The view was left meanwhile.
+            # The view was closed meanwhile.
             return
         if self._files.stderr is None:
             self.stream = "stdout"
@@ -631,7 +615,8 @@ class LogStreams(Horizontal):
             requested = self.is_beside or stream == self.stream
             pane = self._panes.get(stream)
             if pane is None and requested:
-                pane = self._panes[stream] = self._made(stream, self._files)
+                pane = self._build_pane(stream, self._files)
+                self._panes[stream] = pane
                 first = next(iter(self.query(LogPane)), None)
                 await self.mount(pane, before=first if stream == "stdout" else None)
             if pane is not None:
@@ -649,15 +634,17 @@ class LogStreams(Horizontal):
         self._frame()
 
     def _frame(self) -> None:
-        """Frames around the streams, where there is room for the rows they take."""
+        """Draw frames around the streams if there is room."""
         for pane in self._panes.values():
             pane.set_class(self.app.size.height >= FRAMED_LINES, "panel")
 
-    def _made(self, stream: str, files: LogFiles) -> LogPane:
+    def _build_pane(self, stream: str, files: LogFiles) -> LogPane:
         path = files.stdout if stream == "stdout" else files.stderr
         note = f"path: {files.note}" if files.note else ""
         if path is None:
-            note = f"where its {stream} goes is not known{f': {files.note}' if files.note else ''}"
+            note = f"the path of its {stream} is unknown"
+            if files.note:
+                note = f"{note}: {files.note}"
         begin_at = self._begin_at.pop(stream, None)
         pane = LogPane(self._session, stream, path, note=note, host=files.host, begin_at=begin_at)
         pane.row = self._row()

@@ -1,13 +1,9 @@
-"""Visible lines of a log and moves from there; positions are byte offsets.
-
-Draws nothing.
-"""
+"""Visible lines of a log, and moves from them; positions are byte offsets. Draws nothing."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -15,15 +11,13 @@ from hpcdash.domain.text import cell_width
 from hpcdash.services.logs.lines import ShownLine, shown_line
 from hpcdash.services.logs.window import LogRow, LogWindow
 
-_KEPT_LINES = 600
+_MAX_STORED_ROWS = 600
 
 
 class PlacedRow(Struct, frozen=True):
-    """One line of the screen: a part of a row, by letters of its text.
+    """Line of the screen: the characters `first` to `last` (None: the end) of a row.
 
-    `row` is its place in the window's rows.
-
-    `last` None: to the end of the text.
+    `row` is an index in the window's rows.
     """
 
     row: int
@@ -32,17 +26,14 @@ class PlacedRow(Struct, frozen=True):
 
 
 class _Folded(Struct, frozen=True):
-    """A row's text, and where each of its lines on the screen begins."""
+    """Text of a row, and the start of each of its lines on the screen."""
 
     line: ShownLine
     begins: tuple[int, ...]
 
 
 class Viewport:
-    """`width` by `height` cells onto a window.
-
-    Following, it stays at the end; else at the row of `offset`.
-    """
+    """View of `width` by `height` cells of a window, at its end if it follows, else at `offset`."""
 
     def __init__(self, window: LogWindow) -> None:
         self.window = window
@@ -52,17 +43,17 @@ class Viewport:
         self.following = True
         # Cells to the left of the screen, where lines are not wrapped.
         self.left = 0
-        # Requested lines beyond those that are loaded: positive down, negative up.
+        # Number of lines left of a move beyond the loaded rows; negative for up.
         self.owed = 0
         self.offset = 0
-        # The row's line that is the first on the screen.
+        # Index of the row's line that is the first on the screen.
         self._part = 0
         self._folded: OrderedDict[tuple[LogRow, int], _Folded] = OrderedDict()
 
     # -- rows on the screen
 
     def placed(self) -> list[PlacedRow]:
-        """The lines of the screen from its top, no more than `height`."""
+        """Return the lines of the screen from its top, at most `height`."""
         rows = self.window.rows
         if not rows or self.height <= 0:
             return []
@@ -79,62 +70,64 @@ class Viewport:
                 lines.append(PlacedRow(row, folded.begins[number], end))
                 if len(lines) == self.height:
                     break
-            row = row + 1
+            row += 1
             part = 0
         return lines
 
     def line(self, row: int) -> ShownLine:
-        """The text of a row."""
+        """Return the text of a row."""
         return self._fold(row).line
 
     @property
     def is_at_last(self) -> bool:
-        """Whether the last line that is held is on the screen."""
+        """Whether the last line of the window is on the screen."""
         return not self.window.rows or self._top() >= self._last_top()
 
     # -- moving
 
     def move(self, lines: int) -> None:
-        """Down so many lines, or up; what is not held yet is `owed`."""
-        if not self.window.rows:
-            return
-        if lines < 0:
+        """Move down by `lines`, or up if negative; `owed` is the rest beyond the loaded rows."""
+        if self.window.rows and lines < 0:
             self.stay()
-        row, part = self._top()
-        left = abs(lines)
-        while left and lines < 0:
-            step = min(left, part)
-            part = part - step
-            left = left - step
-            if left:
-                if row == 0:
-                    break
-                row -= 1
-                part = self._parts(row)
-        last = self._last_top() if lines > 0 else (0, 0)
-        while left and lines > 0 and (row, part) < last:
-            step = min(left, self._parts(row) - 1 - part)
-            part = part + step
-            left = left - step
-            if left:
-                row = row + 1
-                part = 0
-                left = left - 1
-        if lines > 0:
-            row, part = min((row, part), last)
-        self._set_top(row, part)
-        if lines < 0:
+            left = self._move_up(-lines)
             self.owed = 0 if self.window.begins_the_file else -min(left, self.height)
-        else:
+        elif self.window.rows:
+            left = self._move_down(lines)
             self.owed = 0 if self.window.ends_the_file else min(left, self.height)
 
+    def _move_up(self, lines: int) -> int:
+        """Move up, and return the number of lines that are left at the first row."""
+        row, part = self._top()
+        while lines > part and row > 0:
+            lines -= part
+            row -= 1
+            part = self._parts(row)
+        step = min(lines, part)
+        self._set_top(row, part - step)
+        return lines - step
+
+    def _move_down(self, lines: int) -> int:
+        """Move down, and return the number of lines that are left at the end."""
+        row, part = self._top()
+        last = self._last_top()
+        while lines and (row, part) < last:
+            step = min(lines, self._parts(row) - 1 - part)
+            part += step
+            lines -= step
+            if lines:
+                row += 1
+                part = 0
+                lines -= 1
+        self._set_top(*min((row, part), last))
+        return lines
+
     def pay(self) -> None:
-        """Continue a move to its target, now that more lines are loaded."""
+        """Continue a move, now that more rows are loaded."""
         if self.owed:
             self.move(self.owed)
 
     def stay(self) -> None:
-        """No longer follow the end."""
+        """Stop following the end."""
         if self.following:
             self.placed()
             self.following = False
@@ -144,7 +137,7 @@ class Viewport:
         self.owed = 0
 
     def to_offset(self, offset: int, *, above: int = 0) -> None:
-        """The row of an offset to the top of the screen, or `above` lines below it."""
+        """Show the row of an offset `above` lines below the top of the screen."""
         self.following = False
         self.owed = 0
         if self.window.rows:
@@ -153,10 +146,9 @@ class Viewport:
                 self.move(-above)
 
     def sideways(self, cells: int) -> None:
-        """Left or right, as far as the longest line on the screen reaches."""
-        longest = max(
-            (cell_width(self.line(placed.row).text) for placed in self.placed()), default=0
-        )
+        """Move right by `cells`, or left if negative, within the longest line on the screen."""
+        widths = [cell_width(self.line(placed.row).text) for placed in self.placed()]
+        longest = max(widths, default=0)
         self.left = max(0, min(self.left + cells, longest - self.width // 2))
 
     def set_size(self, width: int, height: int) -> None:
@@ -172,7 +164,7 @@ class Viewport:
         self._folded.clear()
 
     def forget(self) -> None:
-        """Another file, or another place in it, is in the window."""
+        """Forget the texts, as other rows are in the window."""
         self._folded.clear()
         self.owed = 0
 
@@ -189,7 +181,7 @@ class Viewport:
         self._part = part
 
     def _last_top(self) -> tuple[int, int]:
-        """The place of the first line on the screen where the last one is at its bottom."""
+        """Return the row and part at the top of the screen when the last line is at the bottom."""
         row = len(self.window.rows)
         left = self.height
         while row > 0 and left > 0:
@@ -201,16 +193,15 @@ class Viewport:
         return 0, 0
 
     def unread(self) -> list[LogRow]:
-        """The rows of the screen whose text is not known yet; folding lines needs it anyway."""
+        """Return the rows on the screen without a text; [] with wrapping, which needs all texts."""
         if self.wrap:
             return []
         rows = (self.window.rows[placed.row] for placed in self.placed())
         return [row for row in rows if (row, 0) not in self._folded]
 
-    def keep(self, read: Iterable[tuple[LogRow, ShownLine]]) -> None:
-        """Take in the text of rows, read elsewhere."""
-        for row, line in read:
-            self._keep((row, 0), _Folded(line, (0,)))
+    def store(self, row: LogRow, line: ShownLine) -> None:
+        """Store the text of a row."""
+        self._store((row, 0), _Folded(line, (0,)))
 
     def _parts(self, row: int) -> int:
         """Return the number of screen lines that a row takes."""
@@ -223,19 +214,19 @@ class Viewport:
         if folded is None:
             line = shown_line(held.content)
             folded = _Folded(line, wrapped(line.text, self.width) if self.wrap else (0,))
-            self._keep(key, folded)
+            self._store(key, folded)
         else:
             self._folded.move_to_end(key)
         return folded
 
-    def _keep(self, key: tuple[LogRow, int], folded: _Folded) -> None:
+    def _store(self, key: tuple[LogRow, int], folded: _Folded) -> None:
         self._folded[key] = folded
-        while len(self._folded) > _KEPT_LINES:
+        while len(self._folded) > _MAX_STORED_ROWS:
             self._folded.popitem(last=False)
 
 
 def wrapped(text: str, width: int) -> tuple[int, ...]:
-    """Return the start of each line of `width` cells, by letters; wide letters are never cut."""
+    """Return the index of the first character of each line of `width` cells."""
     if width <= 0 or not text:
         return (0,)
     if text.isascii():
@@ -252,7 +243,7 @@ def wrapped(text: str, width: int) -> tuple[int, ...]:
 
 
 def letter_at(text: str, cell: int) -> int:
-    """The letter that a cell of the line shows, the text's length beyond its end."""
+    """Return the index of the character in a cell of the line; beyond its end, the length."""
     if text.isascii():
         return min(cell, len(text))
     ends = []

@@ -58,7 +58,7 @@ def test_gpus_are_told_with_their_nodes() -> None:
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (job_row("12", state="running", user="bob", node_list="n1"), "job 12 is bob's"),
+        (job_row("12", state="running", user="bob", node_list="n1"), "job 12 belongs to bob"),
         (
             job_row("12", state="running", user="alice", node_list="n1") | {"_tasks": 3},
             "12 is an array",
@@ -71,7 +71,7 @@ async def test_a_job_that_is_no_one_s_own_or_is_many_is_refused(
     await cluster.store.open()
     with pytest.raises(HpcdashError, match=words):
         await fetch_inside_row(cluster.store, "12", row)
-    with pytest.raises(UsageError, match="means several jobs"):
+    with pytest.raises(UsageError, match="is several jobs"):
         await fetch_inside_row(cluster.store, "12_[1-3]")
 
 

@@ -212,7 +212,9 @@ async def test_an_id_under_which_slurm_has_another_job_is_refused(
     acting.transport.answers["squeue"] = lambda command: queue_text(
         {"jobarrayid": "27+1"}, token=find_token(command.argv) or ""
     )
-    with pytest.raises(UsageError, match=r"not the ID of a job; the scheduler lists 27\+1 for it"):
+    with pytest.raises(
+        UsageError, match=r"no job has the ID .*; the scheduler lists 27\+1 instead"
+    ):
         await acting.ids_of(job_id)
     assert [found for found, _ in await acting.ids_of("27+1")] == ["27+1"]
 
@@ -242,7 +244,7 @@ def saying(*pieces: bytes, then: Reply = None) -> Callable[[Command], Reply]:
 async def test_what_a_command_says_while_it_goes_on_is_told_as_it_comes(
     acting: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcdash.services.jobs.actions._GOES_ON_SECONDS", 0.01)
+    monkeypatch.setattr("hpcdash.services.jobs.actions._PROGRESS_SECONDS", 0.01)
     goes_on = asyncio.Event()
     acting.answer(saying(b"it is temporarily un", b"able\nhalf a li", then=goes_on))
     heard: list[str] = []

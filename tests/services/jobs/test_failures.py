@@ -16,7 +16,7 @@ from hpcdash.errors import ConnectionFailed
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.failures import FAILED, fetch_failure
-from hpcdash.services.jobs.overview import CONTAINERS_EVERY_SECONDS, JobPicture, Part
+from hpcdash.services.jobs.overview import CONTAINERS_EVERY_SECONDS, JobFacts, Part
 from hpcdash.services.jobs.page import job_groups
 from tests.support.scripted_cluster import HandClock
 from tests.support.scripted_transport import ScriptedTransport, run_here
@@ -80,7 +80,7 @@ class Watched:
         store = ClusterStore(
             "lab", transport, (BACKEND,), clock=self.clock, budget=CommandBudget(600, self.clock)
         )
-        self.picture = JobPicture(store, "88", **options)
+        self.picture = JobFacts(store, "88", **options)
 
     def says(self, label: str) -> str:
         groups = job_groups(self.picture, self.clock_time, signs={})
@@ -203,7 +203,7 @@ async def test_a_log_that_is_not_there_or_not_reached_is_said_in_few_words_and_r
     transport = one_job(tmp_path, FAILED_JOB)
     watched = Watched(transport)
     await watched.picture.fetch()
-    assert watched.remarks() == ["the end of its log: its log does not exist"]
+    assert watched.remarks() == ["end of log: its log does not exist"]
     transport.fails[LOG_END] = ConnectionFailed("the line was cut")
     await watched.picture.fetch()
     assert isinstance(watched.picture.errors[Part.LOG], ConnectionFailed)
@@ -218,7 +218,7 @@ async def test_an_empty_log_is_said_to_be_empty(tmp_path: Path) -> None:
     (tmp_path / "88.out").touch()
     watched = Watched(transport)
     await watched.picture.fetch()
-    assert watched.remarks() == ["the end of its log: its log is empty"]
+    assert watched.remarks() == ["end of log: its log is empty"]
 
 
 def test_the_state_of_a_cancelled_job_says_enough() -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hpcdash.domain.schema import STEPS
-from hpcdash.services.jobs.overview import JobPicture
+from hpcdash.services.jobs.overview import JobFacts
 from hpcdash.services.jobs.page import format_step, job_groups
 from tests.backends.slurm.test_slurm_steps import JOB, STEP, text
 from tests.support.job_rows import build_table
@@ -32,7 +32,7 @@ async def test_the_page_of_an_ended_job_lists_its_steps_and_says_when_there_are_
     cluster.transport.native = {"26": NATIVE}
     raw = text(JOB, *steps).replace(TOKEN.encode(), b"\x1eTTTTTTTTTT")
     cluster.transport.answers["sh -c sacct"] = raw
-    picture = JobPicture(cluster.store, "26")
+    picture = JobFacts(cluster.store, "26")
     await picture.fetch()
     groups = job_groups(picture, datetime.fromtimestamp(cluster.clock.now(), UTC), signs={})
     (shown,) = (group for group in groups if group.title == "Steps")

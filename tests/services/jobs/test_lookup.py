@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from hpcdash.services.jobs.lookup import telling_task
+from hpcdash.services.jobs.lookup import representative_task
 
 
 def tasks(*rows: tuple[int, str, int]) -> pa.Table:
@@ -19,22 +19,22 @@ def tasks(*rows: tuple[int, str, int]) -> pa.Table:
 
 def test_the_first_task_that_runs_tells_most() -> None:
     table = tasks((1, "failed", 1), (12, "running", 1), (3, "running", 1), (20, "pending", 30))
-    assert telling_task([table], "7") == "7_3"
+    assert representative_task([table], "7") == "7_3"
 
 
 def test_where_none_runs_it_is_the_last_that_ended() -> None:
     assert (
-        telling_task([tasks((2, "failed", 1), (10, "completed", 1), (20, "held", 30))], "7")
+        representative_task([tasks((2, "failed", 1), (10, "completed", 1), (20, "held", 30))], "7")
         == "7_10"
     )
 
 
 def test_tasks_that_wait_have_no_log_and_the_newest_list_counts() -> None:
-    assert telling_task([tasks((20, "pending", 1))], "7") is None
+    assert representative_task([tasks((20, "pending", 1))], "7") is None
     assert (
-        telling_task(
+        representative_task(
             [tasks((1, "completed", 1)), tasks((1, "running", 1), (0, "completed", 1))], "7"
         )
         == "7_1"
     )
-    assert telling_task([tasks((1, "running", 1))], "8") is None
+    assert representative_task([tasks((1, "running", 1))], "8") is None

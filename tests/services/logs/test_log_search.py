@@ -26,10 +26,10 @@ def make_file(path: Path, content: bytes) -> LogFile:
 async def test_a_search_goes_on_from_the_other_end(tmp_path: Path) -> None:
     content = b"an error\n" + b"nothing\n" * 1000
     file = make_file(tmp_path / "log", content)
-    assert await find_text(file, "error", 9, len(content)) == SearchHit(0, from_the_other_end=True)
+    assert await find_text(file, "error", 9, len(content)) == SearchHit(0, has_wrapped=True)
     assert await find_text(file, "error", 9, len(content), backwards=True) == SearchHit(0)
     assert await find_text(file, "error", 0, len(content), backwards=True) == SearchHit(
-        0, from_the_other_end=True
+        0, has_wrapped=True
     )
     assert await find_text(file, "fault", 9, len(content)) is None
 

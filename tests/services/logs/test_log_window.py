@@ -181,7 +181,7 @@ async def test_a_truncated_log_is_read_anew_and_so_said(log: Path) -> None:
     await window.follow(0.0)
     os.truncate(log, 0)
     append(log, b"again\n")
-    assert await window.glance()
+    assert await window.check()
     assert window.happened is not None
     assert (window.happened.change, window.happened.size) == (FileChange.TRUNCATED, 6)
     assert held(window) == b"again\n"
@@ -193,7 +193,7 @@ async def test_a_rotated_log_is_another_file(log: Path) -> None:
     await window.follow(0.0)
     rename(log, log.with_suffix(".1"))
     put(log, numbered(200))
-    assert await window.glance()
+    assert await window.check()
     assert window.happened is not None
     assert window.happened.change is FileChange.REPLACED
     assert held(window) == numbered(200)

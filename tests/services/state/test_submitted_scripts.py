@@ -22,7 +22,7 @@ from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.actions import Actions, Report
-from hpcdash.services.jobs.scripts import fetch_script, keep_submitted
+from hpcdash.services.jobs.scripts import fetch_script, save_scripts
 from hpcdash.services.state import submitted_scripts as kept_scripts
 from hpcdash.services.state.journal import Journal
 from hpcdash.services.state.submitted_scripts import (
@@ -355,7 +355,7 @@ async def test_words_behind_a_new_job_s_id_are_no_part_of_it(
         "job 12.pbs01 (the only one of that name submitted since)",
         "job 13[].pbs01; and more",
     ):
-        assert await keep_submitted(store, command, (Outcome("sim.sh", True, words),)) == (
+        assert await save_scripts(store, command, (Outcome("sim.sh", True, words),)) == (
             Outcome("sim.sh", True, words),
         )
     assert [file.name for file in files(scripts)] == [

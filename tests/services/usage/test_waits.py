@@ -12,7 +12,7 @@ from hpcdash.domain.schema import RUNS
 from hpcdash.services.cluster.clock import FrozenClock
 from hpcdash.services.cluster.queries import CommandBudget
 from hpcdash.services.cluster.store import ClusterStore
-from hpcdash.services.jobs.overview import JobPicture
+from hpcdash.services.jobs.overview import JobFacts
 from hpcdash.services.jobs.page import job_groups
 from hpcdash.services.usage.waits import WaitTimes, compute_waits, wait_times
 from tests.support.accounting import RUNS_ASKED, Accounting
@@ -90,7 +90,7 @@ async def test_a_waiting_job_s_page_has_them_and_asks_nothing_for_it(tmp_path: P
     cluster.transport.native = {
         "99": "JobId=99 JobName=train\n   UserId=alice(1001) GroupId=alice(1001)\n"
     }
-    picture = JobPicture(cluster.store, "99")
+    picture = JobFacts(cluster.store, "99")
     await picture.fetch()
     assert picture.waits is not None
     assert (picture.waits.runs, picture.waits.median_seconds) == (20, 600)
@@ -111,10 +111,10 @@ def test_a_job_that_pbs_never_starts_is_not_compared_with_others(
 ) -> None:
     budget, clock = CommandBudget(600), FrozenClock(1_795_250_000.0)
     store = ClusterStore("lab", ScriptedTransport(), (PBS,), clock=clock, budget=budget)
-    picture = JobPicture(store, "12.pbs01")
+    picture = JobFacts(store, "12.pbs01")
     waiting = {**WAITING_JOB, "comment": comment}
     [picture.row] = parsed(dsv("12.pbs01", waiting), want=Want.NAMED).table.to_pylist()
     picture.waits = WaitTimes(20, 300, 480, "jobs in gpu")
     groups = job_groups(picture, datetime.fromtimestamp(clock.now(), UTC), signs={})
     labels = {entry.label for group in groups for entry in group.entries}
-    assert ("jobs like it" in labels) == is_shown
+    assert ("similar jobs" in labels) == is_shown

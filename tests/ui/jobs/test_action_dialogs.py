@@ -288,7 +288,7 @@ async def test_while_one_runs_keys_work_and_the_same_jobs_are_not_acted_on_again
         await pilot.press("y")
         await until(pilot, lambda: transport.acted)
         await pilot.press("x", "y", "enter")
-        await until(pilot, lambda: "wait: the cancel of 1 job is still running" in said(app))
+        await until(pilot, lambda: "the cancel of 1 job is still running" in said(app))
         await until(pilot, lambda: "cancel of 1 job: 0 of 1 …" in screen_text(app), "progress")
         await pilot.press("escape", "2")
         await until(pilot, lambda: app.main.view_name == "nodes")

@@ -53,7 +53,7 @@ async def test_id_name_folder_and_logs_of_a_job_are_copied(queue: QueueLab, tmp_
         await choose(pilot, "submit command")
         await until(
             pilot,
-            lambda: any("is not known" in words for words in notices(app)),
+            lambda: any("is unknown" in words for words in notices(app)),
             "that it is not known",
         )
 

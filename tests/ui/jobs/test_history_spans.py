@@ -53,7 +53,7 @@ async def test_a_span_is_chosen_and_shown_with_whose_jobs(
 ) -> None:
     async with app.run_test(size=(140, 40)) as pilot:
         await press(pilot, "4")
-        assert "w extends the span" in screen_text(app)
+        assert "w shows older jobs" in screen_text(app)
         await pilot.press("w", "down", "down", "enter")
         await until(pilot, lambda: ids_of(app) == ["1", "2", "3"])
         assert "mine › 90 days" in screen_text(app)

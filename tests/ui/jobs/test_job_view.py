@@ -371,7 +371,7 @@ async def test_while_the_log_is_read_keys_act_and_the_rest_is_shown() -> None:
         await settled(pilot)
         assert shown_rows(app).move_to("88")
         await pilot.press("d")
-        await until(pilot, has(app, "the end of its log: loading …"))
+        await until(pilot, has(app, "end of log: loading …"))
         assert "ended with" in screen_text(app)
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.main.view, JobView))
@@ -384,7 +384,7 @@ async def test_a_log_that_cannot_be_read_is_said_in_its_place() -> None:
     app = app_on(transport)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
-        await until(pilot, has(app, "the end of its log: no answer from the login node"))
+        await until(pilot, has(app, "end of log: no answer from the login node"))
 
 
 async def test_where_there_is_room_what_it_uses_stands_beside() -> None:

@@ -127,7 +127,7 @@ async def test_lines_that_cannot_be_read_are_counted_and_a_folder_in_its_place_i
     async with app.run_test(size=USUAL) as pilot:
         await settled(pilot)
         await press(pilot, "J")
-        await until(pilot, lambda: "1 line of the journal unreadable" in screen_text(app))
+        await until(pilot, lambda: "1 unreadable line of the journal" in screen_text(app))
         (tmp_path / "journal.jsonl").unlink()
         (tmp_path / "journal.jsonl").mkdir()
         await press(pilot, "ctrl+r")

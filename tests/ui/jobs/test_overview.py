@@ -308,11 +308,11 @@ async def test_a_waiting_job_has_how_long_jobs_like_it_waited(
         await pointed_at(pilot, PENDING)
         await until(
             pilot,
-            lambda: "jobs like it half started within" in screen_text(app),
+            lambda: "similar jobs half started within" in screen_text(app),
             "how long others waited",
         )
         await pointed_at(pilot, RUNNING)
-        assert "jobs like it" not in screen_text(app)
+        assert "similar jobs" not in screen_text(app)
 
 
 async def test_a_second_that_goes_by_while_an_array_is_looked_at_loses_no_log(

@@ -219,7 +219,7 @@ async def test_a_difference_may_be_asked_for_at_once_and_with_any_job() -> None:
         await press(pilot, "backspace", "backspace")
         await type_text(pilot, "rm -rf")
         await press(pilot, "enter")
-        assert "a job's number" in screen_text(app)
+        assert "enter a job ID" in screen_text(app)
         await press(pilot, *["backspace"] * 6)
         await type_text(pilot, "12")
         await press(pilot, "enter")

@@ -133,7 +133,7 @@ async def open_log(pilot: Pilot[Any], job_id: str = RUNNING, stream: str = "stdo
         """Between the check of a file and its first rows other tasks run."""
         window = pane_of(pilot).window
         has_rows = window.is_open or not window.stat.is_there or bool(window.stat.problem)
-        return window.looked_at is not None and has_rows
+        return window.checked_at is not None and has_rows
 
     await until(pilot, is_read, "read")
     await until(pilot, lambda: not has_messages(pilot.app), "ready for keys")

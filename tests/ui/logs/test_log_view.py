@@ -133,7 +133,7 @@ async def test_keys_in_a_log_that_is_not_there_say_why_nothing_happens(log: Path
     app = log_dashboard(log.parent)
     async with app.run_test(size=SIZE) as pilot:
         await open_log(pilot)
-        why = "nothing to go through: no such file"
+        why = "no lines: no such file"
         for key in ("number_sign", "n", "N", "f"):
             current_view(pilot)._show_notice("")
             await pilot.press(key)
@@ -173,7 +173,7 @@ async def test_what_one_types_at_the_percent_sign_must_be_a_percentage(log: Path
     async with log_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_log(pilot)
         await pilot.press("percent_sign", *"200", "enter")
-        await shows(pilot, "a percentage: 0 to 100")
+        await shows(pilot, "a percentage from 0 to 100")
         await pilot.press("escape")
         assert current_view(pilot).pane is not None
 
@@ -480,7 +480,7 @@ async def test_a_broken_line_is_said_and_what_was_read_stays(log: Path) -> None:
         await shows(pilot, "the line to lab broke")
         assert "words" in screen_text(pilot.app)
         await pilot.press("slash", *"else", "enter")
-        await shows(pilot, "the line failed")
+        await shows(pilot, "the connection failed")
         transport.fails.clear()
         append(log, b"it is back\n")
         await pilot.press("end")
