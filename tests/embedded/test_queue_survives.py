@@ -123,7 +123,7 @@ def test_a_job_that_never_began_but_is_said_to_run_can_be_cancelled(queue: Queue
         pytest.param(
             "supervisor.Record.forget = die", id="between the end in the store and the record"
         ),
-        pytest.param("supervisor._note_end = die", id="within the store's transaction"),
+        pytest.param("supervisor._store_end = die", id="within the store's transaction"),
         pytest.param("keeper.note_begun = die", id="the keeper before the script"),
     ],
 )

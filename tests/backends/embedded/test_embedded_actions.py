@@ -110,7 +110,7 @@ def test_ids_that_are_options_are_not_taken_for_them(queue: QueueLab) -> None:
     number = queue.submit("true", "--hold")
     outcomes = act(queue, ActionRequest(Verb.CANCEL, ("--help", number, "$(x)")))
     assert [one.done for one in outcomes] == [False, True, False]
-    assert outcomes[0].text == "'--help' is not a job: write 17, 17_3 or 17_[3-5]"
+    assert outcomes[0].text == "'--help' is not a job: use 17, 17_3 or 17_[3-5]"
     assert queue.job(number).state == "cancelled"
 
 
