@@ -468,12 +468,14 @@ def test_a_queue_held_for_very_long_is_told_and_its_supervisor_comes_again(
         with monkeypatch.context() as nfs:
             nfs.setattr(database, "has_locks", lambda folder: False)
             with (
-                pytest.raises(database.StoreUnusable, match="its file system has no locks"),
+                pytest.raises(
+                    database.StoreUnusable, match="its file system does not support locks"
+                ),
                 store.writing(),
             ):
                 pass
         with (
-            pytest.raises(database.StoreUnusable, match="is held by another program"),
+            pytest.raises(database.StoreUnusable, match="is locked by another program"),
             store.writing(),
         ):
             pass

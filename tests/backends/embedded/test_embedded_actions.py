@@ -92,7 +92,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_runs(queue: QueueLab) -
         (ActionRequest(Verb.SIGNAL, ("1",), signal="NOPE"), "'NOPE' is not a signal"),
         (
             ActionRequest(Verb.ALTER, ("1",), changes={"qos": "x"}),
-            "qos: jobs of this queue have none",
+            "qos: jobs of this queue do not have it",
         ),
         (ActionRequest(Verb.ALTER, ("1",), changes={"time": "soon"}), "'soon' is not a duration"),
         (
