@@ -377,7 +377,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     # -- submitting
 
     def submit(self, request: Request) -> Job[Any] | JobArray[Any]:
-        """Submit a request as `hpcdash submit REQUEST.toml` does; raises HpcdashError if refused."""
+        """Submit a request, as `hpcdash submit REQUEST.toml` does; raises HpcdashError."""
         return run_in_loop(self._submit_request(request))
 
     async def asubmit(self, request: Request) -> Job[Any] | JobArray[Any]:

@@ -162,7 +162,7 @@ class SubmittedJob:
             await self._wait_early(requested, lambda: requested <= tracked.ended | tracked.written)
 
     async def wait_for_any_result(self, indices: Iterable[int]) -> list[int]:
-        """Wait for a task that has left a result or a failure, or has ended; return all such tasks."""
+        """Wait until a task has left a result or a failure, or has ended; return such tasks."""
         requested = frozenset(indices)
         tracked = self.tracked
 

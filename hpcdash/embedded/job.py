@@ -34,7 +34,7 @@ class JobDependency:
 
 @dataclass(frozen=True, slots=True)
 class JobSignal:
-    """A signal `seconds` before the time limit, to the batch shell or to the processes it started."""
+    """A signal `seconds` before the time limit, to the batch shell or its descendants."""
 
     number: int
     seconds: int

@@ -96,7 +96,7 @@ def _attribute(name: str, value: str) -> tuple[str, str]:
 
 
 def _resources(value: str) -> list[tuple[str, str]]:
-    """Parse `walltime=1:00:00`, `select=1:ncpus=1:ngpus=1:mem=8gb`, and the older `nodes=1:ppn=4`."""
+    """Parse `walltime=1:00:00`, `select=1:ncpus=1:mem=8gb`, and the older `nodes=1:ppn=4`."""
     found: list[tuple[str, str]] = []
     for name, amount in resources(value):
         if name == "walltime":
@@ -407,7 +407,7 @@ def parse_time_change(text: str) -> tuple[str, int | None]:
 
 
 def read_throttle(text: str) -> int | None:
-    """Parse the limit of an array's running tasks; None (for 0): as many as fit. Raises ValueError."""
+    """Parse the limit of an array's running tasks, None for 0 (no limit); raises ValueError."""
     if not re.fullmatch("[0-9]{1,9}", text):
         raise ValueError(f"{text!r} is not a number of tasks")
     return int(text) or None

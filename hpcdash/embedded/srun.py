@@ -73,7 +73,7 @@ def read(parts: Sequence[str]) -> tuple[int | None, int | None, list[str]]:
 
 
 def main() -> NoReturn:
-    """Exit with the highest status of the tasks, or with that of the first failure if it ends all."""
+    """Exit with the tasks' highest status, or that of the first failure if it ends all."""
     tasks, cpus, command = read(sys.argv[1:])
     if not command:
         sys.exit("srun: no command given to execute.")
@@ -109,7 +109,7 @@ def main() -> NoReturn:
 
 
 def _wait(running: set[int], *, ends_all: bool) -> int:
-    """Return the tasks' highest status, or with `ends_all` the first failure, which ends the rest."""
+    """Return the highest status, or with `ends_all` the first failure, which ends the rest."""
     highest = 0
     while running:
         pid, status = os.wait()

@@ -410,7 +410,7 @@ class QueueStore(Database):
         )
 
     def run_again(self, job: Job) -> None:
-        """Record that a finished job must run again; dependents that never could start wait again."""
+        """Record that a finished job must run again, so that its dependents may start again."""
         self.put_back(job.id, restarted=True)
         self.change(
             "UPDATE jobs SET ready = 0 WHERE state = 'pending' AND ready = -1 AND number IN "

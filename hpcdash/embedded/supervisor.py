@@ -74,7 +74,7 @@ class RunningAttempt:
 def start_attempt(
     store: QueueStore, job: Job, machine: Machine, *, boot: str, shims: str
 ) -> RunningAttempt:
-    """Start a job that the store has as running; raises OSError if the system has no room for it."""
+    """Start a job that the store has as running; raises OSError if there is no room for it."""
     record = Record(store.folder, job.id, job.attempt)
     work = _work(store, job, machine, boot=boot, shims=shims)
     descriptor = record.create()

@@ -178,7 +178,7 @@ class _Config(SSHClientConfig):
     )
 
 
-def _split_criteria(words: Sequence[str]) -> tuple[list[str], str]:
+def _split_criteria(arguments: Sequence[str]) -> tuple[list[str], str]:
     """Return the criteria of a Match line that can be evaluated, and the first unknown one or ''.
 
     With an unknown criterion, `exec` is not among the others: commands are not run for a block that
@@ -186,7 +186,7 @@ def _split_criteria(words: Sequence[str]) -> tuple[list[str], str]:
     """
     known: list[list[str]] = []
     unknown = ""
-    remaining = iter(words)
+    remaining = iter(arguments)
     for word in remaining:
         name = word.lower().removeprefix("!")
         if name in _BARE_CRITERIA:

@@ -24,10 +24,10 @@ def _typed(request: ActionRequest, ids: tuple[str, ...]) -> tuple[str, ...]:
     if request.verb is Verb.SIGNAL:
         recipient = ("--to", request.recipient) if request.recipient else ()
         return ("signal", request.signal, *ids, *recipient)
-    words = [str(request.verb), *ids]
+    parts = [str(request.verb), *ids]
     for name, value in request.changes.items():
-        words += [f"--{name}", value]
-    return tuple(words)
+        parts += [f"--{name}", value]
+    return tuple(parts)
 
 
 def _require(read: Callable[[str], object], text: str) -> None:
