@@ -284,7 +284,7 @@ def test_a_result_that_others_may_have_written_is_not_read(
     assert job.wait() == "completed"
     Path(job.result_path).write_bytes(pickle.dumps(Attack()))
     Path(job.folder).chmod(0o770)
-    with pytest.raises(UsageError, match="closed to others"):
+    with pytest.raises(UsageError, match="not your own folder with mode 0700"):
         job.result()
     follower = calls.add.submit(job.cluster.attach(job.id), 1)
     assert "others may have written" in str(follower.exception(SECONDS))
