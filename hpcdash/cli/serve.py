@@ -1,6 +1,4 @@
-"""`hpcdash serve`: the dashboard in a browser, by a link that is printed, or the API for programs,
-by tokens.
-"""
+"""`hpcdash serve`: the dashboard in a browser, by a printed link, or the API, by tokens."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,9 +30,9 @@ from hpcdash.web.listening import listen_on_loopback, listen_on_socket
 if TYPE_CHECKING:
     from hpcdash.web.server import DashboardServer
 
-# Port on the reader's own machine, to which the socket is forwarded.
+# Port on the user's own machine to which the socket is forwarded.
 _FORWARDED_PORT = 8080
-# Beside the configuration.
+# The file is beside the configuration.
 TOKENS_NAME = "api-tokens.toml"
 
 
@@ -47,18 +46,19 @@ def run_serve(
     tokens: Path | None = None,
 ) -> None:
     """Serve until ctrl+c. Raises HpcdashError early for errors that a browser would see later."""
-    for excluded, other in (
-        (port is not None and socket_path is not None, "--port and --socket"),
-        (common.read_only and allow_actions, "--read-only and --allow-actions"),
-        (api and allow_actions, "--api and --allow-actions"),
-    ):
-        if excluded:
-            raise UsageError(f"{other} cannot be used together", "Leave one of them out.")
+    conflicts = {
+        "--port and --socket": port is not None and socket_path is not None,
+        "--read-only and --allow-actions": common.read_only and allow_actions,
+        "--api and --allow-actions": api and allow_actions,
+    }
+    for options, is_conflict in conflicts.items():
+        if is_conflict:
+            raise UsageError(f"{options} cannot be used together", "Remove one of them.")
     if api:
         _run_api(common, tokens, port=port, socket_path=socket_path)
         return
     if tokens is not None:
-        raise UsageError("--tokens requires --api", "Add --api, or leave --tokens out.")
+        raise UsageError("--tokens requires --api", "Add --api, or remove --tokens.")
     if any(find_spec(name) is None for name in ("aiohttp", "textual_serve")):
         raise UsageError(
             "hpcdash serve needs aiohttp and textual-serve",
@@ -86,8 +86,7 @@ def run_serve(
         click.echo(f"From another machine, run first: {forwarding}")
         if socket_path is None:
             click.echo(
-                "Other users of this machine can reach the port; only the secret link keeps them "
-                "out."
+                "Other users of this machine can reach the port; only the secret link protects it."
             )
             click.echo("With --socket PATH they cannot connect at all.")
         if not (allow_actions or settings.read_only):
@@ -115,9 +114,10 @@ def _run_api(
     async def serve(listening: socket.socket, address: str) -> None:
         session = build_session(cluster, connection_pool(TerminalPrompter()), share=settings.share)
         try:
-            # The person needed for a login is here now.
+            # A login may need a person, who is present now.
             await session.store.open(force=True)
-            server = ApiServer(session, tokens, is_read_only=is_read_only, report=_report)
+            report = partial(_report, has_log=common.debug)
+            server = ApiServer(session, tokens, is_read_only=is_read_only, report=report)
             await server.start(listening)
             try:
                 click.echo(f"hpcdash's API for {visible(session.name)}: {address}")
@@ -131,76 +131,58 @@ def _run_api(
         finally:
             await session.store.close()
 
-    def _report(error: Exception) -> None:
-        if isinstance(error, HpcdashError):
-            print(
-                f"hpcdash: {visible(f'{error.message}. {error.next_step}')}",
-                file=sys.stderr,
-                flush=True,
-            )
-            return
-        path = log_traceback(error) if common.debug else None
-        where = (
-            f"the traceback is in {path}"
-            if path
-            else "--debug writes the traceback to the log file"
-        )
-        print(
-            f"hpcdash: something went wrong: {type(error).__name__}; {where}",
-            file=sys.stderr,
-            flush=True,
-        )
-
     with ends_silently(), _listening(port or 0, socket_path) as (listening, address, _):
-        shown = (
-            address
-            if socket_path is None
-            else f"http://localhost through {visible(str(socket_path))}"
-        )
-        run_async(serve(listening, shown))
+        if socket_path is not None:
+            address = f"http://localhost through {visible(str(socket_path))}"
+        run_async(serve(listening, address))
+
+
+def _report(error: Exception, *, has_log: bool) -> None:
+    if isinstance(error, HpcdashError):
+        message = visible(f"{error.message}. {error.next_step}")
+    else:
+        path = log_traceback(error) if has_log else None
+        where = "--debug writes the traceback to the log file"
+        if path:
+            where = f"the traceback is in {path}"
+        message = f"something went wrong: {type(error).__name__}; {where}"
+    print(f"hpcdash: {message}", file=sys.stderr, flush=True)
 
 
 def _dashboard_argv(common: CommonOptions, *, allow_actions: bool) -> tuple[str, ...]:
-    # A URL comes by its scheduler's own option, and chooses the backend.
-    backend = (f"--{common.backend}", common.url) if common.url else ("--backend", common.backend)
-    named = [("--cluster", common.cluster), ("--ssh", common.ssh), backend]
-    named += [("--config", str(common.config) if common.config else None)]
-    flags = [("--local", common.local), ("--yes", common.yes), ("--debug", common.debug)]
-    flags += [("--read-only", not allow_actions)]
-    return (
-        # -P: a folder that one happens to be in must not stand for the package.
-        *(sys.executable, "-P", "-m", "hpcdash"),
-        *(f"{name}={value}" for name, value in named if value),
-        *(name for name, is_set in flags if is_set),
-    )
+    # With -P, the current folder cannot replace the package.
+    argv = [sys.executable, "-P", "-m", "hpcdash"]
+    values = {
+        "--cluster": common.cluster,
+        "--ssh": common.ssh,
+        # A URL has its scheduler's own option, which chooses the backend.
+        f"--{common.backend}" if common.url else "--backend": common.url or common.backend,
+        "--config": common.config,
+    }
+    argv += [f"{name}={value}" for name, value in values.items() if value]
+    flags = {
+        "--local": common.local,
+        "--yes": common.yes,
+        "--debug": common.debug,
+        "--read-only": not allow_actions,
+    }
+    argv += [name for name, is_set in flags.items() if is_set]
+    return tuple(argv)
 
 
 @contextmanager
 def _listening(port: int, path: Path | None) -> Iterator[tuple[socket.socket, str, str]]:
-    """A listening socket, the address of its page, and the ssh command that forwards it to another
-    machine.
-    """
+    """Listen; give the socket, the page's address, and the ssh command for another machine."""
     host = socket.gethostname()
     if path is not None:
         with listen_on_socket(path) as listening:
-            forwarded = f"{_FORWARDED_PORT}:{listening.getsockname()}"
-            yield (
-                listening,
-                f"http://127.0.0.1:{_FORWARDED_PORT}",
-                shlex.join(("ssh", "-L", forwarded, host)),
-            )
+            forward = f"{_FORWARDED_PORT}:{listening.getsockname()}"
+            command = shlex.join(("ssh", "-L", forward, host))
+            yield listening, f"http://127.0.0.1:{_FORWARDED_PORT}", command
         return
     with closing(listen_on_loopback(port)) as listening:
         port = listening.getsockname()[1]
         yield listening, f"http://127.0.0.1:{port}", f"ssh -L {port}:127.0.0.1:{port} {host}"
-
-
-def _is_in_background(terminal: int) -> bool:
-    """Return whether typed text goes to another program; a read would then stop this one."""
-    try:
-        return os.tcgetpgrp(terminal) != os.getpgrp()
-    except OSError:
-        return False
 
 
 async def _serve(
@@ -210,9 +192,11 @@ async def _serve(
     loop = asyncio.get_running_loop()
 
     def answer_enter() -> None:
-        if _is_in_background(sys.stdin.fileno()):
-            return
-        # A terminal hands over a line at once; the end of its input comes once.
+        # In the background, typed text is another program's, and a read would stop this one.
+        with suppress(OSError):
+            if os.tcgetpgrp(sys.stdin.fileno()) != os.getpgrp():
+                return
+        # A terminal passes a whole line at once, and the end of its input once.
         if os.read(sys.stdin.fileno(), 4096):
             print_link()
         else:

@@ -1,10 +1,11 @@
-"""A cluster of the configuration as Python programs have it: connects, submits, lists, attaches."""
+"""A cluster of the configuration for Python programs: connects, submits, lists, attaches."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
 import contextlib
+import itertools
 import logging
 import posixpath
 import sys
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-# Callbacks may take long as a program ends.
+# Limit of callbacks when a program exits.
 _LAST_CALLBACKS_SECONDS = 10.0
 _open: list[Cluster] = []
 
@@ -71,22 +72,18 @@ def connect(
     config: str | Path | None = None,
     **options: Any,
 ) -> Cluster:
-    """Connect to a cluster of the configuration by name; '' is the first one, else this machine's
-    scheduler.
+    """Connect to a cluster of the configuration; '' is the first, or this machine's scheduler.
 
     `USER@HOST` is a login node, `http://…` a dashboard, and "local" this machine's embedded queue
-    unless a cluster has that name. Defaults for tasks come from `file` (a request's TOML without
-    what to run) and `options`; a task's own settings override both. It stays the current cluster
-    until it is closed or another one is connected. Raises ConfigError, UsageError, and errors that
-    keep the cluster from answering.
+    unless a cluster has that name. `file` (a request's TOML without its command) and `options` are
+    the defaults of tasks. The cluster is the current one until it is closed or another is
+    connected. Raises ConfigError, UsageError, and the errors of the connection.
     """
     return run_in_loop(_connect(name, file, tuple(callbacks), config, options))
 
 
 def connect_aside(name: str) -> Cluster:
-    """Like `connect`, but tasks go there only if they name it, or if no other cluster is
-    connected.
-    """
+    """Connect to a cluster, but use it only for tasks that name it while others are connected."""
     cluster = connect(name)
     _open.remove(cluster)
     _open.insert(0, cluster)
@@ -147,7 +144,7 @@ def _read_defaults(file: str | Path | None) -> dict[str, Any]:
 
 
 def task_cluster(task: Task[Any, Any]) -> Cluster:
-    """The one of a task's options, else the current one. Raises UsageError where there is none."""
+    """Return the cluster of a task's options, or the current one; raises UsageError for none."""
     chosen = task.options.get("cluster")
     if isinstance(chosen, Cluster):
         return chosen
@@ -156,10 +153,10 @@ def task_cluster(task: Task[Any, Any]) -> Cluster:
             if cluster.name == chosen:
                 return cluster
         raise UsageError(
-            f"no cluster {chosen!r} is connected", f'Write hpcdash.connect("{chosen}") before it.'
+            f"no cluster {chosen!r} is connected", f'Call hpcdash.connect("{chosen}") first.'
         )
     if not _open:
-        raise UsageError("no cluster is connected", 'Write hpcdash.connect("NAME") before it.')
+        raise UsageError("no cluster is connected", 'Call hpcdash.connect("NAME") first.')
     return _open[-1]
 
 
@@ -202,10 +199,7 @@ async def _map(
 
 
 class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cluster"]):
-    """One connection to a cluster.
-
-    All of a program's jobs there share its poll, at the pace of the configuration.
-    """
+    """A connection to a cluster, whose poll serves all jobs of the program."""
 
     def __init__(
         self,
@@ -232,7 +226,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
     @property
     def python(self) -> str:
-        """The interpreter for jobs that name no other."""
+        """The default interpreter of jobs."""
         return sys.executable if self.is_here else "python3"
 
     @property
@@ -241,9 +235,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
     @property
     def logs_results(self) -> bool:
-        """Whether a result comes back in the job's log, as its jobs have no folders to fetch it
-        from.
-        """
+        """Whether results are read from logs, as jobs have no folders to fetch them from."""
         return self.session.store.backend.logs.has_results
 
     @property
@@ -252,7 +244,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
     @property
     def _result_format(self) -> str:
-        """The format of results that `connect` was given."""
+        """The format of results in the options of `connect`."""
         return str(self.defaults.get("result_format", PICKLE))
 
     def __repr__(self) -> str:
@@ -265,7 +257,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         await self.aclose()
 
     def close(self) -> None:
-        """End its connection. Jobs run on; `attach` finds them again."""
+        """Close the connection. Jobs continue; `attach` finds them again."""
         run_in_loop(self._close())
 
     async def aclose(self) -> None:
@@ -274,9 +266,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     async def _close(self) -> None:
         if self in _open:
             _open.remove(self)
-        # Observed ends are passed to callbacks.
-        if over := [task for task, unit in self._watching.items() if unit.tracked.is_over]:
-            await asyncio.wait(over, timeout=_LAST_CALLBACKS_SECONDS)
+        # Callbacks still receive observed ends.
+        if finished := [task for task, unit in self._watching.items() if unit.tracked.is_over]:
+            await asyncio.wait(finished, timeout=_LAST_CALLBACKS_SECONDS)
         for task in self._watching:
             task.cancel()
         self.states.stop()
@@ -286,16 +278,14 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     # -- jobs and tables
 
     def jobs(self, filter: str = "", *, everyone: bool = False) -> pd.DataFrame:
-        """The jobs in the queue, your own or `everyone`'s, as `hpcdash jobs --filter` lists
-        them.
-        """
+        """Return the jobs of `hpcdash jobs --filter`: your own, or with `everyone` all."""
         return run_in_loop(self._listed(Kind.EVERYONE if everyone else Kind.MINE, filter))
 
     async def ajobs(self, filter: str = "", *, everyone: bool = False) -> pd.DataFrame:
         return await arun_in_loop(self._listed(Kind.EVERYONE if everyone else Kind.MINE, filter))
 
     def nodes(self, filter: str = "") -> pd.DataFrame:
-        """The nodes, as `hpcdash nodes --filter` lists them."""
+        """Return the nodes of `hpcdash nodes --filter`."""
         return run_in_loop(self._listed(Kind.NODES, filter))
 
     async def anodes(self, filter: str = "") -> pd.DataFrame:
@@ -308,9 +298,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         return await asyncio.to_thread(frames.listed_frame, kind, rows)
 
     def history(self, since: str = "7d", until: str = "", **selection: Any) -> pd.DataFrame:
-        """A row a run that ended between `since` and `until`; `selection` as that of
-        hpcdash.frames.history.
-        """
+        """Return a row per run that ended in an interval; see hpcdash.frames.history."""
         return run_in_loop(self._history(since, until, selection))
 
     async def ahistory(self, since: str = "7d", until: str = "", **selection: Any) -> pd.DataFrame:
@@ -323,12 +311,10 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         return await asyncio.to_thread(frames.history_frame, runs)
 
     def attach(self, job_id: str) -> Job[Any] | JobArray[Any]:
-        """A job that was submitted before, by any program: `12`, `12_3`; an array by its own
-        number.
+        """Return a job that any program submitted before: `12`, `12_3`, or an array's number.
 
-        Its result can be had where it calls a function, in the format that the record of its launch
-        names, else in that of `connect`; after `connect(…, result_format="json")` no pickle is
-        read. Raises NoSuchJob.
+        If it calls a function, its result is read in the format of its launch record, or that of
+        `connect`; after `connect(…, result_format="json")` pickles are not read. Raises NoSuchJob.
         """
         return run_in_loop(self._attach(job_id))
 
@@ -345,16 +331,17 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         record = await asyncio.to_thread(
             find_launch_record, self.session.launches.state_folder, self.name, row
         )
-        if record is not None:
+        array = None
+        if record is None:
+            launched = await self._find_launch(row)
+        else:
             request = await asyncio.to_thread(launch_request, record)
-            launched = (
-                Launched(record.folder) if request is None else Launched.of(request, record.folder)
-            )
+            launched = Launched(record.folder)
+            if request is not None:
+                launched = Launched.of(request, record.folder)
+                array = request.array
             if launched.form and self._result_format == JSON:
                 launched = replace(launched, form=JSON)
-            array = None if request is None else request.array
-        else:
-            launched, array = await self._found_there(row), None
         rows: Sequence[Mapping[str, Any]] = (row,)
         index: int | None = None
         indices: tuple[int, ...] | None = None
@@ -366,18 +353,17 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             number = parse_array_id(str(row["id"]))
         elif is_task:
             rows = (row, *await self.session.actions.fetch_rows((number,)))
-            indices = (
-                tuple(array)
-                if array is not None
-                else _task_numbers(rows, is_map=bool(launched.folder))
-            )
+            if array is not None:
+                indices = tuple(array)
+            else:
+                indices = _task_numbers(rows, is_map=bool(launched.folder))
         unit = SubmittedJob(self, number, launched, indices)
-        # Finished jobs need not be waited for.
-        unit.tracked.see(rows)
+        # The job may have finished already.
+        unit.tracked.update(rows)
         return JobArray(unit) if indices is not None and index is None else Job(unit, index)
 
-    async def _found_there(self, row: Mapping[str, Any]) -> Launched:
-        """Find the launch of an unrecorded job by its log, which is in its launch's folder."""
+    async def _find_launch(self, row: Mapping[str, Any]) -> Launched:
+        """Find the launch of an unrecorded job by its log, which is in the launch folder."""
         if self.logs_results:
             return Launched(form=JSON, is_logged=True)
         path = str(row["stdout_path"] or "")
@@ -385,16 +371,13 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             return Launched()
         folder = posixpath.dirname(path)
         is_launch = await self.patiently(lambda: find_forms(self.session.store, folder)) != ()
-        # The format is this program's choice: a planted pickle would run as its reader.
+        # This program chooses the format, as reading a planted pickle would run its code.
         return Launched(folder, self._result_format) if is_launch else Launched()
 
     # -- submitting
 
     def submit(self, request: Request) -> Job[Any] | JobArray[Any]:
-        """The job or the array of a request, as `hpcdash submit REQUEST.toml` submits it.
-
-        Raises HpcdashError where it was refused.
-        """
+        """Submit a request, as `hpcdash submit REQUEST.toml` does; raises HpcdashError."""
         return run_in_loop(self._submit_request(request))
 
     async def asubmit(self, request: Request) -> Job[Any] | JobArray[Any]:
@@ -411,25 +394,24 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     async def submit_call(
         self, task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Job[Any]:
-        """The job of one call; see Task.submit."""
+        """Submit a call; see Task.submit."""
         prepared = await asyncio.to_thread(prepare, self, task, args, kwargs)
         return Job(await self._submit_prepared(prepared))
 
     async def submit_map(
         self, task: Task[Any, Any], items: list[Any], kwargs: Mapping[str, Any], at_most: int | None
     ) -> JobArray[Any]:
-        """The array of a call for each item; see Task.map."""
-        prepared = await asyncio.to_thread(prepare, self, task, (), kwargs, items, at_most)
+        """Submit an array with a call for each item; see Task.map."""
+        prepared = await asyncio.to_thread(
+            prepare, self, task, kwargs=kwargs, items=items, at_most=at_most
+        )
         return JobArray(await self._submit_prepared(prepared, range(len(items))))
 
     async def submit_packed(
         self, task: Task[Any, Any], calls: list[bytes], at_most: int | None
     ) -> SubmittedJob:
-        """Submit the array of some calls, each with its function in it.
-
-        `task` has code and settings.
-        """
-        prepared = await asyncio.to_thread(prepare, self, task, (), {}, None, at_most, calls=calls)
+        """Submit an array of calls that contain their functions; `task` has code and settings."""
+        prepared = await asyncio.to_thread(prepare, self, task, calls=calls, at_most=at_most)
         return await self._submit_prepared(prepared, range(len(calls)))
 
     async def _submit_prepared(
@@ -448,9 +430,9 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         return unit
 
     async def _submit(self, request: Request, text: str, folder: Path | None) -> tuple[str, str]:
-        """Return (ID, folder) of a submission.
+        """Submit a request and return its (ID, folder).
 
-        Raises HpcdashError where it was not submitted, or the outcome is unknown.
+        Raises HpcdashError if it was not submitted, or the outcome is unknown.
         """
         self._refuse_changes()
         session = self.session
@@ -461,67 +443,59 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         result = await launches.submit(planned, session.actions)
         outcome = result.outcome
         if outcome.done is not True:
-            what = (
-                "was not submitted"
-                if outcome.done is False
-                else "may have been submitted, and its answer was lost"
-            )
-            step = "" if outcome.done is False else "hpcdash journal --settle searches for it."
-            raise HpcdashError(
-                f"{request.name or 'the job'} {what}: "
-                f"{'; '.join(filter(None, (outcome.text, result.message)))}",
-                step,
-            )
+            ending = "was not submitted"
+            next_step = ""
+            if outcome.done is None:
+                ending = "may have been submitted, and its answer was lost"
+                next_step = "hpcdash journal --settle searches for it."
+            reason = "; ".join(filter(None, (outcome.text, result.message)))
+            raise HpcdashError(f"{request.name or 'the job'} {ending}: {reason}", next_step)
         self.states.submitted()
         self.early_results.submitted()
         return outcome.new_job, planned.folder
 
     def _warn(self, warnings: Iterable[str]) -> None:
-        """Log each once: on stderr unless the program has set up logging otherwise."""
+        """Log each warning once; Python's default is stderr."""
         for text in warnings:
             if text not in self._warned:
                 self._warned.add(text)
                 logging.getLogger("hpcdash").warning("hpcdash: %s", visible(text))
 
     async def _cached(self, key: str) -> tuple[str, str] | None:
-        """Return (ID, folder) of the newest launch of the same call without failure, None for none.
+        """Return (ID, folder) of the newest launch of the same call that did not fail, or None.
 
-        A launch whose program was killed during the submission is searched. Raises HpcdashError
-        where its outcome is unknown.
+        This includes launches whose program was killed during the submission. Raises HpcdashError
+        if the outcome of one is unknown.
         """
         records = await asyncio.to_thread(self.session.launches.records.all)
-        launched = [
+        launches = [
             (record.job_id, record.folder)
             for record in reversed(records)
             if record.job_id and f'cache_key = "{key}"' in record.request
         ]
-        for job_id, folder in (
-            *launched,
-            *await self._noted(key, {folder for _, folder in launched}),
-        ):
+        launches += await self._journal_launches(key, {folder for _, folder in launches})
+        failed_states = ENDED - {JobState.COMPLETED}
+        for job_id, folder in launches:
             try:
                 rows = await self.session.actions.fetch_rows((job_id,))
             except HpcdashError:
                 continue
-            if not {str(row["state"]) for row in rows} & (ENDED - {JobState.COMPLETED}):
+            if failed_states.isdisjoint(str(row["state"]) for row in rows):
                 return job_id, folder
         return None
 
-    async def _noted(self, key: str, known: Container[str]) -> list[tuple[str, str]]:
-        """Launches of a call that the journal alone knows: their program ended before it remembered
-        them.
-        """
+    async def _journal_launches(self, key: str, known: Container[str]) -> list[tuple[str, str]]:
+        """Return the launches of a call that only the journal has, as their program was killed."""
         journal = self.session.actions.journal
         found = []
         for entry in (await asyncio.to_thread(journal.read))[0]:
-            folder = next(
-                (word for parts in entry.commands for word in parts if word.endswith(SCRIPT_NAME)),
-                "",
-            )
+            folder = ""
+            for word in itertools.chain.from_iterable(entry.commands):
+                if not folder and word.endswith(SCRIPT_NAME):
+                    folder = posixpath.dirname(word)
             # If the scheduler received the script itself, the staging command has the folder.
-            folder = posixpath.dirname(folder) or next(
-                filter(None, map(staged_folder, entry.commands)), ""
-            )
+            for command in entry.commands:
+                folder = folder or staged_folder(command)
             if entry.cluster != self.name or not folder.endswith(f"_{key[:8]}") or folder in known:
                 continue
             outcomes = entry.outcomes
@@ -533,34 +507,26 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                         f"{outcomes[-1].text}",
                         "hpcdash journal --settle searches for it.",
                     )
-            found += [
-                (outcome.new_job, folder)
-                for outcome in outcomes
-                if outcome.done and outcome.new_job
-            ]
+            for outcome in outcomes:
+                if outcome.done and outcome.new_job:
+                    found.append((outcome.new_job, folder))
         return found
 
     def conditions(self, after: Iterable[tuple[Any, str]]) -> list[str]:
-        """`afterok:12` for each job that is waited for; jobs that have succeeded need no
-        waiting.
-        """
+        """Return `afterok:12` for each dependency, without jobs that have succeeded already."""
         found = []
         for job, kind in after:
-            if isinstance(job, Job | JobArray):
-                if job._unit.cluster is not self:
-                    raise UsageError(
-                        f"job {job.id} is on {job._unit.cluster.name}, not on {self.name}",
-                        "Pass job.result() instead.",
-                    )
-                if (
-                    isinstance(job, Job)
-                    and job._unit.has_succeeded(job._index)
-                    and kind != "afternotok"
-                ):
-                    continue
-                found.append(f"{kind}:{job.id}")
-            else:
+            if not isinstance(job, Job | JobArray):
                 found.append(f"{kind}:{job}")
+                continue
+            if job._unit.cluster is not self:
+                raise UsageError(
+                    f"job {job.id} is on {job._unit.cluster.name}, not on {self.name}",
+                    "Pass job.result() instead.",
+                )
+            is_met = isinstance(job, Job) and job._unit.has_succeeded(job._index)
+            if not is_met or kind == "afternotok":
+                found.append(f"{kind}:{job.id}")
         return found
 
     def _refuse_changes(self) -> None:
@@ -570,7 +536,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
     # -- requests of jobs
 
     async def refresh(self) -> None:
-        """Poll, unless that was done within a poll's interval."""
+        """Poll unless the last poll is more recent than the interval."""
         store = self.session.store
         poller = self.session.poller
         snapshot = store.snapshots.get(Kind.MINE)
@@ -581,7 +547,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
             await self.states.read()
 
     async def patiently(self, fetch: Callable[[], Awaitable[T]]) -> T:
-        """A query's result; waits and retries while our own limit on commands is reached."""
+        """Return a query's result; retries while our own limit on commands is reached."""
         while True:
             try:
                 return await fetch()
@@ -589,7 +555,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 await asyncio.sleep(self.session.store.budget.wait_seconds(times=2) + 0.1)
 
     async def cancel_jobs(self, job_ids: tuple[str, ...]) -> None:
-        """Raises HpcdashError for the first that was not cancelled."""
+        """Cancel jobs; raises HpcdashError for the first that was not cancelled."""
         self._refuse_changes()
         actions = self.session.actions
         await self.session.store.open()
@@ -602,9 +568,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         self.states.hurry()
 
     async def set_kill_switch(self, job_id: str) -> None:
-        """Raises UsageError where the job names none, SwitchRefused where something is in the
-        way.
-        """
+        """Set a job's kill switch; raises UsageError if it has none, or SwitchRefused."""
         self._refuse_changes()
         from hpcdash.domain.switches import SwitchKind
         from hpcdash.services.switches.switches import JobSwitches
@@ -613,7 +577,7 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
         switches = JobSwitches(self.session.actions, self.session.actions.journal.path.parent)
         switch = await switches.find(job_id, SwitchKind.KILL)
         if switch.problem:
-            raise UsageError(switch.problem, 'Give the task a kill_switch="PATH".')
+            raise UsageError(switch.problem, 'Set kill_switch="PATH" for the task.')
         tracker = SwitchTracker(switches, switch)
         await tracker.check_file()
         outcomes, _ = await tracker.run(tracker.plan_drop())
@@ -622,14 +586,12 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 raise HpcdashError(f"the kill switch of job {job_id} was not set: {outcome.text}")
 
     def _call_back(self, unit: SubmittedJob, callbacks: tuple[Callback, ...]) -> None:
-        """Call the callbacks as the scheduler reports the job, until it has ended."""
+        """Call the callbacks as the scheduler reports the job's states, until it ends."""
         module, _, function = unit.launched.function.partition(":")
-        reported = {
-            index: ClientCallbacks(
-                callbacks, Launch(module, function, unit.launched.folder, array_index=index)
-            )
-            for index in unit.tracked.indices
-        }
+        reported = {}
+        for index in unit.tracked.indices:
+            launch = Launch(module, function, unit.launched.folder, array_index=index)
+            reported[index] = ClientCallbacks(callbacks, launch)
         done: set[int | None] = set()
 
         def notify() -> None:
@@ -638,19 +600,17 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
                 if index in done:
                     continue
                 is_ended = index in unit.tracked.ended
-                is_success = (
-                    None
-                    if row["state"] in (JobState.GONE, JobState.UNKNOWN)
-                    else row["state"] == JobState.COMPLETED
-                )
+                is_success = None
+                if row["state"] not in (JobState.GONE, JobState.UNKNOWN):
+                    is_success = row["state"] == JobState.COMPLETED
                 status = JobStatus(
                     unit.job_id(index),
                     str(row["native_state"] or row["state"]),
                     now,
-                    is_ended,
-                    is_success if is_ended else None,
-                    row["exit_code"],
-                    row["reason"],
+                    is_ended=is_ended,
+                    is_success=is_success if is_ended else None,
+                    exit_status=row["exit_code"],
+                    reason=row["reason"],
                 )
                 reported[index].see(status, unit.result_path(index) if is_success else None)
                 if is_ended:
@@ -672,13 +632,15 @@ class Cluster(AbstractContextManager["Cluster"], AbstractAsyncContextManager["Cl
 
 def _task_numbers(rows: Iterable[Mapping[str, Any]], *, is_map: bool) -> tuple[int, ...]:
     """Return the tasks of an array that only the scheduler knows."""
-    known = {
-        task for row in rows if row["array_task"] for task in parse_tasks(str(row["array_task"]))
-    }
+    known: set[int] = set()
+    last = 0
+    for row in rows:
+        if row["array_task"]:
+            known.update(parse_tasks(str(row["array_task"])))
+        last = max(last, int(row["_task"] or 0) + int(row["_tasks"] or 1) - 1)
     if is_map:
-        # They begin at 0; a scheduler forgets the first ones and cuts long lists short.
-        last = max(int(row["_task"] or 0) + int(row["_tasks"] or 1) - 1 for row in rows)
-        known |= set(range(max({last, *known}) + 1))
+        # A map starts at 0; a scheduler forgets the first tasks and shortens long lists.
+        known.update(range(max({last, *known}) + 1))
     return tuple(sorted(known))
 
 

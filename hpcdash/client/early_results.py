@@ -1,6 +1,4 @@
-"""Results as soon as they are written: result files show that a function has returned before the
-scheduler does.
-"""
+"""Results as soon as they are written, which is before the scheduler reports the end of a job."""
 
 from __future__ import annotations
 
@@ -20,27 +18,26 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.session import ClusterSession
 from hpcdash.shell_files import shell_text
 
-# The next check comes after this share of the time since the last event.
-_SHARE_OF_QUIET = 1 / 3
-_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.3, 15.0
-# Results are followed by others: checks are then 2 s apart.
+# Pause before the next check, as a share of the time since the last event.
+_PAUSE_SHARE = 1 / 3
+_MIN_PAUSE_SECONDS = 0.3
+_MAX_PAUSE_SECONDS = 15.0
+# More results often follow a result: checks are then 2 s apart.
 _QUIET_AFTER_RESULTS_SECONDS = 6.0
-# A slow check is followed by one so many times later.
-_TIMES_THE_LOOK = 4.0
-# So long after a submission checks are not limited, up to a share of the ceiling on commands.
-_HURRIED_SECONDS, _HURRIED_SHARE = 5.0, 0.75
-# No result of a pending job is searched; whether it is still pending is unknown for so long.
+# Pause after a slow check, in multiples of its duration.
+_DURATION_FACTOR = 4.0
+# For this time after a submission, checks may use a share of the limit on commands at once.
+_HURRIED_SECONDS = 5.0
+_HURRIED_SHARE = 0.75
+# A pending job has no result, but for this time after a submission its state may be outdated.
 _YOUNG_SECONDS = 10.0
-_LOOK_LIMIT_SECONDS = 60.0
-# A shell takes no longer word than 128 KiB, and the whole command is one.
+_CHECK_LIMIT_SECONDS = 60.0
+# A shell's arguments are limited to 128 KiB, and the whole command is one.
 _COMMAND_BYTES = 48 << 10
 
 
 class AwaitedResults(Struct, frozen=True, eq=False):
-    """The results of one submission, in its launch `folder`.
-
-    With `may_rerun`, a failure may not be final.
-    """
+    """The results of a submission, in its launch `folder`; with `may_rerun`, failures may pass."""
 
     tracked: TrackedJob
     folder: str
@@ -49,19 +46,17 @@ class AwaitedResults(Struct, frozen=True, eq=False):
 
 
 class EarlyResults:
-    """One listing of result folders serves everyone who waits on a cluster; it becomes rarer over
-    time.
-    """
+    """Lists result folders for all waiters on a cluster at once, less often over time."""
 
     def __init__(self, session: ClusterSession, states: JobStates) -> None:
         self._store = session.store
         self._states = states
         self._awaited: list[tuple[AwaitedResults, frozenset[int | None]]] = []
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._hurried = asyncio.Event()
         self._quiet_since = float("-inf")
-        self._looked_at = float("-inf")
-        self._took_seconds = 0.0
+        self._checked_at = float("-inf")
+        self._check_seconds = 0.0
 
     def submitted(self) -> None:
         """Schedule the next checks soon."""
@@ -69,35 +64,32 @@ class EarlyResults:
         self._hurried.set()
 
     @contextlib.asynccontextmanager
-    async def looking(
+    async def searching(
         self, results: AwaitedResults, indices: frozenset[int | None]
     ) -> AsyncIterator[None]:
-        """Search results of these tasks in this context.
-
-        Found ones are in `results.tracked.written`.
-        """
+        """Search for the results of tasks in this context, and add them to `tracked.written`."""
         waiter = (results, indices)
         if not results.folder.startswith("/"):
             yield
             return
         self._awaited.append(waiter)
-        if self._looking is None:
-            self._looking = asyncio.create_task(
+        if self._polling is None:
+            self._polling = asyncio.create_task(
                 self._poll_folders(), name=f"results of {self._store.name}"
             )
         try:
             yield
         finally:
             self._awaited.remove(waiter)
-            if not self._awaited and self._looking is not None:
-                self._looking.cancel()
-                self._looking = None
+            if not self._awaited and self._polling is not None:
+                self._polling.cancel()
+                self._polling = None
 
     async def _poll_folders(self) -> None:
         while True:
             await self._pause()
             if folders := self._folders_due():
-                # The poll reports why the cluster does not answer.
+                # The poll reports errors of the cluster.
                 with contextlib.suppress(HpcdashError):
                     await self._check_folders(folders)
             else:
@@ -109,68 +101,66 @@ class EarlyResults:
         while True:
             self._hurried.clear()
             quiet_seconds = now() - self._quiet_since
-            pause = min(
-                max(quiet_seconds * _SHARE_OF_QUIET, _SHORTEST_PAUSE_SECONDS),
-                _LONGEST_PAUSE_SECONDS,
-            )
-            left = self._looked_at + max(pause, self._took_seconds * _TIMES_THE_LOOK) - now()
-            if left > 0:
+            pause = max(quiet_seconds * _PAUSE_SHARE, _MIN_PAUSE_SECONDS)
+            pause = min(pause, _MAX_PAUSE_SECONDS)
+            pause = max(pause, self._check_seconds * _DURATION_FACTOR)
+            remaining = self._checked_at + pause - now()
+            if remaining > 0:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._hurried.wait(), left)
+                    await asyncio.wait_for(self._hurried.wait(), remaining)
                 continue
             budget = self._store.budget
-            if (
-                quiet_seconds > _HURRIED_SECONDS
-                or budget.per_minute >= budget.ceiling * _HURRIED_SHARE
-            ):
+            is_busy = budget.per_minute >= budget.ceiling * _HURRIED_SHARE
+            if is_busy or quiet_seconds > _HURRIED_SECONDS:
                 await asyncio.sleep(budget.reserve_read_seconds())
             return
 
     def _folders_due(self) -> dict[str, list[AwaitedResults]]:
-        """By folder, the results of which some may be there by now."""
+        """Return the results that may have been written, by folder."""
         is_young = asyncio.get_running_loop().time() - self._quiet_since < _YOUNG_SECONDS
         found: dict[str, list[AwaitedResults]] = {}
         for results, indices in self._awaited:
             tracked = results.tracked
-            left = indices - tracked.ended - tracked.written
-            if left and (is_young or any(tracked.state(index) not in WAITING for index in left)):
+            missing = indices - tracked.ended - tracked.written
+            has_started = any(tracked.state(index) not in WAITING for index in missing)
+            if missing and (is_young or has_started):
                 found.setdefault(results.folder, []).append(results)
         return found
 
     async def _check_folders(self, folders: Mapping[str, list[AwaitedResults]]) -> None:
         loop = asyncio.get_running_loop()
-        new = 0
-        began = self._looked_at = loop.time()
+        has_new = False
+        started_at = loop.time()
+        self._checked_at = started_at
         try:
-            for some in _fitting(sorted(folders)):
+            for some in _batches(sorted(folders)):
                 for folder, names in (await self._store.run_query(listing_query(some))).items():
-                    # Two may have attached to the same job.
-                    new += sum(_note(results, names) for results in set(folders[folder]))
+                    # Several waiters may have attached to the same job.
+                    for results in set(folders[folder]):
+                        has_new |= _record_results(results, names)
         finally:
-            self._looked_at = loop.time()
-            self._took_seconds = self._looked_at - began
-            if new:
-                self._quiet_since = max(
-                    self._quiet_since, self._looked_at - _QUIET_AFTER_RESULTS_SECONDS
-                )
-                self._states.tell()
+            self._checked_at = loop.time()
+            self._check_seconds = self._checked_at - started_at
+            if has_new:
+                quiet_since = self._checked_at - _QUIET_AFTER_RESULTS_SECONDS
+                self._quiet_since = max(self._quiet_since, quiet_since)
+                self._states.notify_waiters()
 
 
-def _note(results: AwaitedResults, names: frozenset[str]) -> int:
-    """Record the results that exist, and return how many are new."""
+def _record_results(results: AwaitedResults, names: frozenset[str]) -> bool:
+    """Record the results that exist; return whether any are new."""
     tracked = results.tracked
     new = set()
-    for index in tracked.indices:
-        if index not in tracked.ended and index not in tracked.written:
-            result, failure = result_names(results.form, index)
-            if result in names or (failure in names and not results.may_rerun):
-                new.add(index)
+    for index in set(tracked.indices) - tracked.ended - tracked.written:
+        result, failure = result_names(results.form, index)
+        if result in names or (failure in names and not results.may_rerun):
+            new.add(index)
     tracked.written |= new
-    return len(new)
+    return bool(new)
 
 
-def _fitting(folders: Iterable[str]) -> Iterator[list[str]]:
-    """Split folders into lists that each fit into one command."""
+def _batches(folders: Iterable[str]) -> Iterator[list[str]]:
+    """Split folders into lists that each fit into a command."""
     some: list[str] = []
     size = 0
     for folder in folders:
@@ -186,26 +176,21 @@ def _fitting(folders: Iterable[str]) -> Iterator[list[str]]:
 
 
 def listing_query(folders: list[str]) -> Query[dict[str, frozenset[str]]]:
-    """The names of results in each folder; none of one that is not there or is closed."""
+    """Build the query of the result names in each folder; unreadable folders have none."""
     token = secrets.token_hex(8)
     arguments: list[str] = []
     base = ""
     for folder in folders:
-        above, _, name = folder.rpartition("/")
-        if above != base:
-            arguments.append(base := above)
+        parent, _, name = folder.rpartition("/")
+        if parent != base:
+            base = parent
+            arguments.append(parent)
         arguments.append(name)
 
     def parse(answer: Answer) -> dict[str, frozenset[str]]:
         _, *parts = answer.stdout.decode("utf-8", "replace").split(f"{token}\n")
-        return {
-            folder: frozenset(part.splitlines())
-            for folder, part in zip(folders, parts, strict=False)
-        }
+        names = [frozenset(part.splitlines()) for part in parts]
+        return dict(zip(folders, names, strict=False))
 
-    return Query(
-        ("sh", "-c", shell_text("client/early_results.sh"), "sh", token, *arguments),
-        parse,
-        _LOOK_LIMIT_SECONDS,
-        ("ls",),
-    )
+    argv = ("sh", "-c", shell_text("client/early_results.sh"), "sh", token, *arguments)
+    return Query(argv, parse, _CHECK_LIMIT_SECONDS, ("ls",))

@@ -1,4 +1,4 @@
-"""A concurrent.futures.Executor whose calls run as jobs: joblib, dask and the like can take it."""
+"""A concurrent.futures.Executor whose calls run as jobs, for use with joblib, dask and others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hpcdash.job.pickles import CallEach
 from hpcdash.job.task import Task
 
 R = TypeVar("R")
-# Calls that come within this time go as one array.
+# Calls within this time become one array.
 _GATHER_SECONDS = 0.25
 _MAX_TASKS = min(1000, MAX_TASKS)
 
@@ -29,9 +29,9 @@ _MAX_TASKS = min(1000, MAX_TASKS)
 class Executor(concurrent.futures.Executor):
     """Runs functions as jobs of a cluster; `options` are those of hpcdash.task.
 
-    Calls that come soon after each other are the tasks of one array, `at_most` of which run at
-    once. A future can be cancelled until its array is submitted; where a `with` block is left by an
-    exception, the jobs are cancelled.
+    Calls in quick succession become the tasks of one array, `at_most` of which run at once. A
+    future can be cancelled until its array is submitted. If an exception leaves the `with` block,
+    the jobs are cancelled.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Executor(concurrent.futures.Executor):
         self.cluster = cluster if isinstance(cluster, Cluster) else connect_aside(cluster)
         self._owns_cluster = not isinstance(cluster, Cluster)
         self._at_most = at_most
-        # dask hands over as many calls at once.
+        # dask submits up to this number of calls at once.
         self._max_workers = at_most or _MAX_TASKS
         self._options = options
         self._gathered: list[tuple[bytes, _Call]] = []
@@ -56,9 +56,10 @@ class Executor(concurrent.futures.Executor):
         self._watching: set[asyncio.Task[None]] = set()
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
-        """A future of one call. Raises UsageError for arguments that cannot be pickled."""
-        of = fn.function if isinstance(fn, CallEach) else fn
-        function = of.function if isinstance(of, Task) else of
+        """Return the future of a call. Raises UsageError for arguments that cannot be pickled."""
+        function: Any = fn.function if isinstance(fn, CallEach) else fn
+        if isinstance(function, Task):
+            function = function.function
         refuse_import_time(function)
         content = dumps((fn, args, kwargs), by_value=is_by_value(function))
         future = _Call(function)
@@ -83,14 +84,11 @@ class Executor(concurrent.futures.Executor):
         if chunksize > 1:
             chunks = _chunks(zip(*iterables, strict=False), chunksize)
             results = super().map(CallEach(fn), chunks, timeout=timeout)
-            return (one for chunk in results for one in chunk)
+            return itertools.chain.from_iterable(results)
         return super().map(fn, *iterables, timeout=timeout)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; `wait` for those there are.
-
-        `cancel_futures` cancels them, and the arrays they are in.
-        """
+        """Refuse new calls, and `wait` for the others; `cancel_futures` cancels their arrays."""
         with self._lock:
             self._is_shut = True
             calls = list(self._calls)
@@ -113,7 +111,7 @@ class Executor(concurrent.futures.Executor):
     async def _gather(self) -> None:
         while True:
             count = -1
-            # While more come there is one array to be made of them.
+            # The array grows while more calls arrive.
             while count != len(self._gathered) and len(self._gathered) < _MAX_TASKS:
                 count = len(self._gathered)
                 await asyncio.sleep(_GATHER_SECONDS)
@@ -126,9 +124,7 @@ class Executor(concurrent.futures.Executor):
             await self._submit(some)
 
     async def _submit(self, some: list[tuple[bytes, _Call]]) -> None:
-        """An array for each module that functions are of; what keeps it from being submitted is
-        what futures raise.
-        """
+        """Submit an array per module of functions; the futures raise errors of the submission."""
         by_code: dict[tuple[str, bool], list[tuple[bytes, _Call]]] = {}
         for content, call in some:
             if call.set_running_or_notify_cancel():
@@ -136,13 +132,12 @@ class Executor(concurrent.futures.Executor):
                 by_code.setdefault((module, is_by_value(call.function)), []).append((content, call))
             else:
                 self._calls.discard(call)
-        for those in by_code.values():
-            calls = [call for _, call in those]
+        for packed_calls in by_code.values():
+            contents = [content for content, _ in packed_calls]
+            calls = [call for _, call in packed_calls]
             task: Task[Any, Any] = Task(calls[0].function, self._options)
             try:
-                array = await self.cluster.submit_packed(
-                    task, [content for content, _ in those], self._at_most
-                )
+                array = await self.cluster.submit_packed(task, contents, self._at_most)
             except Exception as error:
                 for call in calls:
                     call.set_exception(error)
@@ -156,17 +151,18 @@ class Executor(concurrent.futures.Executor):
             watching.add_done_callback(self._watching.discard)
 
     async def _cancel(self) -> None:
-        for unit in [unit for unit in self._units if not unit.tracked.is_over]:
-            # A finished job cannot be cancelled.
-            with contextlib.suppress(HpcdashError):
-                await self.cluster.cancel_jobs((unit.tracked.job_id,))
+        for unit in [*self._units]:
+            if not unit.tracked.is_over:
+                # The job may finish first.
+                with contextlib.suppress(HpcdashError):
+                    await self.cluster.cancel_jobs((unit.tracked.job_id,))
 
     async def _watch(self, unit: SubmittedJob, calls: list[_Call]) -> None:
-        left = dict(enumerate(calls))
+        remaining = dict(enumerate(calls))
         try:
-            while left:
-                for index in await unit.wait_for_any_result(left):
-                    call = left.pop(index)
+            while remaining:
+                for index in await unit.wait_for_any_result(remaining):
+                    call = remaining.pop(index)
                     try:
                         result = await unit.value(index, None)
                     except Exception as error:
@@ -175,19 +171,17 @@ class Executor(concurrent.futures.Executor):
                         call.set_result(result)
                     self._calls.discard(call)
         except BaseException as error:
-            for call in left.values():
-                call.set_exception(
-                    error
-                    if isinstance(error, Exception)
-                    else RuntimeError("the cluster was closed")
-                )
+            is_error = isinstance(error, Exception)
+            reason = error if is_error else RuntimeError("the cluster was closed")
+            for call in remaining.values():
+                call.set_exception(reason)
                 self._calls.discard(call)
-            if not isinstance(error, Exception):
+            if not is_error:
                 raise
 
 
 class _Call(Future[Any]):
-    """The future of one call of `function`, of whose module its job has the code."""
+    """The future of a call of `function`, whose module's code its job has."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -195,6 +189,6 @@ class _Call(Future[Any]):
 
 
 def _chunks(each: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
-    rest = iter(each)
-    while some := list(itertools.islice(rest, size)):
-        yield some
+    remaining = iter(each)
+    while chunk := list(itertools.islice(remaining, size)):
+        yield chunk

@@ -1,4 +1,4 @@
-"""Jobs that were submitted from Python, or attached to: their state, logs, results."""
+"""Jobs that Python submitted or attached to: their states, logs and results."""
 
 from __future__ import annotations
 
@@ -53,26 +53,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
-# Results of finished siblings are fetched along with the first requested one.
-_ALONG = 500
-# A network file system shows a new file a moment later.
-_LOOK_AGAIN_SECONDS = (1.0, 2.0, 4.0, 8.0)
-# The function of a job that ended so may have left something.
+# Results of finished tasks are fetched with a requested one, up to this number.
+_MAX_RESULTS_PER_FETCH = 500
+# Pauses before retries: a network file system shows new files late.
+_RETRY_PAUSES = (1.0, 2.0, 4.0, 8.0)
+# States of jobs that may have left a result, and those that may also have left a failure.
 _MAY_HAVE_RETURNED = frozenset({JobState.COMPLETED, JobState.GONE})
-_MAY_HAVE_LEFT = _MAY_HAVE_RETURNED | {JobState.FAILED}
-# If no file was left it is not searched again for so long.
-_EMPTY_SECONDS = 60.0
+_MAY_HAVE_OUTCOME = _MAY_HAVE_RETURNED | {JobState.FAILED}
+# A missing result is not searched again for this time.
+_MISSING_SECONDS = 60.0
 _LOG_BYTES = 1 << 20
 _LOGGED_RESULT_BYTES = 8 << 20
 _QUIET_SECONDS = 3.0
 
 
 class Launched(Struct, frozen=True):
-    """A launch on the cluster: its `folder` ('': not known), the `form` of its results ('': none),
-    its `function`.
+    """A launch on the cluster: its folder ('' if unknown), result format ('' for none), function.
 
-    `may_rerun`: the scheduler may start it again after a failure. `is_logged`: its result is in its
-    log alone.
+    `may_rerun`: the scheduler may restart it after a failure. `is_logged`: its result is only in
+    its log.
     """
 
     folder: str = ""
@@ -83,7 +82,7 @@ class Launched(Struct, frozen=True):
 
     @staticmethod
     def of(request: Request, folder: str) -> Launched:
-        """The launch of a request."""
+        """Return the launch of a request."""
         may_rerun = request.requeue or request.is_task
         call = request.call
         if call is None:
@@ -92,7 +91,7 @@ class Launched(Struct, frozen=True):
 
 
 class JobCluster(Protocol):
-    """The cluster that a job is on: hpcdash.client.cluster.Cluster."""
+    """A job's cluster: hpcdash.client.cluster.Cluster."""
 
     @property
     def name(self) -> str: ...
@@ -109,7 +108,7 @@ class JobCluster(Protocol):
 
 
 class SubmittedJob:
-    """A job, or the tasks `indices` of an array, as one submission: what its Job objects share."""
+    """A submission, a job or an array with the tasks `indices`, which its Job objects share."""
 
     def __init__(
         self,
@@ -122,7 +121,8 @@ class SubmittedJob:
         self.launched = launched
         self.tracked = TrackedJob(job_id, indices)
         self.outcomes: dict[int | None, CallOutcome] = {}
-        self._empty_at: dict[int | None, float] = {}
+        # When a result was found missing.
+        self._missing_at: dict[int | None, float] = {}
         self._fetching = asyncio.Lock()
         self._awaited = AwaitedResults(
             self.tracked, launched.folder, launched.form, launched.may_rerun
@@ -135,29 +135,26 @@ class SubmittedJob:
         return with_tasks(self.tracked.job_id, ArrayTasks((range(index, index + 1),)))
 
     def result_path(self, index: int | None) -> str:
-        """'' where it calls no function."""
+        """Return the file of a task's result, '' if it does not call a function."""
         folder = self.launched.folder
         form = self.launched.form
         return f"{folder}/{result_names(form, index)[0]}" if folder and form else ""
 
     async def wait(self, indices: Sequence[int | None], seconds: float | None) -> None:
-        """Return once they have ended.
-
-        Raises TimeoutError, and JobFailed for what will never start.
-        """
+        """Wait until tasks have ended; raises TimeoutError, or JobFailed if one cannot start."""
         requested = frozenset(indices)
         async with asyncio.timeout(seconds):
             await self._wait(requested, lambda: requested <= self.tracked.ended)
 
     async def wait_for_results(self, indices: Iterable[int | None], seconds: float | None) -> None:
-        """Return once each has left a result or a failure, or has ended without.
+        """Wait until each task has left a result or a failure, or has ended.
 
-        Raises as `wait`, and UsageError where there will be none.
+        Raises as `wait`, and UsageError if the job has no result.
         """
         if not (self.launched.is_logged or self.result_path(None)):
             raise UsageError(
-                f"job {self.tracked.job_id} has no result: it calls no function that was submitted "
-                "from here"
+                f"job {self.tracked.job_id} has no result: it does not call a function that was "
+                "submitted from here"
             )
         requested = frozenset(indices)
         tracked = self.tracked
@@ -165,21 +162,19 @@ class SubmittedJob:
             await self._wait_early(requested, lambda: requested <= tracked.ended | tracked.written)
 
     async def wait_for_any_result(self, indices: Iterable[int]) -> list[int]:
-        """Return those that have left a result or a failure, or have ended without, once there is
-        one.
-        """
+        """Wait until a task has left a result or a failure, or has ended; return such tasks."""
         requested = frozenset(indices)
         tracked = self.tracked
-        await self._wait_early(
-            requested, lambda: not requested.isdisjoint(tracked.ended | tracked.written)
-        )
-        return sorted(
-            index for index in requested if index in tracked.ended or index in tracked.written
-        )
+
+        def finished() -> frozenset[int]:
+            return requested & (tracked.ended | tracked.written)
+
+        await self._wait_early(requested, lambda: bool(finished()))
+        return sorted(finished())
 
     async def _wait_early(self, requested: frozenset[Any], is_done: Callable[[], bool]) -> None:
         if not is_done():
-            async with self.cluster.early_results.looking(self._awaited, requested):
+            async with self.cluster.early_results.searching(self._awaited, requested):
                 await self._wait(requested, is_done)
 
     async def _wait(self, requested: frozenset[Any], is_done: Callable[[], bool]) -> None:
@@ -189,42 +184,44 @@ class SubmittedJob:
         await self.cluster.states.wait(lambda: is_done() or self.never_starts(requested) != "")
         if is_done():
             return
-        if why := self.never_starts(requested):
+        if reason := self.never_starts(requested):
             raise JobFailed(
-                f"job {tracked.job_id} will not start: {why}",
+                f"job {tracked.job_id} will not start: {reason}",
                 f"hpcdash cancel {tracked.job_id} removes it.",
                 job_id=tracked.job_id,
                 state=str(JobState.PENDING),
             )
 
     def never_starts(self, requested: frozenset[int | None]) -> str:
+        """Return the reason why a task can never start; '' for none."""
         never_starts = self.cluster.session.store.backend.reasons.never_starts
         for index in requested - self.tracked.ended:
-            if (row := self.tracked.rows.get(index)) is not None and str(row["reason"] or "") != "":
-                hint = never_starts(str(row["state"]), row["reason"])
-                if hint and "dependency" in str(row["reason"]).lower():
-                    return str(row["reason"])
+            row = self.tracked.rows.get(index)
+            reason = "" if row is None else str(row["reason"] or "")
+            is_dependency = row is not None and "dependency" in reason.lower()
+            if row is not None and is_dependency and never_starts(str(row["state"]), reason):
+                return reason
         return ""
 
     def has_succeeded(self, index: int | None) -> bool:
-        """Whether the scheduler reported success, or its result was read."""
-        left = self.outcomes.get(index)
-        return self.tracked.state(index) == JobState.COMPLETED or (
-            left is not None and left.content is not None
-        )
+        """Whether the scheduler reported success, or the result was read."""
+        if self.tracked.state(index) == JobState.COMPLETED:
+            return True
+        outcome = self.outcomes.get(index)
+        return outcome is not None and outcome.content is not None
 
     async def cancel(self, index: int | None) -> None:
-        """Cancel a task, or all of it.
+        """Cancel a task, or with None all tasks.
 
-        Raises HpcdashError where that was refused or its answer was lost.
+        Raises HpcdashError if that was refused, or its answer was lost.
         """
         await self.cluster.cancel_jobs((self.job_id(index),))
         self.tracked.forget(self.tracked.indices if index is None else (index,))
 
     async def _fetch_logged(self, index: int | None) -> CallOutcome:
-        """A result that stands at the end of the job's log."""
+        """Fetch a result from the end of the job's log."""
         parse = self.cluster.session.store.backend.logs.result
-        for pause in (0.0, *_LOOK_AGAIN_SECONDS):
+        for pause in (0.0, *_RETRY_PAUSES):
             await asyncio.sleep(pause)
             file = await _log_file(Job[Any](self, index), stderr=False)
             if file is not None:
@@ -233,51 +230,52 @@ class SubmittedJob:
                 if outcome.is_whole:
                     self.outcomes[index] = outcome
                     return outcome
-            if self.tracked.state(index) not in _MAY_HAVE_LEFT:
+            if self.tracked.state(index) not in _MAY_HAVE_OUTCOME:
                 break
         return CallOutcome(JSON)
 
     async def fetch(self, index: int | None) -> CallOutcome:
-        """Fetch the result of a task that ended or left files; its siblings' are fetched too."""
-        if (known := self.outcomes.get(index)) is not None:
-            return known
-        if self.launched.is_logged:
+        """Fetch the outcome of a task that ended or left files, and those of other such tasks."""
+        if index not in self.outcomes and self.launched.is_logged:
             return await self._fetch_logged(index)
-        folder = self.launched.folder
-        form = self.launched.form
-        store = self.cluster.session.store
         async with self._fetching:
-            if (known := self.outcomes.get(index)) is not None:
-                return known
-            tracked = self.tracked
-            now = asyncio.get_running_loop().time
-            ended = set(tracked.ended)
-            empty = {
-                one for one, found_at in self._empty_at.items() if now() - found_at < _EMPTY_SECONDS
-            }
-            if index in empty:
-                return CallOutcome(form)
-            there = (ended | tracked.written) - self.outcomes.keys() - empty
-            along = [one for one in tracked.indices if one in there and one != index]
-            left = [index, *along][:_ALONG]
-            for pause in (0.0, *_LOOK_AGAIN_SECONDS):
-                await asyncio.sleep(pause)
-                found = await self.cluster.patiently(
-                    partial(fetch_outcomes, store, folder, form, left)
-                )
-                self.outcomes |= {
-                    one: outcome for one, outcome in found.items() if outcome.is_whole
-                }
-                left = [one for one in left if one not in self.outcomes]
-                hopeless = [
-                    one for one in left if one in ended and tracked.state(one) not in _MAY_HAVE_LEFT
-                ]
-                self._empty_at |= dict.fromkeys(hopeless, now())
-                if index not in left or index in hopeless or index not in ended:
-                    break
-            else:
-                self._empty_at |= dict.fromkeys((one for one in left if one in ended), now())
-        return self.outcomes.get(index) or CallOutcome(form)
+            if index not in self.outcomes:
+                await self._fetch_files(index)
+        return self.outcomes.get(index) or CallOutcome(self.launched.form)
+
+    async def _fetch_files(self, index: int | None) -> None:
+        tracked = self.tracked
+        ended = set(tracked.ended)
+        now = asyncio.get_running_loop().time
+        due = (ended | tracked.written) - self.outcomes.keys() - {index}
+        for task, missing_at in self._missing_at.items():
+            if now() - missing_at < _MISSING_SECONDS:
+                due.discard(task)
+                if task == index:
+                    return
+        others = [task for task in tracked.indices if task in due]
+        remaining = [index, *others][:_MAX_RESULTS_PER_FETCH]
+        fetch = partial(
+            fetch_outcomes,
+            self.cluster.session.store,
+            self.launched.folder,
+            self.launched.form,
+        )
+        for pause in (0.0, *_RETRY_PAUSES):
+            await asyncio.sleep(pause)
+            found = await self.cluster.patiently(partial(fetch, remaining))
+            for task, outcome in found.items():
+                if outcome.is_whole:
+                    self.outcomes[task] = outcome
+            remaining = [task for task in remaining if task not in self.outcomes]
+            ended_remaining = [task for task in remaining if task in ended]
+            for task in ended_remaining:
+                if tracked.state(task) not in _MAY_HAVE_OUTCOME:
+                    self._missing_at[task] = now()
+            is_missing = tracked.state(index) not in _MAY_HAVE_OUTCOME
+            if index not in ended_remaining or is_missing:
+                return
+        self._missing_at |= dict.fromkeys(ended_remaining, now())
 
     async def value(self, index: int | None, seconds: float | None) -> Any:
         outcome = await self._outcome(index, seconds)
@@ -288,19 +286,20 @@ class SubmittedJob:
         return await asyncio.to_thread(call_value, outcome, job_id=job_id, state=state)
 
     async def _refuse_other_form(self, index: int | None) -> None:
-        """Raise UsageError where a result exists in the format that was not requested."""
+        """Raise UsageError if a result exists in another format than the requested one."""
         folder = self.launched.folder
         form = self.launched.form
         if not folder.startswith("/") or self.launched.is_logged:
             return
         store = self.cluster.session.store
         forms = await self.cluster.patiently(partial(find_forms, store, folder, index))
-        if others := [one for one in forms if one != form]:
+        for other in forms:
+            if other == form:
+                continue
+            warning = ": reading a pickle runs the code in it" if other == PICKLE else ""
             raise UsageError(
-                f"job {self.job_id(index)} left its result as {others[0]}, and {form} was "
-                "requested",
-                f'Write hpcdash.connect(…, result_format="{others[0]}") to read it'
-                + (": reading a pickle runs the code in it." if others[0] == PICKLE else "."),
+                f"job {self.job_id(index)} left its result as {other}, and {form} was requested",
+                f'Use hpcdash.connect(…, result_format="{other}") to read it{warning}.',
             )
 
     async def _outcome(self, index: int | None, seconds: float | None) -> CallOutcome:
@@ -309,15 +308,14 @@ class SubmittedJob:
             outcome = await self.fetch(index)
             if outcome.is_whole or index in self.tracked.ended:
                 return outcome
-            # It was restarted since its result was seen.
+            # The job was restarted after its result was seen.
             self.tracked.written.discard(index)
 
 
 class Job(Generic[R_co]):
-    """A job, or one task of an array. `R` is what its function returns.
+    """A job, or a task of an array; `R_co` is the type of its result.
 
-    As an argument of another task, it is replaced by its result there, and that job waits for it to
-    succeed.
+    As an argument of another task it is replaced by its result, and that task's job depends on it.
     """
 
     def __init__(self, unit: SubmittedJob, index: int | None = None) -> None:
@@ -335,7 +333,7 @@ class Job(Generic[R_co]):
 
     @property
     def folder(self) -> str:
-        """Its launch's folder on the cluster, '' where that is not known."""
+        """The launch folder on the cluster, '' if unknown."""
         return self._unit.launched.folder
 
     def __repr__(self) -> str:
@@ -350,17 +348,14 @@ class Job(Generic[R_co]):
 
     @property
     def result_path(self) -> str:
-        """The file of its result on the cluster; raises UsageError where there will be none."""
+        """The file of the result on the cluster; raises UsageError if there will be none."""
         if path := self._unit.result_path(self._index):
             return path
-        raise UsageError(f"job {self.id} has no result to pass on: it calls no function")
+        raise UsageError(f"job {self.id} has no result to pass on: it does not call a function")
 
     @property
     def status(self) -> str:
-        """State of hpcdash.domain.states as of the last poll.
-
-        Queried again if that is an interval old.
-        """
+        """State of hpcdash.domain.states; polls if the last poll is older than the interval."""
         return run_in_loop(self._status())
 
     async def astatus(self) -> str:
@@ -372,14 +367,14 @@ class Job(Generic[R_co]):
         return self._unit.tracked.state(self._index)
 
     def done(self) -> bool:
-        """Whether it has ended, as of the last poll."""
+        """Whether the job has ended, as of the last poll."""
         return self.status in ENDED
 
     def wait(self, timeout: float | None = None) -> str:
-        """Its state once it has ended. Raises TimeoutError after `timeout` seconds."""
+        """Wait for the end and return the state. Raises TimeoutError after `timeout` seconds."""
         return run_in_loop(self._wait(timeout))
 
-    async def await_end(self, timeout: float | None = None) -> str:  # noqa: ASYNC109 - as `result` has it.
+    async def await_end(self, timeout: float | None = None) -> str:  # noqa: ASYNC109 - as in `result`
         return await arun_in_loop(self._wait(timeout))
 
     async def _wait(self, seconds: float | None) -> str:
@@ -387,17 +382,15 @@ class Job(Generic[R_co]):
         return self._unit.tracked.state(self._index)
 
     def result(self, timeout: float | None = None) -> R_co:
-        """Return the function's result as soon as it exists.
-
-        Its job may take a moment longer to end.
+        """Return the function's result as soon as it exists, which may be before the job's end.
 
         Raises the function's own exception, with the job's traceback as the cause; JobFailed if the
-        job was cancelled, ran out of time, or its result cannot be read; TimeoutError after
-        `timeout` seconds. See hpcdash.client.results on pickles.
+        job was cancelled or timed out, or its result cannot be read; TimeoutError after `timeout`
+        seconds. See hpcdash.client.results on pickles.
         """
         return run_in_loop(self._unit.value(self._index, timeout))  # type: ignore[no-any-return]
 
-    async def aresult(self, timeout: float | None = None) -> R_co:  # noqa: ASYNC109 - as `result` has it.
+    async def aresult(self, timeout: float | None = None) -> R_co:  # noqa: ASYNC109 - as in `result`
         return await arun_in_loop(self._unit.value(self._index, timeout))
 
     def __await__(self) -> Generator[Any, None, R_co]:
@@ -412,7 +405,10 @@ class Job(Generic[R_co]):
             return error
         return None
 
-    async def aexception(self, timeout: float | None = None) -> BaseException | None:  # noqa: ASYNC109 - as `result` has it.
+    async def aexception(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in `exception`
+    ) -> BaseException | None:
         await arun_in_loop(self._unit.wait_for_results([self._index], timeout))
         try:
             await self.aresult()
@@ -421,7 +417,7 @@ class Job(Generic[R_co]):
         return None
 
     def cancel(self) -> None:
-        """Cancel it. Raises HpcdashError where that was refused or its answer was lost."""
+        """Cancel the job. Raises HpcdashError if that was refused, or its answer was lost."""
         run_in_loop(self._unit.cancel(self._index))
 
     async def acancel(self) -> None:
@@ -432,9 +428,9 @@ class Job(Generic[R_co]):
     @overload
     def logs(self, *, stderr: bool = False, follow: bool) -> Iterator[str] | str: ...
     def logs(self, *, stderr: bool = False, follow: bool = False) -> Iterator[str] | str:
-        """Return the job's output; with `follow` yield its lines as they come, until it has ended.
+        """Return the last MiB of the job's output; with `follow`, yield its lines until the end.
 
-        Without `follow`, at most the last MiB. Raises HpcdashError where its log cannot be read.
+        Raises HpcdashError if the log cannot be read.
         """
         if not follow:
             return run_in_loop(_read_log(self, stderr))
@@ -449,7 +445,7 @@ class Job(Generic[R_co]):
             finish_in_loop(lines.aclose())
 
     async def alogs(self, *, stderr: bool = False) -> AsyncIterator[str]:
-        """Its lines as they come, until it has ended."""
+        """Yield the job's lines until the end."""
         lines = _follow_log(self, stderr)
         try:
             while (line := await arun_in_loop(_next(lines))) is not None:
@@ -458,9 +454,7 @@ class Job(Generic[R_co]):
             await arun_in_loop(lines.aclose())
 
     def metrics(self, *names: str) -> pd.DataFrame:
-        """The metrics in its log: a row a step, a column a metric; of `names` only, where any is
-        given.
-        """
+        """Return the metrics in the log: a row per step, a column per metric, or only `names`."""
         return run_in_loop(self._metrics(names))
 
     async def ametrics(self, *names: str) -> pd.DataFrame:
@@ -474,10 +468,7 @@ class Job(Generic[R_co]):
         )
 
     def kill_switch(self) -> None:
-        """Set its kill switch: the training saves and ends.
-
-        Raises UsageError where it names none.
-        """
+        """Set the kill switch: the training saves and exits. Raises UsageError if it has none."""
         run_in_loop(self.cluster.set_kill_switch(self.id))
 
     async def akill_switch(self) -> None:
@@ -485,9 +476,7 @@ class Job(Generic[R_co]):
 
 
 class JobArray(Sequence[Job[R_co]], Generic[R_co]):
-    """The tasks of one array, in the order of their items; those of a request's `array = "3-5"` are
-    at 0, 1 and 2.
-    """
+    """The tasks of an array, in order: those of a request's `array = "3-5"` are at 0, 1 and 2."""
 
     def __init__(self, unit: SubmittedJob) -> None:
         self._unit = unit
@@ -544,7 +533,10 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
         """
         return run_in_loop(self._wait(timeout))
 
-    async def await_end(self, timeout: float | None = None) -> Counter[str]:  # noqa: ASYNC109 - as `result` has it.
+    async def await_end(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in `wait`
+    ) -> Counter[str]:
         return await arun_in_loop(self._wait(timeout))
 
     async def _wait(self, seconds: float | None) -> Counter[str]:
@@ -558,16 +550,16 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
         self, timeout: float | None = None, *, return_exceptions: bool
     ) -> list[R_co | BaseException]: ...
     def results(self, timeout: float | None = None, *, return_exceptions: bool = False) -> Any:
-        """Return the function's result for each item, once all exist.
+        """Return the function's results for all items, once all exist.
 
-        Raises like Job.result of the first that failed; with `return_exceptions` exceptions replace
-        the results.
+        Raises as Job.result for the first failure; with `return_exceptions`, exceptions replace the
+        results.
         """
         return run_in_loop(self._results(timeout, return_exceptions))
 
     async def aresults(
         self,
-        timeout: float | None = None,  # noqa: ASYNC109 - as `result` has it.
+        timeout: float | None = None,  # noqa: ASYNC109 - as in `results`
         *,
         return_exceptions: bool = False,
     ) -> Any:
@@ -589,10 +581,7 @@ class JobArray(Sequence[Job[R_co]], Generic[R_co]):
         return self.aresults().__await__()
 
     def cancel(self) -> None:
-        """Cancel all of its tasks.
-
-        Raises HpcdashError where that was refused or its answer was lost.
-        """
+        """Cancel all tasks. Raises HpcdashError if that was refused, or its answer was lost."""
         run_in_loop(self._unit.cancel(None))
 
     async def acancel(self) -> None:
@@ -604,7 +593,7 @@ async def _next(lines: AsyncIterator[str]) -> str | None:
 
 
 async def _log_file(job: Job[Any], stderr: bool) -> LogFile | None:
-    """None where it has no log yet."""
+    """Return the job's log; None if there is none yet."""
     from hpcdash.services.logs.locate import locate_logs
 
     store = job.cluster.session.store
@@ -617,7 +606,7 @@ async def _log_file(job: Job[Any], stderr: bool) -> LogFile | None:
 async def _read_log(job: Job[Any], stderr: bool) -> str:
     file = await _log_file(job, stderr)
     if file is None:
-        raise HpcdashError(f"the log of job {job.id} is not known")
+        raise HpcdashError(f"the log of job {job.id} is unknown")
     chunk = await file.read_end(_LOG_BYTES)
     if chunk.stat.problem and not chunk.stat.is_missing:
         raise HpcdashError(f"{file.place}: {chunk.stat.problem}")
@@ -634,7 +623,7 @@ async def _follow_log(job: Job[Any], stderr: bool) -> AsyncGenerator[str, None]:
 
     log: FollowedFile | None = None
     rest = b""
-    began = time.monotonic()
+    started_at = time.monotonic()
     budget = job.cluster.session.store.budget
     async with job.cluster.states.polling():
         while True:
@@ -648,7 +637,7 @@ async def _follow_log(job: Job[Any], stderr: bool) -> AsyncGenerator[str, None]:
             except (UnreachableError, CommandTimedOut):
                 await asyncio.sleep(LONGEST_PAUSE_SECONDS)
                 continue
-            quiet_seconds = time.monotonic() - began
+            quiet_seconds = time.monotonic() - started_at
             pause_seconds = SHORTEST_PAUSE_SECONDS
             if log is not None and chunk is not None:
                 if log.note(chunk.stat) in (FileChange.REPLACED, FileChange.TRUNCATED):

@@ -1,4 +1,4 @@
-"""The event loop that all clusters of a program share, in a thread of its own."""
+"""The event loop that all clusters of a program share, in its own thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _thread: threading.Thread | None = None
 
 
 def start_in_loop(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Begin some work in the loop."""
+    """Start a coroutine in the loop."""
     global _loop, _thread
     with _starting:
         if _loop is None or _thread is None or not _thread.is_alive():
@@ -42,9 +42,7 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
 
 
 def finish_in_loop(work: Coroutine[Any, Any, object]) -> None:
-    """Run what ends something, and wait for it; begin it in the loop's own thread, where garbage
-    may be collected.
-    """
+    """Run a clean-up and wait for it, unless garbage collection runs it in the loop's thread."""
     if threading.current_thread() is _thread:
         start_in_loop(work)
     else:

@@ -30,7 +30,7 @@ from hpcdash.errors import UsageError, excerpt
 PACKAGINGS = ("auto", "none", "source", "wheel", "container")
 _BUILD_SECONDS = 600
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
-# The jobs that stand among the arguments that are being pickled: each becomes its result there.
+# The jobs among the arguments being pickled: each is replaced by its result in the job.
 _waited_for: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
     "waited_for", default=None
 )
@@ -39,8 +39,8 @@ _waited_for: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
 class Code(Struct, frozen=True):
     """Location of a function for a job: `module` and `function` by name, `main` its program file.
 
-    `folder` is sent with the job, which starts in it; None: no folder is. `staged` are files of the
-    launch's folder. With `by_value` the function is in the pickle of its arguments.
+    `folder` is sent with the job, which starts in it; None for no folder. `staged` are files of the
+    launch folder. With `by_value`, the function is in the pickle of its arguments.
     """
 
     module: str
@@ -55,7 +55,7 @@ class Code(Struct, frozen=True):
 def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) -> Code:
     """Return the code with which a job calls a function; `is_here`: it sees this machine's files.
 
-    Raises UsageError for code that cannot be there.
+    Raises UsageError for code that the job cannot have.
     """
     if packaging not in PACKAGINGS:
         raise UsageError(f"packaging: {packaging!r} is not one of {', '.join(PACKAGINGS)}")
@@ -63,13 +63,11 @@ def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) ->
     main_file: str | None = getattr(main, "__file__", None)
     is_sent = packaging == "source" or not is_here
     if is_by_value(function):
-        code = Code(
-            "hpcdash.job.pickles", "call_packed", staged=_pickler_zip(function), by_value=True
-        )
+        staged = _pickler_zip(function)
+        code = Code("hpcdash.job.pickles", "call_packed", staged=staged, by_value=True)
         root = Path(main_file).absolute().parent if main_file else Path.cwd()
-        if packaging not in ("auto", "source") or (
-            is_sent and packaging == "auto" and not main_file
-        ):
+        has_source = packaging == "source" or main_file or not is_sent
+        if packaging not in ("auto", "source") or not has_source:
             return code
         return replace(code, folder=root) if is_sent else replace(code, sys_path=(str(root),))
     function = inspect.unwrap(function)
@@ -84,11 +82,8 @@ def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) ->
     found = _root(module, main_file)
     if packaging == "wheel" and found is not None and not main_file:
         return Code(module, name, staged=_build_wheel(found))
-    if (
-        found is None
-        or packaging in ("wheel", "container")
-        or (packaging == "none" and not is_here)
-    ):
+    is_excluded = packaging in ("wheel", "container") or (packaging == "none" and not is_here)
+    if found is None or is_excluded:
         if main_file or packaging == "wheel":
             where = main_file or module
             raise UsageError(
@@ -97,22 +92,19 @@ def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) ->
             )
         return Code(module, name)
     if main_file is None:
-        return (
-            Code(module, name, folder=found)
-            if is_sent
-            else Code(module, name, sys_path=(str(found),))
-        )
+        if is_sent:
+            return Code(module, name, folder=found)
+        return Code(module, name, sys_path=(str(found),))
     stem = Path(main_file).stem
-    module = stem if stem.isidentifier() and stem not in sys.stdlib_module_names else "__mp_main__"
+    is_importable = stem.isidentifier() and stem not in sys.stdlib_module_names
+    module = stem if is_importable else "__mp_main__"
     if is_sent:
         return Code(module, name, Path(main_file).name, folder=found)
     return Code(module, name, str(Path(main_file).absolute()), (str(found),))
 
 
 def is_by_value(function: Callable[..., Any]) -> bool:
-    """Whether no job can import it by a name: a lambda, a function within another, one of a
-    notebook, an object.
-    """
+    """Whether jobs cannot import it by name: a lambda, an inner or notebook function, an object."""
     function = inspect.unwrap(function)
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", "<object>")
@@ -122,9 +114,7 @@ def is_by_value(function: Callable[..., Any]) -> bool:
 
 
 def refuse_import_time(function: Callable[..., Any]) -> None:
-    """Raises UsageError where the caller runs while the function's own file is imported: its job
-    would submit again.
-    """
+    """Raise UsageError if the function's file is being imported, as its job would submit again."""
     function = inspect.unwrap(function)
     if is_by_value(function) or (code := getattr(function, "__code__", None)) is None:
         return
@@ -136,59 +126,50 @@ def refuse_import_time(function: Callable[..., Any]) -> None:
             raise UsageError(
                 f"{file}:{frame.f_lineno} submits {function.__name__} as {file} is imported, which "
                 "the job does too",
-                'Write what submits below: if __name__ == "__main__":',
+                'Move the submission below: if __name__ == "__main__":',
             )
         frame = frame.f_back
 
 
 def _is_below_an_if(frame: FrameType) -> bool:
-    """Whether the program's own file is at a statement that its import leaves out."""
+    """Whether the program is at a statement that an import of its file skips."""
     if frame.f_globals.get("__name__") != "__main__":
         return False
     try:
         tree = ast.parse("".join(linecache.getlines(frame.f_code.co_filename)))
     except SyntaxError:
         return True
-    lines = [
-        (one.lineno, one.end_lineno or one.lineno)
-        for one in tree.body
-        if not isinstance(one, ast.If)
-    ]
-    return not any(first <= frame.f_lineno <= last for first, last in lines)
+    for statement in tree.body:
+        last_line = statement.end_lineno or statement.lineno
+        if statement.lineno <= frame.f_lineno <= last_line:
+            return isinstance(statement, ast.If)
+    return True
 
 
 def _root(module: str, main_file: str | None) -> Path | None:
-    """The folder that a module is imported from; None for what is installed."""
+    """Return the folder that a module is imported from; None for installed modules."""
     if main_file:
         return Path(main_file).absolute().parent
     found = sys.modules.get(module) or importlib.import_module(module)
     if (file := getattr(found, "__file__", None)) is None:
         return None
     path = Path(file).resolve()
-    installed = {
-        Path(sysconfig.get_path(one)).resolve()
-        for one in ("stdlib", "platstdlib", "purelib", "platlib")
-    }
-    if any(folder in path.parents for folder in installed):
-        return None
+    for name in ("stdlib", "platstdlib", "purelib", "platlib"):
+        if Path(sysconfig.get_path(name)).resolve() in path.parents:
+            return None
     depth = module.count(".") + (path.name == "__init__.py")
     return path.parents[depth]
 
 
 def _build_wheel(root: Path) -> dict[str, bytes]:
-    """The wheel of the project that a folder is of."""
-    project = next(
-        (
-            one
-            for one in (root, *root.parents)
-            if any((one / name).exists() for name in _PROJECT_FILES)
-        ),
-        None,
-    )
-    if project is None:
+    """Build the wheel of the project that contains a folder; return its content by its name."""
+    for project in (root, *root.parents):
+        if any((project / name).exists() for name in _PROJECT_FILES):
+            break
+    else:
         raise UsageError(
             f"packaging: there is no pyproject.toml in {root} or above it",
-            'Write packaging = "source".',
+            'Use packaging = "source".',
         )
     with tempfile.TemporaryDirectory(prefix="hpcdash-wheel-") as folder:
         parts = (
@@ -211,13 +192,13 @@ def _build_wheel(root: Path) -> dict[str, bytes]:
         wheels = list(Path(folder).glob("*.whl"))
         if built.returncode or not wheels:
             raise UsageError(
-                f"packaging: no wheel of {project} could be built: {excerpt(built.stderr)}"
+                f"packaging: could not build a wheel of {project}: {excerpt(built.stderr)}"
             )
         return {wheels[0].name: wheels[0].read_bytes()}
 
 
 def _pickler_zip(function: Callable[..., Any]) -> dict[str, bytes]:
-    """cloudpickle, which reads functions by value: it need not be installed in the job."""
+    """Return cloudpickle as a zip, with which jobs read functions by value."""
     spec = importlib.util.find_spec("cloudpickle")
     if spec is None or spec.origin is None:
         raise _needs_cloudpickle(function)
@@ -225,24 +206,22 @@ def _pickler_zip(function: Callable[..., Any]) -> dict[str, bytes]:
     folder = Path(spec.origin).parent
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(folder.glob("*.py")):
-            archive.writestr(
-                zipfile.ZipInfo(f"cloudpickle/{file.name}", (1980, 1, 1, 0, 0, 0)),
-                file.read_bytes(),
-            )
+            entry = zipfile.ZipInfo(f"cloudpickle/{file.name}", (1980, 1, 1, 0, 0, 0))
+            archive.writestr(entry, file.read_bytes())
     return {"cloudpickle.zip": content.getvalue()}
 
 
 def _needs_cloudpickle(function: Callable[..., Any]) -> UsageError:
     name = getattr(function, "__qualname__", None) or repr(function)
     return UsageError(
-        f"{name} has no name that a job could import it by",
+        f"jobs cannot import {name} by name",
         "Move it to the top of a module or a script, or install cloudpickle here.",
     )
 
 
 @contextlib.contextmanager
 def waiting_jobs() -> Iterator[list[Any]]:
-    """Collects jobs found while pickling; only inside this block can they be pickled."""
+    """Collect the jobs found while pickling, which is possible only in this context."""
     found: list[Any] = []
     token = _waited_for.set(found)
     try:
@@ -252,7 +231,7 @@ def waiting_jobs() -> Iterator[list[Any]]:
 
 
 def note_waiting(job: object) -> bool:
-    """Whether a job may be pickled now, as an argument; it is waited for then."""
+    """Collect a job that is pickled as an argument; False if jobs cannot be pickled now."""
     found = _waited_for.get()
     if found is not None:
         found.append(job)
@@ -260,26 +239,24 @@ def note_waiting(job: object) -> bool:
 
 
 def dumps(value: object, *, by_value: bool = False) -> bytes:
-    """A pickle for a job; raises UsageError for what cannot be pickled.
-
-    Protocol 4: the job's Python may be older.
-    """
+    """Return a pickle for a job, with protocol 4 for older Pythons; raises UsageError."""
     try:
         if not by_value:
             return pickle.dumps(value, protocol=4)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise UsageError(
             f"an argument cannot be sent to a job: {error}",
-            "Pass what it is made of, or the path of a file.",
+            "Pass its parts, or the path of a file.",
         ) from error
     try:
         import cloudpickle
     except ImportError:
-        raise _needs_cloudpickle(value[0] if isinstance(value, tuple) else value) from None  # type: ignore[arg-type]
+        function: Any = value[0] if isinstance(value, tuple) else value
+        raise _needs_cloudpickle(function) from None
     content: bytes = cloudpickle.dumps(value, protocol=4)
     return content
 
 
 def packed(content: bytes) -> bytes:
-    """A pickle as the runner reads it from a file."""
+    """Return a pickle in the runner's file format."""
     return base64.b64encode(content) + b"\n"

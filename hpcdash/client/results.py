@@ -1,10 +1,9 @@
 """Results of jobs: read in few commands, from folders that nobody else can write to.
 
-A result is written by an account on the cluster, and reading a pickle runs the code in it. So a
-pickle is read only by `result()` and similar calls, and only from a launch folder that belongs to
-the submitting account, with mode 0700: whoever could change it can run programs as that account
-already. If you would not trust a cluster's administrators with this machine, use JSON results:
-`result_format="json"`.
+Reading a pickle runs the code in it. So a pickle is read only by `result()` and similar calls, and
+only from a launch folder that belongs to the submitting account, with mode 0700: whoever can change
+it can run programs as that account already. If you would not trust a cluster's administrators with
+this machine, use JSON results: `result_format="json"`.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from hpcdash.job.results import FORMATS, JSON, PICKLE, parse_result
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import Chunk, FileRange, files_query
 
-# So much of each file comes with the first command; the rest of a larger one in pieces.
+# The first command reads this much of each file; the rest of a larger one is read in pieces.
 _FIRST_BYTES = 64 << 10
 _PIECE_BYTES = 16 << 20
-# The length of a command's arguments is limited in all.
-_TASKS_A_COMMAND = 500
+# The total length of a command's arguments is limited.
+_TASKS_PER_COMMAND = 500
 _NOT_PRIVATE = 21
-# $1 is the folder. Once entered it is the folder that was checked, whatever is renamed.
+# $1 is the folder. It is entered before it is checked, so that a rename cannot replace it.
 _ENTER = """\
-cd -P -- "$1" 2>/dev/null && test -O . && test -z "$(find . -prune "(" -perm -040 -o -perm -020 -o -perm -010 -o \
--perm -04 -o -perm -02 -o -perm -01 ")")" || exit 21
+cd -P -- "$1" 2>/dev/null && test -O . && test -z "$(find . -prune "(" -perm -040 -o -perm -020 \
+-o -perm -010 -o -perm -04 -o -perm -02 -o -perm -01 ")")" || exit 21
 shift
 """
 
 
 class JobFailed(HpcdashError):
-    """A job that gave no result. `state` is of hpcdash.domain.states.
+    """A job without a result; `state` is of hpcdash.domain.states.
 
-    `exception_type` and `remote_traceback` are the function's, '' where it did not get that far.
+    `exception_type` and `remote_traceback` are the function's, '' if it did not raise.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class JobFailed(HpcdashError):
 
 
 class RemoteTraceback(Exception):
-    """Traceback of an exception in the job: its cause here."""
+    """Traceback of an exception in the job, as the exception's cause in this program."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -73,9 +72,9 @@ class RemoteTraceback(Exception):
 
 
 class CallOutcome(Struct, frozen=True):
-    """Files of a function's runner: `content` is the result's bytes, `failure` a failure's (JSON).
+    """Files of a function's runner: `content` is the result, `failure` a failure in JSON.
 
-    Both None: neither file exists.
+    Each is None if the file does not exist.
     """
 
     form: str
@@ -88,7 +87,7 @@ class CallOutcome(Struct, frozen=True):
 
 
 def result_names(form: str, index: int | None) -> tuple[str, str]:
-    """The files of a task's result and of its failure."""
+    """Return the file names of a task's result and failure."""
     stem = "result" if index is None else f"result-{index}"
     name = f"{stem}.{'json' if form == JSON else 'pkl'}"
     return name, f"{name}.error"
@@ -99,41 +98,36 @@ async def fetch_outcomes(
 ) -> dict[int | None, CallOutcome]:
     """Fetch the results of a launch's tasks, a few hundred per command.
 
-    Raises UsageError where others may have written to the folder, and what keeps the cluster from
-    answering.
+    Raises UsageError if others may have written to the folder, and errors of the cluster.
     """
     found: dict[int | None, CallOutcome] = {}
-    for start in range(0, len(indices), _TASKS_A_COMMAND):
-        some = indices[start : start + _TASKS_A_COMMAND]
-        names = [name for index in some for name in result_names(form, index)]
+    for start in range(0, len(indices), _TASKS_PER_COMMAND):
+        some = indices[start : start + _TASKS_PER_COMMAND]
+        names: list[str] = []
+        for index in some:
+            names += result_names(form, index)
         contents = iter(await _read_files(store, folder, names))
-        found |= {index: CallOutcome(form, next(contents), next(contents)) for index in some}
+        for index in some:
+            found[index] = CallOutcome(form, next(contents), next(contents))
     return found
 
 
 async def find_forms(store: ClusterStore, folder: str, index: int | None = None) -> tuple[str, ...]:
-    """The formats of the results in a launch's folder: of a task, or of its first one where it is
-    an array.
-    """
-    names = {
-        result_names(form, at)[0]: form
-        for form in FORMATS
-        for at in (index, 0 if index is None else index)
-    }
-    chunks = await store.run_query(
-        _private_query(folder, [FileRange(name, 0, 0) for name in names])
-    )
-    there = [
-        form for form, chunk in zip(names.values(), chunks, strict=True) if chunk.stat.is_there
-    ]
-    return tuple(dict.fromkeys(there))
+    """Return the formats of a task's results; None: a job's, or the first task's of an array."""
+    names: dict[str, str] = {}
+    for form in FORMATS:
+        names[result_names(form, index)[0]] = form
+        names[result_names(form, index or 0)[0]] = form
+    query = _private_query(folder, [FileRange(name, 0, 0) for name in names])
+    chunks = await store.run_query(query)
+    forms = zip(names.values(), chunks, strict=True)
+    return tuple(dict.fromkeys(form for form, chunk in forms if chunk.stat.is_there))
 
 
 async def _read_files(store: ClusterStore, folder: str, names: Sequence[str]) -> list[bytes | None]:
-    """Each file whole, None for one that is not there."""
-    chunks = await store.run_query(
-        _private_query(folder, [FileRange(name, 0, _FIRST_BYTES) for name in names])
-    )
+    """Return the complete content of each file, None for missing files."""
+    query = _private_query(folder, [FileRange(name, 0, _FIRST_BYTES) for name in names])
+    chunks = await store.run_query(query)
     contents: list[bytes | None] = []
     for name, chunk in zip(names, chunks, strict=True):
         if chunk.stat.is_missing:
@@ -145,9 +139,8 @@ async def _read_files(store: ClusterStore, folder: str, names: Sequence[str]) ->
                 raise UsageError(f"{folder}/{name}: {chunk.stat.problem}")
             if chunk.ends_the_file:
                 break
-            (chunk,) = await store.run_query(
-                _private_query(folder, [FileRange(name, chunk.end, _PIECE_BYTES)])
-            )
+            query = _private_query(folder, [FileRange(name, chunk.end, _PIECE_BYTES)])
+            (chunk,) = await store.run_query(query)
             parts.append(chunk.content)
         contents.append(b"".join(parts))
     return contents
@@ -160,9 +153,8 @@ def _private_query(folder: str, ranges: Iterable[FileRange]) -> Query[tuple[Chun
     def parse(answer: Answer) -> tuple[Chunk, ...]:
         if answer.status == _NOT_PRIVATE and not answer.stdout:
             raise UsageError(
-                f"{folder} is not a folder of your own that is closed to others (mode 0700): no "
-                "result is read from it",
-                "Check who may have written there before you read it.",
+                f"{folder} is not your own folder with mode 0700, so results are not read from it",
+                "Check who may have written to it before you read it.",
             )
         if answer.status and not answer.stdout:
             raise SchedulerRefused(
@@ -173,15 +165,12 @@ def _private_query(folder: str, ranges: Iterable[FileRange]) -> Query[tuple[Chun
             )
         return query.parse(answer)
 
-    return Query(
-        (shell, option, _ENTER + script, name, folder, *parts), parse, query.limit_seconds, ("cat",)
-    )
+    argv = (shell, option, _ENTER + script, name, folder, *parts)
+    return Query(argv, parse, query.limit_seconds, ("cat",))
 
 
 def call_value(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
-    """The result, read; raises the function's own exception, its cause the traceback there, else
-    JobFailed.
-    """
+    """Parse the result; raises the function's own exception, or JobFailed."""
     # Objects of the program itself were pickled under this name.
     sys.modules.setdefault("__mp_main__", sys.modules["__main__"])
     if outcome.content is not None:
@@ -192,7 +181,7 @@ def call_value(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
         )
     raise JobFailed(
         f"job {job_id} left no result: {state.replace('_', ' ')}",
-        "Its logs may tell why: job.logs(stderr=True), job.logs()",
+        "Check its logs: job.logs(stderr=True), job.logs()",
         job_id=job_id,
         state=state,
     )
@@ -201,14 +190,16 @@ def call_value(outcome: CallOutcome, *, job_id: str, state: str) -> Any:
 def build_exception(
     failure: bytes, *, job_id: str, state: str, may_unpickle: bool
 ) -> BaseException:
-    """Build the exception that a function raised, with its traceback there as the cause."""
+    """Build the exception that a function raised, with the job's traceback as the cause."""
     try:
-        noted = json.loads(failure)
-        kind, message, text = (str(noted[name]) for name in ("type", "message", "traceback"))
-        pickled = str(noted.get("pickle") or "") if may_unpickle else ""
-    except (ValueError, KeyError, TypeError):
+        recorded = json.loads(failure)
+        kind = str(recorded["type"])
+        message = str(recorded["message"])
+        text = str(recorded["traceback"])
+        pickled = str(recorded.get("pickle") or "") if may_unpickle else ""
+    except (ValueError, KeyError, TypeError, AttributeError):
         return JobFailed(
-            f"job {job_id} failed, and what it left cannot be read", job_id=job_id, state=state
+            f"job {job_id} failed, and its failure file cannot be read", job_id=job_id, state=state
         )
     error: BaseException | None = None
     if pickled:
@@ -216,7 +207,7 @@ def build_exception(
             found = pickle.loads(base64.b64decode(pickled))
             error = found if isinstance(found, Exception) else None
         except Exception:
-            # Its class may exist only there, or need other arguments; the message is still shown.
+            # Its class may exist only in the job, or need other arguments; the message is shown.
             error = None
     if error is None:
         error = JobFailed(

@@ -1,4 +1,4 @@
-"""Submits functions: their settings become a request, their arguments files of its launch."""
+"""Prepares calls of functions: settings become a request, arguments become files of its launch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import inspect
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -23,30 +24,25 @@ from hpcdash.job.results import JSON, PICKLE
 from hpcdash.job.task import Task
 
 # Options of a task besides the keys of a request.
-OWN_OPTIONS = frozenset(
-    {
-        "cache",
-        "callbacks",
-        "cluster",
-        "cpus",
-        "gpus",
-        "image",
-        "nodes",
-        "ntasks",
-        "packaging",
-        "runtime",
-    }
-    | {"python", "result_format", "source", "sys_path", "wheel"}
-)
 _CALL_KEYS = ("python", "result_format", "source", "sys_path", "wheel")
+OWN_OPTIONS = frozenset(_CALL_KEYS) | {
+    "cache",
+    "callbacks",
+    "cluster",
+    "cpus",
+    "gpus",
+    "image",
+    "nodes",
+    "ntasks",
+    "packaging",
+    "runtime",
+}
 _OTHER_NAMES = {"partition": "queue", "mem": "memory", "cpus_per_task": "cpus", "job_name": "name"}
 _TABLES = ("container", "environment", "site")
 
 
 class Prepared(Struct, frozen=True):
-    """A call that is ready to be planned: its request, what of this machine is sent, and the jobs
-    that it waits for.
-    """
+    """A call that is ready to be planned: its request, and the folder that is sent with it."""
 
     request: Request
     text: str
@@ -78,16 +74,16 @@ class CallTarget(Protocol):
 def prepare(
     cluster: CallTarget,
     task: Task[Any, Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] = MappingProxyType({}),
+    *,
     items: list[Any] | None = None,
     at_most: int | None = None,
-    *,
     calls: list[bytes] | None = None,
 ) -> Prepared:
-    """Prepare the request of a call, or of a map of calls. Blocking. Raises UsageError.
+    """Prepare the request of a call, or of a map over items. Blocking. Raises UsageError.
 
-    `calls` are items that contain the function each (hpcdash.job.pickles); `task` has their code.
+    `calls` are items that contain their functions (hpcdash.job.pickles); `task` has their code.
     """
     options = merged(cluster.defaults, task.options)
     own = {key: options.pop(key) for key in OWN_OPTIONS & options.keys()}
@@ -97,7 +93,7 @@ def prepare(
         items = list(calls)
     if items is not None and not 1 <= len(items) <= MAX_TASKS:
         raise UsageError(
-            f"a map takes 1 to {MAX_TASKS} items, one for each array task, not {len(items)}"
+            f"a map takes 1 to {MAX_TASKS} items, one per task of the array, not {len(items)}"
         )
     form = str(own.get("result_format", PICKLE))
     if cluster.logs_results:
@@ -112,62 +108,78 @@ def prepare(
     after = [*task.waits_for, *((job, "afterok") for job in jobs)]
     if jobs and cluster.logs_results:
         raise UsageError(
-            f"a job is an argument, and {cluster.title} keeps no file of its result",
+            f"a job is an argument, and {cluster.title} does not store its result in a file",
             "Pass job.result().",
         )
     key = _cache_key(task, form, staged) if own.get("cache") else ""
-    document = {**options, **_slots(own, options), "kind": TASK_KIND}
-    if cluster.logs_results and not (own.get("nodes") or 0) > 1:
-        # One node is all that there is.
-        document.pop("slots_per_node", None)
+    document = _document(cluster, code, options, own)
     name = getattr(task.function, "__name__", type(task.function).__name__).strip("<>")
     document.setdefault("name", name)
-    # Modules in the folder it starts in would hide the wheel.
-    if cluster.is_here and code.folder is None and own.get("packaging") != "wheel":
-        document.setdefault("work_dir", str(Path.cwd()))
-    if code.folder is not None:
-        document["files"] = ["."]
-    if (conditions := [*_listed(options.get("after")), *cluster.conditions(after)]) != []:
+    if conditions := [*_listed(options.get("after")), *cluster.conditions(after)]:
         document["after"] = list(dict.fromkeys(conditions))
     if items is not None:
-        document["array"] = f"0-{len(items) - 1}" + (f"%{at_most}" if at_most is not None else "")
-    if container := {key: own[key] for key in ("image", "runtime") if own.get(key)}:
-        document["container"] = {**options.get("container", {}), **container}
-    if own.get("packaging") == "container" and not document.get("container"):
-        raise UsageError(
-            "packaging: a container needs an image", 'Write image="docker://python:3.12".'
-        )
-    call = {name: own[name] for name in _CALL_KEYS if name in own}
-    call["sys_path"] = [*code.sys_path, *map(str, call.get("sys_path", ()))]
-    call.setdefault("python", "python3" if "container" in document else cluster.python)
-    call |= {
-        "function": f"{code.module}:{code.function}",
-        **({"main": code.main} if code.main else {}),
-    }
-    document["call"] = {**call, **({"cache_key": key} if key else {})}
+        throttle = "" if at_most is None else f"%{at_most}"
+        document["array"] = f"0-{len(items) - 1}{throttle}"
+    if key:
+        document["call"]["cache_key"] = key
     request = read_request(format_toml(_plain(document)), f"task {name}", site=cluster.site)
     assert request.call is not None
     staged |= code.staged
     request = replace(request, call=replace(request.call, staged=staged))
-    return Prepared(request, request_text(request, site=cluster.site), code.folder, callbacks, key)
+    return Prepared(
+        request=request,
+        text=request_text(request, site=cluster.site),
+        folder=code.folder,
+        callbacks=callbacks,
+        cache_key=key,
+    )
+
+
+def _document(
+    cluster: CallTarget, code: Code, options: Mapping[str, Any], own: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a call's REQUEST.toml: its slots, its container, and its function in a Python."""
+    document = {**options, **_slots(own, options), "kind": TASK_KIND}
+    if cluster.logs_results and not (own.get("nodes") or 0) > 1:
+        # The cluster has only one node.
+        document.pop("slots_per_node", None)
+    # Modules in the working folder would hide the wheel.
+    if cluster.is_here and code.folder is None and own.get("packaging") != "wheel":
+        document.setdefault("work_dir", str(Path.cwd()))
+    if code.folder is not None:
+        document["files"] = ["."]
+    if container := {key: own[key] for key in ("image", "runtime") if own.get(key)}:
+        document["container"] = {**options.get("container", {}), **container}
+    if own.get("packaging") == "container" and not document.get("container"):
+        raise UsageError(
+            "packaging: a container needs an image", 'Set image="docker://python:3.12".'
+        )
+    call = {name: own[name] for name in _CALL_KEYS if name in own}
+    call["sys_path"] = [*code.sys_path, *map(str, call.get("sys_path", ()))]
+    call.setdefault("python", "python3" if "container" in document else cluster.python)
+    call["function"] = f"{code.module}:{code.function}"
+    if code.main:
+        call["main"] = code.main
+    document["call"] = call
+    return document
 
 
 def _refuse_for_logs(title: str, form: str, *, is_map: bool) -> None:
-    """Raises UsageError for what cannot come back in a job's log."""
+    """Raise UsageError for results that a job's log cannot return."""
     if is_map:
         raise UsageError(
             f"map: {title} has no arrays", "Submit each: [task.submit(item) for item in items]."
         )
     if form != JSON:
         raise UsageError(
-            f"result_format: results come back in logs of {title}, and no pickle is read from what "
-            "others may write",
-            'Write result_format="json", of the task or of hpcdash.connect.',
+            f"result_format: {title} returns results in logs, which others may write to, so "
+            "pickles are not read from them",
+            'Use result_format="json", for the task or in hpcdash.connect.',
         )
 
 
 def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings over those before them, tables key by key, under their own names."""
+    """Merge settings under their own names; later ones override, in tables key by key."""
     found: dict[str, Any] = {}
     for one in settings:
         for key, value in one.items():
@@ -178,44 +190,44 @@ def merged(*settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _slots(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the slots of `gpus`, `cpus` and `nodes`: one call on each node, by default on one.
+    """Return the slots of `gpus`, `cpus` and `nodes`: one call per node, by default on one node.
 
-    `ntasks` makes so many calls on these nodes, each a rank of one step: the result is that of rank
-    0.
+    `ntasks` is the number of calls on these nodes, each a rank of one step; the result is rank 0's.
     """
-    gpus, cpus, nodes, ntasks = numbers = [
-        own.get(name) for name in ("gpus", "cpus", "nodes", "ntasks")
-    ]
+    numbers = [own.get(name) for name in ("gpus", "cpus", "nodes", "ntasks")]
+    gpus, cpus, nodes, ntasks = numbers
     if "slots" in options:
         if any(numbers):
             raise UsageError(
-                "slots: gpus, cpus, nodes or ntasks say it too", "Write slots, or the others."
+                "slots cannot be combined with gpus, cpus, nodes or ntasks",
+                "Use slots, or the others.",
             )
         return {}
-    if any(value is not None and (type(value) is not int or value < 0) for value in numbers):
-        raise UsageError("gpus, cpus, nodes and ntasks are whole numbers")
+    for value in numbers:
+        if value is not None and (type(value) is not int or value < 0):
+            raise UsageError("gpus, cpus, nodes and ntasks are whole numbers")
     if ntasks:
-        kind, others = ("cuda", cpus) if gpus else ("cpu", gpus)
-        if others or (gpus and gpus != ntasks):
+        if (gpus and cpus) or (gpus and gpus != ntasks):
             raise UsageError(
-                "ntasks: each task has a GPU or a CPU", "Leave gpus and cpus out, or write slots."
+                "ntasks: each task has a GPU or a CPU", "Remove gpus and cpus, or use slots."
             )
         return {
             "slots": ntasks,
             "slots_per_node": -(-ntasks // (nodes or 1)),
-            "slot_type": kind,
+            "slot_type": "cuda" if gpus else "cpu",
             "launcher": "srun",
         }
     count = gpus or cpus or 1
-    per_node = -(-count // (nodes or 1))
-    if gpus:
-        return {
-            "slots": gpus,
-            "slots_per_node": per_node,
-            **({} if "slot_type" in options else {"slot_type": "cuda"}),
-            **({"cpus_per_gpu": max(1, cpus // gpus)} if cpus else {}),
-        }
-    return {"slots": max(count, nodes or 1), "slots_per_node": per_node, "slot_type": "cpu"}
+    slots: dict[str, Any] = {"slots": count, "slots_per_node": -(-count // (nodes or 1))}
+    if not gpus:
+        slots["slots"] = max(count, nodes or 1)
+        slots["slot_type"] = "cpu"
+        return slots
+    if "slot_type" not in options:
+        slots["slot_type"] = "cuda"
+    if cpus:
+        slots["cpus_per_gpu"] = max(1, cpus // gpus)
+    return slots
 
 
 def _arguments(
@@ -225,7 +237,7 @@ def _arguments(
     kwargs: Mapping[str, Any],
     items: list[Any] | None,
 ) -> dict[str, bytes]:
-    """The files of the call's arguments. A function goes with them where no job could import it."""
+    """Return the files of a call's arguments, with the function if jobs cannot import it."""
     if code.by_value:
 
         def call(own: tuple[Any, ...], named: Mapping[str, Any]) -> bytes:
@@ -246,14 +258,16 @@ def _arguments(
 
 
 def _split(item: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the arguments of an item, split like the runner does."""
+    """Return the arguments of an item, split as by the runner."""
     if isinstance(item, dict):
         return (), item
-    return (item, {}) if isinstance(item, tuple) else ((item,), {})
+    if isinstance(item, tuple):
+        return item, {}
+    return (item,), {}
 
 
 def _cache_key(task: Task[Any, Any], form: str, staged: Mapping[str, bytes]) -> str:
-    """Return a key for calls of the same function, by its source, with the same arguments."""
+    """Return a key for calls of the same function and source with the same arguments."""
     try:
         source = inspect.getsource(task.function)
     except (OSError, TypeError):
@@ -270,7 +284,9 @@ def _cache_key(task: Task[Any, Any], form: str, staged: Mapping[str, bytes]) -> 
 def _listed(value: object) -> list[str]:
     if value is None:
         return []
-    return [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)]
+    if isinstance(value, list | tuple):
+        return [str(item) for item in value]
+    return [str(value)]
 
 
 def _plain(value: Any) -> Any:

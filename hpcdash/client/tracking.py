@@ -1,4 +1,4 @@
-"""The states of the jobs that a program waits for: one poll of the cluster serves all of them."""
+"""States of the jobs that a program waits for: one poll of the cluster serves all of them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ from hpcdash.services.session import ClusterSession
 
 Row = Mapping[str, Any]
 _COLUMNS = ("id", "array_id", "array_task", "name", "state", "native_state", "reason", "exit_code")
-# A history reports an end a little later.
-_TRIES = 4
-# A short job ends long before the next poll, and a cancelled one a moment later: some polls come
-# sooner then.
-_SOON_SECONDS = (1.0, 2.0, 4.0)
-_SOON_EVERY_SECONDS = 30.0
+# Lookups before a job counts as gone: a history reports ends late.
+_MAX_LOOKUPS = 4
+# Pauses between polls after a submission or a cancellation, as jobs may end before the next one.
+_HURRIED_PAUSES = (1.0, 2.0, 4.0)
+_HURRY_INTERVAL_SECONDS = 30.0
 
 
 class TrackedJob:
-    """A job, or an array with the tasks `indices`; `rows` has what was seen last of each, by index
-    (None: a job).
+    """A job, or an array with the tasks `indices`; `rows` are the latest by index (None: a job).
 
-    `written` are those whose result was seen, `ended` those that have ended for the scheduler.
+    `written` are the tasks whose result was seen, `ended` those that the scheduler reports ended.
     """
 
     def __init__(self, job_id: str, indices: Sequence[int] | None) -> None:
@@ -41,7 +39,7 @@ class TrackedJob:
         self.rows: dict[int | None, Row] = {}
         self.ended: set[int | None] = set()
         self.written: set[int | None] = set()
-        self.tries = 0
+        self.lookups = 0
         self._selected = frozenset(self.indices)
 
     @property
@@ -56,11 +54,11 @@ class TrackedJob:
         row = self.rows.get(index)
         return str(row["state"]) if row is not None else str(JobState.UNKNOWN)
 
-    def see(self, rows: Iterable[Row]) -> set[int | None]:
-        """Update the states from a list; return the tasks that it has. An end is final."""
+    def update(self, rows: Iterable[Row]) -> set[int | None]:
+        """Update the states from rows; return the tasks that these have. An end is final."""
         seen: set[int | None] = set()
         for row in rows:
-            for index in self._held(row):
+            for index in self._row_indices(row):
                 seen.add(index)
                 if index not in self.ended:
                     self.rows[index] = row
@@ -68,11 +66,11 @@ class TrackedJob:
                         self.ended.add(index)
         return seen
 
-    def _held(self, row: Row) -> Iterable[int | None]:
+    def _row_indices(self, row: Row) -> Iterable[int | None]:
         if self._selected == {None}:
             return (None,) if row["array_task"] is None else ()
         if row["array_task"] is None:
-            # What is left of an array that was cancelled goes by its own number.
+            # The remaining tasks of a cancelled array have the array's own row.
             return self._selected - self.ended - self.rows.keys() if row["state"] in ENDED else ()
         try:
             tasks = parse_tasks(str(row["array_task"]))
@@ -81,7 +79,7 @@ class TrackedJob:
         return {index for index in self._selected if index is not None and tasks.contains(index)}
 
     def forget(self, indices: Iterable[int | None]) -> None:
-        """Drop what was seen of some before they were acted on."""
+        """Drop the rows of unfinished tasks, as they are older than an action."""
         for index in set(indices) - self.ended:
             self.rows.pop(index, None)
 
@@ -89,16 +87,13 @@ class TrackedJob:
         """Record that the ends of some tasks are unknown."""
         for index in indices:
             row = dict(self.rows.get(index) or dict.fromkeys(_COLUMNS))
-            self.rows[index] = {
-                **row,
-                "state": str(JobState.GONE),
-                "reason": "it is no longer listed",
-            }
+            row |= {"state": str(JobState.GONE), "reason": "it is no longer listed"}
+            self.rows[index] = row
             self.ended.add(index)
 
 
 class JobStates:
-    """States of jobs from the cluster's own poll of one's jobs, which runs while a caller waits."""
+    """States of jobs, from the cluster's poll of your own jobs, which runs while a caller waits."""
 
     def __init__(self, session: ClusterSession) -> None:
         self._session = session
@@ -113,7 +108,7 @@ class JobStates:
         self._stop_listening = self._store.listen(self._notify)
 
     def stop(self) -> None:
-        """Follow nothing any more."""
+        """Stop following jobs."""
         self._stop_listening()
         if self._hurrying is not None:
             self._hurrying.cancel()
@@ -122,25 +117,24 @@ class JobStates:
         self._jobs[f"{job.job_id} {id(job)}"] = job
 
     def submitted(self) -> None:
-        """Have the next polls come soon, though not after each of many submissions."""
+        """Poll soon after a submission, unless it is one of many."""
         now = asyncio.get_running_loop().time()
-        if now - self._hurried_at >= _SOON_EVERY_SECONDS:
+        if now - self._hurried_at >= _HURRY_INTERVAL_SECONDS:
             self._hurried_at = now
             self.hurry()
 
     def hurry(self) -> None:
-        """Have the next polls come soon."""
+        """Poll soon, and a few times more."""
+
+        async def poll() -> None:
+            for pause in _HURRIED_PAUSES:
+                await asyncio.sleep(pause)
+                if self._waiting:
+                    self._session.poller.poll_now()
+
         if self._hurrying is not None:
             self._hurrying.cancel()
-        self._hurrying = asyncio.create_task(
-            self._poll_soon(), name=f"next polls of {self._store.name}"
-        )
-
-    async def _poll_soon(self) -> None:
-        for pause in _SOON_SECONDS:
-            await asyncio.sleep(pause)
-            if self._waiting:
-                self._session.poller.poll_now()
+        self._hurrying = asyncio.create_task(poll(), name=f"next polls of {self._store.name}")
 
     @contextlib.asynccontextmanager
     async def polling(self) -> AsyncIterator[None]:
@@ -157,9 +151,9 @@ class JobStates:
                 await poller.stop()
 
     async def wait(self, is_done: Callable[[], bool]) -> None:
-        """Return once `is_done`, which is called after each poll.
+        """Wait until `is_done`, which is called after each poll.
 
-        Raises errors that a person has to settle.
+        Raises errors that a person must resolve.
         """
         async with self.polling():
             while not is_done():
@@ -176,7 +170,7 @@ class JobStates:
 
     def _notify(self, changed: Changed) -> None:
         if changed.kind is None:
-            self.tell()
+            self.notify_waiters()
         elif changed.kind is Kind.MINE and Kind.MINE not in self._store.errors:
             self._is_stale = True
             if self._reading is None or self._reading.done():
@@ -184,7 +178,7 @@ class JobStates:
                     self._read_on(), name=f"states of {self._store.name}"
                 )
 
-    def tell(self) -> None:
+    def notify_waiters(self) -> None:
         """Wake all waiters for a check."""
         news = self.news
         self.news = asyncio.Event()
@@ -193,63 +187,60 @@ class JobStates:
     async def _read_on(self) -> None:
         while self._is_stale:
             self._is_stale = False
-            # The next poll tries again.
+            # The next poll retries.
             with contextlib.suppress(HpcdashError):
                 await self.read()
 
     async def read(self) -> None:
-        """Update living jobs from the lists, and query those that the lists do not have."""
-        living = [job for job in self._jobs.values() if not job.is_over]
+        """Update unfinished jobs from the list of jobs, and look up those that it does not have."""
+        unfinished = [job for job in self._jobs.values() if not job.is_over]
         table = self._store.table(Kind.MINE)
-        if not living or table is None:
-            self.tell()
+        if not unfinished or table is None:
+            self.notify_waiters()
             return
         try:
-            missing = await asyncio.to_thread(_see, table, living)
+            missing = await asyncio.to_thread(_update_jobs, table, unfinished)
             if missing:
                 await self._look_up(missing)
         finally:
             self._jobs = {key: job for key, job in self._jobs.items() if not job.is_over}
-            self.tell()
+            self.notify_waiters()
 
     async def _look_up(self, missing: dict[TrackedJob, set[int | None]]) -> None:
-        """Look up jobs that no list of one's own jobs has.
-
-        They ended before the list was fetched, or are another user's.
-        """
+        """Look up jobs that finished before the list was fetched, or are another user's."""
         ids = tuple(dict.fromkeys(job.job_id for job in missing))
         rows = _by_key(await self._session.actions.fetch_rows(ids))
         for job in missing:
-            missing[job] -= job.see(rows.get(job.key, ()))
-        left = {job: indices for job, indices in missing.items() if indices}
-        if not left:
+            missing[job] -= job.update(rows.get(job.key, ()))
+        missing = {job: indices for job, indices in missing.items() if indices}
+        if not missing:
             return
         if self._store.probe is None or self._store.probe.has_accounting is not False:
-            ids = tuple(dict.fromkeys(parse_array_id(job.job_id) for job in left))
+            ids = tuple(dict.fromkeys(parse_array_id(job.job_id) for job in missing))
             past = await self._store.poll(self._store.backend.history.jobs(None, 0, ids))
             rows = _by_key(past.table.to_pylist())
-            for job in left:
-                left[job] -= job.see(rows.get(job.key, ()))
-        for job, indices in left.items():
-            job.tries = job.tries + 1 if indices else 0
-            if job.tries >= _TRIES:
+            for job in missing:
+                missing[job] -= job.update(rows.get(job.key, ()))
+        for job, indices in missing.items():
+            job.lookups = job.lookups + 1 if indices else 0
+            if job.lookups >= _MAX_LOOKUPS:
                 job.lose(indices)
 
 
-def _see(table: pa.Table, jobs: Sequence[TrackedJob]) -> dict[TrackedJob, set[int | None]]:
-    """Update the jobs from a table; return the tasks that it does not have."""
+def _update_jobs(table: pa.Table, jobs: Sequence[TrackedJob]) -> dict[TrackedJob, set[int | None]]:
+    """Update jobs from a table; return the unfinished tasks that it does not have."""
     keys = {job.key for job in jobs}
     numbers = pa.array(sorted(key for key in keys if isinstance(key, int)), table["_number"].type)
     names = pa.array(sorted(key for key in keys if isinstance(key, str)), pa.string())
-    is_one = pc.or_(
-        pc.is_in(table["_number"], numbers), pc.is_in(table["id"].cast(pa.string()), names)
-    )
-    rows = _by_key(table.filter(is_one).select(_COLUMNS).to_pylist())
+    has_number = pc.is_in(table["_number"], numbers)
+    has_name = pc.is_in(table["id"].cast(pa.string()), names)
+    selected = table.filter(pc.or_(has_number, has_name))
+    rows = _by_key(selected.select(_COLUMNS).to_pylist())
     missing = {}
     for job in jobs:
-        seen = job.see(rows.get(job.key, ()))
-        if left := {index for index in job.indices if index not in seen and index not in job.ended}:
-            missing[job] = left
+        seen = job.update(rows.get(job.key, ()))
+        if indices := set(job.indices) - seen - job.ended:
+            missing[job] = indices
     return missing
 
 
@@ -261,5 +252,5 @@ def _by_key(rows: Iterable[Row]) -> dict[int | str, list[Row]]:
 
 
 def _key(job_id: str) -> int | str:
-    """Return the common key of a job's rows: the number that their IDs begin with, else the ID."""
+    """Return the common key of a job's rows: the number at the start of their IDs, or the ID."""
     return int(parse_job_number(job_id) or 0) or job_id

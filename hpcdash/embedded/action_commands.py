@@ -1,8 +1,6 @@
-"""The commands that act on jobs: at once on those that do not run, through the supervisor on those
-that do.
+"""The commands that act on jobs: directly, or through the supervisor if a job runs.
 
-Each prints a line of JSON for each id it was given, and ends with 1 where anything could not be
-done.
+Each prints a line of JSON for each ID, and exits with 1 if any action failed.
 """
 
 from __future__ import annotations
@@ -20,71 +18,74 @@ from hpcdash.embedded.store import QueueStore, readable
 from hpcdash.errors import UsageError
 
 _ANSWER_SECONDS = 10.0
-_LOOK_SECONDS = 0.005
-_NO_JOB = "no such job in this queue"
+_POLL_SECONDS = 0.005
 
 
-def _report(job_id: str, complaints: list[str]) -> bool:
-    text = "; ".join(dict.fromkeys(complaints))
-    write({"job_id": readable(job_id), "done": not complaints, "words": readable(text)})
-    return not complaints
+def _report(job_id: str, problems: list[str]) -> bool:
+    text = "; ".join(dict.fromkeys(problems))
+    write({"job_id": readable(job_id), "done": not problems, "words": readable(text)})
+    return not problems
 
 
 def _act(folder: Path, ids: list[str], verb: str, argument: str = "") -> int:
     store = QueueStore(folder)
-    requested = [(text, *_queue_call(store, text, verb, argument)) for text in ids]
+    requested = [(job_id, *_request_action(store, job_id, verb, argument)) for job_id in ids]
     ensure_supervisor(folder)
-    answers = _answers(store, [call for _, calls, _ in requested for call in calls])
-    reported = [
-        _report(text, complaints + [message for call in calls if (message := answers[call]) != ""])
-        for text, calls, complaints in requested
-    ]
-    return 0 if all(reported) else 1
+    all_calls = [call for _, calls, _ in requested for call in calls]
+    answers = _await_answers(store, all_calls)
+    is_done = True
+    for job_id, calls, problems in requested:
+        problems += [answers[call] for call in calls if answers[call]]
+        is_done &= _report(job_id, problems)
+    return 0 if is_done else 1
 
 
-def _queue_call(
-    store: QueueStore, text: str, verb: str, argument: str
+def _request_action(
+    store: QueueStore, job_id: str, verb: str, argument: str
 ) -> tuple[list[int], list[str]]:
-    """Do it to the jobs of one id that do not run; (calls to the supervisor for the others,
-    complaints).
+    """Act on the jobs of an ID that do not run.
+
+    Returns the calls to the supervisor for the other jobs, and the problems.
     """
     calls: list[int] = []
     changed: set[int] = set()
-    too_late: list[str] = []
+    finished: list[str] = []
     with store.writing():
-        jobs, complaints = _found(store, text)
+        jobs, problems = _find_jobs(store, job_id)
         for job in jobs:
             if job.state in ACTIVE:
                 if verb in ("hold", "release"):
-                    complaints.append("it is already running")
+                    problems.append("it is already running")
                 else:
                     calls.append(store.call(job.id, verb, argument))
                 continue
-            message = _act_on_resting(store, job, verb, argument)
-            if not message:
+            problem = _act_on_inactive(store, job, verb, argument)
+            if not problem:
                 changed.add(job.number)
             elif job.state == "pending":
-                complaints.append(message)
+                problems.append(problem)
             else:
-                too_late.append(message)
+                finished.append(problem)
         if verb == "cancel":
             for number in changed:
-                store.judge_dependents(number)
-    # For a whole array, finished tasks are no failure if others were affected.
-    return calls, complaints if calls or changed or complaints else too_late
+                store.update_dependents(number)
+    # Finished tasks of an array are not a failure if the action applied to others.
+    if not (calls or changed or problems):
+        problems = finished
+    return calls, problems
 
 
-def _found(store: QueueStore, text: str) -> tuple[list[Job], list[str]]:
-    """The jobs of an id, or what is wrong with it: the other ids are seen to all the same."""
+def _find_jobs(store: QueueStore, job_id: str) -> tuple[list[Job], list[str]]:
+    """Return the jobs of an ID, or the problem: actions on other IDs go on."""
     try:
-        jobs = find_jobs(store, text)
+        jobs = find_jobs(store, job_id)
     except UsageError as error:
         return [], [error.message]
-    return jobs, [] if jobs else [_NO_JOB]
+    return jobs, [] if jobs else ["no such job in this queue"]
 
 
-def _act_on_resting(store: QueueStore, job: Job, verb: str, argument: str) -> str:
-    """Inside `writing`, to a job that does not run; the complaint where it cannot be done."""
+def _act_on_inactive(store: QueueStore, job: Job, verb: str, argument: str) -> str:
+    """Act on a job that does not run, in `writing`; return the problem or ''."""
     if job.state != "pending":
         if verb != "requeue" or argument == HOLD:
             return f"it has already ended ({job.state})"
@@ -100,30 +101,30 @@ def _act_on_resting(store: QueueStore, job: Job, verb: str, argument: str) -> st
     return ""
 
 
-def _answers(store: QueueStore, calls: list[int]) -> dict[int, str]:
-    """The complaint about each call, '' where it was done."""
+def _await_answers(store: QueueStore, calls: list[int]) -> dict[int, str]:
+    """Return the problem of each call, '' if it was done."""
     answers = dict.fromkeys(calls, "the queue's supervisor does not respond; the request is queued")
     missing = set(calls)
-    over = time.monotonic() + _ANSWER_SECONDS
-    while missing and time.monotonic() < over:
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while missing and time.monotonic() < deadline:
         for call, (done, text) in store.call_answers(min(missing), max(missing)).items():
             if call in missing:
                 answers[call] = "" if done else text
                 missing.remove(call)
         if missing:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
     return answers
 
 
 def _requeue(folder: Path, parts: list[str]) -> int:
-    """[--hold] ID…; held it waits for its release, and one that has ended is left alone."""
+    """Run `requeue [--hold] ID…`; with --hold, finished jobs are not requeued."""
     if parts[:1] == ["--hold"]:
         return _act(folder, parts[1:], "requeue", HOLD)
     return _act(folder, parts, "requeue")
 
 
 def _signal(folder: Path, parts: list[str]) -> int:
-    """NAME RECIPIENT ID…; the recipient is steps, batch or full."""
+    """Run `signal NAME RECIPIENT ID…`; the recipient is steps, batch or full."""
     if len(parts) < 3 or parts[1] not in ("steps", "batch", "full"):
         raise UsageError("signal needs a name, a recipient (steps, batch or full) and a job")
     try:
@@ -134,29 +135,29 @@ def _signal(folder: Path, parts: list[str]) -> int:
 
 
 def _alter(folder: Path, parts: list[str]) -> int:
-    """KEY=VALUE… -- ID…: time (a limit, or + or - some), throttle and comment."""
+    """Run `alter KEY=VALUE… -- ID…`; keys are time (a limit, +TIME or -TIME), throttle, comment."""
     if "--" not in parts:
         raise UsageError("alter needs changes (time=30:00), then -- and a job")
-    at = parts.index("--")
-    changes = [word.partition("=")[::2] for word in parts[:at]]
+    position = parts.index("--")
     store = QueueStore(folder)
-    reported = []
-    for text in parts[at + 1 :]:
+    is_done = True
+    for job_id in parts[position + 1 :]:
         with store.writing():
-            jobs, complaints = _found(store, text)
-            for name, value in changes:
-                complaints += [one for one in _alter_all(store, jobs, name, value) if one]
-        reported.append(_report(text, complaints))
+            jobs, problems = _find_jobs(store, job_id)
+            for change in parts[:position]:
+                name, _, value = change.partition("=")
+                problems += filter(None, _alter_all(store, jobs, name, value))
+        is_done &= _report(job_id, problems)
     ensure_supervisor(folder)
-    return 0 if all(reported) else 1
+    return 0 if is_done else 1
 
 
 def _alter_all(store: QueueStore, jobs: list[Job], name: str, value: str) -> list[str]:
-    """Inside `writing`; the complaints, '' where there is none."""
+    """Alter jobs, in `writing`; return the problem or '' of each."""
     if name == "time":
-        # For a whole array, finished tasks are no failure.
-        left = [job for job in jobs if job.state == "pending" or job.state in ACTIVE] or jobs
-        return [_alter_limit(store, job, value) for job in left]
+        # Finished tasks of an array are not a failure.
+        unfinished = [job for job in jobs if job.state == "pending" or job.state in ACTIVE]
+        return [_alter_limit(store, job, value) for job in unfinished or jobs]
     if name == "comment":
         for number in {job.number for job in jobs}:
             store.set_comment(number, value)
@@ -173,12 +174,10 @@ def _alter_all(store: QueueStore, jobs: list[Job], name: str, value: str) -> lis
 
 
 def _alter_limit(store: QueueStore, job: Job, value: str) -> str:
+    if job.state in ACTIVE:
+        return "already running: its limit cannot change"
     if job.state != "pending":
-        return (
-            "already running: its limit cannot change"
-            if job.state in ACTIVE
-            else "it has already ended"
-        )
+        return "it has already ended"
     try:
         sign, seconds = parse_time_change(value)
     except ValueError as error:
@@ -194,10 +193,11 @@ def _alter_limit(store: QueueStore, job: Job, value: str) -> str:
 
 
 COMMANDS: dict[str, Callable[[Path, list[str]], int]] = {
-    **{
-        verb: partial(_act, verb=verb)
-        for verb in ("cancel", "hold", "release", "suspend", "resume")
-    },
+    "cancel": partial(_act, verb="cancel"),
+    "hold": partial(_act, verb="hold"),
+    "release": partial(_act, verb="release"),
+    "suspend": partial(_act, verb="suspend"),
+    "resume": partial(_act, verb="resume"),
     "requeue": _requeue,
     "signal": _signal,
     "alter": _alter,

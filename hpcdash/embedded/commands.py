@@ -1,6 +1,5 @@
-"""The embedded queue's command line: what a scheduler's squeue, sbatch, scancel … are to it.
-
-Prints JSON.
+"""The embedded queue's command line, as squeue, sbatch and scancel are a scheduler's; prints
+JSON.
 """
 
 from __future__ import annotations
@@ -8,16 +7,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 
+from hpcdash.embedded.processes import MARK
 from hpcdash.embedded.start import open_folder
 from hpcdash.embedded.store import readable
 from hpcdash.errors import HpcdashError
 
 Run = Callable[[Path, list[str]], int]
-# Module of each command, as a function of the command's name; each is loaded alone, to start at
-# once.
+# The module of each command: only that one is loaded, so that the command starts at once.
 _MODULES = {
     **dict.fromkeys(
         ("probe", "jobs", "history", "nodes", "queues", "show", "usage", "script", "find"),
@@ -31,7 +32,7 @@ _MODULES = {
     "shell": "shell",
     "supervise": "supervisor",
 }
-_TAKING_JOBS = frozenset({"submit", "again"})
+_ADDING_JOBS = frozenset({"submit", "again"})
 
 
 def main(parts: Sequence[str]) -> int:
@@ -43,9 +44,22 @@ def main(parts: Sequence[str]) -> int:
     run: Run = module.COMMANDS[parts[1]]
     folder = Path(os.path.abspath(os.path.expanduser(parts[0])))
     try:
-        # Before anything in it is read: in another user's folder it may be a trap.
-        open_folder(folder, takes_jobs=parts[1] in _TAKING_JOBS)
+        # Before any file is read: another user's folder may be a trap.
+        open_folder(folder, takes_jobs=parts[1] in _ADDING_JOBS)
         return run(folder, list(parts[2:]))
     except HpcdashError as error:
         print(readable(str(error)), file=sys.stderr)
         return error.exit_status
+
+
+def run_in_own_queue(program: str, parts: Sequence[str]) -> tuple[int, str]:
+    """Run a command in the queue of the job that calls this; return its status and its output.
+
+    Exits with an error of `program` outside of the queue's jobs.
+    """
+    folder = os.environ.get(MARK, "").partition(":")[2]
+    if not folder:
+        sys.exit(f"{program}: this is not a job of the embedded queue")
+    with redirect_stdout(StringIO()) as output:
+        status = main([folder, *parts])
+    return status, output.getvalue().strip()

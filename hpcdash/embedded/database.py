@@ -1,6 +1,4 @@
-"""The embedded queue's file: one SQLite database that only its owner can open, written all or
-nothing.
-"""
+"""The embedded queue's SQLite database, which only its owner can open."""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ from hpcdash.private_files import has_locks, make_private
 from hpcdash.sqlite import Failure, connect, create_schema, failure, transaction
 
 FORMAT = 1
-# Another process may hold the file for as long as this: a backup, a slow disk.
+# Another process may lock the file for this time: a backup, a slow disk.
 _BUSY_SECONDS = 20.0
-# Names, paths and tokens are bytes as the file system has them: they need be no UTF-8.
+# Names, paths and tokens are bytes as in the file system, and may not be UTF-8.
 _SCHEMA = """
 CREATE TABLE submissions (
     number INTEGER PRIMARY KEY,
@@ -86,7 +84,7 @@ class StoreUnusable(HpcdashError):
 
 
 class Database:
-    """Opens (and where there is none makes) the queue's file in a folder.
+    """The queue's database in a folder, which is created if it does not exist.
 
     Not shared between threads.
     """
@@ -97,7 +95,7 @@ class Database:
         self.path = folder / "queue.db"
         try:
             self._connection = connect(self.path, wait_seconds=_BUSY_SECONDS)
-            self._keep_a_wal()
+            self._use_wal()
             self._connection.execute("PRAGMA synchronous = FULL")
             version = create_schema(self._connection, _SCHEMA, FORMAT)
         except (OSError, sqlite3.Error) as error:
@@ -109,20 +107,16 @@ class Database:
                 "Use that version, or set HPCDASH_QUEUE to another folder.",
             )
 
-    def _keep_a_wal(self) -> None:
-        """Switch to a WAL, with which a reported commit is on the disk.
-
-        If the file system supports no WAL, SQLite stays with its journal.
-        """
-        over = time.monotonic() + _BUSY_SECONDS
+    def _use_wal(self) -> None:
+        """Switch to a WAL; on file systems without support for it, SQLite keeps its journal."""
+        deadline = time.monotonic() + _BUSY_SECONDS
         while True:
             try:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 return
             except sqlite3.OperationalError as error:
-                # If two programs create the file at once SQLite does not wait for the other one
-                # here.
-                if failure(error) is not Failure.LOCKED or time.monotonic() > over:
+                # SQLite does not wait here if two programs create the file at once.
+                if failure(error) is not Failure.LOCKED or time.monotonic() > deadline:
                     raise
                 time.sleep(0.002)
 
@@ -131,9 +125,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction that is all done or not at all; raises StoreUnusable where it cannot be
-        written.
-        """
+        """Run the context in a transaction; raises StoreUnusable if it cannot be written."""
         try:
             with transaction(self._connection):
                 yield
@@ -141,27 +133,27 @@ class Database:
             raise _unusable(self.path, error) from error
 
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        """All rows of a question."""
+        """Return all rows of a query."""
         try:
             return self._connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise _unusable(self.path, error) from error
 
     def number(self, sql: str, values: Sequence[object] = ()) -> float | None:
-        """The one number a question has for an answer; None where it has none."""
+        """Return the number that a query selects; None if there is none."""
         rows = self.rows(sql, values)
         return None if not rows or rows[0][0] is None else float(str(rows[0][0]))
 
     def change(self, sql: str, values: Sequence[object] = ()) -> int:
-        """Inside `writing`: how many rows were changed."""
+        """Execute a statement in `writing`; return the number of changed rows."""
         return self._connection.execute(sql, values).rowcount
 
     def change_each(self, sql: str, rows: Iterator[Sequence[object]]) -> None:
-        """Inside `writing`: the same for each row of values."""
+        """Execute a statement in `writing` for each row of values."""
         self._connection.executemany(sql, rows)
 
     def insert(self, sql: str, values: Sequence[object]) -> int:
-        """Inside `writing`: the id of the row that was added."""
+        """Insert a row in `writing`, and return its ID."""
         return self._connection.execute(sql, values).lastrowid or 0
 
 
@@ -171,8 +163,8 @@ def damaged(path: Path, message: str) -> StoreUnusable:
     return StoreUnusable(
         f"{path} is damaged: {message}",
         f"Once its running jobs have ended, move the queue's folder away: mv {quote(folder)} "
-        f"{quote(folder)}.damaged. hpcdash then begins with an empty queue; the output files of "
-        "jobs stay where they are.",
+        f"{quote(folder)}.damaged. hpcdash then starts with an empty queue; the jobs' output files "
+        "are not moved.",
     )
 
 
@@ -182,14 +174,18 @@ def _unusable(path: Path, error: Exception) -> StoreUnusable:
         case Failure.FULL:
             return StoreUnusable(
                 f"the queue cannot be written: no room left for {path}",
-                "Make room, then try again.",
+                "Free some space, then try again.",
             )
         case Failure.LOCKED if not has_locks(path.parent):
-            step = f"Set {FOLDER_VARIABLE} to a folder on another one, such as a local disk."
-            return StoreUnusable(f"{path} cannot be locked: its file system has no locks", step)
+            step = (
+                f"Set {FOLDER_VARIABLE} to a folder on another file system, such as a local disk."
+            )
+            return StoreUnusable(
+                f"{path} cannot be locked: its file system does not support locks", step
+            )
         case Failure.LOCKED:
             return StoreUnusable(
-                f"{path} is held by another program", "Try again; `lsof` names the program."
+                f"{path} is locked by another program", "Try again; `lsof` shows the program."
             )
         case Failure.DAMAGED:
             return damaged(path, message)

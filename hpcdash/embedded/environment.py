@@ -1,7 +1,4 @@
-"""The environment of a job: Slurm's variables, so that scripts written for a cluster run unchanged.
-
-Pure.
-"""
+"""A job's environment: Slurm's variables, so that scripts written for a cluster run unchanged."""
 
 from __future__ import annotations
 
@@ -14,16 +11,14 @@ from hpcdash.embedded.processes import APART, MARK
 from hpcdash.embedded.store import StoredSubmission
 
 QUEUE = "local"
-# A job must not take the job it was submitted from for itself.
-_SCHEDULERS_OWN = ("SLURM_", "SBATCH_", "PBS_")
+# These describe the job that this one was submitted from.
+_SCHEDULER_PREFIXES = ("SLURM_", "SBATCH_", "PBS_")
 _YEAR_SECONDS = 365 * 86400
-_KEPT_ALWAYS = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
+_ALWAYS_EXPORTED = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR")
 
 
 def mark(folder: Path, job: Job) -> str:
-    """`NAME=value` that all processes of one attempt at a job have in their environment, and no
-    others.
-    """
+    """Return the `NAME=value` that only the processes of this attempt have in their environment."""
     return f"{MARK}={job.id}.{job.attempt}:{folder}"
 
 
@@ -44,33 +39,36 @@ def job_environment(
     `path_first` goes before its PATH; `folder` is the queue's.
     """
     request = submission.request
-    stored = {
-        name: value
-        for name, value in inherited.items()
-        if not name.startswith(_SCHEDULERS_OWN)
-        and name != APART
-        and (request.exported is None or name in request.exported or name in _KEPT_ALWAYS)
+    variables: dict[str, str] = {}
+    for name, value in inherited.items():
+        is_internal = name.startswith(_SCHEDULER_PREFIXES) or name == APART
+        exported = request.exported
+        if not is_internal and (exported is None or name in (*exported, *_ALWAYS_EXPORTED)):
+            variables[name] = value
+    variables |= request.variables
+    variables |= _slurm(job, submission, machine)
+    variables |= {
+        "SLURM_JOB_GID": str(gid),
+        "SLURM_JOB_UID": str(uid),
+        "SLURM_JOB_USER": user,
     }
-    variables = {**stored, **request.variables, **_slurm(job, submission, machine, user, uid, gid)}
     if request.is_pbs:
         variables |= _pbs(job, submission, machine)
     path = variables.get("PATH", "/usr/bin:/bin")
-    # A job that was submitted by a job has it already.
+    # A job that another job submitted has it already.
     if path_first and not path.startswith(f"{path_first}:"):
         variables["PATH"] = f"{path_first}:{path}"
     variables["PWD"] = submission.work_dir
     name, _, value = mark(folder, job).partition("=")
     variables[name] = value
     if machine.gpu_ids:
-        # A job that requested none sees none.
+        # '' hides all GPUs from a job that requested none.
         variables["CUDA_VISIBLE_DEVICES"] = job.gpu_ids
         variables["SLURM_JOB_GPUS"] = variables["SLURM_STEP_GPUS"] = job.gpu_ids
     return variables
 
 
-def _slurm(
-    job: Job, submission: StoredSubmission, machine: Machine, user: str, uid: int, gid: int
-) -> Mapping[str, str]:
+def _slurm(job: Job, submission: StoredSubmission, machine: Machine) -> dict[str, str]:
     request = submission.request
     started = int(job.started_at or 0)
     variables = {
@@ -79,15 +77,12 @@ def _slurm(
         "SLURM_GTIDS": "0",
         "SLURM_JOBID": str(job.id),
         "SLURM_JOB_CPUS_PER_NODE": str(job.cpus),
-        "SLURM_JOB_GID": str(gid),
         "SLURM_JOB_ID": str(job.id),
         "SLURM_JOB_NAME": submission.name,
         "SLURM_JOB_NODELIST": machine.node,
         "SLURM_JOB_NUM_NODES": "1",
         "SLURM_JOB_PARTITION": QUEUE,
         "SLURM_JOB_START_TIME": str(started),
-        "SLURM_JOB_UID": str(uid),
-        "SLURM_JOB_USER": user,
         "SLURM_LOCALID": "0",
         "SLURM_NNODES": "1",
         "SLURM_NODEID": "0",
@@ -98,10 +93,9 @@ def _slurm(
         "SLURM_TASKS_PER_NODE": str(request.processes),
         "SLURMD_NODENAME": machine.node,
     }
-    # Like Slurm's own, a job without a limit ends in a year.
+    # As in Slurm, a job without a limit ends in a year.
     variables["SLURM_JOB_END_TIME"] = str(started + (job.limit_seconds or _YEAR_SECONDS))
-    # Like in Slurm, a script finds these only if they were requested: a script that runs here is to
-    # run there.
+    # As in Slurm, these are set only if they were requested.
     if request.account:
         variables["SLURM_JOB_ACCOUNT"] = request.account
     if job.restarts:
@@ -121,18 +115,19 @@ def _slurm(
     if job.task is not None and request.array is not None:
         ranges = request.array.ranges
         lowest = sorted(task for tasks in ranges for task in tasks[:2])
+        step = lowest[1] - lowest[0] if len(lowest) > 1 else 1
         variables |= {
             "SLURM_ARRAY_JOB_ID": str(job.number),
             "SLURM_ARRAY_TASK_ID": str(job.task),
             "SLURM_ARRAY_TASK_COUNT": str(request.array.count),
             "SLURM_ARRAY_TASK_MIN": str(lowest[0]),
             "SLURM_ARRAY_TASK_MAX": str(max(tasks[-1] for tasks in ranges)),
-            "SLURM_ARRAY_TASK_STEP": str(lowest[1] - lowest[0] if len(lowest) > 1 else 1),
+            "SLURM_ARRAY_TASK_STEP": str(step),
         }
     return variables
 
 
-def _pbs(job: Job, submission: StoredSubmission, machine: Machine) -> Mapping[str, str]:
+def _pbs(job: Job, submission: StoredSubmission, machine: Machine) -> dict[str, str]:
     variables = {
         "PBS_ENVIRONMENT": "PBS_BATCH",
         "PBS_JOBID": f"{job.id}.{machine.node}",

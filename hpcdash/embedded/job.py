@@ -1,4 +1,4 @@
-"""One job of the embedded queue: the request of its submission, and its row in the store."""
+"""A job of the embedded queue: the request of its submission, and its row in the store."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ ACTIVE = ("running", "suspended", "completing")
 # Its values are those of ACTIVE.
 IS_ACTIVE = "state IN (?, ?, ?)"
 
-# Argument of a requeue: the job then waits for its release.
+# Argument of a requeue after which the job waits for its release.
 HOLD = "hold"
 
 
 @dataclass(frozen=True, slots=True)
 class JobDependency:
-    """One condition: `number` (None: singleton) and `task` (None: all of it) name a job; `minutes`
-    delay an `after`.
-    """
+    """A dependency on a job (`number`, None: singleton) or its `task`; `minutes` delay `after`."""
 
     kind: str
     number: int | None = None
@@ -30,14 +28,13 @@ class JobDependency:
         if self.number is None:
             return self.kind
         task = "" if self.task is None else f"_{self.task}"
-        return f"{self.kind}:{self.number}{task}" + (f"+{self.minutes}" if self.minutes else "")
+        delay = f"+{self.minutes}" if self.minutes else ""
+        return f"{self.kind}:{self.number}{task}{delay}"
 
 
 @dataclass(frozen=True, slots=True)
 class JobSignal:
-    """A signal some seconds before the time limit; to the batch shell alone, or to all that it
-    started.
-    """
+    """A signal `seconds` before the time limit, to the batch shell or its descendants."""
 
     number: int
     seconds: int
@@ -46,10 +43,7 @@ class JobSignal:
 
 @dataclass(frozen=True, slots=True)
 class QueueRequest:
-    """Request of one submission.
-
-    Memory in bytes (None: not given), times in seconds or epoch seconds.
-    """
+    """Request of a submission; times are seconds or epoch seconds."""
 
     name: str = ""
     tasks: str = ""
@@ -64,12 +58,12 @@ class QueueRequest:
     cpus: int = 1
     gpus: int = 0
     memory_bytes: int | None = None
-    # Explicitly requested counts, by sbatch's name for them: the job's environment has only these.
+    # Explicitly requested counts by sbatch's names: the job's environment has only these.
     counts: dict[str, int] = field(default_factory=dict)
     memory_per_cpu_bytes: int | None = None
     early_signal: JobSignal | None = None
     work_dir: str = ""
-    # None: all of the environment it was submitted from; else the inherited names, and those set.
+    # Names inherited from the submitting environment (None: all), and variables to set.
     exported: tuple[str, ...] | None = None
     variables: dict[str, str] = field(default_factory=dict)
     held: bool = False
@@ -77,7 +71,7 @@ class QueueRequest:
     account: str = ""
     begin_at: float | None = None
     requeue: bool = True
-    # PBS variables are set as well where the script spoke PBS.
+    # Whether the script has PBS directives: the job then has PBS's variables as well.
     is_pbs: bool = False
 
     @property
@@ -90,11 +84,10 @@ class QueueRequest:
 
     @classmethod
     def from_json(cls, written: dict[str, Any]) -> QueueRequest:
-        known = {name.name for name in fields(cls)}
+        known = {one.name for one in fields(cls)}
         values = {name: value for name, value in written.items() if name in known}
-        values["dependencies"] = tuple(
-            JobDependency(**one) for one in values.get("dependencies") or ()
-        )
+        dependencies = values.get("dependencies") or ()
+        values["dependencies"] = tuple(JobDependency(**entry) for entry in dependencies)
         if values.get("early_signal"):
             values["early_signal"] = JobSignal(**values["early_signal"])
         if values.get("exported") is not None:
@@ -104,10 +97,10 @@ class QueueRequest:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One row of `jobs`. Times are epoch seconds; `elapsed` is set once it ended.
+    """A row of `jobs`. Times are epoch seconds; `elapsed` is set at the end.
 
-    `number` is the submission's and of an array the same for all tasks; `id` is the job's alone.
-    `attempt` counts its starts, `restarts` the requested ones.
+    `number` is the submission's, which an array's tasks share; `id` is the job's own. `attempt`
+    counts starts, `restarts` counts requeues.
     """
 
     id: int
@@ -137,7 +130,7 @@ class Job:
 
     @property
     def shown_id(self) -> str:
-        """'17', or '17_3' for a task of an array."""
+        """ID as shown: '17', or '17_3' for a task of an array."""
         return str(self.number) if self.task is None else f"{self.number}_{self.task}"
 
 

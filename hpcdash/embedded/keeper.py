@@ -1,8 +1,7 @@
-"""Keeps one job: starts its script, signals it early, ends it at its limit, ends what it leaves,
-notes how it ended.
+"""The keeper of a job: starts its script, enforces its limit, ends its processes, records its end.
 
-A keeper is a fork of the supervisor in a session of its own: it lives on when the supervisor is
-killed, and notes the job's end where the next supervisor finds it. It never opens the queue's file.
+A keeper is a fork of the supervisor in its own session: it survives the supervisor, and records the
+job's end for the next one. It never opens the queue's database.
 """
 
 from __future__ import annotations
@@ -20,24 +19,22 @@ from typing import NoReturn
 
 from hpcdash.embedded import processes
 from hpcdash.embedded.job import JobSignal
-from hpcdash.embedded.record import Begun, Ended, note_begun, note_ended
+from hpcdash.embedded.record import TERMINATED, Begun, Ended, note_begun, note_ended
 
 _PR_SET_CHILD_SUBREAPER = 36
-# Signals that a keeper waits for, and that a terminal or a person may send it; handled one after
-# the other, none ends it.
+# Signals that a keeper waits for, or that a terminal or a person may send: none ends it.
 NOTICED = frozenset(
     {signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1}
 )
-# A script whose keeper cannot note its end (the disk is full) is noted as soon as that goes again.
-_AGAIN_SECONDS = 1.0
-# A process that ignores SIGKILL sits in the kernel: nothing more can be done, and the job's end is
-# reported.
+# Pause between attempts to record a job's end on a full disk.
+_RETRY_SECONDS = 1.0
+# A process that ignores SIGKILL for this time hangs in the kernel: the job's end is reported.
 _KILLED_SECONDS = 5.0
-# Longest time for processes that a script leaves running.
+# Limit of the grace time for processes that a script leaves running.
 _LEFT_SECONDS = 2.0
 _CANNOT_RUN = 126 << 8
 _SAMPLE_SECONDS = 15.0
-# Linux counts a process's most memory in KiB, macOS in bytes.
+# Linux counts a process's peak memory in KiB, macOS in bytes.
 _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
@@ -45,7 +42,7 @@ _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 class Work:
     """Script to run, with its files and limits.
 
-    `stderr` None goes into stdout's file; `boot` identifies the start of the machine.
+    A `stderr` of None goes into stdout's file; `boot` identifies the start of the machine.
     """
 
     script: str
@@ -64,9 +61,7 @@ class Work:
 
 
 def keep(work: Work, record: int) -> NoReturn:
-    """Run in a fresh fork with NOTICED blocked, and end it: `record` is the locked record's
-    descriptor.
-    """
+    """Run in a fresh fork with NOTICED blocked, and exit; `record` is the locked descriptor."""
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -77,12 +72,12 @@ def keep(work: Work, record: int) -> NoReturn:
         _Keeper(work, record, has_all=adopt_orphans()).run()
         os._exit(0)
     finally:
-        # Whatever happens, it must not continue as a second supervisor.
+        # It must never continue as a second supervisor.
         os._exit(1)
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of all descendants whose own parent ends; False if this is not Linux."""
+    """Become the parent of descendants whose own parent exits; False if this is not Linux."""
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -92,25 +87,25 @@ def adopt_orphans() -> bool:
 class _Keeper:
     def __init__(self, work: Work, record: int, *, has_all: bool) -> None:
         self.work = work
-        # All that the script starts stays below this process, whatever it does.
+        # Whether all processes of the script stay below this process.
         self.has_all = has_all
         self.record = record
-        self.began = time.monotonic()
+        self.started_at = time.monotonic()
         self.why = ""
         self.pid = 0
         self.status: int | None = None
         self.peak_bytes = 0
-        # Processes that had TERM: each ends in its own time, and is not signalled twice.
-        self.told: set[int] = set()
-        # End of the grace time of signalled processes.
-        self.grace_over = 0.0
+        # Processes that were sent TERM, each only once.
+        self.terminated: set[int] = set()
+        # End of the grace time of terminated processes.
+        self.grace_ends_at = 0.0
         # Next steps, with their monotonic time, in order.
         self.due: list[tuple[float, str]] = []
 
     def run(self) -> None:
         problem = self._start()
         if problem:
-            self._note(Ended(_CANNOT_RUN, time.time(), 0.0, problem=problem))
+            self._record(Ended(_CANNOT_RUN, time.time(), 0.0, problem=problem))
             return
         if self.work.limit_seconds is not None:
             self._at(self.work.limit_seconds, "limit")
@@ -119,30 +114,28 @@ class _Keeper:
         self._at(1.0, "sample")
         while self.status is None:
             self._wait()
-        elapsed = time.monotonic() - self.began
-        left = self._end_rest()
+        elapsed = time.monotonic() - self.started_at
+        left_behind = self._end_remaining()
         times = os.times()
-        cpu_seconds = times.children_user + times.children_system
-        self._note(
+        self._record(
             Ended(
-                self.status,
-                time.time(),
-                elapsed,
-                self.why,
-                "",
-                cpu_seconds,
-                self.peak_bytes,
-                left_behind=left,
+                status=self.status,
+                at=time.time(),
+                elapsed=elapsed,
+                why=self.why,
+                cpu_seconds=times.children_user + times.children_system,
+                peak_bytes=self.peak_bytes,
+                left_behind=left_behind,
             )
         )
 
-    def _at(self, seconds: float, what: str) -> None:
-        self.due = sorted([*self.due, (self.began + seconds, what)])
+    def _at(self, seconds: float, step: str) -> None:
+        self.due = sorted([*self.due, (self.started_at + seconds, step)])
 
     # -- starting
 
     def _start(self) -> str:
-        """Start the script; return the problem where it cannot be started."""
+        """Start the script; return the problem or ''."""
         work = self.work
         try:
             os.umask(work.umask)
@@ -153,23 +146,24 @@ class _Keeper:
             stdin = _opened(work.stdin or os.devnull, os.O_RDONLY)
         except OSError as error:
             return f"cannot read {work.stdin}: {error.strerror}"
-        how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if work.append else os.O_TRUNC)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        if not work.append:
+            flags |= os.O_TRUNC
         path = work.stdout
         try:
-            stdout = _opened(path, how)
+            stdout = _opened(path, flags)
             path = work.stderr or path
-            stderr = os.dup(stdout) if work.stderr is None else _opened(path, how)
+            stderr = os.dup(stdout) if work.stderr is None else _opened(path, flags)
         except OSError as error:
             return f"cannot write {path}: {error.strerror}"
-        # The script waits until its pid is on the disk: what was begun is never begun again.
+        # The script waits until its pid is on the disk, so that it is never started again.
         gate_read, gate_write = os.pipe()
-        # It closes as the script takes the child's place; an error's number comes through it where
-        # that fails.
+        # The exec closes this pipe, or else the child sends its errno through it.
         failed_read, failed_write = os.pipe()
         try:
             self.pid = os.fork()
         except OSError as error:
-            return f"no process can be started: {error.strerror}"
+            return f"cannot start a process: {error.strerror}"
         if self.pid == 0:
             _become_script(work, (stdin, stdout, stderr), gate_read, gate_write, failed_write)
         for descriptor in (stdin, stdout, stderr, gate_read, failed_write):
@@ -179,8 +173,8 @@ class _Keeper:
         except OSError as error:
             os.close(gate_write)
             os.waitpid(self.pid, 0)
-            return f"the queue cannot note that it began: {error.strerror}"
-        # If the child was killed already, its status reports so.
+            return f"the queue cannot record its start: {error.strerror}"
+        # The status of a child that was killed already reports that.
         with suppress(BrokenPipeError):
             os.write(gate_write, b"go")
         os.close(gate_write)
@@ -194,51 +188,52 @@ class _Keeper:
     # -- running
 
     def _wait(self) -> None:
-        """Wait for the next thing to happen, and see to it."""
+        """Do the steps that are due, and handle the next signal."""
         now = time.monotonic()
         while self.due and self.due[0][0] <= now:
-            _, what = self.due.pop(0)
-            self._do(what)
+            _, step = self.due.pop(0)
+            self._do(step)
         if self.due:
             signal.setitimer(signal.ITIMER_REAL, max(0.001, self.due[0][0] - time.monotonic()))
         number = signal.sigwait(NOTICED)
         if number == signal.SIGCHLD:
             self._reap()
         elif number == signal.SIGTERM:
-            self._end("told")
+            self._end(TERMINATED)
 
-    def _do(self, what: str) -> None:
-        if what == "early" and self.work.early is not None:
-            early = self.work.early
-            below = (
-                [self.pid] if early.to_batch else [pid for pid in self._all() if pid != self.pid]
-            )
-            processes.send(below, early.number)
-        elif what == "limit":
+    def _do(self, step: str) -> None:
+        if step == "early" and self.work.early is not None:
+            recipients = [self.pid]
+            if not self.work.early.to_batch:
+                recipients = [pid for pid in self._all() if pid != self.pid]
+            processes.send(recipients, self.work.early.number)
+        elif step == "limit":
             self._end("limit")
-        elif what == "kill":
+        elif step == "kill":
             processes.send(self._all(), signal.SIGKILL)
-        elif what == "sample":
+        elif step == "sample":
             _, resident = processes.usage(self._all())
             self.peak_bytes = max(self.peak_bytes, resident)
-            self._at(time.monotonic() - self.began + _SAMPLE_SECONDS, "sample")
+            self._at(time.monotonic() - self.started_at + _SAMPLE_SECONDS, "sample")
 
     def _end(self, why: str) -> None:
-        """TERM to all of it, and KILL after the grace."""
+        """Terminate all processes, and kill them after the grace time."""
         self.why = self.why or why
-        everything = self._all()
-        processes.send(everything, signal.SIGTERM)
-        # A stopped process sees no signal but KILL until it continues.
-        processes.send(everything, signal.SIGCONT)
-        self.told.update(everything)
-        self.grace_over = self.grace_over or time.monotonic() + self.work.grace_seconds
-        self._at(self.grace_over - self.began, "kill")
+        self._terminate(self._all())
+        self.grace_ends_at = self.grace_ends_at or time.monotonic() + self.work.grace_seconds
+        self._at(self.grace_ends_at - self.started_at, "kill")
+
+    def _terminate(self, pids: list[int]) -> None:
+        processes.send(pids, signal.SIGTERM)
+        # A stopped process receives TERM only once it continues.
+        processes.send(pids, signal.SIGCONT)
+        self.terminated.update(pids)
 
     def _all(self) -> list[int]:
         return processes.descendants(os.getpid()) or processes.group(self.pid)
 
     def _reap(self) -> bool:
-        """Take in the children that ended; returns whether there are others."""
+        """Reap the children that exited; return whether there are others."""
         while True:
             try:
                 pid, status, used = os.wait3(os.WNOHANG)
@@ -250,44 +245,39 @@ class _Keeper:
             if pid == self.pid:
                 self.status = status
 
-    def _end_rest(self) -> int:
-        """End what the script left running; returns how many cannot be ended."""
-        grace_over = self.grace_over or time.monotonic() + min(
-            self.work.grace_seconds, _LEFT_SECONDS
-        )
-        while rest := self._left():
+    def _end_remaining(self) -> int:
+        """End the processes that the script left running; return how many cannot be killed."""
+        grace_seconds = min(self.work.grace_seconds, _LEFT_SECONDS)
+        grace_ends_at = self.grace_ends_at or time.monotonic() + grace_seconds
+        while True:
+            has_children = self._reap()
+            if self.has_all and not has_children:
+                return 0
+            remaining = self._all()
             now = time.monotonic()
-            if now > grace_over + _KILLED_SECONDS:
-                return len(rest)
-            if now > grace_over:
-                processes.send(rest, signal.SIGKILL)
+            if not remaining or now > grace_ends_at + _KILLED_SECONDS:
+                return len(remaining)
+            if now > grace_ends_at:
+                processes.send(remaining, signal.SIGKILL)
             else:
-                new = [pid for pid in rest if pid not in self.told]
-                processes.send(new, signal.SIGTERM)
-                processes.send(new, signal.SIGCONT)
-                self.told.update(new)
-            # A child's end wakes the wait; the end of another process does not.
+                self._terminate([pid for pid in remaining if pid not in self.terminated])
+            # The exit of a process that is not a child does not send a signal.
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             signal.sigwait(NOTICED)
-        return 0
 
-    def _left(self) -> list[int]:
-        has_children = self._reap()
-        return self._all() if has_children or not self.has_all else []
-
-    def _note(self, ended: Ended) -> None:
+    def _record(self, ended: Ended) -> None:
         while True:
             try:
                 note_ended(self.record, ended)
             except OSError:
-                time.sleep(_AGAIN_SECONDS)
+                time.sleep(_RETRY_SECONDS)
             else:
                 return
 
 
-def _opened(path: str, how: int) -> int:
-    """Open a job's file; a FIFO without an open other end is refused, and not waited for."""
-    descriptor = os.open(path, how | os.O_NONBLOCK, 0o666)
+def _opened(path: str, flags: int) -> int:
+    """Open a job's file; raises OSError for a FIFO whose other end is not open."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     os.set_blocking(descriptor, True)
     return descriptor
 
@@ -295,7 +285,7 @@ def _opened(path: str, how: int) -> int:
 def _become_script(
     work: Work, standard: tuple[int, int, int], gate_read: int, gate_write: int, failed_write: int
 ) -> NoReturn:
-    """In the child: the script in place of this program."""
+    """Replace the child by the script."""
     try:
         os.setsid()
         os.close(gate_write)
@@ -313,19 +303,17 @@ def _become_script(
 
 
 def _why_not_run(script: str, number: int) -> str:
-    """Return why the system does not run a script, with the interpreter of its first line."""
+    """Return the reason why the system does not run a script, with its interpreter."""
     if number == errno.E2BIG:
-        return "its arguments and environment are more than this system takes"
+        return "its arguments and environment are too large for this system"
     with open(script, "rb") as stream:
-        first = stream.readline(1000)
-    interpreter = first.removeprefix(b"#!").strip().split(None, 1)[:1]
-    return (
-        f"cannot run {os.fsdecode(interpreter[0]) if interpreter else '#!'}: {os.strerror(number)}"
-    )
+        first_line = stream.readline(1000)
+    interpreter = first_line.removeprefix(b"#!").strip().split(None, 1)[:1] or [b"#!"]
+    return f"cannot run {os.fsdecode(interpreter[0])}: {os.strerror(number)}"
 
 
 def split_exit(status: int) -> tuple[int, int]:
-    """(exit code, signal) of a wait status."""
+    """Return the (exit code, signal) of a wait status."""
     if os.WIFSIGNALED(status):
         return 0, os.WTERMSIG(status)
     return os.waitstatus_to_exitcode(status), 0

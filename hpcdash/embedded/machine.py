@@ -1,4 +1,4 @@
-"""Resources of this machine for jobs: its name, CPU slots, GPUs, memory."""
+"""This machine's resources for jobs: name, CPU slots, GPUs, memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hpcdash.private_files import atomic_write
 
 _NVIDIA_LIMIT_SECONDS = 10.0
 _DEFAULT_GRACE_SECONDS = 10.0
-_MOST = 1_000_000
+_MAX_VALUE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Resources for jobs.
 
-    `gpu_ids` are values for CUDA_VISIBLE_DEVICES; `grace_seconds` lie between TERM and KILL.
+    `gpu_ids` are values for CUDA_VISIBLE_DEVICES; `grace_seconds` is the time from TERM to KILL.
     """
 
     node: str
@@ -39,33 +39,34 @@ def this_machine(folder: Path) -> Machine:
 
     It may set cpus, gpus and grace_seconds. Raises ConfigError for an unusable file.
     """
-    chosen = _chosen(folder / "slots.json")
-    gpu_ids, gpu_type = (
-        _gpus(folder) if "gpus" not in chosen else (tuple(map(str, range(int(chosen["gpus"])))), "")
-    )
+    overrides = _read_overrides(folder / "slots.json")
+    if "gpus" in overrides:
+        gpu_ids = tuple(map(str, range(int(overrides["gpus"]))))
+        gpu_type = ""
+    else:
+        gpu_ids, gpu_type = _gpus(folder)
     return Machine(
         node=node_name(),
-        cpus=int(chosen.get("cpus") or cpu_count()),
+        cpus=int(overrides.get("cpus") or cpu_count()),
         gpu_ids=gpu_ids,
         gpu_type=gpu_type,
         memory_bytes=memory_bytes(),
-        grace_seconds=float(chosen.get("grace_seconds", _DEFAULT_GRACE_SECONDS)),
+        grace_seconds=float(overrides.get("grace_seconds", _DEFAULT_GRACE_SECONDS)),
     )
 
 
 def slots_stamp(folder: Path) -> tuple[int, ...]:
-    """Changes with what `this_machine` reads from the folder."""
-    return tuple(map(_changed_at, (folder / "slots.json", folder / "gpus.json")))
+    """Return a value that changes with the files which `this_machine` reads."""
+    times = []
+    for file in (folder / "slots.json", folder / "gpus.json"):
+        try:
+            times.append(file.stat().st_mtime_ns)
+        except OSError:
+            times.append(0)
+    return tuple(times)
 
 
-def _changed_at(file: Path) -> int:
-    try:
-        return file.stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _chosen(file: Path) -> dict[str, float]:
+def _read_overrides(file: Path) -> dict[str, float]:
     try:
         found = json.loads(file.read_text())
     except FileNotFoundError:
@@ -75,21 +76,17 @@ def _chosen(file: Path) -> dict[str, float]:
             f"cannot be read: {error}", "Delete or rewrite it.", file=str(file)
         ) from error
     known = ("cpus", "gpus", "grace_seconds")
-    if not isinstance(found, dict) or any(
-        name not in known
-        or isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 <= value <= _MOST
-        for name, value in found.items()
-    ):
-        raise ConfigError(
-            f"holds something else than numbers for {', '.join(known)}", "", file=str(file)
-        )
-    return found
+    is_valid = isinstance(found, dict) and found.keys() <= set(known)
+    for value in found.values() if is_valid else ():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_valid &= is_number and 0 <= value <= _MAX_VALUE
+    if not is_valid:
+        raise ConfigError(f"must contain only numbers for {', '.join(known)}", "", file=str(file))
+    return dict(found)
 
 
 def boot_id() -> str:
-    """Return the ID of this start of the machine; '' where it is unknown."""
+    """Return the ID of this start of the machine; '' if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -97,7 +94,7 @@ def boot_id() -> str:
 
 
 def node_name() -> str:
-    """The short host name."""
+    """Return the short host name."""
     return os.uname().nodename.partition(".")[0] or "localhost"
 
 
@@ -110,7 +107,7 @@ def user_name() -> str:
 
 
 def cpu_count() -> int:
-    """The CPUs this process may use."""
+    """Return the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0)) or 1
     return os.cpu_count() or 1
@@ -121,10 +118,7 @@ def memory_bytes() -> int:
 
 
 def memory_used_bytes() -> int | None:
-    """Return the memory that is neither free nor reclaimable.
-
-    None where /proc does not report it.
-    """
+    """Return the memory that is neither free nor reclaimable; None without /proc."""
     try:
         text = Path("/proc/meminfo").read_text()
     except OSError:
@@ -134,16 +128,16 @@ def memory_used_bytes() -> int | None:
 
 
 def _gpus(folder: Path) -> tuple[tuple[str, ...], str]:
-    """Return (GPU numbers, type if all are of one), queried once per start of the machine.
+    """Return the GPUs' numbers, and their type if all have the same.
 
-    The query takes a while.
+    The query is slow, so its result is stored until the machine restarts.
     """
     program = shutil.which("nvidia-smi")
     if program is None:
         return (), ""
-    noted = folder / "gpus.json"
+    cache = folder / "gpus.json"
     try:
-        boot, ids, kind = json.loads(noted.read_text())
+        boot, ids, kind = json.loads(cache.read_text())
         if boot == boot_id() != "":
             return tuple(map(str, ids)), str(kind)
     except (OSError, ValueError, TypeError):
@@ -152,12 +146,12 @@ def _gpus(folder: Path) -> tuple[tuple[str, ...], str]:
     if found is None:
         return (), ""
     with suppress(OSError):
-        atomic_write(noted, json.dumps([boot_id(), *found]).encode())
+        atomic_write(cache, json.dumps([boot_id(), *found]).encode())
     return found
 
 
 def _query_gpus(program: str) -> tuple[tuple[str, ...], str] | None:
-    """Return IDs and type of the GPUs from nvidia-smi; None where the driver does not respond."""
+    """Return the IDs and type of the GPUs from nvidia-smi; None if the driver does not respond."""
     import subprocess
 
     try:
@@ -170,6 +164,11 @@ def _query_gpus(program: str) -> tuple[tuple[str, ...], str] | None:
         ).stdout.decode("utf-8", "replace")
     except (OSError, subprocess.SubprocessError):
         return None
-    rows = [line.partition(",") for line in listed.splitlines() if line[:1].isdigit()]
-    kinds = {name.strip().lower().replace(" ", "_") for _, _, name in rows}
-    return tuple(index.strip() for index, _, _ in rows), kinds.pop() if len(kinds) == 1 else ""
+    ids = []
+    kinds = set()
+    for line in listed.splitlines():
+        if line[:1].isdigit():
+            index, _, name = line.partition(",")
+            ids.append(index.strip())
+            kinds.add(name.strip().lower().replace(" ", "_"))
+    return tuple(ids), kinds.pop() if len(kinds) == 1 else ""

@@ -1,4 +1,4 @@
-"""Processes of this machine for a keeper: descendants, use, signals."""
+"""Processes of this machine: descendants, usage, signals."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PROC = Path("/proc")
-# A variable of supervisors and of keepers, which are their forks: they belong to no job.
+# A variable of supervisors and of their forks, the keepers: they are not part of a job.
 APART = "HPCDASH_SUPERVISOR"
-# A variable of all processes of one attempt at a job.
+# A variable of all processes of an attempt at a job.
 MARK = "HPCDASH_ATTEMPT"
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat behind the name, which may hold anything."""
+    """Return the fields of /proc/PID/stat after the name, which may contain anything."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
@@ -26,30 +26,28 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def descendants(pid: int) -> list[int]:
-    """All that live below a process, zombies left out; without /proc none.
+    """Return the living descendants of a process; [] without /proc.
 
-    What is APART, and all below it, is not among them: a job may have started the queue's
+    Processes that are APART and their descendants are left out: a job may have started the queue's
     supervisor.
     """
     children: dict[int, list[int]] = {}
-    for one in _pids():
-        if (fields := _stat(one)) is not None and fields[0] != "Z":
-            children.setdefault(int(fields[1]), []).append(one)
+    for child in _pids():
+        if (fields := _stat(child)) is not None and fields[0] != "Z":
+            children.setdefault(int(fields[1]), []).append(child)
+    apart = f"{APART}=".encode()
     found: list[int] = []
-    rest = [pid]
-    while rest:
-        below = [one for one in children.get(rest.pop(), []) if not _is_apart(one)]
-        found += below
-        rest += below
+    parents = [pid]
+    while parents:
+        for child in children.get(parents.pop(), []):
+            if not any(variable.startswith(apart) for variable in _variables(child)):
+                found.append(child)
+                parents.append(child)
     return found
 
 
-def _is_apart(pid: int) -> bool:
-    return any(variable.startswith(f"{APART}=".encode()) for variable in _variables(pid))
-
-
 def _variables(pid: int) -> list[bytes]:
-    """The environment a program was started with."""
+    """Return the initial environment of a process."""
     try:
         return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
@@ -57,7 +55,7 @@ def _variables(pid: int) -> list[bytes]:
 
 
 def send(pids: Iterable[int], number: int) -> None:
-    """A signal to each of them that is still there."""
+    """Send a signal to each process that still exists."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -65,18 +63,16 @@ def send(pids: Iterable[int], number: int) -> None:
             continue
 
 
-def stop(below: Callable[[], list[int]]) -> None:
-    """SIGSTOP to all that `below` finds, until none is new: who is not stopped yet may start
-    another.
-    """
+def stop(find: Callable[[], list[int]]) -> None:
+    """Send SIGSTOP to the processes of `find`, and again until none of them can start another."""
     stopped: set[int] = set()
-    while new := set(below()) - stopped:
+    while new := set(find()) - stopped:
         send(new, signal.SIGSTOP)
         stopped |= new
 
 
 def group(leader: int) -> list[int]:
-    """Return a whole process group in the form of `send`; [] where no process of it is left."""
+    """Return a process group in the form of `send`; [] if none of its processes is left."""
     try:
         os.killpg(leader, 0)
     except ProcessLookupError:
@@ -87,33 +83,38 @@ def group(leader: int) -> list[int]:
 
 
 def marked(variable: str) -> list[int]:
-    """Return the living processes with `NAME=value` in the environment, and all below them.
+    """Return the processes with `NAME=value` in the environment, and their descendants.
 
-    Without /proc none. A child inherits it from its parent: it identifies a job's processes even
+    [] without /proc. Children inherit the variable, so that it identifies a job's processes even
     after they left their session and their parent.
     """
     requested = variable.encode("utf-8", "surrogateescape")
     found = [pid for pid in _pids() if requested in _variables(pid)]
-    return list(dict.fromkeys([*found, *(below for pid in found for below in descendants(pid))]))
+    for pid in [*found]:
+        found += descendants(pid)
+    return list(dict.fromkeys(found))
 
 
 def _pids() -> list[int]:
-    return [int(name) for name in os.listdir(_PROC) if name.isdigit()] if _PROC.is_dir() else []
+    if not _PROC.is_dir():
+        return []
+    return [int(name) for name in os.listdir(_PROC) if name.isdigit()]
 
 
 def usage(pids: Iterable[int]) -> tuple[float, int]:
-    """(CPU seconds, resident bytes) of some processes together."""
-    seconds = resident = 0.0
+    """Return the total (CPU seconds, resident bytes) of processes."""
+    seconds = 0.0
+    resident = 0
     for pid in pids:
         if (fields := _stat(pid)) is not None:
-            # utime, stime and those of children that were waited for; rss in pages.
-            seconds += sum(map(int, fields[11:15])) / _TICKS_A_SECOND
+            # utime, stime and those of reaped children; rss in pages.
+            seconds += sum(map(int, fields[11:15])) / _TICKS_PER_SECOND
             resident += int(fields[21]) * _PAGE_BYTES
-    return seconds, int(resident)
+    return seconds, resident
 
 
 def close_from(lowest: int, keep: Iterable[int]) -> None:
-    """Close all descriptors from `lowest` on but some."""
+    """Close all descriptors from `lowest` on except those in `keep`."""
     start = lowest
     for descriptor in sorted(keep):
         os.closerange(start, descriptor)
@@ -122,7 +123,7 @@ def close_from(lowest: int, keep: Iterable[int]) -> None:
 
 
 def default_signals() -> None:
-    """Every signal as a fresh program has it: Python ignores some, a supervisor blocks others."""
+    """Reset all signals: Python ignores some, and a supervisor blocks others."""
     for number in signal.valid_signals():
         if number not in (signal.SIGKILL, signal.SIGSTOP):
             try:

@@ -1,15 +1,14 @@
-"""Commands that query: jobs, history, nodes, queues, one job's page, usage and script.
-
-They change no job.
-"""
+"""The commands that query jobs, history, nodes and queues, and a job's facts, usage and script."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,14 @@ from hpcdash.embedded.machine import Machine, boot_id, this_machine, user_name
 from hpcdash.embedded.record import Record, records
 from hpcdash.embedded.scheduling import is_too_large
 from hpcdash.embedded.start import ensure_supervisor, supervisor_pid
-from hpcdash.embedded.store import QueueStore, StoredSubmission, output_paths, readable
+from hpcdash.embedded.store import (
+    MET,
+    NOT_YET,
+    QueueStore,
+    StoredSubmission,
+    output_paths,
+    readable,
+)
 from hpcdash.errors import HpcdashError, UsageError
 
 # As long as a scheduler lists finished jobs.
@@ -33,10 +39,10 @@ _MAX_NAMED = 5
 
 
 def find_jobs(store: QueueStore, text: str) -> list[Job]:
-    """The jobs of an id, in order; raises UsageError for what is no id."""
+    """Return the jobs of an ID, in order; raises UsageError for an invalid ID."""
     match = re.fullmatch(r"([0-9]{1,15})(?:_(.+))?", text)
     if match is None:
-        raise UsageError(f"{text!r} is not a job: write 17, 17_3 or 17_[3-5]")
+        raise UsageError(f"{text!r} is not a job: use 17, 17_3 or 17_[3-5]")
     number = int(match[1])
     tasks = match[2]
     if tasks is None:
@@ -52,43 +58,32 @@ def find_jobs(store: QueueStore, text: str) -> list[Job]:
 def job_columns(
     store: QueueStore, jobs: Sequence[Job], *, machine: Machine, user: str, now: float
 ) -> dict[str, list[Any]]:
-    """The columns of the jobs' schema, times in epoch seconds, null where nothing is known."""
+    """Return the columns of the jobs' schema; times are epoch seconds, unknown values are null."""
     submissions = store.submissions(job.number for job in jobs)
     reasons = _Reasons(store, machine, now)
     boot = boot_id()
-    clock = time.monotonic()
-    rows = [
-        _row(
-            job,
-            submissions[job.number],
-            reasons,
-            node=machine.node,
-            user=user,
-            boot=boot,
-            clock=clock,
-        )
-        for job in jobs
-    ]
-    names = list(rows[0]) if rows else []
-    return {name: [row[name] for row in rows] for name in names}
+    columns: dict[str, list[Any]] = {}
+    for job in jobs:
+        submission = submissions[job.number]
+        row = _row(job, submission, reasons.of(job, submission), machine.node, user, boot)
+        for name, value in row.items():
+            columns.setdefault(name, []).append(value)
+    return columns
 
 
 def _row(
-    job: Job,
-    submission: StoredSubmission,
-    reasons: _Reasons,
-    *,
-    node: str,
-    user: str,
-    boot: str,
-    clock: float,
+    job: Job, submission: StoredSubmission, reason: str | None, node: str, user: str, boot: str
 ) -> dict[str, Any]:
     request = submission.request
     is_active = job.state in ACTIVE
+    is_pending = job.state == "pending"
     has_ended = job.ended_at is not None
-    is_held = job.state == "pending" and bool(job.held)
     stdout, stderr = output_paths(job, submission, node, user)
-    ran = _elapsed(job, boot, clock)
+    elapsed = job.elapsed
+    if elapsed is None and is_pending:
+        elapsed = 0.0
+    elif elapsed is None and is_active and job.started_clock is not None and job.boot == boot:
+        elapsed = max(0.0, time.monotonic() - job.started_clock)
     ends_at = job.ended_at
     if is_active and job.limit_seconds is not None and job.started_at is not None:
         ends_at = job.started_at + job.limit_seconds
@@ -101,16 +96,16 @@ def _row(
         "account": readable(request.account) or None,
         "queue": QUEUE,
         "qos": None,
-        "state": "held" if is_held else job.state,
+        "state": "held" if is_pending and job.held else job.state,
         "native_state": job.state.upper(),
-        "reason": readable(job.reason) if job.reason else reasons.of(job, submission),
-        # First come, first served: there is none.
+        "reason": readable(job.reason) if job.reason else reason,
+        # The queue is first come, first served.
         "priority": None,
         "nodes": 1,
         "cpus": job.cpus,
         "gpus": job.gpus,
         "memory_bytes": request.memory_bytes,
-        "elapsed_seconds": None if ran is None else int(ran),
+        "elapsed_seconds": None if elapsed is None else int(elapsed),
         "limit_seconds": job.limit_seconds,
         "submitted_at": int(submission.submitted_at),
         "eligible_at": int(max(submission.submitted_at, job.begin_at or 0)),
@@ -120,9 +115,7 @@ def _row(
         "work_dir": readable(submission.work_dir),
         "stdout_path": readable(stdout),
         "stderr_path": readable(stderr or stdout),
-        "dependency": _dependency(submission)
-        if job.state == "pending" and job.ready != 1
-        else None,
+        "dependency": _dependency(submission) if is_pending and job.ready != MET else None,
         "comment": readable(request.comment) or None,
         "exit_code": job.exit_code if has_ended else None,
         "exit_signal": job.exit_signal if has_ended else None,
@@ -132,21 +125,13 @@ def _row(
     }
 
 
-def _elapsed(job: Job, boot: str, clock: float) -> float | None:
-    if job.elapsed is not None:
-        return job.elapsed
-    if job.state in ACTIVE and job.started_clock is not None and job.boot == boot:
-        return max(0.0, clock - job.started_clock)
-    return 0.0 if job.state == "pending" else None
-
-
 def _dependency(submission: StoredSubmission) -> str:
     request = submission.request
     return ("?" if request.any_dependency else ",").join(map(str, request.dependencies))
 
 
 class _Reasons:
-    """Reasons why jobs wait or failed, in Slurm's well-known words; counts each array once."""
+    """Reasons why jobs wait or failed, by Slurm's names; counts each array's tasks once."""
 
     def __init__(self, store: QueueStore, machine: Machine, now: float) -> None:
         self._store = store
@@ -164,8 +149,8 @@ class _Reasons:
             return None
         if job.held:
             return "JobHeldUser"
-        if job.ready != 1:
-            return "Dependency" if job.ready == 0 else "DependencyNeverSatisfied"
+        if job.ready != MET:
+            return "Dependency" if job.ready == NOT_YET else "DependencyNeverSatisfied"
         if job.begin_at is not None and job.begin_at > self._now:
             return "BeginTime"
         if is_too_large(job, self._machine):
@@ -177,7 +162,7 @@ class _Reasons:
         return "Resources" if job.number == self._next else "Priority"
 
     def _is_throttled(self, number: int, throttle: int | None) -> bool:
-        """Whether as many tasks of an array are active as may be."""
+        """Whether an array has as many active tasks as its throttle permits."""
         if not throttle:
             return False
         if number not in self._active:
@@ -185,23 +170,24 @@ class _Reasons:
         return self._active[number] >= throttle
 
     def _next_in_line(self) -> int:
-        """The first submission that waits for nothing but CPUs and GPUs: a later one waits for its
-        turn.
-        """
-        number: int | None = 0
-        while (number := self._store.next_waiting_number(number or 0, self._now)) is not None:
+        """Return the first submission that waits only for CPUs and GPUs; 0 for none."""
+        number = self._store.next_waiting_number(0, self._now)
+        while number is not None:
             first = self._store.waiting_jobs(number, self._now, 1)
             is_throttled = self._is_throttled(number, self._store.throttle(number))
             if first and not is_throttled and not is_too_large(first[0], self._machine):
                 return number
+            number = self._store.next_waiting_number(number, self._now)
         return 0
 
 
 def native(job: Job, submission: StoredSubmission, machine: Machine, user: str) -> dict[str, str]:
-    """Return all known facts of one job, as text."""
+    """Return all known facts of a job, as text."""
     request = submission.request
     stdout, stderr = output_paths(job, submission, machine.node, user)
-    early = request.early_signal
+    early_signal = None
+    if signal := request.early_signal:
+        early_signal = f"{'B:' if signal.to_batch else ''}{signal.number}@{signal.seconds}"
     known: dict[str, object] = {
         "JobId": job.id,
         "ArrayJobId": None if job.task is None else job.number,
@@ -214,7 +200,7 @@ def native(job: Job, submission: StoredSubmission, machine: Machine, user: str) 
         "Restarts": job.restarts,
         "Requeue": None if request.requeue else "no",
         "TimeLimit": "UNLIMITED" if job.limit_seconds is None else format_clock(job.limit_seconds),
-        "EarlySignal": early and f"{'B:' if early.to_batch else ''}{early.number}@{early.seconds}",
+        "EarlySignal": early_signal,
         "NumCPUs": job.cpus,
         "NumTasks": request.processes,
         "Gpus": job.gpus or None,
@@ -234,19 +220,15 @@ def native(job: Job, submission: StoredSubmission, machine: Machine, user: str) 
 
 
 def node_columns(store: QueueStore, machine: Machine) -> dict[str, list[Any]]:
-    """The one node."""
+    """Return the columns of the nodes' schema, with this machine."""
     active = store.active_jobs()
     cpus_used = sum(job.cpus for job in active)
-    gpus_used = sum(job.gpus for job in active)
     state = "idle"
     if active:
         state = "allocated" if cpus_used >= machine.cpus else "mixed"
-    try:
-        from os import getloadavg
-
-        load: float | None = getloadavg()[0]
-    except OSError:
-        load = None
+    load = None
+    with suppress(OSError):
+        load = os.getloadavg()[0]
     return {
         "name": [machine.node],
         "state": [state],
@@ -259,7 +241,7 @@ def node_columns(store: QueueStore, machine: Machine) -> dict[str, list[Any]]:
         "cpus": [machine.cpus],
         "cpus_used": [cpus_used],
         "gpus": [len(machine.gpu_ids)],
-        "gpus_used": [gpus_used],
+        "gpus_used": [sum(job.gpus for job in active)],
         "gpu_type": [machine.gpu_type or None],
         "memory_bytes": [machine.memory_bytes],
         "memory_used_bytes": [machines.memory_used_bytes()],
@@ -270,7 +252,7 @@ def node_columns(store: QueueStore, machine: Machine) -> dict[str, list[Any]]:
 
 
 def queue_columns(store: QueueStore, machine: Machine) -> dict[str, list[Any]]:
-    """The one queue."""
+    """Return the columns of the queues' schema, with the only queue."""
     active = store.active_jobs()
     return {
         "name": [QUEUE],
@@ -294,7 +276,7 @@ def queue_columns(store: QueueStore, machine: Machine) -> dict[str, list[Any]]:
 
 
 def write(answer: object) -> None:
-    """One line of JSON."""
+    """Write a line of JSON."""
     sys.stdout.write(json.dumps(answer, separators=(",", ":")) + "\n")
 
 
@@ -314,7 +296,7 @@ def _probe(folder: Path, parts: list[str]) -> int:
 
 
 def _opened(folder: Path) -> QueueStore:
-    """Open the store, and start the supervisor if it is missing, as after a reboot."""
+    """Open the store, and start the supervisor if it is needed, as after a reboot."""
     store = QueueStore(folder)
     if (store.has_work() or records(folder)) and supervisor_pid(folder) is None:
         ensure_supervisor(folder)
@@ -340,7 +322,7 @@ def _named(store: QueueStore, ids: list[str]) -> list[Job]:
 
 
 def _jobs(folder: Path, parts: list[str]) -> int:
-    """[--ended[=SECONDS]] [ID…]: what waits and runs; with --ended or by id also what ended."""
+    """Run `jobs [--ended[=SECONDS]] [ID…]`: unfinished jobs, with --ended or IDs also others."""
     store = _opened(folder)
     ended = [word for word in parts if word == "--ended" or word.startswith("--ended=")]
     if ids := [word for word in parts if word not in ended]:
@@ -358,7 +340,7 @@ def _jobs(folder: Path, parts: list[str]) -> int:
 
 
 def _history(folder: Path, parts: list[str]) -> int:
-    """--since SECONDS, or ID…"""
+    """Run `history --since SECONDS` or `history ID…`."""
     store = _opened(folder)
     if parts[:1] != ["--since"]:
         _write_jobs(store, _named(store, parts))
@@ -389,7 +371,7 @@ def _show(folder: Path, parts: list[str]) -> int:
 
 
 def _usage(folder: Path, parts: list[str]) -> int:
-    """Print the use of a running or finished job."""
+    """Print the usage of a running or finished job."""
     job = _named(_opened(folder), parts)[0]
     cpu_seconds = job.cpu_seconds
     peak_bytes = job.peak_bytes
@@ -408,7 +390,7 @@ def _script(folder: Path, parts: list[str]) -> int:
 
 
 def _find(folder: Path, parts: list[str]) -> int:
-    """TOKEN: the number of the submission that carries it."""
+    """Run `find TOKEN`: print the number of the submission with a token."""
     if len(parts) != 1:
         raise UsageError("find needs one token")
     number = _opened(folder).token_number(parts[0])

@@ -1,7 +1,7 @@
-"""Record of a job's keeper on the disk: the start of the script, and its end.
+"""A keeper's record on the disk: the start of the script, and its end.
 
-One file an attempt, made and locked before the keeper starts and as long as it then needs to be:
-recording the end takes no more room. While the keeper lives it holds the lock.
+Each attempt has a file, which is created and locked before the keeper starts, and is large enough
+for the end as well. The keeper holds the lock while it lives.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from typing import Any
 _BEGUN_BYTES = 512
 _ENDED_BYTES = 1536
 _BYTES = _BEGUN_BYTES + _ENDED_BYTES
+# `why` of a script whose keeper was terminated.
+TERMINATED = "told"
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The batch script's process: its pid, which is its session's and process group's too, and its
-    keeper's.
-    """
+    """The batch script's process, which leads its session and process group, and its keeper."""
 
     pid: int
     keeper: int
@@ -34,10 +35,8 @@ class Begun:
 class Ended:
     """End of a script.
 
-    `why` is '' (by itself), 'limit' or 'told' (its keeper was told to end it).
-
-    `problem` is the reason why it could not be started. `status` is a wait status as os.waitpid
-    gives it.
+    `status` is a wait status of os.waitpid. `why` is '' (it exited), 'limit' or TERMINATED;
+    `problem` is the reason why it could not be started.
     """
 
     status: int
@@ -57,10 +56,9 @@ class Record:
         self.path = folder / "attempts" / f"{job_id}.{attempt}"
 
     def create(self) -> int:
-        """Make it, on the disk, and lock it; returns its descriptor, whose copy a forked keeper
-        holds on to.
+        """Create and lock the file, and return its descriptor, which a forked keeper inherits.
 
-        Raises OSError where there is no room or it exists.
+        Raises OSError if there is no room, or the file exists.
         """
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -81,7 +79,7 @@ class Record:
         return self.path.exists()
 
     def has_keeper(self) -> bool:
-        """Whether its keeper lives."""
+        """Whether the attempt's keeper lives."""
         try:
             descriptor = os.open(self.path, os.O_RDWR)
         except FileNotFoundError:
@@ -109,36 +107,35 @@ class Record:
 
 
 def note_begun(descriptor: int, begun: Begun) -> None:
-    """On the disk when it returns."""
+    """Write the start to the disk; raises OSError."""
     _note(descriptor, asdict(begun), 0, _BEGUN_BYTES)
 
 
 def note_ended(descriptor: int, ended: Ended) -> None:
-    """On the disk when it returns; raises OSError where it cannot be written."""
+    """Write the end to the disk; raises OSError."""
     _note(descriptor, asdict(ended), _BEGUN_BYTES, _ENDED_BYTES)
 
 
 def _note(descriptor: int, values: dict[str, object], offset: int, room: int) -> None:
     line = json.dumps(values).encode()
     if len(line) > room - 1:
-        # A letter takes up to 12 bytes.
+        # A character takes up to 12 bytes.
         line = json.dumps({**values, "problem": str(values["problem"])[:80] + "…"}).encode()
     os.pwrite(descriptor, line.ljust(room - 1) + b"\n", offset)
     os.fsync(descriptor)
 
 
 def records(folder: Path) -> list[Record]:
-    """All that are in a queue's folder."""
-    names = (path.name.split(".") for path in (folder / "attempts").glob("*.*"))
-    return [
-        Record(folder, int(name[0]), int(name[1]))
-        for name in names
-        if len(name) == 2 and "".join(name).isdigit()
-    ]
+    """Return all records in a queue's folder."""
+    found = []
+    for path in (folder / "attempts").glob("*.*"):
+        if name := re.fullmatch(r"([0-9]+)\.([0-9]+)", path.name):
+            found.append(Record(folder, int(name[1]), int(name[2])))
+    return found
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new file's name is on the disk only once its folder is."""
+    """Write a folder to the disk, with the names of its new files."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

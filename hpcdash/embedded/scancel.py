@@ -1,4 +1,4 @@
-"""`scancel` for jobs of the embedded queue: a signal to a job's own steps, or its own end."""
+"""`scancel` for jobs of the embedded queue: signals a job's own steps, or ends the job."""
 
 from __future__ import annotations
 
@@ -7,41 +7,29 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
-from io import StringIO
+from contextlib import suppress
 from typing import NoReturn
 
-from hpcdash.embedded.processes import MARK
+from hpcdash.embedded.commands import run_in_own_queue
 
 _RECIPIENTS = {"-b": "batch", "--batch": "batch", "-f": "full", "--full": "full"}
 _JOB = re.compile(r"([0-9]{1,15}(?:_[0-9]{1,9})?)(\.[0-9]{1,9})?")
 
 
-@dataclass(frozen=True, slots=True)
-class SignalRequest:
-    """Jobs, and what they are to be sent ('' to be ended): to their steps, their batch shell or
-    both (full).
-    """
+def parse_arguments(parts: Sequence[str]) -> tuple[str, str, list[str]] | None:
+    """Parse `[--signal=NAME] [--batch|--full] JOB[.STEP]…` to (signal or '', recipient, jobs).
 
-    jobs: tuple[str, ...]
-    signal: str = ""
-    recipient: str = "steps"
-
-
-def read(parts: Sequence[str]) -> SignalRequest | None:
-    """`[--signal=NAME] [--batch|--full] JOB[.STEP]…`; None for anything else.
-
-    Steps of a job are signalled together.
+    The recipient is steps, batch (the batch shell) or full (both). Steps of a job are signalled
+    together. None for other arguments.
     """
     name = ""
     recipient = "steps"
     jobs: list[str] = []
-    left = list(parts)
-    while left:
-        word = left.pop(0)
-        if word in ("-s", "--signal") and left:
-            name = left.pop(0)
+    remaining = list(parts)
+    while remaining:
+        word = remaining.pop(0)
+        if word in ("-s", "--signal") and remaining:
+            name = remaining.pop(0)
         elif word.startswith("--signal="):
             name = word.partition("=")[2]
         elif re.fullmatch("-s[A-Za-z0-9]+", word):
@@ -52,47 +40,38 @@ def read(parts: Sequence[str]) -> SignalRequest | None:
             jobs.append(job[1])
         else:
             return None
-    return SignalRequest(tuple(jobs), name, recipient) if jobs else None
+    return (name, recipient, jobs) if jobs else None
 
 
 def main() -> NoReturn:
-    """Ends with 1 where a job is not there, or cannot be reached; anything but what `read` takes is
-    refused.
-    """
-    requested = read(sys.argv[1:])
-    if requested is None:
+    """Exit with 1 if a job does not exist, or cannot be reached; other arguments are refused."""
+    parsed = parse_arguments(sys.argv[1:])
+    if parsed is None:
         sys.exit(
-            "scancel: this machine's embedded queue knows only: [--signal=NAME] [--batch|--full] "
-            "JOB[.STEP]…"
+            "scancel: this machine's embedded queue supports only: [--signal=NAME] "
+            "[--batch|--full] JOB[.STEP]…"
         )
-    folder = os.environ.get(MARK, "").partition(":")[2]
-    if not folder:
-        sys.exit("scancel: this is not a job of the embedded queue")
-    from hpcdash.embedded.commands import main as run
+    name, recipient, jobs = parsed
+    if name:
+        from hpcdash.embedded.script import signal_number
 
-    parts = ["signal", requested.signal, requested.recipient] if requested.signal else ["cancel"]
-    _outlive(requested.signal)
-    with redirect_stdout(StringIO()) as answers:
-        status = run([folder, *parts, *map(_own_task, requested.jobs)])
+        # This program is one of the job's processes, and must survive the signal, as Slurm's does.
+        with suppress(ValueError, OSError):
+            signal.signal(signal_number(name), signal.SIG_IGN)
+    parts = ["signal", name, recipient] if name else ["cancel"]
+    status, output = run_in_own_queue("scancel", [*parts, *map(_own_task, jobs)])
     if status:
-        print("scancel: error:", answers.getvalue().strip(), file=sys.stderr)
+        print("scancel: error:", output, file=sys.stderr)
     sys.exit(status)
 
 
-def _outlive(name: str) -> None:
-    """This program is among the processes of the job that it has signalled, which Slurm's is
-    not.
-    """
-    from hpcdash.embedded.script import signal_number
-
-    with suppress(ValueError, OSError):
-        signal.signal(signal_number(name), signal.SIG_IGN)
-
-
 def _own_task(job: str) -> str:
-    """The id of an array's last task is the array's own: to a job its SLURM_JOB_ID is itself
-    alone.
+    """Return the task's ID for a task's own number.
+
+    The number of an array's last task is also the array's, but a job's SLURM_JOB_ID means only
+    itself.
     """
     task = os.environ.get("SLURM_ARRAY_TASK_ID")
-    is_own = task is not None and job == os.environ.get("SLURM_JOB_ID")
-    return f"{os.environ.get('SLURM_ARRAY_JOB_ID', job)}_{task}" if is_own else job
+    if task is None or job != os.environ.get("SLURM_JOB_ID"):
+        return job
+    return f"{os.environ.get('SLURM_ARRAY_JOB_ID', job)}_{task}"

@@ -1,7 +1,4 @@
-"""Choice of the pending jobs that may start now: first come first served, by CPU and GPU slots.
-
-Pure but for the store it reads.
-"""
+"""Chooses the pending jobs that may start now: first come, first served, by CPU and GPU slots."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from hpcdash.embedded.job import Job
 from hpcdash.embedded.machine import Machine
 from hpcdash.embedded.store import QueueStore
 
-# A pass checks no more than this many submissions of a long queue.
-_LOOKED_AT = 200
+# Limit of the submissions that one pass checks.
+_MAX_SUBMISSIONS = 200
 
 
 @dataclass(slots=True)
@@ -27,22 +24,19 @@ class FreeSlots:
         return job.cpus <= self.cpus and job.gpus <= len(self.gpu_ids)
 
     def take(self, job: Job) -> tuple[str, ...]:
-        """Give a job that fits its slots; returns its GPUs."""
-        self.cpus -= job.cpus
-        given = self.gpu_ids[: job.gpus]
-        self.gpu_ids = self.gpu_ids[job.gpus :]
-        return tuple(given)
+        """Remove the slots of a job that fits; return its GPUs."""
+        gpu_ids = tuple(self.gpu_ids[: job.gpus])
+        self.reserve(job)
+        return gpu_ids
 
-    def keep_for(self, job: Job) -> None:
-        """Take away what a job that does not fit yet can have already: who comes later must not
-        delay it.
-        """
+    def reserve(self, job: Job) -> None:
+        """Remove up to as many slots as a job needs, so that later jobs do not delay it."""
         self.cpus -= min(self.cpus, job.cpus)
-        self.gpu_ids = self.gpu_ids[min(len(self.gpu_ids), job.gpus) :]
+        self.gpu_ids = self.gpu_ids[job.gpus :]
 
 
 def free_slots(store: QueueStore, machine: Machine) -> FreeSlots:
-    """Return the slots that no job has; a suspended job keeps its own."""
+    """Return the slots without an active job; suspended jobs keep theirs."""
     active = store.active_jobs()
     taken = {gpu for job in active for gpu in job.gpu_ids.split(",") if gpu}
     return FreeSlots(
@@ -52,32 +46,32 @@ def free_slots(store: QueueStore, machine: Machine) -> FreeSlots:
 
 
 def is_too_large(job: Job, machine: Machine) -> bool:
-    """Whether it never fits, as the machine's slots may have changed since the submission."""
+    """Whether a job can never fit, as the machine's slots have changed since its submission."""
     return job.cpus > machine.cpus or job.gpus > len(machine.gpu_ids)
 
 
 def startable(
-    store: QueueStore, slots: FreeSlots, machine: Machine, now: float, most: int
+    store: QueueStore, slots: FreeSlots, machine: Machine, now: float, limit: int
 ) -> Iterator[tuple[Job, tuple[str, ...]]]:
-    """Jobs that may start, in order, with their GPUs; at most `most`. Takes their slots."""
-    number: int | None = 0
-    for _ in range(_LOOKED_AT):
-        if (
-            most <= 0
-            or slots.cpus <= 0
-            or (number := store.next_waiting_number(number or 0, now)) is None
-        ):
+    """Yield up to `limit` jobs that may start, in order, with their GPUs; takes their slots."""
+    number = 0
+    for _ in range(_MAX_SUBMISSIONS):
+        if limit <= 0 or slots.cpus <= 0:
             return
-        room = most
+        next_number = store.next_waiting_number(number, now)
+        if next_number is None:
+            return
+        number = next_number
+        room = limit
         if throttle := store.throttle(number):
             room = min(room, throttle - store.active_tasks(number))
         if room <= 0:
             continue
         for job in store.waiting_jobs(number, now, room):
             if not slots.fits(job):
-                # The tasks behind it request as much.
+                # The array's other tasks request as much.
                 if not is_too_large(job, machine):
-                    slots.keep_for(job)
+                    slots.reserve(job)
                 break
             yield job, slots.take(job)
-            most -= 1
+            limit -= 1

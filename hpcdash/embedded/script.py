@@ -1,7 +1,4 @@
-"""Requests of a batch script and its command line to the embedded queue, and unsupported ones.
-
-Pure.
-"""
+"""Reads the request of a batch script and its command line, and the options without support."""
 
 from __future__ import annotations
 
@@ -32,14 +29,14 @@ _SAME = {
 _FILES = {"o": "output", "e": "error"}
 _CPUS = frozenset({"ncpus", "ppn"})
 _GPUS = frozenset({"ngpus", "gpus"})
-# Slurm's own: a job may request its signal up to 18 hours before its end.
-_LONGEST_LEAD_SECONDS = 65535
+# Slurm's limit: a job may request its signal up to 18 hours before its end.
+_MAX_LEAD_SECONDS = 65535
 _DEFAULT_LEAD_SECONDS = 60
 _MEGABYTE = 1 << 20
 _MINUTE = 60
 MAX_ARRAY = 100_000
 _DEPENDENCY_KINDS = ("afterok", "afternotok", "afterany", "after", "singleton")
-# Questions to sbatch itself; accepted, and without meaning here.
+# Options of sbatch's own behaviour, which are accepted and ignored.
 _SILENT = frozenset({"parsable", "quiet", "verbose", "no-kill"})
 
 
@@ -99,7 +96,7 @@ def _attribute(name: str, value: str) -> tuple[str, str]:
 
 
 def _resources(value: str) -> list[tuple[str, str]]:
-    """`walltime=1:00:00`, `select=1:ncpus=1:ngpus=1:mem=8gb`, and the older `nodes=1:ppn=4`."""
+    """Parse `walltime=1:00:00`, `select=1:ncpus=1:mem=8gb`, and the older `nodes=1:ppn=4`."""
     found: list[tuple[str, str]] = []
     for name, amount in resources(value):
         if name == "walltime":
@@ -119,16 +116,15 @@ def _resources(value: str) -> list[tuple[str, str]]:
 
 
 def _chunks(name: str, text: str) -> list[tuple[str, str]]:
-    """All of `2:ncpus=4:mem=8gb+1:ngpus=1` together: several chunks may share a machine, several
-    nodes may not.
-    """
-    cpus = gpus = memory_bytes = 0
+    """Add up `2:ncpus=4:mem=8gb+1:ngpus=1`: chunks may share a machine, nodes may not."""
+    cpus = 0
+    gpus = 0
+    memory_bytes = 0
     found: list[tuple[str, str]] = []
     for first, parts in chunks(text):
         if not first and parts and not parts[0][1]:
-            raise ValueError(
-                f"{parts[0][0]!r} is not a number of {'chunks' if name == 'select' else 'nodes'}"
-            )
+            unit = "chunks" if name == "select" else "nodes"
+            raise ValueError(f"{parts[0][0]!r} is not a number of {unit}")
         count = _number(first or "1")
         chunk_cpus = 1
         for key, amount in parts:
@@ -159,16 +155,16 @@ def _number(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ParsedScript:
-    """Request, and descriptions of the parts that this queue does not support."""
+    """Request of a script, and the options that this queue does not support."""
 
     request: QueueRequest
     ignored: tuple[str, ...]
 
 
 def read_submission(script: str, options: Sequence[Option], now_epoch: float) -> ParsedScript:
-    """The script's #SBATCH (else #PBS) lines with a command line's options over them.
+    """Read a script's #SBATCH (else #PBS) lines, which the command line's options override.
 
-    Raises UsageError with the line of what cannot be read.
+    Raises UsageError with the line of an error.
     """
     if not script.startswith("#!"):
         raise UsageError(
@@ -180,13 +176,11 @@ def read_submission(script: str, options: Sequence[Option], now_epoch: float) ->
             "the script has DOS line endings (CRLF)", "Convert it: sed -i 's/\\r$//' SCRIPT"
         )
     if "\0" in script:
-        raise UsageError("the script holds NUL bytes: it is not text")
+        raise UsageError("the script contains NUL bytes: it is not text")
     given = sbatch.read_directives(script)
-    is_pbs = (
-        not given.options
-        and not given.problems
-        and any(True for _ in sbatch.directive_lines(script, "#PBS"))
-    )
+    is_pbs = False
+    if not given.options and not given.problems:
+        is_pbs = any(True for _ in sbatch.directive_lines(script, "#PBS"))
     if is_pbs:
         given = read_pbs_directives(script)
     refuse_problems(given)
@@ -197,11 +191,10 @@ def read_submission(script: str, options: Sequence[Option], now_epoch: float) ->
 
 
 def refuse_problems(given: ParsedCommandLine) -> None:
-    """Raises UsageError with all that is no option, and where it stands."""
+    """Raise UsageError with all invalid options and their lines."""
     if given.problems:
-        raise UsageError(
-            "\n".join(_placed(f"{one.written}: {one.problem}", one.line) for one in given.problems)
-        )
+        lines = [_placed(f"{one.written}: {one.problem}", one.line) for one in given.problems]
+        raise UsageError("\n".join(lines))
 
 
 def _placed(text: str, line: int) -> str:
@@ -209,7 +202,7 @@ def _placed(text: str, line: int) -> str:
 
 
 class _Reader:
-    """Collects options, the later over the earlier."""
+    """Collects options; later ones override earlier ones."""
 
     def __init__(self, now_epoch: float) -> None:
         self.ignored: list[str] = []
@@ -251,9 +244,9 @@ class _Reader:
     def take(self, option: Option) -> None:
         taker = self._takers.get(option.name)
         if taker is None:
-            # The nodes of a pool here are what its tasks count as some.
-            is_moot = option.name == "exclusive" and parse_mark(self._values.get("comment"))
-            if option.name not in _SILENT and not is_moot:
+            # The tasks of a pool count this machine's slots as nodes, which are exclusive anyway.
+            is_pointless = option.name == "exclusive" and parse_mark(self._values.get("comment"))
+            if option.name not in _SILENT and not is_pointless:
                 self.ignored.append(_placed(" ".join(option.arguments), option.line))
             return
         try:
@@ -262,7 +255,7 @@ class _Reader:
             raise UsageError(_placed(f"--{option.name}: {error}", option.line)) from error
 
     def request(self, is_pbs: bool) -> QueueRequest:
-        # The one node's count is the most it may have where both are given.
+        # If both are given, ntasks-per-node is only a limit.
         processes = self._counts.get("ntasks", self._counts.get("ntasks-per-node", 1))
         self._refuse_several_nodes()
         cpus = max(processes * self._counts.get("cpus-per-task", 1), self._counts.get("mincpus", 1))
@@ -285,23 +278,23 @@ class _Reader:
         )
 
     def _refuse_several_nodes(self) -> None:
-        """GPUs in tasks of some, and so many tasks a node, may need more than one."""
-        each = self._gpus.get("gpus-per-task", 0)
-        per_node = self._counts.get("ntasks-per-node", 0)
-        tasks = (
-            -(-self._gpus.get("gpus", 0) // each) if each and "ntasks" not in self._counts else 0
-        )
-        if per_node and tasks > per_node:
+        """Raise UsageError if GPUs per task and tasks per node require several nodes."""
+        gpus_per_task = self._gpus.get("gpus-per-task", 0)
+        tasks_per_node = self._counts.get("ntasks-per-node", 0)
+        if not gpus_per_task or not tasks_per_node or "ntasks" in self._counts:
+            return
+        tasks = -(-self._gpus.get("gpus", 0) // gpus_per_task)
+        if tasks > tasks_per_node:
             raise UsageError(
-                f"{tasks} tasks of {each} GPUs, {per_node} on a node, are requested; this machine "
-                "is one node",
+                f"{tasks} tasks of {gpus_per_task} GPUs, {tasks_per_node} on a node, are "
+                "requested; this machine is one node",
                 "Request all on one: with slots, slots_per_node = slots.",
             )
 
     def _text(self, name: str) -> Callable[[str], None]:
         def take(value: str) -> None:
             if "\0" in value:
-                raise ValueError("a NUL has no place here")
+                raise ValueError("NUL bytes are not allowed")
             self._values[name] = value
 
         return take
@@ -314,7 +307,7 @@ class _Reader:
 
     def _gpu_count(self, name: str) -> Callable[[str], None]:
         def take(value: str) -> None:
-            # 'a100:4,v100:2': the type has no meaning here, the counts add up.
+            # 'a100:4,v100:2': the type is ignored, and the counts add up.
             counts = (part.rpartition(":")[2].partition("(")[0] for part in value.split(","))
             self._gpus[name] = sum(_whole(count) for count in counts)
 
@@ -346,10 +339,10 @@ class _Reader:
     def _array(self, value: str) -> None:
         tasks = parse_tasks(value)
         if tasks.is_incomplete or not tasks.count:
-            raise ValueError(f"{value!r} contains no array tasks: write 3, 1-10, 0-15:4 or 1-10%2")
+            raise ValueError(f"{value!r} has no array tasks: use 3, 1-10, 0-15:4 or 1-10%2")
         if tasks.count > MAX_ARRAY:
             raise ValueError(
-                f"{tasks.count} tasks are more than the {MAX_ARRAY} this queue takes at once"
+                f"{tasks.count} tasks are more than the {MAX_ARRAY} that this queue accepts at once"
             )
         self._values["tasks"] = str(tasks)
 
@@ -386,61 +379,57 @@ def _whole(text: str) -> int:
 def _positive(text: str) -> int:
     number = _whole(text)
     if not number:
-        raise ValueError("0 of them are no job")
+        raise ValueError("must be at least 1")
     return number
 
 
 def signal_number(name: str) -> int:
-    """USR1, SIGUSR1, usr1 or 10; raises ValueError naming it."""
+    """Return the number of USR1, SIGUSR1, usr1 or 10; raises ValueError."""
     requested = name.strip().upper().removeprefix("SIG")
     if requested.isdigit() and int(requested) in set(signal.Signals):
         return int(requested)
     try:
         return signal.Signals[f"SIG{requested}"].value
     except KeyError:
-        raise ValueError(f"{name!r} is not a signal: write USR1, TERM, 10 …") from None
+        raise ValueError(f"{name!r} is not a signal: use USR1, TERM, 10 …") from None
 
 
 def parse_time_change(text: str) -> tuple[str, int | None]:
-    """('', '+' or '-'; seconds, None for no limit) of a new time limit, or of how much longer or
-    shorter it is to be.
+    """Parse a new time limit, or a change of it: ('', '+' or '-'; seconds, None for no limit).
 
     A bare number counts minutes. Raises ValueError.
     """
     sign = text[:1] if text[:1] in ("+", "-") else ""
     seconds = parse_duration(text.removeprefix(sign), bare_unit_seconds=_MINUTE)
     if sign and seconds is None:
-        raise ValueError(f"{text!r} is not a change of a limit: write +30 or -1:00:00")
+        raise ValueError(f"{text!r} is not a change of a limit: use +30 or -1:00:00")
     return sign, seconds
 
 
 def read_throttle(text: str) -> int | None:
-    """Read how many tasks of an array may run at once; None (for 0) for as many as fit.
-
-    Raises ValueError.
-    """
+    """Parse the limit of an array's running tasks, None for 0 (no limit); raises ValueError."""
     if not re.fullmatch("[0-9]{1,9}", text):
         raise ValueError(f"{text!r} is not a number of tasks")
     return int(text) or None
 
 
 def read_early_signal(text: str) -> JobSignal:
-    """`USR1@600`, `B:USR1@600`, `10`; raises ValueError."""
-    head, has_flag, rest = text.partition(":")
-    if not has_flag:
-        head = ""
-        rest = text
-    if has_flag and head not in ("B", "R", "BR", "RB"):
-        raise ValueError(f"{head!r} before the colon: B is for the batch shell")
+    """Parse `USR1@600`, `B:USR1@600` or `10`; raises ValueError."""
+    flags, has_flags, rest = text.rpartition(":")
+    if has_flags and flags not in ("B", "R", "BR", "RB"):
+        raise ValueError(f"{flags!r} before the colon: B is for the batch shell")
     name, has_time, seconds = rest.partition("@")
     lead = _whole(seconds) if has_time else _DEFAULT_LEAD_SECONDS
-    if lead > _LONGEST_LEAD_SECONDS:
-        raise ValueError(f"{lead} s ahead is more than {_LONGEST_LEAD_SECONDS}")
-    return JobSignal(signal_number(name), lead, "B" in head)
+    if lead > _MAX_LEAD_SECONDS:
+        raise ValueError(f"{lead} s ahead is more than {_MAX_LEAD_SECONDS}")
+    return JobSignal(signal_number(name), lead, "B" in flags)
 
 
 def read_dependencies(text: str) -> tuple[tuple[JobDependency, ...], bool]:
-    """`afterok:12:13,afterany:14_3`, with `?` for 'any of them', `,` for all; raises ValueError."""
+    """Parse `afterok:12:13,afterany:14_3`, and whether any (`?`) or all (`,`) must be met.
+
+    Raises ValueError.
+    """
     is_any = "?" in text
     if is_any and "," in text:
         raise ValueError("',' (all of them) and '?' (any of them) cannot be combined")
@@ -457,7 +446,7 @@ def read_dependencies(text: str) -> tuple[tuple[JobDependency, ...], bool]:
         for target in targets:
             match = re.fullmatch(r"([0-9]{1,15})(?:_([0-9]{1,9}|\*))?(?:\+([0-9]{1,9}))?", target)
             if match is None:
-                raise ValueError(f"{target!r} is not a job: write 12 or 12_3")
+                raise ValueError(f"{target!r} is not a job: use 12 or 12_3")
             number, task, minutes = match.groups()
             one_task = int(task) if task and task != "*" else None
             found.append(JobDependency(kind, int(number), one_task, int(minutes or 0)))
@@ -477,12 +466,14 @@ def _begin_time(text: str, now_epoch: float) -> float | None:
         seconds = parse_duration(f"{amount}{unit or 's'}")
         return now_epoch + (seconds or 0)
     at = parse_instant(text.replace("T", " "), now_epoch, zone).epoch
-    # A time of day that is over today is tomorrow's.
-    return float(at + 86400 if at < now_epoch and re.match(r"[0-9]{1,2}:", text) else at)
+    # A time of day that has passed today means tomorrow.
+    if at < now_epoch and re.match(r"[0-9]{1,2}:", text):
+        at += 86400
+    return float(at)
 
 
 def _exports(text: str) -> tuple[tuple[str, ...] | None, dict[str, str]]:
-    """(names to keep, None for all; variables to set) of --export."""
+    """Parse --export: (inherited names, None for all; variables to set)."""
     names: list[str] = []
     variables: dict[str, str] = {}
     keeps_all = False

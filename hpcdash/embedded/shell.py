@@ -1,6 +1,4 @@
-"""The command that runs a person's shell beside a running job: with its variables, in its folder,
-until it ends.
-"""
+"""The command that runs a person's shell in a running job's environment, until the job ends."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from hpcdash.embedded.environment import job_environment
@@ -20,23 +19,24 @@ from hpcdash.embedded.store import QueueStore
 from hpcdash.errors import UsageError
 
 # Delay between the end of the job and that of the shell.
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 def _shell(folder: Path, parts: list[str]) -> int:
-    """ID COMMAND…: on this terminal; the status is the command's."""
+    """Run `shell ID COMMAND…` on this terminal; return the command's status."""
     if len(parts) < 2:
         raise UsageError("shell needs a job and a command")
     store = QueueStore(folder)
     jobs = find_jobs(store, parts[0])
-    record = Record(folder, jobs[0].id, jobs[0].attempt) if len(jobs) == 1 else None
-    if record is None or not record.has_keeper():
+    if len(jobs) != 1:
         raise UsageError(f"{parts[0]} is not a running job")
     job = jobs[0]
-    submission = store.submission(jobs[0].number)
+    record = Record(folder, job.id, job.attempt)
+    if not record.has_keeper():
+        raise UsageError(f"{parts[0]} is not a running job")
     environment = job_environment(
         job,
-        submission,
+        store.submission(job.number),
         this_machine(folder),
         inherited=store.environment(job.number),
         user=user_name(),
@@ -45,12 +45,10 @@ def _shell(folder: Path, parts: list[str]) -> int:
         folder=folder,
         path_first=str(folder / "bin"),
     )
-    # The job does not know the person's terminal.
-    environment |= {
-        name: os.environ[name]
-        for name in ("TERM", "COLORTERM", "LANG", "SHELL")
-        if name in os.environ
-    }
+    # Variables of the person's terminal.
+    for name in ("TERM", "COLORTERM", "LANG", "SHELL"):
+        if name in os.environ:
+            environment[name] = os.environ[name]
     store.close()
     # The terminal's keys are for the command.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):
@@ -62,16 +60,13 @@ def _shell(folder: Path, parts: list[str]) -> int:
 
 
 def _end_with(record: Record, child: subprocess.Popen[bytes]) -> None:
-    """End the command once the job's keeper is not there any more: all that the terminal is in
-    front of, too.
-    """
-    over = threading.Event()
+    """End the command once the job's keeper no longer exists."""
     while record.has_keeper():
-        over.wait(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     print("\r\nhpcdash: the job has ended", file=sys.stderr, flush=True)
     child.send_signal(signal.SIGHUP)
     child.send_signal(signal.SIGCONT)
-    over.wait(_LOOK_SECONDS)
+    time.sleep(_POLL_SECONDS)
     child.kill()
 
 

@@ -1,4 +1,4 @@
-"""`srun` for jobs of the embedded queue: the command once a task, each with its rank."""
+"""`srun` for jobs of the embedded queue: runs the command once per task, each with its rank."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import NoReturn
 from hpcdash.backends.slurm import options as sbatch
 from hpcdash.embedded import processes
 
-# Options of srun that sbatch has not, by whether a value follows as a word of its own.
+# Options that only srun has: with a value as the next word, and without one.
 _WITH_VALUE = frozenset(
-    {
+    [
         "mpi",
         "epilog",
         "prolog",
@@ -23,10 +23,10 @@ _WITH_VALUE = frozenset(
         "multi-prog-file",
         "het-group",
         "jobid",
-    }
+    ]
 )
 _FLAGS = frozenset(
-    {
+    [
         "l",
         "label",
         "u",
@@ -39,48 +39,41 @@ _FLAGS = frozenset(
         "E",
         "X",
         "Z",
-    }
+    ]
 )
 
 
 def read(parts: Sequence[str]) -> tuple[int | None, int | None, list[str]]:
-    """Return (tasks, CPUs a task, command) of srun's arguments.
+    """Return (tasks, CPUs per task, command) of srun's arguments.
 
-    Others have no meaning on one machine.
+    Other options do not apply to one machine.
     """
-    tasks = cpus = None
-    at = 0
-    while at < len(parts):
-        word = parts[at]
+    tasks = None
+    cpus = None
+    remaining = list(parts)
+    while remaining and remaining[0].startswith("-") and remaining[0] not in ("-", "--"):
+        word = remaining[0]
         name, has_value, _ = word.lstrip("-").partition("=")
-        if word == "--":
-            at += 1
-            break
-        if not word.startswith("-") or word == "-":
-            break
-        if name in _FLAGS:
-            at += 1
-            continue
-        if word.startswith("--") and name in _WITH_VALUE:
-            at += 1 if has_value else 2
-            continue
-        option = next(iter(sbatch.read_command_line(parts[at:]).options), None)
-        if option is None or option.arguments != tuple(parts[at : at + len(option.arguments)]):
-            at += 1
-            continue
-        value = option.value or ""
-        if option.name == "ntasks" and value.isdigit():
-            tasks = int(value)
-        elif option.name == "cpus-per-task" and value.isdigit():
-            cpus = int(value)
-        at += len(option.arguments)
-    return tasks, cpus, list(parts[at:])
+        count = 1
+        if name not in _FLAGS:
+            option = next(iter(sbatch.read_command_line(remaining).options), None)
+            if word.startswith("--") and name in _WITH_VALUE:
+                count = 1 if has_value else 2
+            elif option and option.arguments == tuple(remaining[: len(option.arguments)]):
+                count = len(option.arguments)
+                value = option.value or ""
+                if option.name == "ntasks" and value.isdigit():
+                    tasks = int(value)
+                elif option.name == "cpus-per-task" and value.isdigit():
+                    cpus = int(value)
+        del remaining[:count]
+    if remaining[:1] == ["--"]:
+        del remaining[0]
+    return tasks, cpus, remaining
 
 
 def main() -> NoReturn:
-    """Ends with the highest status of the tasks, or where the first that fails ends all, with that
-    one's.
-    """
+    """Exit with the tasks' highest status, or that of the first failure if it ends all."""
     tasks, cpus, command = read(sys.argv[1:])
     if not command:
         sys.exit("srun: no command given to execute.")
@@ -98,9 +91,9 @@ def main() -> NoReturn:
             os.execvpe(
                 command[0], command, {**environment, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
             )
-        # Signals of the job are for the tasks: what is handled here is as it was in them.
-        for name in ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGCONT"):
-            signal.signal(getattr(signal, name), lambda *_: None)
+        # Signals of the job are for the tasks: a handler here is reset in them.
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGCONT):
+            signal.signal(number, lambda *_: None)
         running = [
             subprocess.Popen(
                 command, env={**environment, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
@@ -109,30 +102,26 @@ def main() -> NoReturn:
         ]
     except OSError as error:
         sys.exit(f"srun: error: {command[0]}: {error.strerror}")
-    is_ended_for = "--kill-on-bad-exit=0" not in sys.argv and (
-        any(word.startswith(("-K", "--kill-on-bad-exit")) for word in sys.argv)
-        or os.environ.get("SLURM_KILL_BAD_EXIT") not in (None, "", "0")
-    )
-    sys.exit(_status(running, ends_all=is_ended_for))
+    ends_all = os.environ.get("SLURM_KILL_BAD_EXIT") not in (None, "", "0")
+    ends_all |= any(word.startswith(("-K", "--kill-on-bad-exit")) for word in sys.argv)
+    ends_all &= "--kill-on-bad-exit=0" not in sys.argv
+    sys.exit(_wait({process.pid for process in running}, ends_all=ends_all))
 
 
-def _status(running: list[subprocess.Popen[bytes]], *, ends_all: bool) -> int:
-    """The highest of all, or with `ends_all` that of the first that failed, which ends the
-    others.
-    """
-    left = {process.pid: process for process in running}
+def _wait(running: set[int], *, ends_all: bool) -> int:
+    """Return the highest status, or with `ends_all` the first failure, which ends the rest."""
     highest = 0
-    while left:
+    while running:
         pid, status = os.wait()
-        if left.pop(pid, None) is None:
+        if pid not in running:
             continue
+        running.remove(pid)
         code = os.waitstatus_to_exitcode(status)
-        code = code if code >= 0 else 128 - code
+        if code < 0:
+            code = 128 - code
         if not (highest and ends_all):
             highest = max(highest, code)
         if code and ends_all:
-            processes.send(
-                [pid for other in left for pid in (other, *processes.descendants(other))],
-                signal.SIGTERM,
-            )
+            for other in running:
+                processes.send([other, *processes.descendants(other)], signal.SIGTERM)
     return highest

@@ -1,6 +1,4 @@
-"""Opens a queue's folder; starts and wakes the supervisor, and knows whether one runs: a FIFO, and
-a lock beside it.
-"""
+"""Opens a queue's folder, and starts, wakes and finds its supervisor: by a FIFO and a lock."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ from hpcdash.private_files import make_private
 
 
 def open_folder(folder: Path, *, takes_jobs: bool) -> None:
-    """Make a queue's folder, or close the one that is there. Raises NotPrivate.
+    """Create a queue's folder, or make the existing one private. Raises NotPrivate.
 
-    Where others could replace it, it takes no job, but those that are in it can be seen and ended.
+    A folder that others could replace accepts no jobs, but its jobs can still be shown and ended.
     """
     make_private(
         folder, FOLDER_VARIABLE, may_be_replaced=not takes_jobs and (folder / "queue.db").exists()
@@ -25,18 +23,18 @@ def open_folder(folder: Path, *, takes_jobs: bool) -> None:
 
 
 def open_wake(folder: Path) -> int:
-    """Open the supervisor's end: a descriptor that becomes readable when it is woken."""
+    """Return the supervisor's descriptor, which becomes readable when it is woken."""
     path = folder / "wake"
     try:
         os.mkfifo(path, 0o600)
     except FileExistsError:
         pass
-    # Open for writing too: with no other writer a FIFO would be readable all the time.
+    # Open for writing as well: a FIFO without a writer is always readable.
     return os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
 
 def wake(folder: Path) -> bool:
-    """Wake the supervisor; False where none runs."""
+    """Wake the supervisor; False if there is none."""
     try:
         descriptor = os.open(folder / "wake", os.O_WRONLY | os.O_NONBLOCK)
     except OSError as error:
@@ -46,7 +44,7 @@ def wake(folder: Path) -> bool:
     try:
         os.write(descriptor, b"!")
     except BlockingIOError:
-        # It is full: it will wake.
+        # The FIFO is full, so the supervisor will wake.
         pass
     except BrokenPipeError:
         return False
@@ -56,7 +54,7 @@ def wake(folder: Path) -> bool:
 
 
 def drain(descriptor: int) -> None:
-    """Take out what woke the supervisor."""
+    """Read everything that woke the supervisor."""
     try:
         while os.read(descriptor, 65536):
             pass
@@ -65,7 +63,7 @@ def drain(descriptor: int) -> None:
 
 
 def lock(folder: Path) -> int | None:
-    """The lock only one supervisor has: its descriptor, or None where another runs."""
+    """Take the supervisor's lock; return its descriptor, or None if another supervisor runs."""
     descriptor = os.open(folder / "supervisor.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,7 +76,7 @@ def lock(folder: Path) -> int | None:
 
 
 def supervisor_pid(folder: Path) -> int | None:
-    """The pid of the supervisor that runs, if any."""
+    """Return the running supervisor's pid; None if there is none."""
     try:
         descriptor = os.open(folder / "supervisor.lock", os.O_RDWR)
     except FileNotFoundError:
@@ -94,16 +92,14 @@ def supervisor_pid(folder: Path) -> int | None:
 
 
 def ensure_supervisor(folder: Path) -> None:
-    """Wake the supervisor, or start one that outlives this program and its terminal; `folder` is
-    absolute.
-    """
+    """Wake the supervisor, or start one that outlives this program; `folder` is absolute."""
     if wake(folder):
         return
     child = os.fork()
     if child != 0:
         os.waitpid(child, 0)
         return
-    # A program of its own: SQLite's state must not come along into a fork.
+    # A new program, as SQLite's state must not be inherited by a fork.
     try:
         os.setsid()
         if os.fork() != 0:
@@ -114,11 +110,10 @@ def ensure_supervisor(folder: Path) -> None:
             os.dup2(nowhere, descriptor)
         processes.close_from(3, [])
         processes.default_signals()
-        # The package may not be installed: it is found where this one is. A job that calls this is
-        # not its parent.
-        found_in = str(Path(__file__).resolve().parent.parent.parent)
+        # The package may not be installed. The supervisor is not part of a job that starts it.
+        root = str(Path(__file__).resolve().parent.parent.parent)
         environment = {name: value for name, value in os.environ.items() if name != processes.MARK}
-        environment |= {"PYTHONPATH": found_in, processes.APART: str(folder)}
+        environment |= {"PYTHONPATH": root, processes.APART: str(folder)}
         argv = [sys.executable, "-P", "-m", "hpcdash.embedded", str(folder), "supervise"]
         os.execve(sys.executable, argv, environment)
     finally:

@@ -1,7 +1,4 @@
-"""The embedded queue's jobs: what was submitted, what waits and for what, runs and ended.
-
-Runs nothing.
-"""
+"""The embedded queue's submissions and jobs, in its database."""
 
 from __future__ import annotations
 
@@ -15,90 +12,95 @@ from hpcdash.embedded.database import Database, damaged
 from hpcdash.embedded.job import ACTIVE, IS_ACTIVE, JOB_COLUMNS, Job, JobDependency, QueueRequest
 from hpcdash.errors import UsageError
 
-MET, NOT_YET, NEVER = 1, 0, -1
+# Values of `jobs.ready`.
+MET = 1
+NOT_YET = 0
+NEVER = -1
 _UNFINISHED = ("pending", *ACTIVE)
-_ENDED_BADLY = ("failed", "timeout", "cancelled", "gone")
+_FAILED = ("failed", "timeout", "cancelled", "gone")
 _MAY_START = "state = 'pending' AND held = 0 AND ready = 1"
 _SUBMISSION_COLUMNS = (
     "number, name, work_dir, submit_dir, umask, request, arguments, command, submitted_at, "
     "throttle, ignored"
 )
-_ANSWERS_KEPT = 1000
+_MAX_CALL_ANSWERS = 1000
 
 
-def judge(database: Database, number: int, request: QueueRequest, name: bytes) -> None:
-    """Note, inside `writing`, whether a submission's pending jobs may start now, or never may."""
-    verdicts = [_verdict(database, number, name, one) for one in request.dependencies]
-    kinds = {verdict for verdict, _ in verdicts}
-    # The verdict that decides alone, that which decides if no other is left, and else it waits.
-    decisive, last = (MET, NEVER) if request.any_dependency else (NEVER, MET)
-    if decisive in kinds:
-        verdict = decisive
-    else:
-        verdict = NOT_YET if NOT_YET in kinds else last
-    if verdict == NOT_YET:
+def _update_readiness(database: Database, number: int, request: QueueRequest, name: bytes) -> None:
+    """Record whether a submission's pending jobs may start now, or never may.
+
+    For callers in `writing`.
+    """
+    states: set[int] = set()
+    not_before: list[float] = []
+    for dependency in request.dependencies:
+        state, time = _dependency_state(database, number, name, dependency)
+        states.add(state)
+        if time is not None:
+            not_before.append(time)
+    # One state decides on its own; its opposite decides once no other state is left.
+    decisive = MET if request.any_dependency else NEVER
+    if decisive in states:
+        ready = decisive
+    elif NOT_YET in states:
         return
+    else:
+        ready = -decisive
     database.change(
-        "UPDATE jobs SET ready = ? WHERE number = ? AND state = 'pending'", (verdict, number)
+        "UPDATE jobs SET ready = ? WHERE number = ? AND state = 'pending'", (ready, number)
     )
-    not_before = max((at for _, at in verdicts if at is not None), default=None)
-    if verdict == MET and not_before is not None:
+    if ready == MET and not_before:
         database.change(
             "UPDATE jobs SET begin_at = max(coalesce(begin_at, 0), ?) WHERE number = ?",
-            (not_before, number),
+            (max(not_before), number),
         )
 
 
-def _verdict(
-    database: Database, number: int, name: bytes, one: JobDependency
+def _dependency_state(
+    database: Database, number: int, name: bytes, dependency: JobDependency
 ) -> tuple[int, float | None]:
-    """(the verdict; not before this time) on one condition."""
-    if one.kind == "singleton":
+    """Return the state of a dependency, and the earliest start that it permits if there is one."""
+    if dependency.kind == "singleton":
         earlier = database.rows(
             "SELECT 1 FROM submissions JOIN jobs USING (number) WHERE submissions.name = ? AND "
             "number < ? AND state IN (?, ?, ?, ?) LIMIT 1",
             (name, number, *_UNFINISHED),
         )
         return NOT_YET if earlier else MET, None
-    assert one.number is not None
-    if one.kind == "after":
-        if _any(database, one, ("pending",)):
+    assert dependency.number is not None
+    target = "number = ?"
+    values: tuple[object, ...] = (dependency.number,)
+    if dependency.task is not None:
+        target += " AND task = ?"
+        values += (dependency.task,)
+
+    def has_job_in(states: tuple[str, ...]) -> bool:
+        marks = ",".join("?" * len(states))
+        query = f"SELECT 1 FROM jobs WHERE {target} AND state IN ({marks}) LIMIT 1"
+        return bool(database.rows(query, (*values, *states)))
+
+    if dependency.kind == "after":
+        if has_job_in(("pending",)):
             return NOT_YET, None
-        # One that was cancelled before it began counts from then.
-        begun = database.number(
-            f"SELECT max(coalesce(started_at, ended_at)) FROM jobs WHERE {_which(one)}",
-            _values(one),
+        # For a job that was cancelled before its start, the cancellation counts.
+        started_at = database.number(
+            f"SELECT max(coalesce(started_at, ended_at)) FROM jobs WHERE {target}", values
         )
-        return MET, None if not one.minutes or begun is None else begun + 60 * one.minutes
-    if one.kind == "afterok" and _any(database, one, _ENDED_BADLY):
+        if started_at is None or not dependency.minutes:
+            return MET, None
+        return MET, started_at + 60 * dependency.minutes
+    if dependency.kind == "afterok" and has_job_in(_FAILED):
         return NEVER, None
-    if _any(database, one, _UNFINISHED):
+    if has_job_in(_UNFINISHED):
         return NOT_YET, None
-    if one.kind == "afternotok":
-        return MET if _any(database, one, _ENDED_BADLY) else NEVER, None
+    if dependency.kind == "afternotok" and not has_job_in(_FAILED):
+        return NEVER, None
     return MET, None
-
-
-def _any(database: Database, one: JobDependency, states: tuple[str, ...]) -> bool:
-    """Whether a job that is depended on is in one of some states."""
-    marks = ",".join("?" * len(states))
-    condition = f"SELECT 1 FROM jobs WHERE {_which(one)} AND state IN ({marks}) LIMIT 1"
-    return bool(database.rows(condition, (*_values(one), *states)))
-
-
-def _which(one: JobDependency) -> str:
-    return "number = ?" if one.task is None else "number = ? AND task = ?"
-
-
-def _values(one: JobDependency) -> tuple[int | None, ...]:
-    return (one.number,) if one.task is None else (one.number, one.task)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSubmission:
-    """One row of `submissions` without its script and environment; `command` is the file it was
-    read from.
-    """
+    """A row of `submissions` without its script and environment; `command` is the script's file."""
 
     number: int
     name: str
@@ -113,51 +115,38 @@ class StoredSubmission:
     ignored: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HandedIn:
-    """Parts of a submission: the request with its final folder and name, and its circumstances.
-
-    They are place, way and time of the submission.
-    """
-
-    request: QueueRequest
-    script: bytes
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str]
-    command: str
-    submit_dir: str
-    umask: int
-    ignored: tuple[str, ...]
-    now: float
-    token: str | None = None
-
-
 class QueueStore(Database):
-    """Jobs and submissions in the queue's file; changes are made inside `writing`, unless noted."""
+    """Submissions and jobs in the queue's database; changes need `writing`, unless noted."""
 
     # -- submission
 
-    def submit(self, one: HandedIn) -> int:
-        """Keep a submission with all of its jobs, in a transaction of its own; its number is on the
-        disk on return.
+    def submit(
+        self,
+        request: QueueRequest,
+        *,
+        script: bytes,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        command: str,
+        submit_dir: str,
+        umask: int,
+        ignored: Sequence[str],
+        now: float,
+        token: str | None = None,
+    ) -> int:
+        """Store a submission and its jobs in a transaction, and return its number.
 
-        A token that was used already gives the number it had. Raises UsageError for a dependency on
-        an unknown job.
+        The request has the final folder and name. If the token was used before, returns that
+        submission's number. Raises UsageError for a dependency on an unknown job.
         """
-        request = one.request
         array = request.array
         tasks: Sequence[int | None] = [None] if array is None else sorted(array)
+        name = _packed(request.name)
         with self.writing():
-            if one.token is not None and (known := self.token_number(one.token)) is not None:
+            if token is not None and (known := self.token_number(token)) is not None:
                 return known
-            for dependency in request.dependencies:
-                if dependency.number is not None and not self._is_known(dependency):
-                    raise UsageError(
-                        f"{dependency}: no such job in this queue",
-                        "`hpcdash jobs` and `hpcdash history` list them.",
-                    )
-            # Each task has a number of its own, as in Slurm: the next submission's comes after
-            # them.
+            self._check_dependencies(request)
+            # Each task has a number of its own, as in Slurm, so the next submission's follows them.
             number = int(self.number("SELECT value FROM facts WHERE name = 'last_number'") or 0) + 1
             self.change(
                 "INSERT OR REPLACE INTO facts VALUES ('last_number', ?)", (number + len(tasks) - 1,)
@@ -167,61 +156,61 @@ class QueueStore(Database):
                 " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
                 (
                     number,
-                    _packed(request.name),
+                    name,
                     _packed(request.work_dir),
-                    _packed(one.submit_dir),
-                    one.umask,
+                    _packed(submit_dir),
+                    umask,
                     json.dumps(request.to_json()),
-                    json.dumps(one.arguments),
-                    _packed(one.command),
-                    one.now,
+                    json.dumps(arguments),
+                    _packed(command),
+                    now,
                     array.throttle if array else None,
-                    json.dumps(one.ignored),
-                    json.dumps(dict(one.environment)),
-                    None if one.token is None else _packed(one.token),
-                    one.script,
+                    json.dumps(ignored),
+                    json.dumps(dict(environment)),
+                    None if token is None else _packed(token),
+                    script,
                 ),
+            )
+            common = (
+                int(request.held),
+                NOT_YET if request.dependencies else MET,
+                request.begin_at,
+                request.cpus,
+                request.gpus,
+                request.limit_seconds,
             )
             self.change_each(
                 "INSERT INTO jobs (id, number, task, state, held, ready, begin_at, cpus, gpus, "
                 "limit_seconds) VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?)",
-                (
-                    (
-                        number + place,
-                        number,
-                        task,
-                        int(request.held),
-                        0 if request.dependencies else 1,
-                        request.begin_at,
-                        request.cpus,
-                        request.gpus,
-                        request.limit_seconds,
-                    )
-                    for place, task in enumerate(tasks)
-                ),
+                ((job_id, number, task, *common) for job_id, task in enumerate(tasks, number)),
             )
             for dependency in request.dependencies:
-                self.change(
-                    "INSERT INTO edges VALUES (?, ?, ?)",
-                    (number, dependency.number, _packed(request.name)),
-                )
+                self.change("INSERT INTO edges VALUES (?, ?, ?)", (number, dependency.number, name))
             if request.dependencies:
-                judge(self, number, request, _packed(request.name))
+                _update_readiness(self, number, request, name)
         return number
 
-    def _is_known(self, one: JobDependency) -> bool:
-        if one.task is None:
-            return bool(self.rows("SELECT 1 FROM submissions WHERE number = ?", (one.number,)))
-        return bool(
-            self.rows("SELECT 1 FROM jobs WHERE number = ? AND task = ?", (one.number, one.task))
-        )
+    def _check_dependencies(self, request: QueueRequest) -> None:
+        for dependency in request.dependencies:
+            if dependency.number is None:
+                continue
+            query = "SELECT 1 FROM submissions WHERE number = ?"
+            values: tuple[object, ...] = (dependency.number,)
+            if dependency.task is not None:
+                query = "SELECT 1 FROM jobs WHERE number = ? AND task = ?"
+                values = (dependency.number, dependency.task)
+            if not self.rows(query, values):
+                raise UsageError(
+                    f"{dependency}: no such job in this queue",
+                    "`hpcdash jobs` and `hpcdash history` list them.",
+                )
 
     # -- reading
 
     def jobs(
         self, where: str = "1", values: Sequence[object] = (), *, order: str = "id", limit: int = -1
     ) -> list[Job]:
-        """Jobs by a condition on the columns of `jobs`."""
+        """Return the jobs that meet a condition on the columns of `jobs`."""
         rows = self.rows(
             f"SELECT {JOB_COLUMNS} FROM jobs WHERE {where} ORDER BY {order} LIMIT {limit}", values
         )
@@ -237,9 +226,7 @@ class QueueStore(Database):
         return next(iter(self.jobs("id = ?", (job_id,))), None)
 
     def find(self, number: int, tasks: Iterable[int] | None = None) -> list[Job]:
-        """The jobs of a submission (by its number, or the number of one of its tasks), or some
-        tasks of it.
-        """
+        """Return the jobs, or some tasks, of a submission by its number or that of one task."""
         found = self.jobs("number = ?", (number,)) or self.jobs("id = ?", (number,))
         if tasks is None:
             return found
@@ -247,11 +234,11 @@ class QueueStore(Database):
         return [job for job in found if job.task in requested]
 
     def submission(self, number: int) -> StoredSubmission:
-        """A submission that is known to exist."""
+        """Return a submission that is known to exist."""
         return self.submissions([number])[number]
 
     def submissions(self, numbers: Iterable[int]) -> dict[int, StoredSubmission]:
-        """Some submissions, by number."""
+        """Return submissions by number."""
         requested = sorted(set(numbers))
         found: dict[int, StoredSubmission] = {}
         for start in range(0, len(requested), 500):
@@ -261,22 +248,22 @@ class QueueStore(Database):
                 f"SELECT {_SUBMISSION_COLUMNS} FROM submissions WHERE number IN ({marks})", some
             ):
                 try:
-                    one = _submission(row)
+                    submission = _submission(row)
                 except (AssertionError, AttributeError, TypeError, ValueError) as error:
                     raise damaged(
                         self.path, f"submission {readable(str(row[0]))} cannot be read ({error})"
                     ) from error
-                found[one.number] = one
+                found[submission.number] = submission
         return found
 
     def script(self, number: int) -> bytes:
-        """The script of a submission, as it was handed in."""
+        """Return a submission's script, unchanged."""
         ((script,),) = self.rows("SELECT script FROM submissions WHERE number = ?", (number,))
         assert isinstance(script, bytes)
         return script
 
     def environment(self, number: int) -> dict[str, str]:
-        """The environment a submission was handed in from."""
+        """Return the environment of the submitting program."""
         ((environment,),) = self.rows(
             "SELECT environment FROM submissions WHERE number = ?", (number,)
         )
@@ -284,19 +271,19 @@ class QueueStore(Database):
         return found
 
     def token_number(self, token: str) -> int | None:
-        """The number a submission with this token has."""
+        """Return the number of the submission with a token; None if there is none."""
         found = self.number("SELECT number FROM submissions WHERE token = ?", (_packed(token),))
         return None if found is None else int(found)
 
     def find_token(self, number: int) -> str | None:
-        """The token of a submission that is known to exist."""
+        """Return the token of a submission that is known to exist."""
         ((token,),) = self.rows("SELECT token FROM submissions WHERE number = ?", (number,))
         return None if token is None else _unpacked(token)
 
     # -- scheduling
 
     def next_waiting_number(self, after: int, now: float) -> int | None:
-        """The next submission that has a job free to start, but for its throttle."""
+        """Return the next submission with a job that may start, its throttle aside."""
         found = self.number(
             f"SELECT number FROM jobs WHERE {_MAY_START} AND number > ? AND (begin_at IS NULL OR "
             "begin_at <= ?) ORDER BY number LIMIT 1",
@@ -305,7 +292,7 @@ class QueueStore(Database):
         return None if found is None else int(found)
 
     def waiting_jobs(self, number: int, now: float, limit: int) -> list[Job]:
-        """Jobs of a submission that are free to start, but for its throttle."""
+        """Return a submission's jobs that may start, its throttle aside."""
         return self.jobs(
             f"number = ? AND {_MAY_START} AND (begin_at IS NULL OR begin_at <= ?)",
             (number, now),
@@ -313,20 +300,16 @@ class QueueStore(Database):
         )
 
     def throttle(self, number: int) -> int | None:
-        """Return how many tasks of an array may run at once; None: as many as fit."""
+        """Return the limit of an array's running tasks; None: as many as fit."""
         found = self.number("SELECT throttle FROM submissions WHERE number = ?", (number,))
         return None if found is None else int(found)
 
     def active_tasks(self, number: int) -> int:
-        return int(
-            self.number(
-                f"SELECT count(*) FROM jobs WHERE number = ? AND {IS_ACTIVE}", (number, *ACTIVE)
-            )
-            or 0
-        )
+        query = f"SELECT count(*) FROM jobs WHERE number = ? AND {IS_ACTIVE}"
+        return int(self.number(query, (number, *ACTIVE)) or 0)
 
     def next_begin(self, now: float) -> float | None:
-        """Return the time of the next begin; None for none."""
+        """Return the next start time that a job requests; None if there is none."""
         return self.number(
             f"SELECT min(begin_at) FROM jobs INDEXED BY jobs_begin WHERE {_MAY_START} AND "
             "begin_at > ?",
@@ -334,7 +317,7 @@ class QueueStore(Database):
         )
 
     def has_work(self) -> bool:
-        """Whether anything runs, may start without a person, or was requested."""
+        """Whether a job runs or may start without a person, or a call is open."""
         return bool(
             self.rows(f"SELECT 1 FROM jobs WHERE {IS_ACTIVE} LIMIT 1", ACTIVE)
             or self.rows(f"SELECT 1 FROM jobs WHERE {_MAY_START} LIMIT 1")
@@ -344,7 +327,7 @@ class QueueStore(Database):
     def begin(
         self, job: Job, *, gpu_ids: Sequence[str], now: float, clock: float, boot: str
     ) -> Job | None:
-        """Note that a job is started; None where it is not free to start any more."""
+        """Record the start of a job; None if it may not start any more."""
         changed = self.change(
             "UPDATE jobs SET state = 'running', attempt = attempt + 1, gpu_ids = ?, started_at = "
             f"?, started_clock = ?, boot = ?, wanted = NULL WHERE id = ? AND {_MAY_START}",
@@ -363,9 +346,7 @@ class QueueStore(Database):
         )
 
     def put_back(self, job_id: int, *, restarted: bool, held: bool = False) -> None:
-        """Note that a job waits again: it never started (same restarts), or is to run once more, when
-        released.
-        """
+        """Record that a job waits again, as it never started or must run again (`restarted`)."""
         self.change(
             "UPDATE jobs SET state = 'pending', gpu_ids = '', started_at = NULL, started_clock = "
             "NULL, boot = NULL, wanted = NULL, ended_at = NULL, elapsed = NULL, exit_code = NULL, "
@@ -387,7 +368,7 @@ class QueueStore(Database):
         cpu_seconds: float | None = None,
         peak_bytes: int | None = None,
     ) -> None:
-        """Record how a job ended; never before it started, whatever the clock shows."""
+        """Record the end of a job; it is never before the start, even if the clock was set back."""
         self.change(
             "UPDATE jobs SET state = ?, ended_at = max(?, coalesce(started_at, 0)), elapsed = ?, "
             "exit_code = ?, exit_signal = ?, reason = ?, cpu_seconds = ?, peak_bytes = ?, wanted = "
@@ -406,7 +387,7 @@ class QueueStore(Database):
         )
 
     def set_state(self, job_id: int, state: str, requested: str | None = None) -> None:
-        """Record that a running job is suspended, continues, or is completing at a request."""
+        """Record that an active job is suspended, running, or completing because of a request."""
         self.change(
             "UPDATE jobs SET state = ?, wanted = coalesce(?, wanted) WHERE id = ?",
             (state, requested, job_id),
@@ -429,19 +410,17 @@ class QueueStore(Database):
         )
 
     def run_again(self, job: Job) -> None:
-        """Note that a job that ended is to run once more; who could never start because of it waits
-        again.
-        """
+        """Record that a finished job must run again, so that its dependents may start again."""
         self.put_back(job.id, restarted=True)
         self.change(
             "UPDATE jobs SET ready = 0 WHERE state = 'pending' AND ready = -1 AND number IN "
             "(SELECT number FROM edges WHERE on_number = ?)",
             (job.number,),
         )
-        self.judge_dependents(job.number)
+        self.update_dependents(job.number)
 
-    def judge_dependents(self, number: int) -> None:
-        """Re-evaluate the dependents of a submission of which a job started or ended."""
+    def update_dependents(self, number: int) -> None:
+        """Evaluate the dependents of a submission again, after a job of it started or ended."""
         ((name,),) = self.rows("SELECT name FROM submissions WHERE number = ?", (number,))
         waiting = self.rows(
             "SELECT DISTINCT number FROM edges WHERE (on_number = ? OR (on_number IS NULL AND name "
@@ -449,8 +428,9 @@ class QueueStore(Database):
             "'pending' AND ready = 0)",
             (number, name),
         )
-        for one in self.submissions(int(str(dependent)) for (dependent,) in waiting).values():
-            judge(self, one.number, one.request, _packed(one.name))
+        dependents = self.submissions(int(str(dependent)) for (dependent,) in waiting)
+        for dependent_number, one in dependents.items():
+            _update_readiness(self, dependent_number, one.request, _packed(one.name))
 
     # -- calls to the supervisor
 
@@ -468,10 +448,10 @@ class QueueStore(Database):
         return [(int(str(a)), int(str(b)), str(c), str(d)) for a, b, c, d in rows]
 
     def answer_call(self, call_id: int, done: bool, text: str = "") -> None:
-        """Answer a call; answers are stored for a while, for the caller."""
+        """Answer a call; the latest answers are stored for the callers."""
         self.change("UPDATE calls SET done = ?, words = ? WHERE id = ?", (int(done), text, call_id))
         self.change(
-            "DELETE FROM calls WHERE done IS NOT NULL AND id < ?", (call_id - _ANSWERS_KEPT,)
+            "DELETE FROM calls WHERE done IS NOT NULL AND id < ?", (call_id - _MAX_CALL_ANSWERS,)
         )
 
     def call_answers(self, first: int, last: int) -> dict[int, tuple[bool, str]]:
@@ -485,8 +465,9 @@ class QueueStore(Database):
     # -- removal of ended jobs
 
     def forget_before(self, ended_before: float) -> list[int]:
-        """Drop, in a transaction of its own, submissions all of whose jobs ended before a time;
-        their numbers.
+        """Remove submissions whose jobs all ended before a time, in a transaction.
+
+        Returns their numbers.
         """
         with self.writing():
             rows = self.rows(
@@ -502,7 +483,7 @@ class QueueStore(Database):
 
 
 def readable(text: str) -> str:
-    """Text that can be written as UTF-8."""
+    """Return text that can be encoded as UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -545,14 +526,14 @@ def _submission(row: tuple[object, ...]) -> StoredSubmission:
 
 
 def script_path(folder: Path, number: int) -> Path:
-    """The copy of a submission's script that its jobs run."""
+    """Return the file of a submission's script, which its jobs run."""
     return folder / "scripts" / str(number)
 
 
 def output_paths(
     job: Job, submission: StoredSubmission, node: str, user: str
 ) -> tuple[str, str | None]:
-    """(stdout, stderr) of a job, absolute; stderr None where it goes into stdout's file.
+    """Return a job's absolute (stdout, stderr); stderr is None if it goes into stdout's file.
 
     Patterns are Slurm's.
     """

@@ -1,6 +1,4 @@
-"""The one process that starts the queue's jobs and takes in their ends; it ends when there is
-nothing to wait for.
-"""
+"""The process that starts the queue's jobs and records their ends; it exits when it is idle."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from hpcdash.embedded.environment import job_environment, mark
 from hpcdash.embedded.job import ACTIVE, HOLD, Job
 from hpcdash.embedded.keeper import NOTICED, Work, keep, split_exit
 from hpcdash.embedded.machine import Machine, boot_id, slots_stamp, this_machine, user_name
-from hpcdash.embedded.record import Begun, Ended, Record, records
+from hpcdash.embedded.record import TERMINATED, Begun, Ended, Record, records
 from hpcdash.embedded.scheduling import free_slots, startable
 from hpcdash.embedded.script import signal_number
 from hpcdash.embedded.start import drain, lock, open_wake, wake
@@ -29,31 +28,29 @@ from hpcdash.errors import ConfigError, HpcdashError
 from hpcdash.private_files import atomic_write
 
 _STATES = {"suspend": "suspended", "resume": "running"}
-# A job that ended by itself before it was notified has ended.
 _REQUEUE_HELD = "requeue held"
 _UNKNOWN = "its end was not observed: exit unknown"
-# A person who goes on in a moment finds it warm.
+# The next submission starts faster within this time.
 _IDLE_SECONDS = 20.0
-# After a failure (no room on the disk, the store held by another) it is tried again at this pace.
-_AGAIN_SECONDS = 1.0
-# A keeper that cannot report its end is checked at this interval.
-_LOOK_SECONDS = 0.5
-# A request to a job that is starting is repeated at this interval.
-_BEGINNING_SECONDS = 0.02
-# A clock that is set is noticed within a minute.
-_LONGEST_PAUSE_SECONDS = 60.0
-_STARTED_A_TURN = 16
+# Pause after a failure, such as a full disk or a locked database.
+_RETRY_SECONDS = 1.0
+# Interval of checks for a keeper that cannot report its end.
+_POLL_SECONDS = 0.5
+# Interval of calls to a job that is starting.
+_STARTING_SECONDS = 0.02
+# A change of the clock is noticed within this time.
+_MAX_PAUSE_SECONDS = 60.0
+_MAX_STARTS_PER_TURN = 16
 _LOG_BYTES = 1 << 20
-_KEPT_SECONDS = 60 * 86400.0
+_RETENTION_SECONDS = 60 * 86400.0
 _LOCK_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class RunningAttempt:
-    """Attempt whose keeper existed at the last check: its record, and the keeper's pid.
+    """An attempt whose keeper existed at the last check; `pid` is the keeper's, 0 if unknown.
 
-    The pid is 0 where it is unknown. `is_child`: its end is reported by SIGCHLD; else by `pidfd`,
-    or by checks without one.
+    Its end is reported by SIGCHLD (`is_child`) or by `pidfd`, or found by checks.
     """
 
     job: Job
@@ -67,7 +64,7 @@ class RunningAttempt:
         return self.is_child or self.pidfd is not None
 
     def forget_keeper(self) -> None:
-        """Its keeper is not there any more."""
+        """Note that its keeper no longer exists."""
         if self.pidfd is not None:
             os.close(self.pidfd)
         self.pidfd = None
@@ -77,14 +74,12 @@ class RunningAttempt:
 def start_attempt(
     store: QueueStore, job: Job, machine: Machine, *, boot: str, shims: str
 ) -> RunningAttempt:
-    """Start a job that the store has as begun; raises OSError where there is no room for it, with
-    nothing started.
-    """
+    """Start a job that the store has as running; raises OSError if there is no room for it."""
     record = Record(store.folder, job.id, job.attempt)
     work = _work(store, job, machine, boot=boot, shims=shims)
     descriptor = record.create()
     try:
-        # The keeper must not be ended by what it is to take note of.
+        # The signals that a keeper handles must not end it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, NOTICED)
         try:
             pid = os.fork()
@@ -101,10 +96,14 @@ def start_attempt(
 
 
 def found_attempt(job: Job, record: Record) -> RunningAttempt:
-    """An attempt that an earlier supervisor started and whose keeper lives."""
+    """Build the attempt of an earlier supervisor, whose keeper lives."""
     begun, _ = record.read()
     pid = begun.keeper if begun else 0
-    return RunningAttempt(job, record, pid, _pidfd(pid), is_child=False)
+    pidfd = None
+    if pid and hasattr(os, "pidfd_open"):
+        with suppress(OSError):
+            pidfd = os.pidfd_open(pid)
+    return RunningAttempt(job, record, pid, pidfd, is_child=False)
 
 
 def _work(store: QueueStore, job: Job, machine: Machine, *, boot: str, shims: str) -> Work:
@@ -112,8 +111,12 @@ def _work(store: QueueStore, job: Job, machine: Machine, *, boot: str, shims: st
     request = submission.request
     user = user_name()
     stdout, stderr = output_paths(job, submission, machine.node, user)
+    script = script_path(store.folder, job.number)
+    if not script.exists():
+        script.parent.mkdir(mode=0o700, exist_ok=True)
+        atomic_write(script, store.script(job.number), mode=0o700)
     return Work(
-        script=str(_script_file(store, job.number)),
+        script=str(script),
         arguments=submission.arguments,
         environment=job_environment(
             job,
@@ -139,69 +142,59 @@ def _work(store: QueueStore, job: Job, machine: Machine, *, boot: str, shims: st
     )
 
 
-def _script_file(store: QueueStore, number: int) -> Path:
-    """The copy of a submission's script that its jobs run, whole on the disk."""
-    path = script_path(store.folder, number)
-    if not path.exists():
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        atomic_write(path, store.script(number), mode=0o700)
-    return path
-
-
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid) if pid and hasattr(os, "pidfd_open") else None
-    except OSError:
-        return None
-
-
 def answer_calls(store: QueueStore, attempts: Mapping[int, RunningAttempt]) -> bool:
-    """Answer all calls that can be answered; return whether some are of jobs that are starting.
+    """Answer the open calls; return whether some must wait, as their jobs are starting.
 
-    Those are repeated. An end is recorded before it is requested: a call that is still open then is
-    done once more.
+    A job's end is recorded before its keeper is signalled, so a call that stays open is applied
+    again.
     """
-    again = False
+    must_wait = False
     for call_id, job_id, verb, argument in store.open_calls():
         attempt = attempts.get(job_id)
         if attempt is None:
-            text = _finish_resting(store, job_id, verb, argument)
+            problem = _apply_to_inactive(store, job_id, verb, argument)
         else:
             begun, _ = attempt.record.read()
             if begun is None:
-                again = True
+                must_wait = True
                 continue
-            text = _answer(store, job_id, begun, verb, argument)
+            problem = _apply_to_running(store, job_id, begun, verb, argument)
         with store.writing():
-            if attempt is not None and not text and verb in _STATES:
+            if attempt is not None and not problem and verb in _STATES:
                 store.set_state(job_id, _STATES[verb])
-            store.answer_call(call_id, not text, text)
-    return again
+            store.answer_call(call_id, not problem, problem)
+    return must_wait
 
 
-def _finish_resting(store: QueueStore, job_id: int, verb: str, argument: str) -> str:
-    """Apply a call to a job that ran then, and is pending or ended now; return a complaint."""
+def _apply_to_inactive(store: QueueStore, job_id: int, verb: str, argument: str) -> str:
+    """Apply a call to a job that no longer runs; return the problem or ''."""
     job = store.job(job_id)
-    if job is not None and job.state == "pending" and verb == "cancel":
-        with store.writing():
-            store.end(job_id, "cancelled", now=time.time(), elapsed=0.0, exit_code=0, exit_signal=0)
-            store.judge_dependents(job.number)
-        return ""
-    if job is not None and job.state == "pending" and argument == HOLD:
-        with store.writing():
-            store.set_held(job_id, True)
-    if job is not None and (verb, job.state) in (("cancel", "cancelled"), ("requeue", "pending")):
+    if job is not None and job.state == "pending":
+        if verb == "cancel":
+            with store.writing():
+                now = time.time()
+                store.end(job_id, "cancelled", now=now, elapsed=0.0, exit_code=0, exit_signal=0)
+                store.update_dependents(job.number)
+            return ""
+        if argument == HOLD:
+            with store.writing():
+                store.set_held(job_id, True)
+        if verb == "requeue":
+            return ""
+    if job is not None and job.state == "cancelled" and verb == "cancel":
         return ""
     return "it is no longer running"
 
 
-def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: str) -> str:
-    """Apply a call to a running job; return the complaint where it is impossible."""
+def _apply_to_running(
+    store: QueueStore, job_id: int, begun: Begun, verb: str, argument: str
+) -> str:
+    """Apply a call to a running job; return the problem or ''."""
     job = store.job(job_id)
     if job is None:
         return "no such job in this queue"
 
-    def below() -> list[int]:
+    def job_processes() -> list[int]:
         return processes.descendants(begun.keeper) or processes.group(begun.pid)
 
     if verb in ("cancel", "requeue"):
@@ -211,54 +204,57 @@ def _answer(store: QueueStore, job_id: int, begun: Begun, verb: str, argument: s
             store.set_state(job.id, "completing", _REQUEUE_HELD if argument == HOLD else verb)
         processes.send([begun.keeper], signal.SIGTERM)
     elif verb == "suspend":
-        # A second suspend stops processes that a signal had resumed.
+        # A second suspend stops processes that a signal has resumed.
         if job.state not in ("running", "suspended"):
             return f"it is {job.state}"
-        processes.stop(below)
+        processes.stop(job_processes)
     elif verb == "resume":
         if job.state != "suspended":
             return f"it is {job.state}, not suspended"
-        processes.send(below(), signal.SIGCONT)
+        processes.send(job_processes(), signal.SIGCONT)
     elif verb == "signal":
         name, _, recipient = argument.partition(" ")
-        everything = below()
-        steps = [pid for pid in everything if pid != begun.pid]
-        whom = {"batch": [begun.pid], "full": everything}.get(recipient, steps)
-        if not whom:
+        recipients = job_processes()
+        if recipient == "batch":
+            recipients = [begun.pid]
+        elif recipient != "full":
+            recipients = [pid for pid in recipients if pid != begun.pid]
+        if not recipients:
             return "it has no steps, only its batch shell"
         number = signal_number(name)
         if number == signal.SIGKILL and recipient == "full":
-            # No process is left then: somebody ended it, it did not fail.
+            # This ends the whole job, which did not fail.
             with store.writing():
                 store.set_state(job.id, "completing", "cancel")
-        processes.send(whom, number)
+        processes.send(recipients, number)
     return ""
 
 
-def take_in(store: QueueStore, job: Job, record: Record, *, was_stored: bool) -> None:
-    """Record the end of an attempt without a keeper, then drop its record.
+def record_end(store: QueueStore, job: Job, record: Record, *, had_keeper: bool) -> None:
+    """Record the end of an attempt without a keeper, then remove its record.
 
-    `was_stored`: its keeper is known to have existed, so that a lost record has no meaning.
+    `had_keeper`: its keeper is known to have existed, even if its record was lost.
     """
     begun, ended = record.read()
-    never_began = begun is None and ended is None and not (was_stored and not record.exists)
-    if ended is None and not never_began:
-        # Its keeper was killed: its remaining processes have no owner now.
+    was_started = begun is not None or ended is not None or (had_keeper and not record.exists)
+    if ended is None and was_started:
+        # Its keeper was killed, so its remaining processes have no owner.
         processes.send(processes.marked(mark(store.folder, job)), signal.SIGKILL)
     with store.writing():
         current = store.job(job.id)
         if current is not None and current.attempt == job.attempt and current.state in ACTIVE:
-            if never_began and current.wanted != "cancel":
-                # The supervisor ended between the store and the script.
-                store.put_back(job.id, restarted=False, held=current.wanted == _REQUEUE_HELD)
+            if was_started or current.wanted == "cancel":
+                _store_end(store, current, ended)
+                store.update_dependents(job.number)
             else:
-                _note_end(store, current, ended)
-                store.judge_dependents(job.number)
+                # The supervisor ended before it started the script.
+                store.put_back(job.id, restarted=False, held=current.wanted == _REQUEUE_HELD)
     record.forget()
 
 
-def _note_end(store: QueueStore, job: Job, ended: Ended | None) -> None:
-    if job.wanted == _REQUEUE_HELD and (ended is None or ended.why == "told"):
+def _store_end(store: QueueStore, job: Job, ended: Ended | None) -> None:
+    # A job that exited before its keeper was signalled is not requeued held.
+    if job.wanted == _REQUEUE_HELD and (ended is None or ended.why == TERMINATED):
         store.put_back(job.id, restarted=True, held=True)
     elif job.wanted == "requeue":
         store.put_back(job.id, restarted=True)
@@ -268,7 +264,7 @@ def _note_end(store: QueueStore, job: Job, ended: Ended | None) -> None:
     else:
         code, number = split_exit(ended.status)
         reason = ended.problem or None
-        if ended.why == "told" and job.wanted is None:
+        if ended.why == TERMINATED and job.wanted is None:
             reason = "another program stopped its keeper"
         if ended.left_behind:
             reason = f"{ended.left_behind} of its processes cannot be killed"
@@ -286,7 +282,7 @@ def _note_end(store: QueueStore, job: Job, ended: Ended | None) -> None:
 
 
 def _state(job: Job, ended: Ended) -> str:
-    if job.wanted == "cancel" or ended.why == "told":
+    if job.wanted == "cancel" or ended.why == TERMINATED:
         return "cancelled"
     if ended.why == "limit":
         return "timeout"
@@ -303,13 +299,13 @@ class Supervisor:
     shims: str = ""
     boot: str = field(default_factory=boot_id)
     attempts: dict[int, RunningAttempt] = field(default_factory=dict)
-    # The store may have jobs as running that have no attempt here: at first, and after a failure.
-    is_unsure: bool = True
+    # Whether jobs that run in the store may lack an attempt: at the start, and after a failure.
+    needs_recovery: bool = True
     stamp: tuple[int, ...] = ()
     last_error: str = ""
 
     def run(self) -> None:
-        """Until idle. SIGTERM ends it at once; the jobs go on."""
+        """Run until idle. SIGTERM ends it at once; the jobs continue."""
         signal_read, signal_write = os.pipe()
         os.set_blocking(signal_read, False)
         os.set_blocking(signal_write, False)
@@ -324,22 +320,23 @@ class Supervisor:
             try:
                 pause = self.turn()
                 self.last_error = ""
-                is_idle = not self.is_unsure and not self.attempts and not self.store.has_work()
+                has_attempts = self.needs_recovery or self.attempts
+                is_idle = not has_attempts and not self.store.has_work()
                 pidfds = [one.pidfd for one in self.attempts.values() if one.pidfd is not None]
             except (StoreUnusable, OSError) as error:
                 self.log(str(error))
                 if not self.store.path.exists():
                     return
-                self.is_unsure = True
-                pause = _AGAIN_SECONDS
+                self.needs_recovery = True
+                pause = _RETRY_SECONDS
                 is_idle = False
             if is_idle:
                 now = time.monotonic()
                 idle_since = idle_since or now
                 pause = idle_since + _IDLE_SECONDS - now
                 if pause <= 0:
-                    # Requests written before this end was closed are in the store already; a later
-                    # one starts another supervisor.
+                    # Calls before this point are in the store, and later ones start another
+                    # supervisor.
                     os.close(woken)
                     if not self.store.has_work():
                         return
@@ -352,7 +349,7 @@ class Supervisor:
             drain(signal_read)
 
     def log(self, text: str) -> None:
-        """A line in the supervisor's own log, once; without room for it, none."""
+        """Log a text, unless it was the last one or the disk is full."""
         if text != self.last_error:
             self.last_error = text
             try:
@@ -361,33 +358,30 @@ class Supervisor:
                 return
 
     def turn(self) -> float | None:
-        """All that is to be done now; returns for how long nothing is to be done by itself (None:
-        until woken).
+        """Do everything due now; return the seconds until the next turn (None: until woken).
 
-        Raises StoreUnusable and OSError where something could not be done: it is to be called
-        again.
+        Raises StoreUnusable and OSError; another turn then does the rest.
         """
-        if self.is_unsure:
-            self.is_unsure = not self.recover()
+        if self.needs_recovery:
+            self.needs_recovery = not self.recover()
         self.reap()
-        resubmitted = answer_calls(self.store, self.attempts)
+        pauses = []
+        if answer_calls(self.store, self.attempts):
+            pauses.append(_STARTING_SECONDS)
         self.start()
-        pauses = [_BEGINNING_SECONDS] if resubmitted else []
-        if self.is_unsure or any(not one.reports_end for one in self.attempts.values()):
-            pauses.append(_LOOK_SECONDS)
+        if self.needs_recovery or not all(one.reports_end for one in self.attempts.values()):
+            pauses.append(_POLL_SECONDS)
         now = time.time()
-        if (begins := self.store.next_begin(now)) is not None:
-            pauses.append(min(_LONGEST_PAUSE_SECONDS, begins - now))
+        if (next_begin := self.store.next_begin(now)) is not None:
+            pauses.append(min(_MAX_PAUSE_SECONDS, next_begin - now))
         return min(pauses, default=None)
 
     # -- recovery
 
     def recover(self) -> bool:
-        """Take over the jobs that the store has as running: kept ones, ended ones, and those that
-        never began.
+        """Take over the jobs that run in the store, whether or not their keepers live.
 
-        Returns whether no record of an ended job is left: one is, while a process that dies has its
-        lock still.
+        Returns False while a dying process still holds the lock of a finished job's record.
         """
         for job in self.store.active_jobs():
             if job.id not in self.attempts:
@@ -395,45 +389,46 @@ class Supervisor:
                 if record.has_keeper():
                     self.attempts[job.id] = found_attempt(job, record)
                 else:
-                    take_in(self.store, job, record, was_stored=False)
+                    record_end(self.store, job, record, had_keeper=False)
         known = {one.record.path for one in self.attempts.values()}
-        left = [record for record in records(self.folder) if record.path not in known]
-        held = [record for record in left if record.has_keeper()]
-        for record in left:
-            if record not in held:
+        is_complete = True
+        for record in records(self.folder):
+            if record.path in known:
+                continue
+            if record.has_keeper():
+                is_complete = False
+            else:
                 record.forget()
-        for number in self.store.forget_before(time.time() - _KEPT_SECONDS):
+        for number in self.store.forget_before(time.time() - _RETENTION_SECONDS):
             script_path(self.folder, number).unlink(missing_ok=True)
-        return not held
+        return is_complete
 
-    # -- ended jobs
+    # -- finished jobs
 
     def reap(self) -> None:
-        """Take in what ended."""
+        """Record the ends of attempts."""
         ended = set()
-        while (pid := _ended_child()) != 0:
-            ended.add(pid)
-        for job_id, one in list(self.attempts.items()):
-            if one.record.has_keeper():
-                if one.pid in ended:
-                    # It was killed, and the child it had just forked still has the lock.
-                    one.forget_keeper()
+        with suppress(ChildProcessError):
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                ended.add(pid)
+        for job_id, attempt in list(self.attempts.items()):
+            if attempt.record.has_keeper():
+                if attempt.pid in ended:
+                    # It was killed, and the child that it had just forked still has the lock.
+                    attempt.forget_keeper()
                 continue
-            take_in(self.store, one.job, one.record, was_stored=True)
-            one.forget_keeper()
+            record_end(self.store, attempt.job, attempt.record, had_keeper=True)
+            attempt.forget_keeper()
             del self.attempts[job_id]
 
     # -- starting
 
     def start(self) -> None:
-        """Start what fits."""
+        """Start the jobs that fit."""
         self.reread_slots()
         now = time.time()
-        chosen = list(
-            startable(
-                self.store, free_slots(self.store, self.machine), self.machine, now, _STARTED_A_TURN
-            )
-        )
+        slots = free_slots(self.store, self.machine)
+        chosen = list(startable(self.store, slots, self.machine, now, _MAX_STARTS_PER_TURN))
         if not chosen:
             return
         begun: list[Job] = []
@@ -446,7 +441,7 @@ class Supervisor:
                 if started is not None:
                     begun.append(started)
             for number in {job.number for job in begun}:
-                self.store.judge_dependents(number)
+                self.store.update_dependents(number)
         failure: OSError | None = None
         for job in begun:
             try:
@@ -457,14 +452,11 @@ class Supervisor:
                 failure = error
         if failure is not None:
             raise failure
-        if len(chosen) == _STARTED_A_TURN:
+        if len(chosen) == _MAX_STARTS_PER_TURN:
             wake(self.folder)
 
     def reread_slots(self) -> None:
-        """Reread the machine's slots, which may change while jobs run.
-
-        An unreadable file changes nothing.
-        """
+        """Read the machine's slots again if they changed; an unreadable file is ignored."""
         stamp = slots_stamp(self.folder)
         if stamp == self.stamp:
             return
@@ -475,24 +467,20 @@ class Supervisor:
             self.log(str(error))
 
 
-def _ended_child() -> int:
-    """The pid of a child that ended; 0 where none did."""
-    try:
-        return os.waitpid(-1, os.WNOHANG)[0]
-    except ChildProcessError:
-        return 0
-
-
 def supervise(folder: Path, parts: list[str]) -> int:
-    """Be the supervisor, where there is none; returns when idle."""
+    """Run the supervisor until it is idle, unless there is one already."""
     os.umask(0o077)
-    over = time.monotonic() + _LOCK_SECONDS
+    deadline = time.monotonic() + _LOCK_SECONDS
     while (held := lock(folder)) is None:
-        # The other may be about to end: it takes no more calls then.
-        if wake(folder) or time.monotonic() > over:
+        # If the other supervisor cannot be woken, it is about to exit.
+        if wake(folder) or time.monotonic() > deadline:
             return 0
         time.sleep(0.02)
-    _log_to(folder / "supervisor.log")
+    log = folder / "supervisor.log"
+    with suppress(OSError):
+        if log.exists() and log.stat().st_size > _LOG_BYTES:
+            log.replace(log.with_suffix(".log.1"))
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
     try:
         store = QueueStore(folder)
         Supervisor(folder, store, this_machine(folder), shims=make_shims(folder)).run()
@@ -505,29 +493,16 @@ def supervise(folder: Path, parts: list[str]) -> int:
     return 0
 
 
-def _log_to(path: Path) -> None:
-    """stderr into a file, where it can be written."""
-    try:
-        if path.exists() and path.stat().st_size > _LOG_BYTES:
-            path.replace(path.with_suffix(".log.1"))
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
-    except OSError:
-        return
-
-
 COMMANDS = {"supervise": supervise}
 
 
-_NAMES = ("srun", "scontrol", "scancel")
-
-
 def make_shims(folder: Path) -> str:
-    """Recreate the folder of shims, and return it: real programs would query another scheduler."""
+    """Create the folder of shims: a real srun would query another scheduler. Returns its path."""
     shims = folder / "bin"
     shims.mkdir(mode=0o700, exist_ok=True)
-    # The package may not be installed: it is found where this one is.
+    # The package may not be installed.
     root = Path(__file__).resolve().parent.parent.parent
-    for name in _NAMES:
+    for name in ("srun", "scontrol", "scancel"):
         program = (
             f"import sys; sys.path.insert(0, {str(root)!r}); from hpcdash.embedded.{name} "
             "import main; main()"

@@ -1,31 +1,32 @@
-"""Interface of every transport, and its prompts to a person."""
+"""The interface of every transport, and its prompts to a person."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from hpcdash.transport.terminal import Terminal
 
 DEFAULT_LIMIT_SECONDS = 30.0
 DEFAULT_CAP_BYTES = 256 * 1024 * 1024
-# A script's output before it has called the scheduler is less: the clock, the user, their groups.
+# A script prints less than this before it calls the scheduler: the clock, the user, their groups.
 HEAD_BYTES = 1024
-# Takes a piece of what a command writes on stderr while it runs.
+# Receives each piece of a running command's output.
 OnOutput = Callable[[bytes], None]
 
 
 class CommandResult(Struct, frozen=True):
-    """Result of a command: `status` as a shell gives it (128 + signal), output, and duration.
+    """Result of a command: its exit status as in a shell (128 + signal), output and duration.
 
-    `truncated` is true when it wrote more than the cap and was ended for that; `is_copy` where it
-    read a local copy, without a query to the cluster. `answer_seconds` is how long it ran before
-    the first byte of output beyond HEAD_BYTES, or its end: the scheduler's time, independent of the
-    connection's; None where it was not measured.
+    `truncated`: it wrote more than the cap and was stopped. `is_copy`: it read a local copy and did
+    not query the cluster. `answer_seconds` is the time until the first byte of output beyond
+    HEAD_BYTES, or until its end: the scheduler's time, independent of the connection's; None if it
+    was not measured.
     """
 
     argv: tuple[str, ...]
@@ -39,7 +40,7 @@ class CommandResult(Struct, frozen=True):
 
 
 class PromptField(Struct, frozen=True):
-    """One field of a login node's prompt; `secret` is typed unseen."""
+    """One field of a login node's prompt; the input of a `secret` field is hidden."""
 
     label: str
     secret: bool = True
@@ -48,14 +49,14 @@ class PromptField(Struct, frozen=True):
 class Prompt(Struct, frozen=True):
     """Prompt of a login node: `hop` is user@host[:port], the rest its own (hostile) text.
 
-    `said` is its output since its last prompt, which was shown already.
+    `message` is its output since its last prompt, which has been shown already.
     """
 
     hop: str
     title: str
     instructions: str
     fields: tuple[PromptField, ...]
-    said: str = ""
+    message: str = ""
 
 
 class HostKeyQuestion(Struct, frozen=True):
@@ -68,12 +69,10 @@ class HostKeyQuestion(Struct, frozen=True):
 
 
 class Prompter(Protocol):
-    """Answers a transport's questions; implemented by the screen and by the command line."""
+    """Prompts a person on behalf of a transport; the screen and the command line implement it."""
 
     def can_prompt(self) -> bool:
-        """Whether a person is here to answer; where none is, no login that may need one is
-        tried.
-        """
+        """Whether a person is present; if not, a login that may need one is not tried."""
         ...
 
     def show(self, hop: str, text: str) -> None:
@@ -85,7 +84,7 @@ class Prompter(Protocol):
         ...
 
     async def answer(self, prompt: Prompt) -> list[str] | None:
-        """One answer a field, or None when the person gives up."""
+        """Return one answer per field, or None if the person gives up."""
         ...
 
     async def accept_host_key(self, question: HostKeyQuestion) -> bool:
@@ -94,7 +93,7 @@ class Prompter(Protocol):
 
 
 class Stream(Protocol):
-    """A running command's stdout, chunk by chunk; leaving its context ends the command."""
+    """A running command's stdout, in chunks; leaving its context ends the command."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
@@ -102,21 +101,26 @@ class Stream(Protocol):
 class Health(Struct):
     """Health of a connection, for the status line and the clusters view.
 
-    `state` is one of: idle, connecting, asking, connected, lost, failed. `detail` is the reason as
-    text. `asking` means that a person may be needed: a prompt is open, or the host waits for an
-    approval. `text` is the hosts' (hostile) output in this login or the last, each line after its
-    hop, `waiting_since` when (monotonic) the wait for the person began.
+    `state` is one of: idle, connecting, asking, connected, lost, failed; `detail` is the reason.
+    `asking` means that a person may be needed: a prompt is open, or the host waits for an approval.
+    `text` is the hosts' (hostile) output in the current or last login, each line after its hop.
+    `connected_at` and `retry_at` are epoch seconds; `waiting_since` is when the wait for the person
+    started, on the monotonic clock.
     """
 
     state: str = "idle"
     detail: str = ""
     hops: tuple[str, ...] = ()
     connected_at: float | None = None
-    last_seconds: float | None = None
     retry_at: float | None = None
     text: str = ""
     waiting_since: float | None = None
-    extra: dict[str, str] = field(default_factory=dict)
+
+    def set_state(self, state: str, detail: str = "") -> None:
+        """Change the state and its reason; a connection starts with the state `connected`."""
+        self.state = state
+        self.detail = detail
+        self.connected_at = time.time() if state == "connected" else None
 
 
 class Transport(Protocol):
@@ -128,11 +132,10 @@ class Transport(Protocol):
     def health(self) -> Health: ...
 
     async def connect(self, *, force: bool = False) -> None:
-        """Open the connection if it is not open; raises UnreachableError with what was tried and
-        the next step.
+        """Open the connection unless it is open.
 
-        While a transport backs off, or waits for the user to settle something, it raises its last
-        error again; `force` tries anyway.
+        Raises UnreachableError with what was tried and the next step. While a transport backs off,
+        or until the user resolves an error, it raises its last error again; `force` tries anyway.
         """
         ...
 
@@ -146,39 +149,38 @@ class Transport(Protocol):
         on_output: OnOutput | None = None,
         on_stdout: OnOutput | None = None,
     ) -> CommandResult:
-        """Run one command to its end; `on_output` gets each piece of its stderr as it comes.
+        """Run one command to its end; `on_output` receives each piece of its stderr.
 
-        `on_stdout` gets the pieces of stdout, of any length in all; the result has only what was
-        not passed to it.
+        `on_stdout` receives the pieces of stdout, which then have no size limit and are not in the
+        result.
 
-        Raises CommandTimedOut after `limit_seconds` (the command and its children are ended there
-        too, the connection stays), UnreachableError when the connection fails. A missing command
-        exits with status 127.
+        Raises CommandTimedOut after `limit_seconds` (the command and its children are ended
+        remotely as well, the connection stays), UnreachableError if the connection fails. A missing
+        command exits with status 127.
         """
         ...
 
     def stream(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[Stream]:
-        """Run a command whose output is read as it comes, until the context is left."""
+        """Run a command and stream its output; leaving the context ends the command."""
         ...
 
     async def adopt_login_environment(self) -> bool:
-        """Use the PATH and the like of a login shell; True if that changed anything."""
+        """Use a login shell's PATH and related variables; True if that changed anything."""
         ...
 
     def prepend_path(self, folder: str) -> None:
-        """Search commands in `folder` before the PATH there, from the next command on."""
+        """Search `folder` before the PATH, from the next command on."""
         ...
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        """Run a command there on a person's terminal until it ends; its status, or None where the
-        person left it.
+        """Run a command on a person's terminal; return its status, or None if they left it.
 
-        The line that is open is used, where there is one, and the terminal is given back as it was.
-        Raises UsageError where nothing can be run so, UnreachableError when the line fails. A
-        missing command ends with status 127.
+        An open connection is reused, and the terminal is restored. Raises UsageError if the
+        transport cannot do this, UnreachableError if the connection fails. A missing command exits
+        with status 127.
         """
         ...
 
     async def close(self) -> None:
-        """End the line and everything of ours on the other side."""
+        """Close the connection, and end everything of ours on the other side."""
         ...

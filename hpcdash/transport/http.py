@@ -1,4 +1,4 @@
-"""Transport to an HTTP server: a command is a method and its paths."""
+"""Transport to an HTTP server: a command is a method with its paths."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
 _READ_BYTES = 1 << 16
-# Most requests at once; a dashboard is one process.
+# Limit of concurrent requests: the server is one process.
 _REQUESTS = 4
 _CONNECT_SECONDS = 10.0
 _DENIED = (401, 403)
-_SAID_LETTERS = 200
-_NO_ANSWER = "it closed the connection without an HTTP answer"
+_EXCERPT_CHARACTERS = 200
+_NO_RESPONSE = "it closed the connection without an HTTP response"
 # The dashboard of Ray 2.9 fails on a request without a user agent.
 _PROGRAM = "hpcdash"
 
@@ -67,18 +67,16 @@ class _Writer(Protocol):
     def close(self) -> None: ...
 
 
-# Positions of a script's arguments that are paths.
+# Returns the positions of a script's arguments that are paths.
 PathPositions = Callable[[Sequence[str]], Sequence[int]]
 
 
-class Response(Struct, frozen=True):
-    """Response with its body; `epoch_seconds` is the server's clock, None where it sent no time."""
+class Head(Struct, frozen=True):
+    """Head of a response; `epoch_seconds` is the server's clock, None if it sent no date."""
 
     status: int
     reason: str
     epoch_seconds: float | None
-    body: bytes
-    truncated: bool = False
 
     @property
     def is_success(self) -> bool:
@@ -89,13 +87,14 @@ class HttpTransport:
     """Implements hpcdash.transport.base.Transport over one HTTP server.
 
     A command is `GET PATH…`, `DELETE PATH`, `POST PATH [JSON]` or `PUT PATH`; the body of the last
-    two may come as stdin. Its stdout has for each path a line `STATUS LENGTH EPOCH` (EPOCH '-'
-    where unknown) and the body; its exit status is 0, or the first HTTP status that is no success.
-    `headers` go with every request. `log_request` gives the path of the request that streams a log,
-    '' for a path that is none. The scripts of `file_readers`, with what gives which of their
-    arguments are paths (none: it is not run here), must only read files: they run here on copies of
-    such logs. Connections go through `login`; None: directly. Anything else runs on `shell`, a host
-    beside the server; with None it is refused.
+    two may be its stdin. Its stdout has a line `STATUS LENGTH EPOCH` (EPOCH '-' if unknown) and the
+    body for each path; its exit status is 0, or the first HTTP status other than 2xx.
+
+    `headers` are sent with every request. `log_request` returns the path of the request that
+    streams a log, '' for other files. The scripts of `file_readers` must only read files: they run
+    on this machine, on copies of such logs; each comes with the positions of its paths. Connections
+    go through `login`, or directly if that is None. Other commands run on `shell`, a host beside
+    the server, and are refused if that is None.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class HttpTransport:
         if login is not None and parts.scheme == "https":
             raise UsageError(
                 f"{url}: https does not work through ssh",
-                "Write http: ssh encrypts the connection.",
+                "Use http: ssh encrypts the connection.",
             )
         self.name = url
         self._health = Health()
@@ -131,13 +130,13 @@ class HttpTransport:
 
     @property
     def health(self) -> Health:
-        """The login's until it is open: it may wait for a person."""
+        """Health of the login until it is connected, as it may wait for a person."""
         if self._login is not None and self._login.health.state != "connected":
             return self._login.health
         return self._health
 
     async def connect(self, *, force: bool = False) -> None:
-        """Log in where that is needed, and see that the server takes connections."""
+        """Log in if needed, and check that the server accepts connections."""
         await self._log_in(force)
         if force or self.health.state != "connected":
             _, writer = await self._open()
@@ -153,18 +152,18 @@ class HttpTransport:
         on_output: OnOutput | None = None,
         on_stdout: OnOutput | None = None,
     ) -> CommandResult:
-        """Send one request a path, in order; see the class for what comes back."""
+        """Send one request per path, in order; the class describes the result."""
         parts = without_env(argv)
         await self._log_in()
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             async with asyncio.timeout(limit_seconds):
-                if parts[:1] and parts[0] in METHODS:
+                if parts and parts[0] in METHODS:
                     result = await self._requests(argv, parts, stdin, cap_bytes)
                 elif self._reads_logs(parts):
                     result = await self._run_on_logs(argv, parts, limit_seconds, cap_bytes)
                 else:
-                    return await self._beside(argv).run(
+                    return await self._require_shell(argv).run(
                         argv,
                         stdin=stdin,
                         limit_seconds=limit_seconds,
@@ -178,49 +177,47 @@ class HttpTransport:
                 "Its dashboard may be busy.",
                 argv=argv,
             ) from None
-        seconds = time.monotonic() - began
-        self._health.last_seconds = seconds
-        return replace(result, seconds=seconds)
+        return replace(result, seconds=time.monotonic() - started)
 
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
-        """The body of a GET, as it comes."""
-        if without_env(argv)[0] not in METHODS:
-            async with self._beside(argv).stream(argv) as output:
+        """Stream the body of a GET."""
+        method, *paths = without_env(argv)
+        if method in METHODS:
+            async with self._exchange("GET", paths[0], b"") as (_, body):
+                yield body
+        else:
+            async with self._require_shell(argv).stream(argv) as output:
                 yield output
-            return
-        async with self._exchange("GET", without_env(argv)[1], b"") as (_, body):
-            yield body
 
     async def adopt_login_environment(self) -> bool:
-        """False: there is none."""
+        """Return False: an HTTP server has no login shell."""
         return False
 
     def prepend_path(self, folder: str) -> None:
-        """Do nothing, as no commands are searched here."""
+        """Do nothing, as requests do not depend on a PATH."""
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        return await self._beside(argv).interact(argv, terminal)
+        return await self._require_shell(argv).interact(argv, terminal)
 
-    def _beside(self, argv: tuple[str, ...]) -> Transport:
-        """Return the transport of commands; raises CommandMissing where there is none."""
+    def _require_shell(self, argv: tuple[str, ...]) -> Transport:
+        """Return the transport for commands; raises CommandMissing if there is none."""
         if self._shell is None:
             raise CommandMissing(
-                f"{self.name} is an HTTP server: no command can be run there",
-                'Name a host that has its files: ssh = "HOST" in this cluster\'s table, or --ssh '
-                "HOST.",
+                f"{self.name} is an HTTP server and cannot run commands",
+                'Specify a host that has its files: ssh = "HOST" in this cluster\'s table, or '
+                "--ssh HOST.",
                 argv=argv,
             )
         return self._shell
 
     def _reads_logs(self, parts: tuple[str, ...]) -> bool:
-        """Whether a script reads logs that the server streams; without a host beside it there are
-        no other files.
-        """
+        """Whether a script reads logs that the server streams."""
         if parts[:2] != ("sh", "-c") or parts[2] not in self._file_readers:
             return False
         arguments = parts[4:]
         paths = [arguments[position] for position in self._file_readers[parts[2]](arguments)]
+        # Without a host beside the server there are no other files.
         return bool(paths) and (self._shell is None or any(map(self._log_request, paths)))
 
     async def close(self) -> None:
@@ -235,104 +232,109 @@ class HttpTransport:
         method, *paths = parts
         body = stdin or b""
         if method in ("POST", "PUT"):
-            body = paths[1].encode() if len(paths) > 1 else body
+            if len(paths) > 1:
+                body = paths[1].encode()
             paths = paths[:1]
-        responses = [await self._request(method, path, body, cap_bytes) for path in paths]
-        bad = next((one for one in responses if not one.is_success), None)
+        status = 0
+        stdout = bytearray()
+        stderr = b""
+        is_truncated = False
+        for path in paths:
+            head, content = await self._request(method, path, body, cap_bytes)
+            is_truncated |= len(content) > cap_bytes
+            content = content[:cap_bytes]
+            clock = "-" if head.epoch_seconds is None else f"{head.epoch_seconds:.0f}"
+            stdout += f"{head.status} {len(content)} {clock}\n".encode() + content
+            if status == 0 and not 200 <= head.status < 300:
+                status = head.status
+                stderr = f"{status} {head.reason}\n{excerpt(content)}".encode()
         return CommandResult(
-            argv,
-            bad.status if bad else 0,
-            b"".join(map(_framed, responses)),
-            f"{bad.status} {bad.reason}\n{excerpt(bad.body)}".encode() if bad else b"",
-            0.0,
-            any(one.truncated for one in responses),
+            argv=argv,
+            status=status,
+            stdout=bytes(stdout),
+            stderr=stderr,
+            seconds=0.0,
+            truncated=is_truncated,
         )
 
-    async def _request(self, method: str, path: str, body: bytes, cap_bytes: int) -> Response:
-        async with self._slots, self._exchange(method, path, body) as (head, content):
-            received = bytearray()
-            async for piece in content:
+    async def _request(
+        self, method: str, path: str, body: bytes, cap_bytes: int
+    ) -> tuple[Head, bytes]:
+        """Send one request; return the head and the body of its response.
+
+        The body is longer than `cap_bytes` if it was cut there.
+        """
+        received = bytearray()
+        async with self._slots, self._exchange(method, path, body) as (head, pieces):
+            async for piece in pieces:
                 received += piece
                 if len(received) > cap_bytes:
                     break
-        status, reason, reported = head
-        if status in _DENIED:
-            has_token = any(name.lower() == "authorization" for name in self._headers)
+        content = bytes(received)
+        if head.status in _DENIED:
+            next_step = "Set the token: `token_file` in this cluster's table is its file."
+            if any(name.lower() == "authorization" for name in self._headers):
+                next_step = "Is the token in this cluster's `token_file` still valid?"
             raise AuthenticationFailed(
-                f"{self.name} refused the request: {status} {reason}{_excerpt(bytes(received))}",
-                "Is the token in this cluster's `token_file` still valid?"
-                if has_token
-                else (
-                    "Set the token: `token_file` in this cluster's table names the file that "
-                    "holds it."
-                ),
+                f"{self.name} refused the request: {head.status} {head.reason}{_excerpt(content)}",
+                next_step,
             )
-        return Response(
-            status, reason, reported, bytes(received[:cap_bytes]), len(received) > cap_bytes
-        )
+        return head, content
 
     @asynccontextmanager
     async def _exchange(
         self, method: str, path: str, body: bytes
-    ) -> AsyncIterator[tuple[tuple[int, str, float | None], AsyncIterator[bytes]]]:
-        """Status, reason and clock of a response, and its body piece by piece.
+    ) -> AsyncIterator[tuple[Head, AsyncIterator[bytes]]]:
+        """Send a request; give the head of its response, and the body in pieces.
 
-        No redirect is followed.
+        Redirects are not followed.
         """
         reader, writer = await self._open()
         connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_READ_BYTES)
-        headers = [
-            ("Host", self._authority),
-            ("User-Agent", _PROGRAM),
-            ("Accept", "*/*"),
-            ("Connection", "close"),
-        ]
-        headers += self._headers.items()
-        if body or method in ("POST", "PUT"):
-            headers.append(("Content-Length", str(len(body))))
-            headers.append(
-                (
-                    "Content-Type",
-                    "application/json" if method == "POST" else "application/octet-stream",
-                )
-            )
-        is_answering = False
         target = quote(f"{self._prefix}{path}", safe="/?&=%:@,+~!$'()*;-._")
+        headers = self._request_headers(method, len(body))
+        is_answering = False
         try:
-            writer.write(
-                connection.send(h11.Request(method=method, target=target, headers=headers)) or b""
-            )
+            events: list[h11.Event] = [h11.Request(method=method, target=target, headers=headers)]
             for start in range(0, len(body), _READ_BYTES):
-                writer.write(
-                    connection.send(h11.Data(data=body[start : start + _READ_BYTES])) or b""
-                )
+                events.append(h11.Data(data=body[start : start + _READ_BYTES]))
+            for event in (*events, h11.EndOfMessage()):
+                writer.write(connection.send(event) or b"")
                 await writer.drain()
-            writer.write(connection.send(h11.EndOfMessage()) or b"")
-            await writer.drain()
-            event = await _next_event(connection, reader)
-            while isinstance(event, h11.InformationalResponse):
-                event = await _next_event(connection, reader)
-            if not isinstance(event, h11.Response):
-                raise self._lost(_NO_ANSWER)
-            if 300 <= event.status_code < 400:
-                raise self._redirected(event)
+            response = await _next_event(connection, reader)
+            while isinstance(response, h11.InformationalResponse):
+                response = await _next_event(connection, reader)
+            if not isinstance(response, h11.Response):
+                raise self._lost(_NO_RESPONSE)
+            if 300 <= response.status_code < 400:
+                raise self._redirected(response)
             is_answering = True
-            yield (
-                (event.status_code, excerpt(event.reason), _clock(event)),
-                _body(connection, reader),
-            )
+            head = Head(response.status_code, excerpt(response.reason), _clock(response))
+            yield head, _body(connection, reader)
         except h11.RemoteProtocolError as error:
-            raise self._lost("the answer was cut short" if is_answering else _NO_ANSWER) from error
+            raise self._lost(
+                "the response was cut short" if is_answering else _NO_RESPONSE
+            ) from error
         except (OSError, h11.ProtocolError) as error:
             raise self._lost(str(error) or type(error).__name__) from error
         finally:
             writer.close()
 
-    async def _log_in(self, force: bool = False) -> None:
-        """Open the connection to the login node.
+    def _request_headers(self, method: str, body_bytes: int) -> list[tuple[str, str]]:
+        headers = [
+            ("Host", self._authority),
+            ("User-Agent", _PROGRAM),
+            ("Accept", "*/*"),
+            ("Connection", "close"),
+            *self._headers.items(),
+        ]
+        if body_bytes or method in ("POST", "PUT"):
+            kind = "application/json" if method == "POST" else "application/octet-stream"
+            headers += [("Content-Length", str(body_bytes)), ("Content-Type", kind)]
+        return headers
 
-        It limits its own time, as it may prompt a person.
-        """
+    async def _log_in(self, force: bool = False) -> None:
+        """Open the connection to the login node, which has its own time limits."""
         if self._login is not None:
             await self._login.connect(force=force)
             self._health.text = self._login.health.text
@@ -345,22 +347,18 @@ class HttpTransport:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 reader, writer = await self._connected()
         except HpcdashError as error:
-            self._health.state, self._health.detail = "failed", error.message
+            self._health.set_state("failed", error.message)
             raise
         except TimeoutError:
             raise self._lost(f"no connection within {_CONNECT_SECONDS:g} s") from None
         except OSError as error:
-            # asyncio formats the errno again, with the address once more.
-            errno = None if isinstance(error, ssl.SSLError | gaierror) else error.errno
-            raise self._lost(
-                os.strerror(errno) if errno else error.strerror or str(error)
-            ) from error
+            reason = error.strerror or str(error)
+            # asyncio's own text of an errno repeats the address.
+            if error.errno and not isinstance(error, ssl.SSLError | gaierror):
+                reason = os.strerror(error.errno)
+            raise self._lost(reason) from error
         if self._health.state != "connected":
-            self._health.state, self._health.detail, self._health.connected_at = (
-                "connected",
-                "",
-                time.monotonic(),
-            )
+            self._health.set_state("connected")
         return reader, writer
 
     async def _connected(self) -> tuple[_Reader, _Writer]:
@@ -370,56 +368,53 @@ class HttpTransport:
         return await asyncio.open_connection(self._host, self._port, ssl=context)
 
     def _redirected(self, response: h11.Response) -> ConnectionFailed:
-        """No redirect is followed: the request, and its token, would go to another server."""
+        """Refuse a redirect: the request and its token would go to another server."""
         target = next((value for name, value in response.headers if name == b"location"), b"")
         where = f" to {excerpt(target)}" if target else ""
-        self._health.state, self._health.detail = "failed", f"it redirects{where}"
+        self._health.set_state("failed", f"it redirects{where}")
         return ConnectionFailed(
             f"{self.name} redirects{where}",
-            "Where that is the server's own URL, write that one. Where it is a login page, connect "
-            "through ssh.",
+            "If that is the server's own URL, use it. If it is a login page, connect through ssh.",
         )
 
-    def _lost(self, why: str) -> ConnectionFailed:
-        self._health.state, self._health.detail = "lost", why
+    def _lost(self, reason: str) -> ConnectionFailed:
+        self._health.set_state("lost", reason)
         return ConnectionFailed(
-            f"{self.name} cannot be reached: {why}", "Is the server up, and is this its URL?"
+            f"{self.name} cannot be reached: {reason}",
+            "Is the server running, and is this its URL?",
         )
 
     @asynccontextmanager
     async def _stream_log(self, request: str) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
-        async with self._exchange("GET", request, b"") as ((status, _, _), body):
-            yield status, body
+        async with self._exchange("GET", request, b"") as (head, body):
+            yield head.status, body
 
     async def _run_on_logs(
         self, argv: tuple[str, ...], parts: tuple[str, ...], limit_seconds: float, cap_bytes: int
     ) -> CommandResult:
-        """Run a script that reads files on local copies of the logs that it names."""
+        """Run a script that reads files on local copies of the logs in its arguments."""
         arguments = list(parts[4:])
         for position in self._file_readers[parts[2]](arguments):
-            arguments[position] = str(
-                await self._logs.fetch_copy(self._log_request(arguments[position]))
-            )
-        local = (*parts[:4], *arguments)
-        ended = await LocalTransport().run(local, limit_seconds=limit_seconds, cap_bytes=cap_bytes)
-        return replace(ended, argv=argv, is_copy=True)
+            request = self._log_request(arguments[position])
+            arguments[position] = str(await self._logs.fetch_copy(request))
+        result = await LocalTransport().run(
+            (*parts[:4], *arguments), limit_seconds=limit_seconds, cap_bytes=cap_bytes
+        )
+        return replace(result, argv=argv, is_copy=True)
 
 
 def _excerpt(body: bytes) -> str:
-    """The first line of a text, after a colon; '' of a page, which says nothing more."""
+    """Return the first line of a text after a colon, '' for HTML and JSON."""
     first = excerpt(body).partition("\n")[0].strip()
-    return f": {clip(first, _SAID_LETTERS)}" if first and not first.startswith(("<", "{")) else ""
-
-
-def _framed(response: Response) -> bytes:
-    reported = "-" if response.epoch_seconds is None else f"{response.epoch_seconds:.0f}"
-    return b"%d %d %s\n" % (response.status, len(response.body), reported.encode()) + response.body
+    if not first or first.startswith(("<", "{")):
+        return ""
+    return f": {clip(first, _EXCERPT_CHARACTERS)}"
 
 
 def _clock(response: h11.Response) -> float | None:
-    reported = next((value for name, value in response.headers if name == b"date"), b"")
+    date = next((value for name, value in response.headers if name == b"date"), b"")
     try:
-        return max(parsedate_to_datetime(reported.decode("ascii", "replace")).timestamp(), 0.0)
+        return max(parsedate_to_datetime(date.decode("ascii", "replace")).timestamp(), 0.0)
     except (ValueError, OverflowError):
         return None
 

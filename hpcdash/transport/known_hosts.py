@@ -1,7 +1,4 @@
-"""Reads and extends OpenSSH's known_hosts files: which keys a host is known by, and where.
-
-Opens no connection.
-"""
+"""Reads OpenSSH's known_hosts files, and adds keys to them."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ import hashlib
 import hmac
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -23,21 +21,20 @@ _MARKERS = ("@cert-authority", "@revoked")
 
 
 def fingerprint(blob: bytes) -> str:
-    """A public key's fingerprint as `ssh-keygen -l` prints it: SHA256:…, unpadded base64."""
+    """Return a public key's fingerprint as in `ssh-keygen -l`: SHA256:…, unpadded base64."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 def name_in_file(host: str, port: int = DEFAULT_PORT) -> str:
-    """Return a host's name in known_hosts: lower case, [host]:port where the port is not 22."""
+    """Return a host's name in known_hosts: lower case, [host]:port if the port is not 22."""
     return host.lower() if port == DEFAULT_PORT else f"[{host.lower()}]:{port}"
 
 
 class KnownKey(Struct, frozen=True):
-    """One line that speaks of a host: `marker` is '', '@cert-authority' or '@revoked'."""
+    """A line about a host."""
 
     path: Path
     line: int
-    marker: str
     key_type: str
     blob: bytes
 
@@ -52,9 +49,9 @@ class KnownKey(Struct, frozen=True):
 
 
 class KnownKeys(Struct, frozen=True):
-    """All that is known of one host; `exact` is false when only its name without the port is known.
+    """All entries of one host; `exact` is false if only its name without the port is known.
 
-    A revoked key is in `revoked` alone, whatever else is written of it.
+    A revoked key is only in `revoked`.
     """
 
     host_keys: tuple[KnownKey, ...] = ()
@@ -64,22 +61,28 @@ class KnownKeys(Struct, frozen=True):
 
 
 def known_keys(paths: Iterable[Path], host: str, port: int = DEFAULT_PORT) -> KnownKeys:
-    """Look up a host's keys; like in ssh, a name with another port than 22 falls back to the name.
+    """Return a host's keys; as in ssh, the lookup falls back to the name without its port.
 
-    Missing or unreadable files, and lines that are no entries, are skipped.
+    Missing or unreadable files, and lines that are not entries, are skipped.
     """
-    files = [(path, _lines(path)) for path in paths]
+    files: list[tuple[Path, list[bytes]]] = []
+    for path in paths:
+        with suppress(OSError):
+            files.append((path, path.read_bytes().splitlines()))
     found = _matching(files, name_in_file(host, port))
-    if port != DEFAULT_PORT and not (found.host_keys or found.authorities):
-        fallback = _matching(files, name_in_file(host))
-        return KnownKeys(
-            fallback.host_keys, fallback.authorities, found.revoked + fallback.revoked, exact=False
-        )
-    return found
+    if port == DEFAULT_PORT or found.host_keys or found.authorities:
+        return found
+    fallback = _matching(files, name_in_file(host))
+    return KnownKeys(
+        host_keys=fallback.host_keys,
+        authorities=fallback.authorities,
+        revoked=found.revoked + fallback.revoked,
+        exact=False,
+    )
 
 
-def remember(path: Path, host: str, port: int, key_type: str, blob: bytes) -> None:
-    """Append a host's key; creates the file with mode 0600 and its folder with 0700.
+def remember(path: Path, *, host: str, port: int, key_type: str, blob: bytes) -> None:
+    """Append a host's key to a file, which is created with mode 0600 and its folder with 0700.
 
     Raises OSError.
     """
@@ -93,13 +96,6 @@ def remember(path: Path, host: str, port: int, key_type: str, blob: bytes) -> No
         file.write(entry)
 
 
-def _lines(path: Path) -> list[bytes]:
-    try:
-        return path.read_bytes().splitlines()
-    except OSError:
-        return []
-
-
 def _matching(files: Sequence[tuple[Path, list[bytes]]], name: str) -> KnownKeys:
     by_marker: dict[str, list[KnownKey]] = {"": [], "@cert-authority": [], "@revoked": []}
     for path, lines in files:
@@ -108,41 +104,35 @@ def _matching(files: Sequence[tuple[Path, list[bytes]]], name: str) -> KnownKeys
             if not fields or fields[0].startswith("#"):
                 continue
             marker = fields.pop(0) if fields[0] in _MARKERS else ""
-            if len(fields) < 3 or not _names(fields[0], name):
+            if len(fields) < 3 or not _matches(fields[0], name):
                 continue
             try:
                 blob = base64.b64decode(fields[2], validate=True)
             except binascii.Error:
                 continue
-            by_marker[marker].append(KnownKey(path, number, marker, fields[1], blob))
+            by_marker[marker].append(KnownKey(path, number, fields[1], blob))
     revoked = {key.blob for key in by_marker["@revoked"]}
     return KnownKeys(
-        tuple(key for key in by_marker[""] if key.blob not in revoked),
-        tuple(key for key in by_marker["@cert-authority"] if key.blob not in revoked),
-        tuple(by_marker["@revoked"]),
+        host_keys=tuple(key for key in by_marker[""] if key.blob not in revoked),
+        authorities=tuple(key for key in by_marker["@cert-authority"] if key.blob not in revoked),
+        revoked=tuple(by_marker["@revoked"]),
     )
 
 
-def _names(patterns: str, name: str) -> bool:
-    """Whether a line's first field speaks of `name`: hashed, or patterns with * and ?, and ! to
-    take a host out.
-    """
+def _matches(patterns: str, name: str) -> bool:
+    """Whether a line's first field matches `name`: a hash, or patterns with *, ? and !."""
     if patterns.startswith("|1|"):
-        return _hashed_names(patterns, name)
-    named = False
+        # |1|salt|HMAC-SHA1(salt, name), as `ssh-keygen -H` writes it.
+        try:
+            salt, digest = (base64.b64decode(x, validate=True) for x in patterns.split("|")[2:])
+        except ValueError:
+            return False
+        return hmac.compare_digest(hmac.digest(salt, name.encode(), "sha1"), digest)
+    is_match = False
     for pattern in patterns.lower().split(","):
         # fnmatch takes […] for a set of letters; in known_hosts it is part of [host]:port.
         if fnmatch.fnmatchcase(name, pattern.removeprefix("!").replace("[", "[[]")):
             if pattern.startswith("!"):
                 return False
-            named = True
-    return named
-
-
-def _hashed_names(hashed: str, name: str) -> bool:
-    """|1|salt|HMAC-SHA1(salt, name), as `ssh-keygen -H` writes it."""
-    try:
-        salt, digest = (base64.b64decode(part, validate=True) for part in hashed.split("|")[2:])
-    except (ValueError, binascii.Error):
-        return False
-    return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
+            is_match = True
+    return is_match

@@ -1,4 +1,4 @@
-"""Runs commands on this machine, each in a session and process group of its own."""
+"""Runs commands on this machine, each in its own session and process group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 from hpcdash.child_process import ChildProcess
-from hpcdash.errors import CommandTimedOut, HpcdashError, UsageError, excerpt, program_name
+from hpcdash.errors import CommandTimedOut, HpcdashError, excerpt, program_name
 from hpcdash.transport.base import (
     DEFAULT_CAP_BYTES,
     DEFAULT_LIMIT_SECONDS,
@@ -24,7 +24,7 @@ from hpcdash.transport.base import (
     OnOutput,
     Stream,
 )
-from hpcdash.transport.shell import MarkedOutput
+from hpcdash.transport.shell import MarkedOutput, check_runnable
 
 if TYPE_CHECKING:
     from hpcdash.transport.terminal import Terminal
@@ -33,16 +33,16 @@ STATUS_MISSING = 127
 STATUS_NOT_EXECUTABLE = 126
 # A shell's status for a command ended by SIGTERM.
 STATUS_TERMINATED = 128 + signal.SIGTERM
-# The last output of a program on a terminal comes within this after its end.
-_LAST_WORDS_SECONDS = 0.3
+# The last output of a program on a terminal arrives within this time after its exit.
+_LAST_OUTPUT_SECONDS = 0.3
 # Time for other holders of stdout after the command has exited.
 _DRAIN_SECONDS = 1.0
 _STREAM_CHUNK_BYTES = 1 << 18
-_STDERR_KEPT_BYTES = 4000
+_TAIL_BYTES = 4000
 
 
 def shell_status(returncode: int) -> int:
-    """A status as a shell gives it: -15 becomes 143."""
+    """Return an exit status as in a shell: -15 becomes 143."""
     return returncode if returncode >= 0 else 128 - returncode
 
 
@@ -53,9 +53,7 @@ def timed_out(
     stderr: bytes,
     answer_seconds: float | None = None,
 ) -> CommandTimedOut:
-    """The error for a command that was ended at its time limit; `answer_seconds` as in
-    CommandTimedOut.
-    """
+    """Build the error for a command that was ended at its time limit."""
     error = CommandTimedOut(
         f"{program_name(argv)} had not finished after {limit_seconds:g} s and was ended on "
         f"{where}.",
@@ -68,10 +66,9 @@ def timed_out(
 
 
 class _Gatherer:
-    """Collects stdout and stderr as they come, until both ended or `cap_bytes` came together.
+    """Collects stdout and stderr until both end, or together exceed `cap_bytes`.
 
-    With `marked`, only what is the command's own on stdout and stderr; it ends where the rest is
-    too much.
+    With `marked`, it collects only the command's own output, and ends if the rest is too much.
     """
 
     def __init__(
@@ -89,11 +86,11 @@ class _Gatherer:
         self.truncated = False
         self._last_bytes_at = time.monotonic()
         self._finished = asyncio.Event()
-        # Set once the command's own output has begun.
+        # Set once the command's own output has started.
         self._begun = asyncio.Event()
         self._begun_at: float | None = None if marked else self._last_bytes_at
         self.answer_seconds: float | None = None
-        self._left_bytes = cap_bytes
+        self._remaining_bytes = cap_bytes
         self._open = {1, 2}
 
     def add(self, fd: int, data: bytes) -> None:
@@ -109,10 +106,10 @@ class _Gatherer:
         if fd == 1 and self._on_stdout is not None:
             self._on_stdout(data)
             return
-        if len(data) > self._left_bytes:
-            data = data[: self._left_bytes]
+        if len(data) > self._remaining_bytes:
+            data = data[: self._remaining_bytes]
             self._cut()
-        self._left_bytes -= len(data)
+        self._remaining_bytes -= len(data)
         self.written[fd].write(data)
         if fd == 2 and data and self._on_output is not None:
             self._on_output(data)
@@ -131,7 +128,7 @@ class _Gatherer:
             self._finished.set()
 
     async def begin(self, child: ChildProcess) -> None:
-        """Return once the command's own output has begun, or the command has ended."""
+        """Wait until the command's own output has started, or the command has exited."""
         if self._marked is None:
             return
         either = {asyncio.ensure_future(self._begun.wait()), asyncio.ensure_future(child.wait())}
@@ -142,8 +139,9 @@ class _Gatherer:
                 future.cancel()
 
     async def wait(self, child: ChildProcess) -> None:
-        """Return once the cap is reached, or the command has ended with all output here or the rest
-        silent.
+        """Wait until the cap is reached, or the command has exited and its output has ended.
+
+        Other holders of its pipes are waited for only while they write.
         """
         exited = asyncio.ensure_future(child.wait())
         finished = asyncio.ensure_future(self._finished.wait())
@@ -154,10 +152,10 @@ class _Gatherer:
             await exited
             child.signal(signal.SIGKILL)
             ended_at = time.monotonic()
-            while (
-                not finished.done()
-                and time.monotonic() - max(self._last_bytes_at, ended_at) <= _DRAIN_SECONDS
-            ):
+            while not finished.done():
+                silent_since = max(self._last_bytes_at, ended_at)
+                if time.monotonic() - silent_since > _DRAIN_SECONDS:
+                    break
                 await asyncio.wait({finished}, timeout=_DRAIN_SECONDS / 4)
         finally:
             exited.cancel()
@@ -165,7 +163,7 @@ class _Gatherer:
 
 
 class _Pipe(asyncio.Protocol):
-    """One of the two pipes that a gatherer collects from."""
+    """One of a gatherer's two pipes."""
 
     def __init__(self, gatherer: _Gatherer, fd: int) -> None:
         self._gatherer = gatherer
@@ -193,17 +191,16 @@ async def run_process(
     on_stdout: OnOutput | None = None,
     expired: Callable[[bytes, bytes], HpcdashError] | None = None,
 ) -> CommandResult:
-    """Run one program here; the process group it leads is ended at the limit, the cap, cancellation
-    and its own end.
+    """Run a program on this machine; its process group ends with it, at a limit, or if cancelled.
 
-    `shown_argv` stands for `argv` in the answer and in errors. `marked` cuts the command's own
-    output out of stdout and stderr; `stdin` is sent once it has begun, which may take
-    `begin_seconds`. `on_output` gets stderr as it comes, `on_stdout` stdout, which is then not
-    kept. At a limit raises CommandTimedOut, or what `expired` makes of stdout and stderr. A missing
-    program is status 127.
+    `shown_argv` replaces `argv` in the result and in errors. `marked` extracts the command's own
+    output from stdout and stderr; `stdin` is sent once that has started, within `begin_seconds`.
+    `on_output` receives stderr as it arrives, `on_stdout` receives stdout, which is then not in the
+    result. A missing program exits with status 127. At a limit, raises CommandTimedOut, or the
+    error that `expired` makes of stdout and stderr.
     """
     shown = argv if shown_argv is None else shown_argv
-    _refuse_unrunnable(argv)
+    check_runnable(argv)
     started = time.monotonic()
     has_stdin = stdin is not None or keep_stdin_open
     try:
@@ -212,12 +209,15 @@ async def run_process(
             stdin=subprocess.PIPE if has_stdin else subprocess.DEVNULL,
             environment=environment,
         )
-    except FileNotFoundError:
-        return _not_run(shown, STATUS_MISSING, f"{argv[0]}: command not found", started)
-    except PermissionError:
-        return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: permission denied", started)
     except OSError as error:
-        return _not_run(shown, STATUS_NOT_EXECUTABLE, f"{argv[0]}: {error.strerror}", started)
+        status, reason = _start_failure(error)
+        return CommandResult(
+            argv=shown,
+            status=status,
+            stdout=b"",
+            stderr=f"{argv[0]}: {reason}\n".encode(),
+            seconds=time.monotonic() - started,
+        )
     gatherer = _Gatherer(cap_bytes, on_output, marked, on_stdout)
     with closing(child):
         try:
@@ -233,26 +233,26 @@ async def run_process(
                 await child.terminate()
         except TimeoutError:
             await child.terminate()
-            stdout, stderr = (gatherer.written[fd].getvalue() for fd in (1, 2))
-            failure = (
-                expired(stdout, stderr)
-                if expired
-                else timed_out(shown, limit_seconds, "this machine", stderr)
-            )
+            stderr = gatherer.written[2].getvalue()
+            if expired is None:
+                failure: HpcdashError = timed_out(shown, limit_seconds, "this machine", stderr)
+            else:
+                failure = expired(gatherer.written[1].getvalue(), stderr)
             if isinstance(failure, CommandTimedOut):
                 failure.answer_seconds = gatherer.answer_seconds
             raise failure from None
         finally:
-            # The caller that gives up on a command may close the loop next: report the end before.
+            # A caller that gives up on a command may close the loop next.
             await child.kill()
-    returncode = child.returncode
     seconds = time.monotonic() - started
+    if child.returncode is None or gatherer.truncated:
+        status = STATUS_TERMINATED
+    else:
+        status = shell_status(child.returncode)
     return CommandResult(
         argv=shown,
-        status=STATUS_TERMINATED
-        if returncode is None or gatherer.truncated
-        else shell_status(returncode),
-        # Taken out: the pipes refer to the gatherer until the garbage is collected.
+        status=status,
+        # Popped: the pipes refer to the gatherer until garbage is collected.
         stdout=gatherer.written.pop(1).getvalue(),
         stderr=gatherer.written.pop(2).getvalue(),
         seconds=seconds,
@@ -261,9 +261,19 @@ async def run_process(
     )
 
 
+def _start_failure(error: OSError) -> tuple[int, str]:
+    """Return the status and the message of a shell for a program that could not be started."""
+    if isinstance(error, FileNotFoundError):
+        return STATUS_MISSING, "command not found"
+    if isinstance(error, PermissionError):
+        return STATUS_NOT_EXECUTABLE, "permission denied"
+    return STATUS_NOT_EXECUTABLE, str(error.strerror)
+
+
 class ProcessStream:
-    """A running program's stdout; `stderr` is the end of what it complained of, `status` how it
-    ended (None: runs).
+    """A running program's stdout.
+
+    `stderr` is the end of its error output, `status` its exit status, None while it runs.
     """
 
     def __init__(self, child: ChildProcess, stdout: asyncio.StreamReader) -> None:
@@ -281,16 +291,13 @@ class ProcessStream:
             yield chunk
 
     async def gather(self, stderr: asyncio.StreamReader) -> None:
-        """Keep the end of stderr, so that a talkative program is never blocked by it."""
+        """Read all of stderr, so that the program is never blocked, and store its end."""
         while chunk := await stderr.read(_STREAM_CHUNK_BYTES):
-            self.stderr = (self.stderr + chunk)[-_STDERR_KEPT_BYTES:]
+            self.stderr = (self.stderr + chunk)[-_TAIL_BYTES:]
 
 
 class EmptyStream:
-    """Empty output of a program that could not be started.
-
-    `stderr` and `status` have the reason.
-    """
+    """Empty output of a program that could not be started; `stderr` and `status` say why."""
 
     def __init__(self, status: int, stderr: bytes) -> None:
         self.status: int | None = status
@@ -309,12 +316,11 @@ async def stream_process(
     keep_stdin_open: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[ProcessStream | EmptyStream]:
-    """Run a program and give its stdout as it comes; its process group is ended when the context is
-    left.
+    """Run a program and stream its stdout; its process group is ended when the context is left.
 
-    A program that is not there gives an empty stream with status 127.
+    A missing program is an empty stream with status 127.
     """
-    _refuse_unrunnable(argv)
+    check_runnable(argv)
     try:
         child = ChildProcess(
             argv,
@@ -322,9 +328,8 @@ async def stream_process(
             environment=environment,
         )
     except OSError as error:
-        missing = isinstance(error, FileNotFoundError)
-        text = f"{argv[0]}: {error.strerror}\n".encode()
-        yield EmptyStream(STATUS_MISSING if missing else STATUS_NOT_EXECUTABLE, text)
+        status, reason = _start_failure(error)
+        yield EmptyStream(status, f"{argv[0]}: {reason}\n".encode())
         return
     with closing(child):
         gathering: asyncio.Task[None] | None = None
@@ -340,19 +345,17 @@ async def stream_process(
 
 
 class _PtyProtocol(asyncio.StreamReaderProtocol):
-    """Reads a pseudo-terminal to its end, which is an error of it: none that hides what was read
-    before.
-    """
+    """Reads a pseudo-terminal to its end, which the system reports as an error."""
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(None)
 
 
 class _PtyProcess:
-    """Implements hpcdash.transport.terminal.FarEnd: a program on a pseudo-terminal of its own."""
+    """Implements hpcdash.transport.terminal.FarEnd: a program on its own pseudo-terminal."""
 
     def __init__(self, child: ChildProcess, descriptor: int) -> None:
-        """Takes the descriptor of the pseudo-terminal's other end, which `close` closes."""
+        """Own the descriptor of the pseudo-terminal's other end: `close` closes it."""
         self._child = child
         self._output = os.fdopen(descriptor, "rb", buffering=0)
         self._input = os.fdopen(os.dup(descriptor), "wb", buffering=0)
@@ -368,21 +371,19 @@ class _PtyProcess:
         self._keys, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._input)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Until the program has ended; what it left behind may hold the terminal for ever, and is
-        not waited for.
-        """
+        """Yield the output until the program exits: its children may hold the terminal forever."""
         ended = asyncio.ensure_future(self._child.wait())
         try:
             while True:
                 reading = asyncio.ensure_future(self._reader.read(_STREAM_CHUNK_BYTES))
                 await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
-                await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)
+                await asyncio.wait({reading}, timeout=_LAST_OUTPUT_SECONDS)
                 chunk = reading.result() if reading.done() else b""
                 if not chunk:
                     reading.cancel()
                     await ended
                     return
-                self.tail = (self.tail + chunk)[-_STDERR_KEPT_BYTES:]
+                self.tail = (self.tail + chunk)[-_TAIL_BYTES:]
                 yield chunk
         finally:
             ended.cancel()
@@ -411,12 +412,12 @@ async def interact_with_process(
     environment: Mapping[str, str] | None = None,
     lost: Callable[[int, bytes], HpcdashError | None] | None = None,
 ) -> int | None:
-    """Run one program here on a person's terminal; its status, None where they left it.
+    """Run a program on a person's terminal; return its status, or None if they left it.
 
-    All of its session hears of the terminal's end. Raises what `lost` makes of the status and the
-    end of the output.
+    Its whole session receives the terminal's hangup. Raises the error that `lost` makes of the
+    status and the last output.
     """
-    _refuse_unrunnable(argv)
+    check_runnable(argv)
     ours, theirs = os.openpty()
     os.set_blocking(ours, False)
     columns, lines = terminal.size
@@ -453,22 +454,11 @@ async def interact_with_process(
     return status
 
 
-def _refuse_unrunnable(argv: tuple[str, ...]) -> None:
-    if not argv or not argv[0]:
-        raise UsageError("There is no command to run.")
-    if any("\0" in word for word in argv):
-        raise UsageError("A command line cannot hold a NUL byte.", "Remove it from the argument.")
-
-
-def _not_run(argv: tuple[str, ...], status: int, text: str, started: float) -> CommandResult:
-    return CommandResult(argv, status, b"", text.encode() + b"\n", time.monotonic() - started)
-
-
 class LocalTransport:
-    """This machine as a transport: always connected, nothing to ask a person."""
+    """This machine as a transport: always connected, never prompts."""
 
     def __init__(self, name: str = "local", *, path: str = "") -> None:
-        """`path`, directories joined with ':', goes before this process's own PATH."""
+        """Prepend `path`, directories joined with ':', to the PATH of this process."""
         self.name = name
         self.health = Health()
         self._environment: dict[str, str] | None = None
@@ -476,9 +466,9 @@ class LocalTransport:
             self.prepend_path(path)
 
     async def connect(self, *, force: bool = False) -> None:
-        """Note that this machine is here."""
+        """Set the state to connected."""
         if self.health.state != "connected":
-            self.health.state, self.health.connected_at = "connected", time.time()
+            self.health.set_state("connected")
 
     async def run(
         self,
@@ -490,12 +480,9 @@ class LocalTransport:
         on_output: OnOutput | None = None,
         on_stdout: OnOutput | None = None,
     ) -> CommandResult:
-        """Run one command to its end; raises CommandTimedOut.
-
-        A command that is not there ends with status 127.
-        """
+        """Run one command to its end; see Transport.run."""
         await self.connect()
-        completed = await run_process(
+        return await run_process(
             argv,
             stdin=stdin,
             limit_seconds=limit_seconds,
@@ -504,22 +491,20 @@ class LocalTransport:
             on_output=on_output,
             on_stdout=on_stdout,
         )
-        self.health.last_seconds = completed.seconds
-        return completed
 
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
-        """Run a command whose output is read as it comes; leaving the context ends it."""
+        """Run a command and stream its output; leaving the context ends the command."""
         await self.connect()
         async with stream_process(argv, environment=self._environment) as stream:
             yield stream
 
     async def adopt_login_environment(self) -> bool:
-        """False: the environment here is the person's own already."""
+        """Return False: this environment is the person's own already."""
         return False
 
     def prepend_path(self, folder: str) -> None:
-        """Have a folder go before the PATH."""
+        """Search `folder` before the PATH."""
         environment = os.environ if self._environment is None else self._environment
         self._environment = {
             **environment,
@@ -527,7 +512,7 @@ class LocalTransport:
         }
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        """Run a command of this machine on a person's terminal; see Transport.interact."""
+        """Run a command on a person's terminal; see Transport.interact."""
         await self.connect()
         return await interact_with_process(argv, terminal, environment=self._environment)
 

@@ -1,6 +1,6 @@
-"""Copies of logs that a server streams and no file system here holds: followed while they are read.
+"""Local copies of logs that a server streams, followed while they are read.
 
-The server does not tell when a log was written: a copy's time is 0 until it grows while it is
+The server does not report when a log was written: a copy's time is 0 until it grows while it is
 followed.
 """
 
@@ -11,38 +11,39 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from itertools import count
 from pathlib import Path
 from threading import Lock
+from typing import BinaryIO
 from urllib.parse import unquote_to_bytes
 
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import HpcdashError, UnreadableOutput
 
-# A log that was not read for so long is followed no further.
+# A log is followed until it has not been read for this time.
 _IDLE_SECONDS = 30.0
-# A stream that sent nothing for so long has sent all there is for now.
+# A stream that is quiet for this time has sent everything for now.
 _QUIET_SECONDS = 0.3
 _FIRST_BYTES_SECONDS = 5.0
-# No more of a larger log is copied: it would fill the disk of this machine.
+# A larger log would fill the disk of this machine.
 _MAX_BYTES = 4 << 30
-# Unread copies are removed: after so long, or sooner where all of them together are larger.
+# Unread copies are removed after this time, or sooner if all copies together are larger.
 _UNREAD_SECONDS = 600.0
-_MAX_BYTES_TOGETHER = 8 << 30
+_MAX_TOTAL_BYTES = 8 << 30
 # Longer lines are read in pieces.
-_LONGEST_LINE = 1 << 20
-# The last bytes that were read identify the log of a copy.
+_MAX_LINE_BYTES = 1 << 20
+# The last bytes that were read identify a copy's log.
 _MARK_BYTES = 64
-# The time of a copy, in epoch seconds, where the time of its log is unknown.
-_UNKNOWN = 0
-# Gives the HTTP status and the body of a request, piece by piece.
+# Modification time of a copy, in epoch seconds, if that of its log is unknown.
+_UNKNOWN_TIME = 0
+# Gives the HTTP status of a request, and its body in pieces.
 OpenStream = Callable[[str], AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]]
 
 
 class LogSpool:
-    """Files of this machine, in a folder of their own, with what requests stream."""
+    """Local files, in a folder of their own, with the streamed bodies of requests."""
 
     def __init__(self, open_stream: OpenStream) -> None:
         self._open_stream = open_stream
@@ -52,34 +53,31 @@ class LogSpool:
         self._numbers = count()
 
     async def fetch_copy(self, request: str) -> Path:
-        """The file with all that a log holds by now; none is there where the server knows no such
-        log, or for ''.
+        """Return the file with a log's current contents; it does not exist if the log does not.
 
-        A fragment of the request, `…#REGEX` with its special characters quoted, is not sent: it
-        makes the file one of those lines of the log that begin with a match, each without it.
-        Raises what keeps the server from answering.
+        A fragment of the request, `…#REGEX` with its special characters quoted, is not sent: the
+        file then has only the lines that start with a match, without the match. Raises the errors
+        of the stream.
         """
-        request, _, quoted = request.partition("#")
+        address, _, pattern = request.partition("#")
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="hpcdash-logs-")
-        if not request:
-            return Path(self._folder.name, "none")
-        copy = self._copies.get(request)
+        folder = Path(self._folder.name)
+        if not address:
+            return folder / "none"
+        copy = self._copies.get(address)
         if copy is None:
-            copy = _Copy(
-                request, Path(self._folder.name, str(next(self._numbers))), self._open_stream
-            )
-            self._copies[request] = copy
+            copy = _Copy(address, folder / str(next(self._numbers)), self._open_stream)
+            self._copies[address] = copy
             await self._remove_unread()
         await copy.catch_up()
-        if not quoted:
+        if not pattern:
             return copy.file
-        part = self._parts.get(f"{request}#{quoted}")
+        part = self._parts.get(request)
         if part is None:
-            file = Path(self._folder.name, f"part-{next(self._numbers)}")
-            part = self._parts[f"{request}#{quoted}"] = _Part(
-                copy.file, file, re.compile(unquote_to_bytes(quoted))
-            )
+            file = folder / f"part-{next(self._numbers)}"
+            part = _Part(copy.file, file, re.compile(unquote_to_bytes(pattern)))
+            self._parts[request] = part
         await asyncio.to_thread(part.catch_up)
         return part.file
 
@@ -87,18 +85,18 @@ class LogSpool:
         now = time.monotonic()
         size = sum(copy.size_bytes for copy in self._copies.values())
         unread: list[_Copy] = []
-        for request, copy in sorted(self._copies.items(), key=lambda one: one[1].read_at):
+        for address, copy in sorted(self._copies.items(), key=lambda item: item[1].read_at):
             unread_seconds = now - copy.read_at
-            if unread_seconds < _IDLE_SECONDS or (
-                unread_seconds < _UNREAD_SECONDS and size <= _MAX_BYTES_TOGETHER
-            ):
+            limit = _UNREAD_SECONDS if size <= _MAX_TOTAL_BYTES else _IDLE_SECONDS
+            if unread_seconds < limit:
                 break
             size -= copy.size_bytes
-            del self._copies[request]
-            for key in [key for key in self._parts if key.startswith(f"{request}#")]:
-                self._parts.pop(key).file.unlink(missing_ok=True)
+            del self._copies[address]
+            for request in [*self._parts]:
+                if request.startswith(f"{address}#"):
+                    self._parts.pop(request).file.unlink(missing_ok=True)
             unread.append(copy)
-        # Others may request a log while a stream ends.
+        # Closing a stream takes time, in which other callers may request a log.
         for copy in unread:
             await copy.close()
             copy.file.unlink(missing_ok=True)
@@ -115,7 +113,7 @@ class LogSpool:
 
 
 class _Part:
-    """Lines of a copy that begin with a match of a pattern, without the match."""
+    """The lines of a copy that start with a match of a pattern, without the match."""
 
     def __init__(self, whole: Path, file: Path, pattern: re.Pattern[bytes]) -> None:
         self.file = file
@@ -123,12 +121,13 @@ class _Part:
         self._pattern = pattern
         self._read_bytes = 0
         self._mark = b""
-        # Whether what was read ends inside of a line, and that line is one of them.
-        self._is_inside = self._belongs = False
+        # Whether the last read ended within a line, and that line belongs to the part.
+        self._is_inside = False
+        self._belongs = False
         self._lock = Lock()
 
     def catch_up(self) -> None:
-        """Add what whole lines came; from the start where the copy is of another log by now."""
+        """Add new complete lines; start again if the copy is of another log now."""
         with self._lock:
             try:
                 source = self._whole.open("rb")
@@ -144,30 +143,33 @@ class _Part:
                     self._read_bytes = 0
                     self._mark = b""
                 if self._read_bytes == 0:
-                    self._is_inside = self._belongs = False
+                    self._is_inside = False
+                    self._belongs = False
                     self.file.write_bytes(b"")
                 with self.file.open("ab") as target:
-                    while line := source.readline(_LONGEST_LINE):
-                        is_whole = line.endswith(b"\n")
-                        if not is_whole and len(line) < _LONGEST_LINE:
-                            break
-                        self._read_bytes += len(line)
-                        self._mark = line[-_MARK_BYTES:]
-                        if not self._is_inside and (found := self._pattern.match(line)):
-                            line = line[found.end() :]
-                            self._belongs = True
-                        if self._belongs:
-                            target.write(line)
-                        self._is_inside, self._belongs = (
-                            not is_whole,
-                            self._belongs and not is_whole,
-                        )
-                if os.fstat(source.fileno()).st_mtime == _UNKNOWN:
-                    os.utime(self.file, (_UNKNOWN, _UNKNOWN))
+                    self._add_lines(source, target)
+                if os.fstat(source.fileno()).st_mtime == _UNKNOWN_TIME:
+                    os.utime(self.file, (_UNKNOWN_TIME, _UNKNOWN_TIME))
+
+    def _add_lines(self, source: BinaryIO, target: BinaryIO) -> None:
+        while line := source.readline(_MAX_LINE_BYTES):
+            is_complete = line.endswith(b"\n")
+            if not is_complete and len(line) < _MAX_LINE_BYTES:
+                break
+            self._read_bytes += len(line)
+            self._mark = line[-_MARK_BYTES:]
+            if not self._is_inside and (found := self._pattern.match(line)):
+                line = line[found.end() :]
+                self._belongs = True
+            if self._belongs:
+                target.write(line)
+            self._is_inside = not is_complete
+            if is_complete:
+                self._belongs = False
 
 
 class _Copy:
-    """One log: its file here, and the task that follows it."""
+    """The local file of a log, and the task that follows the log."""
 
     def __init__(self, request: str, file: Path, open_stream: OpenStream) -> None:
         self.file = file
@@ -176,8 +178,8 @@ class _Copy:
         self._task: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
         self.read_at = time.monotonic()
-        # Whether any of it has come, and all that was written before it was followed.
-        self._has_come = False
+        # Whether any bytes have arrived, and all that were written before the log was followed.
+        self._has_arrived = False
         self._is_caught_up = False
 
     @property
@@ -203,7 +205,7 @@ class _Copy:
             if not self._arrived.is_set():
                 break
             wait = _QUIET_SECONDS
-        self._is_caught_up |= self._task.done() or self._has_come
+        self._is_caught_up |= self._task.done() or self._has_arrived
         if self._task.done():
             self._task.result()
 
@@ -214,51 +216,62 @@ class _Copy:
                 await self._task
 
     async def _follow(self) -> None:
-        """Write what the log holds, from its start; what is here already is compared and stays."""
+        """Write the log's contents from its start; only differences are written."""
         async with self._open_stream(self._request) as (status, body):
             if not 200 <= status < 300:
                 self.file.unlink(missing_ok=True)
                 return
             self.file.touch(mode=0o600)
-            position = 0
-            pieces = aiter(body)
-            arriving: asyncio.Future[bytes | None] | None = None
-            try:
-                with self.file.open("r+b") as target:
-                    if not self._is_caught_up:
-                        os.utime(self.file, (_UNKNOWN, _UNKNOWN))
-                    while True:
-                        arriving = arriving or asyncio.ensure_future(anext(pieces, None))
-                        await asyncio.wait({arriving}, timeout=_IDLE_SECONDS)
-                        if not arriving.done():
-                            if time.monotonic() - self.read_at >= _IDLE_SECONDS:
-                                break
-                            continue
-                        piece = arriving.result()
-                        arriving = None
-                        if piece is not None and position + len(piece) > _MAX_BYTES:
-                            raise UnreadableOutput(
-                                f"this log is larger than {format_memory(_MAX_BYTES)}: no more of "
-                                "it is copied",
-                                "Read its end where it was written.",
-                            )
+            with self.file.open("r+b") as target:
+                if not self._is_caught_up:
+                    os.utime(self.file, (_UNKNOWN_TIME, _UNKNOWN_TIME))
+                position = 0
+                async with aclosing(self._pieces(body)) as pieces:
+                    async for piece in pieces:
                         if piece is None:
                             # A log that was emptied is shorter than its copy.
                             target.truncate(position)
                             break
-                        target.seek(position)
-                        if target.read(len(piece)) != piece:
-                            target.truncate(position)
-                            target.seek(position)
-                            target.write(piece)
-                            target.flush()
-                            if not self._is_caught_up:
-                                os.utime(self.file, (_UNKNOWN, _UNKNOWN))
+                        if position + len(piece) > _MAX_BYTES:
+                            raise UnreadableOutput(
+                                f"this log is larger than {format_memory(_MAX_BYTES)}, so the rest "
+                                "is not copied",
+                                "Read its end on the machine that wrote it.",
+                            )
+                        self._write(target, position, piece)
                         position += len(piece)
-                        self._has_come = True
+                        self._has_arrived = True
                         self._arrived.set()
-            finally:
-                if arriving is not None:
-                    arriving.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await arriving
+
+    async def _pieces(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes | None, None]:
+        """Yield the pieces of a body, and None at its end, until the copy is no longer read."""
+        arriving: asyncio.Future[bytes | None] | None = None
+        try:
+            while True:
+                arriving = arriving or asyncio.ensure_future(anext(body, None))
+                await asyncio.wait({arriving}, timeout=_IDLE_SECONDS)
+                if arriving.done():
+                    piece = arriving.result()
+                    arriving = None
+                    yield piece
+                    if piece is None:
+                        return
+                elif time.monotonic() - self.read_at >= _IDLE_SECONDS:
+                    return
+        finally:
+            if arriving is not None:
+                arriving.cancel()
+                with suppress(asyncio.CancelledError):
+                    await arriving
+
+    def _write(self, target: BinaryIO, position: int, piece: bytes) -> None:
+        """Write a piece unless the file has it already."""
+        target.seek(position)
+        if target.read(len(piece)) == piece:
+            return
+        target.truncate(position)
+        target.seek(position)
+        target.write(piece)
+        target.flush()
+        if not self._is_caught_up:
+            os.utime(self.file, (_UNKNOWN_TIME, _UNKNOWN_TIME))

@@ -1,4 +1,4 @@
-"""Time limits of a login: short for the network's steps, the host's own for a person's."""
+"""Time limits of a login: short for network steps, the host's own for steps of a person."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from typing import TypeVar
 from hpcdash.transport.base import Health
 
 T = TypeVar("T")
-# The host ends a login that takes too long, after 120 s as a rule (sshd_config(5), LoginGraceTime).
-# This is for a host that never does, or whose connection has died unseen.
+# A host usually ends a login after 120 s (sshd_config(5), LoginGraceTime). This limit is for a host
+# that does not, or whose connection died unnoticed.
 PERSON_SECONDS = 600.0
-# A host that has not prompted and is silent for this long probably waits for an approval on another
-# device.
+# A host that is silent for this long without a prompt probably waits for an approval elsewhere.
 SILENT_SECONDS = 3.0
 _CANCEL_SECONDS = 2.0
 
 
 class LoginClock:
-    """Limits a login to one hop.
+    """Limits the time of a login to one hop.
 
-    Connecting, the key exchange and each answer before a person is needed may take `seconds`; from
-    `wait_for_person` on each step may take `person_seconds`.
+    Each step may take `seconds` before a person is needed, and `person_seconds` from
+    `wait_for_person` on.
     """
 
     def __init__(
@@ -41,68 +40,63 @@ class LoginClock:
         self._silent_seconds = silent_seconds
         self._health = health
         self._prompts = 0
-        self._began = self._since = time.monotonic()
+        self._started_at = time.monotonic()
+        self._step_at = self._started_at
 
     @property
     def elapsed_seconds(self) -> float:
         """Duration of this attempt."""
-        return time.monotonic() - self._began
+        return time.monotonic() - self._started_at
 
     @property
     def outlasted_network(self) -> bool:
-        """Whether the host took longer than the network may, which only waiting for a person
-        explains.
-        """
-        return self.awaits_person and time.monotonic() - self._since > self.seconds
+        """Whether a step takes longer than the network's limit, so that a person must be needed."""
+        return self.awaits_person and time.monotonic() - self._step_at > self.seconds
 
     def wait_for_person(self) -> None:
-        """A step begins in which the host may wait for a person."""
+        """Start a step in which the host may wait for a person."""
         self.awaits_person = True
-        self._since = time.monotonic()
+        self._step_at = time.monotonic()
         self._health.state = "asking"
         if self._health.waiting_since is None:
-            self._health.waiting_since = self._since
+            self._health.waiting_since = self._step_at
 
     @contextmanager
     def prompt(self) -> Iterator[None]:
-        """While a person reads and types."""
+        """Context in which a person reads and types."""
         self._prompts += 1
-        self._since = time.monotonic()
+        self._step_at = time.monotonic()
         self._health.state = "asking"
         try:
             yield
         finally:
             self._prompts -= 1
-            self._since = time.monotonic()
+            self._step_at = time.monotonic()
             self._health.state = "asking" if self.awaits_person else "connecting"
 
     async def limit(self, awaited: Awaitable[T], silent: Callable[[], None] = lambda: None) -> T:
-        """Await a login; TimeoutError once a step has taken too long.
+        """Await a login; raises TimeoutError if a step takes too long.
 
-        `silent` is called once when the host, which may wait for a person, has asked nothing for a
-        while.
+        `silent` is called once if the host may wait for a person and has not prompted for a while.
         """
-        self._began = self._since = time.monotonic()
+        self._started_at = time.monotonic()
+        self._step_at = self._started_at
         self.awaits_person = False
-        is_silent = False
+        is_notified = False
         task = asyncio.ensure_future(awaited)
         try:
             while not task.done():
-                waited = time.monotonic() - self._since
-                is_persons = self.awaits_person or self._prompts > 0
-                left = (self.person_seconds if is_persons else self.seconds) - waited
-                if left <= 0:
+                waited = time.monotonic() - self._step_at
+                may_await_person = self.awaits_person or self._prompts > 0
+                limit = self.person_seconds if may_await_person else self.seconds
+                if waited >= limit:
                     raise TimeoutError
-                if (
-                    is_persons
-                    and not self._prompts
-                    and not is_silent
-                    and waited >= self._silent_seconds
-                ):
-                    is_silent = True
+                is_silent = self.awaits_person and not self._prompts
+                if is_silent and not is_notified and waited >= self._silent_seconds:
+                    is_notified = True
                     silent()
-                # The awaited side may change meanwhile.
-                await asyncio.wait({task}, timeout=min(left, self.seconds, 1.0))
+                # The limit may change meanwhile.
+                await asyncio.wait({task}, timeout=min(limit - waited, self.seconds, 1.0))
             return task.result()
         finally:
             if not task.done():

@@ -1,6 +1,4 @@
-"""A node behind the login node, as a transport: each command goes through the person's own ssh
-there.
-"""
+"""A node behind the login node, as a transport: commands go through the login node's own ssh."""
 
 from __future__ import annotations
 
@@ -26,24 +24,24 @@ from hpcdash.transport.base import (
 from hpcdash.transport.shell import (
     NOISE_BYTES,
     REMOTE_GRACE_SECONDS,
+    SSH_FAILED,
     STDIN_COMPLETE,
     MarkedOutput,
     RemoteCommand,
     interactive_command,
+    is_connection_lost,
     remote_command,
 )
 
 if TYPE_CHECKING:
     from hpcdash.transport.terminal import Terminal
 
-# A node's name comes from the scheduler: no option, no user@, no shell's letters.
+# Names come from the scheduler: they must not be an option, contain user@, or be shell syntax.
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-# A stream is ended by us; this is how long its command may live should neither side know.
+# Limit for a stream whose connection died unnoticed.
 _STREAM_LIMIT_SECONDS = 24 * 3600.0
-# ssh ends with this when it failed itself, not the command (ssh(1), EXIT STATUS).
-_SSH_FAILED = 255
-_WORDS_BYTES = 400
-# No master is made: it would stay behind. One that is open is used.
+_MESSAGE_BYTES = 400
+# An open master is used, but none is started, as it would stay behind.
 _OPTIONS = (
     "-T",
     "-oBatchMode=yes",
@@ -55,8 +53,6 @@ _OPTIONS = (
     "-oForwardAgent=no",
     "-oForwardX11=no",
 )
-
-
 _INTERACT_OPTIONS = (
     "-tt",
     "-enone",
@@ -69,25 +65,25 @@ _INTERACT_OPTIONS = (
 
 
 class NodeUnreached(HpcdashError):
-    """ssh from the login node does not get to a node; the login node itself answers.
+    """ssh from the login node cannot reach a node; the login node itself answers.
 
-    `text` is ssh's own.
+    `text` is ssh's message.
     """
 
     def __init__(self, host: str, text: str) -> None:
         super().__init__(
             f"ssh {host} from the login node does not work ({text or 'no output'})",
-            f"Try it by hand, on the login node: ssh {host}",
+            f"Try it by hand on the login node: ssh {host}",
         )
         self.host = host
         self.text = text
 
 
 class ThroughNode:
-    """Implements hpcdash.transport.base.Transport over that of the login node; run and stream raise
-    NodeUnreached.
+    """Implements hpcdash.transport.base.Transport over the login node's transport.
 
-    The line to the login node is not ours: close leaves it open.
+    `run` and `stream` raise NodeUnreached. The connection to the login node has another owner, so
+    `close` leaves it open.
     """
 
     def __init__(self, transport: Transport, host: str) -> None:
@@ -97,7 +93,7 @@ class ThroughNode:
         self._host = host
 
     async def connect(self, *, force: bool = False) -> None:
-        """Open the line to the login node; a node is found out about by the first command."""
+        """Connect to the login node; whether the node is reachable shows with the first command."""
         await self._transport.connect(force=force)
 
     async def run(
@@ -110,7 +106,7 @@ class ThroughNode:
         on_output: OnOutput | None = None,
         on_stdout: OnOutput | None = None,
     ) -> CommandResult:
-        """Run one command on the node; see Transport.run. Getting there counts to the limit."""
+        """Run one command on the node; see Transport.run. The limit includes the login to it."""
         command = remote_command(
             argv, limit_seconds=limit_seconds, stdin_bytes=None if stdin is None else len(stdin)
         )
@@ -119,7 +115,7 @@ class ThroughNode:
         own_stdout = None if on_stdout is None else partial(_pass_on, out, on_stdout)
         own_stderr = None if on_output is None else partial(_pass_on, command.stderr(), on_output)
         try:
-            answer = await self._transport.run(
+            result = await self._transport.run(
                 self._through(command, limit_seconds),
                 stdin=None if stdin is None else stdin + STDIN_COMPLETE,
                 limit_seconds=limit_seconds,
@@ -135,35 +131,37 @@ class ThroughNode:
             raise CommandTimedOut(
                 message, error.next_step, argv=argv, output=error.output
             ) from error
-        stdout = out.feed(answer.stdout) + out.rest
-        stderr = err.feed(answer.stderr) + err.rest
-        if not answer.truncated and (
-            not out.seen
-            or (answer.status == _SSH_FAILED and out.end is None and _line_broke(answer.stderr))
-        ):
-            raise NodeUnreached(self._host, _own_message(answer.stderr) or _own_message(out.noise))
-        return replace(answer, argv=argv, stdout=stdout, stderr=stderr)
+        stdout = out.feed(result.stdout) + out.rest
+        stderr = err.feed(result.stderr) + err.rest
+        is_broken = (
+            result.status == SSH_FAILED and out.end is None and is_connection_lost(result.stderr)
+        )
+        if not result.truncated and (is_broken or not out.seen):
+            message = _ssh_message(result.stderr) or _ssh_message(out.noise)
+            raise NodeUnreached(self._host, message)
+        return replace(result, argv=argv, stdout=stdout, stderr=stderr)
 
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
-        """Run a command whose output is read as it comes; leaving the context ends it over there.
+        """Run a command and stream its output; leaving the context ends the command.
 
-        Where ssh does not get there the stream is empty.
+        If ssh cannot reach the node, the stream is empty.
         """
         command = remote_command(argv, limit_seconds=_STREAM_LIMIT_SECONDS)
         async with self._transport.stream(self._through(command, _STREAM_LIMIT_SECONDS)) as stream:
-            yield _CutStream(stream, command, self._host)
+            yield _own_output(stream, command.stdout(), self._host)
 
     async def adopt_login_environment(self) -> bool:
-        """False: what is run there is POSIX's own."""
+        """Return False: only POSIX programs run on nodes."""
         return False
 
     def prepend_path(self, folder: str) -> None:
-        """Do nothing, as only POSIX programs run there."""
+        """Do nothing, as only POSIX programs run on nodes."""
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        """Run a command on the node on a person's terminal, who may be asked for a password; see
-        Transport.interact.
+        """Run a command on the node on a person's terminal; ssh may prompt for a password.
+
+        See Transport.interact.
         """
         self._require_host()
         parts = (
@@ -182,9 +180,7 @@ class ThroughNode:
         """Do nothing, as no connection is open between commands."""
 
     def _through(self, command: RemoteCommand, limit_seconds: float) -> tuple[str, ...]:
-        """The command for the login node; raises NodeUnreached for a name that no command is
-        given.
-        """
+        """Build the login node's command; raises NodeUnreached for an invalid name."""
         self._require_host()
         seconds = str(math.ceil(limit_seconds) + REMOTE_GRACE_SECONDS)
         return (
@@ -202,29 +198,16 @@ class ThroughNode:
 
     def _require_host(self) -> None:
         if not _HOST.fullmatch(self._host):
-            raise NodeUnreached(ascii(self._host), "it is not a host name")
+            raise NodeUnreached(ascii(self._host), "it is not the name of a machine")
 
 
-class _CutStream:
-    """stdout without what rc files printed around the command's own."""
-
-    def __init__(self, stream: Stream, command: RemoteCommand, host: str) -> None:
-        self._stream = stream
-        self._command = command
-        self._host = host
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        stdout = self._command.stdout()
-        async for chunk in self._stream:
-            if output := stdout.feed(chunk):
-                yield output
-            if stdout.is_too_noisy:
-                raise NodeUnreached(
-                    self._host,
-                    f"its login shell printed more than {NOISE_BYTES >> 10} KiB of its own",
-                )
-        if stdout.rest:
-            yield stdout.rest
+async def _own_output(stream: Stream, stdout: MarkedOutput, host: str) -> AsyncIterator[bytes]:
+    """Yield the command's own output; raises NodeUnreached if rc files print endlessly."""
+    async for chunk in stdout.cut(stream):
+        yield chunk
+    if stdout.is_too_noisy:
+        noise = f"its login shell printed more than {NOISE_BYTES >> 10} KiB of its own"
+        raise NodeUnreached(host, noise)
 
 
 def _pass_on(marked: MarkedOutput, on_output: OnOutput, chunk: bytes) -> None:
@@ -233,29 +216,10 @@ def _pass_on(marked: MarkedOutput, on_output: OnOutput, chunk: bytes) -> None:
         on_output(output)
 
 
-def _own_message(stderr: bytes) -> str:
-    """The last line, and the one before where that only says that the line was closed; banners come
-    earlier.
-    """
-    lines = [line.strip() for line in excerpt(stderr, _WORDS_BYTES).splitlines() if line.strip()]
-    closed = bool(lines) and lines[-1].startswith(
-        ("Connection closed", "Connection reset", "Connection to")
-    )
-    return ": ".join(lines[-2:] if closed else lines[-1:])
-
-
-def _line_broke(stderr: bytes) -> bool:
-    """Whether a status of 255 is ssh's own: it says so, whereas a command that ends with 255 need
-    not.
-    """
-    last = stderr.strip().rsplit(b"\n", 1)[-1]
-    return any(
-        text in last
-        for text in (
-            b"closed by remote host",
-            b"Broken pipe",
-            b"Connection to ",
-            b"client_loop:",
-            b"not responding",
-        )
-    )
+def _ssh_message(stderr: bytes) -> str:
+    """Return ssh's last line, with the one before if that only reports a closed connection."""
+    lines = [line.strip() for line in excerpt(stderr, _MESSAGE_BYTES).splitlines() if line.strip()]
+    closed = ("Connection closed", "Connection reset", "Connection to")
+    if lines and lines[-1].startswith(closed):
+        return ": ".join(lines[-2:])
+    return "".join(lines[-1:])

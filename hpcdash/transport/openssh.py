@@ -1,13 +1,12 @@
-"""A login node through the ssh program, with a person's own ControlMaster, for what asyncssh cannot
-do.
+"""A login node through the ssh program and a person's own ControlMaster, where asyncssh cannot log
+in.
 """
 
 from __future__ import annotations
 
 import asyncio
 import shlex
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -43,29 +42,28 @@ from hpcdash.transport.local import (
 )
 from hpcdash.transport.shell import (
     BEGIN_SECONDS,
+    SSH_FAILED,
     STDIN_COMPLETE,
+    MarkedOutput,
     RemoteCommand,
+    RemoteOutput,
     interactive_command,
-    never_began,
-    noise_failure,
+    is_connection_lost,
     remote_command,
-    shell_failure,
     ssh_argv,
 )
-from hpcdash.transport.shell_environment import fetch_login_environment
+from hpcdash.transport.shell_environment import RemoteEnvironment
 from hpcdash.transport.ssh import CHANNELS, STREAM_LIMIT_SECONDS
 
 if TYPE_CHECKING:
     from hpcdash.transport.terminal import Terminal
 
-# ssh ends with this when it failed itself, not the command (ssh(1), EXIT STATUS).
-_SSH_FAILED = 255
+# Last lines of an ssh that could not log in.
+_LOGIN_FAILED = (b"Permission denied", b"Host key verification failed")
 
 
 class OpenSshTransport:
-    """A login node that `ssh` reaches without asking: a master is open, or a key in the agent is
-    enough.
-    """
+    """A login node that `ssh` reaches without a prompt, by an open master or an agent's key."""
 
     def __init__(
         self,
@@ -77,13 +75,12 @@ class OpenSshTransport:
     ) -> None:
         self.name = destination
         self.health = Health()
-        self.environment = dict(environment or {})
-        self.path = path
+        self._environment = RemoteEnvironment(environment, path)
         self._config_path = config_path
         self._channels = asyncio.Semaphore(CHANNELS)
 
     async def connect(self, *, force: bool = False) -> None:
-        """See that a command can be run; raises UnreachableError with ssh's own words."""
+        """Check that a command can be run; raises UnreachableError with ssh's message."""
         if force or self.health.state != "connected":
             await self.run(("true",))
 
@@ -96,55 +93,38 @@ class OpenSshTransport:
         cap_bytes: int = DEFAULT_CAP_BYTES,
         on_output: OnOutput | None = None,
         on_stdout: OnOutput | None = None,
+        environment: dict[str, str] | None = None,
     ) -> CommandResult:
-        """Run one command on the login node; see Transport.run."""
-        return await self._run(
-            argv,
-            stdin=stdin,
-            limit_seconds=limit_seconds,
-            cap_bytes=cap_bytes,
-            environment=self.environment,
-            on_output=on_output,
-            on_stdout=on_stdout,
-        )
+        """Run one command on the login node; see Transport.run.
 
-    async def _run(
-        self,
-        argv: tuple[str, ...],
-        *,
-        stdin: bytes | None,
-        limit_seconds: float,
-        cap_bytes: int,
-        environment: dict[str, str],
-        on_output: OnOutput | None = None,
-        on_stdout: OnOutput | None = None,
-    ) -> CommandResult:
+        `environment` replaces the transport's own variables.
+        """
         command = remote_command(
             argv,
             limit_seconds=limit_seconds,
-            environment=environment,
-            path=self.path,
+            environment=self._environment.variables if environment is None else environment,
+            path=self._environment.path,
             stdin_bytes=None if stdin is None else len(stdin),
         )
-        program = program_name(argv)
-
-        out = command.stdout()
-        err = command.stderr()
+        output = RemoteOutput(
+            command,
+            host=self.name,
+            program=program_name(argv),
+            reads_stdin=stdin is not None,
+        )
 
         def expired(_stdout: bytes, stderr: bytes) -> HpcdashError:
-            if not out.seen:
-                waited = min(limit_seconds, BEGIN_SECONDS)
-                return never_began(self.name, program, waited, err, is_sent=stdin is None)
+            if not output.stdout.seen:
+                return output.start_failure(min(limit_seconds, BEGIN_SECONDS))
             return timed_out(argv, limit_seconds, self.name, stderr)
 
         async with self._channels:
-            answer = await run_process(
+            result = await run_process(
                 self._ssh(command),
                 shown_argv=argv,
                 stdin=None if stdin is None else stdin + STDIN_COMPLETE,
-                # Were the shell replaced by an rc file (exec zsh), its successor would run what is
-                # sent.
-                marked=(out, err),
+                # If an rc file replaces the shell (exec zsh), that one would run the stdin.
+                marked=(output.stdout, output.stderr),
                 begin_seconds=BEGIN_SECONDS,
                 keep_stdin_open=True,
                 limit_seconds=limit_seconds,
@@ -153,134 +133,110 @@ class OpenSshTransport:
                 on_stdout=on_stdout,
                 expired=expired,
             )
-        stdout = answer.stdout + out.rest
-        stderr = answer.stderr + err.rest
-        if noise := noise_failure(self.name, program, out, err, is_sent=stdin is None):
+        stdout = result.stdout + output.stdout.rest
+        stderr = result.stderr + output.stderr.rest
+        if noise := output.noise_failure():
             raise noise
-        if (
-            answer.status == _SSH_FAILED
-            and out.end is None
-            and (not out.seen or _line_broke(err.noise + stderr))
-        ):
-            raise self._failed(answer.status, out.noise + err.noise + stderr)
-        self.health.last_seconds = answer.seconds
-        self._connected()
-        if not answer.truncated and (
-            failure := shell_failure(
-                self.name, program, answer.status, out, err, stderr, is_sent=stdin is None
-            )
-        ):
+        if result.status == SSH_FAILED and output.stdout.end is None:
+            printed = output.stderr.noise + stderr
+            if not output.stdout.seen or is_connection_lost(printed):
+                raise self._failed(result.status, output.stdout.noise + printed)
+        if self.health.state != "connected":
+            self.health.set_state("connected")
+        if not result.truncated and (failure := output.exit_failure(result.status, stderr)):
             raise failure
-        return replace(answer, stdout=stdout, stderr=stderr)
+        return replace(result, stdout=stdout, stderr=stderr)
 
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
-        """Run a command whose output is read as it comes; leaving the context ends it over
-        there.
-        """
+        """Run a command and stream its output; leaving the context ends the command."""
         command = remote_command(
-            argv, limit_seconds=STREAM_LIMIT_SECONDS, environment=self.environment, path=self.path
+            argv,
+            limit_seconds=STREAM_LIMIT_SECONDS,
+            environment=self._environment.variables,
+            path=self._environment.path,
+        )
+        output = RemoteOutput(
+            command, host=self.name, program=program_name(argv), reads_stdin=False
         )
         async with (
             self._channels,
             stream_process(self._ssh(command), keep_stdin_open=True) as stream,
         ):
-            yield _CutStream(stream, command, self.name, program_name(argv))
+            yield _OwnStream(stream, output, command.stderr)
 
     async def adopt_login_environment(self) -> bool:
-        """Take PATH, LD_LIBRARY_PATH and SLURM_CONF from the person's login shell; True when that
-        changed any.
-        """
-        found = await fetch_login_environment(partial(self._run, stdin=None, environment={}))
-        changed = {
-            name: value for name, value in found.items() if self.environment.get(name) != value
-        }
-        self.environment.update(changed)
-        return bool(changed)
+        return await self._environment.adopt(partial(self.run, environment={}))
 
     def prepend_path(self, folder: str) -> None:
-        """Have a folder go before the PATH there."""
-        self.path = f"{folder}:{self.path}" if self.path else folder
+        self._environment.prepend_path(folder)
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        """Run a command there on a terminal, through the person's master where one is open; see
-        Transport.interact.
+        """Run a command on a terminal, through the person's master if one is open.
+
+        See Transport.interact.
         """
-        config = () if self._config_path is None else ("-F", str(self._config_path))
-        program, place = ssh_argv(self.name)
-        text = interactive_command(argv, self.environment, self.path)
-        # Its own escapes would stand before ours.
-        options = ("-tt", "-e", "none", "-oClearAllForwardings=yes")
+        text = interactive_command(argv, self._environment.variables, self._environment.path)
 
         def lost(status: int, tail: bytes) -> UnreachableError | None:
-            if status != _SSH_FAILED or not (_line_broke(tail) or _never_logged_in(tail)):
+            if status != SSH_FAILED:
                 return None
-            label = tail.strip().rsplit(b"\n", 1)[-1]
-            return self._failed(status, label)
+            last = tail.strip().rsplit(b"\n", 1)[-1]
+            is_login_failed = last.startswith(b"ssh:") or any(x in last for x in _LOGIN_FAILED)
+            if is_login_failed or is_connection_lost(tail):
+                return self._failed(status, last)
+            return None
 
-        return await interact_with_process(
-            (program, *config, *options, "--", place, text), terminal, lost=lost
-        )
+        # ssh's own escapes would take precedence over ours.
+        ssh = self._ssh_argv("-tt", "-enone", text=text)
+        return await interact_with_process(ssh, terminal, lost=lost)
 
     async def close(self) -> None:
-        """Set the state to idle.
-
-        No connection of ours is open, and a person's master is left alone.
-        """
+        """Set the state to idle: none of our connections is open, a person's master stays open."""
         self.health.state = "idle"
 
     def _ssh(self, command: RemoteCommand) -> tuple[str, ...]:
-        config = () if self._config_path is None else ("-F", str(self._config_path))
-        program, place = ssh_argv(self.name)
-        return (
-            program,
-            *config,
-            "-T",
-            "-oBatchMode=yes",
-            "-oClearAllForwardings=yes",
-            "--",
-            place,
-            command.text,
-        )
+        return self._ssh_argv("-T", "-oBatchMode=yes", text=command.text)
 
-    def _connected(self) -> None:
-        if self.health.state != "connected":
-            self.health.state, self.health.detail, self.health.connected_at = (
-                "connected",
-                "",
-                time.time(),
-            )
+    def _ssh_argv(self, *options: str, text: str) -> tuple[str, ...]:
+        config = () if self._config_path is None else ("-F", str(self._config_path))
+        program, destination = ssh_argv(self.name)
+        forwards = "-oClearAllForwardings=yes"
+        return (program, *config, *options, forwards, "--", destination, text)
 
     def _failed(self, status: int, text: bytes) -> UnreachableError:
         reported = text.decode("utf-8", "replace")
         message = f"ssh to {self.name} failed (status {status}): {excerpt(text) or 'no output'}"
-        self.health.state, self.health.detail, self.health.connected_at = "failed", message, None
-        program, place = ssh_argv(self.name)
-        by_hand = shlex.join((program, place))
+        self.health.set_state("failed", message)
+        program, destination = ssh_argv(self.name)
+        by_hand = shlex.join((program, destination))
         if "HOST IDENTIFICATION HAS CHANGED" in reported:
             return HostKeyChanged(
-                message, "Ask the site whether it changed its keys; ssh-keygen -R forgets the old."
+                message,
+                "Ask the site whether it changed its keys; ssh-keygen -R removes the old key.",
             )
         if "Host key verification failed" in reported:
             return HostKeyRefused(message, f"Log in once by hand to accept its key: {by_hand}")
         if "Permission denied" in reported:
             return AuthenticationFailed(
                 message,
-                f"Open a master by hand, then retry: {program} -MNf {shlex.quote(place)}",
+                f"Open a master by hand, then retry: {program} -MNf {shlex.quote(destination)}",
             )
         return ConnectionFailed(message, f"Try it by hand: {by_hand}")
 
 
-class _CutStream:
-    """A process's stdout without what rc files printed around the command's own."""
+class _OwnStream:
+    """The command's own stdout, without the output of rc files around it."""
 
     def __init__(
-        self, stream: ProcessStream | EmptyStream, command: RemoteCommand, where: str, program: str
+        self,
+        stream: ProcessStream | EmptyStream,
+        output: RemoteOutput,
+        new_stderr: Callable[[], MarkedOutput],
     ) -> None:
         self._stream = stream
-        self._command = command
-        self._where = where
-        self._program = program
+        self._output = output
+        self._new_stderr = new_stderr
 
     @property
     def status(self) -> int | None:
@@ -288,37 +244,10 @@ class _CutStream:
 
     @property
     def stderr(self) -> bytes:
-        return self._command.stderr().feed(self._stream.stderr)
+        return self._new_stderr().feed(self._stream.stderr)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        stdout = self._command.stdout()
-        async for chunk in self._stream:
-            if output := stdout.feed(chunk):
-                yield output
-            if noise := noise_failure(
-                self._where, self._program, stdout, self._command.stderr(), is_sent=True
-            ):
-                raise noise
-        if stdout.rest:
-            yield stdout.rest
-
-
-def _line_broke(stderr: bytes) -> bool:
-    """Whether a status of 255 is ssh's own: it says so, whereas a command that ends with 255 need
-    not.
-    """
-    last = stderr.strip().rsplit(b"\n", 1)[-1]
-    return any(
-        text in last
-        for text in (b"closed by remote host", b"Broken pipe", b"Connection to ", b"client_loop:")
-    )
-
-
-def _never_logged_in(output: bytes) -> bool:
-    """Whether ssh itself said last why it did not log in."""
-    last = output.strip().rsplit(b"\n", 1)[-1]
-    return (
-        last.startswith(b"ssh:")
-        or b"Permission denied" in last
-        or b"Host key verification failed" in last
-    )
+        async for chunk in self._output.stdout.cut(self._stream):
+            yield chunk
+        if noise := self._output.noise_failure():
+            raise noise

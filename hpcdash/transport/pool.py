@@ -1,7 +1,4 @@
-"""Keeps one transport for each place, so that clusters behind one host share its connection.
-
-Builds none itself.
-"""
+"""One transport per destination, so that clusters behind a host share its connection."""
 
 from __future__ import annotations
 
@@ -10,28 +7,26 @@ from collections.abc import Callable, Mapping
 from hpcdash.errors import ConfigError
 from hpcdash.transport.base import Transport
 
-# Builds a transport to a destination, with directories to put before its PATH, without opening it.
+# Builds a transport to a destination, with directories that go before its PATH; does not open it.
 BuildTransport = Callable[[str, str], Transport]
 
 
 class ConnectionPool:
-    """Transports by kind (local, ssh, openssh, …), destination and path; asked for twice, the same
-    one is given.
-    """
+    """Shared transports by kind (local, ssh, openssh, …), destination and path."""
 
     def __init__(self, builders: Mapping[str, BuildTransport]) -> None:
         self._builders = dict(builders)
         self._transports: dict[tuple[str, str, str], Transport] = {}
 
     def transport(self, kind: str, destination: str, path: str = "") -> Transport:
-        """The transport to that place, built when first asked for.
+        """Return the transport, which is built on first use.
 
-        Raises ConfigError for a kind unknown here.
+        Raises ConfigError for an unknown kind.
         """
         if kind not in self._builders:
             known = ", ".join(sorted(self._builders))
             raise ConfigError(
-                f"{kind!r} is not a transport.", f"Known are: {known}", key="transport"
+                f"{kind!r} is not a transport.", f"Use one of: {known}", key="transport"
             )
         place = (kind, destination, path)
         if place not in self._transports:

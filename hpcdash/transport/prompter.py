@@ -1,4 +1,4 @@
-"""Prompts of ssh on the terminal that the program was started in."""
+"""Prompts of ssh on the program's terminal."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from hpcdash.domain.text import visible
 from hpcdash.transport.base import HostKeyQuestion, Prompt
 
-# What a terminal hands over at once, of a line or before its end.
+# Limit of a line in one read.
 _LINE_BYTES = 1 << 16
 
 
 class TerminalPrompter:
     """Prompter on /dev/tty, so that stdout and stdin stay free for data; one prompt at a time.
 
-    Cancelled, the terminal is restored.
+    The terminal is restored if a prompt is cancelled.
     """
 
     def __init__(self) -> None:
@@ -38,63 +38,56 @@ class TerminalPrompter:
     def waiting(self, hop: str) -> None:
         self.show(
             hop,
-            "no answer yet; it may wait for you to approve the login on your phone or another "
-            "device",
+            "no answer yet; it may be waiting for you to approve the login on your phone or "
+            "another device",
         )
 
     async def answer(self, prompt: Prompt) -> list[str] | None:
         if not prompt.fields:
             return []
         async with self._turn:
-            return await self._answer(prompt)
+            with _terminal() as terminal:
+                return None if terminal is None else await _read_answers(terminal, prompt)
 
     async def accept_host_key(self, question: HostKeyQuestion) -> bool:
         async with self._turn:
-            return await self._accept(question)
+            with _terminal() as terminal:
+                if terminal is None:
+                    return False
+                _write(
+                    terminal,
+                    f"Unknown host {visible(question.hop)}.\n",
+                    f"Its {visible(question.algorithm)} key has the fingerprint "
+                    f"{visible(question.fingerprint)}\n",
+                    f"Trust it and store it in {visible(question.known_hosts_path)}? [yes/no] ",
+                )
+                answer = await read_line(terminal) or ""
+                return answer.strip().lower() in ("yes", "y")
 
-    async def _answer(self, prompt: Prompt) -> list[str] | None:
-        with _terminal() as terminal:
-            if terminal is None:
-                return None
-            lines = f"{prompt.title}\n{prompt.instructions}".splitlines()
-            _write(
-                terminal,
-                f"{visible(prompt.hop)} asks\n",
-                *(f"{visible(line)}\n" for line in lines if line.strip()),
-            )
-            answers = []
-            for field in prompt.fields:
-                label = f"{visible(field.label.strip())} "
-                answer = await read_line(terminal, label, is_hidden=field.secret)
-                if answer is None:
-                    return None
-                answers.append(answer)
-            return answers
 
-    async def _accept(self, question: HostKeyQuestion) -> bool:
-        with _terminal() as terminal:
-            if terminal is None:
-                return False
-            _write(
-                terminal,
-                f"Unknown host {visible(question.hop)}.\n",
-                f"Its {visible(question.algorithm)} key has the fingerprint "
-                f"{visible(question.fingerprint)}\n",
-                f"Trust it, and remember it in {visible(question.known_hosts_path)}? [yes/no] ",
-            )
-            return (await read_line(terminal) or "").strip().lower() in ("yes", "y")
+async def _read_answers(terminal: int, prompt: Prompt) -> list[str] | None:
+    _write(terminal, f"{visible(prompt.hop)} asks\n")
+    for line in f"{prompt.title}\n{prompt.instructions}".splitlines():
+        if line.strip():
+            _write(terminal, f"{visible(line)}\n")
+    answers = []
+    for field in prompt.fields:
+        label = f"{visible(field.label.strip())} "
+        answer = await read_line(terminal, label, is_hidden=field.secret)
+        if answer is None:
+            return None
+        answers.append(answer)
+    return answers
 
 
 async def read_line(terminal: int, label: str = "", *, is_hidden: bool = False) -> str | None:
-    """Read a line from the terminal, hidden if `is_hidden`.
-
-    None for ctrl+d at the start of the line.
+    """Read a line from the terminal, hidden if `is_hidden`; None for ctrl+d at its start.
 
     The event loop continues meanwhile, and so does the connection to the cluster.
     """
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()
-    with _unseen(terminal) if is_hidden else contextlib.nullcontext():
+    with _hidden_input(terminal) if is_hidden else contextlib.nullcontext():
         # Hiding the input discards what was typed before, so the label is printed afterwards.
         _write(terminal, label)
         loop.add_reader(terminal, typed.set)
@@ -102,7 +95,7 @@ async def read_line(terminal: int, label: str = "", *, is_hidden: bool = False) 
             await typed.wait()
             raw = os.read(terminal, _LINE_BYTES)
         except asyncio.CancelledError:
-            # The next message begins a line.
+            # The next message starts a line.
             _write(terminal, "\n")
             raise
         finally:
@@ -119,7 +112,7 @@ def _write(terminal: int, *texts: str) -> None:
 
 
 @contextlib.contextmanager
-def _unseen(terminal: int) -> Iterator[None]:
+def _hidden_input(terminal: int) -> Iterator[None]:
     """Hide typed text in this context, also after ctrl+z and fg."""
     before = termios.tcgetattr(terminal)
     hidden = [*before]
@@ -143,7 +136,7 @@ def _unseen(terminal: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _terminal() -> Iterator[int | None]:
-    """The controlling terminal; None where there is none."""
+    """Open the controlling terminal; None if there is none."""
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:

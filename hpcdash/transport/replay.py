@@ -1,4 +1,4 @@
-"""A transport that answers from a recorded case: no cluster, and a clock that stands still."""
+"""A transport that answers from a recorded case, without a cluster and with a fixed clock."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hpcdash.backends.tokens import RECORDED_TOKEN
+from hpcdash.domain.text import clip
 from hpcdash.errors import CommandTimedOut, NotRecorded, UsageError, readable_command, without_env
 from hpcdash.recorded import RecordedAnswer, find_token, load_case, normalised_argv
 from hpcdash.transport.base import (
@@ -30,23 +31,21 @@ from hpcdash.transport.local import LocalTransport
 if TYPE_CHECKING:
     from hpcdash.transport.terminal import Terminal
 
-# Below it a case has files of the cluster, under the paths they had there.
+# A case's folder for files of the cluster, under their paths on it.
 FILES_FOLDER = "files"
 _STREAM_CHUNK_BYTES = 1 << 16
-_LONGEST_SHOWN_WORD = 60
+_MAX_WORD_CHARACTERS = 60
 
 
 class ReplayTransport:
-    """Implements hpcdash.transport.base.Transport over a folder of fixtures/; see hpcdash.recorded
-    for its format.
+    """Implements hpcdash.transport.base.Transport over a folder of fixtures/ (hpcdash.recorded).
 
-    `clock` is the recording's moment in epoch seconds, `user` who made it, `backend` whose commands
-    it holds. Answers come at once; with `keep_delays` they take as long as they did. A command
-    given up on in its time is given up on here as well. `asked` lists every command that was run,
-    from the program on.
+    `clock` is the recording's time in epoch seconds, `user` its account, `backend` the scheduler of
+    its commands. Answers are immediate, or take as long as they did with `keep_delays`; a command
+    that timed out times out again.
 
-    A script of `file_readers`, which must only read files, runs in this machine's sh, on the files
-    below FILES_FOLDER.
+    The scripts of `file_readers` must only read files: they run in this machine's sh, on the files
+    in FILES_FOLDER.
     """
 
     def __init__(
@@ -63,15 +62,14 @@ class ReplayTransport:
         self.clock = self.case.clock_epoch_seconds
         self.user = self.case.user
         self.backend = self.case.backend
-        self.asked: list[tuple[str, ...]] = []
         self._keep_delays = keep_delays
-        self._given: dict[tuple[str, ...], int] = {}
+        self._answer_counts: dict[tuple[str, ...], int] = {}
         self._file_readers = frozenset(file_readers)
         self._files = self.case.directory.resolve() / FILES_FOLDER
 
     async def connect(self, *, force: bool = False) -> None:
-        self.health.state = "connected"
-        self.health.detail = f"a recording: {self.case.about}" if self.case.about else "a recording"
+        about = f"a recording: {self.case.about}" if self.case.about else "a recording"
+        self.health.set_state("connected", about)
         self.health.connected_at = self.clock
 
     async def run(
@@ -84,15 +82,14 @@ class ReplayTransport:
         on_output: OnOutput | None = None,
         on_stdout: OnOutput | None = None,
     ) -> CommandResult:
-        """The recorded answer; `stdin` takes no part in finding it.
-
-        Raises NotRecorded, or CommandTimedOut.
-        """
+        """Return the recorded answer, whatever the stdin; raises NotRecorded or CommandTimedOut."""
         await self.connect()
-        if self._reads_files(argv):
+        parts = without_env(argv)
+        is_reader = parts[:2] == ("sh", "-c") and parts[2] in self._file_readers
+        is_recorded = normalised_argv(argv) in self.case.answers
+        if is_reader and not is_recorded and self._files.is_dir():
             return await self._run_on_files(argv, limit_seconds, cap_bytes)
         answer = self._next_answer(argv)
-        self.asked.append(without_env(argv))
         if self._keep_delays:
             await asyncio.sleep(min(answer.seconds, limit_seconds))
         if answer.seconds > limit_seconds:
@@ -104,74 +101,69 @@ class ReplayTransport:
             )
         stdout = _recorded_stdout(answer, argv)
         stderr = answer.stderr_file.read_bytes() if answer.stderr_file else b""
-        self.health.last_seconds = answer.seconds
-        truncated = answer.truncated or len(stdout) > cap_bytes
         return CommandResult(
-            argv, answer.status, stdout[:cap_bytes], stderr, answer.seconds, truncated
+            argv=argv,
+            status=answer.status,
+            stdout=stdout[:cap_bytes],
+            stderr=stderr,
+            seconds=answer.seconds,
+            truncated=answer.truncated or len(stdout) > cap_bytes,
         )
 
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
-        """The recorded stdout, after which the stream ends."""
+        """Stream the recorded stdout."""
         await self.connect()
         answer = self._next_answer(argv)
-        self.asked.append(without_env(argv))
         yield _chunks(_recorded_stdout(answer, argv))
 
     async def adopt_login_environment(self) -> bool:
-        """False: a recording has none."""
+        """Return False: a recording has no login shell."""
         return False
 
     def prepend_path(self, folder: str) -> None:
-        """A recording answers whatever the PATH."""
+        """Do nothing, as recorded answers do not depend on a PATH."""
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        """A recording has no machine."""
-        raise UsageError("a recording has no machine that a shell could run on")
+        """Raise UsageError: a recording has no machine."""
+        raise UsageError("a recording has no machine to run a shell on")
 
     async def close(self) -> None:
         self.health.state = "idle"
 
-    def _reads_files(self, argv: tuple[str, ...]) -> bool:
-        parts = without_env(argv)
-        is_reader = parts[:2] == ("sh", "-c") and parts[2] in self._file_readers
-        return is_reader and normalised_argv(argv) not in self.case.answers and self._files.is_dir()
-
     async def _run_on_files(
         self, argv: tuple[str, ...], limit_seconds: float, cap_bytes: int
     ) -> CommandResult:
-        """Run a script on the recorded files, which have the recording's time and user."""
+        """Run a script on the recorded files; its output has the recording's time and user."""
         parts = without_env(argv)
-        self.asked.append(parts)
-        there = tuple(
+        arguments = [
             f"{self._files}{normpath(word)}" if word.startswith("/") else word for word in parts[3:]
+        ]
+        result = await LocalTransport().run(
+            (*parts[:3], *arguments), limit_seconds=limit_seconds, cap_bytes=cap_bytes
         )
-        done = await LocalTransport().run(
-            (*parts[:3], *there), limit_seconds=limit_seconds, cap_bytes=cap_bytes
-        )
-        stdout = done.stdout.replace(os.fsencode(self._files), b"")
+        stdout = result.stdout.replace(os.fsencode(self._files), b"")
         # `TOKEN there DEVICE:INODE SIZE MODIFIED BEGIN OWNER`
-        found = re.escape(os.fsencode(parts[4])) + rb" there [0-9]+:[0-9]+ [0-9]+ "
-        written = rb"\g<1>%d\g<2>%b" % (self.clock, self.user.encode())
-        stdout = re.sub(rb"(" + found + rb")[0-9]+( [0-9]+ )[^\n]*", written, stdout)
-        return replace(done, argv=argv, stdout=stdout)
+        file_line = re.escape(os.fsencode(parts[4])) + rb" there [0-9]+:[0-9]+ [0-9]+ "
+        recorded = rb"\g<1>%d\g<2>%b" % (self.clock, self.user.encode())
+        stdout = re.sub(rb"(" + file_line + rb")[0-9]+( [0-9]+ )[^\n]*", recorded, stdout)
+        return replace(result, argv=argv, stdout=stdout)
 
     def _next_answer(self, argv: tuple[str, ...]) -> RecordedAnswer:
         requested = normalised_argv(argv)
         answers = self.case.answers.get(requested)
         if answers is None:
-            raise self._not_recorded(requested)
-        given = self._given.get(requested, 0)
-        self._given[requested] = given + 1
-        return answers[min(given, len(answers) - 1)]
-
-    def _not_recorded(self, requested: tuple[str, ...]) -> NotRecorded:
-        nearest = _nearest(requested, list(self.case.answers))
-        return NotRecorded(
-            f"the recording {self.case.directory.name!r} has no answer to: {_shown(requested)}",
-            "A recording is read-only, and has only the answers recorded then."
-            + (f" Nearest recorded command: {_shown(nearest)}" if nearest else ""),
-        )
+            next_step = "A recording is read-only and has only the answers recorded then."
+            if self.case.answers:
+                nearest = max(self.case.answers, key=lambda argv: _similarity(argv, requested))
+                next_step += f" Nearest recorded command: {_shown(nearest)}"
+            raise NotRecorded(
+                f"the recording {self.case.directory.name!r} has no answer to: {_shown(requested)}",
+                next_step,
+            )
+        count = self._answer_counts.get(requested, 0)
+        self._answer_counts[requested] = count + 1
+        return answers[min(count, len(answers) - 1)]
 
 
 async def _chunks(raw: bytes) -> AsyncIterator[bytes]:
@@ -185,19 +177,11 @@ def _recorded_stdout(answer: RecordedAnswer, argv: tuple[str, ...]) -> bytes:
     return raw if token is None else raw.replace(RECORDED_TOKEN.encode(), token.encode())
 
 
-def _nearest(requested: tuple[str, ...], held: list[tuple[str, ...]]) -> tuple[str, ...] | None:
-    def likeness(argv: tuple[str, ...]) -> tuple[bool, float]:
-        return argv[:1] == requested[:1], difflib.SequenceMatcher(
-            None, requested, argv, autojunk=False
-        ).ratio()
-
-    return max(held, key=likeness, default=None)
+def _similarity(argv: tuple[str, ...], requested: tuple[str, ...]) -> tuple[bool, float]:
+    """Return the sort key of a command's similarity: the same program first, then its arguments."""
+    matcher = difflib.SequenceMatcher(None, requested, argv, autojunk=False)
+    return argv[:1] == requested[:1], matcher.ratio()
 
 
 def _shown(argv: tuple[str, ...]) -> str:
-    return readable_command(
-        tuple(
-            word if len(word) <= _LONGEST_SHOWN_WORD else word[: _LONGEST_SHOWN_WORD - 1] + "…"
-            for word in argv
-        )
-    )
+    return readable_command(tuple(clip(word, _MAX_WORD_CHARACTERS) for word in argv))

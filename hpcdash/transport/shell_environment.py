@@ -1,4 +1,4 @@
-"""Environment of a login shell, of any kind, that other shells do not have."""
+"""Variables of a login node's commands, and those that only a login shell sets there."""
 
 from __future__ import annotations
 
@@ -13,51 +13,65 @@ LOGIN_ENVIRONMENT_SECONDS = 20.0
 _MAX_BYTES = 1 << 20
 NAMES = ("PATH", "LD_LIBRARY_PATH", "SLURM_CONF")
 
-# csh and tcsh take -l only when it stands alone, so they get their command on stdin.
-_ASK = (
+# csh and tcsh accept -l only without other options, so they get their command on stdin.
+_RUN_SHELLS = (
     'eval "$1"; case $SHELL in *csh) printf "%s\\n" "$2" | "$SHELL" -l;; *) "$SHELL" -lc '
     '"$2";; esac'
 )
-_PRINT = """/bin/sh -c 'for n in {names}; do eval "v=\\$$n"; echo "{marker} {who} $n=$v"; done'"""
+_PRINT = """/bin/sh -c 'for n in {names}; do eval "v=\\$$n"; echo "{marker} {shell} $n=$v"; done'"""
 
 
-async def fetch_login_environment(run: Callable[..., Awaitable[CommandResult]]) -> dict[str, str]:
-    """Return the variables that a login shell sets otherwise, by name.
+class RemoteEnvironment:
+    """Variables and directories of PATH that a transport sets for each command."""
 
-    `run` is as Transport.run, in the environment that a command has without us. Raises
-    UnreadableOutput where the shell prints more than 1 MiB.
-    """
-    argv, marker = login_environment_argv()
-    answer = await run(argv, limit_seconds=LOGIN_ENVIRONMENT_SECONDS, cap_bytes=_MAX_BYTES)
-    if answer.truncated:
-        raise UnreadableOutput(
-            "the login shell printed more than 1 MiB when its environment was read",
-            "A line of an rc file there (~/.profile, ~/.bash_profile, ~/.login) prints without "
-            "end.",
-            argv=("$SHELL", "-l"),
-            status=answer.status,
-        )
-    return await asyncio.to_thread(login_environment, answer.stdout, marker)
+    def __init__(self, environment: dict[str, str] | None, path: str) -> None:
+        self.variables = dict(environment or {})
+        self.path = path
+
+    def prepend_path(self, folder: str) -> None:
+        """Search `folder` before the remote PATH."""
+        self.path = f"{folder}:{self.path}" if self.path else folder
+
+    async def adopt(self, run: Callable[..., Awaitable[CommandResult]]) -> bool:
+        """Set PATH, LD_LIBRARY_PATH and SLURM_CONF as in a login shell; True if any changed.
+
+        Many sites set the scheduler's PATH only in login shells. `run` is a Transport.run that sets
+        no variables. Raises UnreadableOutput if the shell prints more than 1 MiB.
+        """
+        marker = fresh_marker()
+        argv = login_environment_argv(marker)
+        result = await run(argv, limit_seconds=LOGIN_ENVIRONMENT_SECONDS, cap_bytes=_MAX_BYTES)
+        if result.truncated:
+            raise UnreadableOutput(
+                "the login shell printed more than 1 MiB when its environment was read",
+                "A line of an rc file there (~/.profile, ~/.bash_profile, ~/.login) prints "
+                "endlessly.",
+                argv=("$SHELL", "-l"),
+                status=result.status,
+            )
+        found = await asyncio.to_thread(parse_login_environment, result.stdout, marker.encode())
+        is_changed = any(self.variables.get(name) != value for name, value in found.items())
+        self.variables.update(found)
+        return is_changed
 
 
-def login_environment_argv() -> tuple[tuple[str, ...], bytes]:
-    """Build the command that runs the shell named by $SHELL, and the marker of its lines."""
-    marker = fresh_marker()
-    here, login = (
-        _PRINT.format(names=" ".join(NAMES), marker=marker, who=who) for who in ("here", "login")
-    )
-    return ("/bin/sh", "-c", _ASK, "sh", here, login), marker.encode()
+def login_environment_argv(marker: str) -> tuple[str, ...]:
+    """Build the command that prints the variables of this shell and of a login shell ($SHELL)."""
+    names = " ".join(NAMES)
+    here = _PRINT.format(names=names, marker=marker, shell="here")
+    login = _PRINT.format(names=names, marker=marker, shell="login")
+    return ("/bin/sh", "-c", _RUN_SHELLS, "sh", here, login)
 
 
-def login_environment(stdout: bytes, marker: bytes) -> dict[str, str]:
-    """Parse the variables that a login shell sets otherwise; rc files may have printed as well."""
+def parse_login_environment(stdout: bytes, marker: bytes) -> dict[str, str]:
+    """Parse the variables that a login shell sets differently, among output of rc files."""
     found: dict[str, dict[str, str]] = {"here": {}, "login": {}}
     for line in stdout.split(b"\n"):
         _noise, mark, answer = line.partition(marker + b" ")
-        who, _, assignment = answer.decode("utf-8", "surrogateescape").partition(" ")
+        shell, _, assignment = answer.decode("utf-8", "surrogateescape").partition(" ")
         name, _, value = assignment.partition("=")
-        if mark and who in found and name in NAMES:
-            found[who][name] = value
+        if mark and shell in found and name in NAMES:
+            found[shell][name] = value
     return {
         name: value
         for name, value in found["login"].items()

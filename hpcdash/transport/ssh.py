@@ -1,9 +1,10 @@
-"""Login node over ssh: one persistent connection, with commands in parallel channels."""
+"""A login node over ssh: one persistent connection, with commands in parallel channels."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import itertools
 import random
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hpcdash.domain.units import format_age
 from hpcdash.errors import (
     AuthenticationFailed,
+    CommandTimedOut,
     ConfigError,
     ConnectionFailed,
     HostKeyChanged,
@@ -38,50 +40,46 @@ from hpcdash.transport.base import (
 from hpcdash.transport.local import timed_out
 from hpcdash.transport.shell import (
     BEGIN_SECONDS,
+    RemoteOutput,
     interactive_command,
-    never_began,
-    noise_failure,
     remote_command,
-    shell_failure,
 )
-from hpcdash.transport.shell_environment import fetch_login_environment
+from hpcdash.transport.shell_environment import RemoteEnvironment
 
 if TYPE_CHECKING:
     import asyncssh
 
-    from hpcdash.transport.ssh_line import SshLine
+    from hpcdash.transport.ssh_connection import SshConnection
     from hpcdash.transport.ssh_login import Login
     from hpcdash.transport.ssh_session import RunSession, StreamSession, TerminalSession
     from hpcdash.transport.terminal import Terminal
 
-# sshd allows 10 sessions a connection (MaxSessions); two are left for what a person does through
-# the same master.
+# sshd allows 10 sessions per connection (MaxSessions); two are left for a person's own use of the
+# same master.
 CHANNELS = 8
 STREAMS = 5
-# Between attempts to open a channel.
+# Pauses between attempts to open a channel.
 _CHANNEL_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
-# For a person who waits for it: commands of ours that hold all sessions there end meanwhile.
-_MORE_PAUSES = (1.6, 3.2, 3.2)
+# More attempts while a person waits: our own commands may be using all sessions.
+_TERMINAL_PAUSES = (1.6, 3.2, 3.2)
 FIRST_RETRY_SECONDS = 5.0
 LONGEST_RETRY_SECONDS = 120.0
-# A line that is lost again and again is not opened more often by itself.
+# A connection that is lost repeatedly is not reopened automatically more often than this.
 MAX_LOGINS = 6
 LOGINS_SECONDS = 300.0
-# A stream whose line died unseen ends on the login node after a day at most.
+# A stream whose connection died unnoticed ends on the login node after a day.
 STREAM_LIMIT_SECONDS = 86_400.0
 # Errors that only a person can fix are not retried until a person requests it.
 _NEEDS_A_PERSON = (AuthenticationFailed, HostKeyChanged, HostKeyRefused, ConfigError)
-_OPENED_AGAIN = "The next command reconnects."
+_RECONNECTS = "The next command reconnects."
 _LOG_IN_AGAIN = "Log in again: ctrl+r in the dashboard, or run the command again."
 
 
 class SshStream:
-    """A running remote command's stdout; `stderr` is the end of what it complained of, `status` how
-    it ended.
-    """
+    """A running remote command's stdout; `stderr` is the end of its error output."""
 
     def __init__(self, session: StreamSession, check: Callable[[], object]) -> None:
-        """`check` raises where the command did not run to its end."""
+        """`check` raises if the command did not run to its end."""
         self._session = session
         self._check = check
 
@@ -112,38 +110,36 @@ class SshTransport:
         environment: dict[str, str] | None = None,
         path: str = "",
     ) -> None:
-        """`config_path` is read in place of ~/.ssh/config, `known_hosts` in place of all
-        known_hosts files.
+        """`config_path` replaces ~/.ssh/config, `known_hosts` replaces all known_hosts files.
 
-        `environment` is set for each command on the login node; `path` goes before the PATH there.
+        `environment` is set for each command on the login node; `path` goes before its PATH.
         """
         self.name = destination
         self.health = Health()
-        self.environment = dict(environment or {})
-        self.path = path
+        self._environment = RemoteEnvironment(environment, path)
         self._prompter = prompter
         self._config_path = config_path
         self._known_hosts = known_hosts
         self._login: Login | None = None
-        self._line: SshLine | None = None
-        self._opening: asyncio.Task[SshLine] | None = None
+        self._connection: SshConnection | None = None
+        self._opening: asyncio.Task[SshConnection] | None = None
         self._waiting = 0
         self._failures = 0
-        # When logins were begun (monotonic), the newest last.
+        # Start of the latest logins, on the monotonic clock.
         self._logins: deque[float] = deque(maxlen=MAX_LOGINS)
         self._last_error: HpcdashError | None = None
         self._channels = asyncio.Semaphore(CHANNELS)
         self._streams = asyncio.Semaphore(STREAMS)
 
     async def connect(self, *, force: bool = False) -> None:
-        """Open the line if it is not open.
+        """Open the connection unless it is open.
 
-        Until `health.retry_at`, and after an error that only a person can mend, the last error is
-        raised again without a try; `force` tries at once. A line that was lost is opened again at
-        once, unless a person was ever needed. Raises UnreachableError, or ConfigError for an
+        Until `health.retry_at`, and after an error that only a person can fix, the last error is
+        raised again without an attempt; `force` tries at once. A lost connection is reopened at
+        once, unless any login needed a person. Raises UnreachableError, or ConfigError for an
         unreadable ssh configuration.
         """
-        await self._open_line(force)
+        await self._require_connection(force)
 
     async def run(
         self,
@@ -154,183 +150,172 @@ class SshTransport:
         cap_bytes: int = DEFAULT_CAP_BYTES,
         on_output: OnOutput | None = None,
         on_stdout: OnOutput | None = None,
+        environment: dict[str, str] | None = None,
     ) -> CommandResult:
-        """Run one command on the login node; see Transport.run."""
-        return await self._run(
-            argv,
-            stdin=stdin,
-            limit_seconds=limit_seconds,
-            cap_bytes=cap_bytes,
-            environment=self.environment,
-            on_output=on_output,
-            on_stdout=on_stdout,
-        )
+        """Run one command on the login node; see Transport.run.
 
-    async def _run(
-        self,
-        argv: tuple[str, ...],
-        *,
-        stdin: bytes | None,
-        limit_seconds: float,
-        cap_bytes: int,
-        environment: dict[str, str],
-        on_output: OnOutput | None = None,
-        on_stdout: OnOutput | None = None,
-    ) -> CommandResult:
+        `environment` replaces the transport's own variables.
+        """
         from hpcdash.transport.ssh_session import RunSession
 
         command = remote_command(
             argv,
             limit_seconds=limit_seconds,
-            environment=environment,
-            path=self.path,
+            environment=self._environment.variables if environment is None else environment,
+            path=self._environment.path,
             stdin_bytes=None if stdin is None else len(stdin),
         )
-        line = await self._open_line()
+        connection = await self._require_connection()
         program = program_name(argv)
-        is_sent = stdin is None
+        doing = f"running {program}"
+        reads_stdin = stdin is not None
+        output = RemoteOutput(command, host=self.name, program=program, reads_stdin=reads_stdin)
         async with self._channels:
             started = time.monotonic()
-            session = RunSession(command, cap_bytes, on_output, on_stdout)
+            session = RunSession(output, cap_bytes, on_output, on_stdout)
             try:
                 async with asyncio.timeout(limit_seconds):
                     await self._start(
-                        line, command.text, session, f"running {program}", does_read=not is_sent
+                        connection,
+                        command.text,
+                        session,
+                        doing=doing,
+                        reads_stdin=reads_stdin,
                     )
                     async with asyncio.timeout(BEGIN_SECONDS):
                         has_begun = await session.begin()
-                    # Were the shell replaced by an rc file (exec zsh), its successor would run what
-                    # is sent.
+                    # If an rc file replaces the shell (exec zsh), that one would run the stdin.
                     if stdin is not None and has_begun:
                         try:
                             session.send(stdin)
                         except OSError as error:
                             lost = session.lost or error
-                            raise self._line_lost(
-                                lost, f"running {program}", is_sent=False
-                            ) from error
+                            raise self._connection_lost(lost, doing, has_started=False) from error
                     await session.wait()
             except TimeoutError:
-                if noise := self._noise_failure(session, program, is_sent=is_sent):
+                if noise := output.noise_failure():
                     raise noise from None
-                if not session.marked_stdout.seen:
-                    stderr = session.marked_stderr
-                    waited = min(limit_seconds, BEGIN_SECONDS)
-                    raise never_began(self.name, program, waited, stderr, is_sent=is_sent) from None
-                raise timed_out(
-                    argv, limit_seconds, self.name, session.stderr, session.answer_seconds
-                ) from None
+                if not output.stdout.seen:
+                    raise output.start_failure(min(limit_seconds, BEGIN_SECONDS)) from None
+                raise self._timed_out(argv, limit_seconds, session) from None
             finally:
                 session.abort()
             seconds = time.monotonic() - started
-        self.health.last_seconds = seconds
-        status = self._status(session, program, is_sent=is_sent)
-        # Ours came first as a rule; a stalled client may find that the limit over there has struck.
+        status = self._status(session, doing)
+        # After a stall here, the remote limit may have been reached first.
         if status in (124, 137) and seconds > limit_seconds:
-            raise timed_out(argv, limit_seconds, self.name, session.stderr, session.answer_seconds)
+            raise self._timed_out(argv, limit_seconds, session)
         return CommandResult(
+            argv=argv,
+            status=status,
+            stdout=session.stdout,
+            stderr=session.stderr,
+            seconds=seconds,
+            truncated=session.truncated,
+            answer_seconds=session.answer_seconds,
+        )
+
+    def _timed_out(
+        self, argv: tuple[str, ...], limit_seconds: float, session: RunSession
+    ) -> CommandTimedOut:
+        return timed_out(
             argv,
-            status,
-            session.stdout,
-            session.stderr,
-            seconds,
-            session.truncated,
+            limit_seconds,
+            where=self.name,
+            stderr=session.stderr,
             answer_seconds=session.answer_seconds,
         )
 
     @asynccontextmanager
     async def stream(self, argv: tuple[str, ...]) -> AsyncIterator[Stream]:
-        """Run a command whose output is read as it comes; leaving the context ends it over
-        there.
-        """
+        """Run a command and stream its output; leaving the context ends the command."""
         from hpcdash.transport.ssh_session import StreamSession
 
         command = remote_command(
-            argv, limit_seconds=STREAM_LIMIT_SECONDS, environment=self.environment, path=self.path
+            argv,
+            limit_seconds=STREAM_LIMIT_SECONDS,
+            environment=self._environment.variables,
+            path=self._environment.path,
         )
-        line = await self._open_line()
+        program = program_name(argv)
+        output = RemoteOutput(command, host=self.name, program=program, reads_stdin=False)
+        connection = await self._require_connection()
         async with self._streams, self._channels:
-            session = StreamSession(command)
+            session = StreamSession(output)
             try:
                 async with asyncio.timeout(DEFAULT_LIMIT_SECONDS):
-                    await self._start(line, command.text, session, f"starting {program_name(argv)}")
+                    await self._start(
+                        connection, command.text, session, doing=f"starting {program}"
+                    )
             except TimeoutError:
                 raise timed_out(argv, DEFAULT_LIMIT_SECONDS, self.name, b"") from None
             try:
-                yield SshStream(
-                    session, lambda: self._status(session, program_name(argv), "reading")
-                )
+                yield SshStream(session, lambda: self._status(session, f"reading {program}"))
             finally:
                 session.abort()
 
     async def adopt_login_environment(self) -> bool:
-        """Take PATH, LD_LIBRARY_PATH and SLURM_CONF from the person's login shell; True when that
-        changed any.
-
-        For when a command is missing (status 127): many sites set the scheduler's PATH where only
-        login shells read it.
-        """
-        found = await fetch_login_environment(partial(self._run, stdin=None, environment={}))
-        changed = {
-            name: value for name, value in found.items() if self.environment.get(name) != value
-        }
-        self.environment.update(changed)
-        return bool(changed)
+        return await self._environment.adopt(partial(self.run, environment={}))
 
     def prepend_path(self, folder: str) -> None:
-        """Have a folder go before the PATH there."""
-        self.path = f"{folder}:{self.path}" if self.path else folder
+        self._environment.prepend_path(folder)
 
     async def interact(self, argv: tuple[str, ...], terminal: Terminal) -> int | None:
-        """Run a command there on a person's terminal, in a channel of the open line; see
-        Transport.interact.
+        """Run a command on a person's terminal, in a channel of the open connection.
+
+        See Transport.interact.
         """
         from hpcdash.transport.ssh_session import TerminalSession
 
-        line = await self._open_line()
+        connection = await self._require_connection()
         session = TerminalSession()
         program = program_name(argv)
-        text = interactive_command(argv, self.environment, self.path)
+        text = interactive_command(argv, self._environment.variables, self._environment.path)
         try:
-            await self._start(line, text, session, f"running {program}", terminal=terminal)
+            await self._start(
+                connection, text, session, doing=f"running {program}", terminal=terminal
+            )
             if not await terminal.lend(session):
                 return None
         finally:
             session.abort()
         if session.status is None:
-            raise self._line_lost(session.lost, f"{program} ran on your terminal")
+            raise self._connection_lost(session.lost, f"{program} ran on your terminal")
         return session.status
 
     async def open_connection(self, host: str, port: int) -> tuple[Any, Any]:
-        """A reader and writer of a connection from the login node on; no port of this machine
-        listens for it.
+        """Open a connection from the login node on, without a listening port on this machine.
+
+        Returns its reader and its writer.
         """
         import asyncssh
 
-        line = await self._open_line()
+        connection = await self._require_connection()
         try:
-            return await line.connection.open_connection(host, port, encoding=None)
+            return await connection.last_hop.open_connection(host, port, encoding=None)
         except asyncssh.Error as error:
             raise ConnectionFailed(
-                f"{self.name} opens no connection to {host}:{port}: {error.reason}",
-                "Is the server up there? sshd refuses all of them where AllowTcpForwarding is no.",
+                f"{self.name} cannot connect to {host}:{port}: {error.reason}",
+                "Is the server running? Is AllowTcpForwarding set to no in the login node's "
+                "sshd_config?",
             ) from error
 
     async def close(self) -> None:
-        """End the line; what runs over there is ended with it."""
+        """Close the connection; remote commands end with it."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait({self._opening})
-        line = self._line
-        self._line = None
-        if line is not None:
-            await line.close()
-        self.health.state, self.health.detail, self.health.retry_at = "idle", "", None
+        connection = self._connection
+        self._connection = None
+        if connection is not None:
+            await connection.close()
+        self.health.set_state("idle")
+        self.health.retry_at = None
 
-    async def _open_line(self, force: bool = False) -> SshLine:
-        """Return the open connection; all callers wait for the same attempt to open it."""
-        if self._line is not None:
-            return self._line
+    async def _require_connection(self, force: bool = False) -> SshConnection:
+        """Return the open connection; all callers share one attempt to open it."""
+        if self._connection is not None:
+            return self._connection
         if self._opening is None:
             if not force:
                 self._refuse_early_retry()
@@ -340,10 +325,12 @@ class SshTransport:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # No caller is left: no prompt may stay open.
+            # Without a caller, no prompt may stay open.
             if self._waiting == 1 and not opening.done():
                 opening.cancel()
-            if opening.cancelled() and not _being_cancelled():
+            task = asyncio.current_task()
+            is_being_cancelled = task is not None and task.cancelling() > 0
+            if opening.cancelled() and not is_being_cancelled:
                 raise NotSent(f"Connecting to {self.name} was aborted.", "Connect again.") from None
             raise
         finally:
@@ -351,65 +338,52 @@ class SshTransport:
 
     def _refuse_early_retry(self) -> None:
         error = self._last_error
-        wait_is_on = self.health.retry_at is not None and time.time() < self.health.retry_at
-        if error is not None and (isinstance(error, _NEEDS_A_PERSON) or wait_is_on):
+        is_too_early = self.health.retry_at is not None and time.time() < self.health.retry_at
+        if error is not None and (isinstance(error, _NEEDS_A_PERSON) or is_too_early):
             raise error.with_traceback(None)
         if wait := self._login_wait_seconds():
             self.health.retry_at = time.time() + wait
             # The reason of the last failure is more useful than the number of logins.
             self._last_error = error or NotSent(
-                f"The line to {self.name} was lost too often: {MAX_LOGINS} logins within "
+                f"The connection to {self.name} was lost too often: {MAX_LOGINS} logins within "
                 f"{format_age(LOGINS_SECONDS)}.",
-                f"It is opened again in {format_age(wait)}; ctrl+r tries now.",
+                f"It is reopened in {format_age(wait)}; ctrl+r tries now.",
             )
-            self.health.state, self.health.detail = "failed", self._last_error.message
+            self.health.set_state("failed", self._last_error.message)
             raise self._last_error.with_traceback(None)
 
     def _login_wait_seconds(self) -> float:
-        """Return the seconds until the connection may be reopened automatically; 0: now."""
+        """Return the seconds until the connection may be reopened automatically, 0 for now."""
         if len(self._logins) < MAX_LOGINS:
             return 0.0
         return max(0.0, self._logins[0] + LOGINS_SECONDS - time.monotonic())
 
-    async def _open(self) -> SshLine:
-        # 0.1 to 0.2 s of importing, in which the screen would not answer a key.
+    async def _open(self) -> SshConnection:
+        # Its import takes 0.1 to 0.2 s, during which the screen would not respond.
         await asyncio.to_thread(importlib.import_module, "hpcdash.transport.ssh_login")
-        from hpcdash.transport.ssh_config import hops_to
-        from hpcdash.transport.ssh_login import Login
 
-        health = self.health
-        health.state, health.detail, health.retry_at = "connecting", "", None
+        self.health.set_state("connecting")
+        self.health.retry_at = None
         self._logins.append(time.monotonic())
         try:
-            if (
-                self._login is None
-                or self._failures
-                or isinstance(self._last_error, _NEEDS_A_PERSON)
-            ):
-                hops = await asyncio.to_thread(
-                    hops_to, self.name, self._config_path, self._known_hosts
-                )
-                health.hops = tuple(hop.label for hop in hops)
-                if self._login is None or self._login.hops != hops:
-                    self._login = Login(hops, self._prompter, health)
-            line = await self._login.open(self._lost)
+            login = await self._updated_login()
+            connection = await login.open(self._lost)
         except (UnreachableError, ConfigError) as failed:
             error = failed
             if not isinstance(failed, _NEEDS_A_PERSON):
                 # Another attempt would prompt the person again.
-                error = (LoginRequired if self._is_attended else NotSent)(
-                    failed.message, failed.next_step
-                )
+                kind = LoginRequired if self._is_attended else NotSent
+                error = kind(failed.message, failed.next_step)
             self._failures += 1
             self._last_error = error
-            health.state, health.detail = "failed", error.message
+            self.health.set_state("failed", error.message)
             if not isinstance(error, _NEEDS_A_PERSON):
-                health.retry_at = time.time() + retry_seconds(self._failures)
+                self.health.retry_at = time.time() + retry_seconds(self._failures)
             if error is failed:
                 raise
             raise error from failed.__cause__
         except asyncio.CancelledError:
-            health.state, health.detail = "idle", ""
+            self.health.set_state("idle")
             if self._is_attended:
                 self._last_error = LoginRequired(
                     f"Logging in to {self.name} was aborted.", _LOG_IN_AGAIN
@@ -419,30 +393,41 @@ class SshTransport:
             self._opening = None
         self._failures = 0
         self._last_error = None
-        self._line = line
-        health.state, health.detail, health.connected_at = "connected", "", time.time()
-        return line
+        self._connection = connection
+        self.health.set_state("connected")
+        return connection
+
+    async def _updated_login(self) -> Login:
+        """Return the login; after a failure, the ssh configuration is read again for it."""
+        from hpcdash.transport.ssh_config import hops_to
+        from hpcdash.transport.ssh_login import Login
+
+        has_failed = self._failures > 0 or isinstance(self._last_error, _NEEDS_A_PERSON)
+        if self._login is not None and not has_failed:
+            return self._login
+        hops = await asyncio.to_thread(hops_to, self.name, self._config_path, self._known_hosts)
+        self.health.hops = tuple(hop.label for hop in hops)
+        if self._login is None or self._login.hops != hops:
+            self._login = Login(hops, self._prompter, self.health)
+        return self._login
 
     @property
     def _is_attended(self) -> bool:
-        """Whether the last login took a person, so that another one has to be requested."""
+        """Whether the last login took a person, so that another one must be requested."""
         return self._login is not None and self._login.attended
 
     def _lost(self, reason: str) -> None:
-        """Note that the connection ended without our closing it, and open it again where no person
-        is needed.
-        """
-        line = self._line
-        self._line = None
-        if line is None:
+        """Handle a lost connection: reopen it if that does not need a person."""
+        connection = self._connection
+        self._connection = None
+        if connection is None:
             return
-        line.abort()
-        self.health.state, self.health.connected_at = "lost", None
-        self.health.detail = reason or "the login node closed the connection"
+        connection.abort()
+        self.health.set_state("lost", reason or "the login node closed the connection")
         if self._is_attended:
             self._last_error = LoginRequired(
-                f"The line to {self.name} was lost: {self.health.detail}. It is not opened again "
-                "by itself, as that would ask you to log in.",
+                f"The connection to {self.name} was lost: {self.health.detail}. It is not reopened "
+                "automatically, as you would have to log in.",
                 _LOG_IN_AGAIN,
             )
         elif self._opening is None and not self._login_wait_seconds():
@@ -452,105 +437,87 @@ class SshTransport:
 
     async def _start(
         self,
-        line: SshLine,
+        connection: SshConnection,
         command: str,
         session: RunSession | StreamSession | TerminalSession,
-        doing: str,
         *,
-        does_read: bool = False,
+        doing: str,
+        reads_stdin: bool = False,
         terminal: Terminal | None = None,
-    ) -> asyncssh.SSHClientChannel[bytes]:
-        """Open a channel and start the command in it.
+    ) -> None:
+        """Open a channel and start the command in it, with a remote terminal if one is given.
 
-        A channel that opens after a timeout is closed.
-
-        A login node frees a session a moment after its command has exited: a refused channel is
-        requested again. A command that `does_read` does nothing before its stdin is whole, so that
-        a command that did not start is NotSent. With a `terminal` it has one there, and running
-        commands are waited for longer.
+        A login node frees a session a moment after its command has exited, so a refused channel is
+        requested again, for longer if a person waits at a terminal. A command that `reads_stdin`
+        does nothing before its stdin is complete, so an error is NotSent. A channel that opens
+        after a timeout is closed.
         """
         import asyncssh
 
         pty: dict[str, Any] = {"request_pty": False}
+        pauses: tuple[float, ...] = _CHANNEL_PAUSES
         if terminal is not None:
             pty = {"request_pty": "force", "term_type": terminal.kind, "term_size": terminal.size}
-        for pause in (*_CHANNEL_PAUSES, *(_MORE_PAUSES if terminal else ()), None):
+            pauses += _TERMINAL_PAUSES
+        for attempt in itertools.count():
             opening = asyncio.ensure_future(
-                line.connection.create_session(lambda: session, command, encoding=None, **pty)
+                connection.last_hop.create_session(lambda: session, command, encoding=None, **pty)
             )
             try:
-                channel, _ = await asyncio.shield(opening)
-                return channel
+                await asyncio.shield(opening)
+                return
             except asyncio.CancelledError:
                 opening.add_done_callback(_close_late)
                 raise
             except asyncssh.ChannelOpenError as error:
-                if self._line is not line:
-                    raise self._line_lost(error, doing, is_sent=not does_read) from error
+                if self._connection is not connection:
+                    raise self._connection_lost(
+                        error, doing, has_started=not reads_stdin
+                    ) from error
                 if error.code == asyncssh.OPEN_REQUEST_PTY_FAILED:
                     raise NotSent(
-                        f"{self.name} gives no terminal: {error.reason}.",
-                        "It may forbid them (PermitTTY no); commands without one still run.",
+                        f"{self.name} does not provide a terminal: {error.reason}.",
+                        "It may forbid terminals (PermitTTY no); commands without one still run.",
                     ) from error
-                if pause is None:
-                    raise (NotSent if does_read else ConnectionFailed)(
-                        f"{self.name} opened no channel for {doing}: {error.reason}.",
-                        "It may allow few sessions at once (MaxSessions); close other windows "
-                        "on it.",
+                if attempt == len(pauses):
+                    kind = NotSent if reads_stdin else ConnectionFailed
+                    raise kind(
+                        f"{self.name} did not open a channel for {doing}: {error.reason}.",
+                        "It may limit the sessions of a connection (MaxSessions); close other "
+                        "windows on it.",
                     ) from error
             except (asyncssh.Error, OSError) as error:
-                raise self._line_lost(error, doing, is_sent=not does_read) from error
-            await asyncio.sleep(pause)
-        raise AssertionError("a refused channel is told")
+                raise self._connection_lost(error, doing, has_started=not reads_stdin) from error
+            await asyncio.sleep(pauses[attempt])
 
-    def _status(
-        self,
-        session: RunSession | StreamSession,
-        program: str,
-        doing: str = "running",
-        *,
-        is_sent: bool = True,
-    ) -> int:
-        """Return a command's exit status; raises where it did not finish, or not properly."""
-        if noise := self._noise_failure(session, program, is_sent=is_sent):
+    def _status(self, session: RunSession | StreamSession, doing: str) -> int:
+        """Return a command's exit status; raises if it did not finish, or not properly."""
+        if noise := session.output.noise_failure():
             raise noise
         if session.status is None:
-            raise self._line_lost(session.lost, f"{doing} {program}")
-        if not session.truncated and (
-            failure := shell_failure(
-                self.name,
-                program,
-                session.status,
-                session.marked_stdout,
-                session.marked_stderr,
-                session.stderr,
-                is_sent=is_sent,
-            )
-        ):
-            raise failure
+            raise self._connection_lost(session.lost, doing)
+        if not session.truncated:
+            failure = session.output.exit_failure(session.status, session.stderr)
+            if failure is not None:
+                raise failure
         return session.status
 
-    def _noise_failure(
-        self, session: RunSession | StreamSession, program: str, *, is_sent: bool
-    ) -> ConnectionFailed | None:
-        return noise_failure(
-            self.name, program, session.marked_stdout, session.marked_stderr, is_sent=is_sent
-        )
-
-    def _line_lost(
-        self, error: Exception | None, doing: str, *, is_sent: bool = True
+    def _connection_lost(
+        self, error: Exception | None, doing: str, *, has_started: bool = True
     ) -> ConnectionFailed:
         reason = f": {error}" if error is not None and str(error) else ""
-        again = _LOG_IN_AGAIN if self._is_attended else _OPENED_AGAIN
-        if not is_sent:
-            return NotSent(f"The line to {self.name} was lost before {doing}{reason}.", again)
-        return ConnectionFailed(f"The line to {self.name} was lost while {doing}{reason}.", again)
+        kind = ConnectionFailed if has_started else NotSent
+        when = "while" if has_started else "before"
+        return kind(
+            f"The connection to {self.name} was lost {when} {doing}{reason}.",
+            _LOG_IN_AGAIN if self._is_attended else _RECONNECTS,
+        )
 
 
 def retry_seconds(failures: int) -> float:
-    """Return the wait in seconds after so many failures in a row.
+    """Return the wait after consecutive failures: 5 s doubled up to 2 min, less a random part.
 
-    It is 5 s doubled up to 2 min, less up to half at random.
+    The random part is at most half.
     """
     longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * float(2 ** min(failures - 1, 10)))
     return longest * random.uniform(0.5, 1.0)
@@ -559,8 +526,3 @@ def retry_seconds(failures: int) -> float:
 def _close_late(opening: asyncio.Future[tuple[asyncssh.SSHClientChannel[Any], Any]]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result()[0].abort()
-
-
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

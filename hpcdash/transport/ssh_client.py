@@ -1,4 +1,4 @@
-"""Answers to one host's prompts during a login, from the person."""
+"""Answers one host's prompts during a login, with a person's input."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from hpcdash.transport.login_clock import LoginClock
 from hpcdash.transport.ssh_config import Hop
 
 _PASSWORD_TRIES = 3
-_LONGEST_WORDS = 4000
+_MAX_MESSAGE_CHARACTERS = 4000
 
 
 class HopClient(asyncssh.SSHClient):
     """Client of one hop that answers its prompts with the person's input.
 
-    Stores the host's key, the tried ways in, the methods that the host offers, and its output.
+    Stores the host's key, the methods tried, the methods that the host offers, and its output.
+    `lost` is called when the connection ends, once `is_logged_in` is set.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class HopClient(asyncssh.SSHClient):
         self.offered: set[str] = set()
         self.gave_up = False
         self.found_nobody = False
+        self.is_logged_in = False
         self.text = ""
         self._prompter = prompter
         self._health = health
@@ -44,19 +46,17 @@ class HopClient(asyncssh.SSHClient):
         self._had_person = False
         self._prompts = {"keyboard-interactive": 0, "password": 0}
         self._had_fields = False
-        # Since it last asked.
+        # The host's output since its last prompt.
         self._message = ""
 
     @property
     def awaited_approval(self) -> bool:
-        """Whether the host had the person wait without a prompt."""
+        """Whether the host waited for the person without a prompt."""
         return self._prompts["keyboard-interactive"] == 1 and not self._had_fields
 
     @property
     def attended(self) -> bool:
-        """Whether this login took a person, or may have: a prompt, a touch of a hardware key, an
-        approval.
-        """
+        """Whether this login took a person, or may have: a prompt, a key's touch, an approval."""
         return self._had_person or self.clock.outlasted_network
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
@@ -64,12 +64,13 @@ class HopClient(asyncssh.SSHClient):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connection = None
-        self._lost(str(exc) if exc else "")
+        if self.is_logged_in:
+            self._lost(str(exc) if exc else "")
 
     def validate_host_public_key(
         self, host: str, addr: str, port: int, key: asyncssh.SSHKey
     ) -> bool:
-        # Called for unknown and for changed keys alike: neither is let in here.
+        # asyncssh calls this for unknown and for changed keys: HostKeys.verify decides.
         self.shown_key = key
         return False
 
@@ -125,8 +126,9 @@ class HopClient(asyncssh.SSHClient):
         return await self.prompt(name, "\n".join(filter(None, messages)), tuple(fields))
 
     async def passphrase(self, path: Path, is_wrong: bool) -> str | None:
-        """The passphrase of a key file, or None once the person gave up; `is_wrong`: the last one
-        did not fit.
+        """Prompt for the passphrase of a key file; None once the person gives up.
+
+        `is_wrong`: the previous one was wrong.
         """
         instructions = "Wrong passphrase." if is_wrong else ""
         answers = await self.prompt(
@@ -145,34 +147,38 @@ class HopClient(asyncssh.SSHClient):
     async def prompt(
         self, title: str, instructions: str, fields: tuple[PromptField, ...]
     ) -> list[str] | None:
-        """The person's answers, one a field, or None once they gave up."""
+        """Return the person's answers, one per field, or None once they give up."""
         if self.gave_up:
             return None
         self._had_person = True
-        message = self._message
+        prompt = Prompt(
+            hop=self.hop.label,
+            title=title,
+            instructions=instructions,
+            fields=fields,
+            message=self._message,
+        )
         self._message = ""
         with self.clock.prompt():
-            answers = await self._prompter.answer(
-                Prompt(self.hop.label, title, instructions, fields, message)
-            )
+            answers = await self._prompter.answer(prompt)
         if answers is None or len(answers) != len(fields):
             self.gave_up = True
             return None
         return answers
 
     def show(self, text: str) -> None:
-        """Show the host's output, and store it."""
-        if text := text.strip()[:_LONGEST_WORDS]:
-            self.text = text
-            self._message = f"{self._message}\n{text}".strip()
-            message = "\n".join(
-                f"{self.hop.label}: {line}" for line in text.splitlines() if line.strip()
-            )
-            self._health.text = f"{self._health.text}\n{message}".strip()
-            self._prompter.show(self.hop.label, text)
+        """Show and store the host's output."""
+        text = text.strip()[:_MAX_MESSAGE_CHARACTERS]
+        if not text:
+            return
+        self.text = text
+        self._message = f"{self._message}\n{text}".strip()
+        lines = [f"{self.hop.label}: {line}" for line in text.splitlines() if line.strip()]
+        self._health.text = "\n".join((self._health.text, *lines)).strip()
+        self._prompter.show(self.hop.label, text)
 
     def silent(self) -> None:
-        """Notify the person why nothing happens."""
+        """Notify the person that the host may wait for them."""
         self._prompter.waiting(self.hop.label)
 
     def _note_offered(self) -> None:
@@ -183,21 +189,21 @@ class HopClient(asyncssh.SSHClient):
         self._note_offered()
         if self.gave_up or self._prompts[method] >= _PASSWORD_TRIES:
             return False
-        # A request on the phone that was declined, or that nobody saw, is not sent a second time.
+        # A phone request that was declined or missed is not sent again.
         if method == "keyboard-interactive" and self._prompts[method] and not self._had_fields:
             return False
         if not self._prompter.can_prompt():
             self.found_nobody = True
-            self._try(f"{method} (not tried: nobody is here to answer)")
+            self._note_tried(f"{method} (not tried: nobody is present to answer)")
             return False
         self._prompts[method] += 1
         if method == "keyboard-interactive":
             self._had_fields = False
         self._had_person = True
-        self._try(method)
+        self._note_tried(method)
         self.clock.wait_for_person()
         return True
 
-    def _try(self, way: str) -> None:
-        if way not in self.tried:
-            self.tried.append(way)
+    def _note_tried(self, method: str) -> None:
+        if method not in self.tried:
+            self.tried.append(method)

@@ -1,7 +1,4 @@
-"""Reads ~/.ssh/config: which hops lead to a destination and what each is trusted by.
-
-Opens no connection.
-"""
+"""Reads ~/.ssh/config: the hops to a destination, and the settings of each."""
 
 from __future__ import annotations
 
@@ -26,29 +23,37 @@ SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 # ssh_config(5), UserKnownHostsFile, GlobalKnownHostsFile and IdentityFile.
 _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
-_IDENTITY_NAMES = ("id_ed25519_sk", "id_ecdsa_sk", "id_ed25519", "id_ecdsa", "id_rsa")
-_LONGEST_CHAIN = 8
-# Below INFO ssh shows no banner.
+_IDENTITY_FILES = (
+    "~/.ssh/id_ed25519_sk",
+    "~/.ssh/id_ecdsa_sk",
+    "~/.ssh/id_ed25519",
+    "~/.ssh/id_ecdsa",
+    "~/.ssh/id_rsa",
+)
+# Values of StrictHostKeyChecking with the meaning of another.
+_STRICT_SYNONYMS = {"true": "yes", "off": "no", "false": "no"}
+_MAX_JUMPS = 8
+# Below INFO ssh does not show banners.
 _QUIET_LEVELS = ("quiet", "fatal", "error")
 # Characters used only in patterns: ssh_config(5), PATTERNS.
 _PATTERN_SIGNS = frozenset("*?!,")
-# Errors of asyncssh: also for the home of an unknown user (RuntimeError), files that include one
-# another (RecursionError), and a pattern that is no path (ValueError).
+# Errors of asyncssh, including those for the home of an unknown user (RuntimeError), files that
+# include each other (RecursionError), and a pattern that is not a path (ValueError).
 _UNREADABLE = (ConfigParseError, OSError, ValueError, RuntimeError)
 
 
 # ssh_config(5), Match: criteria without a pattern, and those with one that asyncssh evaluates.
 _BARE_CRITERIA = frozenset({"all", "canonical", "final"})
 _CRITERIA = frozenset({"exec", "host", "originalhost", "user", "localuser", "tagged"})
-# Settings without which another host, or none, may be reached.
-_WAY_SETTINGS = ("proxyjump", "proxycommand", "hostname", "user", "port")
+# Settings whose loss leads to another host, or to none.
+_ROUTE_SETTINGS = ("proxyjump", "proxycommand", "hostname", "user", "port")
 # ssh_config(5), TIME FORMATS.
 _TIME = re.compile(r"(?:[0-9]{1,9}[smhdw]?)+", re.IGNORECASE)
 _TIME_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 class ReadConfig(SSHConfig):
-    """Options that were read from files, as asyncssh takes them."""
+    """Options that were read from files, in asyncssh's form."""
 
     def __init__(self, options: Mapping[str, object]) -> None:
         super().__init__(None, False, False, False)
@@ -59,36 +64,36 @@ class ReadConfig(SSHConfig):
         return dict(self._options)
 
 
-def _before_remarks(
-    handlers: Mapping[str, tuple[str, Callable[..., Any]]],
-) -> dict[str, tuple[str, Callable[..., Any]]]:
-    """Return the handlers of settings, each without the words from a # on."""
+_Handlers = dict[str, tuple[str, Callable[..., Any]]]
 
-    def without(handler: Callable[..., Any]) -> Callable[..., Any]:
+
+def _without_comments(handlers: _Handlers) -> _Handlers:
+    """Wrap the handlers of settings so that they ignore a comment at the end of a line."""
+
+    def wrap(handler: Callable[..., Any]) -> Callable[..., Any]:
         def read(config: Any, option: str, args: list[str]) -> None:
-            places = [at for at, word in enumerate(args) if word.startswith("#")]
-            if places:
-                config.is_beyond_asyncssh = True
-                del args[places[0] :]
+            for position, word in enumerate(args):
+                if word.startswith("#"):
+                    config.is_beyond_asyncssh = True
+                    del args[position:]
+                    break
             if not args:
                 config._error(f"Missing {option} value")
             handler(config, option, args)
 
         return read
 
-    whole = SSHClientConfig._no_split
     return {
-        name: (option, handler if name in whole else without(handler))
+        name: (option, handler if name in SSHClientConfig._no_split else wrap(handler))
         for name, (option, handler) in handlers.items()
     }
 
 
 class _Config(SSHClientConfig):
-    """asyncssh's reader, with StrictHostKeyChecking, and with the first of ProxyJump and
-    ProxyCommand winning.
+    """asyncssh's reader, with StrictHostKeyChecking, and the first of ProxyJump and ProxyCommand.
 
-    It also reads what OpenSSH does and asyncssh refuses: criteria of Match that are unknown, whose
-    blocks do not match and are noted in `warnings`, times with units, remarks at the end of a line.
+    It also accepts what OpenSSH does and asyncssh rejects: times with units, comments at the end of
+    a line, and unknown criteria of Match, whose blocks are ignored and noted in `warnings`.
     """
 
     def __init__(self, *args: object) -> None:
@@ -107,23 +112,22 @@ class _Config(SSHClientConfig):
                 self._warn_unknown(unknown)
             self._matching = False
 
-    def _warn_unknown(self, unknown: str) -> None:
-        """Note a block that would match, and the settings that are lost with it: the first value of
-        each counts.
-        """
-        lost = _way_settings(self._path, self._line_no)
+    def _warn_unknown(self, criterion: str) -> None:
+        """Add a warning about an ignored block, with its settings that are not set before it."""
+        names = {name.lower() for name in self._options}
         lost = [
             text
-            for text in lost
-            if not any(text.lower().startswith(f"{name.lower()} ") for name in self._options)
+            for text in _route_settings(self._path, self._line_no)
+            if text.partition(" ")[0].lower() not in names
         ]
-        end = f"; left out with it: {', '.join(lost)}" if lost else ""
-        text = (
-            f"{self._path} line {self._line_no}: hpcdash cannot evaluate Match {unknown}: the "
-            f"block is ignored{end}"
+        warning = (
+            f"{self._path} line {self._line_no}: hpcdash cannot evaluate Match {criterion}: the "
+            "block is ignored"
         )
-        if text not in self.warnings:
-            self.warnings.append(text)
+        if lost:
+            warning += f", with its {', '.join(lost)}"
+        if warning not in self.warnings:
+            self.warnings.append(warning)
 
     def _set_seconds(self, option: str, args: list[str]) -> None:
         text = args.pop(0)
@@ -134,13 +138,13 @@ class _Config(SSHClientConfig):
         self.is_beyond_asyncssh = True
         if text.lower() != "none" and not _TIME.fullmatch(text):
             self._error(f"Invalid {option} time value: {text}")
-        parts = re.findall("([0-9]+)([a-z]?)", text.lower())
-        self._options.setdefault(
-            option, sum(int(count) * _TIME_UNITS[unit or "s"] for count, unit in parts)
-        )
+        seconds = 0
+        for count, unit in re.findall("([0-9]+)([a-z]?)", text.lower()):
+            seconds += int(count) * _TIME_UNITS[unit or "s"]
+        self._options.setdefault(option, seconds)
 
     def _set_authentication(self, option: str, args: list[str]) -> None:
-        """`PubkeyAuthentication unbound` is one of yes."""
+        """Read `PubkeyAuthentication unbound` and `host-bound` as yes."""
         if args[0].lower() in ("unbound", "host-bound"):
             self.is_beyond_asyncssh = True
             args[0] = "yes"
@@ -153,13 +157,13 @@ class _Config(SSHClientConfig):
             self._set_string(option, args)
 
     def expanded(self, value: str) -> str:
-        """A value with its %-tokens and ${VARIABLES} filled in."""
+        """Expand the %-tokens and ${VARIABLES} of a value."""
         self._set_tokens()
         self._tokens["%"] = "%"
         self._tokens["k"] = cast("str", self.get("HostKeyAlias") or self._tokens["n"])
         return self._expand_val(value)
 
-    _handlers = _before_remarks(
+    _handlers = _without_comments(
         {
             **SSHClientConfig._handlers,
             "loglevel": ("LogLevel", SSHConfig._set_string),
@@ -174,70 +178,67 @@ class _Config(SSHClientConfig):
     )
 
 
-def _split_criteria(parts: Sequence[str]) -> tuple[list[str], str]:
-    """(the criteria of a Match line that can be evaluated, the first that cannot, '' for none).
+def _split_criteria(arguments: Sequence[str]) -> tuple[list[str], str]:
+    """Return the criteria of a Match line that can be evaluated, and the first unknown one or ''.
 
-    With one that cannot, no `exec` is among the others: nothing is run for a block that does not
-    match.
+    With an unknown criterion, `exec` is not among the others: commands are not run for a block that
+    does not match.
     """
-    known: list[str] = []
+    known: list[list[str]] = []
     unknown = ""
-    criteria = iter(parts)
-    for word in criteria:
+    remaining = iter(arguments)
+    for word in remaining:
         name = word.lower().removeprefix("!")
         if name in _BARE_CRITERIA:
-            known.append(word)
+            known.append([word])
             continue
-        pattern = list(itertools.islice(criteria, 1))
+        pattern = list(itertools.islice(remaining, 1))
         if name in _CRITERIA or (name == "localnetwork" and find_spec("ifaddr")):
-            known += [word, *pattern]
+            known.append([word, *pattern])
         elif not unknown:
             unknown = " ".join((word, *pattern))
-    return (_without_exec(known) if unknown else known), unknown
+    if unknown:
+        known = [part for part in known if part[0].lower().removeprefix("!") != "exec"]
+    return list(itertools.chain.from_iterable(known)), unknown
 
 
-def _without_exec(parts: Sequence[str]) -> list[str]:
-    places = [at for at, word in enumerate(parts) if word.lower().removeprefix("!") == "exec"]
-    return [word for at, word in enumerate(parts) if at not in places and at - 1 not in places]
-
-
-def _way_settings(path: Path, line_number: int) -> list[str]:
-    """`ProxyJump gate` and the like, of the block that begins on a line."""
+def _route_settings(path: Path, line_number: int) -> list[str]:
+    """Return the settings, as `ProxyJump gate`, of the block that starts on a line."""
     found = []
     for line in path.read_text().splitlines()[line_number:]:
         name, _, value = re.sub(r"[ \t]*=[ \t]*|[ \t]+", " ", line.strip(), count=1).partition(" ")
         if name.lower() in ("host", "match"):
             break
-        if name.lower() in _WAY_SETTINGS:
+        if name.lower() in _ROUTE_SETTINGS:
             found.append(f"{name} {value}")
     return found
 
 
 class _HostLines(SSHConfig):
-    """Collects what Host lines name, in whichever file and block; runs and resolves nothing."""
+    """Collects the names of Host lines in all files and blocks, without running commands."""
 
     is_beyond_asyncssh = False
 
     def __init__(self) -> None:
         super().__init__(None, False, False, False)
-        # The name → HostName of its block, '' where there is none.
+        # Name → HostName of its block, '' if that has none.
         self.addresses: dict[str, str] = {}
         self._block: list[str] = []
         self._read: set[Path] = set()
 
     def parse(self, path: Path) -> None:
-        """Each file once: they may include one another."""
+        """Parse each file once: files may include each other."""
         if path not in self._read:
             self._read.add(path)
             super().parse(path)
 
     def _set_tokens(self) -> None:
-        """None: nothing is expanded."""
+        """Do nothing, as values are not expanded."""
 
     def _begin_block(self, option: str, args: list[str]) -> None:
-        self._block = (
-            [name for name in args if not _PATTERN_SIGNS & set(name)] if option == "Host" else []
-        )
+        self._block = []
+        if option == "Host":
+            self._block = [name for name in args if not _PATTERN_SIGNS & set(name)]
         for name in self._block:
             self.addresses.setdefault(name, "")
         args.clear()
@@ -252,7 +253,7 @@ class _HostLines(SSHConfig):
         self._include(option, args)
         self._block = block
 
-    _handlers = _before_remarks(
+    _handlers = _without_comments(
         {
             "host": ("Host", _begin_block),
             "match": ("Match", _begin_block),
@@ -263,10 +264,9 @@ class _HostLines(SSHConfig):
 
 
 def named_hosts(config_path: Path | None = None) -> dict[str, str]:
-    """The hosts that the configuration names (no patterns) → their HostName, '' where their block
-    has none; pure text.
+    """Return the hosts that the configuration names (no patterns) → their HostName or ''.
 
-    In the files' order. Raises ConfigError.
+    In the files' order, and without expansion. Raises ConfigError.
     """
     lines = _HostLines()
     try:
@@ -278,7 +278,7 @@ def named_hosts(config_path: Path | None = None) -> dict[str, str]:
 
 
 class Destination(Struct, frozen=True):
-    """[user@]host[:port] as a person writes it; None for absent parts."""
+    """A [user@]host[:port] as a person writes it; None for absent parts."""
 
     host: str
     user: str | None = None
@@ -286,23 +286,21 @@ class Destination(Struct, frozen=True):
 
     @property
     def command_line(self) -> str:
-        """The ssh command that logs in there."""
+        """The ssh command that logs in to it."""
         port = () if self.port is None else ("-p", str(self.port))
-        return shlex.join(
-            ("ssh", *port, self.host if self.user is None else f"{self.user}@{self.host}")
-        )
+        place = self.host if self.user is None else f"{self.user}@{self.host}"
+        return shlex.join(("ssh", *port, place))
 
 
 class Hop(Struct, frozen=True):
-    """One host on the way: where it is, who we are there, by what it is trusted.
+    """One host on the way to a destination, with its settings.
 
-    `alias` is the name the configuration knows it by. `user_known_hosts` are read and the first of
-    them is written; `strict` is StrictHostKeyChecking (yes, ask, accept-new, no). `login_seconds`
-    is ConnectTimeout, None where not set. `agent_path` is the agent's socket, '' for none;
-    `authentications` is PreferredAuthentications, () where not set. `is_quiet` hides the host's
-    banner. `options` are all that was read, by their names; `config_paths` are the files where
-    asyncssh has to read them once more, after it has completed the host's name. `warnings` name
-    lines that count for this host, and that hpcdash cannot evaluate.
+    `alias` is its name in the configuration. `user_known_hosts` are read, and the first of them is
+    written. `strict` is StrictHostKeyChecking (yes, ask, accept-new, no), `login_seconds` is
+    ConnectTimeout, `authentications` is PreferredAuthentications (() if unset), `agent_path` is the
+    agent's socket or ''. `is_quiet` hides the host's banner. `options` are all options that were
+    read. `config_paths` are the files if asyncssh must read them again, after it has completed the
+    host's name. `warnings` are about lines for this host that hpcdash cannot evaluate.
     """
 
     alias: Destination
@@ -341,7 +339,7 @@ class Hop(Struct, frozen=True):
 
 
 def parse_destination(text: str) -> Destination:
-    """[user@]host[:port], [user@][v6::address]:port or ssh://…; raises ConfigError."""
+    """Parse [user@]host[:port], [user@][v6::address]:port or ssh://…; raises ConfigError."""
     user, at, rest = text.strip().removeprefix("ssh://").rstrip("/").rpartition("@")
     if rest.startswith("["):
         host, _, after = rest[1:].partition("]")
@@ -351,18 +349,19 @@ def parse_destination(text: str) -> Destination:
     else:
         host = rest
         port = ""
-    if not host or host.startswith("-") or (at and not user) or (port and not port.isdecimal()):
+    is_host = bool(host) and not host.startswith("-")
+    is_user = bool(user) or not at
+    is_port = not port or port.isdecimal()
+    if not (is_host and is_user and is_port):
         raise ConfigError(
             f"{text!r} is not a host to connect to.",
-            "Write [user@]host[:port] or a Host of ~/.ssh/config.",
+            "Use [user@]host[:port] or a Host of ~/.ssh/config.",
         )
     return Destination(host, user or None, int(port) if port else None)
 
 
 def default_config_paths(config_path: Path | None) -> tuple[Path, ...]:
-    """The files read: the one given, else the person's own and then the machine's, where they are
-    readable.
-    """
+    """Return the readable files: `config_path`, or the person's own and then the machine's."""
     paths = (config_path,) if config_path else (USER_CONFIG.expanduser(), SYSTEM_CONFIG)
     return tuple(path for path in paths if os.access(path, os.R_OK))
 
@@ -370,35 +369,32 @@ def default_config_paths(config_path: Path | None) -> tuple[Path, ...]:
 def hops_to(
     destination: str, config_path: Path | None = None, known_hosts: Path | None = None
 ) -> tuple[Hop, ...]:
-    """All hosts on the way to a destination, it last; ProxyJump is followed through aliases that
-    jump themselves.
+    """Return all hosts on the way to a destination, which is last, including the jumps of jumps.
 
-    `known_hosts` stands for all known_hosts files where given. Raises ConfigError.
+    `known_hosts` replaces all known_hosts files. Raises ConfigError.
     """
     paths = default_config_paths(config_path)
-    return _chain(parse_destination(destination), paths, known_hosts, ())
+    return _hops(parse_destination(destination), paths, known_hosts, ())
 
 
-def _chain(
+def _hops(
     destination: Destination,
     paths: tuple[Path, ...],
     known_hosts: Path | None,
     towards: tuple[Destination, ...],
 ) -> tuple[Hop, ...]:
     hop, jumps = _resolve(destination, paths, known_hosts)
-    # `Host *` with a ProxyJump speaks of the jump host too: it does not jump through itself.
+    # A ProxyJump of `Host *` applies to the jump host too, which does not jump through itself.
     jumps = [jump for jump in jumps if not _is_same(jump, destination, hop)]
     if not jumps:
         return (hop,)
-    if len(towards) >= _LONGEST_CHAIN or destination in towards:
+    if len(towards) >= _MAX_JUMPS or destination in towards:
         way = " → ".join(step.host for step in (*towards, destination))
-        raise ConfigError(
-            f"ProxyJump goes in a circle: {way}", "Correct ProxyJump in ~/.ssh/config."
-        )
-    # Like ssh: the first jump may have jumps of its own, the later ones are reached through the one
-    # before.
-    first = _chain(jumps[0], paths, known_hosts, (*towards, destination))
-    return (*first, *(_resolve(jump, paths, known_hosts)[0] for jump in jumps[1:]), hop)
+        raise ConfigError(f"ProxyJump is circular: {way}", "Correct ProxyJump in ~/.ssh/config.")
+    # As in ssh, only the first jump may have jumps of its own.
+    first = _hops(jumps[0], paths, known_hosts, (*towards, destination))
+    later = [_resolve(jump, paths, known_hosts)[0] for jump in jumps[1:]]
+    return (*first, *later, hop)
 
 
 def _is_same(jump: Destination, destination: Destination, hop: Hop) -> bool:
@@ -415,11 +411,22 @@ def _resolve(
         host = str(config.get("Hostname") or destination.host)
         port = cast("int", config.get("Port") or DEFAULT_PORT)
         alias = config.get("HostKeyAlias")
+        # ssh's own default is ask.
+        strict = str(config.get("StrictHostKeyChecking") or "ask").lower()
         jump = config.get("ProxyJump")
         command = config.get("ProxyCommand")
-        identities = cast("list[str] | None", config.get("IdentityFile"))
-        user_files = config.get("UserKnownHostsFile", list(_USER_KNOWN_HOSTS))
-        global_files = config.get("GlobalKnownHostsFile", list(_GLOBAL_KNOWN_HOSTS))
+        jumps = []
+        if jump:
+            jumps = [parse_destination(part) for part in config.expanded(str(jump)).split(",")]
+        if known_hosts:
+            user_files: tuple[Path, ...] = (known_hosts,)
+            global_files: tuple[Path, ...] = ()
+        else:
+            user_files = _paths(config, "UserKnownHostsFile", _USER_KNOWN_HOSTS)
+            global_files = _paths(config, "GlobalKnownHostsFile", _GLOBAL_KNOWN_HOSTS)
+        authentications = str(config.get("PreferredAuthentications") or "").split(",")
+        identity_files = _paths(config, "IdentityFile", _IDENTITY_FILES)
+        is_name_completed = config.get("CanonicalizeHostname") and not config.is_beyond_asyncssh
         hop = Hop(
             alias=destination,
             host=host,
@@ -427,39 +434,26 @@ def _resolve(
             user=str(config.get("User") or _local_user()),
             key_name=str(alias or host),
             key_port=DEFAULT_PORT if alias else port,
-            strict=_strict(config.get("StrictHostKeyChecking")),
-            user_known_hosts=(known_hosts,)
-            if known_hosts
-            else _paths(config, cast("list[str]", user_files)),
-            global_known_hosts=()
-            if known_hosts
-            else _paths(config, cast("list[str]", global_files)),
+            strict=_STRICT_SYNONYMS.get(strict, strict),
+            user_known_hosts=user_files,
+            global_known_hosts=global_files,
             proxy_command=config.expanded(str(command)) if command else None,
-            identity_files=_identity_files(config, identities),
-            certificate_files=_paths(config, cast("list[str]", config.get("CertificateFile", []))),
+            identity_files=tuple(path for path in identity_files if os.access(path, os.R_OK)),
+            certificate_files=_paths(config, "CertificateFile", ()),
             identities_only=bool(config.get("IdentitiesOnly")),
             agent_path=_agent_path(config),
-            # Off where it is not set: ssh_config(5).
+            # Off by default: ssh_config(5).
             uses_gssapi=bool(config.get("GSSAPIAuthentication")),
-            authentications=tuple(
-                filter(None, str(config.get("PreferredAuthentications") or "").split(","))
-            ),
+            authentications=tuple(filter(None, authentications)),
             is_quiet=str(config.get("LogLevel")).lower() in _QUIET_LEVELS,
             has_host_key_algorithms=config.get("HostKeyAlgorithms") is not None,
             login_seconds=cast("float | None", config.get("ConnectTimeout")) or None,
             keepalive_seconds=cast("float | None", config.get("ServerAliveInterval")) or None,
             # Lists are text that shrinks to a seventh; ssh's own default is no.
             compresses=config.get("Compression") is not False,
-            config_paths=used_paths
-            if config.get("CanonicalizeHostname") and not config.is_beyond_asyncssh
-            else (),
+            config_paths=used_paths if is_name_completed else (),
             options=config.get_options(False),
             warnings=tuple(config.warnings),
-        )
-        jumps = (
-            [parse_destination(part) for part in config.expanded(str(jump)).split(",")]
-            if jump
-            else []
         )
     except _UNREADABLE as error:
         raise _unreadable(error) from error
@@ -467,9 +461,9 @@ def _resolve(
 
 
 def _unreadable(error: Exception) -> ConfigError:
-    message = "its files include one another" if isinstance(error, RecursionError) else str(error)
+    message = "its files include each other" if isinstance(error, RecursionError) else str(error)
     return ConfigError(
-        f"The ssh configuration cannot be read: {message}", "Correct the line it names."
+        f"The ssh configuration cannot be read: {message}", "Correct the line named above."
     )
 
 
@@ -477,7 +471,7 @@ def _load(destination: Destination, paths: tuple[Path, ...]) -> tuple[_Config, t
     try:
         return _load_all(destination, paths), paths
     except ConfigParseError:
-        # The machine's file may use what asyncssh cannot read; a person cannot mend that one.
+        # asyncssh may be unable to read the machine's file, which the person cannot fix.
         own = tuple(path for path in paths if path != SYSTEM_CONFIG)
         if own == paths:
             raise
@@ -499,25 +493,21 @@ def _local_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError) as error:
         raise ConfigError(
-            "The user is unknown.", "Set USER, or name the user: user@host."
+            "The user is unknown.", "Set USER, or specify the user: user@host."
         ) from error
 
 
-def _strict(word: object) -> str:
-    """Return yes, ask, accept-new or no; ssh's own default is ask."""
-    text = str(word or "ask").lower()
-    return {"true": "yes", "off": "no", "false": "no"}.get(text, text)
-
-
-def _paths(config: _Config, names: Sequence[str]) -> tuple[Path, ...]:
+def _paths(config: _Config, option: str, default: Sequence[str]) -> tuple[Path, ...]:
+    names = cast("Sequence[str]", config.get(option, default))
     return tuple(
         Path(config.expanded(name)).expanduser() for name in names if name.lower() != "none"
     )
 
 
 def _agent_path(config: _Config) -> str:
-    """IdentityAgent: a path, none, SSH_AUTH_SOCK, or $VARIABLE that holds a path; else what
-    SSH_AUTH_SOCK holds.
+    """Return the agent's socket, '' for none.
+
+    IdentityAgent is a path, none, SSH_AUTH_SOCK (the default), or a $VARIABLE with a path.
     """
     named = config.get("IdentityAgent", "SSH_AUTH_SOCK")
     if named is None:
@@ -526,15 +516,6 @@ def _agent_path(config: _Config) -> str:
     if name == "SSH_AUTH_SOCK":
         return os.environ.get(name, "")
     if name.startswith("$"):
-        # A variable that is not set is named as the path where no agent is.
+        # If the variable is not set, its name is reported as the missing path.
         name = os.environ.get(name[1:], name)
     return str(Path(name).expanduser())
-
-
-def _identity_files(config: _Config, names: Sequence[str] | None) -> tuple[Path, ...]:
-    """The key files to try: those named, else ssh's default names; only those that are there."""
-    if names is None:
-        candidates = tuple(Path("~/.ssh", name).expanduser() for name in _IDENTITY_NAMES)
-    else:
-        candidates = _paths(config, names)
-    return tuple(path for path in candidates if os.access(path, os.R_OK))

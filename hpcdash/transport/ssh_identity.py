@@ -1,4 +1,4 @@
-"""The keys and certificates a person logs in with, from files and from an agent."""
+"""A person's keys and certificates, from files and from an agent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcdash.domain.text import counted
 from hpcdash.transport.ssh_config import Hop
 
 GSSAPI = "gssapi-with-mic"
-_TRIES = 3
+_PASSPHRASE_TRIES = 3
 _AGENT_SECONDS = 5.0
 _MAX_AGENT_NAMES = 4
 _HARDWARE = b"sk-"
@@ -27,24 +27,25 @@ _RENEW = "Get a new certificate the way your site issues them, then connect agai
 
 
 class KeyOwner(Protocol):
-    """The person whose keys these are."""
+    """The person who owns the keys."""
 
     async def passphrase(self, path: Path, is_wrong: bool) -> str | None:
-        """The passphrase of a key file, None when the person gives up; `is_wrong`: the last one did
-        not fit.
+        """Prompt for the passphrase of a key file; None once the person gives up.
+
+        `is_wrong`: the previous one was wrong.
         """
         ...
 
     def signing(self, needs_touch: bool) -> None:
-        """A key is about to sign; `needs_touch`: it is a hardware key."""
+        """Note that a key is about to sign; a hardware key `needs_touch`."""
         ...
 
 
 class Identities(Struct):
     """Keys to try in order; `names` describes each key and certificate, or why it is unusable.
 
-    `next_steps` are for the unusable ones. `uses_gssapi`: a Kerberos ticket exists for a login,
-    too; where the configuration requires one and there is none, `gssapi_problem` is the reason,
+    `next_steps` are for unusable keys. `uses_gssapi`: there is a Kerberos ticket for a login. If
+    the configuration requires one and there is none, `gssapi_problem` is the reason and
     `gssapi_step` the next step.
     """
 
@@ -57,13 +58,13 @@ class Identities(Struct):
     gssapi_step: str = ""
 
     def close(self) -> None:
-        """Leave the agent."""
+        """Disconnect from the agent."""
         if self.agent is not None:
             self.agent.close()
 
 
 class _PrivateKey:
-    """A key file's private half; a locked one is unlocked when a host accepts its public half."""
+    """A key file's private half, which is unlocked once a host accepts the public half."""
 
     def __init__(self, path: Path, content: bytes, key: asyncssh.SSHKey | None) -> None:
         self._path = path
@@ -71,24 +72,23 @@ class _PrivateKey:
         self._key = key
 
     async def unlocked(self, owner: KeyOwner) -> asyncssh.SSHKey:
-        """Raises ValueError, which passes on to the next key, when it stays locked."""
+        """Raises ValueError, with which asyncssh tries the next key, if it stays locked."""
         if self._key is None:
             self._key = await self._unlock(owner)
         return self._key
 
     async def _unlock(self, owner: KeyOwner) -> asyncssh.SSHKey:
-        for attempt in range(_TRIES):
+        for attempt in range(_PASSPHRASE_TRIES):
             passphrase = await owner.passphrase(self._path, attempt > 0)
             if passphrase is None:
                 break
             try:
-                # bcrypt takes a tenth of a second on purpose.
+                # bcrypt takes a tenth of a second by design.
                 return await asyncio.to_thread(
                     asyncssh.import_private_key, self._content, passphrase
                 )
             except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
-                # Any other word means that no passphrase would help: a cipher or a module is
-                # missing.
+                # Otherwise a cipher or a module is missing, so another passphrase would not help.
                 if "passphrase" not in str(error).lower():
                     break
         raise ValueError(f"{self._path} stayed locked")
@@ -112,9 +112,9 @@ class _FileKey(asyncssh.SSHKeyPair):
             public.algorithm,
             algorithms,
             algorithms,
-            public.public_data,
-            None,
-            certificate,
+            public_data=public.public_data,
+            comment=None,
+            cert=certificate,
         )
         self._private = private
         self._owner = owner
@@ -131,13 +131,12 @@ class _AgentKey(asyncssh.SSHAgentKeyPair):
     def __init__(
         self,
         agent: asyncssh.SSHAgentClient,
-        held: asyncssh.SSHKeyPair,
+        key: asyncssh.SSHKeyPair,
         owner: KeyOwner,
         certificate: asyncssh.SSHCertificate | None = None,
     ) -> None:
-        super().__init__(
-            agent, held.key_algorithm, held.key_public_data, held.get_comment_bytes() or b""
-        )
+        comment = key.get_comment_bytes() or b""
+        super().__init__(agent, key.key_algorithm, key.key_public_data, comment)
         self._owner = owner
         if certificate is not None:
             self.set_certificate(certificate)
@@ -148,7 +147,7 @@ class _AgentKey(asyncssh.SSHAgentKeyPair):
 
 
 class _File(Struct, frozen=True):
-    """A key file as it was read; `key` is its private half where that is in it and not locked."""
+    """Contents of a key file; `key` is its private half, None if absent or locked."""
 
     path: Path
     content: bytes
@@ -163,37 +162,39 @@ class _File(Struct, frozen=True):
 async def read_identities(hop: Hop, owner: KeyOwner) -> Identities:
     """Read the identities for a login to a hop: the agent's keys first, then those of files.
 
-    Each key comes after its certificates. Files that are no keys, and unusable keys, are skipped
-    and named.
+    Each key follows its certificates. Files without a key, and unusable keys, are named and
+    skipped.
     """
     found = Identities()
     files, certificates = await asyncio.to_thread(_read_files, hop, found)
-    named = {one.public.public_data for one in files if one.public is not None}
+    named = {file.public.public_data for file in files if file.public is not None}
     requested = named | {certificate.public_data for certificate in certificates.values()}
-    held = await _agent_keys(hop.agent_path, found)
+    agent_keys = await _fetch_agent_keys(hop.agent_path, found)
     if hop.identities_only:
-        held = [key for key in held if key.key_public_data in requested]
-    # OpenSSH tries first what the configuration names.
-    held.sort(key=lambda key: key.key_public_data not in requested)
-    available = {key.key_public_data for key in held} | named
+        agent_keys = [key for key in agent_keys if key.key_public_data in requested]
+    # OpenSSH tries the configured keys first.
+    agent_keys.sort(key=lambda key: key.key_public_data not in requested)
+    in_agent = {key.key_public_data for key in agent_keys}
     by_key: dict[bytes, list[asyncssh.SSHCertificate]] = {}
     for path, certificate in certificates.items():
         title = f"certificate {path.name}"
-        by_key.setdefault(certificate.key.public_data, []).append(certificate)
-        if certificate.key.public_data not in available:
-            found.names.append(f"{title} (its private key is not here)")
-        else:
+        public_data = certificate.key.public_data
+        by_key.setdefault(public_data, []).append(certificate)
+        if public_data in in_agent or public_data in named:
             _name_certificate(title, certificate, hop.user, found)
-    for key in held:
+        else:
+            found.names.append(f"{title} (its private key is not here)")
+    for key in agent_keys:
         assert found.agent is not None
-        found.keys += [
-            _AgentKey(found.agent, key, owner, one)
-            for one in (*by_key.get(key.key_public_data, ()), None)
-        ]
-        if (own := _certificate_in_agent(key)) is not None:
-            _name_certificate(f"certificate {_comment(key)} of the agent", own, hop.user, found)
-    _name_agent_keys(held, found)
-    in_agent = {key.key_public_data for key in held}
+        for key_certificate in (*by_key.get(key.key_public_data, ()), None):
+            found.keys.append(_AgentKey(found.agent, key, owner, key_certificate))
+        # An agent may also list a certificate as a key of its own.
+        with contextlib.suppress(asyncssh.KeyImportError):
+            line = key.key_algorithm + b" " + base64.b64encode(key.key_public_data)
+            own_certificate = asyncssh.import_certificate(line)
+            title = f"certificate {_comment(key)} of the agent"
+            _name_certificate(title, own_certificate, hop.user, found)
+    _name_agent_keys(agent_keys, found)
     for file in files:
         _add_file(file, in_agent, by_key, owner, found)
     if hop.uses_gssapi:
@@ -257,7 +258,7 @@ def _add_file(
 def _read_files(
     hop: Hop, found: Identities
 ) -> tuple[list[_File], dict[Path, asyncssh.SSHCertificate]]:
-    """The key files, and the certificates by their files."""
+    """Return the key files, and the certificates by their files."""
     files: list[_File] = []
     certificates: dict[Path, asyncssh.SSHCertificate] = {}
     for path in hop.certificate_files:
@@ -277,72 +278,48 @@ def _read_files(
         except OSError as error:
             found.names.append(f"key {path.name} (cannot be read: {error.strerror})")
             continue
-        key = _unlocked_key(content)
-        files.append(_File(path, content, key or _public_half(path, content), key))
-        beside = path.with_name(path.name.removesuffix(".pub") + "-cert.pub")
+        key = None
+        if b"PRIVATE KEY" in content:
+            # It may be locked, or damaged.
+            with contextlib.suppress(asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
+                key = asyncssh.import_private_key(content)
+        files.append(_File(path, content, key or _read_public_half(path, content), key))
+        certificate_file = path.with_name(path.name.removesuffix(".pub") + "-cert.pub")
         with contextlib.suppress(OSError, asyncssh.KeyImportError):
-            certificates[beside] = asyncssh.import_certificate(beside.read_bytes())
+            content = certificate_file.read_bytes()
+            certificates[certificate_file] = asyncssh.import_certificate(content)
     return files, certificates
 
 
-def _unlocked_key(content: bytes) -> asyncssh.SSHKey | None:
-    """None where it is locked, or no key."""
-    if b"PRIVATE KEY" not in content:
-        return None
-    try:
-        return asyncssh.import_private_key(content)
-    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError):
-        return None
-
-
-def _public_half(path: Path, content: bytes) -> asyncssh.SSHKey | None:
+def _read_public_half(path: Path, content: bytes) -> asyncssh.SSHKey | None:
     """Read the public key of a file, or of the .pub file beside it.
 
     The head of OpenSSH's own format is never encrypted.
     """
-    for source in (content, _read(path.with_name(path.name + ".pub"))):
-        try:
-            return asyncssh.import_public_key(source)
-        except asyncssh.KeyImportError:
-            continue
+    with contextlib.suppress(asyncssh.KeyImportError):
+        return asyncssh.import_public_key(content)
+    with contextlib.suppress(OSError, asyncssh.KeyImportError):
+        return asyncssh.import_public_key(path.with_name(path.name + ".pub").read_bytes())
     return None
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
-# -- certificates
-
-
-def _certificate_in_agent(key: asyncssh.SSHKeyPair) -> asyncssh.SSHCertificate | None:
-    """The certificate that an agent holds in place of a bare key."""
-    blob = base64.b64encode(key.key_public_data)
-    try:
-        return asyncssh.import_certificate(key.key_algorithm + b" " + blob)
-    except asyncssh.KeyImportError:
-        return None
 
 
 def _name_certificate(
     title: str, certificate: asyncssh.SSHCertificate, user: str, found: Identities
 ) -> None:
-    """Name a certificate with its defects; it is offered even if it looks invalid.
+    """Name a certificate with its defects.
 
-    The host's clock counts, not this machine's.
+    It is offered even if it looks invalid, as the host's clock counts and not this machine's.
     """
     now = time.time()
-    # asyncssh has no public name for these; seconds since 1970, 2**64 - 1 for ever.
-    after, before = certificate._valid_after, certificate._valid_before  # type: ignore[attr-defined]
+    # Private names of asyncssh, in seconds since 1970; 2**64 - 1 is for ever.
+    valid_after: int = certificate._valid_after  # type: ignore[attr-defined]
+    valid_before: int = certificate._valid_before  # type: ignore[attr-defined]
     principals: Sequence[str] = certificate.principals  # type: ignore[attr-defined]
-    if before <= now:
-        found.names.append(f"{title} (expired on {_local_time(before)})")
+    if valid_before <= now:
+        found.names.append(f"{title} (expired on {_local_time(valid_before)})")
         found.next_steps.append(_RENEW)
-    elif after > now:
-        found.names.append(f"{title} (not valid before {_local_time(after)})")
+    elif valid_after > now:
+        found.names.append(f"{title} (not valid before {_local_time(valid_after)})")
         found.next_steps.append("Compare this machine's clock with the host's.")
     elif principals and user not in principals:
         found.names.append(f"{title} (issued to {', '.join(principals)}, not to {user})")
@@ -351,19 +328,12 @@ def _name_certificate(
 
 
 def _local_time(epoch_seconds: int) -> str:
-    return (
-        datetime.fromtimestamp(min(epoch_seconds, 2**33)).astimezone().strftime("%Y-%m-%d %H:%M %Z")
-    )
+    local = datetime.fromtimestamp(min(epoch_seconds, 2**33)).astimezone()
+    return local.strftime("%Y-%m-%d %H:%M %Z")
 
 
-# -- agent
-
-
-async def _agent_keys(path: str, found: Identities) -> list[asyncssh.SSHKeyPair]:
-    """Return the keys of the agent behind a socket.
-
-    [] where `path` is '' or the agent does not answer.
-    """
+async def _fetch_agent_keys(path: str, found: Identities) -> list[asyncssh.SSHKeyPair]:
+    """Return the keys of the agent behind a socket; [] if `path` is '' or it does not answer."""
     if not path:
         return []
     found.agent = asyncssh.SSHAgentClient(path)
@@ -373,23 +343,20 @@ async def _agent_keys(path: str, found: Identities) -> list[asyncssh.SSHKeyPair]
     except TimeoutError:
         found.names.append(f"agent {path} (no answer within {_AGENT_SECONDS:g} s)")
     except ValueError as error:
-        found.names.append(f"agent {path} ({_plain_reason(error)})")
+        # "[Errno 2] No such file or directory"
+        reason = str(error).partition("] ")[2] or str(error) or "it ended the connection"
+        found.names.append(f"agent {path} ({reason})")
     return []
-
-
-def _plain_reason(error: ValueError) -> str:
-    """`[Errno 2] No such file or directory` without its number."""
-    return str(error).partition("] ")[2] or str(error) or "it ended the connection"
 
 
 def _comment(key: asyncssh.SSHKeyPair) -> str:
     return key.get_comment(errors="replace") or "without a name"
 
 
-def _name_agent_keys(held: Iterable[asyncssh.SSHKeyPair], found: Identities) -> None:
+def _name_agent_keys(keys: Iterable[asyncssh.SSHKeyPair], found: Identities) -> None:
     names = [
         f"key {_comment(key)} of the agent"
-        for key in held
+        for key in keys
         if not key.key_algorithm.endswith(b"-cert-v01@openssh.com")
     ]
     if len(names) > _MAX_AGENT_NAMES:

@@ -1,4 +1,4 @@
-"""One command in one channel of an ssh connection: what it writes, how it ends."""
+"""A command in a channel of an ssh connection: its output and its exit status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import asyncssh
 
 from hpcdash.transport.base import HEAD_BYTES, OnOutput
 from hpcdash.transport.local import STATUS_TERMINATED
-from hpcdash.transport.shell import STDIN_COMPLETE, RemoteCommand
+from hpcdash.transport.shell import STDIN_COMPLETE, RemoteOutput
 
 # A busy sshd may send a command's exit status before its last output.
 _LAST_OUTPUT_SECONDS = 15.0
@@ -21,15 +21,9 @@ _LAST_OUTPUT_SECONDS = 15.0
 _DRAIN_SECONDS = 1.0
 _STREAM_QUEUE_CHUNKS = 64
 _PIECE_BYTES = 1 << 18
-_STDERR_KEPT_BYTES = 4000
-
-
-def _signal_status(name: str) -> int:
-    """128 + the signal's number, as a shell has it; 255 for a signal unknown here."""
-    try:
-        return 128 + signal.Signals[f"SIG{name}"]
-    except KeyError:
-        return 255
+_TAIL_BYTES = 4000
+_SIGNALS = {name.removeprefix("SIG"): number for name, number in signal.Signals.__members__.items()}
+_UNKNOWN_SIGNAL_STATUS = 255
 
 
 class _Session(asyncssh.SSHClientSession[bytes]):
@@ -48,7 +42,8 @@ class _Session(asyncssh.SSHClientSession[bytes]):
         self.status = status
 
     def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:
-        self.status = _signal_status(signal)
+        number = _SIGNALS.get(signal)
+        self.status = _UNKNOWN_SIGNAL_STATUS if number is None else 128 + number
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = exc
@@ -61,48 +56,46 @@ class _Session(asyncssh.SSHClientSession[bytes]):
 
 
 class _MarkedSession(_Session):
-    """The command's own output on each stream, without what rc files print around it."""
+    """The command's own output on each stream, without the output of rc files around it."""
 
-    def __init__(self, command: RemoteCommand) -> None:
+    def __init__(self, output: RemoteOutput) -> None:
         super().__init__()
         self.truncated = False
-        self.marked_stdout, self.marked_stderr = command.stdout(), command.stderr()
-        self._marked = {None: self.marked_stdout, asyncssh.EXTENDED_DATA_STDERR: self.marked_stderr}
+        self.output = output
 
     def _own_output(self, data: bytes, datatype: int | None) -> bytes:
-        """Return the command's own part of the data; the channel is closed once the rest is too
-        much.
-        """
-        marked = self._marked[datatype]
-        output = marked.feed(data)
+        """Return the command's own part of the data; close the channel if the rest is too much."""
+        marked = self.output.stdout if datatype is None else self.output.stderr
+        own = marked.feed(data)
         if marked.is_too_noisy:
             self.abort()
             self.closed.set()
-        return output
+        return own
 
 
 class RunSession(_MarkedSession):
-    """Collects a command's output to its end, or to `cap_bytes` of stdout and stderr together; of
-    stdout nothing where `on_stdout` gets it.
+    """Collects a command's output to its end, or until stdout and stderr exceed `cap_bytes`.
+
+    `on_stdout` receives stdout instead of the session.
     """
 
     def __init__(
         self,
-        command: RemoteCommand,
+        output: RemoteOutput,
         cap_bytes: int,
         on_output: OnOutput | None = None,
         on_stdout: OnOutput | None = None,
     ) -> None:
-        super().__init__(command)
+        super().__init__(output)
         self._on_output = on_output
         self._on_stdout = on_stdout
-        self._left_bytes = cap_bytes
+        self._remaining_bytes = cap_bytes
         # BytesIO returns its whole content without copying it.
         self._written: dict[int | None, BytesIO] = {
             None: BytesIO(),
             asyncssh.EXTENDED_DATA_STDERR: BytesIO(),
         }
-        # When the last bytes or the exit status came.
+        # Arrival of the last bytes or of the exit status.
         self._last_news_at = time.monotonic()
         self._began = asyncio.Event()
         self._ended = asyncio.Event()
@@ -113,47 +106,47 @@ class RunSession(_MarkedSession):
 
     @property
     def answer_seconds(self) -> float | None:
-        """Duration of the command until it answered, as in CommandResult; None: no answer yet."""
+        """Time until the command answered, as in CommandResult; None before it has."""
         if self._begun_at is None or self._answered_at is None:
             return None
         return self._answered_at - self._begun_at
 
     @property
     def stdout(self) -> bytes:
-        return self._whole(None, self.marked_stdout.rest)
+        return self._collected(None, self.output.stdout.rest)
 
     @property
     def stderr(self) -> bytes:
-        return self._whole(asyncssh.EXTENDED_DATA_STDERR, self.marked_stderr.rest)
+        return self._collected(asyncssh.EXTENDED_DATA_STDERR, self.output.stderr.rest)
 
-    def _whole(self, datatype: int | None, rest: bytes) -> bytes:
+    def _collected(self, datatype: int | None, rest: bytes) -> bytes:
         written = self._written[datatype].getvalue()
         return written + rest if rest else written
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         self._last_news_at = time.monotonic()
-        output = self._own_output(data, datatype)
-        if self.marked_stdout.seen:
+        own = self._own_output(data, datatype)
+        if self.output.stdout.seen:
             self._began.set()
             self._begun_at = self._begun_at or self._last_news_at
-        if self._marked[datatype].is_too_noisy:
+        if self.closed.is_set():
             self._end()
         if datatype is None and self._on_stdout is not None:
-            if output:
-                self._on_stdout(output)
-            output = b""
-        if len(output) > self._left_bytes:
-            output = output[: self._left_bytes]
+            if own:
+                self._on_stdout(own)
+            own = b""
+        if len(own) > self._remaining_bytes:
+            own = own[: self._remaining_bytes]
             self.truncated = True
             self.status = STATUS_TERMINATED
             self.abort()
             self.closed.set()
-        self._left_bytes -= len(output)
-        if output:
-            self._written[datatype].write(output)
+        self._remaining_bytes -= len(own)
+        if own:
+            self._written[datatype].write(own)
             if datatype is not None and self._on_output is not None:
-                self._on_output(output)
-        if self.marked_stdout.end is not None or self._written[None].tell() > HEAD_BYTES:
+                self._on_output(own)
+        if self.output.stdout.end is not None or self._written[None].tell() > HEAD_BYTES:
             self._answered_at = self._answered_at or self._last_news_at
 
     def exit_status_received(self, status: int) -> None:
@@ -174,15 +167,13 @@ class RunSession(_MarkedSession):
         self._ended.set()
 
     async def begin(self) -> bool:
-        """Wait until the login shell has begun to run the command; False where it has ended
-        already.
-        """
+        """Wait until the login shell has started the command; False if that has ended already."""
         await self._began.wait()
-        return self.marked_stdout.seen and self.status is None
+        return self.output.stdout.seen and self.status is None
 
     def send(self, stdin: bytes) -> None:
-        """Give the command its stdin, whole; the channel's own stays open."""
-        self._unsent = _pieces(stdin)
+        """Send the command's complete stdin; that of the channel stays open."""
+        self._unsent = _stdin_pieces(stdin)
         self._send_more()
 
     def pause_writing(self) -> None:
@@ -190,7 +181,7 @@ class RunSession(_MarkedSession):
 
     def resume_writing(self) -> None:
         self._is_held_back = False
-        # The end of a channel is passed to its waiter.
+        # `wait` reports the end of a channel.
         with suppress(OSError):
             self._send_more()
 
@@ -200,45 +191,40 @@ class RunSession(_MarkedSession):
             self._channel.write(piece)
 
     async def wait(self) -> None:
-        """Return once the channel is closed, or the command has ended and what is left of it is
-        silent.
-        """
-        await self._ended.wait() if not self.truncated else None
+        """Wait until the channel is closed, or the command has exited and its output has ended."""
+        if not self.truncated:
+            await self._ended.wait()
         while not self.closed.is_set():
-            is_whole = self.marked_stdout.end is not None and self.marked_stderr.end is not None
-            left = (
-                self._last_news_at
-                + (_DRAIN_SECONDS if is_whole else _LAST_OUTPUT_SECONDS)
-                - time.monotonic()
-            )
-            if left < 0:
+            is_complete = self.output.stdout.end is not None and self.output.stderr.end is not None
+            wait_seconds = _DRAIN_SECONDS if is_complete else _LAST_OUTPUT_SECONDS
+            remaining = self._last_news_at + wait_seconds - time.monotonic()
+            if remaining < 0:
                 self.abort()
                 return
             try:
-                # Not wait_for: of Python 3.11 it loses a cancellation that comes as the channel
-                # closes.
-                async with asyncio.timeout(min(left, _DRAIN_SECONDS) + 0.01):
+                # Not wait_for: in Python 3.11 it loses a cancellation while the channel closes.
+                async with asyncio.timeout(min(remaining, _DRAIN_SECONDS) + 0.01):
                     await self.closed.wait()
             except TimeoutError:
                 continue
 
 
-def _pieces(stdin: bytes) -> Iterator[bytes]:
-    # A channel keeps a copy of what it was given until that is sent.
+def _stdin_pieces(stdin: bytes) -> Iterator[bytes]:
+    # A channel keeps a copy of unsent bytes.
     for at in range(0, len(stdin), _PIECE_BYTES):
         yield stdin[at : at + _PIECE_BYTES]
     yield STDIN_COMPLETE
 
 
 class _ChunkQueue:
-    """Received chunks of a channel, which is paused while nobody reads them."""
+    """Received chunks of a channel, which is paused while they are not read."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._channel: asyncssh.SSHClientChannel[bytes] | None = None
 
     def put(self, chunk: bytes, channel: asyncssh.SSHClientChannel[bytes] | None) -> None:
-        """b"" is the end."""
+        """Add a chunk; b"" is the end."""
         self._channel = channel
         self._queue.put_nowait(chunk)
         if self._queue.qsize() > _STREAM_QUEUE_CHUNKS and channel is not None:
@@ -252,35 +238,33 @@ class _ChunkQueue:
 
 
 class StreamSession(_MarkedSession):
-    """Stream of a command's stdout; the other side is slowed down without a reader."""
+    """Stream of a command's stdout, which slows the command down to its reader's pace."""
 
-    def __init__(self, command: RemoteCommand) -> None:
-        super().__init__(command)
+    def __init__(self, output: RemoteOutput) -> None:
+        super().__init__(output)
         self.stderr = b""
         self._chunks = _ChunkQueue()
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
-        output = self._own_output(data, datatype)
+        own = self._own_output(data, datatype)
         if datatype is not None:
-            self.stderr = (self.stderr + output)[-_STDERR_KEPT_BYTES:]
-        elif output:
-            self._chunks.put(output, self._channel)
+            self.stderr = (self.stderr + own)[-_TAIL_BYTES:]
+        elif own:
+            self._chunks.put(own, self._channel)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self.marked_stdout.rest:
-            self._chunks.put(self.marked_stdout.rest, None)
+        if self.output.stdout.rest:
+            self._chunks.put(self.output.stdout.rest, None)
         self._chunks.put(b"", None)
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """stdout until the command or the line ends."""
+        """Yield stdout until the command or the connection ends."""
         return self._chunks.chunks()
 
 
 class TerminalSession(_Session):
-    """Implements hpcdash.transport.terminal.FarEnd: a command on a pseudo-terminal of the login
-    node.
-    """
+    """Implements hpcdash.transport.terminal.FarEnd: a command on a login node's pseudo-terminal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -298,7 +282,7 @@ class TerminalSession(_Session):
         return self._chunks.chunks()
 
     def write(self, keys: bytes) -> None:
-        # One that is closing takes no more.
+        # A closing channel accepts no more.
         if self._channel is not None and not self._channel.is_closing():
             self._channel.write(keys)
 

@@ -1,4 +1,4 @@
-"""A person's terminal, lent to a command here or on the cluster until that ends."""
+"""A person's terminal, lent to a local or remote command until that ends."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import termios
 import tty
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 ESCAPE_HELP = "enter ~ . ends it at once, enter ~ ~ types a ~"
 _READ_BYTES = 1 << 16
 _NEWLINES = b"\r\n"
-# Modes that a terminal has by itself: lines wrap, the cursor shows.
+# Modes that are on by default: lines wrap, the cursor shows.
 _MODES_ON = frozenset((b"7", b"25"))
 _MODE = re.compile(rb"\x1b\[\?([0-9;]{1,40})([hl])")
 _KEYS = re.compile(rb"\x1b\[(>[0-9]*u|<[0-9]*u)")
-_LONGEST_SEQUENCE = 48
+_MAX_SEQUENCE_BYTES = 48
 
 
 class FarEnd(Protocol):
-    """A command that runs on a pseudo-terminal: its output until it ends, and what it is given."""
+    """A command on a pseudo-terminal: its output until it ends, and its input."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
@@ -40,7 +40,7 @@ class Terminal:
 
     @property
     def kind(self) -> str:
-        """Its name in terminfo."""
+        """The terminal's name in terminfo."""
         return os.environ.get("TERM") or "dumb"
 
     @property
@@ -50,15 +50,13 @@ class Terminal:
             columns, lines = os.get_terminal_size(self._descriptor)
         except OSError:
             return 80, 24
-        # A serial line's terminal may not report its size.
+        # A terminal on a serial line may not report its size.
         return columns or 80, lines or 24
 
     async def lend(self, far: FarEnd) -> bool:
-        """Show what `far` prints and give it all keys until it ends; False where the person ended
-        it with `~.`.
+        """Connect the terminal to `far` until that ends; False if the person left it with `~.`.
 
-        Whatever happens the terminal is as it was afterwards: line editing, signals, screen, mouse,
-        cursor.
+        The terminal is always restored: line editing, signals, screen, mouse, cursor.
         """
         loop = asyncio.get_running_loop()
         before = termios.tcgetattr(self._descriptor)
@@ -74,7 +72,7 @@ class Terminal:
             keys = escape.feed(raw)
             if keys:
                 far.write(keys)
-            # Without bytes the terminal is gone.
+            # The terminal is gone if there are no bytes.
             if escape.is_over or not raw:
                 loop.remove_reader(self._descriptor)
                 left.set()
@@ -82,7 +80,7 @@ class Terminal:
         tty.setraw(self._descriptor, termios.TCSANOW)
         loop.add_reader(self._descriptor, typed)
         loop.add_signal_handler(signal.SIGWINCH, lambda: far.resize(*self.size))
-        # It may have changed since the command was started with it.
+        # The size may have changed since the command was started.
         far.resize(*self.size)
         showing = asyncio.ensure_future(self._show(far, modes))
         leaving = asyncio.ensure_future(left.wait())
@@ -95,13 +93,17 @@ class Terminal:
             loop.remove_signal_handler(signal.SIGWINCH)
             for task in (showing, leaving):
                 task.cancel()
-            self._give_back(before, modes.undone())
+            # A terminal that is gone cannot be restored.
+            with suppress(OSError, termios.error):
+                termios.tcsetattr(self._descriptor, termios.TCSANOW, before)
+                if sequences := modes.reset_sequences():
+                    os.write(self._descriptor, sequences)
         return not left.is_set()
 
     async def _show(self, far: FarEnd, modes: _Modes) -> None:
         async for chunk in far:
             modes.feed(chunk)
-            # It may be stopped (ctrl+s), and the connection to the cluster continues.
+            # Writing blocks while the person has stopped the terminal (ctrl+s).
             await asyncio.to_thread(self._write, chunk)
 
     def _write(self, chunk: bytes) -> None:
@@ -109,16 +111,9 @@ class Terminal:
         while view:
             view = view[os.write(self._descriptor, view) :]
 
-    def _give_back(self, attributes: list[Any], sequences: bytes) -> None:
-        # A terminal that is gone is in no state.
-        with suppress(OSError, termios.error):
-            termios.tcsetattr(self._descriptor, termios.TCSANOW, attributes)
-            if sequences:
-                os.write(self._descriptor, sequences)
-
 
 class _Escape:
-    """Finds `~.` at the start of a line in what is typed, and takes it out, as ssh does."""
+    """Finds `~.` at the start of a typed line and removes it, as ssh does."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -126,7 +121,7 @@ class _Escape:
         self._is_pending = False
 
     def feed(self, raw: bytes) -> bytes:
-        """The keys that are meant for the command."""
+        """Return the keys for the command."""
         keys = bytearray()
         for key in raw:
             if self._is_pending:
@@ -145,7 +140,7 @@ class _Escape:
 
 
 class _Modes:
-    """Terminal modes that a program has switched on and not off, from its output sequences."""
+    """Terminal modes that a program has changed and not reset, from its output sequences."""
 
     def __init__(self) -> None:
         self._changed: dict[bytes, bytes] = {}
@@ -155,27 +150,28 @@ class _Modes:
     def feed(self, chunk: bytes) -> None:
         # A sequence may be cut between two chunks.
         text = self._end + chunk
-        start = text.rfind(b"\x1b", max(0, len(text) - _LONGEST_SEQUENCE))
-        if start >= 0 and not re.match(rb"\x1b(\[[^@-~]*[@-~]|[^\[])", text[start:]):
-            text, self._end = text[:start], text[start:]
-        else:
-            self._end = b""
+        start = text.rfind(b"\x1b", max(0, len(text) - _MAX_SEQUENCE_BYTES))
+        if start < 0 or re.match(rb"\x1b(\[[^@-~]*[@-~]|[^\[])", text[start:]):
+            start = len(text)
+        self._end = text[start:]
+        text = text[:start]
         for found in _MODE.finditer(text):
             for mode in found[1].split(b";"):
                 self._changed.pop(mode, None)
                 if (found[2] == b"h") != (mode in _MODES_ON):
                     self._changed[mode] = found[2]
         for found in _KEYS.finditer(text):
-            self._key_protocols = max(
-                0, self._key_protocols + (1 if found[1].startswith(b">") else -1)
-            )
+            if found[1].startswith(b">"):
+                self._key_protocols += 1
+            elif self._key_protocols:
+                self._key_protocols -= 1
 
-    def undone(self) -> bytes:
-        """The sequences that take it back; colours and letters too where a program was cut off."""
+    def reset_sequences(self) -> bytes:
+        """Return the sequences that reset the modes, and colours if any mode is changed."""
         if not self._changed and not self._key_protocols:
             return b""
-        back = [
-            b"\x1b[?%b%b" % (mode, b"l" if letter == b"h" else b"h")
-            for mode, letter in reversed(self._changed.items())
-        ]
-        return b"\x1b[<u" * self._key_protocols + b"".join(back) + b"\x1b[m"
+        sequences = b"\x1b[<u" * self._key_protocols
+        for mode, letter in reversed(self._changed.items()):
+            opposite = b"l" if letter == b"h" else b"h"
+            sequences += b"\x1b[?%b%b" % (mode, opposite)
+        return sequences + b"\x1b[m"

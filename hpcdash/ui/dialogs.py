@@ -165,7 +165,9 @@ class PromptDialog(Dialog[list[str] | None]):
         return "enter send · esc cancel"
 
     def _own_message(self) -> list[str]:
-        lines = f"{self.prompt.said}\n{self.prompt.title}\n{self.prompt.instructions}".splitlines()
+        lines = (
+            f"{self.prompt.message}\n{self.prompt.title}\n{self.prompt.instructions}".splitlines()
+        )
         return [line for line in lines if line.strip()]
 
     def on_mount(self) -> None:

@@ -1,6 +1,4 @@
-"""The dashboard's terminal where that is a browser: packets of `textual.drivers.web_driver` on
-stdin and stdout.
-"""
+"""The dashboard's terminal in a browser: packets of Textual's web driver on stdin and stdout."""
 
 from __future__ import annotations
 
@@ -12,14 +10,14 @@ from textual.drivers.web_driver import WebDriver
 
 
 class BrowserDriver(WebDriver):
-    """Textual's driver; it calls the app's `hung_up` once the other end is gone."""
+    """Textual's driver, which calls the app's `hung_up` once the other end is gone."""
 
-    # Like in a terminal, a screenshot is saved where hpcdash runs.
+    # As in a terminal, screenshots are saved on the machine that runs hpcdash.
     deliver_binary = Driver.deliver_binary
 
     def __init__(self, app: Any, **arguments: Any) -> None:
         super().__init__(app, **arguments)
-        # They are for this process, and not for its children.
+        # These are for this process and not for its children.
         for name in ("TEXTUAL_DRIVER", "TEXTUAL_COLOR_SYSTEM", "COLUMNS", "ROWS"):
             os.environ.pop(name, None)
         self._app: Any = app
@@ -27,16 +25,16 @@ class BrowserDriver(WebDriver):
 
     def run_input_thread(self) -> None:
         super().run_input_thread()
-        # Textual's driver would go on without input for ever.
+        # Textual's driver would continue without input for ever.
         if not self.exit_event.is_set():
             self._app.hung_up()
 
     def open_url(self, url: str, new_tab: bool = True) -> None:
-        """Show the address: its server may not choose what a browser opens."""
-        self._app.notify(f"to be opened by hand: {url}", markup=False)
+        """Show the address, as the server must not choose what a browser opens."""
+        self._app.notify(f"Open this address by hand: {url}", markup=False)
 
     def _send(self, packet: bytes) -> None:
-        """Write a whole packet, and wait for a slow browser; it is dropped without a reader."""
+        """Write a complete packet, waiting for a slow browser; it is dropped without a reader."""
         try:
             while packet:
                 packet = packet[os.write(self.fileno, packet) :]

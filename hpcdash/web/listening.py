@@ -13,11 +13,11 @@ from pathlib import Path
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.private_files import find_weak_spot
 
-_ANOTHER_PATH = "Name a path in a folder of your own, such as one below your home."
+_ANOTHER_PATH = "Use a path in your own folder, such as one below your home."
 
 
 def listen_on_loopback(port: int) -> socket.socket:
-    """A listening socket on 127.0.0.1; port 0 is any free one. Raises HpcdashError."""
+    """Return a listening socket on 127.0.0.1; port 0 is any free port. Raises HpcdashError."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -27,21 +27,20 @@ def listen_on_loopback(port: int) -> socket.socket:
         listening.close()
         raise HpcdashError(
             f"cannot listen on port {port} of 127.0.0.1: {error.strerror}",
-            "Leave out --port to use any free port.",
+            "Remove --port to use any free port.",
         ) from error
     return listening
 
 
 @contextmanager
 def listen_on_socket(path: Path) -> Iterator[socket.socket]:
-    """A listening unix socket, mode 0600, which is removed afterwards. Raises UsageError.
+    """Listen on a unix socket, mode 0600, which is removed afterwards. Raises UsageError.
 
-    Nobody but its owner and root may be able to replace it: that goes for each folder above it. A
-    socket of ours that nobody listens on any more is replaced; anything else at the path is left
-    alone.
+    In each folder above it, only its owner and root may be able to replace it. Our own socket is
+    replaced if no program listens on it; other files at the path are refused.
     """
     try:
-        # Links in the folders are followed now and never again; one at the path itself is not.
+        # Links in the folders are followed only now; a link at the path itself is not followed.
         path = Path(os.path.realpath(path.parent), path.name)
         _require_safe_folders(path.parent)
         _remove_dead_socket(path)
@@ -95,10 +94,10 @@ def _remove_dead_socket(path: Path) -> None:
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
         raise UsageError(
             f"{path} already exists and is not your socket",
-            "Remove it, or name another path.",
+            "Remove it, or use another path.",
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as query:
         status = query.connect_ex(str(path))
     if status != errno.ECONNREFUSED:
-        raise UsageError(f"something already listens on {path}", "End it, or name another path.")
+        raise UsageError(f"another program listens on {path}", "End it, or use another path.")
     path.unlink()

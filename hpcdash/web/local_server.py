@@ -1,6 +1,4 @@
-"""Serves HTTP to this machine alone: few connections, none for long, and no name of another site's
-that leads here.
-"""
+"""Serves HTTP only to this machine: few and short connections, and only under its own names."""
 
 from __future__ import annotations
 
@@ -20,10 +18,10 @@ HERE = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?")
 class LocalServer:
     """Serves an application on a listening socket.
 
-    At most `most_connections` at once; one that has no whole request for `connection_seconds`, from
-    its beginning or since it was `busy`, is closed. Nothing is logged: a header may hold a token,
-    and anyone can cause the rest. `error_answer` makes the answer, with its headers, to a request
-    that never reaches the application: its status is 400 if it is not valid HTTP.
+    There are at most `max_connections`. A connection is closed if it has no complete request for
+    `connection_seconds`, from its start or since it was `busy`. Requests are not logged, as headers
+    may contain tokens. `error_answer` builds the answer to a request that does not reach the
+    application; its status is 400 if the request is not valid HTTP.
     """
 
     def __init__(
@@ -31,14 +29,14 @@ class LocalServer:
         app: web.Application,
         error_answer: Callable[[int], web.Response],
         *,
-        most_connections: int,
+        max_connections: int,
         connection_seconds: float,
         shutdown_seconds: float,
     ) -> None:
-        self._most_connections = most_connections
+        self._max_connections = max_connections
         self._connection_seconds = connection_seconds
         self._busy: set[object] = set()
-        # When each connection was busy last.
+        # When each connection was last busy.
         self._answered_at: dict[object, float] = {}
         self._error_answer = error_answer
         self._logger = logging.Logger("hpcdash.web", logging.CRITICAL + 1)
@@ -62,9 +60,7 @@ class LocalServer:
 
     @contextmanager
     def busy(self, request: web.Request) -> Iterator[None]:
-        """The request is whole, and its answer may take long: its connection stays open
-        meanwhile.
-        """
+        """Keep the connection of a request open in this context, while it is answered."""
         handler = request.protocol
         self._busy.add(handler)
         try:
@@ -77,7 +73,7 @@ class LocalServer:
     def _accept(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         assert server is not None
-        if len(server.connections) >= self._most_connections:
+        if len(server.connections) >= self._max_connections:
             return _Refusal()
         handler = _Connection(
             server, loop=asyncio.get_running_loop(), access_log=self._logger, logger=self._logger
@@ -94,9 +90,11 @@ class LocalServer:
         if (transport := handler.transport) is None:
             self._answered_at.pop(handler, None)
             return
-        left = answered_at + self._connection_seconds - asyncio.get_running_loop().time()
-        if handler in self._busy or left > 0:
-            self._drop_later(handler, self._connection_seconds if handler in self._busy else left)
+        remaining = answered_at + self._connection_seconds - asyncio.get_running_loop().time()
+        if handler in self._busy:
+            remaining = self._connection_seconds
+        if remaining > 0:
+            self._drop_later(handler, remaining)
             return
         self._answered_at.pop(handler, None)
         # The handler forgets its transport.
@@ -105,9 +103,7 @@ class LocalServer:
 
 
 class _Connection(RequestHandler):
-    """A connection whose errors show nothing of aiohttp, neither its version nor what its parser
-    reports.
-    """
+    """A connection whose errors show neither aiohttp's version nor its parser's messages."""
 
     __slots__ = ("error_answer",)
     error_answer: Callable[[int], web.Response]
@@ -119,7 +115,7 @@ class _Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        # Raises ConnectionError where a part of an answer is sent.
+        # Raises ConnectionError if part of an answer has been sent.
         super().handle_error(request, status, exc, message)
         answer = self.error_answer(status)
         answer.force_close()
@@ -127,22 +123,19 @@ class _Connection(RequestHandler):
 
 
 class _Refusal(asyncio.Protocol):
-    """One connection too many."""
+    """Closes a connection over the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
 
 
 def refuse_request(request: web.Request, *, needs_origin: bool = False) -> str:
-    """Return why a request is not answered; '' if it is.
-
-    It used another host's name, or came from another site's page.
-    """
+    """Return why a request for another host's name, or from another site, is refused; '' if not."""
     hosts = request.headers.getall("Host", [])
     origins = request.headers.getall("Origin", [])
     if len(hosts) != 1 or not HERE.fullmatch(hosts[0]):
-        # Another host's name that leads here: DNS rebinding.
-        return "hpcdash answers to the names 127.0.0.1 and localhost alone."
+        # Protects against DNS rebinding.
+        return "hpcdash answers only requests for 127.0.0.1 and localhost."
     if origins != [f"http://{hosts[0]}"] and (origins or needs_origin):
-        return "Another site's page asked for this; hpcdash answers to its own page alone."
+        return "hpcdash answers only its own page, and not another site's."
     return ""

@@ -1,5 +1,5 @@
-"""A dashboard in a process of its own, and the packets of `textual.drivers.web_driver` between it
-and a browser.
+"""A dashboard in its own process, and the packets of Textual's web driver between it and a
+browser.
 """
 
 from __future__ import annotations
@@ -19,28 +19,24 @@ from hpcdash.errors import excerpt
 
 # First output of the driver.
 _PRELUDE = b"__GANGLION__\n"
-# For the app to keep what was typed and to close its connections.
+# Time for the app to save input and close its connections.
 END_SECONDS = 5.0
 _CHUNK_BYTES = 1 << 16
-# No screen is as large.
+# Screens are smaller than this.
 _MAX_PACKET_BYTES = 1 << 24
-# Most typed bytes, for an app that reads nothing.
+# Limit of input that the app has not read.
 _MAX_UNREAD_BYTES = 1 << 22
 _MAX_STDERR_BYTES = 4000
-_SMALLEST, _LARGEST = (20, 5), (1000, 500)
 
 
 async def run_dashboard(
     argv: Sequence[str], browser: web.WebSocketResponse, width: str, height: str
 ) -> None:
-    """Run `argv` for a browser, until one of them ends; the other is then ended too.
+    """Run `argv` for a browser until one of them ends, then end the other.
 
-    Neither is read faster than the other takes it. `width` and `height` are the browser's, in
-    cells.
+    Neither is read faster than the other reads. `width` and `height` are the browser's, in cells.
     """
-    columns, rows = _size(
-        *(int(side) if side.isascii() and side.isdigit() else 0 for side in (width[:9], height[:9]))
-    )
+    columns, rows = _clamp_size(_parse_side(width), _parse_side(height))
     environment = {
         **os.environ,
         "TEXTUAL_DRIVER": "hpcdash.web.driver:BrowserDriver",
@@ -51,7 +47,7 @@ async def run_dashboard(
     try:
         dashboard = ChildProcess(argv, stdin=subprocess.PIPE, environment=environment)
     except OSError as error:
-        await show_text(browser, f"hpcdash cannot be started: {error.strerror}")
+        await show_text(browser, f"Cannot start hpcdash: {error.strerror}")
         return
     try:
         stdin = await dashboard.open_stdin()
@@ -63,7 +59,7 @@ async def run_dashboard(
             with suppress(asyncio.CancelledError, ConnectionError):
                 await showing
     finally:
-        # The end of its input is to the app what a closed terminal is.
+        # The app treats the end of its input as a closed terminal.
         dashboard.close()
         try:
             with suppress(TimeoutError):
@@ -74,58 +70,53 @@ async def run_dashboard(
 
 
 async def show_text(browser: web.WebSocketResponse, text: str) -> None:
-    """Put lines on the browser's screen, in place of what was there."""
+    """Replace the browser's screen by lines of text."""
     lines = "\r\n".join(map(visible, text.splitlines()))
     with suppress(ConnectionError):
         await browser.send_bytes(f"\x1b[?1049l\x1b[0m\x1b[2J\x1b[H{lines}\r\n".encode())
 
 
 async def _show(dashboard: ChildProcess, browser: web.WebSocketResponse) -> None:
-    """Send the browser what the app draws; once that has ended, what it complained of, and close
-    the connection.
-    """
-    complaining = asyncio.create_task(_last_bytes(await dashboard.read(2, _CHUNK_BYTES)))
+    """Send the app's screen to the browser, then its errors if it failed; close the connection."""
+    stderr = await dashboard.read(2, _CHUNK_BYTES)
     stdout = await dashboard.read(1, _CHUNK_BYTES)
+
+    async def read_errors() -> bytes:
+        last = b""
+        while chunk := await stderr.read(_CHUNK_BYTES):
+            last = (last + chunk)[-_MAX_STDERR_BYTES:]
+        return last
+
+    errors = asyncio.create_task(read_errors())
     try:
-        try:
+        with suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             await stdout.readuntil(_PRELUDE)
             while True:
-                kind, size = (
-                    await stdout.readexactly(1),
-                    int.from_bytes(await stdout.readexactly(4), "big"),
-                )
+                kind = await stdout.readexactly(1)
+                size = int.from_bytes(await stdout.readexactly(4), "big")
                 if size > _MAX_PACKET_BYTES:
                     break
                 packet = await stdout.readexactly(size)
-                # Other kinds are for downloads, which are not supported here.
+                # Other kinds are for downloads, which are not supported.
                 if kind == b"D":
                     await browser.send_bytes(packet)
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass
         with suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
                 if await dashboard.wait():
-                    await show_text(browser, excerpt(await complaining, _MAX_STDERR_BYTES))
+                    await show_text(browser, excerpt(await errors, _MAX_STDERR_BYTES))
         await browser.close()
     finally:
-        complaining.cancel()
-
-
-async def _last_bytes(stream: asyncio.StreamReader) -> bytes:
-    stored = b""
-    while chunk := await stream.read(_CHUNK_BYTES):
-        stored = (stored + chunk)[-_MAX_STDERR_BYTES:]
-    return stored
+        errors.cancel()
 
 
 async def _pass_on(browser: web.WebSocketResponse, stdin: asyncio.WriteTransport) -> None:
-    """Pass a person's input to the app, until the browser is gone or sends an invalid message."""
+    """Pass a person's input to the app until the browser disconnects, or sends invalid messages."""
     async for message in browser:
         match _parsed(message.data) if message.type is WSMsgType.TEXT else None:
             case ["stdin", str(typed)]:
                 packet = _packet(b"D", typed.encode("utf-8", "replace"))
             case ["resize", {"width": int(width), "height": int(height)}]:
-                columns, rows = _size(width, height)
+                columns, rows = _clamp_size(width, height)
                 packet = _meta({"type": "resize", "width": columns, "height": rows})
             case ["focus" | "blur" as kind]:
                 packet = _meta({"type": kind})
@@ -155,8 +146,10 @@ def _meta(message: dict[str, object]) -> bytes:
     return _packet(b"M", json.dumps(message).encode())
 
 
-def _size(*sides: int) -> tuple[int, ...]:
-    return tuple(
-        min(max(side, least), most)
-        for side, least, most in zip(sides, _SMALLEST, _LARGEST, strict=True)
-    )
+def _parse_side(text: str) -> int:
+    text = text[:9]
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _clamp_size(columns: int, rows: int) -> tuple[int, int]:
+    return min(max(columns, 20), 1000), min(max(rows, 5), 500)

@@ -1,6 +1,6 @@
-"""Server of the dashboard for browsers: one link admits one, with a process of its own.
+"""Serves the dashboard to browsers: each link admits one browser, with its own process.
 
-The terminal in the page is textual-serve's, whose own server authenticates nobody and is not used.
+The terminal in the page is textual-serve's; its server does not authenticate and is not used.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MAX_DASHBOARDS = 8
 MAX_CONNECTIONS = 64
 # A large paste.
 MAX_MESSAGE_BYTES = 1 << 20
-# Time limit of a connection that shows no dashboard.
+# Time limit of a connection without a dashboard.
 CONNECTION_SECONDS = 60.0
-# A browser that does not answer for half as long is gone.
+# A browser that does not answer for half this time is gone.
 PING_SECONDS = 15.0
 _SHUTDOWN_SECONDS = 8.0
 _CLOSE_SECONDS = 2.0
@@ -46,23 +46,23 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Server": "hpcdash",
 }
-_NOT_IN = (
-    "This page is open only to a browser that came by the link of hpcdash serve. Each link works "
-    "once; press enter where hpcdash serve runs for a new one.\n"
+_NOT_ADMITTED = (
+    "This page is only for a browser that opened the link of hpcdash serve. Each link works once; "
+    "press enter where hpcdash serve runs for a new one.\n"
 )
 
 
 class DashboardServer:
-    """Runs `argv`, the dashboard, for each browser that comes by a link of `new_link`."""
+    """Runs `argv`, the dashboard, for each browser that opens a link of `new_link`."""
 
     def __init__(self, argv: Sequence[str], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._argv = tuple(argv)
         self._clock = clock
         self._token = b""
-        self._token_ends = 0.0
+        self._token_ends_at = 0.0
         self._cookies: list[bytes] = []
-        # Browsers send a host's cookies to all of its ports, also other users', but to this path
-        # alone.
+        # Browsers send a host's cookies to all of its ports, including other users', but only to
+        # the cookie's path.
         self._root = f"/{secrets.token_urlsafe(16)}/"
         self._files = _read_files()
         self._browsers: set[web.WebSocketResponse] = set()
@@ -75,17 +75,16 @@ class DashboardServer:
         self._server = LocalServer(
             app,
             _protocol_error,
-            most_connections=MAX_CONNECTIONS,
+            max_connections=MAX_CONNECTIONS,
             connection_seconds=CONNECTION_SECONDS,
             shutdown_seconds=_SHUTDOWN_SECONDS,
         )
 
     def new_link(self) -> str:
-        """The path and query that let one browser in, once and within LINK_SECONDS; the link before
-        it ends.
-        """
+        """Return a path that admits one browser within LINK_SECONDS; earlier links end."""
         token = secrets.token_urlsafe(32)
-        self._token, self._token_ends = token.encode(), self._clock() + LINK_SECONDS
+        self._token = token.encode()
+        self._token_ends_at = self._clock() + LINK_SECONDS
         return f"/?token={token}"
 
     async def start(self, listening: socket.socket) -> None:
@@ -100,28 +99,23 @@ class DashboardServer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        if why := refuse_request(request, needs_origin=request.path == f"{self._root}socket"):
-            return _refuse(f"{why}\n")
-        if request.path != "/" and not self._is_in(request):
-            return _refuse(_NOT_IN)
+        if reason := refuse_request(request, needs_origin=request.path == f"{self._root}socket"):
+            return _refuse(f"{reason}\n")
+        cookie = request.cookies.get(_COOKIE, "").encode("utf-8", "replace")
+        is_admitted = any(hmac.compare_digest(cookie, known) for known in self._cookies)
+        if request.path != "/" and not is_admitted:
+            return _refuse(_NOT_ADMITTED)
         try:
             return await handler(request)
         except web.HTTPException as error:
             return web.Response(status=error.status, text=f"{error.reason}\n")
 
-    def _is_in(self, request: web.Request) -> bool:
-        cookie = request.cookies.get(_COOKIE, "").encode("utf-8", "replace")
-        return any(hmac.compare_digest(cookie, known) for known in self._cookies)
-
     async def _enter(self, request: web.Request) -> web.StreamResponse:
-        """A cookie for the token."""
-        given = request.query.get("token", "").encode("utf-8", "replace")
-        if not (
-            self._token
-            and hmac.compare_digest(given, self._token)
-            and self._clock() < self._token_ends
-        ):
-            return _refuse(_NOT_IN)
+        """Exchange the link's token for a cookie."""
+        token = request.query.get("token", "").encode("utf-8", "replace")
+        is_valid = bool(self._token) and hmac.compare_digest(token, self._token)
+        if not is_valid or self._clock() >= self._token_ends_at:
+            return _refuse(_NOT_ADMITTED)
         self._token = b""
         cookie = secrets.token_urlsafe(32)
         self._cookies.append(cookie.encode())

@@ -140,7 +140,7 @@ def test_a_training_is_charted_and_told_to_end(
             [f"{array.id}_{task}" for task in (0, 3, 4)],
             {"completed": 1, "failed": 2},
         )
-    with pytest.raises(UsageError, match="calls no function"):
+    with pytest.raises(UsageError, match="does not call a function"):
         array[0].result(SECONDS)
     assert queue.nodes()["state"].notna().all()
 
@@ -165,7 +165,7 @@ def test_a_followed_log_that_was_truncated_is_read_from_its_start(
 def test_tasks_that_leave_nothing_are_looked_for_together(
     queue: hpcdash.Cluster, calls: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcdash.client.job._LOOK_AGAIN_SECONDS", (0.05, 0.05))
+    monkeypatch.setattr("hpcdash.client.job._RETRY_PAUSES", (0.05, 0.05))
     jobs = calls.vanishing.map([1, 2, 3, 4, 5])
     assert jobs.wait() == {"failed": 5}
     before = queue.session.store.budget.sent
@@ -194,7 +194,7 @@ def test_a_pickle_that_was_not_asked_for_is_never_read(
     monkeypatch: pytest.MonkeyPatch,
     is_recorded: bool,
 ) -> None:
-    monkeypatch.setattr("hpcdash.client.job._LOOK_AGAIN_SECONDS", ())
+    monkeypatch.setattr("hpcdash.client.job._RETRY_PAUSES", ())
     job, array, described = (
         calls.add.submit(1),
         calls.odd_alone.map([1, 3]),
@@ -220,7 +220,7 @@ def test_a_pickle_that_was_not_asked_for_is_never_read(
 def test_results_of_another_programs_launch_are_read_as_asked_for(
     queue: hpcdash.Cluster, calls: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcdash.client.job._LOOK_AGAIN_SECONDS", ())
+    monkeypatch.setattr("hpcdash.client.job._RETRY_PAUSES", ())
     array, described = calls.odd_alone.map([1, 3]), calls.described.submit()
     for one in (array, described):
         one.wait()
@@ -284,7 +284,7 @@ def test_a_result_that_others_may_have_written_is_not_read(
     assert job.wait() == "completed"
     Path(job.result_path).write_bytes(pickle.dumps(Attack()))
     Path(job.folder).chmod(0o770)
-    with pytest.raises(UsageError, match="closed to others"):
+    with pytest.raises(UsageError, match="not your own folder with mode 0700"):
         job.result()
     follower = calls.add.submit(job.cluster.attach(job.id), 1)
     assert "others may have written" in str(follower.exception(SECONDS))

@@ -112,10 +112,10 @@ def test_settings_that_cannot_be_are_refused(
 def test_where_results_come_back_in_logs_they_are_json(calls: ModuleType) -> None:
     target = CallTarget({"result_format": "json"}, title="Ray", logs_results=True)
     assert build_request(calls, target, time=None).slots_per_node is None
-    with pytest.raises(UsageError, match="no pickle is read"):
+    with pytest.raises(UsageError, match="pickles are not read"):
         build_request(calls, target, result_format="pickle")
     with pytest.raises(UsageError, match="Ray has no arrays"):
-        prepare(target, calls.add, (), {}, [1, 2])
+        prepare(target, calls.add, (), {}, items=[1, 2])
 
 
 def test_where_the_code_is_from(calls: ModuleType) -> None:
@@ -152,7 +152,7 @@ def row(job_id: str, state: str, tasks: str | None = None) -> dict[str, Any]:
 
 def test_tasks_end_by_their_own_rows_and_those_that_are_left_by_the_array_s() -> None:
     array = TrackedJob("7", range(4))
-    assert array.see([row("7_0", "completed", "0"), row("7_[1-9%2]", "pending", "1-9%2")]) == {
+    assert array.update([row("7_0", "completed", "0"), row("7_[1-9%2]", "pending", "1-9%2")]) == {
         0,
         1,
         2,
@@ -160,13 +160,13 @@ def test_tasks_end_by_their_own_rows_and_those_that_are_left_by_the_array_s() ->
     }
     assert (array.state(0), array.state(3), array.ended) == ("completed", "pending", {0})
     # An end stands, whatever a late answer says.
-    array.see([row("7_0", "running", "0"), row("7_1", "failed", "1")])
+    array.update([row("7_0", "running", "0"), row("7_1", "failed", "1")])
     assert (array.state(0), array.ended) == ("completed", {0, 1})
     array.forget((2, 3))
-    array.see([row("7", "cancelled")])
+    array.update([row("7", "cancelled")])
     assert (array.is_over, array.state(3)) == (True, "cancelled")
     job = TrackedJob("8.server", None)
-    assert job.see([row("8.server", "running")]) == {None}
+    assert job.update([row("8.server", "running")]) == {None}
     job.lose([None])
     assert (job.is_over, job.state(None)) == (True, "gone")
 

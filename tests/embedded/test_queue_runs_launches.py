@@ -21,7 +21,7 @@ from hpcdash.domain.request import (
     Runtime,
     SlotType,
 )
-from hpcdash.embedded.scancel import SignalRequest, read
+from hpcdash.embedded.scancel import parse_arguments
 from hpcdash.errors import UsageError
 from hpcdash.job.zip import job_zip
 from tests.embedded.queue_lab import QueueLab
@@ -293,24 +293,24 @@ def test_scancel_in_a_job_cancels_and_refuses_what_it_does_not_know(launches: Qu
     )
     assert launches.ended(number).state == "cancelled"
     assert "unknown: 1" in launches.output(number)
-    assert "embedded queue knows only" in launches.output(number)
+    assert "embedded queue supports only" in launches.output(number)
 
 
 @for_each(
     ("words", "asked"),
     [
-        (["--signal=USR1", "12.0"], SignalRequest(("12",), "USR1")),
-        (["-s", "10", "-b", "12_3"], SignalRequest(("12_3",), "10", "batch")),
-        (["-sTERM", "--full", "12", "13"], SignalRequest(("12", "13"), "TERM", "full")),
-        (["12"], SignalRequest(("12",))),
+        (["--signal=USR1", "12.0"], ("USR1", "steps", ["12"])),
+        (["-s", "10", "-b", "12_3"], ("10", "batch", ["12_3"])),
+        (["-sTERM", "--full", "12", "13"], ("TERM", "full", ["12", "13"])),
+        (["12"], ("", "steps", ["12"])),
         (["12.0"], None),
         (["--user=ann"], None),
         ([], None),
     ],
     ids=str,
 )
-def test_what_scancel_reads(words: list[str], asked: SignalRequest | None) -> None:
-    assert read(words) == asked
+def test_what_scancel_reads(words: list[str], asked: tuple[str, str, list[str]] | None) -> None:
+    assert parse_arguments(words) == asked
 
 
 # -- copies of what others could replace

@@ -123,7 +123,7 @@ def test_a_job_that_never_began_but_is_said_to_run_can_be_cancelled(queue: Queue
         pytest.param(
             "supervisor.Record.forget = die", id="between the end in the store and the record"
         ),
-        pytest.param("supervisor._note_end = die", id="within the store's transaction"),
+        pytest.param("supervisor._store_end = die", id="within the store's transaction"),
         pytest.param("keeper.note_begun = die", id="the keeper before the script"),
     ],
 )
@@ -468,12 +468,14 @@ def test_a_queue_held_for_very_long_is_told_and_its_supervisor_comes_again(
         with monkeypatch.context() as nfs:
             nfs.setattr(database, "has_locks", lambda folder: False)
             with (
-                pytest.raises(database.StoreUnusable, match="its file system has no locks"),
+                pytest.raises(
+                    database.StoreUnusable, match="its file system does not support locks"
+                ),
                 store.writing(),
             ):
                 pass
         with (
-            pytest.raises(database.StoreUnusable, match="is held by another program"),
+            pytest.raises(database.StoreUnusable, match="is locked by another program"),
             store.writing(),
         ):
             pass

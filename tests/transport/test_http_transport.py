@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -95,7 +96,10 @@ async def test_each_path_comes_back_with_its_status_length_and_the_server_s_cloc
     date = "Date: Tue, 14 Nov 2023 22:13:20 GMT\r\n"
     async with asked(answering("200 OK", b"{}\n", date)) as transport:
         done = await transport.run(("GET", "/a", "/b?x=1"))
+        connected_at = transport.health.connected_at
     assert (done.status, done.stdout) == (0, b"200 3 1700000000\n{}\n" * 2)
+    assert connected_at is not None
+    assert time.time() - connected_at < 600
 
 
 async def test_the_method_path_body_and_token_arrive_as_they_were_given() -> None:
@@ -158,7 +162,7 @@ async def test_what_is_no_request_runs_on_the_host_beside_the_server_or_is_refus
 ) -> None:
     write = ("sh", "-c", 'echo "$1" > "$2"', "sh", "there", str(tmp_path / "x"))
     async with asked(answering("200 OK")) as transport:
-        with pytest.raises(CommandMissing, match="no command can be run there"):
+        with pytest.raises(CommandMissing, match="is an HTTP server and cannot run commands"):
             await transport.run(write)
     async with asked(answering("200 OK"), shell=LocalTransport()) as transport:
         assert (await transport.run(write)).status == 0
@@ -176,7 +180,7 @@ async def test_a_server_that_is_not_there_or_says_nothing_is_unreachable() -> No
         writer.close()
 
     async with asked(hang_up) as transport:
-        with pytest.raises(ConnectionFailed, match="without an HTTP answer"):
+        with pytest.raises(ConnectionFailed, match="without an HTTP response"):
             await transport.run(("GET", "/a"))
         assert transport.health.state == "lost"
 
@@ -307,7 +311,7 @@ async def test_what_watchdogs_ask_of_logs_is_answered_and_no_disk_of_this_machin
         assert {path: chunk.content for path, chunk in facts.tails.items()} == {
             "/logs/a": b"loss nan\n"
         }
-        with pytest.raises(CommandMissing, match="no command can be run there"):
+        with pytest.raises(CommandMissing, match="is an HTTP server and cannot run commands"):
             await transport.run(facts_query(disk).argv)
 
 
@@ -344,7 +348,7 @@ async def test_copies_of_logs_that_nobody_reads_any_more_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcdash.transport.log_spool._IDLE_SECONDS", 0.5)
-    monkeypatch.setattr("hpcdash.transport.log_spool._MAX_BYTES_TOGETHER", 10)
+    monkeypatch.setattr("hpcdash.transport.log_spool._MAX_TOTAL_BYTES", 10)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     async with asked(
         GrowingLog(b"first\n"), log_request=str, file_readers=file_readers()
@@ -366,7 +370,7 @@ async def test_a_server_behind_a_login_node_is_asked_through_its_connection(
         transport = HttpTransport(f"http://127.0.0.1:{port}", login=login)
         assert (await transport.run(("GET", "/a"))).stdout == b"200 5 -\nthere"
         closed = HttpTransport(f"http://127.0.0.1:{free_port()}", login=login)
-        with pytest.raises(ConnectionFailed, match="opens no connection"):
+        with pytest.raises(ConnectionFailed, match="cannot connect to"):
             await closed.run(("GET", "/a"))
 
 

@@ -93,7 +93,7 @@ def test_names_hashed_by_ssh_keygen_are_found(tmp_path: Path) -> None:
 def test_what_is_remembered_is_known_and_joins_no_other_line(tmp_path: Path) -> None:
     path = tmp_path / "known_hosts"
     path.write_text(f"old {A}")
-    remember(path, "New", 2222, "ssh-ed25519", KEY_B)
+    remember(path, host="New", port=2222, key_type="ssh-ed25519", blob=KEY_B)
     assert path.read_text() == f"old {A}\n[new]:2222 {B}\n"
     assert [key.blob for key in known_keys([path], "new", 2222).host_keys] == [KEY_B]
 

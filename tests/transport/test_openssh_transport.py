@@ -96,3 +96,21 @@ async def test_failures_of_ssh_itself_are_told_apart(sshd: Sshd, user: str, tmp_
     with pytest.raises(ConnectionFailed, match="refused"):
         await nobody.connect()
     assert nobody.health.state == "failed"
+
+
+async def test_a_master_that_reports_a_silent_server_is_a_lost_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        "#!/bin/sh\n"
+        "for command; do :; done\n"
+        "marker=$(printf %s \"$command\" | grep -o 'hpcdash-[0-9a-f]*' | head -n 1)\n"
+        'echo "$marker"; echo "$marker stderr" >&2\n'
+        "echo 'Timeout, server login not responding.' >&2\n"
+        "exit 255\n"
+    )
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ConnectionFailed, match="server login not responding"):
+        await OpenSshTransport("login").run(("true",))

@@ -96,19 +96,23 @@ async def test_what_an_rc_file_prints_is_no_output(
 @pytest.mark.parametrize(
     ("line", "what", "cause"),
     [
-        ("exec bash", "had not begun to run sh after 2 s", "exec zsh"),
-        ("read -r x", "had not begun to run sh after 2 s", "waits for input"),
-        ("exec 0</dev/null", "the input of sh was at its end from the start", "exec 0</dev/null"),
-        ("exec >/dev/null", "The output of sh on cluster does not come here", "exec >file"),
-        ("exit 3", "ended (status 3) before it ran sh", "may end or replace the shell"),
+        ("exec bash", "had not started sh after 2 s", "exec zsh"),
+        ("read -r x", "had not started sh after 2 s", "waits for input"),
+        (
+            "exec 0</dev/null",
+            "The stdin of sh on cluster was closed from the start",
+            "exec 0</dev/null",
+        ),
+        ("exec >/dev/null", "The output of sh on cluster does not arrive", "exec >file"),
+        ("exit 3", "exited (status 3) before it ran sh", "may exit or replace the shell"),
         (
             "exec 0<&-",
-            "could not run sh (status 2). It said: /bin/sh: 9: eval: 0: Bad file descriptor",
+            "could not run sh (status 2). Its output: /bin/sh: 9: eval: 0: Bad file descriptor",
             "likely cause",
         ),
         (
             "ulimit -u 1",
-            "could not run sh (status 2). It said: /bin/sh: 1: Cannot fork",
+            "could not run sh (status 2). Its output: /bin/sh: 1: Cannot fork",
             "ulimit -u",
         ),
         (

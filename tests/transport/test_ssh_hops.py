@@ -67,7 +67,7 @@ def test_a_jump_for_all_hosts_is_not_made_through_itself(tmp_path: Path) -> None
 
 
 def test_jumps_in_a_circle_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="circle"):
+    with pytest.raises(ConfigError, match="ProxyJump is circular"):
         hops(tmp_path, "Host a\n ProxyJump b\nHost b\n ProxyJump a\n", "a")
 
 
@@ -158,7 +158,7 @@ def test_an_ssh_configuration_that_cannot_be_read_is_named(
 def test_files_that_include_one_another_for_ever_are_an_error_of_theirs(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(f"Include {tmp_path}/config\n")
     assert named_hosts(tmp_path / "config") == {}
-    with pytest.raises(ConfigError, match="its files include one another"):
+    with pytest.raises(ConfigError, match="its files include each other"):
         hops_to("juno", tmp_path / "config")
 
 
@@ -187,8 +187,7 @@ def test_a_criterion_that_is_unknown_makes_its_block_not_match_and_is_warned_of(
     assert hop.label == "ann@login.site"
     assert hop.warnings == (
         f"{tmp_path}/config line 3: hpcdash cannot evaluate Match {criterion}: the block is "
-        "ignored; "
-        "left out with it: ProxyJump gate",
+        "ignored, with its ProxyJump gate",
     )
     (hop,) = hops(tmp_path, config, "hpc")
     assert (

@@ -259,7 +259,11 @@ async def test_no_other_agent_is_asked_than_the_one_named(
     own_sshd.authorize(tmp_path / "id.pub")
     add_to(agent, tmp_path / "id")
     error = await refusal(own_sshd, user, tmp_path, f" IdentityFile none\n IdentityAgent {named}\n")
-    said = "nothing it accepts" if named == "none" else f"agent {named} (No such file or directory)"
+    said = (
+        "nothing that it accepts"
+        if named == "none"
+        else f"agent {named} (No such file or directory)"
+    )
     assert f"Tried: {said}." in error.message
 
 

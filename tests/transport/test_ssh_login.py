@@ -359,7 +359,7 @@ async def test_where_nobody_is_no_phone_rings(pam_sshd: PamSshd, user: str, tmp_
     pam_sshd.start_pushing(PUSH_ALONE)
     async with transport_to(pam_sshd, user, tmp_path, Person(is_here=False)) as transport:
         error = await raised(AuthenticationFailed, transport.connect())
-    assert "keyboard-interactive (not tried: nobody is here to answer)" in error.message
+    assert "keyboard-interactive (not tried: nobody is present to answer)" in error.message
     assert "terminal" in error.next_step
     assert pam_sshd.pushes == 0
 
@@ -378,7 +378,7 @@ async def test_a_criterion_of_match_that_is_unknown_is_warned_of_and_does_not_ke
     assert words.startswith(
         f"{tmp_path}/config line 6: hpcdash cannot evaluate Match localnetwork 203.0.113.0/24"
     )
-    assert words.endswith("left out with it: ProxyJump gate")
+    assert words.endswith("with its ProxyJump gate")
 
 
 async def test_a_banner_is_shown_and_told_where_the_login_fails(
@@ -397,12 +397,12 @@ async def test_a_banner_is_shown_and_told_where_the_login_fails(
     typing = Person({"Passphrase": "open sesame"})
     async with transport_to(own_sshd, user, tmp_path, typing, key=tmp_path / "locked") as transport:
         await transport.connect()
-    assert [prompt.said for prompt in typing.prompts] == [banner.read_text().strip()]
+    assert [prompt.message for prompt in typing.prompts] == [banner.read_text().strip()]
     async with transport_to(
         own_sshd, user, tmp_path, config=" PubkeyAuthentication no\n"
     ) as transport:
         error = await raised(AuthenticationFailed, transport.connect())
-        assert "It said: Maintenance on Monday. No logins from 8 to 10." in error.message
+        assert "Its message: Maintenance on Monday. No logins from 8 to 10." in error.message
     quiet = Person()
     async with transport_to(
         own_sshd, user, tmp_path, quiet, config=" LogLevel ERROR\n"

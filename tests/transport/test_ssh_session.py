@@ -9,7 +9,7 @@ import asyncssh
 import pytest
 
 from hpcdash.transport import ssh_session
-from hpcdash.transport.shell import remote_command
+from hpcdash.transport.shell import RemoteCommand, RemoteOutput, remote_command
 from hpcdash.transport.ssh_session import RunSession
 
 STDERR = asyncssh.EXTENDED_DATA_STDERR
@@ -21,6 +21,11 @@ class Channel:
 
     def abort(self) -> None:
         self.is_aborted = True
+
+
+def new_session(command: RemoteCommand) -> RunSession:
+    output = RemoteOutput(command, host="juno", program="sinfo", reads_stdin=False)
+    return RunSession(output, 10_000)
 
 
 @pytest.fixture
@@ -41,7 +46,7 @@ async def test_output_that_comes_after_the_exit_status_is_the_commands(
     turn: Any, silent_seconds: int, late_seconds: int
 ) -> None:
     command = remote_command(("sinfo",), limit_seconds=90)
-    session, channel = RunSession(command, 10_000), Channel()
+    session, channel = new_session(command), Channel()
     session.connection_made(channel)  # type: ignore[arg-type]
     session.data_received(command.marker + b" stderr\n", STDERR)
     session.data_received(command.marker + b"\n", None)
@@ -66,7 +71,7 @@ async def test_who_holds_the_output_of_a_command_that_has_ended_is_not_waited_fo
     turn: Any,
 ) -> None:
     command = remote_command(("sinfo",), limit_seconds=90)
-    session, channel = RunSession(command, 10_000), Channel()
+    session, channel = new_session(command), Channel()
     session.connection_made(channel)  # type: ignore[arg-type]
     for datatype, begin in ((STDERR, b" stderr\n"), (None, b"\n")):
         session.data_received(

@@ -403,6 +403,20 @@ async def test_strict_host_key_checking_decides_without_asking(
     assert known_hosts.exists() == connects
 
 
+async def test_a_key_that_cannot_be_stored_is_accepted_and_reported(
+    sshd: Sshd, user: str, tmp_path: Path
+) -> None:
+    person = Person(accepts=True)
+    (tmp_path / "file").touch()
+    known_hosts = tmp_path / "file" / "known_hosts"
+    async with transport_to(
+        sshd, user, tmp_path, person=person, known_hosts=known_hosts
+    ) as transport:
+        await transport.connect()
+    (shown,) = person.shown
+    assert f"could not store its key in {known_hosts}" in shown[1]
+
+
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa"])
 async def test_a_changed_key_is_refused_without_asking(
     own_sshd: Sshd, user: str, tmp_path: Path, kind: str

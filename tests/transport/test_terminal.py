@@ -196,7 +196,7 @@ async def test_where_one_session_is_allowed_it_waits_for_the_other_or_says_what_
             await until_there("2.125")
             assert await transport.interact(("true",), person.terminal) == 0
             assert (await other).status == 0
-            monkeypatch.setattr(ssh, "_MORE_PAUSES", ())
+            monkeypatch.setattr(ssh, "_TERMINAL_PAUSES", ())
             async with transport.stream(("sleep", "86399.75")):
                 await until_there("86399.75")
                 with pytest.raises(ConnectionFailed) as refused:
@@ -213,7 +213,7 @@ async def test_a_login_node_that_gives_no_terminals_says_so(
     async with transport_of("ssh", own_sshd, user, tmp_path) as transport:
         with hands() as person, pytest.raises(ConnectionFailed) as refused:
             await transport.interact(("true",), person.terminal)
-    assert "gives no terminal" in str(refused.value)
+    assert "does not provide a terminal" in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -251,7 +251,7 @@ async def test_a_node_that_is_no_name_of_a_machine_is_given_no_command(
 
 
 async def test_a_recording_has_no_machine() -> None:
-    with hands() as person, pytest.raises(UsageError, match="no machine that a shell could run on"):
+    with hands() as person, pytest.raises(UsageError, match="no machine to run a shell on"):
         await ReplayTransport(EVERYDAY).interact(("true",), person.terminal)
 
 

@@ -62,8 +62,8 @@ async def test_what_a_dropped_line_had_not_sent_yet_is_never_sent(
     )
     transport = SshTransport("login1", Person(), config_path=config, known_hosts=known)
     await transport.connect()
-    assert transport._line is not None
-    ours = transport._line.connection.get_extra_info("socket")
+    assert transport._connection is not None
+    ours = transport._connection.last_hop.get_extra_info("socket")
     option = ours.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
     sender = socket.create_connection(listening.getsockname())
     reader, _ = listening.accept()

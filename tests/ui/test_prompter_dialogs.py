@@ -97,7 +97,7 @@ async def test_what_a_host_said_before_it_asked_stands_in_the_dialog_which_keeps
     None
 ):
     said = "Maintenance on \x1b[31mMonday\n" + "A line of the site's terms\n" * 60
-    async with asked(replace(TWO_FIELDS, said=said)) as (pilot, _):
+    async with asked(replace(TWO_FIELDS, message=said)) as (pilot, _):
         shown = screen_text(pilot.app)
         assert "Maintenance on ␛[31mMonday" in shown
         assert "Verification code:" in shown

@@ -202,7 +202,7 @@ async def test_without_its_cookie_nothing_is_sent(cookie: str) -> None:
             "/static/",
         ):
             status, text, _ = await it.get(path, Cookie=f"hpcdash={cookie}", Origin=it.origin)
-            assert (status, "open only to a browser that came by the link" in text) == (403, True)
+            assert (status, "only for a browser that opened the link" in text) == (403, True)
         with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
             await it.open(root)
 
@@ -409,7 +409,7 @@ async def test_a_program_that_cannot_be_started_is_named() -> None:
             it.port = listening.getsockname()[1]
             await it.server.start(listening)
             page = await it.open(await it.enter())
-            assert b"hpcdash cannot be started: No such file" in await page.receive_bytes()
+            assert b"Cannot start hpcdash: No such file" in await page.receive_bytes()
             assert (await page.receive()).type is WSMsgType.CLOSE
             await it.server.stop()
 

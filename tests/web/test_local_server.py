@@ -26,7 +26,7 @@ async def test_a_connection_is_closed_once_it_is_idle_and_not_while_it_is_used()
     server = LocalServer(
         app,
         lambda status: web.Response(status=status),
-        most_connections=4,
+        max_connections=4,
         connection_seconds=1.5,
         shutdown_seconds=1,
     )

@@ -1,6 +1,4 @@
-"""The embedded queue's commands that act on jobs; each answers with one JSON object a line, one a
-job.
-"""
+"""The embedded queue's commands that act on jobs; each prints a JSON object per job."""
 
 from __future__ import annotations
 
@@ -16,22 +14,20 @@ from hpcdash.embedded.script import parse_time_change, read_throttle, signal_num
 from hpcdash.errors import UsageError, excerpt
 
 _PLAIN = frozenset({Verb.CANCEL, Verb.HOLD, Verb.RELEASE, Verb.REQUEUE, Verb.SUSPEND, Verb.RESUME})
-_HAS = ("time", "throttle")
-# A login node takes 120 000 bytes, Linux 131 072 in one argument; ids are short.
-_IDS_A_COMMAND = 2000
+_ALTERABLE = ("time", "throttle")
+# A login node accepts 120 000 bytes, Linux 131 072 in an argument; IDs are short.
+_IDS_PER_COMMAND = 2000
 
 
 def _typed(request: ActionRequest, ids: tuple[str, ...]) -> tuple[str, ...]:
-    """The one-shot command of hpcdash that does the same."""
+    """Return the same action as a command of hpcdash."""
     if request.verb is Verb.SIGNAL:
-        return (
-            "signal",
-            request.signal,
-            *ids,
-            *(("--to", request.recipient) if request.recipient else ()),
-        )
-    changes = (word for name, value in request.changes.items() for word in (f"--{name}", value))
-    return str(request.verb), *ids, *changes
+        recipient = ("--to", request.recipient) if request.recipient else ()
+        return ("signal", request.signal, *ids, *recipient)
+    parts = [str(request.verb), *ids]
+    for name, value in request.changes.items():
+        parts += [f"--{name}", value]
+    return tuple(parts)
 
 
 def _require(read: Callable[[str], object], text: str) -> None:
@@ -42,7 +38,7 @@ def _require(read: Callable[[str], object], text: str) -> None:
 
 
 def read_outcomes(answer: Answer, *, job_ids: tuple[str, ...]) -> tuple[Outcome, ...]:
-    """Return the outcome of each job; the same for all if the whole command failed."""
+    """Return the outcome of each job, which is the same for all if the command failed."""
     reported: dict[str, Outcome] = {}
     for line in answer.stdout.splitlines():
         found = decoded(line)
@@ -54,7 +50,7 @@ def read_outcomes(answer: Answer, *, job_ids: tuple[str, ...]) -> tuple[Outcome,
 
 
 def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[ActionCommand, ...]:
-    """One command for all jobs; raises UsageError for a change this queue has no word for."""
+    """Return the commands for an action; raises UsageError if this queue does not support it."""
     parts: tuple[str, ...]
     if request.force:
         raise UsageError("force: not needed on this queue")
@@ -69,30 +65,32 @@ def action_commands(program: tuple[str, ...], request: ActionRequest) -> tuple[A
         _require(signal_number, request.signal)
         parts = ("signal", request.signal, request.recipient or "steps")
     elif request.verb is Verb.ALTER:
-        if unknown := [name for name in request.changes if name not in (*_HAS, COMMENT)]:
-            raise UsageError(
-                f"{unknown[0]}: this queue's jobs have none",
-                f"It supports: {', '.join(_HAS)}.",
-            )
-        for name, value in request.changes.items():
-            if name != COMMENT:
-                _require(parse_time_change if name == "time" else read_throttle, value)
-        if "throttle" in request.changes and (
-            tasks := [job_id for job_id in request.job_ids if is_task(job_id)]
-        ):
-            # The queue would change it for the whole array.
-            raise UsageError(
-                f"throttle: {tasks[0]} is an array task",
-                f"Use its array: {parse_array_id(tasks[0])}",
-            )
+        _check_changes(request)
         parts = ("alter", *(f"{name}={value}" for name, value in request.changes.items()), "--")
     else:
         raise UsageError(f"{request.verb} is not an action on a job of this queue")
     commands = []
-    for start in range(0, len(request.job_ids), _IDS_A_COMMAND):
-        ids = request.job_ids[start : start + _IDS_A_COMMAND]
+    for start in range(0, len(request.job_ids), _IDS_PER_COMMAND):
+        ids = request.job_ids[start : start + _IDS_PER_COMMAND]
         read = partial(read_outcomes, job_ids=ids)
-        commands.append(
-            ActionCommand((*program, *parts, *ids), ids, read, shown=typed(*_typed(request, ids)))
-        )
+        shown = typed(*_typed(request, ids))
+        commands.append(ActionCommand((*program, *parts, *ids), ids, read, shown=shown))
     return tuple(commands)
+
+
+def _check_changes(request: ActionRequest) -> None:
+    for name, value in request.changes.items():
+        if name == "time":
+            _require(parse_time_change, value)
+        elif name == "throttle":
+            _require(read_throttle, value)
+            # The queue would change it for the whole array.
+            if task := next(filter(is_task, request.job_ids), ""):
+                raise UsageError(
+                    f"throttle: {task} is a task", f"Name its array: {parse_array_id(task)}"
+                )
+        elif name != COMMENT:
+            raise UsageError(
+                f"{name}: jobs of this queue do not have it",
+                f"It supports: {', '.join(_ALTERABLE)}.",
+            )

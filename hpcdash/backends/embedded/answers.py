@@ -25,10 +25,9 @@ T = TypeVar("T")
 
 
 def require_success(answer: Answer) -> None:
-    """Raises the error of an answer that ended badly, in the queue's own words.
+    """Raise the error of a failed command, with the queue's message.
 
-    What it refuses it tells a person itself; its command and status are told only of what should
-    not happen.
+    The command and its status are added only to errors that should not happen.
     """
     if answer.status == 0:
         return
@@ -44,11 +43,8 @@ def require_success(answer: Answer) -> None:
         )
     if "no such job" in text:
         raise NoSuchJob(message, next_step)
-    if (
-        "queue.db" in message
-        or "HPCDASH_QUEUE" in next_step
-        or "queue cannot be written" in message
-    ):
+    is_unusable = "queue.db" in message or "queue cannot be written" in message
+    if is_unusable or "HPCDASH_QUEUE" in next_step:
         raise ControllerDown(message, next_step, argv=answer.argv, status=answer.status)
     if not text or message.startswith("Traceback"):
         raise SchedulerRefused(
@@ -62,7 +58,7 @@ def require_success(answer: Answer) -> None:
 
 
 def decoded(raw: bytes) -> dict[str, Any]:
-    """A JSON object; {} for what is none."""
+    """Return a JSON object; {} for anything else."""
     try:
         found = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -70,16 +66,14 @@ def decoded(raw: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def read_object(answer: Answer, made: Callable[[dict[str, Any]], T]) -> T:
-    """Return `made` of the one JSON object of an answer; raises UnreadableOutput for anything
-    else.
-    """
+def read_object(answer: Answer, build: Callable[[dict[str, Any]], T]) -> T:
+    """Build a value from the JSON object of an answer; raises UnreadableOutput for other output."""
     require_success(answer)
     if found := decoded(answer.stdout):
         with suppress(
             AttributeError, KeyError, OverflowError, TypeError, ValueError, pa.ArrowException
         ):
-            return made(found)
+            return build(found)
     raise UnreadableOutput(
         "unexpected output from the embedded queue",
         "Check for another version of hpcdash on the PATH.",
@@ -92,20 +86,21 @@ def read_object(answer: Answer, made: Callable[[dict[str, Any]], T]) -> T:
 def read_table(
     schema: pa.Schema, finish: Callable[[dict[str, Any]], None] = lambda columns: None
 ) -> Callable[[Answer], ParsedTable]:
-    """Return a parser of answers into a schema; `finish` adds what the command does not print."""
+    """Return a parser of answers into a schema; `finish` adds columns that are not printed."""
 
-    def made(found: dict[str, Any]) -> ParsedTable:
+    def build(found: dict[str, Any]) -> ParsedTable:
         columns: dict[str, Any] = found.get("columns") or {}
         if not columns:
             return ParsedTable(schema.empty_table())
         finish(columns)
         rows = len(next(iter(columns.values())))
-        columns = {name: [None] * rows for name in schema.names if name.startswith("_")} | columns
-        return ParsedTable(
-            pa.table([_column(columns[field.name], field.type) for field in schema], schema=schema)
-        )
+        for name in schema.names:
+            if name.startswith("_"):
+                columns.setdefault(name, [None] * rows)
+        arrays = [_column(columns[field.name], field.type) for field in schema]
+        return ParsedTable(pa.table(arrays, schema=schema))
 
-    return lambda answer: read_object(answer, made)
+    return lambda answer: read_object(answer, build)
 
 
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
@@ -115,24 +110,27 @@ def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def with_numbers(columns: dict[str, Any]) -> None:
-    """The columns of JOBS that serve sorting and folding."""
-    ids = [one.partition("_") for one in columns["id"]]
-    columns["_number"] = [int(number) for number, _, _ in ids]
-    columns["_task"] = [int(task) if task else None for _, _, task in ids]
-    columns["_tasks"] = [1] * len(ids)
-    columns["_expected_start_at"] = columns["_other_id"] = [None] * len(ids)
+    """Add the columns of JOBS for sorting and folding."""
+    columns["_number"] = []
+    columns["_task"] = []
+    for job_id in columns["id"]:
+        number, _, task = job_id.partition("_")
+        columns["_number"].append(int(number))
+        columns["_task"].append(int(task) if task else None)
+    columns["_tasks"] = [1] * len(columns["id"])
 
 
 read_jobs = read_table(JOBS, with_numbers)
 
 
 def _as_runs(columns: dict[str, Any]) -> None:
-    """The columns of RUNS that the command does not print, or calls by those of JOBS."""
+    """Add the columns of RUNS that the command does not print, or prints as those of JOBS."""
     with_numbers(columns)
     used = zip(columns["cpu_seconds_used"], columns["memory_peak_bytes"], strict=True)
     source = str(UsageSource.ACCOUNTING)
     columns["usage_source"] = [None if pair == (None, None) else source for pair in used]
-    columns["_reason"], columns["_comment"] = columns["reason"], columns["comment"]
+    columns["_reason"] = columns["reason"]
+    columns["_comment"] = columns["comment"]
     for name in ("suspended_seconds", "gpu_use", "gpu_memory_peak_bytes"):
         columns[name] = [None] * len(columns["id"])
 
@@ -141,5 +139,5 @@ read_runs = read_table(RUNS, _as_runs)
 
 
 def read_native(answer: Answer) -> Mapping[str, str]:
-    """One job in the queue's own words."""
+    """Return the queue's facts of a job."""
     return read_object(answer, lambda found: {str(key): str(value) for key, value in found.items()})

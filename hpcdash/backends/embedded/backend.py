@@ -1,7 +1,4 @@
-"""The embedded queue as a backend: its commands are those of a program of hpcdash's own.
-
-Runs nothing.
-"""
+"""The embedded queue as a backend, whose commands are those of hpcdash's own program."""
 
 from __future__ import annotations
 
@@ -81,9 +78,9 @@ _CAPABILITIES = BATCH_CAPABILITIES | {
 
 
 def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backend:
-    """The queue of `program`, the argv before the queue's commands.
+    """Return the backend of a queue; `program` is the argv before the queue's commands.
 
-    With `ended_seconds` the list of jobs holds what ended within them as well.
+    With `ended_seconds`, the list of jobs includes jobs that ended within this time.
     """
     parts = tuple(program)
     return Backend(
@@ -106,7 +103,7 @@ def embedded_backend(program: Sequence[str], *, ended_seconds: int = 0) -> Backe
 
 
 class EmbeddedProbe(typed.ProgramPart, ProbePart):
-    """Detects the queue's program, which is always there."""
+    """Detects the queue's program, which always exists."""
 
     def query(self) -> Query[Probe]:
         return Query((*self.argv, "probe"), partial(_read_probe, program=self.argv))
@@ -121,7 +118,7 @@ class EmbeddedQueue(typed.ProgramPart, QueuePart):
         self._ended_seconds = ended_seconds
 
     def jobs(self, scope: JobScope) -> Query[ParsedTable]:
-        # All jobs here are one's own.
+        # All jobs of the queue are the user's own.
         ended = ("--ended",) if scope.ended else ()
         if self._ended_seconds:
             ended = (f"--ended={self._ended_seconds}",)
@@ -136,7 +133,7 @@ class EmbeddedQueue(typed.ProgramPart, QueuePart):
 
 
 class EmbeddedHistory(typed.ProgramPart, HistoryPart):
-    """Ended jobs, which the queue never forgets."""
+    """Finished jobs."""
 
     def jobs(
         self, user: str | None, since_seconds: int, job_ids: Sequence[str] = ()
@@ -167,7 +164,7 @@ class EmbeddedDetail(typed.ProgramPart, DetailPart):
     def shell(self, row: Mapping[str, Any], request: ShellRequest) -> ShellCommand:
         from hpcdash.backends.shell import ShellCommand, in_job
 
-        # The job's variables stand as they are.
+        # A login shell would change the job's variables.
         inside = in_job(str(row["work_dir"] or ""), request, is_login=False)
         return ShellCommand((*self.argv, "shell", str(row["id"]), *inside))
 
@@ -222,7 +219,7 @@ class EmbeddedScripts(typed.ProgramPart, ScriptsPart):
 
 
 class EmbeddedPolicy(typed.ProgramPart, PolicyPart):
-    """This machine's slots, the only limit."""
+    """This machine's slots, which are the only limit."""
 
     def limits(self, user: str, cluster: str) -> Query[ParsedTable]:
         return Query((*self.argv, "nodes"), _read_slots)
@@ -230,31 +227,31 @@ class EmbeddedPolicy(typed.ProgramPart, PolicyPart):
 
 def _read_slots(answer: Answer) -> ParsedTable:
     """Read this machine's slots, which all jobs of the queue share."""
-    nodes = read_table(schema.NODES)(answer).table.to_pylist()
-    rows = [
-        {
-            "scope": "queue",
-            "name": node["name"],
-            "per": "all",
-            "resource": unit,
-            "maximum": node[unit],
-            "used": node[f"{unit}_used"],
-            "free": None
-            if node[f"{unit}_used"] is None
-            else max(0, node[unit] - node[f"{unit}_used"]),
-            "queues": node["queues"],
-            "native": f"slots.json: {unit}",
-            "_id": f"{node['name']}/{unit}",
-        }
-        for node in nodes
-        for unit in ("cpus", "gpus")
-        if node[unit]
-    ]
+    rows = []
+    for node in read_table(schema.NODES)(answer).table.to_pylist():
+        for unit in ("cpus", "gpus"):
+            maximum = node[unit]
+            used = node[f"{unit}_used"]
+            if not maximum:
+                continue
+            row = {
+                "scope": "queue",
+                "name": node["name"],
+                "per": "all",
+                "resource": unit,
+                "maximum": maximum,
+                "used": used,
+                "free": None if used is None else max(0, maximum - used),
+                "queues": node["queues"],
+                "native": f"slots.json: {unit}",
+                "_id": f"{node['name']}/{unit}",
+            }
+            rows.append(row)
     return ParsedTable(pa.Table.from_pylist(rows, schema.LIMITS))
 
 
 class EmbeddedInside(typed.ProgramPart, InsidePart):
-    """A command beside a job's own."""
+    """Commands in a job's environment."""
 
     def step(self, row: Mapping[str, Any], command: InsideCommand) -> InsideStep:
         from hpcdash.backends.embedded.inside import inside_step
@@ -298,14 +295,14 @@ class EmbeddedSubmit(typed.ProgramPart, SubmitPart):
 
 
 class EmbeddedLogs(LogsPart):
-    """Logs where the rows of jobs say, and those of their ranks."""
+    """Logs at the paths in the jobs' rows, and those of their ranks."""
 
     def others(self, detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
         return rank_logs_query(detail, files)
 
 
 def _read_probe(answer: Answer, *, program: tuple[str, ...]) -> Probe:
-    def made(found: Mapping[str, Any]) -> Probe:
+    def build(found: Mapping[str, Any]) -> Probe:
         return Probe(
             user=str(found["user"]),
             version=str(found["version"]),
@@ -316,7 +313,7 @@ def _read_probe(answer: Answer, *, program: tuple[str, ...]) -> Probe:
             commands={"queue": " ".join(program)},
         )
 
-    return read_object(answer, made)
+    return read_object(answer, build)
 
 
 def _read_script(answer: Answer) -> Script:
@@ -325,7 +322,7 @@ def _read_script(answer: Answer) -> Script:
 
 
 def _read_usage(answer: Answer, *, row: Mapping[str, Any]) -> Usage:
-    def made(found: Mapping[str, Any]) -> Usage:
+    def build(found: Mapping[str, Any]) -> Usage:
         return Usage(
             cpu_seconds=found["cpu_seconds"],
             cpus=row["cpus"],
@@ -335,11 +332,11 @@ def _read_usage(answer: Answer, *, row: Mapping[str, Any]) -> Usage:
             gpus=row["gpus"],
         )
 
-    return read_object(answer, made)
+    return read_object(answer, build)
 
 
 class EmbeddedReasons(ReasonsPart):
-    """The embedded queue's reasons, by the names that Slurm has for them."""
+    """The embedded queue's reasons, by Slurm's names."""
 
     def hint(self, state: str, reason: str | None) -> str:
         return _HINTS.get(reason or "", "")
@@ -355,8 +352,6 @@ class EmbeddedReasons(ReasonsPart):
         return SlurmReasons().never_starts(state, reason)
 
     def policy(self, state: str, reason: str | None) -> PolicyReason | None:
-        return (
-            PolicyReason("limits", per="all")
-            if reason == "Resources" and state in WAITING
-            else None
-        )
+        if reason == "Resources" and state in WAITING:
+            return PolicyReason("limits", per="all")
+        return None

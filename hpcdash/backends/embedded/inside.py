@@ -1,6 +1,4 @@
-"""A command beside a running job of the embedded queue, whose processes are this machine's: in
-their environment.
-"""
+"""Runs a command in the environment of a running job of the embedded queue."""
 
 from __future__ import annotations
 
@@ -22,11 +20,9 @@ from hpcdash.errors import SchedulerRefused, excerpt
 def inside_step(
     program: tuple[str, ...], row: Mapping[str, Any], command: InsideCommand
 ) -> InsideStep:
-    """`program` ends with the queue's folder, which each job's processes have in a variable beside
-    their job's id.
-    """
+    """Return the step; `program` ends with the queue's folder, by which processes are found."""
     number, _, task = str(row["id"]).partition("_")
-    # A task has a number of its own there.
+    # HPCDASH_ATTEMPT has a task's own number.
     own = "[0-9]+" if task else exactly(number)
     requested = [rf"^HPCDASH_ATTEMPT={own}\.[0-9]+:{exactly(program[-1])}$"]
     if task:
@@ -60,5 +56,5 @@ def inside_step(
 def _failure(answer: Answer) -> SchedulerRefused:
     text = excerpt(answer.stderr)
     return SchedulerRefused(
-        "nothing runs beside this job", argv=("sh",), status=answer.status, output=text
+        "the command could not run in this job", argv=("sh",), status=answer.status, output=text
     )

@@ -1,4 +1,4 @@
-"""Hands scripts to the embedded queue, for the first time or once more. Pure."""
+"""The embedded queue's commands that submit and resubmit scripts."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def _read(answer: Answer, *, job_id: str) -> tuple[Outcome, ...]:
     number = found.get("id")
     ignored = found.get("ignored")
     if number is None or not isinstance(ignored, list):
-        # timeout(1), KILL and TERM cut the answer off, not what it was of.
+        # timeout(1), KILL and TERM may have cut off only the answer.
         may_be_done = answer.status in (0, 124, 137, 143)
-        text = (
-            ". ".join(excerpt(answer.stderr).splitlines())
-            or f"the queue exited with status {answer.status}"
-        )
+        text = ". ".join(excerpt(answer.stderr).splitlines())
+        text = text or f"the queue exited with status {answer.status}"
         return (Outcome(job_id, None if may_be_done else False, text),)
-    message = f"; unsupported and ignored: {'; '.join(map(str, ignored))}" if ignored else ""
-    return (Outcome(job_id, True, f"job {number}{message}"),)
+    text = f"job {number}"
+    if ignored:
+        text += f"; unsupported and ignored: {'; '.join(map(str, ignored))}"
+    return (Outcome(job_id, True, text),)
 
 
 def submission(program: tuple[str, ...], submission: Submission) -> SubmitCommand:
-    """The queue's `submit`; the script comes on stdin where it is in no file there.
+    """Return the queue's `submit`; a script that is not in a file is the command's stdin.
 
-    Raises UsageError for a word that is no option, and for another account.
+    Raises UsageError for a word that is not an option, and for another account.
     """
     if submission.run_as:
         raise UsageError(
@@ -72,13 +72,11 @@ def submission(program: tuple[str, ...], submission: Submission) -> SubmitComman
     stdin = None if submission.file else submission.script
     read = partial(_read, job_id=submission.name)
     command = ActionCommand(argv, (submission.name,), read, stdin, shown=typed_submit(submission))
-    given = (
-        *read_directives(submission.script.decode("utf-8", "surrogateescape")).options,
-        *line.options,
-    )
-    # A job that has a comment of its own keeps it.
-    mark = submission.mark if last_value(given, "comment") is None else ""
-    return SubmitCommand(command, (), mark, last_value(given, "job-name") or submission.name)
+    script = submission.script.decode("utf-8", "surrogateescape")
+    options = (*read_directives(script).options, *line.options)
+    # A job keeps its own comment.
+    mark = submission.mark if last_value(options, "comment") is None else ""
+    return SubmitCommand(command, (), mark, last_value(options, "job-name") or submission.name)
 
 
 def resubmission(
@@ -88,7 +86,7 @@ def resubmission(
     mark: str,
     limits: NewLimits,
 ) -> SubmitCommand:
-    """The queue's `again`: it has the script, the options, the environment and the folder."""
+    """Return the queue's `again`, which has the script, options, environment and folder."""
     row = detail.job.to_pylist()[0]
     requested = row["array_id"] or row["id"]
     job_id = requested if tasks is None else with_tasks(requested, tasks)
@@ -100,8 +98,8 @@ def resubmission(
     command = ActionCommand(argv, (job_id,), read, shown=(f"submit {job_id} again, {how}",))
     if row["comment"] and not row["comment"].startswith(MARK_START):
         note = (
-            "it keeps its own comment; if the answer is lost, hpcdash looks for the job by name "
-            "and time"
+            "it keeps its own comment; if the answer is lost, hpcdash searches for the job by its "
+            "name and time"
         )
         return SubmitCommand(command, (note,), job_name=row["name"] or "")
     return SubmitCommand(command, (), mark, row["name"] or "")

@@ -127,7 +127,7 @@ class ApiServer:
         self._server = LocalServer(
             app,
             _protocol_error,
-            most_connections=MAX_CONNECTIONS,
+            max_connections=MAX_CONNECTIONS,
             connection_seconds=CONNECTION_SECONDS,
             shutdown_seconds=_SHUTDOWN_SECONDS,
         )

@@ -92,7 +92,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_runs(queue: QueueLab) -
         (ActionRequest(Verb.SIGNAL, ("1",), signal="NOPE"), "'NOPE' is not a signal"),
         (
             ActionRequest(Verb.ALTER, ("1",), changes={"qos": "x"}),
-            "qos: this queue's jobs have none",
+            "qos: jobs of this queue do not have it",
         ),
         (ActionRequest(Verb.ALTER, ("1",), changes={"time": "soon"}), "'soon' is not a duration"),
         (
@@ -110,7 +110,7 @@ def test_ids_that_are_options_are_not_taken_for_them(queue: QueueLab) -> None:
     number = queue.submit("true", "--hold")
     outcomes = act(queue, ActionRequest(Verb.CANCEL, ("--help", number, "$(x)")))
     assert [one.done for one in outcomes] == [False, True, False]
-    assert outcomes[0].text == "'--help' is not a job: write 17, 17_3 or 17_[3-5]"
+    assert outcomes[0].text == "'--help' is not a job: use 17, 17_3 or 17_[3-5]"
     assert queue.job(number).state == "cancelled"
 
 

@@ -251,7 +251,7 @@ def test_what_can_be_no_job_is_refused_before_it_is_asked_for(asked: Asked) -> N
         lambda text: backend.queue.jobs(JobScope(job_ids=("7", text))),
     ):
         for text in ("train.log", "--help", "_3", "./17"):
-            with pytest.raises(UsageError, match="is not a job\nWrite 17, 17_3"):
+            with pytest.raises(UsageError, match="is not a job\nUse 17, 17_3"):
                 build_query(text)
 
 
