@@ -485,7 +485,7 @@ def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
             messages.append(f"{text}: does the program find them?")
         else:
             messages.append(f"{text}: request fewer, or feed them faster")
-    count, requested, peak = _largest_of(columns, completed, "memory_bytes", "memory_peak_bytes")
+    count, requested, peak = _largest_pair(columns, completed, "memory_bytes", "memory_peak_bytes")
     enough = enough_memory(peak)
     if count and peak < requested / 2 and requested - enough >= _MIN_SAVED_BYTES:
         new_memory = enough
@@ -500,7 +500,7 @@ def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
             f"{cores} of {most} CPUs busy in {counted(count, 'run')}: request fewer, or check the "
             "program's thread count"
         )
-    count, limit, longest = _largest_of(columns, completed, "limit_seconds", "elapsed_seconds")
+    count, limit, longest = _largest_pair(columns, completed, "limit_seconds", "elapsed_seconds")
     enough = -(-int(longest * _TIME_HEADROOM) // 900) * 900
     if count and longest < limit / 2 and limit - enough >= _MIN_SAVED_SECONDS:
         new_limit = enough
@@ -522,7 +522,7 @@ def _mean_use(columns: dict[str, np.ndarray], unit: str, least: int) -> tuple[in
     return int(known.sum()), use, int(units[known].max(initial=0))
 
 
-def _largest_of(
+def _largest_pair(
     columns: dict[str, np.ndarray], completed: np.ndarray, name: str, other: str
 ) -> tuple[int, int, int]:
     """Return the number of completed runs that report both columns, and the maximum of each."""
