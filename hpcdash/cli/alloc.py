@@ -7,7 +7,7 @@ import errno
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from hpcdash.cli.submit import (
     REQUEST_ENDING,
     RequestSubmission,
     SubmissionRun,
+    exit_status,
     print_commands,
     print_sentences,
     read_script,
@@ -39,15 +40,13 @@ from hpcdash.errors import EXIT_REFUSED, EXIT_UNREACHABLE, HpcdashError, NoSuchJ
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.allocations import (
     TITLE_NAME,
-    Allocation,
     Run,
     fetch_runs,
     find_allocation,
     format_place,
-    handed_over,
     list_allocations,
     new_run_folder,
-    plan_hand_over,
+    plan_delivery,
     title_content,
 )
 from hpcdash.services.submit.staging import staged_files
@@ -55,8 +54,8 @@ from hpcdash.services.submit.submission import SubmissionPlan
 from hpcdash.services.watch.rules.jobs import SOON_SECONDS
 
 # Interval of queries for the job's state while the command waits.
-_FIRST_LOOK_SECONDS = 5.0
-_LONGEST_LOOK_SECONDS = 60.0
+_FIRST_INTERVAL_SECONDS = 5.0
+_LONGEST_INTERVAL_SECONDS = 60.0
 
 
 def run_alloc(
@@ -78,9 +77,7 @@ def run_alloc(
     dry_run: bool,
     form: str,
 ) -> None:
-    """Allocate, or list allocations or the runs in one; ends the process as submit does, or by
-    ctrl+c with 130.
-    """
+    """Allocate, or list allocations or the runs in one; exits like submit, by ctrl+c with 130."""
     if listing:
         _list(common, form)
         return
@@ -90,9 +87,19 @@ def run_alloc(
     site = chosen_site(common)
     if site.is_read_only and not dry_run:
         raise UsageError("alloc is refused: hpcdash is read-only", "--dry-run shows the script.")
-    requested = _request(gpus, nodes, cpus, queue=queue, account=account, name=name)
-    request = replace(
-        requested,
+    # GPUs on any nodes, or evenly on so many; without GPUs, CPUs.
+    slots = next((count for count in (gpus, cpus) if count is not None), nodes or 1)
+    request = Request(
+        kind=KIND,
+        command=":",
+        slots=slots,
+        slots_per_node=None if gpus is not None and nodes is None else -(-slots // (nodes or 1)),
+        slot_type=SlotType.CPU if gpus is None else None,
+        cpus_per_gpu=cpus if gpus is not None else None,
+        queue=queue,
+        account=account,
+        name=name,
+        job_library=False,
         limit_seconds=_seconds("--time", limit),
         memory_bytes=_bytes("--memory", memory),
         hold=hold,
@@ -118,63 +125,41 @@ def run_alloc(
             return 0
         run = SubmissionRun(submission, session, prints=False)
         [outcome] = await run.outcomes(1)
-
-        def notify() -> None:
-            if form == "json" and run.planned is not None:
-                answer = {
-                    "schema": 1,
-                    "cluster": session.name,
-                    "job_id": outcome.new_job or None,
-                    "done": outcome.done,
-                    "words": outcome.text,
-                    "script": run.planned.shown,
-                    "folder": run.planned.folder,
-                }
-                print_json(answer)
-            elif outcome.new_job:
-                print(visible(outcome.new_job), flush=True)
-            if outcome.done:
-                print_sentences(
-                    f"run something in it: hpcdash submit REQUEST.toml --in {outcome.new_job}"
-                )
-
+        notify = partial(_print_outcome, session, run, outcome, form)
         if outcome.done and foreground is not None:
             await foreground.stay(session, outcome.new_job, notify)
             return 0
         notify()
         if not outcome.done:
-            return (
-                EXIT_UNREACHABLE if outcome.done is None or outcome.is_unreachable else EXIT_REFUSED
-            )
+            return exit_status(outcome)
         print_sentences(
             f"it is kept until its time limit; hpcdash cancel {outcome.new_job} ends it"
         )
         return 0
 
-    if status := with_session(
-        common, work, foreground.receive_signal if foreground is not None else lambda number: False
-    ):
+    receive_signal = foreground.receive_signal if foreground is not None else lambda number: False
+    if status := with_session(common, work, receive_signal):
         raise SystemExit(status)
 
 
-def _request(
-    gpus: int | None, nodes: int | None, cpus: int | None, *, queue: str, account: str, name: str
-) -> Request:
-    """GPUs on any nodes, or evenly on so many; without GPUs, CPUs."""
-    slots = next((count for count in (gpus, cpus) if count is not None), nodes or 1)
-    per_node = None if gpus is not None and nodes is None else -(-slots // (nodes or 1))
-    return Request(
-        kind=KIND,
-        command=":",
-        slots=slots,
-        slots_per_node=per_node,
-        slot_type=SlotType.CPU if gpus is None else None,
-        cpus_per_gpu=cpus if gpus is not None else None,
-        queue=queue,
-        account=account,
-        name=name,
-        job_library=False,
-    )
+def _print_outcome(
+    session: ClusterSession, run: SubmissionRun, outcome: Outcome, form: str
+) -> None:
+    if form == "json" and run.planned is not None:
+        answer = {
+            "schema": 1,
+            "cluster": session.name,
+            "job_id": outcome.new_job or None,
+            "done": outcome.done,
+            "words": outcome.text,
+            "script": run.planned.shown,
+            "folder": run.planned.folder,
+        }
+        print_json(answer)
+    elif outcome.new_job:
+        print(visible(outcome.new_job), flush=True)
+    if outcome.done:
+        print_sentences(f"to use it: hpcdash submit REQUEST.toml --in {outcome.new_job}")
 
 
 def _seconds(option: str, text: str | None) -> int | None:
@@ -197,9 +182,9 @@ def _bytes(option: str, text: str | None) -> int | None:
 
 
 class _AllocationSubmission(RequestSubmission, Struct):
-    """Submission of an allocation; once planned, signals are those of `foreground`.
+    """Submission of an allocation; once planned, `foreground` handles signals.
 
-    `foreground` is None where the allocation is kept.
+    `foreground` is None if the allocation is kept.
     """
 
     foreground: _Foreground | None = None
@@ -209,7 +194,7 @@ class _AllocationSubmission(RequestSubmission, Struct):
     ) -> SubmissionPlan:
         planned = await RequestSubmission.plan(self, session, after, before)
         if self.foreground is not None:
-            self.foreground.is_heeding = True
+            self.foreground.handles_signals = True
         return planned
 
 
@@ -217,18 +202,18 @@ class _Foreground:
     """Waits for the end of an allocation, and ends it with this command."""
 
     def __init__(self) -> None:
-        # Whether a job may come of it that a signal has to end.
-        self.is_heeding = False
-        self._reported = asyncio.Event()
+        # Whether there may be a job that a signal has to end.
+        self.handles_signals = False
+        self._signalled = asyncio.Event()
         self._signal = 0
         self._job_id = ""
 
     def receive_signal(self, number: int) -> bool:
-        """Whether it sees to a signal: to the first one, while it heeds them."""
-        if not self.is_heeding or self._reported.is_set():
+        """Handle the first signal to an allocation that may exist; return False for others."""
+        if not self.handles_signals or self._signalled.is_set():
             return False
         self._signal = number
-        self._reported.set()
+        self._signalled.set()
         if not self._job_id:
             print_sentences(
                 "the allocation is cancelled once the scheduler answers; interrupt again to "
@@ -239,20 +224,19 @@ class _Foreground:
     async def stay(self, session: ClusterSession, job_id: str, notify: Callable[[], None]) -> None:
         """Call `notify`, then wait until the job ends.
 
-        A signal cancels it, ctrl+c after a confirmation.
-
-        Raises EndedBySignal, and the errors of `notify`, once the job is cancelled.
+        A signal cancels it, ctrl+c after a confirmation. Raises EndedBySignal, and the errors of
+        `notify`, once the job is cancelled.
         """
         self._job_id = job_id
         try:
             notify()
-            if not self._reported.is_set():
+            if not self._signalled.is_set():
                 print_sentences(f"ctrl+c ends allocation {job_id}")
-                if await self._is_over(session):
-                    self.is_heeding = False
+                if await self._has_ended(session):
+                    self.handles_signals = False
                     return
         except OSError as error:
-            # The output has no reader any more. The signal of a closed terminal may come later.
+            # The output has no reader any more; a closed terminal may send its signal later.
             if error.errno != errno.EIO:
                 await _cancel(session, job_id)
                 raise
@@ -260,42 +244,42 @@ class _Foreground:
         await _cancel(session, job_id)
         raise EndedBySignal(self._signal)
 
-    async def _is_over(self, session: ClusterSession) -> bool:
-        """Whether the job has ended, other than by a signal to this command."""
+    async def _has_ended(self, session: ClusterSession) -> bool:
+        """Wait for the job's end; return False if a signal to this command ends it."""
         watching = asyncio.ensure_future(_watch(session, self._job_id))
         try:
             while True:
-                telling = asyncio.ensure_future(self._reported.wait())
-                await asyncio.wait({watching, telling}, return_when=asyncio.FIRST_COMPLETED)
-                telling.cancel()
+                signalled = asyncio.ensure_future(self._signalled.wait())
+                await asyncio.wait({watching, signalled}, return_when=asyncio.FIRST_COMPLETED)
+                signalled.cancel()
                 if watching.done():
                     watching.result()
                     return True
-                if self._signal != signal.SIGINT or await self._agrees():
+                if self._signal != signal.SIGINT or await self._is_end_confirmed():
                     return False
                 print_sentences("the allocation continues")
         finally:
             watching.cancel()
 
-    async def _agrees(self) -> bool:
-        """Whether the person wants it to end; also after another signal, or without a terminal."""
+    async def _is_end_confirmed(self) -> bool:
+        """Prompt for confirmation; another signal or a missing terminal confirms."""
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return True
-        self._reported.clear()
+        self._signalled.clear()
         print(
             f"\nEnd allocation {visible(self._job_id)} and everything running in it? ",
             end="",
             file=sys.stderr,
         )
-        query = asyncio.ensure_future(is_agreed())
-        telling = asyncio.ensure_future(self._reported.wait())
-        await asyncio.wait({query, telling}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (query, telling):
-            task.cancel()
-        if self._reported.is_set() or query.result():
-            self._reported.set()
+        answer = asyncio.ensure_future(is_agreed())
+        signalled = asyncio.ensure_future(self._signalled.wait())
+        await asyncio.wait({answer, signalled}, return_when=asyncio.FIRST_COMPLETED)
+        answer.cancel()
+        signalled.cancel()
+        if self._signalled.is_set() or answer.result():
+            self._signalled.set()
             return True
-        # The end of its input may be that of the terminal.
+        # The end of the input may mean that the terminal was closed.
         if not sys.stdin.isatty():
             self._leave()
             return True
@@ -303,36 +287,42 @@ class _Foreground:
 
     def _leave(self) -> None:
         self._signal = signal.SIGHUP
-        self._reported.set()
+        self._signalled.set()
         leave_terminal()
 
 
 async def _watch(session: ClusterSession, job_id: str) -> None:
-    """Print when it starts and how it ended."""
+    """Print the states of a job, and a warning before its end, until it has ended."""
     state = ""
-    pause = _FIRST_LOOK_SECONDS
-    is_known = False
+    pause = _FIRST_INTERVAL_SECONDS
+    has_warned = False
     while True:
+        row = None
         try:
             row = (await session.store.fetch_detail(job_id)).job.to_pylist()[0]
         except NoSuchJob:
-            # A scheduler may list a job a moment after it took it.
-            row = None
+            # A scheduler may list a job only a moment after its submission.
+            pass
         except HpcdashError as error:
             print_sentences(f"{error.message}; retrying")
-            row = None
-        if row is not None and row["state"] != state:
-            state = str(row["state"])
-            pause = _FIRST_LOOK_SECONDS
-            print_sentences(_format_state(session, row))
-            if state in ENDED:
-                return
-        left = None if row is None else _left_seconds(session, row)
-        if left is not None and left <= SOON_SECONDS and not is_known:
-            is_known = True
-            print_sentences(f"allocation {job_id} ends in {format_duration(left)}")
+        if row is not None:
+            left = _left_seconds(session, row)
+            if row["state"] != state:
+                state = str(row["state"])
+                pause = _FIRST_INTERVAL_SECONDS
+                text = f"the allocation {row['id']} is {state.replace('_', ' ')}"
+                if state in ACTIVE and row["node_list"]:
+                    text += f" on {row['node_list']}"
+                    if left:
+                        text += f", {format_duration(left)} left"
+                print_sentences(text)
+                if state in ENDED:
+                    return
+            if left is not None and left <= SOON_SECONDS and not has_warned:
+                has_warned = True
+                print_sentences(f"allocation {job_id} ends in {format_duration(left)}")
         await asyncio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_LOOK_SECONDS)
+        pause = min(2 * pause, _LONGEST_INTERVAL_SECONDS)
 
 
 async def _cancel(session: ClusterSession, job_id: str) -> None:
@@ -354,44 +344,25 @@ async def _cancel(session: ClusterSession, job_id: str) -> None:
             )
 
 
-def _format_state(session: ClusterSession, row: Mapping[str, Any]) -> str:
-    text = f"the allocation {row['id']} is {str(row['state']).replace('_', ' ')}"
-    if row["state"] in ACTIVE and row["node_list"]:
-        text += f" on {row['node_list']}"
-        if left := _left_seconds(session, row):
-            text += f", {format_duration(left)} left"
-    return text
-
-
 def _left_seconds(session: ClusterSession, row: Mapping[str, Any]) -> float | None:
     if row["state"] not in ACTIVE or row["ends_at"] is None:
         return None
-    left: float = (
-        row["ends_at"] - datetime.fromtimestamp(session.store.clock.now(), UTC)
-    ).total_seconds()
+    left: float = row["ends_at"].timestamp() - session.store.clock.now()
     return max(0.0, left)
 
 
 def _list(common: CommonOptions, form: str) -> None:
     async def work(session: ClusterSession) -> list[dict[str, Any]]:
         snapshot = await session.store.fetch(Kind.MINE)
-        rows = list_allocations(snapshot.table, session.launches.records)
-        return [
-            {
-                "id": row["id"],
-                "name": row["name"],
-                "state": row["state"],
-                "left_seconds": None
-                if (left := _left_seconds(session, row)) is None
-                else int(left),
-                "nodes": row["nodes"],
-                "cpus": row["cpus"],
-                "gpus": row["gpus"],
-                "node_list": row["node_list"],
-            }
-            for row in rows
-            if row["state"] in ACTIVE or row["state"] in WAITING
-        ]
+        found = []
+        for row in list_allocations(snapshot.table, session.launches.records):
+            if row["state"] in ACTIVE or row["state"] in WAITING:
+                left = _left_seconds(session, row)
+                answer = {name: row[name] for name in ("id", "name", "state")}
+                answer["left_seconds"] = None if left is None else int(left)
+                answer |= {name: row[name] for name in ("nodes", "cpus", "gpus", "node_list")}
+                found.append(answer)
+        return found
 
     found = with_session(common, work)
     if form == "json":
@@ -401,12 +372,15 @@ def _list(common: CommonOptions, form: str) -> None:
         print("You have no allocations. hpcdash alloc submits one.", file=sys.stderr)
     for one in found:
         left = "" if one["left_seconds"] is None else f"{format_duration(one['left_seconds'])} left"
-        amounts = (("node", one["nodes"]), ("GPU", one["gpus"] or 0), ("CPU", one["cpus"]))
-        have = ", ".join(
-            f"? {unit}s" if amount is None else counted(amount, unit) for unit, amount in amounts
-        )
+        amounts = {"node": one["nodes"], "GPU": one["gpus"] or 0, "CPU": one["cpus"]}
+        resources = []
+        for unit, amount in amounts.items():
+            resources.append(f"? {unit}s" if amount is None else counted(amount, unit))
         name = clip(visible(str(one["name"] or "")), 40)
-        print(f"{visible(str(one['id'])):<12} {one['state']:<9} {left:<14} {have}  {name}")
+        print(
+            f"{visible(str(one['id'])):<12} {one['state']:<9} {left:<14} "
+            f"{', '.join(resources)}  {name}"
+        )
 
 
 def _list_runs(common: CommonOptions, job: str, form: str) -> None:
@@ -445,44 +419,50 @@ def _list_runs(common: CommonOptions, job: str, form: str) -> None:
 def run_inside(
     common: CommonOptions, job: str, *, script: str, dry_run: bool, form: str, **options: object
 ) -> None:
-    """Hand a request or a script over to an allocation; `options` are those of submit, of which it
-    takes none.
+    """Deliver a request or a script to an allocation; options of submit do not apply.
 
-    Ends the process with 1 where it was refused, with 3 where it is not known whether it arrived.
+    Exits with 1 if it was refused, with 3 if its delivery is unknown.
     """
-    if (
-        any(value for name, value in options.items() if name != "chain")
-        or options.get("chain", 1) != 1
-    ):
+    chain = options.pop("chain", 1)
+    if any(options.values()) or chain != 1:
         raise UsageError(
             "--in uses an existing allocation, so scheduler options do not apply",
-            "Leave out --array, --after, --hold, --chain, --plain and scheduler options.",
+            "Remove --array, --after, --hold, --chain, --plain and scheduler options.",
         )
-    path = script
     site = chosen_site(common)
     if site.is_read_only and not dry_run:
         raise UsageError("submit is refused: hpcdash is read-only", "--dry-run shows the script.")
-    is_request = path.endswith(REQUEST_ENDING)
-    source = (
-        RequestSubmission.read(common, path, options=(), array="", after=(), held=False)
-        if is_request
-        else None
-    )
-    content = b"" if is_request else read_script(path, is_program=False)
-    title = "stdin" if path == "-" else Path(path).name
+    source = None
+    content = b""
+    if script.endswith(REQUEST_ENDING):
+        source = RequestSubmission.read(common, script, options=(), array="", after=(), held=False)
+    else:
+        content = read_script(script, is_program=False)
+    title = "stdin" if script == "-" else Path(script).name
 
     async def work(session: ClusterSession) -> Outcome | None:
         store = session.store
         allocation = await find_allocation(store, job)
         if source is not None:
+            request = source.request
             warnings, staged, plan = await session.launches.plan_run(
-                source.request, allocation, title, source.text, source.files, source.folder
+                request,
+                allocation,
+                title,
+                text=source.text,
+                files=source.files,
+                base=source.folder,
             )
-            print_sentences(*source.notes, *warnings, *_too_much(source.request, allocation))
+            print_sentences(*source.notes, *warnings)
+            gpus = allocation.row["gpus"]
+            if request.slot_type is not SlotType.CPU and gpus and request.slots > gpus:
+                print_sentences(
+                    f"the request needs {request.slots} slots, but the allocation has {gpus} GPUs"
+                )
         else:
             own = {"batch.sh": content, TITLE_NAME: title_content(title)}
             staged = staged_files(new_run_folder(store, allocation), own, {}, at=store.clock.now())
-            plan = plan_hand_over(allocation, staged, title)
+            plan = plan_delivery(allocation, staged, title)
             lines = content.decode("utf-8", "replace").splitlines()
             if any(map(store.backend.scripts.explain, lines)):
                 print_sentences(
@@ -503,23 +483,18 @@ def run_inside(
             except HpcdashError as error:
                 print_sentences(error.message)
             else:
-                run = handed_over(runs, staged)
-                outcome = replace(
-                    outcome,
-                    done=run is not None,
-                    text=outcome.text if run else "it was not delivered",
-                )
+                run = next((one for one in runs if one.name == staged.name), None)
+                text = outcome.text if run else "it was not delivered"
+                outcome = replace(outcome, done=run is not None, text=text)
         if form == "json":
-            number = None if run is None else run.number
-            print_json(
-                {
-                    "schema": 1,
-                    "job_id": job,
-                    "run": number,
-                    "done": outcome.done,
-                    "folder": staged.folder,
-                }
-            )
+            answer = {
+                "schema": 1,
+                "job_id": job,
+                "run": None if run is None else run.number,
+                "done": outcome.done,
+                "folder": staged.folder,
+            }
+            print_json(answer)
         elif run is not None:
             print(run.number, flush=True)
             print_sentences(
@@ -534,11 +509,3 @@ def run_inside(
     outcome = with_session(common, work)
     if outcome is not None and not outcome.done:
         sys.exit(EXIT_UNREACHABLE if outcome.done is None else EXIT_REFUSED)
-
-
-def _too_much(request: Request, allocation: Allocation) -> Sequence[str]:
-    """Return a finding for a request that needs more than the allocation has; () for none."""
-    have = allocation.row["gpus"]
-    if request.slot_type is SlotType.CPU or not have or request.slots <= have:
-        return ()
-    return (f"the request needs {request.slots} slots, but the allocation has {have} GPUs",)

@@ -1,5 +1,5 @@
-"""`hpcdash chain`: the chain a job belongs to, in signs and as a table; `hpcdash stub`: a script
-that reads another.
+"""`hpcdash chain`: a job's chain as a picture and a table; `hpcdash stub`: a script that reads
+another.
 """
 
 from __future__ import annotations
@@ -54,60 +54,55 @@ def run_chain(common: CommonOptions, *, job: str, form: str) -> None:
 
     chain, past_notes, taken_at, session = with_session(common, work)
     notes = (*chain_notes(chain), *past_notes)
-    end = latest_end(chain, datetime.fromtimestamp(taken_at, UTC))
+    now = datetime.fromtimestamp(taken_at, UTC)
+    end = latest_end(chain, now)
     if form == "json":
+        order = []
+        for unit in chain.units:
+            after = list(chain.before[unit.number])
+            order.append({"job_id": unit.job_id, "after": after, "by_name": unit.by_name})
+        jobs = pa.Table.from_pylist(list(map(dict, chain.rows)), JOBS)
         answer = {
             "schema": 1,
             **session.envelope(taken_at),
             "rejected_rows": 0,
             "counts": class_counts(chain.rows),
             "ends_by": None if end is None else format_utc(end),
-            "order": [
-                {
-                    "job_id": unit.job_id,
-                    "after": list(chain.before[unit.number]),
-                    "by_name": unit.by_name,
-                }
-                for unit in chain.units
-            ],
+            "order": order,
             "notes": list(notes),
-            "jobs": table_to_json_rows(
-                pa.Table.from_pylist(list(map(dict, chain.rows)), JOBS), public_names(JOBS)
-            ),
+            "jobs": table_to_json_rows(jobs, public_names(JOBS)),
         }
         print_json(answer)
         return
     width = shutil.get_terminal_size().columns if os.isatty(sys.stdout.fileno()) else None
     print(picture(chain.rows, signs().states, (width or 80) - 1))
     if end is not None:
-        now = datetime.fromtimestamp(taken_at, UTC)
-        held = (
-            " and is released now"
-            if any(row["state"] == JobState.HELD for row in chain.living)
-            else ""
-        )
+        is_held = any(row["state"] == JobState.HELD for row in chain.living)
+        release = " and is released now" if is_held else ""
         print(
             f"ends by {short_instant(end, now, session.zone)} if each job runs to its time "
-            f"limit{held}"
+            f"limit{release}"
         )
     sys.stdout.flush()
-    rows = [
-        {**row, "dependency": format_wait(unit, chain)} for unit in chain.units for row in unit.rows
-    ]
-    table = pa.Table.from_pylist(rows, JOBS)
-    out = sys.stdout.buffer
-    encoding = sys.stdout.encoding
+    rows = []
+    for unit in chain.units:
+        dependency = format_wait(unit, chain)
+        rows += [{**row, "dependency": dependency} for row in unit.rows]
     write_table(
-        HISTORY, table, out, utc_now=taken_at, columns=_COLUMNS, width=width, encoding=encoding
+        HISTORY,
+        pa.Table.from_pylist(rows, JOBS),
+        sys.stdout.buffer,
+        utc_now=taken_at,
+        columns=_COLUMNS,
+        width=width,
+        encoding=sys.stdout.encoding,
     )
     for note in notes:
         print(f"hpcdash: {visible(note)}", file=sys.stderr)
 
 
 async def _read(session: ClusterSession, job: str) -> tuple[ChainReader, JobChain]:
-    """The chain of a job; a task of an array may be named by the number that it has beside its
-    array's.
-    """
+    """Read the chain of a job; an array's task may be given by its own job number."""
     reader = ChainReader(session.store, job)
     try:
         return reader, await reader.read()
@@ -124,9 +119,7 @@ async def _read(session: ClusterSession, job: str) -> tuple[ChainReader, JobChai
 
 
 async def chain_ids(session: ClusterSession, verb: str, jobs: Sequence[str]) -> tuple[str, ...]:
-    """The ids of all that a verb makes sense for in the chains of some jobs; raises UsageError for
-    nothing at all.
-    """
+    """Return the IDs in some jobs' chains that a verb applies to. Raises UsageError for none."""
     ids: dict[str, None] = {}
     for job in jobs:
         _, chain = await _read(session, job)
@@ -147,7 +140,7 @@ def run_stub(script: str, at: str | None) -> None:
     """Print a stub of a script that reads `at`, by default the script's own file."""
     if at is None and script == "-":
         raise UsageError(
-            "a stub needs the path of the script; stdin has none", "Give it with --at PATH."
+            "a stub needs the path of the script; stdin has none", "Specify it with --at PATH."
         )
     text = read_script(script).decode("utf-8", "surrogateescape")
     stub = stub_script(text, at or str(Path(script).resolve()))

@@ -1,6 +1,4 @@
-"""`hpcdash check-nodes`: submits a job that checks nodes, waits for it, and shows what it found on
-each.
-"""
+"""`hpcdash check-nodes`: submits a job that checks nodes, waits for it, and prints its findings."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def run_check_nodes(
     limit: str,
     form: str,
 ) -> None:
-    """Ends the process with 1 where a check failed or a node is not known to be well."""
+    """Check nodes; exits with 1 if a check failed or its result is unknown."""
     settings = load_settings(common.config)
     if common.read_only or settings.read_only:
         raise UsageError("check-nodes is refused: hpcdash is read-only", "It would submit a job.")
@@ -61,29 +59,29 @@ def run_check_nodes(
 
     async def work(
         session: ClusterSession,
-    ) -> tuple[list[CheckResult], dict[str, str], Sequence[CheckJob], ClusterSession]:
+    ) -> tuple[list[CheckResult], dict[str, str], list[str], ClusterSession]:
         launches = session.launches
         await session.store.open(force=True)
         snapshot = await session.store.fetch(Kind.NODES)
-        await launches.queues.learn()
+        await launches.queues.fetch()
         queues = [one.name for one in launches.queues.known()]
         selection = select_nodes(where, snapshot.table.to_pylist(), queue or "", queues)
-        print_sentences(*selection.left_out[:10])
+        print_sentences(*selection.skipped[:10])
         planned = await plan_checks(selection, names, launches, seconds)
-        for one in planned:
-            print_sentences(*one.plan.notes)
-            print(f"{', '.join(one.names)} on {visible(', '.join(one.nodes))}", file=sys.stderr)
-            print_commands("submit", session.name, one.plan.plan)
+        for job in planned:
+            print_sentences(*job.plan.notes)
+            print(f"{', '.join(job.names)} on {visible(', '.join(job.nodes))}", file=sys.stderr)
+            print_commands("submit", session.name, job.plan.plan)
         if not common.yes and not await is_agreed():
             raise Declined
         records = NodeCheckRecords(launches.state_folder, session.name)
-        for one in planned:
-            await _submit(session, records, one)
-        return *await _collect(session, records, planned), planned, session
+        checks = [await _submit(session, records, job) for job in planned]
+        results, known = await _collect(session, records, checks)
+        return results, known, [check.job_id for check, _ in checks], session
 
-    results, known, planned, session = with_session(common, work)
+    results, known, job_ids, session = with_session(common, work)
     if form == "json":
-        _write_json(results, known, planned, session)
+        _write_json(results, known, job_ids, session)
     else:
         _write_table(results, known)
     sys.stdout.flush()
@@ -95,83 +93,76 @@ def _names(checks: str | None) -> tuple[str, ...]:
     if not checks:
         return ()
     try:
-        return tuple(
-            parse_names([word.strip() for word in checks.split(",") if word.strip()]).split(",")
-        )
+        names = parse_names(list(filter(None, map(str.strip, checks.split(",")))))
     except ValueError as error:
-        word = str(error)
+        name = str(error)
         raise UsageError(
-            f"--checks: unknown check {word!r}{did_you_mean(word, CHECKS)}", ", ".join(CHECKS)
+            f"--checks: unknown check {name!r}{did_you_mean(name, CHECKS)}", ", ".join(CHECKS)
         ) from None
+    return tuple(names.split(","))
 
 
 def _limit(text: str) -> int:
+    next_step = "Use a duration such as 10m."
     try:
         seconds = parse_duration(text)
     except ValueError as error:
-        raise UsageError(f"--time: {error}", "Write it as in 10m.") from None
+        raise UsageError(f"--time: {error}", next_step) from None
     if not seconds:
-        raise UsageError(f"--time: {text} is not a time limit", "Write it as in 10m.")
+        raise UsageError(f"--time: {text} is not a time limit", next_step)
     return seconds
 
 
-async def _submit(session: ClusterSession, records: NodeCheckRecords, one: CheckJob) -> None:
-    result = await session.launches.submit(one.plan, session.actions, print_sentences)
+async def _submit(
+    session: ClusterSession, records: NodeCheckRecords, job: CheckJob
+) -> tuple[SubmittedCheck, str]:
+    """Submit a check; return it, with job ID '' if it was not submitted, and the reason."""
+    result = await session.launches.submit(job.plan, session.actions, print_sentences)
     outcome = result.outcome
     print_sentences(result.journal_problem)
-    if outcome.done:
-        one.job_id = outcome.new_job
-        with _remembered():
-            await asyncio.to_thread(
-                records.submitted, SubmittedCheck(one.job_id, one.nodes, one.names)
-            )
-        nodes = ", ".join(one.nodes)
-        print_sentences(
-            f"job {outcome.new_job} checks {nodes}; you can interrupt this, and see the result in "
-            "the dashboard"
-        )
-    else:
-        one.problem = outcome.text
+    if not outcome.done:
         print_sentences(outcome.text)
+        return SubmittedCheck("", job.nodes, job.names), outcome.text
+    check = SubmittedCheck(outcome.new_job, job.nodes, job.names)
+    with _stored():
+        await asyncio.to_thread(records.submitted, check)
+    print_sentences(
+        f"job {check.job_id} checks {', '.join(job.nodes)}; you can interrupt this, and see the "
+        "result in the dashboard"
+    )
+    return check, ""
 
 
 async def _collect(
-    session: ClusterSession, records: NodeCheckRecords, planned: Sequence[CheckJob]
+    session: ClusterSession,
+    records: NodeCheckRecords,
+    checks: Sequence[tuple[SubmittedCheck, str]],
 ) -> tuple[list[CheckResult], dict[str, str]]:
-    """Once all jobs have ended: by job, node and check, and what was found before in GPUs that
-    failed.
-    """
-    waiting = {
-        one.job_id: SubmittedCheck(one.job_id, one.nodes, one.names)
-        for one in planned
-        if one.job_id
-    }
+    """Wait for all jobs; return their results in order, and earlier findings on failed GPUs."""
+    waiting = {check.job_id: check for check, _ in checks if check.job_id}
     by_job: dict[str, Sequence[CheckResult]] = {}
     known: dict[str, str] = {}
     while waiting:
         for check in await find_ended(session.store, waiting.values()):
             found = await read_check(session.store, waiting.pop(check.job_id))
             by_job[check.job_id] = found.results
-            with _remembered():
+            with _stored():
                 known |= await asyncio.to_thread(records.note, found, session.store.clock.now())
         if waiting:
             await asyncio.sleep(_POLL_SECONDS)
-    results = [
-        result
-        for one in planned
-        for result in by_job.get(one.job_id)
-        or [
-            CheckResult(node, name, "unknown", one.problem)
-            for node in one.nodes
-            for name in one.names
-        ]
-    ]
+    results: list[CheckResult] = []
+    for check, problem in checks:
+        if check.job_id in by_job:
+            results += by_job[check.job_id]
+            continue
+        for node in check.nodes:
+            results += [CheckResult(node, name, "unknown", problem) for name in check.names]
     return results, known
 
 
 @contextmanager
-def _remembered() -> Iterator[None]:
-    """Print a warning where something could not be stored."""
+def _stored() -> Iterator[None]:
+    """Print a warning if something could not be stored."""
     try:
         yield
     except StateUnusable as error:
@@ -184,22 +175,19 @@ def _write_table(results: Sequence[CheckResult], known: dict[str, str]) -> None:
         lines.append((one.node, one.name, one.state, format_result(one, known)))
     print_text("".join(f"{line}\n" for line in align_cells(lines)))
     bad = {one.node for one in results if one.state not in ("ok", "skipped")}
-    nodes = {one.node for one in results}
-    print_sentences(
-        f"{counted(len(nodes), 'node')}, {len(bad)} failed"
-        if bad
-        else f"{counted(len(nodes), 'node')}, all ok"
-    )
+    nodes = counted(len({one.node for one in results}), "node")
+    print_sentences(f"{nodes}, {len(bad)} failed" if bad else f"{nodes}, all ok")
 
 
 def _write_json(
     results: Sequence[CheckResult],
     known: dict[str, str],
-    planned: Sequence[CheckJob],
+    job_ids: Sequence[str],
     session: ClusterSession,
 ) -> None:
-    checks: list[dict[str, Any]] = [
-        {
+    checks: list[dict[str, Any]] = []
+    for one in results:
+        check = {
             "node": one.node,
             "check": one.name,
             "state": one.state,
@@ -207,13 +195,11 @@ def _write_json(
             "gpus": list(one.gpus),
             "before": [known[uuid] for uuid in one.gpus if uuid in known],
         }
-        for one in results
-    ]
-    print_json(
-        {
-            "schema": 1,
-            **session.envelope(time.time()),
-            "jobs": [one.job_id or None for one in planned],
-            "checks": checks,
-        }
-    )
+        checks.append(check)
+    answer = {
+        "schema": 1,
+        **session.envelope(time.time()),
+        "jobs": [job_id or None for job_id in job_ids],
+        "checks": checks,
+    }
+    print_json(answer)

@@ -617,7 +617,7 @@ ACT_COMMANDS: tuple[click.Command, ...] = (
 _plain = click.option(
     "--plain",
     is_flag=True,
-    help="Directives and the command alone, no hpcdash.job.",
+    help="Only directives and the command, no hpcdash.job.",
 )
 
 

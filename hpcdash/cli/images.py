@@ -1,6 +1,4 @@
-"""`hpcdash images`: fills and lists a cluster's store of container images with the runtime's own
-commands there.
-"""
+"""`hpcdash images`: fills and lists a cluster's image store with the runtime's own commands."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ _IMAGES_IN_CACHE = "hpcdash/images"
 
 
 class ImageRequest(Struct, frozen=True):
-    """Options common to all commands of images: `folder` is --store, '' where it was left out."""
+    """Options of all images commands: `folder` is --store, '' by default."""
 
     runtime: Runtime
     folder: str = ""
@@ -47,7 +45,7 @@ class ImageRequest(Struct, frozen=True):
 
 
 def run_pull(common: CommonOptions, requested: ImageRequest, image: str) -> None:
-    """Fetch an image; ends the process with 1 where the runtime does."""
+    """Fetch an image; exits with 1 if the runtime fails."""
     _run(
         common,
         requested,
@@ -56,9 +54,7 @@ def run_pull(common: CommonOptions, requested: ImageRequest, image: str) -> None
 
 
 def run_import(common: CommonOptions, requested: ImageRequest, file: str, reference: str) -> None:
-    """Take a file of the cluster's into the store; ends the process with 1 where the runtime
-    does.
-    """
+    """Import a file on the cluster into the store; exits with 1 if the runtime fails."""
     _run(
         common,
         requested,
@@ -69,7 +65,7 @@ def run_import(common: CommonOptions, requested: ImageRequest, file: str, refere
 
 
 def run_list(common: CommonOptions, requested: ImageRequest) -> None:
-    """Print what the store has."""
+    """Print the images in the store."""
     _run(common, requested, list_steps, changes=False)
 
 
@@ -88,95 +84,89 @@ def _run(
     if not requested.create and requested.runtime is not Runtime.ENROOT:
         raise UsageError(
             "--nocreate works only with enroot",
-            "Leave it out: other runtimes create no containers.",
+            "Remove it: other runtimes do not create containers.",
         )
     if requested.folder and not requested.folder.startswith("/"):
         raise UsageError(
             f"--store {requested.folder!r} is not an absolute path",
-            "Write a path on the cluster: /work/images",
+            "Use a path on the cluster: /work/images",
         )
 
     async def work(session: ClusterSession) -> int:
         transport = session.store.transport
         await transport.connect(force=True)
-        store, home = await _read_store(
-            transport, requested, site.launch.site.image_root, changes=changes
-        )
+        image_root = site.launch.site.image_root
+        store, home = await _read_store(transport, requested, image_root, changes=changes)
+        folder = visible(store.folder)
         if store.folder != requested.folder and changes:
+            print(f"hpcdash: storing in {folder} (--store changes it)", file=sys.stderr)
+        elif requested.runtime is Runtime.APPTAINER and changes and store.folder != image_root:
             print(
-                f"hpcdash: storing in {visible(store.folder)} (--store changes it)", file=sys.stderr
-            )
-        elif (
-            requested.runtime is Runtime.APPTAINER
-            and changes
-            and store.folder != site.launch.site.image_root
-        ):
-            print(
-                f'hpcdash: launches find it with image_root = "{visible(store.folder)}" in '
-                "[launch]",
+                f'hpcdash: launches find it with image_root = "{folder}" in [launch]',
                 file=sys.stderr,
             )
-        login = f"{site.launch.site.storage_root or f'{home}/{LAUNCHES_BELOW_HOME}'}/login"
+        storage_root = site.launch.site.storage_root or f"{home}/{LAUNCHES_BELOW_HOME}"
+        login = f"{storage_root}/login"
         if await _is_absent(transport, login):
             login = ""
         reported = ""
         has_output = False
         for step in build_steps(store):
-            if step.argv[:2] == ("find", store.folder) and await _is_absent(
-                transport, store.folder
-            ):
+            is_listing = step.argv[:2] == ("find", store.folder)
+            if is_listing and await _is_absent(transport, store.folder):
                 continue
-            if already := await _already_there(transport, store, step):
-                if already != reported:
+            if existing := await _find_existing(transport, store, step):
+                if existing != reported:
                     print(
-                        f"hpcdash: {visible(already)} already exists (--force replaces it)",
+                        f"hpcdash: {visible(existing)} already exists (--force replaces it)",
                         file=sys.stderr,
                     )
-                reported = already
+                reported = existing
                 continue
             status, prints = await _run_step(session, step, requested.runtime, login)
             if status:
                 return status
             has_output |= prints
         if not changes and not has_output:
-            place = visible(store.folder) or f"the store of {store.program}"
+            place = folder or f"the store of {store.program}"
             print(f"No images in {place}. hpcdash images pull fetches one.", file=sys.stderr)
         return 0
 
     if status := with_session(common, work):
-        print(f"hpcdash: it ended with status {status}", file=sys.stderr)
+        print(f"hpcdash: {requested.runtime} exited with {status}", file=sys.stderr)
         sys.exit(EXIT_REFUSED)
 
 
 async def _read_store(
     transport: Transport, requested: ImageRequest, image_root: str, *, changes: bool
 ) -> tuple[Store, str]:
-    """The store and the home there; raises UsageError where the runtime is not there or no folder
-    is known.
+    """Return the store, and the home on the cluster.
+
+    Raises UsageError if the runtime is missing, or no folder is configured.
     """
     programs = PROGRAMS[requested.runtime]
-    program, home, cache = await _seen(transport, programs)
+    program, home, cache = await _find_program(transport, programs)
     if not program and await transport.adopt_login_environment():
-        program, home, cache = await _seen(transport, programs)
+        program, home, cache = await _find_program(transport, programs)
     if not program:
         raise UsageError(
             f"no {' or '.join(programs)} on {transport.name}",
-            'Name another with --runtime, or say where it is with path = "/…/bin" in the '
-            "cluster's table.",
+            'Use another with --runtime, or set path = "/…/bin" in the cluster\'s table.',
         )
     folder = requested.folder
     if requested.runtime is Runtime.APPTAINER:
         folder = folder or image_root
         if changes and not folder:
             raise UsageError(
-                "no image folder is set", "Write --store DIR, or image_root in [launch]."
+                "no image folder is set", "Use --store DIR, or set image_root in [launch]."
             )
     elif requested.runtime is Runtime.ENROOT:
         folder = folder or f"{cache}/{_IMAGES_IN_CACHE}"
     return Store(requested.runtime, program, folder), home
 
 
-async def _seen(transport: Transport, programs: tuple[str, ...]) -> tuple[str, str, str]:
+async def _find_program(transport: Transport, programs: tuple[str, ...]) -> tuple[str, str, str]:
+    """Return the path of the first program found ('' for none), the home and the cache folder."""
     argv = ("sh", "-c", shell_text("cli/find_program.sh"), "sh", *programs)
     answer = await transport.run(argv)
     lines = answer.stdout.decode("utf-8", "surrogateescape").split("\n")
@@ -187,8 +177,8 @@ async def _seen(transport: Transport, programs: tuple[str, ...]) -> tuple[str, s
     return lines[0], lines[1], lines[2]
 
 
-async def _already_there(transport: Transport, store: Store, step: Step) -> str:
-    """The file or container that the step need not make, '' where it has to."""
+async def _find_existing(transport: Transport, store: Store, step: Step) -> str:
+    """Return the step's file or container if it exists already, else ''."""
     if step.makes and not await _is_absent(transport, step.makes):
         return step.makes
     if step.container:
@@ -207,7 +197,7 @@ async def _run_step(
 ) -> tuple[int, bool]:
     """Print the command, run it, and print its output as it comes.
 
-    Return the exit status, and whether there was output.
+    Returns the exit status, and whether there was output.
     """
     with_login = ", with the registry's login" if login and step.registry_image else ""
     print(
@@ -223,15 +213,12 @@ async def _run_step(
         async for chunk in stream:
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                reported, is_last, status = line.partition(end.encode())
-                if reported or not is_last:
+                output, is_last, status = line.partition(end.encode())
+                if output or not is_last:
                     has_output = True
-                    print(
-                        visible(
-                            reported.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
-                        ),
-                        flush=True,
-                    )
+                    # Progress overwrites the line after \r.
+                    text = output.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
+                    print(visible(text), flush=True)
                 if is_last:
                     return int(status), has_output
     raise CommandError(
@@ -240,9 +227,9 @@ async def _run_step(
 
 
 def run_login(common: CommonOptions, *, username: str | None, password_stdin: bool) -> None:
-    """Write the login of an image registry where launches read it, mode 0600.
+    """Write the login of an image registry to the file that launches read, mode 0600.
 
-    Never printed or logged.
+    It is never printed or logged.
     """
     site = chosen_site(common)
     if site.is_read_only:
@@ -251,22 +238,17 @@ def run_login(common: CommonOptions, *, username: str | None, password_stdin: bo
     async def work(session: ClusterSession) -> str:
         transport = session.store.transport
         await transport.connect(force=True)
-        file = f"{site.launch.site.storage_root or f'~/{LAUNCHES_BELOW_HOME}'}/login"
+        storage_root = site.launch.site.storage_root
+        file = f"{storage_root or f'~/{LAUNCHES_BELOW_HOME}'}/login"
         print(
             f"on {visible(session.name)}: writes {visible(file)}, mode 0600",
             file=sys.stderr,
             flush=True,
         )
-        given = await _prompt_login(session.name, username, password_stdin=password_stdin)
-        argv = (
-            "sh",
-            "-c",
-            shell_text("cli/write_login.sh"),
-            "sh",
-            site.launch.site.storage_root,
-            LAUNCHES_BELOW_HOME,
-        )
-        answer = await transport.run(argv, stdin=login_file(*given).encode())
+        user, password = await _prompt_login(session.name, username, password_stdin=password_stdin)
+        script = shell_text("cli/write_login.sh")
+        argv = ("sh", "-c", script, "sh", storage_root, LAUNCHES_BELOW_HOME)
+        answer = await transport.run(argv, stdin=login_file(user, password).encode())
         if answer.status:
             raise CommandError(
                 f"the login was not written: {excerpt(answer.stderr)}",
@@ -280,28 +262,27 @@ def run_login(common: CommonOptions, *, username: str | None, password_stdin: bo
 async def _prompt_login(
     where: str, username: str | None, *, password_stdin: bool
 ) -> tuple[str, str]:
-    """User and password: from the terminal, the password unseen, or the password from stdin."""
-    if password_stdin and username:
-        given = [username, sys.stdin.readline().rstrip("\r\n")]
-    elif password_stdin:
-        raise UsageError(
-            "--password-stdin needs a user name", "hpcdash images login NAME --password-stdin"
-        )
+    """Read user and password from the terminal without echo, or the password from stdin."""
+    if password_stdin:
+        if not username:
+            raise UsageError(
+                "--password-stdin needs a user name", "hpcdash images login NAME --password-stdin"
+            )
+        user = username
+        password = sys.stdin.readline().rstrip("\r\n")
     else:
-        fields = (
-            *(() if username else (PromptField("User:", secret=False),)),
-            PromptField("Password or token:"),
-        )
-        answers = await TerminalPrompter().answer(
-            Prompt(f"hpcdash for {where}", _LOGIN_TITLE, "", fields)
-        )
+        fields = [PromptField("Password or token:")]
+        if not username:
+            fields.insert(0, PromptField("User:", secret=False))
+        prompt = Prompt(f"hpcdash for {where}", _LOGIN_TITLE, "", tuple(fields))
+        answers = await TerminalPrompter().answer(prompt)
         if answers is None:
             raise UsageError(
                 "there is no terminal to prompt on",
                 "--password-stdin reads the password from stdin.",
             )
-        given = [username, *answers] if username else answers
-    user, password = given
+        user = username or answers[0]
+        password = answers[-1]
     if not user or not password or "\0" in user + password:
         raise UsageError("a login needs a user name and a password", "Nothing was written.")
     return user, password

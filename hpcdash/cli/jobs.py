@@ -90,7 +90,9 @@ async def _tidy(session: ClusterSession) -> None:
         not snapshot.cached for snapshot in store.snapshots.values()
     )
     if was_queried:
-        for text in await session.launches.tidy(every_seconds=_TIDY_EVERY_SECONDS):
+        for text in await session.launches.remove_finished_folders(
+            every_seconds=_TIDY_EVERY_SECONDS
+        ):
             print(f"hpcdash: {visible(text)}", file=sys.stderr)
 
 

@@ -1,6 +1,4 @@
-"""`hpcdash launches`: lists the folders that launches left on a cluster, and removes those that
-nothing needs.
-"""
+"""`hpcdash launches`: lists and removes the folders of launches on a cluster."""
 
 from __future__ import annotations
 
@@ -24,12 +22,12 @@ from hpcdash.services.submit.launch_folders import (
     remove_unused_libraries,
 )
 
-_MAX_WHY_LETTERS = 60
+_MAX_REASON_LETTERS = 60
 _NO_FOLDERS = "No launch folders on this cluster."
 
 
 def run_list(common: CommonOptions, *, form: str) -> None:
-    """Print the launches whose folders are there."""
+    """Print the launches with a folder."""
 
     async def work(session: ClusterSession) -> tuple[tuple[StoredLaunch, ...], ClusterSession]:
         return await _read(session, 0.0, also_failed=True), session
@@ -46,9 +44,7 @@ def run_list(common: CommonOptions, *, form: str) -> None:
 def run_prune(
     common: CommonOptions, *, older_than: str, failed: bool, dry_run: bool, form: str
 ) -> None:
-    """Remove the folders of launches that nothing needs, once agreed to; ends the process with 1
-    where one stays.
-    """
+    """Remove unneeded folders of launches after a confirmation; exits with 1 if one stays."""
     if not dry_run and chosen_site(common).is_read_only:
         raise UsageError(
             "launches prune is refused: hpcdash is read-only", "--dry-run still works."
@@ -63,7 +59,7 @@ def run_prune(
 
     async def work(
         session: ClusterSession,
-    ) -> tuple[tuple[StoredLaunch, ...], dict[str, str], tuple[int, int]]:
+    ) -> tuple[ClusterSession, tuple[StoredLaunch, ...], dict[str, str], tuple[int, int]]:
         found = await _read(session, least_age, also_failed=failed)
         going = [one for one in found if not one.reason_to_stay]
         if form != "json" or not (dry_run or common.yes):
@@ -72,36 +68,34 @@ def run_prune(
             if not going:
                 print("No folder to remove." if found else _NO_FOLDERS, file=sys.stderr)
             for one in found:
-                if why := clip(visible(one.reason_to_stay), _MAX_WHY_LETTERS):
-                    print(f"kept: {visible(one.record.folder)}: {why}", file=sys.stderr)
-        sessions.append(session)
+                if reason := clip(visible(one.reason_to_stay), _MAX_REASON_LETTERS):
+                    print(f"kept: {visible(one.record.folder)}: {reason}", file=sys.stderr)
         if dry_run:
-            return found, {}, (0, 0)
+            return session, found, {}, (0, 0)
         if going and not common.yes and not await is_agreed():
             raise Declined
         records = session.launches.records
-        left = {
-            one.record.folder: await remove_stored(session.store, records, one) for one in going
-        }
-        # A folder removed by hand had a link, too.
+        reasons = {}
+        for one in going:
+            reasons[one.record.folder] = await remove_stored(session.store, records, one)
+        # A folder that was removed by hand may have left its library.
         storage_root = session.launches.settings.site.storage_root
-        return found, left, await remove_unused_libraries(session.store, found, storage_root)
+        libraries = await remove_unused_libraries(session.store, found, storage_root)
+        return session, found, reasons, libraries
 
-    sessions: list[ClusterSession] = []
-    found, left, libraries = with_session(common, work)
+    session, found, reasons, (versions, kib) = with_session(common, work)
     if form == "json":
-        print_json(_answer(sessions[0], found, left, libraries))
+        print_json(_answer(session, found, reasons, versions))
     elif not dry_run:
-        gone = [one for one in found if left.get(one.record.folder) == ""]
-        print(f"removed {counted(len(gone), 'folder')}: {_format_total(gone)}")
-        if libraries[0]:
-            versions = counted(libraries[0], "unused version")
-            print(f"removed {versions} of the job library: {_size(libraries[1])}")
-    for folder, why in left.items():
-        if why:
-            print(f"hpcdash: {visible(folder)} stays: {visible(why)}", file=sys.stderr)
+        removed = [one for one in found if reasons.get(one.record.folder) == ""]
+        print(f"removed {counted(len(removed), 'folder')}: {_format_total(removed)}")
+        if versions:
+            print(f"removed {counted(versions, 'unused version')} of the job library: {_size(kib)}")
+    for folder, reason in reasons.items():
+        if reason:
+            print(f"hpcdash: {visible(folder)} stays: {visible(reason)}", file=sys.stderr)
     sys.stdout.flush()
-    if any(left.values()):
+    if any(reasons.values()):
         sys.exit(EXIT_REFUSED)
 
 
@@ -125,7 +119,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = None
     if seconds is None:
-        raise UsageError(f"--older-than: {text!r} is not a time", "Write 12h or 14d.")
+        raise UsageError(f"--older-than: {text!r} is not a duration", "Use 12h or 14d.")
     return float(seconds)
 
 
@@ -139,7 +133,7 @@ def _table(found: Sequence[StoredLaunch], now: float) -> str:
         ended = "" if one.ended_at is None else f"{format_age(max(0.0, now - one.ended_at))} ago"
         files = "" if one.files is None else str(one.files)
         record = one.record
-        parts = (
+        cells = (
             record.job_id or "?",
             record.name,
             one.state,
@@ -148,10 +142,11 @@ def _table(found: Sequence[StoredLaunch], now: float) -> str:
             files,
             record.keep,
             record.folder,
+            clip(visible(one.reason_to_stay), _MAX_REASON_LETTERS),
         )
-        rows.append((*parts, clip(visible(one.reason_to_stay), _MAX_WHY_LETTERS)))
-    lines = align_cells(rows)
-    return "\n".join((*lines, f"{counted(len(found), 'folder')}: {_format_total(found)}", ""))
+        rows.append(cells)
+    total = f"{counted(len(found), 'folder')}: {_format_total(found)}"
+    return "\n".join([*align_cells(rows), total, ""])
 
 
 def _format_total(found: Sequence[StoredLaunch]) -> str:
@@ -166,35 +161,42 @@ def _size(kib: int | None) -> str:
 def _answer(
     session: ClusterSession,
     found: Sequence[StoredLaunch],
-    left: dict[str, str] | None = None,
-    libraries: tuple[int, int] = (0, 0),
+    reasons: dict[str, str] | None = None,
+    removed_libraries: int = 0,
 ) -> dict[str, Any]:
+    """Build the JSON answer; `reasons` why a folder stays are None if none was to be removed."""
+    now = session.store.clock.now()
     answer: dict[str, Any] = {
         "schema": 1,
         **session.envelope(),
         "rejected_rows": 0,
-        "launches": [_as_json(one, session.store.clock.now(), left) for one in found],
+        "launches": [_as_json(one, now, reasons) for one in found],
     }
-    if left is not None:
-        answer["libraries_removed"] = libraries[0]
+    if reasons is not None:
+        answer["libraries_removed"] = removed_libraries
     return answer
 
 
-def _as_json(one: StoredLaunch, now: float, left: dict[str, str] | None) -> dict[str, Any]:
+def _as_json(one: StoredLaunch, now: float, reasons: dict[str, str] | None) -> dict[str, Any]:
     record = one.record
+    ended_at = None
+    age_seconds = None
+    if one.ended_at is not None:
+        ended_at = format_utc(one.ended_at)
+        age_seconds = round(now - one.ended_at)
     row: dict[str, Any] = {
         "job_id": record.job_id or None,
         "name": record.name,
         "folder": visible(record.folder),
         "state": one.state,
         "keep": record.keep,
-        "ended_at": None if one.ended_at is None else format_utc(one.ended_at),
-        "age_seconds": None if one.ended_at is None else round(now - one.ended_at),
+        "ended_at": ended_at,
+        "age_seconds": age_seconds,
         "bytes": None if one.kib is None else one.kib << 10,
         "files": one.files,
         "kept_because": visible(one.reason_to_stay) or None,
     }
-    if left is not None:
-        row["removed"] = left.get(record.folder) == ""
-        row["kept_because"] = row["kept_because"] or visible(left.get(record.folder, "")) or None
+    if reasons is not None:
+        row["removed"] = reasons.get(record.folder) == ""
+        row["kept_because"] = row["kept_because"] or visible(reasons.get(record.folder, "")) or None
     return row

@@ -18,7 +18,6 @@ from hpcdash.cli.options import CommonOptions
 from hpcdash.cli.submit import read_source
 from hpcdash.cli.terminal import print_text
 from hpcdash.config.queue_defaults import with_queue_defaults
-from hpcdash.domain.request import Request
 from hpcdash.domain.text import visible
 from hpcdash.errors import UsageError
 from hpcdash.services.submit.code_files import find_code_files
@@ -36,17 +35,22 @@ def run_render(
 ) -> None:
     """Print only the script to stdout, and messages to stderr.
 
-    The same request gives the same script.
+    Equal requests give equal scripts.
     """
     site = chosen_site(common)
     backend = scheduler_for(scheduler, site.cluster)
     if (writer := backend.scripts.writer()) is None:
-        raise UsageError(f"hpcdash writes no scripts for {backend.title}")
+        raise UsageError(f"hpcdash cannot write {backend.title} scripts")
     source = read_source(request, site=site.launch.site, user=site.cluster.user, plain=plain)
     requested = with_queue_defaults(source.request, site.launch.queues, ())
     root = storage_root if storage_root is not None else requested.site.storage_root
     uid = hashlib.sha256(source.text.encode()).hexdigest()[:_UID_LETTERS]
-    asides = _unknown(requested)
+    asides = []
+    if requested.slots and requested.slot_type is None:
+        asides.append(
+            'slots are assumed to be GPUs, as no cluster is queried; set slot_type = "cpu" for CPU '
+            "cores"
+        )
     place = Place(uid)
     if root:
         try:
@@ -90,13 +94,3 @@ def run_render(
     for text in (*script.warnings, *asides):
         print(f"hpcdash: {visible(text)}", file=sys.stderr)
     print_text(script.text)
-
-
-def _unknown(request: Request) -> list[str]:
-    """Return the checks that only a cluster could answer."""
-    if request.slots and request.slot_type is None:
-        return [
-            'slots are assumed to be GPUs, as no cluster is queried; set slot_type = "cpu" for CPU '
-            "cores"
-        ]
-    return []

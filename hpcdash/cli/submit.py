@@ -1,6 +1,4 @@
-"""`hpcdash submit`: submits a batch script or a request, shows the commands first, prints the new
-job's number.
-"""
+"""`hpcdash submit`: submits a batch script or a request."""
 
 from __future__ import annotations
 
@@ -53,19 +51,17 @@ from hpcdash.services.submit.submission import SubmissionPlan, SubmissionResult,
 # A command may be a whole script, and sbatch takes one of 4 MiB.
 MAX_REQUEST_BYTES = 4 << 20
 _STDIN = "-"
-# Start of the message on an unsupported request, `name: …`, or on a person's own option, `--nodes
-# is not allowed in extra_args`.
-_KEY_IN_WORDS = re.compile(r"([a-z_]+): ")
-_ARGUMENTS_IN_WORDS = re.compile(r" (extra_args)\b")
+# The key in a message on an unsupported request, `name: …`, or on a person's own option, `--nodes
+# is not for extra_args`.
+_MESSAGE_KEY = re.compile(r"([a-z_]+): ")
+_ARGUMENTS_KEY = re.compile(r" (extra_args)\b")
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).
 MAX_SCRIPT_BYTES = 4 << 20
 REQUEST_ENDING = ".toml"
 
 
 class RequestSource(Struct, frozen=True):
-    """A request, its text as it was written, and its script on this machine where it names one by a
-    relative path.
-    """
+    """A request, its original text, and its local script if it names one by a relative path."""
 
     request: Request
     text: str
@@ -74,11 +70,9 @@ class RequestSource(Struct, frozen=True):
     folder: Path = field(default_factory=Path.cwd)
 
     def placed(self, error: UsageError) -> HpcdashError:
-        """The same error at the file's line of the key that it names; as it is where the file does
-        not have that.
-        """
-        word = _KEY_IN_WORDS.match(error.message) or _ARGUMENTS_IN_WORDS.search(error.message)
-        key = word[1] if word else ""
+        """Return the error with the file's line of the key that it names, or unchanged."""
+        found = _MESSAGE_KEY.match(error.message) or _ARGUMENTS_KEY.search(error.message)
+        key = found[1] if found else ""
         line = key_lines(self.text).get((key,))
         if line is None:
             return error
@@ -92,12 +86,10 @@ class RequestSource(Struct, frozen=True):
 
 
 def read_source(path: str, *, site: Site, user: str | None, plain: bool = False) -> RequestSource:
-    """Read the request in a file, '-' for stdin; raises ConfigError with file, line and key.
+    """Read the request in a file, '-' for stdin; `plain` requires a plain script.
 
-    With `plain` its script is to be plain.
-
-    A relative `script` is searched beside the file (with stdin: in the current folder) and has to
-    exist there; an absolute one is on the cluster.
+    A relative `script` must exist in the file's folder (with stdin: in the current folder); an
+    absolute one is on the cluster. Raises ConfigError with file, line and key.
     """
     named = "stdin" if path == _STDIN else shown_path(Path(path))
     try:
@@ -107,27 +99,22 @@ def read_source(path: str, *, site: Site, user: str | None, plain: bool = False)
     request = read_request(text, named, site=site, user=user)
     if plain and not request.plain:
         request = replace(request, plain=True)
-        require_plain(request, text, named, "Fix the file, or leave --plain out.")
+        require_plain(request, text, named, "Fix the file, or remove --plain.")
     folder = Path.cwd() if path == _STDIN else Path(path).absolute().parent
     if not request.script or request.script.startswith("/"):
         return RequestSource(request, text, file=named, folder=folder)
     script = Path(os.path.abspath(folder / request.script))
     if not script.is_file():
-        what = "is a folder" if script.is_dir() else "does not exist"
-        message = f"{shown_path(script)} {what}; the path is relative to this file's folder"
-        raise RequestProblems(
-            named, [Problem(find_line(key_lines(text), ("script",)), "script", message)]
-        )
-    return RequestSource(request, text, script, named, folder)
+        problem = "is a folder" if script.is_dir() else "does not exist"
+        message = f"{shown_path(script)} {problem}; the path is relative to this file's folder"
+        line = find_line(key_lines(text), ("script",))
+        raise RequestProblems(named, [Problem(line, "script", message)])
+    return RequestSource(request, text, script, file=named, folder=folder)
 
 
 def _bytes(path: str, named: str) -> bytes:
     try:
-        if path == _STDIN:
-            content = sys.stdin.buffer.read(MAX_REQUEST_BYTES + 1)
-        else:
-            with Path(path).open("rb") as stream:
-                content = stream.read(MAX_REQUEST_BYTES + 1)
+        content = _read_start(path, MAX_REQUEST_BYTES + 1)
     except OSError as error:
         raise ConfigError(
             f"cannot be read: {error.strerror}", "Check the path.", file=named
@@ -146,11 +133,11 @@ class RequestSubmission(Struct):
     text: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    # None where the command line gives some of it.
+    # None if options of the command line change the request.
     source: RequestSource | None = None
-    # Set for an allocation, which waits for runs.
+    # For an allocation, which waits for runs.
     waiting: Waiting | None = None
-    # Base folder of its `files`.
+    # Base folder of the request's `files`.
     folder: Path | None = None
 
     @classmethod
@@ -193,24 +180,31 @@ class RequestSubmission(Struct):
         if plain:
             changes["plain"] = True
         if options:
-            changes["extra_args"] = (*request.extra_args, *_one_each(options))
+            changes["extra_args"] = (*request.extra_args, *_group_options(options))
         text = source.text
         if changes:
             request = replace(request, **changes, said=request.said | changes.keys())
             text = request_text(request, site=site.launch.site)
-        return cls(request, text, files, notes, None if options else source, folder=source.folder)
+        return cls(
+            request,
+            text,
+            files,
+            notes,
+            source=None if options else source,
+            folder=source.folder,
+        )
 
     async def plan(
         self, session: ClusterSession, after: tuple[str, ...], before: SubmissionPlan | None
     ) -> SubmissionPlan:
-        """Plan one more submission, which waits for `after` unless dependencies were given.
+        """Plan one more submission; `after` replaces its dependencies unless it is ().
 
-        `before` is the plan of the link before it. Raises UsageError, placed in the request's file.
+        `before` is the plan of the previous link. Raises UsageError, with the request's file.
         """
         request = self.request
         text = self.text
         if after:
-            # The links of a chain have one name, by which it is found whole.
+            # All links of a chain have the same name.
             name = request.name or (before.name if before is not None else "")
             request = replace(request, after=after, name=name)
             text = request_text(request, site=session.launches.settings.site)
@@ -229,14 +223,14 @@ class RequestSubmission(Struct):
         return self.request.name, self.text, "request"
 
 
-def _one_each(parts: Sequence[str]) -> list[str]:
-    """Options with the values that follow them: `--nice 3` is one."""
+def _group_options(parts: Sequence[str]) -> list[str]:
+    """Group options with their values: `--nice 3` is one."""
     options: list[list[str]] = []
-    for word in parts:
-        if word.startswith("-") or not options:
-            options.append([word])
+    for part in parts:
+        if part.startswith("-") or not options:
+            options.append([part])
         else:
-            options[-1].append(word)
+            options[-1].append(part)
     return [shlex.join(option) for option in options]
 
 
@@ -255,18 +249,23 @@ def run_submit(
 ) -> None:
     """Submit a script, or the request in a file *.toml.
 
-    Ends the process with 1 where it was refused, with 3 where the scheduler did not respond, or the
-    outcome is unknown.
+    Exits with 1 if it was refused, with 3 if the scheduler did not respond or the outcome is
+    unknown.
     """
     settings = load_settings(common.config)
     if (common.read_only or settings.read_only) and not dry_run:
         raise UsageError("submit is refused: hpcdash is read-only", "--dry-run shows the command.")
-    options, own = _parted(arguments)
+    # Options of the scheduler, then the script's own arguments after another `--`.
+    options = tuple(arguments)
+    own_arguments: tuple[str, ...] = ()
+    if "--" in options:
+        at = options.index("--")
+        own_arguments = options[at + 1 :]
+        options = options[:at]
     requested: dict[str, Any] = {"array": _array(array), "after": _after(after), "held": hold}
     submission: RequestSubmission | ScriptSubmission
-    is_request = script.endswith(REQUEST_ENDING)
-    if is_request:
-        if own:
+    if script.endswith(REQUEST_ENDING):
+        if own_arguments:
             raise UsageError(
                 "a request's script takes no arguments", "Put them in the request's command."
             )
@@ -276,35 +275,25 @@ def run_submit(
         if chain > 1 and submission.request.is_task:
             raise UsageError(
                 "--chain: a task of a shared pool already continues until it is done",
-                "Leave --chain out.",
+                "Remove --chain.",
             )
     elif plain:
         raise UsageError(
-            "--plain is for a request: a batch script is submitted unchanged", "Leave --plain out."
+            "--plain is for a request: a batch script is submitted unchanged", "Remove --plain."
         )
     else:
         name = Path(script).name if script != "-" else "stdin"
         path = "" if script == "-" else str(Path(script).absolute())
         content = read_script(script, is_program=False)
-        submission = ScriptSubmission(Submission(content, name, options, own, **requested), path)
+        submission = ScriptSubmission(
+            Submission(content, name, options=options, arguments=own_arguments, **requested), path
+        )
 
     async def work(session: ClusterSession) -> tuple[Outcome, ...]:
         await session.store.open(force=True)
-        print_sentences(_format_unsettled(session))
+        _warn_unsettled(session)
         if dry_run:
-            planned = await submission.plan(session, (), None)
-            print_sentences(*planned.notes)
-            if chain > 1:
-                print_sentences(
-                    f"the first of a chain of {chain}: each job waits for the previous one to end"
-                )
-            if form == "json":
-                commands = [without_env(command.argv) for command in planned.plan.commands]
-                words = "nothing was submitted"
-                answer = {"job_id": None, "done": None, "words": words, **_shown(planned)}
-                _print_json(session, {**answer, "commands": commands})
-            else:
-                print_dry(planned, in_full=common.debug)
+            await _run_dry(session, submission, chain, form, in_full=common.debug)
             return ()
         run = SubmissionRun(submission, session, prints=form != "json")
         outcomes = await run.outcomes(chain)
@@ -315,29 +304,60 @@ def run_submit(
     outcomes = with_session(common, work)
     sys.stdout.flush()
     if not dry_run and not outcomes[-1].done:
-        last = outcomes[-1]
-        sys.exit(EXIT_UNREACHABLE if last.done is None or last.is_unreachable else EXIT_REFUSED)
+        sys.exit(exit_status(outcomes[-1]))
 
 
-def _format_unsettled(session: ClusterSession) -> str:
-    """Return a warning on submissions with an unknown outcome; '' for none.
+def exit_status(outcome: Outcome) -> int:
+    """Return the exit status for a submission that was refused, or has an unknown outcome."""
+    is_unknown = outcome.done is None or outcome.is_unreachable
+    return EXIT_UNREACHABLE if is_unknown else EXIT_REFUSED
 
-    The next submission could repeat one of them.
-    """
+
+async def _run_dry(
+    session: ClusterSession,
+    submission: RequestSubmission | ScriptSubmission,
+    chain: int,
+    form: str,
+    *,
+    in_full: bool,
+) -> None:
+    """Print a plan without running it."""
+    planned = await submission.plan(session, (), None)
+    print_sentences(*planned.notes)
+    if chain > 1:
+        print_sentences(
+            f"the first of a chain of {chain}: each job waits for the previous one to end"
+        )
+    if form != "json":
+        print_dry(planned, in_full=in_full)
+        return
+    answer = {
+        "job_id": None,
+        "done": None,
+        "words": "nothing was submitted",
+        "script": planned.shown,
+    }
+    if planned.request is not None:
+        answer["folder"] = planned.folder or None
+    commands = [without_env(command.argv) for command in planned.plan.commands]
+    _print_json(session, {**answer, "commands": commands})
+
+
+def _warn_unsettled(session: ClusterSession) -> None:
+    """Warn about submissions with an unknown outcome: the next one could repeat them."""
     from hpcdash.services.submit.recovery import unsettled_today
 
     entries = unsettled_today(session.store, session.actions.journal)
-    names = [name for one in entries for name in one.job_ids]
-    if not names:
-        return ""
-    return (
-        f"the outcome of submitting {', '.join(names[:3])} is unknown; hpcdash journal "
-        "--settle searches for it"
-    )
+    names = [name for entry in entries for name in entry.job_ids]
+    if names:
+        print_sentences(
+            f"the outcome of submitting {', '.join(names[:3])} is unknown; hpcdash journal "
+            "--settle searches for it"
+        )
 
 
 class ScriptSubmission(Struct, frozen=True):
-    """A script of this machine; `path` is '' for one from stdin."""
+    """A script on this machine; `path` is '' for one from stdin."""
 
     requested: Submission
     path: str
@@ -345,34 +365,30 @@ class ScriptSubmission(Struct, frozen=True):
     async def plan(
         self, session: ClusterSession, after: tuple[str, ...], before: SubmissionPlan | None
     ) -> SubmissionPlan:
-        """Plan one more submission, which waits for `after` unless dependencies were given."""
+        """Plan one more submission; `after` replaces its dependencies unless it is ()."""
         requested = replace(self.requested, after=after) if after else self.requested
         scripts = session.store.backend.scripts
         if not requested.script.startswith(b"#!"):
             self._require_shell_script(scripts.reader())
         offers = Offers()
         if scripts.writer() is not None:
-            await session.launches.queues.learn()
+            await session.launches.queues.fetch()
             offers = await session.launches.queues.offers()
         planned = await plan_script(session.store, requested, offers)
         return replace(planned, shown=requested.script.decode("utf-8", "replace"))
 
     def _require_shell_script(self, reader: ScriptReader) -> None:
-        """Raises UsageError for a file without #! that is no text of a shell's, and where the
-        scheduler takes none.
-        """
+        """Raise UsageError for a file without #! that the scheduler or a shell would not accept."""
         name = self.path or self.requested.name
-        for one in reader.lint_script(self.requested.script, Offers()):
-            if one.severity == "error" and one.field in ("", "line 1"):
-                if one.text.startswith("its first line"):
-                    raise _no_interpreter(name, one.next_step)
-                raise UsageError(f"{name}: {one.text}", one.next_step)
+        for finding in reader.lint_script(self.requested.script, Offers()):
+            if finding.severity == "error" and finding.field in ("", "line 1"):
+                if finding.text.startswith("its first line"):
+                    raise _no_interpreter(name, finding.next_step)
+                raise UsageError(f"{name}: {finding.text}", finding.next_step)
 
     @property
     def recent(self) -> tuple[str, str, Literal["request", "script"]] | None:
-        """(path, text, kind) among the recent submissions; None for what could not be found
-        again.
-        """
+        """(path, text, kind) among the recent submissions; None without a path."""
         text = self.requested.script.decode("utf-8", "surrogateescape")
         return (self.path, text, "script") if self.path else None
 
@@ -398,7 +414,7 @@ class SubmissionRun:
         self.planned: SubmissionPlan | None = None
 
     async def outcomes(self, count: int) -> tuple[Outcome, ...]:
-        """One for each that was tried."""
+        """Submit `count` jobs; return the outcome of each attempt."""
         launches = self._session.launches
         actions = self._session.actions
         try:
@@ -423,7 +439,7 @@ class SubmissionRun:
     async def _plan(self, after: tuple[str, ...]) -> SubmissionPlan:
         planned = await self._submission.plan(self._session, after, self.planned)
         self.planned = planned
-        # What is odd about each link of a chain is printed once.
+        # Notes that all links of a chain share are printed once.
         print_sentences(*(note for note in planned.notes if note not in self._notes))
         self._notes.update(planned.notes)
         print_commands("submit", self._session.name, planned.plan)
@@ -439,7 +455,7 @@ class SubmissionRun:
             await self._remember()
 
     async def _remember(self) -> None:
-        """Store it among the templates of the form, as it was submitted."""
+        """Store it among the recent submissions of the form."""
         from hpcdash.services.state.database import StateUnusable
         from hpcdash.services.state.recents import Recents
 
@@ -470,16 +486,10 @@ def _parts(outcome: Outcome) -> tuple[str, str]:
 
 
 def print_sentences(*sentences: str) -> None:
-    """Each on a line of stderr; '' is none."""
+    """Print non-empty sentences to stderr, one per line."""
     for text in sentences:
         if text:
             print(f"hpcdash: {visible(text)}", file=sys.stderr)
-
-
-def _shown(planned: SubmissionPlan) -> dict[str, Any]:
-    """Keys of a plan for machines: its script, and of a request the folder of its launch."""
-    script = {"script": planned.shown}
-    return script if planned.request is None else {**script, "folder": planned.folder or None}
 
 
 def _answer(outcomes: Sequence[Outcome], planned: SubmissionPlan, chain: int) -> dict[str, Any]:
@@ -500,27 +510,18 @@ def _print_json(session: ClusterSession, answer: dict[str, Any]) -> None:
 
 
 def print_dry(planned: SubmissionPlan, *, in_full: bool = False) -> None:
-    """Print what would be run: of a request its script, then the commands as bash comments.
+    """Print the commands of a plan, for a request as bash comments after its script.
 
     A script around commands is shortened to its description, unless `in_full`.
     """
+    prefix = ""
     if planned.request is not None:
         print_text(f"{planned.shown}\n")
+        prefix = "# "
     for command in planned.plan.commands:
         shown = shlex.join(without_env(command.argv)) if in_full else command.text
-        print(f"{'' if planned.request is None else '# '}{visible(shown)}")
+        print(f"{prefix}{visible(shown)}")
     sys.stdout.flush()
-
-
-def _parted(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(the scheduler's options, the script's own arguments): options first, the rest after another
-    `--`.
-    """
-    parts = list(arguments)
-    if "--" in parts:
-        at = parts.index("--")
-        return tuple(parts[:at]), tuple(parts[at + 1 :])
-    return tuple(parts), ()
 
 
 def _array(text: str | None) -> str:
@@ -540,12 +541,12 @@ def _after(text: str | None) -> tuple[str, ...]:
 
 
 def read_script(path: str, *, is_program: bool = True) -> bytes:
-    """Read a script's bytes, '-' from stdin; raises UsageError for content that is no script.
+    """Read a script's bytes, '-' from stdin. Raises UsageError for content that is not a script.
 
-    A script that is no program is read by another program, and needs no first line of its own.
+    A program needs a first line with #!; another script is read by an interpreter.
     """
     try:
-        content = sys.stdin.buffer.read(MAX_SCRIPT_BYTES + 1) if path == "-" else _file(Path(path))
+        content = _read_start(path, MAX_SCRIPT_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}", "Check the path.") from error
     if len(content) > MAX_SCRIPT_BYTES:
@@ -566,6 +567,9 @@ def _no_interpreter(path: str, next_step: str = "Start it with #!/bin/bash.") ->
     return UsageError(f"{path}:1: the first line does not begin with #!", next_step)
 
 
-def _file(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        return stream.read(MAX_SCRIPT_BYTES + 1)
+def _read_start(path: str, most_bytes: int) -> bytes:
+    """Read up to so many bytes of a file, '-' for stdin."""
+    if path == _STDIN:
+        return sys.stdin.buffer.read(most_bytes)
+    with Path(path).open("rb") as stream:
+        return stream.read(most_bytes)

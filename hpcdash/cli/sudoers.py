@@ -1,6 +1,7 @@
-"""`hpcdash sudoers`: sudo rules of an account that submits for its users, and root's program.
+"""`hpcdash sudoers`: sudo rules for an account that submits for other users, and root's program
+for their launches.
 
-The program is for their launches. Installs nothing, queries no cluster.
+It installs nothing and queries no cluster.
 """
 
 from __future__ import annotations
@@ -32,25 +33,26 @@ def run_sudoers(
     env_file: str | None,
     program: bool,
 ) -> None:
-    """Print the rules, or the program; assumed values are named on stderr, for a check."""
+    """Print the rules, or the program; assumed values are printed to stderr."""
     site = chosen_site(common)
     root = (storage_root or site.launch.site.storage_root).rstrip("/")
     if not root:
         # A home is closed to the accounts used for submission; run_as requires a folder too.
         raise UsageError(
             "no folder for launches is set",
-            "Write --storage-root DIR, or storage_root in [launch].",
+            "Use --storage-root DIR, or set storage_root in [launch].",
         )
     if program:
         print_text(program_text(root))
         return
     if site.cluster.backend == EMBEDDED and not scheduler:
         raise UsageError(
-            "the embedded queue cannot submit for other users", "Write --for slurm or --for pbs."
+            "the embedded queue cannot submit for other users", "Use --for slurm or --for pbs."
         )
     if not group:
         raise UsageError(
-            "no group given", "Write --group GROUP: it can then run any program as its members."
+            "no group given",
+            "Use --group GROUP; the account can then run any program as the group's members.",
         )
     made_for = scheduler_for(scheduler, site.cluster)
     login = account or _login(site)
@@ -87,7 +89,7 @@ def _login(site: ChosenSite) -> str:
         return getpass.getuser()
     except (OSError, KeyError) as error:
         raise UsageError(
-            "no account given, and this process has no login name", "Write --account NAME."
+            "no account given, and this process has no login name", "Use --account NAME."
         ) from error
 
 
@@ -95,11 +97,10 @@ def _refuse_swappable(root: str) -> None:
     """Raise UsageError where another user could redirect root's own `install -d` by a link."""
     spot = find_weak_spot(root, is_roots=True)
     if spot is not None:
-        why = "is a link" if spot.is_link else "can be changed by users other than root"
+        problem = "is a link" if spot.is_link else "can be changed by users other than root"
         raise UsageError(
-            f"{root} cannot be the storage root: {spot.path} {why}",
-            "--storage-root must be the real path of a root-owned folder, in root-owned folders "
-            "only.",
+            f"{root} cannot be the storage root: {spot.path} {problem}",
+            "Use the real path of a folder that belongs to root, as do all folders above it.",
         )
 
 
@@ -123,7 +124,7 @@ def _warn_system_accounts(group: str) -> None:
             odd.append(f"{name} (uid {uid})")
     if odd:
         print(
-            f"hpcdash: {group} has system accounts among its members, and the rules allow them: "
-            f"{', '.join(odd)}. Take them out of it, or name another group.",
+            f"hpcdash: the members of {group} include system accounts, and the rules allow them: "
+            f"{', '.join(odd)}. Remove them from the group, or use another group.",
             file=sys.stderr,
         )

@@ -1,6 +1,4 @@
-"""hpcdash efficiency and hpcdash report: what ended runs used, to a terminal, a file or another
-program.
-"""
+"""`hpcdash efficiency` and `hpcdash report`: the usage of finished runs."""
 
 from __future__ import annotations
 
@@ -10,12 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 from msgspec.structs import replace
 from rich.color import ColorSystem
 from rich.style import Style
@@ -57,9 +55,10 @@ if TYPE_CHECKING:
 
 UNKNOWN = "-"
 REPORT_SINCE = "30d"
-_MIN_WIDTH, _WIDTH = 60, 100
+_MIN_WIDTH = 60
+_WIDTH = 100
 _NAME_CELLS = 32
-# The scheduler is asked about the first pieces of advice only; each costs two commands.
+# Pieces of advice that get a start estimate; each needs two commands.
 _MAX_STARTS = 3
 _STYLES = {
     "title": Style(bold=True),
@@ -78,7 +77,7 @@ _STYLES = {
 
 
 class Screen:
-    """Lines with roles on stdout, in colours where it is a terminal that wants them."""
+    """Lines with roles on stdout, in colours if it is a terminal that supports them."""
 
     def __init__(self) -> None:
         is_terminal = sys.stdout.isatty()
@@ -88,32 +87,28 @@ class Screen:
         self.width = max(_MIN_WIDTH, shutil.get_terminal_size().columns) if is_terminal else _WIDTH
 
     def write(self, lines: Sequence[Sequence[tuple[str, str]]]) -> None:
-        text = "".join("".join(map(self._painted, line)).rstrip() + "\n" for line in lines)
+        painted = []
+        for line in lines:
+            text = "".join(self._paint(text, role) for text, role in line)
+            painted.append(f"{text.rstrip()}\n")
         sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode(self.encoding, "replace"))
+        sys.stdout.buffer.write("".join(painted).encode(self.encoding, "replace"))
         sys.stdout.buffer.flush()
 
-    def _painted(self, piece: tuple[str, str]) -> str:
-        text, role = piece
+    def _paint(self, text: str, role: str) -> str:
         style = _STYLES.get(role)
-        return (
-            text
-            if self._colours is None or style is None
-            else style.render(text, color_system=self._colours)
-        )
+        if self._colours is None or style is None:
+            return text
+        return style.render(text, color_system=self._colours)
 
 
 def _write_table(table: pa.Table, form: str, out: Path | None) -> None:
-    """CSV or Parquet on stdout as it is, or in a file; no cell of a CSV file is a formula to a
-    spreadsheet.
-    """
-    plain = pa.table(
-        [
-            as_array(column).cast(TEXT) if pa.types.is_dictionary(column.type) else column
-            for column in table.columns
-        ],
-        names=table.column_names,
-    )
+    """Write CSV or Parquet to stdout or a file; a CSV file has no formulas for spreadsheets."""
+    columns = []
+    for column in table.columns:
+        is_coded = pa.types.is_dictionary(column.type)
+        columns.append(as_array(column).cast(TEXT) if is_coded else column)
+    plain = pa.table(columns, names=table.column_names)
     if form == "csv":
         content = encode_csv(plain if out is None else without_formulas(plain))
     else:
@@ -123,7 +118,7 @@ def _write_table(table: pa.Table, form: str, out: Path | None) -> None:
         return
     if form == "parquet" and sys.stdout.isatty():
         raise UsageError(
-            "Parquet cannot be written to a terminal", "Give a file: --out usage.parquet"
+            "Parquet cannot be written to a terminal", "Use a file: --out usage.parquet"
         )
     stream = stdout() if form == "csv" else sys.stdout.buffer
     stream.write(content)
@@ -135,7 +130,7 @@ def _write_file(file: Path, content: bytes, option: str) -> None:
         write_output(file, content)
     except OSError as error:
         raise HpcdashError(
-            f"{file}: {error.strerror or error}", f"Give {option} another file."
+            f"{file}: {error.strerror or error}", f"Use another file for {option}."
         ) from None
 
 
@@ -153,69 +148,61 @@ def run_efficiency(
     sooner: bool,
     form: str,
 ) -> None:
-    """Print what runs used of their requests: for named jobs, or for all that ended in a span.
+    """Print the use of requested resources, for the given jobs or all that ended in a time span.
 
-    With `sooner` the scheduler is queried whether the jobs of the first advice would start earlier
+    With `sooner` the scheduler estimates how much earlier the jobs of the first advice would start
     with the recommended request.
     """
     requested = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
     ids = named_jobs(jobs)
 
-    async def work(session: ClusterSession) -> _Efficiency:
+    async def work(
+        session: ClusterSession,
+    ) -> tuple[FetchedRuns, pa.Table, Sequence[Advice], dict[int, EarlierStart], ClusterSession]:
         if ids:
             fetched = await _fetch_jobs(session, ids)
         else:
             fetched = await fetch_runs(session, options, everyone=not mine)
-        runs = (
-            fetched.table
-            if requested is None
-            else query.apply(fetched.table, requested, fetched.taken_at)
-        )
+        runs = fetched.table
+        if requested is not None:
+            runs = query.apply(runs, requested, fetched.taken_at)
         advice = advise(with_use(runs))
         starts = await _fetch_starts(session.store, advice) if sooner else {}
-        return _Efficiency(fetched, session, runs, advice, starts)
+        return fetched, runs, advice, starts, session
 
-    found = with_session(common, work)
-    fetched = found.fetched
-    advice = found.advice
+    fetched, runs, advice, starts, session = with_session(common, work)
     if requested is not None:
         warn_unknown_gpus(fetched.table, requested, fetched.taken_at)
     warn_gaps(fetched)
-    table = compute_efficiency(found.runs, by=by)
+    table = compute_efficiency(runs, by=by)
     if form == "json":
         answer = {
-            **_envelope(fetched, found.session),
+            **_envelope(fetched, session),
             "efficiency": table_to_json_rows(table, EFFICIENCY.names),
-            "advice": _advice_rows(advice, found.starts),
+            "advice": _advice_rows(advice, starts),
         }
         print_json(answer)
     elif form == "csv":
         _write_table(table, "csv", None)
     else:
-        _print_efficiency(table, advice, found.starts, fetched.taken_at)
+        _print_efficiency(table, advice, starts, fetched.taken_at)
         if not table.num_rows:
             print(options.format_empty(fetched.table.num_rows, mine=mine), file=sys.stderr)
     if fetched.problem is not None:
         raise fetched.problem
 
 
-class _Efficiency(Struct, frozen=True):
-    fetched: FetchedRuns
-    session: ClusterSession
-    runs: pa.Table
-    advice: Sequence[Advice]
-    # By the number of the advice.
-    starts: Mapping[int, EarlierStart]
-
-
 async def _fetch_starts(store: ClusterStore, advice: Sequence[Advice]) -> dict[int, EarlierStart]:
-    """Fetch earlier starts for the first advice on the user's own jobs; errors go to stderr."""
+    """Fetch earlier starts for the first advice on the user's own jobs, by the advice's number.
+
+    Errors go to stderr.
+    """
     from hpcdash.services.usage.sooner import fetch_earlier_start
 
     starts: dict[int, EarlierStart] = {}
     for number, one in enumerate(advice):
-        is_less = one.memory_bytes is not None or one.limit_seconds is not None
-        if one.user != store.user or not is_less:
+        is_smaller = one.memory_bytes is not None or one.limit_seconds is not None
+        if one.user != store.user or not is_smaller:
             continue
         try:
             starts[number] = await fetch_earlier_start(
@@ -234,9 +221,9 @@ async def _fetch_starts(store: ClusterStore, advice: Sequence[Advice]) -> dict[i
 
 
 async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRuns:
-    """Fetch the runs of some finished jobs; prints which have not finished.
+    """Fetch the runs of some finished jobs, and print the unfinished ones.
 
-    Raises NoSuchJob where none is known.
+    Raises NoSuchJob if none is known.
     """
     store = session.store
     await store.open()
@@ -261,25 +248,22 @@ async def _fetch_jobs(session: ClusterSession, ids: Sequence[str]) -> FetchedRun
     begins = min(int((row["started_at"] or row["ends_at"]).timestamp()) for row in ended)
     ends = max(int(row["ends_at"].timestamp()) for row in ended)
     users = tuple({str(row["user"]) for row in ended if row["user"]})
-    # The second in which the last one ended is in the span.
+    # The second in which the last job ended is in the span.
     fetched = await store.archive.fetch_runs(
         Span(begins, ends + 1), RunSelection(everyone=True, users=users)
     )
-    named = pa.array([*ids, *(str(row["id"]) for row in ended)], TEXT)
-    arrays = pa.array(
-        [parse_array_id(job) for job in ids if "_" not in job and "[" not in job], TEXT
-    )
     runs = fetched.table
-    is_selected = pc.or_(
-        pc.is_in(runs["id"], named), pc.fill_null(pc.is_in(runs["array_id"], arrays), False)
-    )
+    job_ids = pa.array([*ids, *(str(row["id"]) for row in ended)], TEXT)
+    plain_ids = [job for job in ids if "_" not in job and "[" not in job]
+    array_ids = pa.array(list(map(parse_array_id, plain_ids)), TEXT)
+    in_arrays = pc.fill_null(pc.is_in(runs["array_id"], array_ids), False)
+    selected = runs.filter(pc.or_(pc.is_in(runs["id"], job_ids), in_arrays))
     return FetchedRuns(
-        runs.filter(is_selected),
+        selected,
         fetched.span,
         fetched.taken_at,
-        (),
-        fetched.problem,
-        fetched.rejected,
+        problem=fetched.problem,
+        rejected=fetched.rejected,
     )
 
 
@@ -300,8 +284,9 @@ def _span(span: Span) -> dict[str, str]:
 def _advice_rows(
     advice: Sequence[Advice], starts: Mapping[int, EarlierStart] = {}
 ) -> list[dict[str, Any]]:
-    return [
-        {
+    rows: list[dict[str, Any]] = []
+    for number, one in enumerate(advice):
+        row = {
             "name": one.name,
             "user": one.user,
             "runs": one.runs,
@@ -309,8 +294,8 @@ def _advice_rows(
             "words": list(one.messages),
             "earlier_seconds": starts[number].earlier_seconds if number in starts else None,
         }
-        for number, one in enumerate(advice)
-    ]
+        rows.append(row)
+    return rows
 
 
 def _print_efficiency(
@@ -319,24 +304,14 @@ def _print_efficiency(
     rows = table.to_pylist()
     if not rows:
         return
-    has_gpus = any(row["gpus"] for row in rows)
-    several = any(row["runs"] > 1 for row in rows)
-    heads = [
-        "ID",
-        "NAME",
-        "STATE",
-        *(["RUNS"] if several else []),
-        "ELAPSED",
-        "TIME",
-        "CPUS",
-        "CPU",
-        "ASKED",
-        "MEMORY",
-    ]
-    heads += ["GPUS", "GPU", "GPU MEM"] if has_gpus else []
+    heads = ["ID", "NAME", "STATE"]
+    if any(row["runs"] > 1 for row in rows):
+        heads.append("RUNS")
+    heads += ["ELAPSED", "TIME", "CPUS", "CPU", "REQUESTED", "MEMORY"]
+    if any(row["gpus"] for row in rows):
+        heads += ["GPUS", "GPU", "GPU MEM"]
     lines = [[_efficiency_cell(row, head) for head in heads] for row in rows]
-    are_numbers = {name for name in heads if name not in ("ID", "NAME", "STATE")}
-    out = _aligned(heads, lines, are_numbers)
+    out = _aligned(heads, lines, left={"ID", "NAME", "STATE"})
     if advice:
         out += [[], [("Advice", "title")]]
         for number, one in enumerate(advice):
@@ -346,53 +321,54 @@ def _print_efficiency(
                 out.append([(f"  {visible(text)}", "")])
     if starts:
         out += [[], [("Commands (nothing was submitted)", "title")]]
-        requested = [
-            option for start in starts.values() for option in (start.as_it_was, start.changed)
-        ]
-        out += [[(f"  {visible(option.command)}", "")] for option in requested]
+        for start in starts.values():
+            for option in (start.as_it_was, start.changed):
+                out.append([(f"  {visible(option.command)}", "")])
     Screen().write(out)
 
 
 def _efficiency_cell(row: Mapping[str, Any], head: str) -> tuple[str, str]:
-    if head in _USE_OF_HEAD:
-        return use_cell(row[_USE_OF_HEAD[head]])
+    if head in _USES:
+        return use_cell(row[_USES[head]])
     if head == "STATE":
         return (state_word(row["state"]) if row["state"] else "several", "")
-    if head in ("ASKED", "ELAPSED"):
-        value = row["memory_bytes" if head == "ASKED" else "elapsed_seconds"]
-        if value is None:
-            return UNKNOWN, ""
-        return (format_memory(value) if head == "ASKED" else format_duration(value)), ""
-    value = row[head.lower()]
-    text = UNKNOWN if value is None else visible(str(value))
+    value = row[_COLUMNS.get(head, head.lower())]
+    if value is None:
+        return UNKNOWN, ""
+    if head == "REQUESTED":
+        return format_memory(value), ""
+    if head == "ELAPSED":
+        return format_duration(value), ""
+    text = visible(str(value))
     return (clip(text, _NAME_CELLS) if head == "NAME" else text), ""
 
 
-_USE_OF_HEAD = dict(zip(("CPU", "MEMORY", "GPU", "GPU MEM", "TIME"), USES, strict=True))
+_USES = dict(zip(("CPU", "MEMORY", "GPU", "GPU MEM", "TIME"), USES, strict=True))
+_COLUMNS = {"REQUESTED": "memory_bytes", "ELAPSED": "elapsed_seconds"}
 
 
 def use_cell(use: float | None) -> tuple[str, str]:
-    """`71.2 %` and its role: poor use is bad, good use good."""
+    """`71.2%` and its role: poor use is bad, good use good."""
     if use is None:
         return UNKNOWN, "dim"
-    role = "bad" if use < POOR_USE else "warn" if use < FAIR_USE else "good"
+    role = "good"
+    if use < FAIR_USE:
+        role = "bad" if use < POOR_USE else "warn"
     return f"{100 * use:.1f}%", role
 
 
 def _aligned(
-    heads: Sequence[str], rows: Sequence[Sequence[tuple[str, str]]], are_numbers: set[str]
+    heads: Sequence[str], rows: Sequence[Sequence[tuple[str, str]]], *, left: set[str]
 ) -> list[list[tuple[str, str]]]:
-    widths = [
-        max(cell_width(head), *(cell_width(row[at][0]) for row in rows))
-        for at, head in enumerate(heads)
-    ]
-    lines = []
-    for row in [[(head, "dim") for head in heads], *rows]:
-        line = []
-        for head, (text, role), width in zip(heads, row, widths, strict=True):
+    """Align cells below their headings, to the `left` below these ones, else to the right."""
+    all_rows = [[(head, "dim") for head in heads], *rows]
+    lines: list[list[tuple[str, str]]] = [[] for _ in all_rows]
+    for place, head in enumerate(heads):
+        width = max(cell_width(row[place][0]) for row in all_rows)
+        for line, row in zip(lines, all_rows, strict=True):
+            text, role = row[place]
             blanks = " " * (width - cell_width(text))
-            line.append((f"{blanks}{text}  " if head in are_numbers else f"{text}{blanks}  ", role))
-        lines.append(line)
+            line.append((f"{text}{blanks}  " if head in left else f"{blanks}{text}  ", role))
     return lines
 
 
@@ -410,35 +386,32 @@ def run_report(
     out: Path | None,
     page: Path | None,
 ) -> None:
-    """A report of a span as a chart, table, JSON, CSV or Parquet on stdout; with `page` as HTML in
-    a file.
-    """
+    """Print a report as a chart, table, JSON, CSV or Parquet, or write it to an HTML `page`."""
     if out is not None and form not in ("csv", "parquet"):
         raise UsageError(
             "--out is for --format csv and parquet",
             "Use --html FILE for a page, > FILE for any other format.",
         )
     requested = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None
-
     options = replace(options, since=options.since or REPORT_SINCE)
-
     columns = RUN_COLUMNS if requested is None else RUNS.names
 
     async def work(session: ClusterSession) -> tuple[FetchedRuns, ClusterSession]:
-        return await fetch_runs(
+        fetched = await fetch_runs(
             session, options, everyone=not mine, with_running=True, columns=columns
-        ), session
+        )
+        return fetched, session
 
     fetched, session = with_session(common, work)
     warn_rejected(fetched)
-
+    select = None
+    if requested is not None:
+        select = partial(query.apply, requested=requested, now_epoch=fetched.taken_at)
     runs, notes = runs_and_notes(
         fetched,
         everyone=not mine or bool(options.user),
         user=session.store.user,
-        select=None
-        if requested is None
-        else partial(query.apply, requested=requested, now_epoch=fetched.taken_at),
+        select=select,
     )
     report = build_report(runs, fetched.span, session.zone or LOCAL_ZONE, notes)
     if page is not None:
@@ -462,24 +435,19 @@ def run_report(
 
 
 def _report_json(report: Any) -> dict[str, Any]:
-    return {
-        "notes": list(report.notes),
-        "total": dict(report.total),
-        **{
-            f"by_{name}": table_to_json_rows(table, table.column_names)
-            for name, table in report.groups.items()
-        },
-        "waits": table_to_json_rows(report.waits, report.waits.column_names),
-        "load": {
-            "unit": report.load.unit,
-            "held": [
-                [None if held != held else held for held in row]
-                for row in report.load.held.tolist()
-            ],
-        },
-        "wasteful": table_to_json_rows(report.wasteful, report.wasteful.column_names),
-        "advice": _advice_rows(report.advice),
-    }
+    def rows(table: pa.Table) -> Any:
+        return table_to_json_rows(table, table.column_names)
+
+    answer: dict[str, Any] = {"notes": list(report.notes), "total": dict(report.total)}
+    for name, table in report.groups.items():
+        answer[f"by_{name}"] = rows(table)
+    answer["waits"] = rows(report.waits)
+    # JSON has no nan.
+    held = [[None if isnan(hours) else hours for hours in row] for row in report.load.held.tolist()]
+    answer["load"] = {"unit": report.load.unit, "held": held}
+    answer["wasteful"] = rows(report.wasteful)
+    answer["advice"] = _advice_rows(report.advice)
+    return answer
 
 
 def _print_chart(report: Any, session: ClusterSession, by: str) -> None:
@@ -487,12 +455,8 @@ def _print_chart(report: Any, session: ClusterSession, by: str) -> None:
 
     screen = Screen()
     title = f"{visible(session.store.title)}, {format_report_span(report)}"
-    lines = [
-        ((title, "title"),),
-        *(((visible(note), "dim"),) for note in report.notes),
-        (),
-        *draw_report(report, screen.width, by),
-    ]
+    notes = [((visible(note), "dim"),) for note in report.notes]
+    lines = [((title, "title"),), *notes, (), *draw_report(report, screen.width, by)]
     screen.write(lines if screen.has_unicode else as_ascii(lines))
 
 
@@ -502,64 +466,38 @@ def _print_notes(notes: Sequence[str]) -> None:
 
 
 def _print_group(report: Any, by: str) -> None:
-    """Every row of a grouping, and the total."""
+    """Print all rows of a grouping, and the total."""
     from hpcdash.services.usage.charts import format_hours, format_wait, percent
 
-    count_columns = [
-        "jobs",
-        "failed",
-        "requeued",
-        *(["running"] if report.total["running"] else []),
-    ]
-    heads = [
-        by.upper(),
-        "GPU_H",
-        "CPU_H",
-        *map(str.upper, count_columns),
-        "LOST_GPU_H",
-        "LOST_CPU_H",
-        "GPU_USE",
-    ]
-    heads += ["CPU_USE", "WAITED_H", "MEDIAN", "80%_IN"]
+    def cells(key: str, row: Mapping[str, Any]) -> dict[str, str]:
+        texts = {
+            by.upper(): clip(visible(key), _NAME_CELLS),
+            "GPU_H": format_hours(row["gpu_seconds"]),
+            "CPU_H": format_hours(row["cpu_seconds"]),
+        }
+        for name in ("jobs", "failed", "requeued", "running"):
+            if name != "running" or report.total["running"]:
+                texts[name.upper()] = str(row[name])
+        texts["LOST_GPU_H"] = format_hours(row["failed_gpu_seconds"])
+        texts["LOST_CPU_H"] = format_hours(row["failed_cpu_seconds"])
+        for unit in ("gpu", "cpu"):
+            measured = row[f"measured_{unit}_seconds"]
+            used = measured - row[f"unused_{unit}_seconds"]
+            texts[f"{unit.upper()}_USE"] = percent(used, measured)
+        texts["WAITED_H"] = format_hours(row["wait_seconds"])
+        texts["MEDIAN"] = format_wait(row["wait_median_seconds"])
+        texts["80%_IN"] = format_wait(row["wait_p80_seconds"])
+        return texts
 
-    def cells(key: str, row: Mapping[str, Any]) -> list[tuple[str, str]]:
-        uses = [
-            percent(
-                row[f"measured_{unit}_seconds"] - row[f"unused_{unit}_seconds"],
-                row[f"measured_{unit}_seconds"],
-            )
-            for unit in ("gpu", "cpu")
-        ]
-        hours = (
-            "gpu_seconds",
-            "cpu_seconds",
-            "failed_gpu_seconds",
-            "failed_cpu_seconds",
-            "wait_seconds",
-        )
-        gpu, cpu, lost_gpu, lost_cpu, waited = (format_hours(row[name]) for name in hours)
-        counts = [str(row[name]) for name in count_columns]
-        waits = [format_wait(row[name]) for name in ("wait_median_seconds", "wait_p80_seconds")]
-        texts = [
-            clip(visible(key), _NAME_CELLS),
-            gpu,
-            cpu,
-            *counts,
-            lost_gpu,
-            lost_cpu,
-            *uses,
-            waited,
-            *waits,
-        ]
-        return [(text or UNKNOWN, "") for text in texts]
-
-    rows = [cells(row["key"], row) for row in report.groups[by].to_pylist()]
-    total = [(text, "value") for text, _ in cells("total", report.total)]
+    total = cells("total", report.total)
+    lines = []
+    for row in report.groups[by].to_pylist():
+        lines.append([(text or UNKNOWN, "") for text in cells(row["key"], row).values()])
+    lines.append([(text or UNKNOWN, "value") for text in total.values()])
     _print_notes(report.notes)
-    Screen().write(_aligned(heads, [*rows, total], set(heads[1:])))
+    Screen().write(_aligned(list(total), lines, left={by.upper()}))
     if report.is_empty:
         print(
-            "Nothing ran in this span. An earlier --since goes further back; --all reports "
-            "everyone's jobs.",
+            "Nothing ran in this interval. Use an earlier --since, or --all for everyone's jobs.",
             file=sys.stderr,
         )

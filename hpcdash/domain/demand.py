@@ -30,8 +30,13 @@ class LintFinding(Struct, frozen=True):
 
 def format_finding(finding: LintFinding) -> str:
     """`slots: 64 CPUs are more than a node has. At most 32`."""
-    text = ". ".join(part.rstrip(".") for part in (finding.text, finding.next_step) if part)
+    text = join_sentences(finding.text, finding.next_step)
     return f"{finding.field}: {text}" if finding.field else text
+
+
+def join_sentences(*sentences: str) -> str:
+    """`it is down. Try again`, without the empty ones."""
+    return ". ".join(sentence.rstrip(".") for sentence in sentences if sentence)
 
 
 class Demand(Struct, frozen=True):

@@ -28,7 +28,7 @@ from tests.behaviour.clusters import Cluster
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a history that is waited for here."""
-    monkeypatch.setattr("hpcdash.services.submit.recovery._LOOK_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr("hpcdash.services.submit.recovery._RETRY_SECONDS", 0.2)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def wanted(launches: Launches, command: str = "true", **fields: Any) -> Request:
 async def launched(cluster: Cluster, launches: Launches, planned: SubmissionPlan) -> Outcome:
     report = await cluster.actions.run(planned.plan)
     (outcome,) = await reconcile(cluster.store, planned, report)
-    assert await launches.conclude(planned, outcome) == ""
+    assert await launches.record_outcome(planned, outcome) == ""
     return outcome
 
 
@@ -139,7 +139,7 @@ async def test_a_launch_whose_folder_cannot_be_made_is_not_submitted(
     (outcome,) = await reconcile(cluster.store, planned, report)
     assert outcome.done is False
     assert "File exists" in outcome.text
-    assert "remain in" in await launches.conclude(planned, outcome)
+    assert "remain in" in await launches.record_outcome(planned, outcome)
     assert (folder / "batch.sh").exists()
 
 
@@ -164,7 +164,7 @@ async def test_of_a_lost_answer_it_is_found_out_whether_it_was_submitted(
         patch.setattr(cluster.store, "act", lose)
         report = await cluster.actions.run(planned.plan)
     (outcome,) = await reconcile(cluster.store, planned, report)
-    said = await launches.conclude(planned, outcome)
+    said = await launches.record_outcome(planned, outcome)
     is_there = lost == "submit" and is_sent
     assert (outcome.done, said) == (is_there, ""), outcome
     assert left(launches) == ([Path(planned.folder).name] if is_there else [])
@@ -188,7 +188,7 @@ async def test_of_what_completes_the_folder_goes_and_of_what_fails_it_stays(
     )
 
     async def tidied() -> list[str] | None:
-        await launches.tidy()
+        await launches.remove_finished_folders()
         names = left(launches)
         return names if len(names) == 3 and len(launches.records.unsettled()) == 1 else None
 
@@ -202,7 +202,7 @@ async def test_what_is_kept_always_is_not_asked_for(cluster: Cluster, launches: 
     site = Site(storage_root=launches.settings.site.storage_root, keep="always")
     job, folder = await submitted(cluster, launches, wanted(launches, site=site))
     await cluster.ended(job)
-    assert await launches.tidy() == ()
+    assert await launches.remove_finished_folders() == ()
     assert folder.is_dir()
     assert launches.records.all()[-1].job_id == job
 
@@ -215,7 +215,7 @@ async def test_a_folder_that_holds_something_else_by_now_is_left_and_that_is_sai
     (folder / "SHA256SUMS").write_text("")
 
     async def said() -> tuple[str, ...] | None:
-        return await launches.tidy() or None
+        return await launches.remove_finished_folders() or None
 
     (words,) = await cluster.until(said, lambda: f"{job} to be looked at")
     assert words == (
@@ -223,4 +223,4 @@ async def test_a_folder_that_holds_something_else_by_now_is_left_and_that_is_sai
         "staged"
     )
     assert folder.is_dir()
-    assert await launches.tidy() == ()
+    assert await launches.remove_finished_folders() == ()

@@ -32,7 +32,7 @@ ARGUMENTS = ("--lr=0.1", "--epochs=3")
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a history that is waited for here."""
-    monkeypatch.setattr("hpcdash.services.submit.recovery._LOOK_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr("hpcdash.services.submit.recovery._RETRY_SECONDS", 0.2)
     monkeypatch.setattr("hpcdash.services.submit.resubmission._HISTORY_LAG_SECONDS", 0.0)
 
 

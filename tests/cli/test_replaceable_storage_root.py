@@ -125,7 +125,7 @@ def test_what_a_person_set_is_refused_in_the_configuration_and_in_a_request(site
             f"members of group {GROUP} may write to {site.project}, and so others could replace"
             in refused.stderr
         )
-        assert "Set storage_root to a folder below your home there" in refused.stderr
+        assert "Set storage_root to a folder below your home on the cluster" in refused.stderr
     sites = site.home / "sites.toml"
     sites.write_text("")
     request = f'{REQUEST}[site]\nstorage_root = "{site.root}"\n'
@@ -138,7 +138,7 @@ def test_the_site_s_own_is_used_and_what_somebody_put_in_its_place_is_not_run(si
     sites = site.configure(site.home.parent / "sites.toml", "root")
     done = site.run(sites, "submit", "request.toml")
     assert done.returncode == 0, done.stderr
-    assert "each node runs a checked copy of what is sent" in done.stderr
+    assert "each node runs a checked copy of the staged files" in done.stderr
     wait_until("its log", lambda: "trained in" in site.log("train", "out"))
     *_, where, token = site.log("train", "out").split()
     assert token == "t0ken"
@@ -166,6 +166,6 @@ def test_an_allocation_is_refused_there(site: Site) -> None:
     refused = site.run(sites, "alloc", "--cpus", "1", "--time", "5m", "--keep")
     assert refused.returncode == 2, refused
     assert (
-        "an allocation runs what comes into its folder, which others could replace"
+        "an allocation runs the files that arrive in its folder, and others could replace"
         in refused.stderr
     )

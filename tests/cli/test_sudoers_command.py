@@ -88,9 +88,9 @@ def test_what_is_taken_for_granted_is_said(program: Program) -> None:
 
 def test_what_rules_cannot_be_made_of_is_refused_with_the_option_to_write(program: Program) -> None:
     words = ("sudoers", "--for", "slurm", "--bin", "/usr/bin", "--group", "hpcusers")
-    assert "Write --storage-root DIR" in program(*words, "--ssh", "me@juno.example.org").refused(2)
-    assert "Write --storage-root DIR" in program("sudoers", "--program").refused(2)
-    assert "Write --group GROUP" in program(
+    assert "Use --storage-root DIR" in program(*words, "--ssh", "me@juno.example.org").refused(2)
+    assert "Use --storage-root DIR" in program("sudoers", "--program").refused(2)
+    assert "Use --group GROUP" in program(
         *words[:-2], "--account", "me", "--storage-root", "/jobs"
     ).refused(2)
     assert "--account launcher" in program(

@@ -86,7 +86,7 @@ def test_a_report_in_every_format_has_the_same_figures(program: Program, tmp_pat
     assert table[-1].split()[0] == "total"
 
     chart = program("report").text
-    assert "CPU hours a day" in chart
+    assert "CPU hours per day" in chart
     assert "\x1b" not in chart
 
 
@@ -178,6 +178,6 @@ def test_a_span_in_which_nothing_ran_is_a_report_of_nothing(program: Program) ->
         ["2026-01-01", "2026-01-02"],
     )
     assert (
-        "Nothing ran in this span."
+        "Nothing ran in this interval."
         in program("report", "--since", "2026-01-01", "--until", "2026-01-02").text
     )

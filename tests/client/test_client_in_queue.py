@@ -302,7 +302,7 @@ def end(*args, **kwargs):
 if sys.argv[1] == "before":
     Actions._note_after = end
 else:
-    Launches.conclude = end
+    Launches.record_outcome = end
 hpcdash.connect("local")
 client_calls.once.submit(int(sys.argv[2]))
 """

@@ -202,7 +202,7 @@ def test_a_wrapped_job_with_no_comment_is_submitted_again_under_a_mark(
 def test_after_a_lost_answer_the_new_job_is_looked_for_and_not_sent_again(
     slurm_lab: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sent: bool
 ) -> None:
-    monkeypatch.setattr("hpcdash.services.submit.recovery._LOOK_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr("hpcdash.services.submit.recovery._RETRY_SECONDS", 0.2)
     monkeypatch.setattr("hpcdash.services.submit.resubmission._HISTORY_LAG_SECONDS", 0.0)
     old_id = slurm_lab.submit("alice", "-J", f"lost {is_sent}", "--hold")
 

@@ -269,7 +269,7 @@ def seen(
 ) -> dict[str, Seen | BaseException]:
     """All stages side by side."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 1.0)
+    patch.setattr(lost_answers, "_RETRY_SECONDS", 1.0)
     patch.setattr(lost_answers, "_PATIENCE_SECONDS", 3.0)
     folder = tmp_path_factory.mktemp("stages")
 
@@ -423,7 +423,7 @@ echo "$taken"
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.5)
+    monkeypatch.setattr(lost_answers, "_RETRY_SECONDS", 0.5)
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ async def test_a_plain_launch_whose_answer_is_lost_is_found_and_not_doubled(
     monkeypatch: pytest.MonkeyPatch,
     is_before: bool,
 ) -> None:
-    monkeypatch.setattr(recovery, "_LOOK_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(recovery, "_RETRY_SECONDS", 0.1)
     transport.is_before = is_before
     settings = LaunchSettings(Site(storage_root=str(tmp_path / "launches")))
     launches = Launches(store, settings, tmp_path / "state")

@@ -67,7 +67,7 @@ class Chain:
 
 @pytest.fixture
 def chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Chain:
-    monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lost_answers, "_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(lost_answers, "_PATIENCE_SECONDS", 0.0)
     return Chain(tmp_path)
 

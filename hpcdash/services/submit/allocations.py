@@ -1,6 +1,4 @@
-"""Allocations that are kept for runs: which job is one, what was run in it, and how a run is handed
-over.
-"""
+"""Allocations that wait for runs: their jobs, their runs, and the delivery of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from hpcdash.backends.script.allocation import (
 )
 from hpcdash.domain.job_ids import holds_many
 from hpcdash.domain.states import ACTIVE, WAITING
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.domain.units import format_duration, format_memory
 from hpcdash.errors import UsageError, excerpt
 from hpcdash.services.cluster.store import ClusterStore
@@ -33,15 +31,14 @@ from hpcdash.services.submit.staging import Staged, refuse_replaceable
 from hpcdash.shell_files import shell_text
 
 _LIMIT_SECONDS = 120.0
-_NO_ALLOCATION, _NOT_OWN = 17, 18
+_NO_ALLOCATION = 17
+_NOT_OWN = 18
 TITLE_NAME = "title"
 _MAX_TITLE_BYTES = 200
 
 
 class Run(Struct, frozen=True):
-    """One run in an allocation: `number` from 1; times in epoch seconds, None for what has not
-    happened.
-    """
+    """One run in an allocation: `number` from 1; times in epoch seconds, None until they occur."""
 
     number: int
     name: str
@@ -61,7 +58,7 @@ class Run(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Its state, how long it took, what it is."""
+        """Its state, duration and title."""
         took = ""
         if self.started_at is not None and self.ended_at is not None:
             took = format_duration(max(0, self.ended_at - self.started_at))
@@ -77,7 +74,7 @@ class Run(Struct, frozen=True):
 
 
 class Allocation(Struct, frozen=True):
-    """A job that waits for runs, or did: its row, and the folder of its launch there."""
+    """A job that waits for runs, or did: its row, and its launch's folder on the cluster."""
 
     job_id: str
     row: Mapping[str, Any]
@@ -85,7 +82,7 @@ class Allocation(Struct, frozen=True):
 
     @property
     def root(self) -> str:
-        """The folder of launches that it is one of."""
+        """The folder of launches that contains its folder."""
         return posixpath.dirname(self.folder)
 
     @property
@@ -94,9 +91,7 @@ class Allocation(Struct, frozen=True):
 
 
 async def find_allocation(store: ClusterStore, job_id: str) -> Allocation:
-    """A job as an allocation, located through its log.
-
-    Whether it really is one shows when it is used.
+    """Fetch a job as an allocation, located through its log; a first use verifies that it is one.
 
     Raises UsageError for another user's job, and for IDs that stand for many jobs.
     """
@@ -112,7 +107,7 @@ async def find_allocation(store: ClusterStore, job_id: str) -> Allocation:
 
 
 def build_allocation(row: Mapping[str, Any]) -> Allocation:
-    """By where the job writes, which is in its launch's folder; `row` is that of its details.
+    """Build an allocation from the row of a job's details: its log is in its launch's folder.
 
     Raises UsageError.
     """
@@ -122,48 +117,54 @@ def build_allocation(row: Mapping[str, Any]) -> Allocation:
     return Allocation(str(row["id"]), row, posixpath.dirname(path))
 
 
-def _no_allocation(job_id: str, text: str = "") -> UsageError:
+def _no_allocation(job_id: str, reason: str = "") -> UsageError:
+    text = f"job {visible(job_id)} is not an allocation that accepts runs"
     return UsageError(
-        f"job {visible(job_id)} is not an allocation that accepts "
-        f"runs{f': {text}' if text else ''}",
+        f"{text}: {reason}" if reason else text,
         "Create one with hpcdash alloc; hpcdash alloc --list lists yours.",
     )
 
 
 def runs_query(allocation: Allocation) -> Query[tuple[Run, ...]]:
-    """The runs in the order they are run; parse raises UsageError for a job that waits for none."""
+    """Build the query for the runs in their order.
+
+    Its parser raises UsageError for a job that is no allocation.
+    """
 
     def parse(answer: Answer) -> tuple[Run, ...]:
         if answer.status in (_NO_ALLOCATION, _NOT_OWN):
             raise _no_allocation(allocation.job_id, excerpt(answer.stderr))
         if answer.status != 0:
             raise refused(answer, "the runs cannot be listed")
-        lines = answer.stdout.decode("utf-8", "replace").splitlines()
-        fields = [line.split("\t") for line in lines if line.count("\t") == 3]
-        return tuple(_read_run(allocation.folder, at, parts) for at, parts in enumerate(fields, 1))
+        runs: list[Run] = []
+        for line in answer.stdout.decode("utf-8", "replace").splitlines():
+            if line.count("\t") == 3:
+                runs.append(_parse_run(allocation.folder, len(runs) + 1, line.split("\t")))
+        return tuple(runs)
 
     script = shell_text("services/submit/enter_runs.sh", "services/submit/list_runs.sh")
     return Query(("sh", "-c", script, "sh", allocation.folder), parse)
 
 
-def _read_run(folder: str, number: int, parts: Sequence[str]) -> Run:
+def _parse_run(folder: str, number: int, parts: Sequence[str]) -> Run:
     name, started, ended, title = parts
     status, _, at = ended.strip().partition(" ")
     has_ended = status.isdecimal() and at.isdecimal()
     return Run(
-        number,
-        name,
-        title.strip(),
-        f"{folder}/{RUNS_FOLDER}/{name}",
-        int(started) if started.strip().isdecimal() else None,
-        int(at) if has_ended else None,
-        int(status) if has_ended else None,
+        number=number,
+        name=name,
+        title=title.strip(),
+        folder=f"{folder}/{RUNS_FOLDER}/{name}",
+        started_at=int(started) if started.strip().isdecimal() else None,
+        ended_at=int(at) if has_ended else None,
+        status=int(status) if has_ended else None,
     )
 
 
 async def fetch_runs(store: ClusterStore, allocation: Allocation) -> tuple[Run, ...]:
-    """Raises UsageError for a job that is no allocation, and what keeps the cluster from
-    answering.
+    """Fetch the runs in an allocation.
+
+    Raises UsageError for a job that is no allocation, and the errors of an unreachable cluster.
     """
     return await store.run_query(runs_query(allocation))
 
@@ -179,16 +180,16 @@ def title_content(title: str) -> bytes:
     return visible(title).encode("utf-8", "replace")[:_MAX_TITLE_BYTES]
 
 
-def plan_hand_over(
+def plan_delivery(
     allocation: Allocation,
     staged: Staged,
     title: str,
     code: PackedCode | None = None,
 ) -> Plan:
-    """Plan the commands that hand a run over.
+    """Plan the commands that deliver a run; `code` is unpacked into the run's folder first.
 
     If the answer is lost, the list of runs shows whether it arrived. Raises UsageError if the
-    allocation has ended. `code` is unpacked into the run's folder first.
+    allocation has ended.
     """
     if not allocation.is_open:
         raise UsageError(
@@ -200,62 +201,50 @@ def plan_hand_over(
 
     def read(answer: Answer) -> tuple[Outcome, ...]:
         if answer.status == 0:
-            return (Outcome(title, True, f"handed to job {allocation.job_id}"),)
-        text = "; ".join(
-            line.strip() for line in excerpt(answer.stderr).splitlines()[-2:] if line.strip()
-        )
+            return (Outcome(title, True, f"delivered to job {allocation.job_id}"),)
         if answer.status == _NO_ALLOCATION:
             text = _no_allocation(allocation.job_id).message
-        return (Outcome(title, False, text or f"it ended with {answer.status}"),)
+        else:
+            last_lines = map(str.strip, excerpt(answer.stderr).splitlines()[-2:])
+            text = "; ".join(filter(None, last_lines)) or f"it exited with {answer.status}"
+        return (Outcome(title, False, text),)
 
-    total = sum(map(len, staged.contents.values()))
-    shown = (
-        "hand",
-        f"{len(staged.contents) - 1} files",
-        f"({format_memory(total)})",
-        "to",
-        f"job {allocation.job_id}",
-    )
-    argv = (
-        "sh",
-        "-c",
-        _open_runs("services/submit/hand_over_run.sh"),
-        "sh",
-        allocation.folder,
-        staged.name,
-        "" if code is None else "there",
-    )
-    command = ActionCommand(
-        argv, (title,), read, staged.archive, _LIMIT_SECONDS, shown=(*shown, "in", staged.folder)
+    def shell_argv(name: str, *arguments: str) -> tuple[str, ...]:
+        # The script runs in the folder of the allocation's runs.
+        opened = shell_text("services/submit/enter_runs.sh", "services/submit/open_runs.sh", name)
+        script = f'{refuse_replaceable()}refuse_replaceable "$1"\n{opened}'
+        return ("sh", "-c", script, "sh", allocation.folder, staged.name, *arguments)
+
+    files = counted(len(staged.contents) - 1, "file")
+    size = format_memory(sum(map(len, staged.contents.values())))
+    is_prepared = "" if code is None else "there"
+    deliver = ActionCommand(
+        shell_argv("services/submit/deliver_run.sh", is_prepared),
+        (title,),
+        read,
+        stdin=staged.archive,
+        limit_seconds=_LIMIT_SECONDS,
+        shown=(
+            *("deliver", files, f"({size})", "to", f"job {allocation.job_id}"),
+            *("in", staged.folder),
+        ),
     )
     request = ActionRequest(Verb.SUBMIT, (title,))
     if code is None:
-        return Plan(request, (), (command,))
+        return Plan(request, (), (deliver,))
     prepare = ActionCommand(
-        (
-            "sh",
-            "-c",
-            _open_runs("services/submit/prepare_run.sh"),
-            "sh",
-            allocation.folder,
-            staged.name,
-        ),
+        shell_argv("services/submit/prepare_run.sh"),
         (title,),
         read,
-        shown=("make", staged.folder),
+        shown=("create", staged.folder),
     )
-    # It has a name that no run has until it is complete.
+    # Until it is complete, it has a name that no run has.
     unpack = code_command(code, allocation.root, f"{staged.root}/.{staged.name}", title)
-    return Plan(request, (), (prepare, unpack, command))
-
-
-def handed_over(runs: Sequence[Run], staged: Staged) -> Run | None:
-    """The run that was handed over, None where it did not arrive."""
-    return next((run for run in runs if run.name == staged.name), None)
+    return Plan(request, (), (prepare, unpack, deliver))
 
 
 def format_place(allocation: Allocation, runs: Sequence[Run], run: Run) -> str:
-    """Format the state of a run that has started, else what it waits for."""
+    """Format the state of a run that has started, else the reason that it waits."""
     if run.started_at is not None:
         return run.state
     if allocation.row["state"] in WAITING:
@@ -264,15 +253,13 @@ def format_place(allocation: Allocation, runs: Sequence[Run], run: Run) -> str:
     if not before:
         return "starts in a moment"
     first = f"run {before[0].number} ({before[0].title})"
-    return (
-        f"waits for {first} to end"
-        if len(before) == 1
-        else f"waits for {len(before)} runs, of which {first} is next"
-    )
+    if len(before) == 1:
+        return f"waits for {first} to end"
+    return f"waits for {len(before)} runs, of which {first} is next"
 
 
 def find_run(runs: Sequence[Run], job_id: str, number: int) -> Run:
-    """Raises UsageError for a run that there is not, naming those there are."""
+    """Return a job's run by its number. Raises UsageError, with the existing numbers."""
     if not 1 <= number <= len(runs):
         raise UsageError(
             f"job {visible(job_id)} has no run {number}",
@@ -282,15 +269,9 @@ def find_run(runs: Sequence[Run], job_id: str, number: int) -> Run:
 
 
 def list_allocations(jobs: pa.Table, records: LaunchRecords) -> list[dict[str, Any]]:
-    """The rows of jobs that are allocations, as far as they were made from here.
+    """Return the rows of jobs that were launched from here as allocations.
 
     Raises StateUnusable.
     """
     known = {record.job_id: record.name for record in records.all() if is_allocation(record)}
     return [row for row in jobs.to_pylist() if known.get(str(row["id"])) == str(row["name"] or "")]
-
-
-def _open_runs(name: str) -> str:
-    """Return the script of this name, in the folder of an allocation's runs; $1 is its launch's."""
-    opened = shell_text("services/submit/enter_runs.sh", "services/submit/open_runs.sh", name)
-    return f'{refuse_replaceable()}refuse_replaceable "$1"\n{opened}'

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
-from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,30 +20,31 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.shell_files import shell_text
 
-# A pattern that a scheduler fills in, or a variable: its value is unknown beforehand.
+# A scheduler's pattern, or a variable: its value is unknown beforehand.
 _FILLED_IN = re.compile(r"%[0-9]*[A-Za-z]|\$|\^array_index\^")
 _ON_NODES = "Checked on the login node, which may not mount disks that the nodes have."
-# A folder of a file server that hangs holds the command no longer than this.
+# An unresponsive file server delays the command no longer than this.
 _LIMIT_SECONDS = 10.0
 MAX_PATHS = 200
 
 
 class PathKind(StrEnum):
-    """Kind of entry that must exist at a path."""
+    """Kind of entry that must exist at a path, as an argument of check_paths.sh."""
 
     FOLDER = "folder"
-    WRITTEN = "folder to write in"
+    # A folder to write in.
+    WRITTEN = "written"
     FILE = "file"
-    ANY = "anything"
-    # Nothing but a folder: a kill switch that was not cleared ends what starts.
-    CLEARED = "no switch"
+    ANY = "any"
+    # Nothing but a folder: a kill switch that is still set ends a job as it starts.
+    CLEARED = "cleared"
 
 
 class RequiredPath(Struct, frozen=True):
-    """A path on the login node, absolute or from the home there; what needs it is called `field`.
+    """A path on the login node, absolute or from the home there, required by the key `field`.
 
-    Without it the job fails, where `is_needed`. `what` goes before the path in words: `the folder
-    of …: `.
+    Without it the job fails, if it `is_needed`. `what` is text before the path in messages: `the
+    folder of …: `.
     """
 
     field: str
@@ -55,19 +55,13 @@ class RequiredPath(Struct, frozen=True):
     next_step: str = ""
 
 
-def request_paths(request: Request, staged: Collection[str] = ()) -> tuple[RequiredPath, ...]:
-    """In the request's order; a script that is `staged` (names of files) comes along."""
-    return tuple(_request_paths(request, staged))
-
-
-def _request_paths(request: Request, staged: Collection[str]) -> Iterator[RequiredPath]:
+def request_paths(request: Request, staged: Collection[str] = ()) -> Iterator[RequiredPath]:
+    """Iterate over a request's paths in its order; `staged` are the names of files sent with it."""
     if request.files and not request.work_dir.startswith("/"):
-        # It comes along, and so does what lies in it.
-        yield from (
-            one
-            for one in _request_paths(replace(request, files=()), staged)
-            if one.path.startswith("/")
-        )
+        # The working directory is sent, and relative paths are within it.
+        for one in request_paths(replace(request, files=()), staged):
+            if one.path.startswith("/"):
+                yield one
         return
     folder = request.work_dir
     if request.script and request.script.rpartition("/")[2] not in staged:
@@ -77,8 +71,10 @@ def _request_paths(request: Request, staged: Collection[str]) -> Iterator[Requir
         made = f"mkdir -p {folder}" if re.fullmatch(r"[A-Za-z0-9_./@+-]+", folder) else ""
         yield RequiredPath("work_dir", folder, PathKind.FOLDER, next_step=made)
     for field, path in (("kill_switch", request.kill_switch), ("save_switch", request.save_switch)):
-        parent = _parent(_within(folder, path)) if path else ""
-        if parent and not _FILLED_IN.search(parent):
+        parent, slash, _ = _within(folder, path).rpartition("/")
+        parent = parent or slash
+        # A plain name is in the folder that the job runs in.
+        if path and parent and not _FILLED_IN.search(parent):
             yield RequiredPath(field, parent, PathKind.WRITTEN, is_needed=False, what="its folder ")
     if switch := request_kill_switch(request):
         yield RequiredPath("", switch, PathKind.CLEARED, is_needed=False)
@@ -95,8 +91,9 @@ def _request_paths(request: Request, staged: Collection[str]) -> Iterator[Requir
 
 
 def request_kill_switch(request: Request) -> str:
-    """The file that ends a request's job as it starts, where it is known before: absolute, '' for
-    none.
+    """Return the absolute path of the file that would end a request's job as it starts.
+
+    '' for none, and for a path with a pattern or a variable.
     """
     named = switch_in_environment(SwitchKind.KILL, request.environment, "")
     given = named.path if named is not None else request.kill_switch
@@ -131,19 +128,6 @@ def _within(folder: str, path: str) -> str:
     return path if path.startswith("/") or not folder else f"{folder}/{path}"
 
 
-def _parent(path: str) -> str:
-    """The folder of a path; '' where it names none: that is where the job runs."""
-    folder, slash, _ = path.rpartition("/")
-    return folder or slash
-
-
-_KINDS = {
-    PathKind.FOLDER: "folder",
-    PathKind.WRITTEN: "written",
-    PathKind.FILE: "file",
-    PathKind.ANY: "any",
-    PathKind.CLEARED: "cleared",
-}
 _CLOSED = {
     PathKind.FOLDER: "cannot be entered: no permission",
     PathKind.WRITTEN: "is not writable",
@@ -165,41 +149,41 @@ async def missing_paths(
     """Find paths of a request (or plain paths) that are not as required on the login node.
 
     A path is missing, or is a kill switch that exists. Takes one command of at most 10 s. `staged`
-    are names of files that come along: the request's script may be one. `field` is the request's
-    key, a path's own field, or the path itself. Raises the errors of an unreachable cluster.
+    are the names of files sent with a request, possibly its script. A finding's `field` is the
+    request's key, a path's own field, or the path itself. Raises the errors of an unreachable
+    cluster.
     """
     if store.backend.submit.takes_requests:
         # No login node has files to check.
         return ()
     if isinstance(requested, Request):
-        paths = request_paths(requested, staged)
-    else:
-        paths = tuple(
-            one if isinstance(one, RequiredPath) else RequiredPath(one, one) for one in requested
-        )
-    query = [one for one in paths if one.path and "\x00" not in one.path]
-    if not query:
+        requested = request_paths(requested, staged)
+    paths = []
+    for one in requested:
+        path = one if isinstance(one, RequiredPath) else RequiredPath(one, one)
+        if path.path and "\x00" not in path.path:
+            paths.append(path)
+    if not paths:
         return ()
-    findings = await store.run_query(_query(tuple(query[:MAX_PATHS])))
-    if len(query) > MAX_PATHS:
-        findings += (
-            LintFinding("warning", "", f"{len(query) - MAX_PATHS} paths were not checked"),
-        )
+    findings = await store.run_query(_query(paths[:MAX_PATHS]))
+    if len(paths) > MAX_PATHS:
+        text = f"{len(paths) - MAX_PATHS} paths were not checked"
+        findings += (LintFinding("warning", "", text),)
     return findings
 
 
 async def missing_log_folders(
     store: ClusterStore, requested: Submission
 ) -> tuple[LintFinding, ...]:
-    """The folders of a script's logs that are not there; none where that cannot be asked."""
+    """Find the missing folders of a script's logs; () if they cannot be checked."""
     paths = [
         RequiredPath(
-            "",
-            folder,
-            PathKind.WRITTEN,
-            False,
-            "the folder of its log: ",
-            f"mkdir -p {shlex.quote(folder)}",
+            field="",
+            path=folder,
+            kind=PathKind.WRITTEN,
+            is_needed=False,
+            what="its log folder ",
+            next_step=f"mkdir -p {shlex.quote(folder)}",
         )
         for folder in store.backend.submit.log_folders(requested)
         if not _FILLED_IN.search(folder)
@@ -231,46 +215,44 @@ async def estimate_start(
     )
     if query is None:
         return StartEstimate(is_known=False, hint=f"no start estimate from {store.backend.title}")
-    answer = await store.act(
-        ActionCommand(query.argv, (), lambda _: (), script, query.limit_seconds)
+    command = ActionCommand(
+        query.argv, (), lambda _: (), stdin=script, limit_seconds=query.limit_seconds
     )
-    estimate = query.parse(answer)
+    estimate = query.parse(await store.act(command))
     if estimate.refusal and store.probe is not None:
-        text = script.decode("utf-8", "replace")
-        reader = store.backend.scripts.reader()
-        if hint := reader.refusal_hint(
-            estimate.refusal, store.probe.version, text, options, gpu_types
-        ):
+        hint = store.backend.scripts.reader().refusal_hint(
+            estimate.refusal,
+            store.probe.version,
+            script.decode("utf-8", "replace"),
+            options=options,
+            gpu_types=gpu_types,
+        )
+        if hint:
             estimate = replace(estimate, hint=hint)
     return estimate
 
 
-def _query(paths: tuple[RequiredPath, ...]) -> Query[tuple[LintFinding, ...]]:
-    parts = tuple(word for one in paths for word in (_KINDS[one.kind], one.path))
-    return Query(
-        ("sh", "-c", shell_text("services/submit/check_paths.sh"), "sh", *parts),
-        partial(_read, paths=paths),
-        _LIMIT_SECONDS,
-        ("sh", "-c", "test -e …"),
-    )
+def _query(paths: Sequence[RequiredPath]) -> Query[tuple[LintFinding, ...]]:
+    def read(answer: Answer) -> tuple[LintFinding, ...]:
+        results = answer.stdout.decode("ascii", "replace").split()[-len(paths) :]
+        if answer.status != 0 or len(results) != len(paths):
+            raise refused(answer, "the paths could not be checked", LOGIN_SHELL_STEP)
+        pairs = zip(paths, results, strict=True)
+        return tuple(_finding(path, result) for path, result in pairs if result != "ok")
+
+    argv = ["sh", "-c", shell_text("services/submit/check_paths.sh"), "sh"]
+    for path in paths:
+        argv += [path.kind.value, path.path]
+    return Query(tuple(argv), read, _LIMIT_SECONDS, ("sh", "-c", "test -e …"))
 
 
-def _read(answer: Answer, *, paths: tuple[RequiredPath, ...]) -> tuple[LintFinding, ...]:
-    lines = answer.stdout.decode("ascii", "replace").split()[-len(paths) :]
-    if answer.status != 0 or len(lines) != len(paths):
-        raise refused(answer, "the paths could not be checked", LOGIN_SHELL_STEP)
-    return tuple(
-        _finding(one, message) for one, message in zip(paths, lines, strict=True) if message != "ok"
-    )
-
-
-def _finding(one: RequiredPath, message: str) -> LintFinding:
-    if message == "dropped":
-        return dropped_finding(one.path)
-    what = {"closed": _CLOSED, "other": _OTHER}.get(message, {}).get(one.kind, "does not exist")
+def _finding(path: RequiredPath, result: str) -> LintFinding:
+    if result == "dropped":
+        return dropped_finding(path.path)
+    problems = {"closed": _CLOSED, "other": _OTHER}.get(result, {})
     return LintFinding(
-        "error" if one.is_needed else "warning",
-        one.field,
-        f"{one.what}{one.path} {what}",
-        one.next_step,
+        severity="error" if path.is_needed else "warning",
+        field=path.field,
+        text=f"{path.what}{path.path} {problems.get(path.kind, 'does not exist')}",
+        next_step=path.next_step,
     )

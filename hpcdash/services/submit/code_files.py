@@ -1,6 +1,4 @@
-"""The files of this machine that a request's `files` name: which they are, packed, and the commands
-that bring them to a launch's folder by their content.
-"""
+"""Local files of a request's `files`: their selection, their archive, and its transfer."""
 
 from __future__ import annotations
 
@@ -14,6 +12,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from msgspec import Struct
 
@@ -24,25 +23,28 @@ from hpcdash.backends.submissions import SentFile
 from hpcdash.domain.text import clip_path, counted, visible
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError, excerpt
-from hpcdash.services.submit.git import GIT_SECONDS, GitOutput, git_environment, run_git
+from hpcdash.services.submit.git import (
+    GIT_SECONDS,
+    GitOutput,
+    git_environment,
+    init_repository,
+    run_git,
+)
 from hpcdash.services.submit.staging import format_failure
 from hpcdash.shell_files import shell_text
 
-# Of all files together.
 MAX_FILES = 50_000
-# What is packed has one date, 2000-01-01, so that equal files make equal archives.
+# All members are dated 2000-01-01, so that equal files make equal archives.
 _DATE = 946_684_800
-# A slow line: 50 kB a second.
+# A slow line.
 _MIN_BYTES_A_SECOND = 50_000
 _SHOWN_LETTERS = 80
-# Beginning of a line that reports how many bytes have arrived.
+# Start of a line that reports how many bytes have arrived.
 _ARRIVED = "arrived "
 
 
 class CodeFile(Struct, frozen=True):
-    """One of them: `path` on this machine, `name` in the launch's folder of files; `target` where
-    it is a link.
-    """
+    """A file: `path` on this machine, `name` in the launch's code folder; a link has a `target`."""
 
     path: bytes
     name: bytes
@@ -60,23 +62,23 @@ class CodeFiles(Struct, frozen=True):
     @property
     def text(self) -> str:
         """`214 files, 12M; the largest is data/x.bin, 8M`."""
-        count = "1 file" if len(self.files) == 1 else f"{len(self.files)} files"
-        largest = max(self.files, key=lambda one: one.size)
-        shown = (
-            f"; the largest is {_shown(largest.name)}, {format_memory(largest.size)}"
-            if len(self.files) > 1
-            else ""
-        )
-        return f"{count}, {format_memory(self.total)}{shown}"
+        text = f"{counted(len(self.files), 'file')}, {format_memory(self.total)}"
+        if len(self.files) > 1:
+            largest = max(self.files, key=lambda one: one.size)
+            text += f"; the largest is {_shown(largest.name)}, {format_memory(largest.size)}"
+        return text
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on the files, to be read before they are sent."""
-        leading_out = [one for one in self.files if one.target and _leads_out(one)]
+        """Notes on the files for a person, before they are sent."""
         messages = [f"files: {self.text}"]
-        if leading_out:
-            first = leading_out[0]
-            others = f" and {len(leading_out) - 1} more" if len(leading_out) > 1 else ""
+        outward = []
+        for file in self.files:
+            if file.target and _target_name(file).split(b"/")[0] == b"..":
+                outward.append(file)
+        if outward:
+            first = outward[0]
+            others = f" and {len(outward) - 1} more" if len(outward) > 1 else ""
             messages.append(
                 f"files: {_shown(first.name)}{others} points outside the folder, to "
                 f"{_shown(first.target)}: the link itself is sent, not its target"
@@ -85,9 +87,9 @@ class CodeFiles(Struct, frozen=True):
 
 
 class PackedCode(Struct, frozen=True):
-    """The files as one archive, and the digest that it is kept by on a cluster.
+    """The files as one archive, and the digest that identifies it on a cluster.
 
-    `arrived` are the bytes of it that exist there already; None: all.
+    `arrived` is the number of its bytes that are there already; None: all.
     """
 
     code: CodeFiles
@@ -97,49 +99,46 @@ class PackedCode(Struct, frozen=True):
 
 
 def find_code_files(names: Sequence[str], base: Path, most_bytes: int) -> CodeFiles:
-    """The files that `names` mean, relative to `base`; what git ignores is left out, and no link is
-    followed.
+    """Find the files that `names` select relative to `base`, without those that git ignores.
 
-    One within `base` keeps its place; another folder's contents, or another file, are at the top.
-    Raises UsageError for what is not there, two of one name, and more than is sent.
+    No link is followed. A file within `base` keeps its place; another file, or the contents of
+    another folder, are at the top. Raises UsageError for missing files, duplicate names, and more
+    files than are allowed.
     """
     found: dict[bytes, CodeFile] = {}
-    total = 0
     root = Path(os.path.abspath(base))
     for name in names:
         path = Path(os.path.abspath(root / os.path.expanduser(name)))
-        is_within = path == root or root in path.parents
-        top = path if _is_folder(path) else path.parent
-        if is_within:
+        if path == root or root in path.parents:
             top = root
-        for file in _listed(path, name):
-            one = _looked_at(os.fsencode(file), os.fsencode(top))
-            if one is None:
+        else:
+            top = path if _is_folder(path) else path.parent
+        for listed in _list_files(path, name):
+            file = _inspect_file(os.fsencode(listed), os.fsencode(top))
+            if file is None:
                 continue
-            known = found.get(one.name)
-            if known is not None and known.path != one.path:
+            known = found.setdefault(file.name, file)
+            if known.path != file.path:
                 raise UsageError(
-                    f"files: {_shown(one.name)} appears twice: {_shown(known.path)} and "
-                    f"{_shown(one.path)}",
-                    "Name folders whose file names do not clash.",
+                    f"files: {_shown(file.name)} appears twice: {_shown(known.path)} and "
+                    f"{_shown(file.path)}",
+                    "Specify folders whose file names do not clash.",
                 )
-            total += 0 if known else one.size
-            found[one.name] = one
             if len(found) > MAX_FILES:
                 raise _too_many_files()
-    for one in found.values():
-        _refuse_file_as_folder(one, found)
+    for file in found.values():
+        _refuse_file_as_folder(file, found)
     if not found:
         raise UsageError(
-            f"files: there is nothing to send in {', '.join(map(visible, names))}",
-            "Name other files.",
+            f"files: no files to send in {', '.join(map(visible, names))}", "Specify other files."
         )
+    total = sum(file.size for file in found.values())
     code = CodeFiles(tuple(found[name] for name in sorted(found)), total)
     if total > most_bytes:
         raise UsageError(
             f"files: {code.text}: more than {format_memory(most_bytes)}",
-            "List what the job does not need in .gitignore, name fewer, or raise files_limit in "
-            "[launch].",
+            "List files that the job does not need in .gitignore, specify fewer, or raise "
+            "files_limit in [launch].",
         )
     return code
 
@@ -155,18 +154,21 @@ def _refuse_file_as_folder(one: CodeFile, found: Mapping[bytes, CodeFile]) -> No
         raise UsageError(
             f"files: {_shown(folder)} appears twice: {kind} {_shown(file.path)} and folder "
             f"{_shown(path)}",
-            "Name folders whose file names do not clash.",
+            "Specify folders whose file names do not clash.",
         )
 
 
 def pack_code_files(code: CodeFiles) -> PackedCode:
-    """An archive that is the same for the same files. Raises UsageError for what cannot be read."""
+    """Pack files in an archive that is identical for equal files.
+
+    Raises UsageError for unreadable files.
+    """
     packed = io.BytesIO()
     with (
         gzip.GzipFile(
             filename="", fileobj=packed, mode="wb", compresslevel=6, mtime=0
         ) as compressed,
-        # Of GNU tar: names of any length and bytes.
+        # GNU tar allows names of any length and bytes.
         tarfile.open(
             fileobj=compressed,
             mode="w",
@@ -175,23 +177,28 @@ def pack_code_files(code: CodeFiles) -> PackedCode:
             errors="surrogateescape",
         ) as archive,
     ):
-        made: set[str] = set()
-        for one in code.files:
-            name = f"{CODE_FOLDER}/{one.name.decode('utf-8', 'surrogateescape')}"
-            for folder in _parent_folders(name):
-                if folder not in made:
-                    made.add(folder)
+        packed_folders: set[str] = set()
+        for file in code.files:
+            path = f"{CODE_FOLDER}/{file.name.decode('utf-8', 'surrogateescape')}"
+            parts = path.split("/")
+            for depth in range(2, len(parts)):
+                folder = "/".join(parts[:depth])
+                if folder not in packed_folders:
+                    packed_folders.add(folder)
                     member = tarfile.TarInfo(folder)
-                    member.type, member.mode, member.mtime = tarfile.DIRTYPE, 0o700, _DATE
+                    member.type = tarfile.DIRTYPE
+                    member.mode = 0o700
+                    member.mtime = _DATE
                     archive.addfile(member)
-            member = tarfile.TarInfo(name)
+            member = tarfile.TarInfo(path)
             member.mtime = _DATE
-            if one.target:
-                member.type, member.mode = tarfile.SYMTYPE, 0o777
-                member.linkname = one.target.decode("utf-8", "surrogateescape")
+            if file.target:
+                member.type = tarfile.SYMTYPE
+                member.mode = 0o777
+                member.linkname = file.target.decode("utf-8", "surrogateescape")
                 archive.addfile(member)
             else:
-                _add(archive, member, one)
+                _add(archive, member, file)
     content = packed.getvalue()
     return PackedCode(code, content, hashlib.sha256(content).hexdigest())
 
@@ -199,64 +206,53 @@ def pack_code_files(code: CodeFiles) -> PackedCode:
 def read_code_files(code: CodeFiles) -> dict[str, SentFile]:
     """Read the content of each file, by name.
 
-    A link stands for the file that it leads to; a link that leads to no sent file is left out.
+    A link is replaced by the file that it points to; a link to a file that is not sent is omitted.
     Raises UsageError for an unreadable file, and for a name that is not UTF-8.
     """
-    regular = {one.name: one for one in code.files if not one.target}
+    regular = {file.name: file for file in code.files if not file.target}
     found: dict[str, SentFile] = {}
-    for one in code.files:
-        requested = one
-        if one.target:
-            inner = os.path.normpath(os.path.join(os.path.dirname(one.name), one.target))
-            if inner not in regular:
-                continue
-            requested = regular[inner]
+    for file in code.files:
+        source = regular.get(_target_name(file)) if file.target else file
+        if source is None:
+            continue
         try:
-            name = one.name.decode()
+            name = file.name.decode()
         except UnicodeDecodeError:
             raise UsageError(
-                f"files: {_shown(one.name)} is not UTF-8", "Rename it or remove it."
+                f"files: {_shown(file.name)} is not UTF-8", "Rename or exclude it."
             ) from None
         try:
-            number = os.open(
-                requested.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            )
-            with os.fdopen(number, "rb") as stream:
-                found[name] = SentFile(stream.read(), requested.is_program)
+            with _open_regular(source.path) as stream:
+                found[name] = SentFile(stream.read(), source.is_program)
         except OSError as error:
-            raise _unreadable(requested, error) from error
+            raise _unreadable(source, error) from error
     return found
 
 
-def _unreadable(one: CodeFile, error: OSError | tarfile.TarError) -> UsageError:
+def _open_regular(path: bytes) -> BinaryIO:
+    """Open a file, though a link or a pipe may have replaced it since it was checked."""
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    return os.fdopen(number, "rb")
+
+
+def _unreadable(file: CodeFile, error: OSError | tarfile.TarError) -> UsageError:
     reason = getattr(error, "strerror", None) or "it changed while it was read"
-    return UsageError(
-        f"files: {_shown(one.path)} cannot be read: {reason}", "Fix it, or leave it out."
-    )
+    return UsageError(f"files: {_shown(file.path)} cannot be read: {reason}", "Fix or exclude it.")
 
 
-def _add(archive: tarfile.TarFile, member: tarfile.TarInfo, one: CodeFile) -> None:
+def _add(archive: tarfile.TarFile, member: tarfile.TarInfo, file: CodeFile) -> None:
     try:
-        # Since the check, a link or a pipe may have taken its place.
-        number = os.open(one.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(number, "rb") as stream:
+        with _open_regular(file.path) as stream:
             member.size = os.fstat(stream.fileno()).st_size
-            member.mode = 0o700 if one.is_program else 0o600
+            member.mode = 0o700 if file.is_program else 0o600
             archive.addfile(member, stream)
     except (OSError, tarfile.TarError) as error:
-        raise _unreadable(one, error) from error
+        raise _unreadable(file, error) from error
 
 
-def _parent_folders(name: str) -> Iterator[str]:
-    at = name.find("/", len(CODE_FOLDER) + 1)
-    while at != -1:
-        yield name[:at]
-        at = name.find("/", at + 1)
-
-
-def _looked_at(path: bytes, top: bytes) -> CodeFile | None:
-    """A file or a link; None for a folder, a socket, and what git lists that is gone or lies behind
-    a link.
+def _inspect_file(path: bytes, top: bytes) -> CodeFile | None:
+    """Return a file or a link; None for other entries, for missing files, and for files behind a
+    link.
     """
     try:
         found = os.lstat(path)
@@ -264,13 +260,13 @@ def _looked_at(path: bytes, top: bytes) -> CodeFile | None:
         return None
     except OSError as error:
         raise UsageError(
-            f"files: {_shown(path)}: {error.strerror}", "Fix it, or leave it out."
+            f"files: {_shown(path)}: {error.strerror}", "Fix or exclude it."
         ) from error
     folder = os.path.dirname(path)
-    if folder != top and os.path.realpath(folder) != os.path.join(
-        os.path.realpath(top), os.path.relpath(folder, top)
-    ):
-        return None
+    if folder != top:
+        expected = os.path.join(os.path.realpath(top), os.path.relpath(folder, top))
+        if os.path.realpath(folder) != expected:
+            return None
     name = os.path.relpath(path, top)
     if stat.S_ISLNK(found.st_mode):
         return CodeFile(path, name, 0, target=os.readlink(path))
@@ -279,25 +275,22 @@ def _looked_at(path: bytes, top: bytes) -> CodeFile | None:
     return CodeFile(path, name, found.st_size, is_program=bool(found.st_mode & 0o100))
 
 
-def _leads_out(one: CodeFile) -> bool:
-    """Whether a link leads to something that is not sent."""
-    if one.target.startswith(b"/"):
-        return True
-    return (
-        os.path.normpath(os.path.join(os.path.dirname(one.name), one.target)).split(b"/")[0]
-        == b".."
-    )
+def _target_name(link: CodeFile) -> bytes:
+    """Return the name of a link's target; it starts with .. if that is outside of the folder."""
+    if link.target.startswith(b"/"):
+        return b".."
+    return os.path.normpath(os.path.join(os.path.dirname(link.name), link.target))
 
 
 def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def _listed(path: Path, name: str) -> Iterator[bytes]:
-    """Paths of the files in it, or its own; of those that git ignores none."""
+def _list_files(path: Path, name: str) -> Iterator[bytes]:
+    """Iterate over the paths in a folder that git does not ignore, or over a file's own path."""
     if not os.path.lexists(path):
         raise UsageError(
-            f"files: {visible(name)} is not there: {visible(str(path))}", "Check the path."
+            f"files: {visible(name)} does not exist: {visible(str(path))}", "Check the path."
         )
     if not _is_folder(path):
         yield os.fsencode(path)
@@ -305,8 +298,8 @@ def _listed(path: Path, name: str) -> Iterator[bytes]:
     for listed in _git_files(path):
         file = os.path.join(os.fsencode(path), listed.rstrip(b"/"))
         if os.path.isdir(file) and not os.path.islink(file):
-            # A repository within it.
-            yield from _listed(Path(os.fsdecode(file)), name)
+            # A nested repository.
+            yield from _list_files(Path(os.fsdecode(file)), name)
         else:
             yield file
 
@@ -314,28 +307,22 @@ def _listed(path: Path, name: str) -> Iterator[bytes]:
 def _git_files(folder: Path) -> list[bytes]:
     """List the files of a folder that git does not ignore, also outside a repository."""
     environment = git_environment()
+    list_arguments = ("ls-files", "-coz", "--exclude-standard")
     try:
-        is_in_repository = (
-            run_git(folder, environment, "rev-parse", "--is-inside-work-tree").status == 0
-        )
-        if is_in_repository:
-            return _names(
-                run_git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder
-            )
+        check = run_git(folder, environment, "rev-parse", "--is-inside-work-tree")
+        if check.status == 0:
+            return _names(run_git(folder, environment, *list_arguments), folder)
         with tempfile.TemporaryDirectory(prefix="hpcdash-git-") as empty:
-            made = run_git(
-                Path(empty), environment, "init", "--quiet", "--bare", "--template=", "."
-            )
-            _names(made, folder)
+            created = init_repository(Path(empty))
+            _names(created, folder)
             environment |= {"GIT_DIR": empty, "GIT_WORK_TREE": str(folder)}
-            return _names(
-                run_git(folder, environment, "ls-files", "-coz", "--exclude-standard"), folder
-            )
+            return _names(run_git(folder, environment, *list_arguments), folder)
     except FileNotFoundError:
-        return _walked(folder)
+        return _walk(folder)
     except subprocess.TimeoutExpired:
         raise UsageError(
-            f"files: git did not list {visible(str(folder))} within {GIT_SECONDS} s", "Name less."
+            f"files: git did not list {visible(str(folder))} within {GIT_SECONDS} s",
+            "Specify fewer files.",
         ) from None
     except OSError as error:
         raise UsageError(
@@ -343,33 +330,33 @@ def _git_files(folder: Path) -> list[bytes]:
         ) from error
 
 
-def _names(ended: GitOutput, folder: Path) -> list[bytes]:
-    if ended.is_cut:
+def _names(output: GitOutput, folder: Path) -> list[bytes]:
+    if output.is_cut:
         raise _too_many_files()
-    if ended.status != 0:
+    if output.status != 0:
         raise UsageError(
-            f"files: git cannot list {visible(str(folder))}: {visible(excerpt(ended.stderr))}",
+            f"files: git cannot list {visible(str(folder))}: {visible(excerpt(output.stderr))}",
             "Fix that first.",
         )
-    return [name for name in ended.stdout.split(b"\0") if name]
+    return [name for name in output.stdout.split(b"\0") if name]
 
 
 def _too_many_files() -> UsageError:
     return UsageError(
-        f"files: more than {MAX_FILES} files", "Name fewer, or list folders in .gitignore."
+        f"files: more than {MAX_FILES} files", "Specify fewer, or list folders in .gitignore."
     )
 
 
-def _walked(folder: Path) -> list[bytes]:
-    """All files of a folder, where there is no git to read what is ignored."""
+def _walk(folder: Path) -> list[bytes]:
+    """List all files of a folder without git. Raises UsageError for one with a .gitignore."""
     top = os.fsencode(folder)
     names: list[bytes] = []
     for at, folders, files in os.walk(top):
         if b".gitignore" in files:
             raise UsageError(
-                "files: git is not on this machine, which reads "
+                "files: git is not installed on this machine, but is needed to read "
                 f"{_shown(os.path.join(at, b'.gitignore'))}",
-                "Install git, or name the files one by one.",
+                "Install git, or specify the files one by one.",
             )
         folders[:] = [one for one in folders if one != b".git"]
         links = [one for one in folders if os.path.islink(os.path.join(at, one))]
@@ -384,36 +371,37 @@ def _shown(name: bytes) -> str:
 
 
 def folder_query(root: str, digest: str) -> Query[int | None]:
-    """Build the query for the bytes of an archive that exist already; None: all of it."""
+    """Build the query for the number of an archive's bytes on the cluster; None: all of it."""
 
     def read(answer: Answer) -> int | None:
-        word = answer.stdout.decode("ascii", "replace").strip()
-        if word == "there":
+        arrived = answer.stdout.decode("ascii", "replace").strip()
+        if arrived == "there":
             return None
-        return int(word) if word.isdecimal() else 0
+        return int(arrived) if arrived.isdecimal() else 0
 
     script = shell_text("services/submit/partial_archive.sh", "services/submit/cached_code.sh")
     return Query(("sh", "-c", script, "sh", root, digest), read)
 
 
-def _shown_unpacking(packed: PackedCode, sent_bytes: int, folder: str) -> tuple[str, ...]:
-    """Return the words that stand for the command: `unpack 3 files (2M; 400K packed) in …/code`."""
-    is_there = packed.arrived is None
-    sent = "already on the cluster" if is_there else f"{format_memory(sent_bytes)} packed"
-    files = counted(len(packed.code.files), "file")
-    return ("unpack", files, f"({format_memory(packed.code.total)};", f"{sent})", "in", folder)
-
-
 def code_command(
-    packed: PackedCode, root: str, folder: str, job: str, is_copied: bool = False
+    packed: PackedCode, root: str, folder: str, job: str, *, is_copied: bool = False
 ) -> ActionCommand:
     """Build the command that sends an archive and unpacks it in a folder below `root`.
 
-    Only missing bytes are sent. With `is_copied` the archive is put there, which each node checks
-    and unpacks for itself. If it fails, `job` was not
-    submitted, and nothing of a part of an archive was unpacked.
+    Only missing bytes are sent. With `is_copied` the archive stays packed, and each node verifies
+    and unpacks it. If the command fails, `job` was not submitted, and nothing was unpacked.
     """
     name = folder.removeprefix(root.rstrip("/") + "/")
+    size = len(packed.archive)
+    sent = "already on the cluster"
+    # First byte that is sent; '' for none.
+    start = ""
+    content = b""
+    if packed.arrived is not None:
+        offset = packed.arrived if packed.arrived < size else 0
+        start = str(offset)
+        content = packed.archive[offset:]
+        sent = f"{format_memory(len(content))} packed"
 
     def read(answer: Answer) -> tuple[Outcome, ...]:
         if answer.status == 0:
@@ -430,28 +418,18 @@ def code_command(
             return line
         return f"{format_memory(int(count))} of {format_memory(size)} of the files arrived"
 
-    size = len(packed.archive)
-    arrived = packed.arrived
-    first = "" if arrived is None else str(arrived if arrived < size else 0)
-    content = b"" if arrived is None else packed.archive[int(first) :]
-    argv = (
-        "sh",
-        "-c",
-        shell_text("services/submit/partial_archive.sh", "services/submit/unpack_code.sh"),
-        "sh",
-        root or "/",
-        name,
-        packed.digest,
-        str(size),
-        first,
-        *("copied",) * is_copied,
-    )
+    script = shell_text("services/submit/partial_archive.sh", "services/submit/unpack_code.sh")
+    argv = ["sh", "-c", script, "sh", root or "/", name, packed.digest, str(size), start]
+    if is_copied:
+        argv.append("copied")
+    files = counted(len(packed.code.files), "file")
+    total = format_memory(packed.code.total)
     return ActionCommand(
-        argv,
+        tuple(argv),
         (job,),
         read,
-        content,
-        120.0 + len(content) / _MIN_BYTES_A_SECOND,
-        shown=_shown_unpacking(packed, len(content), f"{folder}/{CODE_FOLDER}"),
+        stdin=content,
+        limit_seconds=120.0 + len(content) / _MIN_BYTES_A_SECOND,
+        shown=("unpack", files, f"({total};", f"{sent})", "in", f"{folder}/{CODE_FOLDER}"),
         explain=explain,
     )

@@ -1,6 +1,4 @@
-"""The fields of the form that a request is typed into: their names, groups and what they are
-for.
-"""
+"""Fields of the submission form: their names, groups and hints."""
 
 from __future__ import annotations
 
@@ -15,25 +13,27 @@ from hpcdash.domain.share import LEVELS, Priority
 if TYPE_CHECKING:
     from hpcdash.backends.base import Backend
 
-HERE, THERE = "here", "cluster"
-YES, NO = "yes", "no"
+HERE = "here"
+THERE = "cluster"
+YES = "yes"
+NO = "no"
 _PRIORITIES = tuple(one.name for one in (Priority.AUTO, *LEVELS))
-# Fields that no request has.
-OF_THE_FORM = frozenset({"file", "file_where", "arguments", "chain", "saves_every", "save_takes"})
+# Fields without a key in a request.
+FORM_ONLY = frozenset({"file", "file_where", "arguments", "chain", "saves_every", "save_takes"})
 
 
 class FieldKind(StrEnum):
-    """Way in which typed text becomes a value of REQUEST.toml."""
+    """Conversion of typed text to a value of REQUEST.toml."""
 
     TEXT = "text"
     LINES = "lines"
     COUNT = "count"
-    # One number, or several with blanks between them.
+    # One number, or several separated by blanks.
     COUNTS = "counts"
     FLAG = "flag"
-    # As usual where it is empty: yes.
+    # Empty: yes.
     UNLESS_NO = "unless no"
-    # Words with blanks between them, an option or a bind each.
+    # Words separated by blanks, such as binds.
     WORDS = "words"
     OPTIONS = "options"
     # NAME=value, one per line.
@@ -55,7 +55,8 @@ SCRIPT_ONLY = frozenset({Way.SCRIPT})
 class FormField(Struct, frozen=True):
     """One field.
 
-    `name` is its key in REQUEST.toml, or the form's own; `choices` are all there is, if any.
+    `name` is its key in REQUEST.toml, or the form's own; `choices` are the only valid values, if
+    any.
     """
 
     name: str
@@ -78,7 +79,7 @@ class FormGroup(Struct, frozen=True):
 _RUNS = FormGroup(
     "Command",
     (
-        FormField("name", "name", "job name (generated if empty)", example="train-llm"),
+        FormField("name", "name", "job name (default: generated)", example="train-llm"),
         FormField(
             "command",
             "command",
@@ -103,7 +104,7 @@ _RUNS = FormGroup(
         FormField(
             "plain",
             "plain script",
-            "directives and the command alone; no hpcdash.job, switches, early signal or resume",
+            "only directives and the command, without hpcdash.job, switches, early signal, resume",
             FieldKind.FLAG,
         ),
         FormField(
@@ -135,8 +136,8 @@ _RUNS = FormGroup(
 _GETS = FormGroup(
     "Resources",
     (
-        FormField("queue", "queue", "partition or queue; empty: the default", ways=BOTH_WAYS),
-        # Its label is the type that they have here, where that is known.
+        FormField("queue", "queue", "partition or queue; default: the cluster's", ways=BOTH_WAYS),
+        # The form renames it once the type of slots is known.
         FormField(
             "slots",
             "GPUs or CPUs",
@@ -146,18 +147,18 @@ _GETS = FormGroup(
         ),
         FormField("slots_per_node", "per node", "GPUs or CPUs on each node", FieldKind.COUNT),
         FormField("slot_type", "resource", "GPU (cuda, rocm) or CPU core", choices=tuple(SlotType)),
-        FormField("gpu_type", "GPU type", "GPU model; empty: any"),
+        FormField("gpu_type", "GPU type", "GPU model; default: any"),
         FormField(
             "cpus_per_gpu",
             "CPUs per GPU",
-            "CPUs per GPU; empty: a node's share on PBS, the site's default on Slurm",
+            "CPUs per GPU; default: a node's share on PBS, the site's default on Slurm",
             FieldKind.COUNT,
         ),
         FormField("memory", "memory", "memory per node, with a unit", example="64G"),
         FormField(
             "time",
             "time",
-            "time limit; empty: the queue's default",
+            "time limit; default: the queue's",
             example="2h, 1-12:00:00",
             ways=BOTH_WAYS,
         ),
@@ -170,14 +171,14 @@ _WHEN = FormGroup(
         FormField(
             "array",
             "array",
-            "tasks: 1-10, 1-10%1 one at a time, 1,5,9; empty: one job",
+            "tasks: 1-10, 1-10%1 one at a time, 1,5,9; default: one job",
             example="1-10%1",
             ways=BOTH_WAYS,
         ),
         FormField(
             "after",
             "after",
-            "start after these jobs end, or afterok:12 for success alone",
+            "start after these jobs end; afterok:12 requires success",
             FieldKind.WORDS,
             ways=BOTH_WAYS,
         ),
@@ -206,13 +207,13 @@ _POOL = FormGroup(
         FormField(
             "share",
             "share",
-            "priority in the pool; empty: AUTO with a pool, else no pool",
+            "priority in the pool; default: AUTO with a pool, otherwise no pool",
             choices=_PRIORITIES,
         ),
         FormField(
             "labels",
             "labels",
-            "free text to find it by; some sites use it for accounting",
+            "free text for searches; some sites use it for accounting",
             FieldKind.WORDS,
             "nlp 7B",
         ),
@@ -221,18 +222,18 @@ _POOL = FormGroup(
 _SLICES = FormGroup(
     "Slices",
     (
-        FormField("slice", "slice", "type of TPU slice; empty: one node", example="v4-256"),
+        FormField("slice", "slice", "TPU slice type; default: one node", example="v4-256"),
         FormField(
             "num_slices",
             "slices",
-            "number of slices, or the numbers that fit",
+            "number of slices, or several acceptable numbers",
             FieldKind.COUNTS,
             "2 4 8",
         ),
         FormField(
             "tpus_per_worker",
             "TPUs",
-            "TPUs that each worker takes; empty: its chips",
+            "TPUs per worker; default: its chips",
             FieldKind.COUNT,
         ),
         FormField(
@@ -248,7 +249,7 @@ _SLICES = FormGroup(
 _ACCOUNT = FormGroup(
     "Account & priority",
     (
-        FormField("account", "account", "account to charge; empty: your default"),
+        FormField("account", "account", "account to charge; default: your own"),
         FormField("qos", "QoS", "quality of service: limits and priority"),
         FormField("reservation", "reservation", "reservation to run in"),
         FormField("project", "project", "project for accounting (Slurm: wckey)"),
@@ -260,7 +261,7 @@ _WHERE = FormGroup(
         FormField(
             "work_dir",
             "work dir",
-            "working directory on the cluster; empty: home",
+            "working directory on the cluster; default: home",
             example="/scratch/me/run",
         ),
         FormField(
@@ -278,13 +279,13 @@ _CONTAINER = FormGroup(
         FormField(
             "container.image",
             "image",
-            "empty: no container",
+            "container image; default: none",
             example="docker://python:3.12, /images/torch.sif",
         ),
         FormField(
             "container.runtime",
             "runtime",
-            "container runtime; empty: the scheduler's usual",
+            "container runtime; default: the scheduler's",
             choices=tuple(Runtime),
         ),
         FormField(
@@ -345,14 +346,14 @@ _MORE = FormGroup(
         FormField(
             "rank_variables",
             "rank counts",
-            "what RANK and WORLD_SIZE count: processes, as the launcher sets them, or nodes",
+            "unit of RANK and WORLD_SIZE: processes, as the launcher sets them, or nodes",
             choices=("processes", "nodes"),
         ),
         FormField("rank_logs", "rank logs", "also write a log for each rank", FieldKind.FLAG),
         FormField(
             "job_library",
             "job library",
-            "make hpcdash.job importable; empty: yes",
+            "make hpcdash.job importable; default: yes",
             FieldKind.UNLESS_NO,
             choices=(YES, NO),
         ),
@@ -377,23 +378,24 @@ _MORE = FormGroup(
         FormField(
             "keep_files",
             "keep files",
-            "PBS: qsub -k; empty: oed, which writes logs while it runs",
+            "PBS: qsub -k; default: oed, which writes logs while the job runs",
             example="oed",
         ),
     ),
 )
 GROUPS = (_RUNS, _GETS, _SLICES, _WHEN, _POOL, _ACCOUNT, _WHERE, _CONTAINER, _ENDS, _MORE)
-# Keys of one scheduler alone, from its request_fields.
-_OF_ONE_SCHEDULER = frozenset(
-    {field.name for field in _SLICES.fields} | {"place", "attributes", "keep_files"}
-)
+# Keys of a single scheduler, from its request_fields.
+_SCHEDULER_FIELDS = {
+    *(field.name for field in _SLICES.fields),
+    *("place", "attributes", "keep_files"),
+}
 FIELDS = {field.name: field for group in GROUPS for field in group.fields}
 
 
 def absent_fields(backend: Backend) -> frozenset[str]:
-    """The fields that a scheduler has no use for."""
+    """Return the fields that a scheduler does not use."""
     own = {field.name for field in backend.scripts.request_fields}
-    absent = (_OF_ONE_SCHEDULER - own) | backend.submit.without_fields
+    absent = (_SCHEDULER_FIELDS - own) | backend.submit.without_fields
     if "after" in absent:
-        absent |= {"chain"}
+        absent.add("chain")
     return frozenset(absent)

@@ -1,4 +1,4 @@
-"""Commands of git that run nothing a repository names: no filter, hook, helper or transport."""
+"""Git commands that run no program of a repository: no filter, hook, helper or transport."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 GIT_SECONDS = 60
-# A list of a few hundred thousand files.
+# Enough for a list of a few hundred thousand files.
 MAX_OUTPUT_BYTES = 64 << 20
 _MAX_WARNING_BYTES = 64 << 10
 _READ_BYTES = 64 << 10
@@ -30,7 +30,7 @@ _NO_TRANSPORT = "none"
 
 
 class GitOutput(Struct, frozen=True):
-    """`is_cut`: stdout was longer, and git was ended."""
+    """Exit status and output of git; `is_cut`: stdout was too long, and git was killed."""
 
     status: int
     stdout: bytes
@@ -39,7 +39,7 @@ class GitOutput(Struct, frozen=True):
 
 
 def git_environment() -> dict[str, str]:
-    """For a git that finds the repository by its folder alone, and changes nothing in it."""
+    """Return the environment of a git that only reads the repository in its folder."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return environment | {
         "GIT_OPTIONAL_LOCKS": "0",
@@ -47,6 +47,12 @@ def git_environment() -> dict[str, str]:
         "GIT_NO_LAZY_FETCH": "1",
         "LC_ALL": "C",
     }
+
+
+def init_repository(folder: Path, *options: str) -> GitOutput:
+    """Create an empty bare repository in a folder. Raises OSError and TimeoutExpired."""
+    arguments = ("init", "--quiet", "--bare", "--template=", *options, ".")
+    return run_git(folder, git_environment(), *arguments)
 
 
 def run_git(

@@ -1,7 +1,4 @@
-"""The commands that fill and list a cluster's store of images, one way for each runtime.
-
-Runs nothing.
-"""
+"""Builds the commands that fill and list a cluster's image store, for each container runtime."""
 
 from __future__ import annotations
 
@@ -35,10 +32,8 @@ image=$("$@" pull --quiet "$source") && "$@" tag "$image" "$reference" && printf
 class Step(Struct, frozen=True):
     """One command.
 
-    `makes` is a file that it makes, `container` one of enroot's: where that is there, it is left
-    out.
-
-    `registry_image` is what it asks a registry for, '' where it asks none.
+    It is skipped if the file that it `makes` or enroot's `container` exists already.
+    `registry_image` is the image that it pulls from a registry, '' for none.
     """
 
     argv: tuple[str, ...]
@@ -47,27 +42,24 @@ class Step(Struct, frozen=True):
     registry_image: str = ""
 
     def run_argv(self, runtime: Runtime, login: str) -> tuple[str, ...]:
-        """The command as it is run: with the registry's login, a file of mode 0600, where it asks a
-        registry.
-        """
+        """Return the command to run; one that pulls reads the registry's login from that file."""
         if not login or not self.registry_image:
             return self.argv
-        lines: tuple[str, ...] = ()
+        prepare = [*source_login(login)]
         finish: tuple[str, ...] = ()
         if runtime is Runtime.PODMAN:
-            lines = registry_login(self.registry_image)
+            prepare += registry_login(self.registry_image)
             finish = ('rm -f -- "$hpcdash_auth"',)
         elif runtime is Runtime.ENROOT:
-            lines = (*login_lines(self.registry_image), "export ENROOT_CONFIG_PATH=$hpcdash_config")
+            prepare += login_lines(self.registry_image)
+            prepare.append("export ENROOT_CONFIG_PATH=$hpcdash_config")
             finish = ('rm -rf -- "$hpcdash_config"',)
-        made = ContainerCommand(
-            to_arguments(self.argv), prepare=(*source_login(login), *lines), finish=finish
-        )
-        return ("bash", "-c", "\n".join(made.lines()))
+        command = ContainerCommand(to_arguments(self.argv), prepare=tuple(prepare), finish=finish)
+        return ("bash", "-c", "\n".join(command.lines()))
 
 
 class Store(Struct, frozen=True):
-    """Place of images on a cluster.
+    """Image store on a cluster.
 
     `program` is its runtime, `folder` an absolute path, '' for the runtime's own store.
     """
@@ -77,24 +69,33 @@ class Store(Struct, frozen=True):
     folder: str = ""
 
     def image_file(self, image: str) -> str:
-        """The file of an image: `FOLDER/name:tag` for apptainer, where launches look for it,
-        `FOLDER/a+b+tag.sqsh`.
+        """Return an image's file: `FOLDER/a+b+tag.sqsh` for enroot, otherwise `FOLDER/name:tag`.
+
+        Launches with apptainer search for it there: `docker://nvcr.io/nvidia/cuda:12` is
+        `nvcr.io/nvidia/cuda:12`.
         """
         if self.runtime is Runtime.ENROOT:
             return posixpath.join(self.folder, f"{container_name(image)}.sqsh")
-        return posixpath.join(self.folder, _file_name(image))
+        scheme = next((one for one in SCHEMES if image.startswith(one)), "")
+        name = posixpath.normpath(image.removeprefix(scheme).lstrip("/"))
+        if name.startswith("..") or name == ".":
+            raise UsageError(
+                f"{image!r} is not an image name", "Use NAME:TAG, for example pytorch:24.05."
+            )
+        return posixpath.join(self.folder, name)
 
-    def with_root(self, *given: str) -> tuple[str, ...]:
-        """Words of a command of podman's; its own storage is elsewhere where there is a folder."""
-        return (self.program, *(("--root", self.folder) if self.folder else ()), *given)
+    def with_root(self, *arguments: str) -> tuple[str, ...]:
+        """Return a podman command, whose storage is the folder if there is one."""
+        root = ("--root", self.folder) if self.folder else ()
+        return (self.program, *root, *arguments)
 
 
 def pull_steps(
     store: Store, image: str, *, force: bool = False, create: bool = True
 ) -> tuple[Step, ...]:
-    """Fetch an image from its registry; `force` also where it is there.
+    """Build the steps that fetch an image from its registry; `force` replaces an existing one.
 
-    `create`: enroot's container of this node.
+    `create`: also create enroot's container on this node.
     """
     _check(image, "image")
     if store.runtime is Runtime.PODMAN:
@@ -118,21 +119,20 @@ def pull_steps(
 def import_steps(
     store: Store, file: str, reference: str, *, force: bool = False, create: bool = True
 ) -> tuple[Step, ...]:
-    """Take an image's file on the cluster into the store under a reference (NAME:TAG).
+    """Build the steps that add an image file on the cluster to the store as a reference (NAME:TAG).
 
     apptainer: a .sif file, or an archive that docker or podman saved; podman: an archive; enroot: a
-    .sqsh file, or `dockerd://NAME` and `podman://NAME`. Raises UsageError for what the runtime
-    cannot take.
+    .sqsh file, or `dockerd://NAME` and `podman://NAME`. Raises UsageError for other files.
     """
     _check(file, "file")
     _check(reference, "reference")
+    archive = file if file.startswith(_ARCHIVES) else f"docker-archive:{file}"
     if store.runtime is Runtime.PODMAN:
-        source = file if file.startswith(_ARCHIVES) else f"docker-archive:{file}"
-        return (Step(("sh", "-c", _TAG, "sh", source, reference, *store.with_root())),)
-    there = store.image_file(reference)
-    before = _folder_step(there)
-    part = f"{there}.part"
-    makes = "" if force else there
+        return (Step(("sh", "-c", _TAG, "sh", archive, reference, *store.with_root())),)
+    target = store.image_file(reference)
+    before = _folder_step(target)
+    part = f"{target}.part"
+    makes = "" if force else target
     copy = Step(("cp", "--", file, part), makes)
     if store.runtime is Runtime.ENROOT:
         if file.startswith(_ENROOT_SCHEMES):
@@ -140,14 +140,13 @@ def import_steps(
         elif not file.endswith(".sqsh"):
             raise UsageError(
                 f"enroot cannot import {posixpath.basename(file)}: it reads squashfs files (.sqsh)",
-                "Write dockerd://NAME or podman://NAME for a local Docker or Podman image.",
+                "Use dockerd://NAME or podman://NAME for a local Docker or Podman image.",
             )
-        return (before, *_replaced(copy, part, there), *_created(store, reference, force, create))
+        return (before, *_replaced(copy, part, target), *_created(store, reference, force, create))
     if file.startswith(_ARCHIVES) or _TAR.search(file):
-        source = file if file.startswith(_ARCHIVES) else f"docker-archive:{file}"
         options = ("--force",) if force else ()
-        return (before, Step((store.program, "build", *options, there, source), makes))
-    return (before, *_replaced(copy, part, there))
+        return (before, Step((store.program, "build", *options, target, archive), makes))
+    return (before, *_replaced(copy, part, target))
 
 
 def list_steps(store: Store) -> tuple[Step, ...]:
@@ -160,19 +159,11 @@ def list_steps(store: Store) -> tuple[Step, ...]:
     return (files,) if store.folder else (Step((store.program, "cache", "list", "--verbose")),)
 
 
-def _file_name(image: str) -> str:
-    """`docker://nvcr.io/nvidia/cuda:12` → `nvcr.io/nvidia/cuda:12`."""
-    scheme = next((one for one in SCHEMES if image.startswith(one)), "")
-    name = posixpath.normpath(image.removeprefix(scheme).lstrip("/"))
-    if name.startswith("..") or name == ".":
-        raise UsageError(f"{image!r} is not an image name", "Write NAME:TAG, as in pytorch:24.05.")
-    return name
-
-
-def _check(text: str, what: str) -> None:
+def _check(text: str, noun: str) -> None:
     if not text or text.startswith("-") or not text.isprintable():
         raise UsageError(
-            f"{text!r} is no {what}", "Write NAME:TAG, docker://NAME:TAG, or a path there."
+            f"{text!r} is not a valid {noun}",
+            "Use NAME:TAG, docker://NAME:TAG, or a path on the cluster.",
         )
 
 

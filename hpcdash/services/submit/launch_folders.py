@@ -1,7 +1,7 @@
-"""Folders of launches on a cluster: which are there, which may be removed, and their removal.
+"""Folders of launches on a cluster: their state, and their removal.
 
-A launch that was refused is removed at once, one that has ended as its `keep` says, any other by a
-person.
+The folder of a refused launch is removed at once, that of a finished one according to its `keep`,
+any other by a person.
 """
 
 from __future__ import annotations
@@ -44,93 +44,95 @@ _LIBRARIES_LIMIT_SECONDS = 120.0
 Row = Mapping[str, Any]
 
 
-async def tidy_folders(
+async def remove_finished_folders(
     store: ClusterStore, records: LaunchRecords, launch_program: str, *, every_seconds: float = 0.0
 ) -> tuple[str, ...]:
-    """Remove the folders of launches that completed, those of other accounts with root's
-    `launch_program` there.
+    """Remove the folders of launches that need not be kept any more; return a message for each.
 
-    One question for those that may have ended; none where one was asked within the last
-    `every_seconds`, from here or by another program.
-
-    Raises what keeps the cluster from answering, and StateUnusable.
+    Root's `launch_program` removes those of other accounts. One query covers all launches that may
+    have finished; it is skipped if one was made within the last `every_seconds`, from here or by
+    another program. Raises StateUnusable, and the errors of an unreachable cluster.
     """
     waiting = await asyncio.to_thread(records.unsettled)
     mine = store.snapshots.get(Kind.MINE)
-    ids = [record.job_id for record in waiting]
-    alive = frozenset() if mine is None or mine.cached else unfinished_ids(mine.table, ids)
-    stay = alive | await asyncio.to_thread(records.unread_checks)
+    stay = await asyncio.to_thread(records.unread_checks)
+    if mine is not None and not mine.cached:
+        stay |= unfinished_ids(mine.table, [record.job_id for record in waiting])
     completed = await asyncio.to_thread(records.completed_at)
     now = store.clock.now()
-    due = [
-        one
-        for one in waiting
-        if one.folder in completed and now >= completed[one.folder] + parse_keep_seconds(one.keep)
-    ]
-    may_have_ended = [
-        one for one in waiting if one.job_id not in stay and one.folder not in completed
-    ]
-    may_have_ended = may_have_ended[:_IDS_A_COMMAND]
-    if not (may_have_ended or due) or not await asyncio.to_thread(
-        records.is_check_due, every_seconds
-    ):
+    due: list[LaunchRecord] = []
+    may_have_ended: list[LaunchRecord] = []
+    for record in waiting:
+        if record.folder in completed:
+            if now >= completed[record.folder] + parse_keep_seconds(record.keep):
+                due.append(record)
+        elif record.job_id not in stay and len(may_have_ended) < _IDS_A_COMMAND:
+            may_have_ended.append(record)
+    if not (may_have_ended or due):
+        return ()
+    if not await asyncio.to_thread(records.is_check_due, every_seconds):
         return ()
     ended = JOBS.empty_table()
     if may_have_ended:
         ended = await fetch_ended(store, [record.job_id for record in may_have_ended])
     by_job = await asyncio.to_thread(rows_by_job, ended)
     living: LivingJobs | None = None
-    reported = []
+    messages = []
     for record in (*due, *may_have_ended):
         rows = [row for row in by_job.get(record.job_id, ()) if belongs_to_launch(row, record)]
-        if (
-            record.keep not in ("failed", "nothing")
-            and record not in due
-            and has_completed(rows, record.tasks)
-        ):
+        is_due = record in due
+        is_complete = has_completed(rows, record.tasks)
+        if is_complete and not is_due and record.keep not in ("failed", "nothing"):
             ends = [row["ends_at"].timestamp() if row["ends_at"] else now for row in rows]
             await asyncio.to_thread(records.completed, record, max(ends))
             continue
-        if record in due or has_completed(rows, record.tasks) or record.keep == "nothing":
+        if is_due or is_complete or record.keep == "nothing":
             living = living or await fetch_living(store, records)
-            if living.names(record):
+            if living.reason_to_stay(record):
                 continue
-        if not rows and record not in due and store.clock.now() - record.at > _FORGOTTEN_SECONDS:
+        if not rows and not is_due and store.clock.now() - record.at > _FORGOTTEN_SECONDS:
             await asyncio.to_thread(records.stays, record, "its exit is unknown")
-        elif (is_done := record in due or has_completed(rows, record.tasks)) or (
-            record.keep == "nothing" and has_failed(rows, record.tasks)
-        ):
-            how = "completed" if is_done else "ended"
-            left = await remove_folder(store, record, launch_program, has_run=True)
-            if left:
-                reported.append(
-                    f"job {record.job_id} {how}, but its files remain in {record.folder}: {left}"
-                )
-                await asyncio.to_thread(records.stays, record, left)
-            else:
-                reported.append(f"job {record.job_id} {how}: removed {record.folder}")
-                await asyncio.to_thread(records.removed, record)
-        elif has_failed(rows, record.tasks):
+        elif is_due or is_complete or (record.keep == "nothing" and has_failed(rows)):
+            outcome = "completed" if is_due or is_complete else "ended"
+            messages.append(
+                await _remove_finished(store, records, record, launch_program, outcome=outcome)
+            )
+        elif has_failed(rows):
             await asyncio.to_thread(records.stays, record, "it did not complete")
-    return tuple(reported)
+    return tuple(messages)
+
+
+async def _remove_finished(
+    store: ClusterStore,
+    records: LaunchRecords,
+    record: LaunchRecord,
+    launch_program: str,
+    *,
+    outcome: str,
+) -> str:
+    """Remove the folder of a finished launch; return what was done as a message."""
+    reason = await remove_folder(store, record, launch_program, has_run=True)
+    job = f"job {record.job_id} {outcome}"
+    if reason:
+        await asyncio.to_thread(records.stays, record, reason)
+        return f"{job}, but its files remain in {record.folder}: {reason}"
+    await asyncio.to_thread(records.removed, record)
+    return f"{job}: removed {record.folder}"
 
 
 def has_completed(rows: Sequence[Row], tasks: int) -> bool:
-    """Whether each of so many jobs is known as completed."""
+    """Whether this many jobs are known, all of them completed."""
     return len(rows) >= tasks and all(row["state"] == JobState.COMPLETED for row in rows)
 
 
-def has_failed(rows: Sequence[Row], tasks: int) -> bool:
-    """Whether all there is has ended, and not all of it well."""
-    return all(row["state"] in ENDED for row in rows) and any(
-        row["state"] in ENDED and row["state"] != JobState.COMPLETED for row in rows
-    )
+def has_failed(rows: Sequence[Row]) -> bool:
+    """Whether all known jobs have ended, and at least one did not complete."""
+    states = {row["state"] for row in rows}
+    return states <= ENDED and bool(states - {JobState.COMPLETED})
 
 
 def unfinished_ids(table: pa.Table, job_ids: Sequence[str]) -> frozenset[str]:
-    """Return those of the IDs of jobs and arrays of which a row of domain.schema.JOBS has not
-    ended.
-    """
+    """Return the given IDs of jobs and arrays with an unfinished row in a table of jobs."""
     number = pc.coalesce(table["array_id"], table["id"])
     rows = table.select(["state"]).append_column("number", number)
     rows = rows.filter(pc.is_in(number, value_set=pa.array(job_ids, pa.string())))
@@ -138,9 +140,7 @@ def unfinished_ids(table: pa.Table, job_ids: Sequence[str]) -> frozenset[str]:
 
 
 async def fetch_ended(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:
-    """Jobs and arrays as the history has them; where there is none, as the scheduler still knows
-    them.
-    """
+    """Fetch jobs and arrays from the history, or from the scheduler if there is no history."""
     if store.probe is None or store.probe.has_accounting is not False:
         try:
             return (await store.poll(store.backend.history.jobs(None, 0, job_ids))).table
@@ -149,30 +149,31 @@ async def fetch_ended(store: ClusterStore, job_ids: Sequence[str]) -> pa.Table:
         except NoSuchJob:
             # PBS hides jobs of others where query_other_jobs is off.
             return JOBS.empty_table()
+    scope = JobScope(job_ids=tuple(job_ids), ended=True)
     try:
-        return (
-            await store.poll(store.backend.queue.jobs(JobScope(job_ids=tuple(job_ids), ended=True)))
-        ).table
+        return (await store.poll(store.backend.queue.jobs(scope))).table
     except NoSuchJob:
         return JOBS.empty_table()
 
 
 class LivingJobs(Struct, frozen=True):
-    """One's jobs that have not ended, and the requests of those that were launched from here."""
+    """One's unfinished jobs, their numbers, and the requests of those launched from here."""
 
     rows: tuple[Row, ...]
+    numbers: frozenset[str]
     requests: tuple[str, ...]
 
-    def names(self, record: LaunchRecord) -> str:
+    def reason_to_stay(self, record: LaunchRecord) -> str:
         """Return the reason that a launch's folder may be needed; '' if no known job names it.
 
         Links of a chain and resubmitted jobs run the script of an earlier job, and have its name.
         """
-        number = re.compile(rf"(?<![0-9]){re.escape(parse_job_number(record.job_id))}(?![0-9])")
+        launched = parse_job_number(record.job_id)
+        number = re.compile(rf"(?<![0-9]){re.escape(launched)}(?![0-9])")
         below = f"{record.folder}/"
         for row in self.rows:
             job_id = str(row["id"])
-            if parse_job_number(job_id) == parse_job_number(record.job_id):
+            if parse_job_number(job_id) == launched:
                 return f"job {job_id} has not ended"
             if record.name and row["name"] == record.name:
                 return f"job {job_id} has its name"
@@ -180,44 +181,40 @@ class LivingJobs(Struct, frozen=True):
                 return f"job {job_id} waits for it"
             if f"{row['work_dir'] or ''}/".startswith(below):
                 return f"job {job_id} works in it"
-        return (
-            "an unfinished job names it"
-            if any(record.folder in one for one in self.requests)
-            else ""
-        )
+        is_named = any(record.folder in request for request in self.requests)
+        return "an unfinished job names it" if is_named else ""
 
 
 async def fetch_living(store: ClusterStore, records: LaunchRecords) -> LivingJobs:
-    """Raises what keeps the cluster from answering, and StateUnusable."""
+    """Fetch one's unfinished jobs.
+
+    Raises StateUnusable, and the errors of an unreachable cluster.
+    """
     snapshot = await store.fetch(Kind.MINE)
     rows = tuple(row for row in snapshot.table.to_pylist() if row["state"] not in ENDED)
-    numbers = {parse_job_number(str(row["id"])) for row in rows}
+    numbers = frozenset(parse_job_number(str(row["id"])) for row in rows)
     launched = await asyncio.to_thread(records.all)
-    return LivingJobs(
-        rows, tuple(one.request for one in launched if parse_job_number(one.job_id) in numbers)
-    )
+    requests = [one.request for one in launched if parse_job_number(one.job_id) in numbers]
+    return LivingJobs(rows, numbers, tuple(requests))
 
 
 def parse_keep_seconds(keep: str) -> float:
-    """Parse how many seconds a folder is kept after the end; infinity if `keep` names no days."""
+    """Parse `keep`: the seconds from the end of a job to the removal; infinity without days."""
     found = KEPT_DAYS.fullmatch(keep)
     return int(found[1]) * 86400.0 if found else math.inf
 
 
 def belongs_to_launch(row: Row, record: LaunchRecord) -> bool:
-    """Whether a job is that of a launch: numbers begin anew where a scheduler was installed
-    anew.
-    """
+    """Whether a job is not older than a launch: a reinstalled scheduler reuses its numbers."""
     submitted = row["submitted_at"]
     return submitted is None or submitted.timestamp() >= record.at - CLOCKS_APART.total_seconds()
 
 
 def rows_by_job(table: pa.Table) -> dict[str, list[Row]]:
-    """Rows by their array, or their own id."""
+    """Group rows by their array's ID, or their own."""
+    columns = ["id", "array_id", "name", "state", "submitted_at", "ends_at"]
     found: dict[str, list[Row]] = {}
-    for row in table.select(
-        ["id", "array_id", "name", "state", "submitted_at", "ends_at"]
-    ).to_pylist():
+    for row in table.select(columns).to_pylist():
         found.setdefault(row["array_id"] or row["id"], []).append(row)
     return found
 
@@ -225,9 +222,10 @@ def rows_by_job(table: pa.Table) -> dict[str, list[Row]]:
 async def remove_folder(
     store: ClusterStore, record: LaunchRecord, launch_program: str, *, has_run: bool = False
 ) -> str:
-    """Remove a launch's folder; '' once it does not exist any more, else why it stays.
+    """Remove a launch's folder; return '' once it is gone, else the reason that it stays.
 
-    One that `has_run` stays where it holds more than was staged. Raises nothing of HpcdashError.
+    The folder of a job that `has_run` stays if it contains more than staged files. Never raises
+    HpcdashError.
     """
     root, _, name = record.folder.rpartition("/")
     if not root.startswith("/") or name in ("", ".", ".."):
@@ -243,21 +241,19 @@ async def remove_folder(
     command = ActionCommand(argv, (), lambda answer: (), limit_seconds=_LIMIT_SECONDS)
     try:
         await store.open()
-        gone = await store.act(command)
+        answer = await store.act(command)
     except HpcdashError as error:
         return error.message
-    if gone.status in (0, NOTHING_THERE):
+    if answer.status in (0, NOTHING_THERE):
         return ""
-    return excerpt(gone.stderr) or "its contents are not what was staged"
+    return excerpt(answer.stderr) or "its contents are not what was staged"
 
 
 class StoredLaunch(Struct, frozen=True):
     """A launch whose folder exists.
 
-    `state` is completed, ended, unfinished or unknown; `ended_at` in epoch seconds.
-
-    `kib` and `files` are None where its folder cannot be seen; `reason_to_stay` is '' where it may
-    be removed.
+    `state` is completed, ended, unfinished or unknown; `ended_at` is in epoch seconds. `kib` and
+    `files` are None if its folder is inaccessible; `reason_to_stay` is '' if it may be removed.
     """
 
     record: LaunchRecord
@@ -286,12 +282,12 @@ async def read_stored_launches(
         return ()
     living = await fetch_living(store, records)
     unread = await asyncio.to_thread(records.unread_checks)
-    alive = {parse_job_number(str(row["id"])) for row in living.rows}
-    ids = [one.job_id for one in found if one.job_id and parse_job_number(one.job_id) not in alive]
+    job_ids = [one.job_id for one in found if one.job_id]
+    ended_ids = [one for one in job_ids if parse_job_number(one) not in living.numbers]
+    ended_ids = list(dict.fromkeys(ended_ids))
     by_job: dict[str, list[Row]] = {}
-    ids = list(dict.fromkeys(ids))
-    for at in range(0, len(ids), _IDS_A_COMMAND):
-        table = await fetch_ended(store, ids[at : at + _IDS_A_COMMAND])
+    for at in range(0, len(ended_ids), _IDS_A_COMMAND):
+        table = await fetch_ended(store, ended_ids[at : at + _IDS_A_COMMAND])
         by_job |= await asyncio.to_thread(rows_by_job, table)
     folders: list[InspectedFolder] = []
     for at in range(0, len(found), _FOLDERS_A_COMMAND):
@@ -299,20 +295,28 @@ async def read_stored_launches(
         folders += await store.run_query(inspect_query(pairs))
     stored = []
     for record, folder in zip(found, folders, strict=True):
-        if not folder.is_there and not record.run_as:
+        if not folder.exists and not record.run_as:
             # Its disk may not be mounted: its removal is not certain.
             continue
         rows = [row for row in by_job.get(record.job_id, ()) if belongs_to_launch(row, record)]
         rows = [row for row in rows if not record.name or row["name"] in (None, record.name)]
         state, ended_at = _state(record, rows, living)
-        reason = _reason_to_stay(record, state, also_failed=also_failed) or living.names(record)
-        if not reason and (ended_at is None or store.clock.now() < ended_at + least_age_seconds):
-            reason = "it ended later than that" if ended_at else "its end time is unknown"
-        if not reason and record.job_id in unread:
-            reason = "its findings on nodes were not read yet"
+        reason = _reason_to_stay(record, state, also_failed=also_failed)
+        reason = reason or living.reason_to_stay(record)
+        if not reason and ended_at is None:
+            reason = "its end time is unknown"
+        elif not reason and ended_at and store.clock.now() < ended_at + least_age_seconds:
+            reason = "it ended later than that"
+        elif not reason and record.job_id in unread:
+            reason = "its node check findings are still unread"
         stored.append(
             StoredLaunch(
-                record, state, ended_at, folder.kib, folder.files, reason or folder.reason_to_stay
+                record=record,
+                state=state,
+                ended_at=ended_at,
+                kib=folder.kib,
+                files=folder.files,
+                reason_to_stay=reason or folder.reason_to_stay,
             )
         )
     return tuple(stored)
@@ -321,8 +325,9 @@ async def read_stored_launches(
 def _state(
     record: LaunchRecord, rows: Sequence[Row], living: LivingJobs
 ) -> tuple[str, float | None]:
+    """Return a launch's state, and the epoch second of its end."""
     number = parse_job_number(record.job_id)
-    if number and any(parse_job_number(str(row["id"])) == number for row in living.rows):
+    if number and number in living.numbers:
         return "unfinished", None
     if not record.job_id or len(rows) < record.tasks:
         return "unknown", None
@@ -346,24 +351,25 @@ def _reason_to_stay(record: LaunchRecord, state: str, *, also_failed: bool) -> s
 
 
 async def remove_stored(store: ClusterStore, records: LaunchRecords, launch: StoredLaunch) -> str:
-    """Remove a folder, which is looked at once more; '' where it is gone, else why it stays.
+    """Inspect a folder again and remove it; return '' once it is gone, else the reason it stays.
 
     Raises StateUnusable.
     """
     record = launch.record
-    left = await remove_folder(store, record, "", has_run=True)
-    if not left:
+    reason = await remove_folder(store, record, "", has_run=True)
+    if not reason:
         await asyncio.to_thread(records.removed, record)
-    return left
+    return reason
 
 
 async def remove_unused_libraries(
     store: ClusterStore, launches: Sequence[StoredLaunch], storage_root: str
 ) -> tuple[int, int]:
-    """Remove the libraries beside these folders, and in the storage root, that no launch has: (how
-    many, how many KiB).
+    """Remove the libraries beside these folders and in the storage root that no launch uses.
+
+    Returns their number and their KiB.
     """
-    # A function's launch has its library one level above.
+    # The library of a function's launch is one level above.
     beside = {one.record.folder.rpartition("/")[0] for one in launches}
     roots = {storage_root, *beside, *(folder.rpartition("/")[0] for folder in beside)} - {""}
     if not roots:
@@ -374,9 +380,8 @@ async def remove_unused_libraries(
             ActionCommand(argv, (), lambda answer: (), limit_seconds=_LIBRARIES_LIMIT_SECONDS)
         )
     except HpcdashError:
-        # It is checked another time.
+        # The next run retries.
         return 0, 0
-    sizes = [
-        int(line) for line in answer.stdout.decode("ascii", "replace").split() if line.isdecimal()
-    ]
-    return len(sizes), sum(sizes)
+    sizes = answer.stdout.decode("ascii", "replace").split()
+    kib = [int(size) for size in sizes if size.isdecimal()]
+    return len(kib), sum(kib)

@@ -1,6 +1,4 @@
-"""Records of what was launched from here: which folders are still to be looked after, and where
-their jobs save.
-"""
+"""Records of local launches: folders that are not removed yet, and their jobs' checkpoints."""
 
 from __future__ import annotations
 
@@ -20,31 +18,29 @@ from hpcdash.domain.job_ids import parse_job_number, parse_task_part
 from hpcdash.domain.switches import absolute_path
 from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 
-# Of all clusters; the oldest go.
+# On all clusters; the oldest are removed.
 MAX_LAUNCHES = 5000
 Row = Mapping[str, Any]
-# Of a folder that is kept for some days: `completed EPOCH_SECONDS`.
+# State of a folder that is kept for some days: `completed EPOCH_SECONDS`.
 _COMPLETED = "completed "
 
 
 class LaunchRecord(Struct, frozen=True):
     """One launch.
 
-    `job_id` is '' where the scheduler's answer was lost; `at` is when, in epoch seconds.
-
-    `folder` there holds it, and `sums` tells that folder from any other; `keep` and `run_as` are as
-    in Site. `tasks` are how many jobs it is, `request` is the text of its request, '' where there
-    was none.
+    `folder` is its folder on the cluster, `sums` the digest that identifies that folder. `job_id`
+    is '' if the scheduler's answer was lost. `keep` and `run_as` are as in Site. `tasks` is its
+    number of jobs, `at` its time in epoch seconds, `request` the text of its request, '' for none.
     """
 
-    folder: str
-    sums: str
-    job_id: str
-    name: str
-    keep: str
-    run_as: str
-    tasks: int
-    at: float
+    folder: str = ""
+    sums: str = ""
+    job_id: str = ""
+    name: str = ""
+    keep: str = ""
+    run_as: str = ""
+    tasks: int = 1
+    at: float = 0.0
     request: str = ""
 
 
@@ -53,7 +49,7 @@ _COLUMNS = ", ".join(_FIELDS)
 
 
 class LaunchRecords:
-    """The launches of one cluster, in the state database of a folder; None: nothing is remembered.
+    """The launches of one cluster, in the state database of a folder; None: nothing is stored.
 
     Each method raises StateUnusable.
     """
@@ -63,14 +59,12 @@ class LaunchRecords:
         self.cluster = cluster
 
     def launched(self, record: LaunchRecord, code_state: str = "") -> None:
-        """Remember a launch, and the state of its code in words."""
+        """Store a launch, and the summary of its code state."""
         marks = ", ".join("?" * len(_FIELDS))
         sql = f"INSERT OR IGNORE INTO launches (cluster, number, {_COLUMNS}) VALUES (?, ?, {marks})"
+        values = (self.cluster, parse_job_number(record.job_id), *astuple(record))
         too_old = "DELETE FROM launches WHERE id <= (SELECT max(id) FROM launches) - ?"
-        statements: list[Statement] = [
-            (sql, (self.cluster, parse_job_number(record.job_id), *astuple(record))),
-            (too_old, (MAX_LAUNCHES,)),
-        ]
+        statements: list[Statement] = [(sql, values), (too_old, (MAX_LAUNCHES,))]
         if code_state:
             insert = "INSERT OR REPLACE INTO code_states VALUES (?, ?, ?)"
             orphans = "DELETE FROM code_states WHERE folder NOT IN (SELECT folder FROM launches)"
@@ -78,7 +72,7 @@ class LaunchRecords:
         self._write(*statements)
 
     def code_state(self, record: LaunchRecord) -> str:
-        """The state of the code that a launch was made from, '' where it is not known."""
+        """Return the state of the code that a launch was made from; '' if unknown."""
         if self._database is None:
             return ""
         sql = "SELECT words FROM code_states WHERE cluster = ? AND folder = ?"
@@ -89,7 +83,7 @@ class LaunchRecords:
         return "".join(text for (text,) in found)
 
     def removed(self, record: LaunchRecord) -> None:
-        """Its folder is no more."""
+        """Record that its folder was removed."""
         sql = "UPDATE launches SET folder_state = 'removed' WHERE cluster = ? AND folder = ?"
         self._write((sql, (self.cluster, record.folder)))
 
@@ -122,7 +116,7 @@ class LaunchRecords:
         return tuple({record.folder: record for record in found}.values())
 
     def stays(self, record: LaunchRecord, why: str) -> None:
-        """Its folder stays, and is not looked after any more."""
+        """Record that its folder stays for good."""
         self._settle(record, why)
 
     def _settle(self, record: LaunchRecord, folder_state: str) -> None:
@@ -133,17 +127,17 @@ class LaunchRecords:
         self._write((sql, (folder_state or "stays", self.cluster, record.folder)))
 
     def all(self) -> tuple[LaunchRecord, ...]:
-        """The launches of this cluster, the oldest first."""
+        """Return the launches of this cluster, the oldest first."""
         return self._read("")
 
     def find_by_job(self, job_id: str, name: str) -> LaunchRecord | None:
-        """The newest launch that was this very job, or the array of this task; None for none."""
+        """Return the newest launch of a job, or of a task's array; None for none."""
         number = parse_job_number(job_id)
         found = self._read("AND number = ? AND name IN ('', ?)", number, name) if number else ()
         return found[-1] if found else None
 
     def unsettled(self) -> tuple[LaunchRecord, ...]:
-        """Return the launches whose folder is to be removed after an end that is not yet known."""
+        """Return the launches whose folder will be removed after an end that is not yet known."""
         found = self._read(
             "AND (keep IN ('failed', 'nothing') AND folder_state = '' OR keep GLOB '[0-9]*d'"
             f" AND (folder_state = '' OR folder_state LIKE '{_COMPLETED}%')) AND job_id != ''"
@@ -151,14 +145,14 @@ class LaunchRecords:
         return tuple({record.folder: record for record in found}.values())
 
     def unread_checks(self) -> frozenset[str]:
-        """The jobs that check nodes whose log nobody has read yet."""
+        """Return the IDs of the node check jobs whose log is still unread."""
         if self._database is None:
             return frozenset()
         sql = "SELECT job_id FROM check_jobs WHERE cluster = ?"
         return frozenset(job_id for (job_id,) in self._database.read(sql, self.cluster))
 
     def is_check_due(self, every_seconds: float) -> bool:
-        """Whether nobody looked how these ended within `every_seconds`; if so, now is noted."""
+        """Whether no check was made within the last `every_seconds`; if so, record one now."""
         sql = (
             "INSERT INTO cleanups VALUES (?, ?) ON CONFLICT (cluster) DO UPDATE SET at = "
             "excluded.at WHERE excluded.at < at OR excluded.at >= at + ?"
@@ -166,9 +160,7 @@ class LaunchRecords:
         return self._write((sql, (self.cluster, time.time(), every_seconds))) > 0
 
     def stamp(self) -> tuple[int, int] | None:
-        """Another one once there may be more launches; None where there are none, or it is not
-        known.
-        """
+        """Return a stamp that differs once launches were added; None for none, or if unknown."""
         return None if self._database is None else self._database.stamp()
 
     def _write(self, *statements: Statement) -> int:
@@ -182,10 +174,9 @@ class LaunchRecords:
 
 
 class LaunchedCheckpoints:
-    """The folders of checkpoints of one cluster's jobs; what is remembered of launches is read
-    again once it changed.
+    """Checkpoint folders of one cluster's jobs, from the launch records in the state `folder`.
 
-    `folder` is where that is; None: nothing is remembered.
+    The records are reloaded when they change; None: nothing is stored.
     """
 
     def __init__(self, folder: Path | None, cluster: str) -> None:
@@ -195,8 +186,8 @@ class LaunchedCheckpoints:
         self._by_number: dict[str, LaunchRecord] = {}
 
     def folder(self, row: Row) -> str:
-        """The absolute path for a job or a task, '' where no request from here names one."""
-        self._read_again()
+        """Return the absolute path for a job or a task; '' if no local request names one."""
+        self._reload()
         record = self._by_number.get(parse_job_number(str(row["id"])))
         if record is None or record.name not in ("", row["name"]):
             return ""
@@ -206,48 +197,44 @@ class LaunchedCheckpoints:
             return ""
         from hpcdash.backends.script.resume import task_folder
 
-        named = request.get("checkpoints")
-        path = task_folder(named, parse_task_part(str(row["id"]))) if isinstance(named, str) else ""
+        checkpoints = request.get("checkpoints")
+        if not isinstance(checkpoints, str):
+            return ""
+        path = task_folder(checkpoints, parse_task_part(str(row["id"])))
         if not path:
             return ""
-        path = absolute_path(
-            absolute_path(path, str(request.get("work_dir", "")) or None), row["work_dir"]
-        )
+        path = absolute_path(path, str(request.get("work_dir", "")) or None)
+        path = absolute_path(path, row["work_dir"])
         return path if path.startswith("/") else ""
 
     def allocations(self, jobs: pa.Table) -> tuple[str, ...]:
-        """The ids of those of the jobs that were launched from here to wait for runs."""
-        self._read_again()
-        waiting = {
-            record.job_id: record.name
-            for record in self._by_number.values()
-            if is_allocation(record)
-        }
-        if not waiting:
+        """Return the IDs of the jobs that were launched from here as allocations for runs."""
+        self._reload()
+        names = {one.job_id: one.name for one in self._by_number.values() if is_allocation(one)}
+        if not names:
             return ()
-        rows = jobs.filter(
-            pc.is_in(jobs["id"], value_set=pa.array(list(waiting), pa.string()))
-        ).select(["id", "name"])
-        return tuple(row["id"] for row in rows.to_pylist() if waiting[row["id"]] == row["name"])
+        is_launched = pc.is_in(jobs["id"], value_set=pa.array(list(names), pa.string()))
+        rows = jobs.filter(is_launched).select(["id", "name"]).to_pylist()
+        return tuple(row["id"] for row in rows if names[row["id"]] == row["name"])
 
-    def _read_again(self) -> None:
+    def _reload(self) -> None:
         stamp = self._records.stamp()
         if stamp is not None and stamp == self._read:
             return
         try:
             records = self._records.all()
         except StateUnusable:
-            # The rule says where it saves, or nobody does.
+            # A watch rule may still name the folder.
             records = ()
             stamp = None
-        self._by_number = {
-            number: one for one in records if (number := parse_job_number(one.job_id))
-        }
+        by_number = {parse_job_number(one.job_id): one for one in records}
+        by_number.pop("", None)
+        self._by_number = by_number
         self._read = stamp
 
 
 def is_allocation(record: LaunchRecord) -> bool:
-    """Whether a launch waits for runs."""
+    """Whether a launch is an allocation for runs."""
     if KIND not in record.request:
         return False
     try:

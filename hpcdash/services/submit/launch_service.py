@@ -1,7 +1,6 @@
-"""Launches requests for programs that ask over HTTP: once for each key, as an account, and known
-again after a restart.
+"""Launches requested over HTTP: once per key, as an account, and stored across restarts.
 
-Callers say which accounts they may see; a launch of another account does not exist for them.
+Callers pass the accounts that they may see; launches of other accounts do not exist for them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
@@ -50,11 +48,10 @@ MAX_LISTED = 1000
 # Each takes several commands on the login node.
 _MAX_AT_ONCE = 4
 _JOURNAL_ENTRIES = 20_000
-# A job that no list and no history has known for this long after its submission is not queried
-# again.
+# A job without a trace in the queue and the history is given up this long after its submission.
 _FORGOTTEN_SECONDS = 86_400.0
 _SETTLE_EVERY_SECONDS = 60.0
-# The journal has a submission within moments.
+# A submission normally gets into the journal within seconds.
 _UNNOTED_SECONDS = 180.0
 
 
@@ -66,19 +63,19 @@ class NoSuchLaunch(HpcdashError):
 
 
 class NoLog(HpcdashError):
-    """A log is not there, or cannot be read."""
+    """A log does not exist, or is unreadable."""
 
 
 class NoResult(HpcdashError):
-    """A function has left no result, or none that can be read."""
+    """A function left no readable result."""
 
 
 class ResultTooLarge(HpcdashError):
-    """A result is larger than is given over HTTP."""
+    """A result exceeds the size limit of HTTP responses."""
 
 
 class NotAllowed(HpcdashError):
-    """A caller asked for what its token does not allow."""
+    """A caller's token does not allow the request."""
 
 
 class KeyReused(UsageError):
@@ -86,13 +83,11 @@ class KeyReused(UsageError):
 
 
 class NotEnded(HpcdashError):
-    """A launch is to be deleted whose jobs have not ended."""
+    """A launch cannot be deleted, as its jobs have not ended."""
 
 
 class LaunchState(Struct, frozen=True):
-    """A launch and its jobs: rows of domain.schema.JOBS as far as they are known, and how many are
-    in each state.
-    """
+    """A launch, its known rows of domain.schema.JOBS, and the number of jobs in each state."""
 
     launch: ServedLaunch
     rows: tuple[Row, ...] = ()
@@ -100,20 +95,14 @@ class LaunchState(Struct, frozen=True):
 
     @property
     def status(self) -> LaunchStatus:
-        """An array's most telling status: running while any task runs, failed if any task
-        failed.
-        """
+        """The most significant status of its tasks: running if any runs, failed if any failed."""
         if self.tasks is None:
-            # What the scheduler has just taken waits.
-            return (
-                LaunchStatus.PENDING
-                if self.launch.stage is Stage.SUBMITTED
-                else LaunchStatus.UNKNOWN
-            )
+            is_submitted = self.launch.stage is Stage.SUBMITTED
+            return LaunchStatus.PENDING if is_submitted else LaunchStatus.UNKNOWN
         if not self.tasks:
             return LaunchStatus.MISSING
         found = {launch_status(state) for state in self.tasks}
-        return next(status for status in _MAX_TELLING if status in found)
+        return next(status for status in _SIGNIFICANCE if status in found)
 
     @property
     def has_ended(self) -> bool:
@@ -121,9 +110,7 @@ class LaunchState(Struct, frozen=True):
 
 
 class CallFiles(Struct, frozen=True):
-    """The files of a function's result and of its failure, one of which it leaves; of the job
-    `job_id`.
-    """
+    """Files for the result and the failure of a function that the job `job_id` calls."""
 
     launch_id: str
     job_id: str
@@ -132,7 +119,8 @@ class CallFiles(Struct, frozen=True):
     failure: LogFile
 
 
-_MAX_TELLING = (
+# The most significant first.
+_SIGNIFICANCE = (
     LaunchStatus.RUNNING,
     LaunchStatus.TERMINATING,
     LaunchStatus.PENDING,
@@ -145,14 +133,14 @@ _MAX_TELLING = (
 
 
 class LaunchService:
-    """The launches of one cluster that were asked for over HTTP."""
+    """The launches of one cluster that were requested over HTTP."""
 
     def __init__(self, session: ClusterSession) -> None:
         launches = session.launches
         if launches.state_folder is None:
             raise UsageError(
-                "no cluster given to launch requests on",
-                "Name a cluster: --cluster NAME or --ssh HOST",
+                "no cluster to launch requests on",
+                "Specify one: --cluster NAME or --ssh HOST",
             )
         self._session = session
         self._store = session.store
@@ -160,7 +148,7 @@ class LaunchService:
         self._served = ServedLaunches(launches.state_folder, session.name)
         self._submitting: dict[tuple[str, str], tuple[str, asyncio.Task[ServedLaunch]]] = {}
         self._tasks: set[asyncio.Task[ServedLaunch]] = set()
-        # Launches that this process submits now.
+        # IDs of launches that this process is submitting.
         self._own: set[str] = set()
         self._turn = asyncio.Semaphore(_MAX_AT_ONCE)
         self._states: SharedAnswers[str, Mapping[str, tuple[Row, ...]]] = SharedAnswers(
@@ -172,15 +160,13 @@ class LaunchService:
     # -- lifecycle
 
     def start(self) -> None:
-        """Find out, now and then, what became of launches whose submission was cut, and remove
-        folders that go.
-        """
+        """Settle interrupted submissions and remove folders periodically."""
         self._settling = asyncio.create_task(
             self._settle(), name=f"settle launches of {self._store.name}"
         )
 
     async def stop(self) -> None:
-        """Let submissions that were begun end; the journal knows of those that are cancelled."""
+        """Wait for started submissions; the journal has those that are cancelled."""
         if self._settling is not None:
             self._settling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -193,9 +179,9 @@ class LaunchService:
             try:
                 await self.reconcile()
             except HpcdashError:
-                # It is tried again.
+                # The next round retries.
                 pass
-            await self._launches.tidy(every_seconds=_SETTLE_EVERY_SECONDS)
+            await self._launches.remove_finished_folders(every_seconds=_SETTLE_EVERY_SECONDS)
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SETTLE_EVERY_SECONDS):
@@ -205,7 +191,7 @@ class LaunchService:
 
     @property
     def own_account(self) -> str:
-        """Account of jobs that are submitted without run_as; '' before the cluster was queried."""
+        """Account of jobs submitted without run_as; '' before the first query."""
         return self._store.probe.user if self._store.probe is not None else ""
 
     async def submit(
@@ -216,27 +202,36 @@ class LaunchService:
         files: Mapping[str, bytes],
         key: str | None = None,
     ) -> ServedLaunch:
-        """Launch a request, as the account that it names in run_as, else the first of `accounts`.
+        """Launch a request as the account in its run_as, else the first of `accounts`.
 
-        With a `key` that the client has used before it is the launch of that time; nothing is
-        submitted then. A launch whose answer was lost is at the stage SUBMITTING. Goes on where the
-        caller is cancelled. Raises NotAllowed, KeyReused, UsageError, SchedulerRefused for what was
-        surely not submitted, and what keeps the cluster from answering.
+        A `key` that the client has used before returns the launch of that time, and nothing is
+        submitted. A launch whose answer was lost stays at the stage SUBMITTING. The submission
+        continues if the caller is cancelled. Raises NotAllowed, KeyReused, UsageError,
+        SchedulerRefused if it was certainly not submitted, and the errors of an unreachable
+        cluster.
         """
         await self._store.open()
         account, request = self._as_allowed(requested, accounts)
         digest = _digest(request, files)
+
+        def start() -> asyncio.Task[ServedLaunch]:
+            task = asyncio.create_task(self._submit(client, account, request, files, digest, key))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            return task
+
         if key is None:
-            return await asyncio.shield(self._begin(client, account, request, files, digest, None))
+            return await asyncio.shield(start())
         known = self._submitting.get((client, key))
         if known is None:
             found = await asyncio.to_thread(self._served.find_by_key, client, key)
-            # It may have been begun meanwhile.
+            # Another call may have started it meanwhile.
             known = self._submitting.get((client, key))
             if found is not None and known is None:
                 return _same(found, digest)
         if known is None:
-            task = self._begin(client, account, request, files, digest, key)
+            task = start()
             known = self._submitting[client, key] = (digest, task)
             task.add_done_callback(lambda _: self._submitting.pop((client, key), None))
         if known[0] != digest:
@@ -244,8 +239,9 @@ class LaunchService:
         return await asyncio.shield(known[1])
 
     def _as_allowed(self, requested: Request, accounts: Sequence[str]) -> tuple[str, Request]:
-        """The account that a launch belongs to, and the request as that account; where jobs have no
-        owner, as it is.
+        """Return the account that owns a launch, and the request with its run_as.
+
+        The request is unchanged if jobs have no owner.
         """
         is_set = f"{SITE_SAID}run_as" in requested.said
         account = requested.site.run_as if is_set else accounts[0]
@@ -257,32 +253,16 @@ class LaunchService:
         is_own = account == self.own_account
         if Capability.OWNERS not in backend.capabilities:
             if is_set:
-                raise UsageError(f"run_as: {backend.title}'s jobs have no owner", "Remove it.")
+                raise UsageError(f"run_as: {backend.title} jobs have no owner", "Remove it.")
             is_own = True
         if not is_own and not backend.submit.program:
             raise NotAllowed(
                 f"this server cannot run as {account}: {backend.title} runs jobs as whoever "
                 "submits them",
-                f"Its own account is {self.own_account}: name that in accounts of the token.",
+                f"Add its own account, {self.own_account}, to the token's accounts.",
             )
-        return account, replace(
-            requested, site=replace(requested.site, run_as="" if is_own else account)
-        )
-
-    def _begin(
-        self,
-        client: str,
-        account: str,
-        request: Request,
-        files: Mapping[str, bytes],
-        digest: str,
-        key: str | None,
-    ) -> asyncio.Task[ServedLaunch]:
-        task = asyncio.create_task(self._submit(client, account, request, files, digest, key))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        return task
+        site = replace(requested.site, run_as="" if is_own else account)
+        return account, replace(requested, site=site)
 
     async def _submit(
         self,
@@ -297,6 +277,7 @@ class LaunchService:
             text = request_text(request, site=self._launches.settings.site)
             planned = await self._launches.plan(request, text, files)
             findings = await self._launches.findings(planned)
+            messages = [*planned.notes, *(finding.text for finding in findings)]
             [search] = planned.searches.values()
             assert planned.record is not None
             launch = ServedLaunch(
@@ -309,7 +290,7 @@ class LaunchService:
                 digest=digest,
                 mark=search.mark,
                 record=planned.record,
-                text="; ".join([*planned.notes, *(one.text for one in findings)]),
+                text="; ".join(messages),
             )
             self._own.add(launch.launch_id)
             try:
@@ -329,60 +310,65 @@ class LaunchService:
     async def _settled(
         self, launch: ServedLaunch, outcome: Outcome, message: str = ""
     ) -> ServedLaunch:
-        """Note how a submission ended; raises what to say of one that surely did not arrive."""
+        """Store the outcome of a submission; raise the refusal of one that was not accepted."""
         if outcome.done is False:
             await asyncio.to_thread(self._served.forget, launch)
             raise _refusal(outcome, message)
-        text = "; ".join(filter(None, (launch.text, message, "" if outcome.done else outcome.text)))
+        messages = [launch.text, message]
         if outcome.done:
             record = replace(launch.record, job_id=outcome.new_job)
-            launch = msgspec.structs.replace(launch, stage=Stage.SUBMITTED, record=record)
+            launch = replace(launch, stage=Stage.SUBMITTED, record=record)
         else:
+            messages.append(outcome.text)
             self._changed.set()
-        launch = msgspec.structs.replace(launch, text=text)
+        launch = replace(launch, text="; ".join(filter(None, messages)))
         await asyncio.to_thread(self._served.update, launch)
         return launch
 
     # -- outcomes of interrupted submissions
 
     async def reconcile(self) -> None:
-        """Find out what became of launches whose submission nobody saw the end of; submits nothing.
+        """Find the outcome of interrupted submissions; nothing is submitted.
 
         Raises StateUnusable and JournalUnreadable.
         """
         submitting = await asyncio.to_thread(self._served.launches_in_stage, Stage.SUBMITTING)
-        cut = [one for one in submitting if one.launch_id not in self._own]
-        if not cut:
+        interrupted = [one for one in submitting if one.launch_id not in self._own]
+        if not interrupted:
             return
-        noted = await asyncio.to_thread(self._noted_by_mark)
-        for launch in cut:
-            entry = noted.get(launch.mark)
-            # Another process submits it now, or is about to.
-            is_young = self._store.clock.now() - launch.at < _UNNOTED_SECONDS
-            if entry.state != "running" if entry is not None else not is_young:
+        by_mark = await asyncio.to_thread(self._entries_by_mark)
+        for launch in interrupted:
+            entry = by_mark.get(launch.mark)
+            if entry is None:
+                is_running = self._store.clock.now() - launch.at < _UNNOTED_SECONDS
+            else:
+                is_running = entry.state == "running"
+            # Another process may be submitting it.
+            if not is_running:
                 await self._reconcile(launch, entry)
 
-    def _noted_by_mark(self) -> Mapping[str, JournalEntry]:
+    def _entries_by_mark(self) -> Mapping[str, JournalEntry]:
         entries, _ = self._session.actions.journal.read(_JOURNAL_ENTRIES)
-        here = [
-            one for one in entries if one.cluster == self._store.name and one.verb == Verb.SUBMIT
-        ]
-        return {search.mark: entry for entry in here for search in build_searches(entry).values()}
+        found = {}
+        for entry in entries:
+            if entry.cluster == self._store.name and entry.verb == Verb.SUBMIT:
+                for search in build_searches(entry).values():
+                    found[search.mark] = entry
+        return found
 
     async def _reconcile(self, launch: ServedLaunch, entry: JournalEntry | None) -> None:
         if entry is not None:
             outcomes: Sequence[Outcome] = entry.outcomes
-            if not outcomes or None in {one.done for one in outcomes}:
+            if not outcomes or any(one.done is None for one in outcomes):
                 outcomes = await reconcile_noted(self._store, self._session.actions.journal, entry)
         else:
             name = launch.record.name
             not_before = datetime.fromtimestamp(launch.at, UTC) - CLOCKS_APART
             search = Search(launch.mark, name, not_before, launch.record.run_as)
             plan = Plan(ActionRequest(Verb.SUBMIT, (name,)), (), ())
+            planned = SubmissionPlan(plan, (), {name: search})
             report = Report(plan, (Outcome(name, None),))
-            outcomes = await reconcile(
-                self._store, SubmissionPlan(plan, (), {name: search}), report
-            )
+            outcomes = await reconcile(self._store, planned, report)
         outcome = outcomes[-1]
         if outcome.done is None:
             return
@@ -393,38 +379,36 @@ class LaunchService:
         elif not outcome.done:
             await self._remove_folder(launch)
         with contextlib.suppress(HpcdashError):
-            # That it was not known is no longer to be said.
-            await self._settled(msgspec.structs.replace(launch, text=""), outcome)
+            # The former text says that the outcome is unknown.
+            await self._settled(replace(launch, text=""), outcome)
 
     # -- states
 
     async def find(self, launch_id: str, accounts: Collection[str]) -> ServedLaunch:
-        """Raises NoSuchLaunch where it is not one of theirs."""
+        """Find a launch of these accounts. Raises NoSuchLaunch."""
         launch = await asyncio.to_thread(self._served.find, launch_id)
         if launch is None or launch.account not in accounts or launch.stage is Stage.DELETED:
             raise NoSuchLaunch
         return launch
 
     async def account_launches(self, accounts: Collection[str]) -> list[ServedLaunch]:
-        """The newest MAX_LISTED."""
+        """Return the newest MAX_LISTED launches of these accounts."""
         return await asyncio.to_thread(self._served.account_launches, accounts, MAX_LISTED)
 
     async def states(
         self, launches: Sequence[ServedLaunch], *, now: bool = False
     ) -> list[LaunchState]:
-        """Launches with their jobs.
+        """Return launches with their jobs.
 
-        All launches that have not ended are asked for at once, as often as one's own jobs are;
-        `now` has them asked for again.
-
-        Raises what keeps the cluster from answering.
+        One query covers all unfinished launches, as often as one's own jobs are polled; `now`
+        repeats it. Raises the errors of an unreachable cluster.
         """
         if now:
             self._states.forget("")
         alive = [one for one in launches if one.stage is Stage.SUBMITTED and one.job_id]
         by_job = await self._states.get("", self._query_jobs) if alive else {}
         if any(one.job_id not in by_job for one in alive):
-            # It was submitted since.
+            # A launch was submitted since the last query.
             self._states.forget("")
             by_job = await self._states.get("", self._query_jobs)
         return [await self._state(launch, by_job) for launch in launches]
@@ -435,27 +419,24 @@ class LaunchService:
         return found
 
     async def _query_jobs(self) -> Mapping[str, tuple[Row, ...]]:
-        """The rows of all jobs of launches that have not ended, by the launch's job; () where
-        nothing knows them.
-        """
+        """Fetch the rows of all unfinished launches by job ID; () for a job without any."""
         alive = await asyncio.to_thread(self._served.launches_in_stage, Stage.SUBMITTED)
-        ids = [one.job_id for one in alive if one.job_id]
-        if not ids:
+        tasks = {one.job_id: one.record.tasks for one in alive if one.job_id}
+        if not tasks:
             return {}
-        queued = await self._session.actions.fetch_rows(ids)
-        found = {job_id: _job_rows(job_id, queued) for job_id in ids}
-        # Of what has ended the queue forgets one task after the other.
-        tasks = {one.job_id: one.record.tasks for one in alive}
-        lost = [
-            job_id
-            for job_id, rows in found.items()
-            if _has_ended(rows) and _count(rows) < tasks[job_id]
-        ]
-        if lost:
-            table = await fetch_ended(self._store, lost)
-            past = await asyncio.to_thread(select_rows, table, lost)
-            for job_id in lost:
-                if _count(rows := _job_rows(job_id, past)) >= _count(found[job_id]):
+        queued = await self._session.actions.fetch_rows(list(tasks))
+        found = {job_id: _job_rows(job_id, queued) for job_id in tasks}
+        # The queue forgets the ended tasks of an array one by one.
+        partial = []
+        for job_id, rows in found.items():
+            if _has_ended(rows) and _count(rows) < tasks[job_id]:
+                partial.append(job_id)
+        if partial:
+            table = await fetch_ended(self._store, partial)
+            past = await asyncio.to_thread(select_rows, table, partial)
+            for job_id in partial:
+                rows = _job_rows(job_id, past)
+                if _count(rows) >= _count(found[job_id]):
                     found[job_id] = rows
         return found
 
@@ -467,39 +448,32 @@ class LaunchService:
         if launch.stage is not Stage.SUBMITTED or not launch.job_id:
             return LaunchState(launch)
         if launch.job_id not in by_job:
-            # Another caller has found out meanwhile that it ended.
+            # Another caller may have stored its end meanwhile.
             found = await asyncio.to_thread(self._served.find, launch.launch_id)
-            is_known = found is not None and found.stage is Stage.ENDED
-            return (
-                LaunchState(found, (), found.tasks)
-                if found is not None and is_known
-                else LaunchState(launch)
-            )
+            if found is not None and found.stage is Stage.ENDED:
+                return LaunchState(found, (), found.tasks)
+            return LaunchState(launch)
         rows = _own(by_job[launch.job_id], launch)
         tasks = Counter[str]()
         for row in rows:
             tasks[str(row["state"])] += row["_tasks"] or 1
         is_forgotten = not rows and self._store.clock.now() - launch.at > _FORGOTTEN_SECONDS
         if is_forgotten or (rows and _has_ended(rows)):
-            exits = rows[0] if len(rows) == 1 else {"exit_code": None, "exit_signal": None}
-            launch = msgspec.structs.replace(
-                launch,
-                stage=Stage.ENDED,
-                tasks=dict(tasks),
-                exit_code=exits["exit_code"],
-                exit_signal=exits["exit_signal"],
-            )
+            launch = replace(launch, stage=Stage.ENDED, tasks=dict(tasks))
+            if len(rows) == 1:
+                [row] = rows
+                launch = replace(launch, exit_code=row["exit_code"], exit_signal=row["exit_signal"])
             await asyncio.to_thread(self._served.update, launch)
         return LaunchState(launch, rows, tasks)
 
     # -- actions
 
     async def terminate(self, launch: ServedLaunch) -> Outcome:
-        """Cancel its job, as its account. Raises UsageError where that cannot be asked."""
+        """Cancel a launch's job as its account. Raises UsageError if that is not possible."""
         if not launch.job_id:
             raise HpcdashError(
                 "unknown so far whether its job was submitted",
-                f"Search the queue for {launch.mark}, or try later.",
+                f"Search the queue for {launch.mark}, or try again later.",
             )
         rows = _own(await self._session.actions.fetch_rows([launch.job_id]), launch)
         request = ActionRequest(Verb.CANCEL, (launch.job_id,))
@@ -509,9 +483,9 @@ class LaunchService:
         return report.outcomes[0]
 
     async def delete(self, launch: ServedLaunch) -> None:
-        """Remove the folder of a launch that has ended, with all that is in it, and forget the
-        launch; its key stays used. Raises NotEnded, and HpcdashError where the folder cannot be
-        removed.
+        """Remove a finished launch and its folder with all contents; its key stays used.
+
+        Raises NotEnded, and HpcdashError if the folder cannot be removed.
         """
         state = await self.state(launch, now=launch.stage is not Stage.ENDED)
         if not state.has_ended:
@@ -519,8 +493,8 @@ class LaunchService:
                 f"the launch is {state.status.lower()}",
                 f"POST /launches/{launch.launch_id}/terminate ends it.",
             )
-        if left := await self._remove_folder(launch):
-            raise HpcdashError(f"its folder {launch.record.folder} cannot be removed: {left}")
+        if problem := await self._remove_folder(launch):
+            raise HpcdashError(f"its folder {launch.record.folder} cannot be removed: {problem}")
         with contextlib.suppress(StateUnusable):
             await asyncio.to_thread(self._launches.records.removed, launch.record)
         await asyncio.to_thread(self._served.mark_deleted, state.launch)
@@ -534,10 +508,9 @@ class LaunchService:
     # -- results and logs
 
     async def call_files(self, launch: ServedLaunch, task: int | None = None) -> CallFiles:
-        """The files that the function of a launch, or of a task of its array, leaves in the
-        launch's folder.
+        """Return the result files of a launch's function, or of a task of its array.
 
-        Raises NoResult where it calls none, UsageError where a task has to be named or cannot be.
+        Raises NoResult if it calls no function, UsageError for a missing or an invalid task.
         """
         from hpcdash.backends.script.call import result_path
         from hpcdash.config.request import read_request
@@ -555,13 +528,13 @@ class LaunchService:
         if not launch.record.folder:
             raise NoResult("its result, if JSON, is in its log", "GET /launches/ID/logs has it.")
         if request.array is None and task is not None:
-            raise UsageError("task: the launch is one job, not an array", "Leave task out.")
+            raise UsageError("task: the launch is one job, not an array", "Remove task.")
         job_id = launch.job_id
         if request.array is not None:
             if task is None:
                 raise UsageError(
                     f"task: the launch is an array, {request.array}",
-                    "Name one of its tasks: task=N",
+                    "Specify one of its tasks: task=N",
                 )
             if not request.array.contains(task):
                 raise NoResult(f"the array {request.array} has no task {task}")
@@ -571,34 +544,32 @@ class LaunchService:
             raise NotAllowed(
                 "this server cannot read files of its account", "Only its account reads the result."
             )
-        is_pickle = request.call.result_format == "pickle"
-        result, failure = (self._store.log_file(name) for name in (path, f"{path}.error"))
-        return CallFiles(launch.launch_id, job_id, is_pickle, result, failure)
+        return CallFiles(
+            launch_id=launch.launch_id,
+            job_id=job_id,
+            is_pickle=request.call.result_format == "pickle",
+            result=self._store.log_file(path),
+            failure=self._store.log_file(f"{path}.error"),
+        )
 
     async def log_file(
         self, launch: ServedLaunch, *, is_stderr: bool, task: int | None = None
     ) -> LogFile:
-        """The file that its job, or a task of its array, writes to.
+        """Return the log file of a launch's job, or of a task of its array.
 
-        Raises HpcdashError where that is not known.
-
-        What was submitted as another account is read as that account, and in its own folder alone:
-        its owner may have named any file as the job's output.
+        A launch of another account is read as that account, and only in its own folder: its owner
+        may have named any file as the job's output. Raises HpcdashError if the file is unknown.
         """
         if not launch.job_id:
             raise NoLog("it has no known job yet", "Check its status first.")
-        job_id = (
-            launch.job_id if task is None else with_tasks(launch.job_id, parse_tasks(str(task)))
-        )
-        if task is None and launch.record.tasks > 1:
-            [state] = await self.states([launch])
+        job_id = launch.job_id
+        if task is not None:
+            job_id = with_tasks(job_id, parse_tasks(str(task)))
+        elif launch.record.tasks > 1:
+            state = await self.state(launch)
             if state.rows:
-                job_id = (
-                    representative_task(
-                        [pa.Table.from_pylist(list(map(dict, state.rows)), JOBS)], job_id
-                    )
-                    or job_id
-                )
+                table = pa.Table.from_pylist(list(map(dict, state.rows)), JOBS)
+                job_id = telling_task([table], job_id) or job_id
         place = await locate_logs(self._store, job_id)
         if not _own([place.row], launch):
             raise NoLog(
@@ -610,35 +581,28 @@ class LaunchService:
             raise NoLog(
                 f"the log path of job {job_id} is unknown: {files.note or 'it is not reported'}"
             )
-        if launch.record.run_as:
-            if (
-                files.host
-                or path.rpartition("/")[0] != launch.record.folder
-                or not self._store.reader_command(path)
-            ):
-                raise NotAllowed(
-                    "the job writes outside the launch's folder", "Only its account reads it."
-                )
-            return self._store.log_file(path)
-        return self._store.log_file(path, files.host)
+        if not launch.record.run_as:
+            return self._store.log_file(path, files.host)
+        is_within = path.rpartition("/")[0] == launch.record.folder
+        if files.host or not is_within or not self._store.reader_command(path):
+            raise NotAllowed(
+                "the job writes outside the launch's folder", "Only its account can read the log."
+            )
+        return self._store.log_file(path)
 
 
 def _digest(request: Request, files: Mapping[str, bytes]) -> str:
     """Return the digest that identifies a request, its files and its account."""
     digest = hashlib.sha256(request_text(request).encode("utf-8", "surrogateescape"))
     for name in sorted(files):
-        digest.update(
-            b"\0"
-            + name.encode("utf-8", "surrogateescape")
-            + b"\0"
-            + hashlib.sha256(files[name]).digest()
-        )
+        encoded = name.encode("utf-8", "surrogateescape")
+        digest.update(b"\0%s\0%s" % (encoded, hashlib.sha256(files[name]).digest()))
     digest.update(request.site.run_as.encode())
     return digest.hexdigest()
 
 
 def _same(launch: ServedLaunch, digest: str) -> ServedLaunch:
-    """The launch of a key, which is to be that of the same request."""
+    """Return the launch of a key. Raises KeyReused for another request or a deleted launch."""
     if launch.digest != digest:
         raise _reused()
     if launch.stage is Stage.DELETED:
@@ -672,7 +636,7 @@ def _job_rows(job_id: str, rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def _own(rows: Sequence[Row], launch: ServedLaunch) -> tuple[Row, ...]:
-    """Leave out rows of other accounts: a reinstalled scheduler assigns a number twice."""
+    """Filter the rows of a launch's account: a reinstalled scheduler assigns a number twice."""
     return tuple(row for row in rows if row["user"] in (None, launch.account))
 
 

@@ -1,7 +1,4 @@
-"""Local records of a job's launch: its folder, switches and checkpoints, its call and result.
-
-Queries no cluster.
-"""
+"""Local records of a job's launch: its folder, switches and checkpoints, its call and result."""
 
 from __future__ import annotations
 
@@ -31,12 +28,11 @@ _MAX_ITEM_LETTERS = 200
 
 
 class LaunchedJob(Struct, frozen=True):
-    """Paths are there, absolute where that is known; '' for none.
+    """Launch of a job; paths are on the cluster, absolute if known, '' for none.
 
-    `item` is the one of `items` that a task has.
-
-    Where it `has_siblings` tasks, of an array as a whole, `item_index` is None, and N in
-    `result_path` and `error_path` (and %a in `checkpoints`) stands for the task.
+    `item` is a task's item among `items`. For an array as a whole, which `has_siblings`,
+    `item_index` is None, and N in `result_path` and `error_path` (and %a in `checkpoints`) stands
+    for the task.
     """
 
     folder: str
@@ -50,61 +46,58 @@ class LaunchedJob(Struct, frozen=True):
     result_path: str = ""
     error_path: str = ""
     has_siblings: bool = False
-    # It waits for runs, or did.
+    # An allocation for runs.
     is_allocation: bool = False
     code: str = ""
     code_files: tuple[str, ...] = ()
 
     def for_json(self) -> dict[str, Any]:
-        """The same by name; null for what there is none of, and for paths in which something stands
-        for the task.
-        """
-        return {
+        """Return the fields for JSON; null for missing values and for paths with a placeholder."""
+        answer: dict[str, Any] = {
             "folder": self.folder,
             "function": self.function or None,
             "items": self.items or None,
             "item_index": self.item_index,
             "item": self.item,
-            "result_path": None if self.has_siblings else self.result_path or None,
-            "error_path": None if self.has_siblings else self.error_path or None,
-            "checkpoints": None if "%a" in self.checkpoints else self.checkpoints or None,
-            "kill_switch": self.kill_switch or None,
-            "save_switch": self.save_switch or None,
-            "code": self.code or None,
         }
+        texts = {
+            "result_path": "" if self.has_siblings else self.result_path,
+            "error_path": "" if self.has_siblings else self.error_path,
+            "checkpoints": "" if "%a" in self.checkpoints else self.checkpoints,
+            "kill_switch": self.kill_switch,
+            "save_switch": self.save_switch,
+            "code": self.code,
+        }
+        return answer | {name: text or None for name, text in texts.items()}
 
     def text(self) -> tuple[tuple[str, str], ...]:
-        """(label, words) of what there is, in a few lines. As hostile as the request is."""
+        """Return the non-empty (label, text) pairs, a line each. Texts are hostile."""
         called = self.function
         if self.item_index is not None:
-            called += (
-                f", item {self.item_index} of {self.items}, from 0: "
-                f"{clip(repr(self.item), _MAX_ITEM_LETTERS)}"
-            )
+            item = clip(repr(self.item), _MAX_ITEM_LETTERS)
+            called += f", item {self.item_index} of {self.items}, from 0: {item}"
         elif self.items:
             called += f", {format_items(self.items)}"
-        pairs = (
-            ("calls", called),
-            ("result", self.result_path),
-            ("or traceback", self.error_path),
-            ("checkpoints", self.checkpoints),
-            ("kill switch", self.kill_switch),
-            ("save switch", self.save_switch),
-            ("code", self.code),
-            ("changes in", self.code_files[0] if self.code_files and self.code else ""),
-            ("packages in", self.code_files[1] if len(self.code_files) > 1 else ""),
-            ("folder", self.folder),
-        )
-        return tuple((label, text) for label, text in pairs if text)
+        changes, packages = (*self.code_files, "", "")[:2]
+        pairs = {
+            "calls": called,
+            "result": self.result_path,
+            "or traceback": self.error_path,
+            "checkpoints": self.checkpoints,
+            "kill switch": self.kill_switch,
+            "save switch": self.save_switch,
+            "code": self.code,
+            "changes in": changes if self.code else "",
+            "packages in": packages,
+            "folder": self.folder,
+        }
+        return tuple((label, text) for label, text in pairs.items() if text)
 
 
 async def launched_job(
     folder: Path | None, cluster: str, row: Row, *, is_whole_array: bool = False
 ) -> LaunchedJob | None:
-    """Read the records of a job's launch in the state folder.
-
-    None if it was not launched from here.
-    """
+    """Read the records of a job's launch in the state folder; None if it was not launched here."""
     return await asyncio.to_thread(_launched_job, folder, cluster, row, is_whole_array)
 
 
@@ -115,19 +108,42 @@ def _launched_job(
     if record is None:
         return None
     task = "" if is_whole_array else parse_task_part(str(row["id"]))
+    task = task if task.isdigit() else ""
     request = launch_request(record)
-    files = [PROVENANCE_NAME, *([PACKAGES_NAME] if request is not None and request.files else [])]
-    return replace(
-        _build_launched_job(record, request, row, task if task.isdigit() else ""),
+    code_files = [f"{record.folder}/{PROVENANCE_NAME}"]
+    if request is not None and request.files:
+        code_files.append(f"{record.folder}/{PACKAGES_NAME}")
+    job = LaunchedJob(
+        record.folder,
+        kill_switch=_switch(SwitchKind.KILL, record, row),
+        save_switch=_switch(SwitchKind.SAVE, record, row),
         code=LaunchRecords(folder, cluster).code_state(record),
-        code_files=tuple(f"{record.folder}/{name}" for name in files),
+        code_files=tuple(code_files),
+    )
+    return job if request is None else _add_request(job, request, row, task)
+
+
+def _add_request(job: LaunchedJob, request: Request, row: Row, task: str) -> LaunchedJob:
+    """Return a launch with its request's checkpoints, and its function or allocation."""
+    job = replace(job, checkpoints=checkpoint_folder(request, row, task))
+    call = request.call
+    if call is None:
+        return replace(job, is_allocation=request.kind == KIND)
+    path = result_path(request, job.folder, task)
+    if task and int(task) < len(call.items):
+        job = replace(job, item_index=int(task), item=call.items[int(task)])
+    return replace(
+        job,
+        function=call.name,
+        items=len(call.items),
+        result_path=path,
+        error_path=f"{path}.error",
+        has_siblings=request.array is not None and not task,
     )
 
 
 def find_launch_record(folder: Path | None, cluster: str, row: Row) -> LaunchRecord | None:
-    """The launch of a row's job, None where it was not launched from here or that cannot be
-    read.
-    """
+    """Return the launch of a row's job; None if it was not launched here, or is unreadable."""
     try:
         return LaunchRecords(folder, cluster).find_by_job(str(row["id"]), str(row["name"] or ""))
     except StateUnusable:
@@ -135,7 +151,7 @@ def find_launch_record(folder: Path | None, cluster: str, row: Row) -> LaunchRec
 
 
 def launch_request(record: LaunchRecord) -> Request | None:
-    """The request of a launch, None where it is not kept or cannot be read any more."""
+    """Return the request of a launch; None if it was not stored, or is not valid any more."""
     from hpcdash.config.request import read_request
 
     try:
@@ -145,37 +161,11 @@ def launch_request(record: LaunchRecord) -> Request | None:
 
 
 def checkpoint_folder(request: Request, row: Row, task: str) -> str:
-    """The folder of its checkpoints, %a left in where `task` is ''."""
+    """Return the absolute path of a job's checkpoints; it contains %a if `task` is ''."""
     path = request.checkpoints
     if not path:
         return ""
     return absolute_path(task_folder(path, task) or path, request.work_dir or row["work_dir"])
-
-
-def _build_launched_job(
-    record: LaunchRecord, request: Request | None, row: Row, task: str
-) -> LaunchedJob:
-    kill, save = (_switch(kind, record, row) for kind in (SwitchKind.KILL, SwitchKind.SAVE))
-    checkpoints = "" if request is None else checkpoint_folder(request, row, task)
-    if request is None or request.call is None:
-        is_allocation = request is not None and request.kind == KIND
-        return LaunchedJob(record.folder, checkpoints, kill, save, is_allocation=is_allocation)
-    call = request.call
-    path = result_path(request, record.folder, task)
-    index = int(task) if task and int(task) < len(call.items) else None
-    return LaunchedJob(
-        record.folder,
-        checkpoints,
-        kill,
-        save,
-        call.name,
-        len(call.items),
-        index,
-        None if index is None else call.items[index],
-        path,
-        f"{path}.error",
-        has_siblings=request.array is not None and not task,
-    )
 
 
 def _switch(kind: SwitchKind, record: LaunchRecord, row: Row) -> str:

@@ -1,6 +1,4 @@
-"""Launches on a cluster: where they are, what their scripts say, how they are staged, submitted and
-recorded.
-"""
+"""Launches on a cluster: their folders and scripts, their staging, submission and records."""
 
 from __future__ import annotations
 
@@ -68,9 +66,9 @@ _WEAK = "weak "
 
 
 class Launches:
-    """Launches of one cluster.
+    """Launches on one cluster.
 
-    `state_folder` is where they are remembered; None: nowhere. `pools` are shared there.
+    They are recorded in `state_folder`; None: nowhere. `pools` are its shared pools.
     """
 
     def __init__(
@@ -85,15 +83,16 @@ class Launches:
         self.settings = settings or LaunchSettings()
         self.state_folder = state_folder
         self._roots: dict[str, _Root] = {}
-        # Storage roots that only root's program keeps launches of other accounts in.
+        # Storage roots that only root's launch program can change.
         self._trusted: set[str] = set()
-        # Findings on kill switches when the folder was queried.
+        # Findings on kill switches when the root was queried.
         self._switches: dict[str, LintFinding] = {}
         self._lock = asyncio.Lock()
-        self._tidying = asyncio.Lock()
-        # The stamp of the records when they were read, and what _accounts() found in it.
-        self._accounts_read: tuple[tuple[int, int] | None, Mapping[str, str]] = (None, {})
-        # The stamp of the records when no check of nodes was left to be read.
+        self._cleanup_lock = asyncio.Lock()
+        self._accounts: Mapping[str, str] = {}
+        # Stamp of the records that `_accounts` was read from.
+        self._accounts_stamp: tuple[int, int] | None = None
+        # Stamp of the records when no node check was left to read.
         self._all_read_at: tuple[int, int] | None = None
         store.reader_command = self._reader_command
 
@@ -109,24 +108,22 @@ class Launches:
         """Records of the launches from here."""
         return LaunchRecords(self.state_folder, self.store.name)
 
-    # -- where they are
+    # -- folders
 
     async def root(self) -> str:
-        """The folder there that holds launches, absolute; it and the queues are queried once a
-        connection.
+        """Return the cluster's folder of launches, an absolute path.
 
-        Raises UsageError where storage_root has to be set, and what keeps the cluster from
-        answering.
+        It and the queues are queried once per connection. Raises UsageError if storage_root has to
+        be set, and the errors of an unreachable cluster.
         """
         return await self._root(self.settings.site.storage_root)
 
     async def _root(self, storage_root: str, switch: str = "") -> str:
-        """The folder that is set, '' for the one below the home; and whether a registry's login is
-        in it.
+        """Return the absolute path of a storage root; '' stands for the one below the home.
 
-        Where it has to be queried, so is whether a kill switch is there.
+        The query also checks for a registry's login in it, and for a kill switch.
         """
-        await self.queues.learn()
+        await self.queues.fetch()
         async with self._lock:
             found = self._roots.get(storage_root)
             if found is None:
@@ -134,7 +131,7 @@ class Launches:
         if found.user_number == 0 and not storage_root:
             raise UsageError(
                 "storage_root is not set, and root's home is not shared between nodes",
-                'Write storage_root = "/PATH" in [launch] of the configuration, a folder that all '
+                'Set storage_root = "/PATH" in [launch] of the configuration, to a folder that all '
                 "nodes mount.",
             )
         return found.folder
@@ -144,41 +141,43 @@ class Launches:
         from hpcdash.services.submit.checks import dropped_finding
 
         try:
-            found = await self.store.run_query(_root_query(storage_root, *filter(None, [switch])))
+            found = await self.store.run_query(_root_query(storage_root, switch))
         except CommandTimedOut:
             if not switch:
                 raise
-            # Its disk may be another than that of the launches.
+            # The switch may be on another disk.
             found = await self.store.run_query(_root_query(storage_root))
-            text = f"cannot tell whether the kill switch {switch} is set: its disk does not respond"
+            text = f"cannot check the kill switch {switch}: its disk does not respond"
             self._switches[switch] = LintFinding("warning", "", text)
         if found.is_switch_dropped:
             self._switches[switch] = dropped_finding(switch)
         return found
 
     def _weak_spot(self, storage_root: str, *, is_sites: bool) -> str:
-        """Return who else could replace the folder of the launches; '' for nobody.
+        """Return how other users could replace the folder of launches; '' if they cannot.
 
         Raises UsageError unless the site chose the folder.
         """
         known = self._roots.get(storage_root)
-        if known is None or not known.weak_spot or is_sites:
-            return "" if known is None else known.weak_spot
-        raise UsageError(
-            f"{known.weak_spot}, and so others could replace what jobs run from {known.folder}",
-            "Set storage_root to a folder below your home there, or leave it out to use "
-            f"~/{LAUNCHES_BELOW_HOME}. What is yours on the way is closed to others by: chmod go-w",
-        )
+        if known is None:
+            return ""
+        if known.weak_spot and not is_sites:
+            raise UsageError(
+                f"{known.weak_spot}, and so others could replace what jobs run from {known.folder}",
+                "Set storage_root to a folder below your home on the cluster, or remove it to use "
+                f"~/{LAUNCHES_BELOW_HOME}. Close your own folders above it to others: chmod go-w",
+            )
+        return known.weak_spot
 
     # -- plans
 
     def render(self, request: Request, *, uid: str, root: str = "") -> BatchScript:
-        """The script of a request, with what the site and its queue say; queries nothing.
+        """Render a request's script with the values of the site and its queue, without a query.
 
         Raises UsageError.
         """
-        request, aside = self._in_its_queue(request)
-        return self._script(request, self._place(request, uid, root, staged=False), aside)
+        request, warning = self._apply_queue_values(request)
+        return self._script(request, self._place(request, uid, root, staged=False), warning)
 
     async def plan(
         self,
@@ -189,113 +188,137 @@ class Launches:
         *,
         waiting: Waiting | None = None,
     ) -> SubmissionPlan:
-        """Plan the commands of a launch: they stage its folder, and submit the script from there.
+        """Plan the commands of a launch: stage its folder, and submit the script in it.
 
-        Raises UsageError, and the errors of an unreachable cluster.
-
-        `text` is the request as a person wrote it, `files` (name → content) are staged with it: its
-        `script` that is among them, by its last part, is run from there. `base` is the folder here
-        that the request's own `files` are relative to; None: the current one. With `waiting` it is
-        an allocation that waits for runs. A scheduler that takes requests is handed the request as
-        it is. `submit` runs the plan.
+        `text` is the request as a person wrote it, `files` (name → content) are staged with it: if
+        its `script` is among them, by its last part, the staged file runs. `base` is the local
+        folder that the request's own `files` are relative to, None for the current one. With
+        `waiting` it is an allocation that waits for runs. A scheduler that takes requests gets the
+        request as it is. `submit` runs the plan. Raises UsageError, and the errors of an
+        unreachable cluster.
         """
         await self.store.open(force=True)
         if self.store.backend.submit.takes_requests and waiting is None:
-            sent = {name: SentFile(content) for name, content in files.items()}
-            most_bytes = self.settings.files_limit
             return await plan_request(
-                self.store, requested, text, base, most_bytes=most_bytes, files=sent
+                self.store,
+                requested,
+                text,
+                base,
+                most_bytes=self.settings.files_limit,
+                files={name: SentFile(content) for name, content in files.items()},
             )
-        from hpcdash.backends.script.body import with_code_state
-        from hpcdash.config.toml_text import without_secrets
-        from hpcdash.services.submit.checks import request_kill_switch
-        from hpcdash.services.submit.code_files import code_command
-        from hpcdash.services.submit.staging import launch_files, staging_command, with_copies
+        from hpcdash.services.submit.staging import launch_files, with_copies
 
-        run_as = requested.site.run_as
-        where = requested.site.storage_root or self.settings.site.storage_root
-        if run_as:
-            submitting_program(self.store)
-            if not where:
-                raise UsageError(
-                    "storage_root is not set; run_as needs a folder that the other account can "
-                    "enter",
-                    "Set storage_root in [launch] to the folder of root's program (hpcdash sudoers "
-                    "--program).",
-                )
-        root = await self._root(where, request_kill_switch(requested))
-        if run_as:
-            await self._trust(root.rstrip("/"))
-        request = replace(requested, after=await after_in_full(self.store, requested.after))
-        request, aside = self._in_its_queue(request)
-        if request.site.storage_root not in ("", where):
-            # Its queue determines the storage root.
-            root = await self._root(where := request.site.storage_root)
-        is_given = requested.site.storage_root in ("", self.settings.site.storage_root)
-        weak_spot = self._weak_spot(where, is_sites=self.settings.is_sites and is_given)
+        request, root, weak_spot, warning = await self._choose_root(requested)
         name = requested.script.rpartition("/")[2]
-        # A call that is to be found again has it from its content.
-        uid = (requested.call.cache_key if requested.call else "")[
-            : 2 * _UID_BYTES
-        ] or secrets.token_hex(_UID_BYTES)
+        # A launch of a cached function call is found by its key.
+        cache_key = requested.call.cache_key if requested.call else ""
+        uid = cache_key[: 2 * _UID_BYTES] or secrets.token_hex(_UID_BYTES)
         place = self._place(request, uid, root, staged=bool(name) and name in files)
-        if run_as and not request.work_dir:
-            # Where sudo is called from may be closed to that account.
+        if requested.site.run_as and not request.work_dir:
+            # That account may be unable to enter the folder that sudo is called from.
             request = replace(request, work_dir=place.folder)
         if waiting is not None:
             place = replace(place, waiting=waiting)
         packed = None
         if request.files:
-            packed = await self._packed(request, base, posixpath.dirname(place.folder))
+            packed = await self._pack(request, base, posixpath.dirname(place.folder))
         if weak_spot:
-            request, place = with_copies(
-                request, place, files, None if packed is None else packed.digest
-            )
-            copied = f"{weak_spot}: each node runs a checked copy of what is sent"
-            aside = f"{aside}; {copied}" if aside else copied
-        script = _with_script_warning(self._script(request, place, aside), files.get(name))
+            digest = None if packed is None else packed.digest
+            request, place = with_copies(request, place, files, digest)
+            copied = f"{weak_spot}: each node runs a checked copy of the staged files"
+            warning = f"{warning}; {copied}" if warning else copied
+        script = self._script(request, place, warning, files.get(name))
         if request.is_task:
-            script = await self._in_turn(request, script)
-        code_state = await self._code_state(request, base)
-        if code_state is not None and not request.plain:
-            script = with_code_state(script, code_state.summary)
-        content = script.text.encode("utf-8", "surrogateescape")
-        await refuse_large_array(self.store, Submission(content, script.job_name))
-        more = {} if code_state is None else {PROVENANCE_NAME: code_state.text}
+            script = await self._lint_pool_task(request, script)
+        code_state, script = await self._add_code_state(request, script, base)
         staged = launch_files(
             request,
             place,
             script,
             text,
             files,
-            more,
+            {} if code_state is None else {PROVENANCE_NAME: code_state.text},
             launch_program=self.settings.launch_program,
             at=self.store.clock.now(),
             is_copied=bool(weak_spot),
         )
+        planned = await self._plan_staged(request, script, staged, packed, text)
+        return planned if code_state is None else replace(planned, code_state=code_state.summary)
+
+    async def _choose_root(self, requested: Request) -> tuple[Request, str, str, str]:
+        """Return a request with the values of its queue, its storage root, and two warnings.
+
+        The first warning names other users who could replace the root, the second is about the
+        queue's slots; '' for none.
+        """
+        from hpcdash.services.submit.checks import request_kill_switch
+
+        run_as = requested.site.run_as
+        configured = self.settings.site.storage_root
+        storage_root = requested.site.storage_root or configured
+        if run_as:
+            submitting_program(self.store)
+            if not storage_root:
+                raise UsageError(
+                    "storage_root is not set; run_as needs a folder that the other account can "
+                    "enter",
+                    "Set storage_root in [launch] to the folder of root's program (hpcdash sudoers "
+                    "--program).",
+                )
+        root = await self._root(storage_root, request_kill_switch(requested))
+        if run_as:
+            await self._trust(root.rstrip("/"))
+        request = replace(requested, after=await after_in_full(self.store, requested.after))
+        request, warning = self._apply_queue_values(request)
+        if request.site.storage_root not in ("", storage_root):
+            # Its queue determines the storage root.
+            storage_root = request.site.storage_root
+            root = await self._root(storage_root)
+        is_sites = self.settings.is_sites and requested.site.storage_root in ("", configured)
+        return request, root, self._weak_spot(storage_root, is_sites=is_sites), warning
+
+    async def _plan_staged(
+        self,
+        request: Request,
+        script: BatchScript,
+        staged: Staged,
+        packed: PackedCode | None,
+        text: str,
+    ) -> SubmissionPlan:
+        """Plan the commands that stage a launch, and the submission of its script."""
+        from hpcdash.config.toml_text import without_secrets
+        from hpcdash.services.submit.code_files import code_command
+        from hpcdash.services.submit.staging import staging_command
+
+        run_as = request.site.run_as
+        content = script.text.encode("utf-8", "surrogateescape")
+        await refuse_large_array(self.store, Submission(content, script.job_name))
         submit = self.store.backend.submit.submission(
             Submission(
                 script=content,
                 name=script.job_name,
-                # In the script too, but only the command line is told of a job that has begun.
+                # In the script too, but a job that has started is known only to the command line.
                 after=request.after,
                 mark=new_mark(),
-                file="" if staged.is_copied else f"{place.folder}/{SCRIPT_NAME}",
+                file="" if staged.is_copied else f"{staged.folder}/{SCRIPT_NAME}",
                 run_as=run_as,
                 program=submitting_program(self.store) if run_as else "",
             )
         )
-        name = submit.command.job_ids[0]
+        [name] = submit.command.job_ids
         before = [staging_command(staged, name)]
         notes = submit.notes
         if packed is not None:
-            before.append(code_command(packed, staged.root, staged.folder, name, staged.is_copied))
+            before.append(
+                code_command(
+                    packed, staged.root, staged.folder, job=name, is_copied=staged.is_copied
+                )
+            )
             notes = (*packed.code.notes, *notes)
-        planned = build_plan(self.store, submit, before=before, notes=notes, user=run_as)
         record = LaunchRecord(
             folder=staged.folder,
             sums=staged.sums_digest,
-            job_id="",
             name=script.job_name,
             keep=request.site.keep,
             run_as=run_as,
@@ -304,17 +327,17 @@ class Launches:
             request=without_secrets(text),
         )
         return replace(
-            planned,
+            build_plan(self.store, submit, before=before, notes=notes, user=run_as),
             shown=script.text,
             request=request,
             record=record,
             warnings=script.warnings,
-            code_state="" if code_state is None else code_state.summary,
         )
 
-    async def _in_turn(self, request: Request, script: BatchScript) -> BatchScript:
-        """Raises UsageError for a task that its shared pool would refuse; warns where the pool
-        seems to have no coordinator.
+    async def _lint_pool_task(self, request: Request, script: BatchScript) -> BatchScript:
+        """Return the script of a shared pool's task, with a warning if no coordinator is active.
+
+        Raises UsageError for a task that the pool would refuse.
         """
         from hpcdash.services.share.submission import require_turn
         from hpcdash.services.submit.request_lint import slot_type_in
@@ -324,15 +347,23 @@ class Launches:
         message = await require_turn(self.store, self.pools, named, slot_type)
         return replace(script, warnings=(message, *script.warnings)) if message else script
 
-    async def _code_state(self, request: Request, base: Path | None) -> CodeState | None:
-        """Find the code state of the repository that a request and its files are in."""
+    async def _add_code_state(
+        self, request: Request, script: BatchScript, base: Path | None
+    ) -> tuple[CodeState | None, BatchScript]:
+        """Find the code state of the repository that a request is in, and add it to the script."""
+        from hpcdash.backends.script.body import with_code_state
         from hpcdash.services.submit.provenance import find_code_state
 
         folder = base or (Path.cwd() if request.files else None)
-        return None if folder is None else await asyncio.to_thread(find_code_state, folder)
+        if folder is None:
+            return None, script
+        code_state = await asyncio.to_thread(find_code_state, folder)
+        if code_state is not None and not request.plain:
+            script = with_code_state(script, code_state.summary)
+        return code_state, script
 
-    async def _packed(self, request: Request, base: Path | None, root: str) -> PackedCode:
-        """Pack a request's files, and query how much of them exists there already."""
+    async def _pack(self, request: Request, base: Path | None, root: str) -> PackedCode:
+        """Pack a request's files, and query how much of them is on the cluster already."""
         from hpcdash.services.submit.code_files import (
             find_code_files,
             folder_query,
@@ -343,17 +374,16 @@ class Launches:
             raise UsageError(
                 "files: cannot be sent with run_as: root's program writes only the launch's own "
                 "files",
-                "Leave run_as out, or copy the folder where that account can read it, and set "
+                "Remove run_as, or copy the folder to a place that this account can read and set "
                 "work_dir to it.",
             )
         folder = base or Path.cwd()
-        limit = self.settings.files_limit
-        packed = await asyncio.to_thread(
-            lambda: pack_code_files(find_code_files(request.files, folder, limit))
+        code = await asyncio.to_thread(
+            find_code_files, request.files, folder, self.settings.files_limit
         )
-        return replace(
-            packed, arrived=await self.store.run_query(folder_query(root, packed.digest))
-        )
+        packed = await asyncio.to_thread(pack_code_files, code)
+        arrived = await self.store.run_query(folder_query(root, packed.digest))
+        return replace(packed, arrived=arrived)
 
     async def plan_run(
         self,
@@ -364,43 +394,53 @@ class Launches:
         files: Mapping[str, bytes],
         base: Path | None,
     ) -> tuple[Sequence[str], Staged, Plan]:
-        """The warnings about a request that is run in an allocation, what its folder will hold, and
-        what hands it over.
+        """Plan a run of a request in an allocation; nothing is staged.
 
-        Nothing is staged. Raises UsageError, and what keeps the cluster from answering.
+        Returns its warnings, its folder's content, and the plan that delivers it. Raises
+        UsageError, and the errors of an unreachable cluster.
         """
         if requested.array is not None or requested.after or requested.hold:
             raise UsageError(
                 "array, after and hold belong to the scheduler and do not apply to a run",
                 "Runs execute in the order they arrive; submit one per task.",
             )
-        from hpcdash.backends.script.body import Place, with_code_state
+        from hpcdash.backends.script.body import Place
         from hpcdash.services.submit.allocations import (
             TITLE_NAME,
             new_run_folder,
-            plan_hand_over,
+            plan_delivery,
             title_content,
         )
         from hpcdash.services.submit.staging import launch_files
 
-        await self.queues.learn()
-        request, aside = self._in_its_queue(requested)
+        await self.queues.fetch()
+        request, warning = self._apply_queue_values(requested)
         folder = new_run_folder(self.store, allocation)
         name = request.script.rpartition("/")[2]
-        script = f"{folder}/{staged_name(name, '')}" if name and name in files else ""
-        place = Place(folder.rpartition(".")[2], folder, script=script, is_run=True)
-        made = _with_script_warning(self._script(request, place, aside), files.get(name))
-        if (code_state := await self._code_state(request, base)) is not None:
-            made = with_code_state(made, code_state.summary)
-        more = {TITLE_NAME: title_content(title)}
-        staged = launch_files(request, place, made, text, files, more, at=self.store.clock.now())
-        code = await self._packed(request, base, allocation.root) if request.files else None
-        warnings = made.warnings if code is None else (*code.code.notes, *made.warnings)
-        return warnings, staged, plan_hand_over(allocation, staged, title, code)
+        staged_script = f"{folder}/{staged_name(name, '')}" if name and name in files else ""
+        place = Place(folder.rpartition(".")[2], folder, script=staged_script, is_run=True)
+        script = self._script(request, place, warning, files.get(name))
+        _, script = await self._add_code_state(request, script, base)
+        staged = launch_files(
+            request,
+            place,
+            script,
+            text,
+            files,
+            {TITLE_NAME: title_content(title)},
+            at=self.store.clock.now(),
+        )
+        packed = None
+        warnings = script.warnings
+        if request.files:
+            packed = await self._pack(request, base, allocation.root)
+            warnings = (*packed.code.notes, *warnings)
+        return warnings, staged, plan_delivery(allocation, staged, title, packed)
 
     async def _trust(self, root: str) -> None:
-        """Raises UsageError where others could change what root's program keeps; queried once a
-        connection.
+        """Raise UsageError if anyone but root could change the launch program or its folder.
+
+        Queried once per connection.
         """
         from hpcdash.services.submit.staging import trust_query
 
@@ -411,9 +451,8 @@ class Launches:
     async def findings(self, planned: SubmissionPlan) -> tuple[LintFinding, ...]:
         """Check a plan without a query.
 
-        Findings are conflicts with the queues as far as they are known, warnings about the script,
-        and a kill switch that existed when the folder of launches was queried; () for what is
-        submitted as it is.
+        Findings are conflicts with the known queues, warnings about the script, and a kill switch
+        that existed when the folder of launches was queried; () for an unchanged script.
         """
         if planned.request is None or not planned.folder:
             return ()
@@ -429,7 +468,7 @@ class Launches:
 
     @property
     def packs_nodes(self) -> bool:
-        """Whether slots that are not counted a node may lie together, on any nodes."""
+        """Whether slots without a count per node may share nodes."""
         writer = self.store.backend.scripts.writer()
         return writer is not None and not writer.ENVIRONMENT.finds_nodes
 
@@ -441,9 +480,9 @@ class Launches:
         actions: Actions,
         on_message: Callable[[str], None] | None = None,
     ) -> SubmissionResult:
-        """Run a plan of one submission, search its job where the answer was lost, and record it.
+        """Run a plan of one submission, search for its job if the answer was lost, and record it.
 
-        `on_message` receives lines for a person who waits. Raises nothing of HpcdashError.
+        `on_message` receives lines for a person who waits. Never raises HpcdashError.
         """
         report = await actions.run(planned.plan, on_message=on_message)
         return await self.settle(planned, report, on_message or (lambda text: None))
@@ -451,12 +490,12 @@ class Launches:
     async def settle(
         self, planned: SubmissionPlan, report: Report, on_message: Callable[[str], None]
     ) -> SubmissionResult:
-        """Search the job of a plan that has run, where its answer was lost, and record it.
+        """Search for the job of a plan that has run if its answer was lost, and record it.
 
-        `on_message` is as in `submit`. Raises nothing of HpcdashError.
+        `on_message` is as in `submit`. Never raises HpcdashError.
         """
         outcomes = await reconcile(self.store, planned, report, on_message)
-        message = await self.conclude(planned, outcomes[-1])
+        message = await self.record_outcome(planned, outcomes[-1])
         return SubmissionResult(outcomes[-1], message, report.journal_problem)
 
     async def submit_chain(
@@ -467,11 +506,11 @@ class Launches:
         on_result: Callable[[int, SubmissionResult], Awaitable[None]] | None = None,
         on_message: Callable[[str], None] | None = None,
     ) -> tuple[Outcome, ...]:
-        """Submit `count` jobs; `plan_link` plans one that waits for the ids it is given.
+        """Submit `count` jobs; `plan_link` plans one that waits for the given IDs.
 
-        These are () for the first job, then the job before it. Returns an outcome for each attempt,
+        These are () for the first job, then the previous job. Returns an outcome for each attempt,
         reported as (0-based link, result) once it is settled; `on_message` is as in `submit`. The
-        first job that was not submitted, or for which that is unknown, is the last: `format_chain`
+        first job that was not submitted, or may not have been, is the last: `format_chain`
         describes the result. Raises UsageError for an invalid count, and the errors of planning the
         first job; a later one that cannot be planned is an outcome.
         """
@@ -490,8 +529,8 @@ class Launches:
             except HpcdashError as error:
                 if not outcomes:
                     raise
-                words = f"not submitted: {error.message}"
-                result = SubmissionResult(Outcome(outcomes[-1].job_id, False, words))
+                text = f"not submitted: {error.message}"
+                result = SubmissionResult(Outcome(outcomes[-1].job_id, False, text))
             else:
                 result = await self.submit(planned, actions, on_message)
             outcome = result.outcome
@@ -506,11 +545,10 @@ class Launches:
             after = (outcome.new_job,)
         return tuple(outcomes)
 
-    async def conclude(self, planned: SubmissionPlan, outcome: Outcome) -> str:
-        """Record what was launched, or remove the folder of what surely was not; returns what else
-        a person should know.
+    async def record_outcome(self, planned: SubmissionPlan, outcome: Outcome) -> str:
+        """Record a launch, or remove its folder if it was not submitted; return a note on it.
 
-        To be awaited once the outcome is settled. Raises nothing of HpcdashError.
+        Awaited once the outcome is settled. Never raises HpcdashError.
         """
         request = planned.request
         record = planned.record
@@ -523,7 +561,9 @@ class Launches:
             version = self.store.probe.version if self.store.probe else ""
             types = await self._gpu_types() if request.gpu_type else ()
             reader = self.store.backend.scripts.reader()
-            messages.append(reader.refusal_hint(outcome.text, version, planned.shown, (), types))
+            messages.append(
+                reader.refusal_hint(outcome.text, version, planned.shown, (), gpu_types=types)
+            )
             left = await remove_folder(self.store, record, self.settings.launch_program)
             if left:
                 messages.append(f"its files remain in {record.folder}: {left}")
@@ -550,76 +590,77 @@ class Launches:
                 await self.store.fetch(Kind.NODES)
         return (await self.queues.offers()).gpu_types
 
-    # -- what becomes of them
+    # -- finished launches
 
-    async def tidy(self, *, every_seconds: float = 0.0) -> tuple[str, ...]:
-        """Remove the folders of launches that are kept where they failed, and completed; in words
-        what was done.
+    async def remove_finished_folders(self, *, every_seconds: float = 0.0) -> tuple[str, ...]:
+        """Remove the folders of finished launches that need not be kept; return a message for each.
 
-        One question for all that may have ended, none where there is none, nor where any run of
-        hpcdash asked within the last `every_seconds`. Raises nothing of HpcdashError.
+        One query covers all launches that may have finished. It is skipped if there are none, or if
+        any run of hpcdash made one within the last `every_seconds`. Never raises HpcdashError.
         """
         if self.state_folder is None:
             return ()
-        from hpcdash.services.submit.launch_folders import tidy_folders
+        from hpcdash.services.submit.launch_folders import remove_finished_folders
 
-        async with self._tidying:
+        async with self._cleanup_lock:
             try:
-                return await tidy_folders(
+                return await remove_finished_folders(
                     self.store,
                     self.records,
                     self.settings.launch_program,
                     every_seconds=every_seconds,
                 )
             except HpcdashError:
-                # It is checked another time.
+                # The next call retries.
                 return ()
 
     async def read_checks(self) -> tuple[str, ...]:
-        """Read what jobs that checked nodes found, once they have ended; a sentence for each.
+        """Read the findings of finished node check jobs; return a sentence for each.
 
-        Raises nothing of HpcdashError.
+        Never raises HpcdashError.
         """
         if self.state_folder is None:
             return ()
         from hpcdash.services.submit.node_findings import NodeCheckRecords, read_ended_checks
 
         records = NodeCheckRecords(self.state_folder, self.store.name)
-        async with self._tidying:
+        async with self._cleanup_lock:
             stamp = records.stamp()
             if stamp == self._all_read_at:
                 return ()
             try:
                 read = await read_ended_checks(self.store, records)
             except HpcdashError:
-                # It is checked another time.
+                # The next call retries.
                 return ()
             self._all_read_at = None if records.unread() else stamp
             return read
 
     def follow(self, on_message: Callable[[str], None]) -> Callable[[], None]:
-        """Read checks of nodes with each list of one's jobs; tidy with the first one, and when jobs
-        have ended.
+        """Read node checks with each list of one's jobs; remove folders with the first list, and
+        when jobs have ended.
 
-        Returns how to stop that.
+        Returns a function that stops this.
         """
-        has_looked = False
+        has_checked = False
         running: set[asyncio.Task[None]] = set()
 
-        async def check(*, is_to_tidy: bool) -> None:
-            # Before their folders go.
-            messages = (*await self.read_checks(), *(await self.tidy() if is_to_tidy else ()))
+        async def check(*, removes: bool) -> None:
+            # Findings are in logs in these folders.
+            messages = await self.read_checks()
+            if removes:
+                messages += await self.remove_finished_folders()
             if messages:
                 on_message("\n".join(messages))
 
         def on_progress(changed: Changed) -> None:
-            nonlocal has_looked
+            nonlocal has_checked
             if changed.kind is not Kind.MINE:
                 return
-            is_to_tidy = not has_looked or any(event.after in ENDED for event in changed.events)
-            has_looked = True
+            removes = not has_checked or any(event.after in ENDED for event in changed.events)
+            has_checked = True
             task = asyncio.create_task(
-                check(is_to_tidy=is_to_tidy), name=f"look after launches of {self.store.name}"
+                check(removes=removes), name=f"clean up launches of {self.store.name}"
             )
             running.add(task)
             task.add_done_callback(running.discard)
@@ -627,31 +668,25 @@ class Launches:
         return self.store.listen(on_progress)
 
     def _reader_command(self, path: str) -> tuple[str, ...]:
-        """The command that reads a file of a launch that was submitted as another account; () for
-        any other file.
-        """
+        """Return the command that reads a file of another account's launch; () for other files."""
         from hpcdash.services.submit.sudoers import PLAIN_NAME, program_argv
 
         folder, _, name = path.rpartition("/")
-        account = self._accounts().get(folder, "")
-        if not account or not PLAIN_NAME.fullmatch(name):
+        if not PLAIN_NAME.fullmatch(name):
             return ()
-        return program_argv(
-            account, self.settings.launch_program, "read", folder.rpartition("/")[2], name
-        )
-
-    def _accounts(self) -> Mapping[str, str]:
-        """The folders of launches that were submitted as another account, and whose they are."""
         stamp = self.records.stamp()
-        if stamp is None or stamp != self._accounts_read[0]:
+        if stamp is None or stamp != self._accounts_stamp:
             try:
-                found = {
-                    record.folder: record.run_as for record in self.records.all() if record.run_as
-                }
+                records = self.records.all()
             except StateUnusable:
-                return {}
-            self._accounts_read = (stamp, found)
-        return self._accounts_read[1]
+                return ()
+            self._accounts = {one.folder: one.run_as for one in records if one.run_as}
+            self._accounts_stamp = stamp
+        if folder not in self._accounts:
+            return ()
+        launch_name = folder.rpartition("/")[2]
+        program = self.settings.launch_program
+        return program_argv(self._accounts[folder], program, "read", launch_name, name)
 
     def _place(self, request: Request, uid: str, root: str, *, staged: bool) -> Place:
         from hpcdash.backends.script.body import Place, effective_name, folder_name
@@ -660,30 +695,25 @@ class Launches:
         folder = f"{root}/{folder_name(request, uid)}" if root else ""
         if root and request.kind == TASK_KIND:
             known = self._roots.get(root)
-            # Two people may have functions of one name.
-            base = (
-                f"{root}/{self.store.user}"
-                if known is not None and known.is_shared and self.store.user
-                else root
-            )
-            began = datetime.fromtimestamp(self.store.clock.now())
-            folder = f"{base}/{effective_name(request, uid)[0]}/{began:%Y%m%d_%H%M%S}_{uid}"
+            base = root
+            # Two people may have functions with the same name.
+            if known is not None and known.is_shared and self.store.user:
+                base = f"{root}/{self.store.user}"
+            function = effective_name(request, uid)[0]
+            submitted_at = datetime.fromtimestamp(self.store.clock.now())
+            folder = f"{base}/{function}/{submitted_at:%Y%m%d_%H%M%S}_{uid}"
         name = request.script.rpartition("/")[2]
-        # A file of mode 0600 is readable by nobody else.
+        script = ""
+        if staged and folder and name:
+            script = f"{folder}/{staged_name(name, request.site.run_as)}"
+        # Another account cannot read the login, a file of mode 0600.
         has_login = not request.site.run_as and any(
             known.has_login and known.folder.rstrip("/") == root for known in self._roots.values()
         )
-        return Place(
-            uid,
-            folder,
-            script=f"{folder}/{staged_name(name, request.site.run_as)}"
-            if staged and folder and name
-            else "",
-            login=f"{root}/{LOGIN_NAME}" if has_login else "",
-        )
+        return Place(uid, folder, script=script, login=f"{root}/{LOGIN_NAME}" if has_login else "")
 
-    def _in_its_queue(self, request: Request) -> tuple[Request, str]:
-        """With what the site says of its queue, and what is not known about that."""
+    def _apply_queue_values(self, request: Request) -> tuple[Request, str]:
+        """Return a request with the site's values for its queue, and a warning on unknown slots."""
         from hpcdash.config.queue_defaults import with_queue_defaults
 
         if request.is_task:
@@ -691,25 +721,28 @@ class Launches:
 
             request = with_pool(request, self.pools)
         pools = self.queues.pools()
-        # The only one need not be named, unless something is said of it.
+        # A request need not name the only queue, unless the site configures queues.
         named = pools if len(pools) > 1 or self.settings.queues else []
         request = with_queue_defaults(request, self.settings.queues, named)
         has_gpus, is_known = self.queues.has_gpus(request.queue)
         if request.slot_type is not None or request.slots == 0 or is_known:
             return request, ""
         slots = "GPUs" if has_gpus else "CPUs"
-        where = f"queue {request.queue}" if request.queue else "the queue"
-        return (
-            request,
-            f"{where} does not report GPUs: slots are assumed to be {slots}; set slot_type to "
-            "change it",
+        queue = f"queue {request.queue}" if request.queue else "the queue"
+        warning = (
+            f"{queue} does not report GPUs: slots are assumed to be {slots}; set slot_type to "
+            "change it"
         )
+        return request, warning
 
-    def _script(self, request: Request, place: Place, aside: str) -> BatchScript:
+    def _script(
+        self, request: Request, place: Place, warning: str, program: bytes | None = None
+    ) -> BatchScript:
+        """Write a request's script; `program` is the content of its own script if it is staged."""
         backend = self.store.backend
         if (writer := backend.scripts.writer()) is None:
             raise UsageError(
-                f"hpcdash writes no scripts for {backend.title}",
+                f"hpcdash cannot write {backend.title} scripts",
                 "Write one yourself and run: hpcdash submit SCRIPT",
             )
         has_gpus, _ = self.queues.has_gpus(request.queue)
@@ -718,20 +751,26 @@ class Launches:
 
             require_node_count(request, request_slot_type(request, queue_has_gpus=has_gpus))
         slots = request_slots(request)
-        made = writer.batch_script(
+        script = writer.batch_script(
             request,
             place,
             queue_has_gpus=has_gpus,
             has_live_logs=Capability.LIVE_LOGS in backend.capabilities,
             cpu_share=self.queues.cpu_share(request.queue, slots.nodes * slots.per_node),
         )
-        return replace(made, warnings=(aside, *made.warnings)) if aside else made
+        warnings = [warning]
+        if program is not None:
+            from hpcdash.backends.script.lint import unread_directives
+
+            warnings.insert(0, unread_directives(program))
+        return replace(script, warnings=(*filter(None, warnings), *script.warnings))
 
 
 class _Root(Struct, frozen=True):
-    """A folder of launches there, whose number asked, whether a registry's login is in it, and of
-    the kill switch that was asked for whether it is there; `is_shared`: the folder is somebody
-    else's. `weak_spot` tells who else could put another in its place, '' where nobody could.
+    """Folder of launches on the cluster, as the user with this number sees it.
+
+    `is_shared`: the folder belongs to somebody else. `weak_spot` tells how other users could
+    replace it, '' if they cannot.
     """
 
     user_number: int
@@ -742,9 +781,10 @@ class _Root(Struct, frozen=True):
     weak_spot: str = ""
 
 
-def _root_query(storage_root: str, *switch: str) -> Query[_Root]:
+def _root_query(storage_root: str, switch: str = "") -> Query[_Root]:
     script = terse_weak_spot() + shell_text("services/submit/inspect_root.sh")
-    return Query(("sh", "-c", script, "sh", storage_root, *switch), _read_root, _ROOT_LIMIT_SECONDS)
+    arguments = (storage_root, switch) if switch else (storage_root,)
+    return Query(("sh", "-c", script, "sh", *arguments), _read_root, _ROOT_LIMIT_SECONDS)
 
 
 def _read_root(answer: Answer) -> _Root:
@@ -756,39 +796,32 @@ def _read_root(answer: Answer) -> _Root:
     lines = reported.splitlines()
     weak = next((line.removeprefix(_WEAK) for line in lines if line.startswith(_WEAK)), "")
     return _Root(
-        int(number),
-        folder,
-        LOGIN_NAME in lines,
-        "dropped" in lines,
-        "shared" in lines,
-        visible(weak),
+        user_number=int(number),
+        folder=folder,
+        has_login=LOGIN_NAME in lines,
+        is_switch_dropped="dropped" in lines,
+        is_shared="shared" in lines,
+        weak_spot=visible(weak),
     )
 
 
-def _with_script_warning(made: BatchScript, content: bytes | None) -> BatchScript:
-    """With a warning about directives in the request's own script, where that is sent along."""
-    from hpcdash.backends.script.lint import unread_directives
-
-    warning = "" if content is None else unread_directives(content)
-    return replace(made, warnings=(warning, *made.warnings)) if warning else made
-
-
 def format_chain(outcomes: Sequence[Outcome], count: int) -> str:
-    """`job 7`; `4 jobs, one after the other: 7 8 9 10`; of one that broke off, what stands and why
-    no more.
+    """`job 7`; `4 jobs, one after the other: 7 8 9 10`; for an incomplete chain, its submitted jobs
+    and the reason.
     """
-    standing = [outcome.new_job for outcome in outcomes if outcome.new_job]
-    jobs = counted(len(standing), "job")
+    submitted = [outcome.new_job for outcome in outcomes if outcome.new_job]
+    jobs = counted(len(submitted), "job")
     last = outcomes[-1]
     if count == 1:
         return last.text
-    if len(standing) == count:
-        return f"{jobs}, one after the other: {' '.join(standing)}"
-    rest = count - len(outcomes)
-    stand = f", which stay: {' '.join(standing)}" if standing else ""
-    parts = [f"{jobs} of {count} submitted{stand}"]
+    if len(submitted) == count:
+        return f"{jobs}, one after the other: {' '.join(submitted)}"
+    remaining = count - len(outcomes)
+    stay = f", which stay: {' '.join(submitted)}" if submitted else ""
+    parts = [f"{jobs} of {count} submitted{stay}"]
     if not last.new_job:
         parts.append(f"number {len(outcomes)}: {last.text or 'no reason given'}")
-    if rest:
-        parts.append(f"the {rest} after it {'was' if rest == 1 else 'were'} not sent")
+    if remaining:
+        verb = "was" if remaining == 1 else "were"
+        parts.append(f"the {remaining} after it {verb} not sent")
     return "; ".join(parts)

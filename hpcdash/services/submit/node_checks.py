@@ -1,4 +1,4 @@
-"""Jobs that check nodes: which nodes they have, and what is submitted for them."""
+"""Jobs that check nodes: the selection of nodes, and the plans of their submission."""
 
 from __future__ import annotations
 
@@ -19,49 +19,50 @@ from hpcdash.services.submit.launches import Launches
 from hpcdash.services.submit.submission import SubmissionPlan
 
 Row = Mapping[str, Any]
-# Each is in the job's command line.
+# Each is an argument of the job's command line.
 MAX_NODES = 1000
 LIMIT_SECONDS = 600
 
 
 class Selection(Struct, frozen=True):
-    """The nodes that are to be checked, as rows of domain.schema.NODES; `left_out` says why others
-    are not.
-    """
+    """Nodes to check, as rows of domain.schema.NODES, and the reasons for `skipped` nodes."""
 
     nodes: tuple[Row, ...]
     queue: str
-    left_out: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
 def select_nodes(
     where: str, rows: Sequence[Row], queue: str, queues: Collection[str] = ()
 ) -> Selection:
-    """The idle nodes of a queue, or nodes given by name: `n01,n[03-07]`.
+    """Select the idle nodes of a queue, or nodes by name: `n01,n[03-07]`.
 
-    Raises UsageError if there are none.
-
-    For one of `queues` that no node is bound to, these are the nodes bound to no queue.
+    A queue in `queues` without nodes of its own has those that are bound to no queue. Raises
+    UsageError if no node is selected.
     """
     queue_rows = [row for row in rows if where in (row["queues"] or ())]
-    queue_rows = queue_rows or [row for row in rows if where in queues and not row["queues"]]
+    if not queue_rows and where in queues:
+        queue_rows = [row for row in rows if not row["queues"]]
     if queue_rows:
-        idle = tuple(row for row in queue_rows if row["state"] == "idle")
-        others = [
-            f"{row['name']} is {row['state']}" for row in queue_rows if row["state"] != "idle"
-        ]
+        idle = []
+        busy = []
+        for row in queue_rows:
+            if row["state"] == "idle":
+                idle.append(row)
+            else:
+                busy.append(f"{row['name']} is {row['state']}")
         if not idle:
             raise UsageError(
-                f"no node of {where} is idle: {'; '.join(others[:5])}",
-                "Name nodes to wait for them.",
+                f"no node of {where} is idle: {'; '.join(busy[:5])}",
+                "Specify nodes by name to wait for them.",
             )
-        return Selection(idle[:MAX_NODES], where, tuple(others))
+        return Selection(tuple(idle[:MAX_NODES]), where, tuple(busy))
     by_name = {str(row["name"]): row for row in rows}
     try:
         names = nodelist.expand(where)
     except ValueError as error:
         raise UsageError(
-            f"{where!r} names no nodes: {error}", "Write n01,n[03-07], or the name of a queue."
+            f"{where!r} is not a list of nodes: {error}", "Use n01,n[03-07], or a queue's name."
         ) from None
     unknown = [name for name in names if name not in by_name]
     if unknown:
@@ -70,21 +71,18 @@ def select_nodes(
         )
     if len(names) > MAX_NODES:
         raise UsageError(
-            f"{len(names)} nodes are more than the {MAX_NODES} of one job", "Check some of them."
+            f"{len(names)} nodes exceed the limit of {MAX_NODES} per job",
+            "Check fewer of them at once.",
         )
     return Selection(tuple(by_name[name] for name in dict.fromkeys(names)), queue)
 
 
-class CheckJob(Struct):
-    """A job of `nodes` that runs the checks of these names; `problem` says why it was not
-    submitted.
-    """
+class CheckJob(Struct, frozen=True):
+    """A planned job on `nodes` that runs the checks of these names."""
 
     nodes: tuple[str, ...]
     names: tuple[str, ...]
     plan: SubmissionPlan
-    job_id: str = ""
-    problem: str = ""
 
 
 async def plan_checks(
@@ -93,13 +91,14 @@ async def plan_checks(
     launches: Launches,
     limit_seconds: int = LIMIT_SECONDS,
 ) -> tuple[CheckJob, ...]:
-    """One job for nodes with as many GPUs of one queue, where the scheduler takes them together.
+    """Plan a job for each group of nodes of one queue with the same number of GPUs.
 
-    () for `names` are all that there are, on nodes without GPUs those that need none. Raises
-    UsageError, and what keeps the cluster from answering.
+    A group is split where the scheduler takes fewer nodes at once. () for `names` selects all
+    checks, on nodes without GPUs those that need none. Raises UsageError, and the errors of an
+    unreachable cluster.
     """
     launches.store.backend.require(Capability.NODE_CHECKS)
-    await launches.queues.learn()
+    await launches.queues.fetch()
     jobs = []
     for nodes, chosen, request in _requests(selection, names, launches, limit_seconds):
         plan = await launches.plan(request, request_text(request, site=launches.settings.site))
@@ -113,44 +112,40 @@ def _requests(
     writer = launches.store.backend.scripts.writer()
     if writer is None:
         raise UsageError(
-            f"hpcdash writes no scripts for {launches.store.backend.title}",
+            f"hpcdash cannot write {launches.store.backend.title} scripts",
             "Check its nodes by hand.",
         )
     default = next((one.name for one in launches.queues.known() if one.is_default), "")
     by_gpus: dict[int, list[Row]] = {}
     for row in selection.nodes:
         by_gpus.setdefault(int(row["gpus"] or 0), []).append(row)
-    alike: list[tuple[int, str, list[Row]]] = []
     for gpus, rows in by_gpus.items():
-        by_queue = {selection.queue: rows} if selection.queue else _by_queue(rows, default)
-        alike += [(gpus, queue, alike_rows) for queue, alike_rows in by_queue.items()]
-    for gpus, queue, rows in alike:
-        nodes = [str(row["name"]) for row in rows]
-        chosen = tuple(names) or tuple(
-            name for name, one in CHECKS.items() if gpus or not one.needs_gpus
-        )
+        chosen = tuple(names)
+        if not chosen:
+            chosen = tuple(name for name, one in CHECKS.items() if gpus or not one.needs_gpus)
         command = command_text(chosen, writer.ENVIRONMENT.node_name)
-        for together, options in writer.node_options(nodes):
-            each = gpus or 1
-            request = Request(
-                name="check-nodes",
-                command=command,
-                slots=each * len(together),
-                slots_per_node=each,
-                slot_type=None if gpus else SlotType.CPU,
-                queue=queue,
-                limit_seconds=limit_seconds,
-                extra_args=options,
-                job_library=False,
-                site=replace(launches.settings.site, node_probe=""),
-            )
-            yield together, chosen, request
+        slots_per_node = gpus or 1
+        by_queue = {selection.queue: rows} if selection.queue else _by_queue(rows, default)
+        for queue, queue_rows in by_queue.items():
+            nodes = [str(row["name"]) for row in queue_rows]
+            for job_nodes, options in writer.node_options(nodes):
+                request = Request(
+                    name="check-nodes",
+                    command=command,
+                    slots=slots_per_node * len(job_nodes),
+                    slots_per_node=slots_per_node,
+                    slot_type=None if gpus else SlotType.CPU,
+                    queue=queue,
+                    limit_seconds=limit_seconds,
+                    extra_args=options,
+                    job_library=False,
+                    site=replace(launches.settings.site, node_probe=""),
+                )
+                yield job_nodes, chosen, request
 
 
 def _by_queue(rows: Sequence[Row], default: str) -> dict[str, list[Row]]:
-    """The nodes by as few queues as have them, the default one first; '' for those that are bound
-    to none.
-    """
+    """Assign nodes to as few queues as possible, preferring the default; '' if bound to none."""
     found: dict[str, list[Row]] = {}
     left = list(rows)
     while left:

@@ -1,4 +1,4 @@
-"""Results of jobs that check nodes: read from ended jobs' logs, stored by node and GPU."""
+"""Results of jobs that check nodes: read from finished jobs' logs, stored by node and GPU."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from hpcdash.errors import HpcdashError, NoSuchJob, UnreachableError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.files import whole_file_query
 from hpcdash.services.logs.locate import fetch_log_files
-from hpcdash.services.state.database import StateDatabase, StateUnusable
+from hpcdash.services.state.database import StateDatabase, Statement, StateUnusable
 from hpcdash.services.submit.launch_folders import unfinished_ids
 
 _SHOWN_LETTERS = 160
-_MAX_TOLD = 3
+_MAX_REPORTED = 3
 _MAX_LOG_BYTES = 8 << 20
-# The log of a job that ended may reach the login node a moment later.
+# The log of a finished job may reach the login node a moment later.
 _LOG_SECONDS = 20.0
-_LOOK_AGAIN_SECONDS = 5.0
-_NOTHING_SAID = "no output: see the job's log"
+_RETRY_SECONDS = 5.0
+_NO_OUTPUT = "no output: see the job's log"
 
 
 class SubmittedCheck(Struct, frozen=True):
-    """A job that checks nodes, of which it is not known yet what it found."""
+    """A job that checks nodes, with unread findings."""
 
     job_id: str
     nodes: tuple[str, ...]
@@ -48,19 +48,17 @@ async def find_ended(
     """
     if not checks:
         return ()
+    job_ids = [check.job_id for check in checks]
+    scope = JobScope(job_ids=tuple(job_ids))
     try:
-        table = (
-            await store.run_query(
-                store.backend.queue.jobs(JobScope(job_ids=tuple(one.job_id for one in checks)))
-            )
-        ).table
+        parsed = await store.run_query(store.backend.queue.jobs(scope))
     except NoSuchJob:
         return tuple(checks)
-    living = unfinished_ids(table, [one.job_id for one in checks])
-    return tuple(one for one in checks if one.job_id not in living)
+    living = unfinished_ids(parsed.table, job_ids)
+    return tuple(check for check in checks if check.job_id not in living)
 
 
-class FoundByCheck(Struct, frozen=True):
+class CheckFindings(Struct, frozen=True):
     """Results of a check job, and the GPUs of each node; `job_id` is '' if unreported."""
 
     results: Sequence[CheckResult]
@@ -68,8 +66,8 @@ class FoundByCheck(Struct, frozen=True):
     job_id: str = ""
 
 
-async def read_check(store: ClusterStore, check: SubmittedCheck) -> FoundByCheck:
-    """Read the result of each node and check from the log of an ended job.
+async def read_check(store: ClusterStore, check: SubmittedCheck) -> CheckFindings:
+    """Read the result of each node and check from the log of a finished job.
 
     A result is `unknown` if the log lacks it or cannot be read. Raises UnreachableError.
     """
@@ -77,11 +75,10 @@ async def read_check(store: ClusterStore, check: SubmittedCheck) -> FoundByCheck
     results: tuple[CheckResult, ...] = ()
     gpus: dict[str, tuple[str, ...]] = {}
     while True:
-        problem = _NOTHING_SAID
+        problem = _NO_OUTPUT
         try:
-            files = await fetch_log_files(
-                store, check.job_id, await store.fetch_detail(check.job_id)
-            )
+            detail = await store.fetch_detail(check.job_id)
+            files = await fetch_log_files(store, check.job_id, detail)
             if files.stdout is None:
                 raise UsageError(f"the log path of job {check.job_id} is unknown")
             content = await store.run_query(whole_file_query(files.stdout, _MAX_LOG_BYTES))
@@ -92,19 +89,19 @@ async def read_check(store: ClusterStore, check: SubmittedCheck) -> FoundByCheck
             problem = error.message
         found = {(one.node, one.name): one for one in results}
         requested = [(node, name) for node in check.nodes for name in check.names]
-        if all(one in found for one in requested) or time.monotonic() > deadline:
+        if found.keys() >= set(requested) or time.monotonic() > deadline:
             reported = [
                 found.get(one) or CheckResult(*one, "unknown", problem) for one in requested
             ]
-            return FoundByCheck(reported, gpus, check.job_id)
-        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            return CheckFindings(reported, gpus, check.job_id)
+        await asyncio.sleep(_RETRY_SECONDS)
 
 
 async def read_ended_checks(store: ClusterStore, records: NodeCheckRecords) -> tuple[str, ...]:
-    """Read and remember what jobs that have ended found; a sentence for each.
+    """Read and store the findings of finished check jobs; return a sentence for each.
 
-    Nothing is asked of those that the list of one's own jobs has. Raises what keeps the cluster
-    from answering, and StateUnusable.
+    Jobs in the list of one's own unfinished jobs are not queried. Raises StateUnusable, and the
+    errors of an unreachable cluster.
     """
     waiting = await asyncio.to_thread(records.unread)
     mine = store.snapshots.get(Kind.MINE)
@@ -134,11 +131,10 @@ def format_results(results: Sequence[CheckResult], known: Mapping[str, str]) -> 
             verb = "failed" if one.state == "failed" else "is unknown"
             wrong.setdefault(one.node, []).append(f"{one.name} {verb}: {format_result(one, known)}")
     reported = [f"{node}: {'; '.join(parts)}" for node, parts in wrong.items()]
-    more = len(reported) - _MAX_TOLD
-    shown = " · ".join(
-        [*reported[:_MAX_TOLD], *([f"and {counted(more, 'more node')}"] if more > 0 else [])]
-    )
-    return shown or "all OK"
+    more = len(reported) - _MAX_REPORTED
+    if more > 0:
+        reported[_MAX_REPORTED:] = [f"and {counted(more, 'more node')}"]
+    return " · ".join(reported) or "all OK"
 
 
 class NodeFinding(Struct, frozen=True):
@@ -148,26 +144,25 @@ class NodeFinding(Struct, frozen=True):
 
     @property
     def failed(self) -> tuple[tuple[CheckResult, float], ...]:
-        return tuple(one for one in self.found if one[0].state == "failed")
+        return tuple((result, at) for result, at in self.found if result.state == "failed")
 
     @property
     def summary(self) -> str:
         """`ok`, `cuda, disk failed`."""
-        return f"{', '.join(one.name for one, _ in self.failed)} failed" if self.failed else "ok"
+        names = ", ".join(result.name for result, _ in self.failed)
+        return f"{names} failed" if names else "ok"
 
     def format(self, now: float) -> str:
         """Format the failed checks, else the passed ones, with the age of each."""
-        if not self.failed:
-            names = (
-                ", ".join(sorted(one.name for one, _ in self.found if one.state == "ok"))
-                or "nothing"
-            )
-            return f"checked {format_age(now - self.found[-1][1])} ago: {names} ok"
-        return "; ".join(
-            f"{one.name} check failed {format_age(now - at)} ago: "
-            f"{clip(visible(one.text), _SHOWN_LETTERS)}"
-            for one, at in self.failed
-        )
+        parts = []
+        for result, at in self.failed:
+            text = clip(visible(result.text), _SHOWN_LETTERS)
+            parts.append(f"{result.name} check failed {format_age(now - at)} ago: {text}")
+        if parts:
+            return "; ".join(parts)
+        passed = sorted(result.name for result, _ in self.found if result.state == "ok")
+        age = format_age(now - self.found[-1][1])
+        return f"checked {age} ago: {', '.join(passed) or 'nothing'} ok"
 
 
 class NodeCheckRecords:
@@ -181,19 +176,19 @@ class NodeCheckRecords:
         self.cluster = cluster
 
     def stamp(self) -> tuple[int, int] | None:
-        """Another one once there may be more."""
+        """Return a stamp that differs once results were added."""
         return None if self._database is None else self._database.stamp()
 
     def note_lines(self, lines: Iterable[str], at: float) -> None:
-        """Remember what a job's log says; nothing where it cannot be written."""
+        """Store the findings in a job's log, unless the database is unusable."""
         try:
-            self.note(FoundByCheck(*parse_results(lines)), at)
+            self.note(CheckFindings(*parse_results(lines)), at)
         except StateUnusable:
-            # The log has it still.
+            # They remain in the log.
             return
 
     def submitted(self, check: SubmittedCheck) -> None:
-        """Remember that its log is to be read. Raises StateUnusable."""
+        """Store a check whose log will be read. Raises StateUnusable."""
         if self._database is not None:
             values = (self.cluster, check.job_id, "\n".join(check.nodes), "\n".join(check.names))
             self._database.write(("INSERT OR REPLACE INTO check_jobs VALUES (?, ?, ?, ?)", values))
@@ -206,10 +201,10 @@ class NodeCheckRecords:
             for job_id, nodes, names in rows
         )
 
-    def note(self, found: FoundByCheck, at: float) -> dict[str, str]:
-        """Remember what was found, and which GPU is in which node; the job is read no more.
+    def note(self, found: CheckFindings, at: float) -> dict[str, str]:
+        """Store findings and the GPUs of each node, and mark the job's log as read.
 
-        Returns what was found before in the GPUs that failed. Raises StateUnusable.
+        Returns earlier findings on the GPUs that failed. Raises StateUnusable.
         """
         if self._database is None:
             return {}
@@ -223,49 +218,41 @@ class NodeCheckRecords:
         )
         gpu_findings = (
             "INSERT INTO gpus VALUES (?, ?, ?, ?, ?) ON CONFLICT (cluster, uuid) DO UPDATE SET"
-            # Of one in which something was found, the node where that was.
+            # A GPU with a finding keeps the node of that finding.
             " node = CASE WHEN excluded.finding = '' AND finding != '' THEN node ELSE "
             "excluded.node END, finding = CASE excluded.finding WHEN '' THEN finding ELSE "
             "excluded.finding END, at = CASE excluded.finding WHEN '' THEN at ELSE excluded.at END"
         )
-        statements: list[tuple[str, tuple[Any, ...]]] = [
-            (check_findings, (self.cluster, one.node, one.name, one.state, one.text, at))
-            for one in results
-        ]
-        statements += [
-            (gpu_findings, (self.cluster, uuid, node, "", at))
-            for node, uuids in found.gpus.items()
-            for uuid in uuids
-        ]
-        statements += [
-            (gpu_findings, (self.cluster, uuid, one.node, f"{one.name}: {one.text}", at))
-            for one in results
-            if one.state == "failed"
-            for uuid in one.gpus
-        ]
+        statements: list[Statement] = []
+        for one in results:
+            values = (self.cluster, one.node, one.name, one.state, one.text, at)
+            statements.append((check_findings, values))
+        for node, uuids in found.gpus.items():
+            for uuid in uuids:
+                statements.append((gpu_findings, (self.cluster, uuid, node, "", at)))
+        for one in results:
+            if one.state == "failed":
+                finding = f"{one.name}: {one.text}"
+                for uuid in one.gpus:
+                    statements.append((gpu_findings, (self.cluster, uuid, one.node, finding, at)))
         if found.job_id:
-            statements.append(
-                (
-                    "DELETE FROM check_jobs WHERE cluster = ? AND job_id = ?",
-                    (self.cluster, found.job_id),
-                )
-            )
+            delete = "DELETE FROM check_jobs WHERE cluster = ? AND job_id = ?"
+            statements.append((delete, (self.cluster, found.job_id)))
         if statements:
             self._database.write(*statements)
         return known
 
     def known_gpus(self, now: float) -> dict[str, str]:
-        """Return text on earlier findings by GPU: where and when."""
-        return {
-            uuid: f"found before, {format_age(now - at)} ago on {node}: "
-            f"{clip(visible(finding), _SHOWN_LETTERS)}"
-            for uuid, node, finding, at in self._read(
-                "SELECT uuid, node, finding, at FROM gpus WHERE cluster = ? AND finding != ''"
-            )
-        }
+        """Return text on earlier findings by GPU: the node and the age."""
+        sql = "SELECT uuid, node, finding, at FROM gpus WHERE cluster = ? AND finding != ''"
+        found = {}
+        for uuid, node, finding, at in self._read(sql):
+            text = clip(visible(finding), _SHOWN_LETTERS)
+            found[uuid] = f"found before, {format_age(now - at)} ago on {node}: {text}"
+        return found
 
     def findings(self) -> dict[str, NodeFinding]:
-        """By node what checks found there last."""
+        """Return the latest results of each node."""
         by_node: dict[str, list[tuple[CheckResult, float]]] = {}
         sql = (
             "SELECT node, name, state, words, at FROM node_checks WHERE cluster = ? ORDER BY "
@@ -279,5 +266,5 @@ class NodeCheckRecords:
         try:
             return [] if self._database is None else self._database.read(sql, self.cluster)
         except StateUnusable:
-            # Nothing was remembered yet.
+            # As if nothing were stored.
             return []

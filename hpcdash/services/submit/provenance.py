@@ -1,6 +1,4 @@
-"""The state of the code that a launch is made from: git's commit, branch and what is not
-committed.
-"""
+"""Code state of a launch: git's commit and branch, and uncommitted changes."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpcdash.domain.text import clip, visible
-from hpcdash.services.submit.git import GitOutput, git_environment, run_git
+from hpcdash.domain.text import clip, counted, visible
+from hpcdash.services.submit.git import GitOutput, git_environment, init_repository, run_git
 
 _MAX_DIFF_BYTES = 1 << 20
 _MAX_INDEX_BYTES = 256 << 20
@@ -27,20 +25,20 @@ _SHA256_LETTERS = 64
 _COMPARISON = r"^core\.(autocrlf|eol|filemode|symlinks|ignorecase|trustctime|checkstat)$"
 _PLAIN_VALUE = re.compile(r"[A-Za-z0-9]{0,20}")
 _SUBMODULE_MODE = b"160000"
+_SUBMODULE_PATHS = r"^submodule\..*\.path$"
 _PATCH = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short")
-# What submodules hold is not compared: they have filters and hooks of their own.
+# Contents of submodules are not compared: they have filters and hooks of their own.
 _SHALLOW = "--ignore-submodules=dirty"
 
 _Git = Callable[..., GitOutput]
 
 
 class CodeState(Struct, frozen=True):
-    """`commit` is '' in a repository without one; `diff` is what is changed since, cut off at 1
-    MiB, None if unknown.
+    """State of a repository: `commit` is '' if there is none; `diff` has the changes since.
 
-    `untracked` is the number of files git neither knows nor ignores; `not_compared` are changed
-    files with a filter, and submodules: comparing them would run programs that the repository
-    names.
+    `diff` is cut off at 1 MiB, None if unknown. `untracked` is the number of files that git neither
+    tracks nor ignores; `not_compared` are changed files with a filter, and submodules: comparing
+    them would run programs that the repository names.
     """
 
     commit: str
@@ -61,9 +59,7 @@ class CodeState(Struct, frozen=True):
         if self.not_compared:
             parts.append(f"{len(self.not_compared)} not compared (filters, submodules)")
         if self.untracked:
-            parts.append(
-                f"{self.untracked} untracked " + ("file" if self.untracked == 1 else "files")
-            )
+            parts.append(counted(self.untracked, "untracked file"))
         return ", ".join(parts)
 
     @property
@@ -115,68 +111,52 @@ def _find_changes(folder: Path, git: _Git, commit: str) -> tuple[bytes | None, t
         # `:100644 160000 OLD NEW STATUS`, then a path.
         fields = raw.stdout.split(b"\0")
         changed = dict(zip(fields[1::2], fields[::2], strict=False))
-        modules = {
-            name for name, entry in changed.items() if _SUBMODULE_MODE in entry[1:].split()[:2]
-        }
-        modules |= _checked_out_submodules(top, own)
-        attributes = own(
-            "check-attr",
-            "-z",
-            "--stdin",
-            "filter",
-            stdin=b"".join(b"%s\0" % name for name in changed),
-        )
+        modules = set()
+        for name, entry in changed.items():
+            if _SUBMODULE_MODE in entry[1:].split()[:2]:
+                modules.add(name)
+        # Submodules that are checked out.
+        listed = own("config", "-z", "--file", ".gitmodules", "--get-regexp", _SUBMODULE_PATHS)
+        for entry in listed.stdout.split(b"\0"):
+            _, newline, path = entry.partition(b"\n")
+            if newline and os.path.lexists(os.path.join(os.fsencode(top), path, b".git")):
+                modules.add(path)
+        names = b"".join(b"%s\0" % name for name in changed)
+        attributes = own("check-attr", "-z", "--stdin", "filter", stdin=names)
         if attributes.status != 0 or attributes.is_cut:
             return None, ()
         triples = attributes.stdout.split(b"\0")
         filters = zip(triples[::3], triples[2::3], strict=False)
         filtered = {name for name, value in filters if value not in (b"unspecified", b"unset")}
-        # They count as unchanged in this copy of the index.
-        passed_over = b"".join(b"%s\0" % name for name in filtered)
-        if (
-            filtered
-            and own("update-index", "--assume-unchanged", "-z", "--stdin", stdin=passed_over).status
-            != 0
-        ):
-            return None, ()
+        if filtered:
+            # They count as unchanged in this copy of the index.
+            names = b"".join(b"%s\0" % name for name in filtered)
+            update = own("update-index", "--assume-unchanged", "-z", "--stdin", stdin=names)
+            if update.status != 0:
+                return None, ()
         patch = own(*_PATCH, _SHALLOW, commit, most_bytes=_MAX_DIFF_BYTES)
     not_compared = tuple(os.fsdecode(name) for name in sorted(filtered | modules))
     return patch.stdout if patch.status == 0 or patch.is_cut else None, not_compared
 
 
-def _checked_out_submodules(top: str, git: _Git) -> set[bytes]:
-    listed = git("config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$")
-    paths = {entry.partition(b"\n")[2] for entry in listed.stdout.split(b"\0") if b"\n" in entry}
-    return {
-        path for path in paths if os.path.lexists(os.path.join(os.fsencode(top), path, b".git"))
-    }
-
-
 @contextmanager
 def _own_repository(folder: Path, git: _Git, commit: str) -> Iterator[tuple[str, _Git]]:
-    """The top folder of a repository, and git for its files and objects under a configuration of
-    our own.
+    """Yield the top folder of a repository, and git for its objects with our own configuration.
 
-    It has neither the repository's filters, hooks and remotes nor the person's: whatever attributes
-    name, there is no program to run. Raises OSError where the index cannot be copied.
+    That has neither the repository's filters, hooks and remotes nor the person's: whatever
+    attributes name, there is no program to run. Raises OSError if the index cannot be copied.
     """
+
+    def git_path(name: str) -> str:
+        return os.path.join(folder, _line(git("rev-parse", "--git-path", name)))
+
     top = os.path.join(folder, _line(git("rev-parse", "--show-toplevel")))
-    index, objects, attributes = (
-        os.path.join(folder, _line(git("rev-parse", "--git-path", name)))
-        for name in ("index", "objects", "info/attributes")
-    )
+    index = git_path("index")
+    objects = git_path("objects")
+    attributes = git_path("info/attributes")
     with tempfile.TemporaryDirectory(prefix="hpcdash-git-") as own:
-        hash_format = ["--object-format=sha256"] if len(commit) == _SHA256_LETTERS else []
-        run_git(
-            Path(own),
-            git_environment(),
-            "init",
-            "--quiet",
-            "--bare",
-            "--template=",
-            *hash_format,
-            ".",
-        )
+        is_sha256 = len(commit) == _SHA256_LETTERS
+        init_repository(Path(own), *(["--object-format=sha256"] if is_sha256 else []))
         with suppress(FileNotFoundError):
             if os.stat(index).st_size > _MAX_INDEX_BYTES:
                 raise OSError(f"{index} is too large")
@@ -210,25 +190,19 @@ def _own_repository(folder: Path, git: _Git, commit: str) -> Iterator[tuple[str,
 
 
 def _comparison_settings(git: _Git) -> Iterator[str]:
-    for entry in (
-        git("config", "-z", "--get-regexp", _COMPARISON)
-        .stdout.decode("utf-8", "replace")
-        .split("\0")
-    ):
-        name, _, value = entry.partition("\n")
+    configured = git("config", "-z", "--get-regexp", _COMPARISON).stdout.decode("utf-8", "replace")
+    for entry in configured.split("\0"):
+        name, newline, value = entry.partition("\n")
         if name and _PLAIN_VALUE.fullmatch(value):
-            yield from ("-c", f"{name}={value}" if "\n" in entry else name)
+            yield from ("-c", f"{name}={value}" if newline else name)
     attributes = _line(git("config", "--type=path", "--get", "core.attributesFile"))
-    configured = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    yield from (
-        "-c",
-        f"core.attributesFile={attributes or os.path.join(configured, 'git', 'attributes')}",
-    )
+    if not attributes:
+        home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+        attributes = os.path.join(home, "git", "attributes")
+    yield from ("-c", f"core.attributesFile={attributes}")
 
 
 def _line(output: GitOutput) -> str:
-    return (
-        output.stdout.decode("utf-8", "surrogateescape").removesuffix("\n")
-        if output.status == 0
-        else ""
-    )
+    if output.status != 0:
+        return ""
+    return output.stdout.decode("utf-8", "surrogateescape").removesuffix("\n")

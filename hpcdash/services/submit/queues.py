@@ -1,4 +1,4 @@
-"""Offers of a cluster's queues to a launch: default queue, GPUs, limits.
+"""Queues of a cluster as a launch needs them: default queue, GPUs, limits.
 
 They come from fresh tables, else from a query.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Tables are polled each minute while they are shown.
 _FRESH_SECONDS = 90.0
-_OF_NODES = [
+_NODE_COLUMNS = [
     "state",
     "queues",
     "cpus",
@@ -40,15 +40,15 @@ _OF_NODES = [
     "gpu_type",
     "memory_bytes",
 ]
-_NOW_FREE = frozenset({NodeState.IDLE, NodeState.MIXED})
+_FREE_STATES = frozenset({NodeState.IDLE, NodeState.MIXED})
 _T = TypeVar("_T")
 _Row = Mapping[str, Any]
 
 
 class KnownQueue(Struct, frozen=True):
-    """A queue as it was told; `has_gpus` None: not told.
+    """A queue as reported; `has_gpus` is None if unreported.
 
-    One that is not `is_listed` is not chosen for anybody.
+    Only an `is_listed` queue is chosen as a default.
     """
 
     name: str
@@ -58,19 +58,18 @@ class KnownQueue(Struct, frozen=True):
 
 
 class LaunchQueues:
-    """The queues of one cluster, from its store's tables where there are some."""
+    """The queues of one cluster, from its store's tables if they are loaded."""
 
     def __init__(self, store: ClusterStore) -> None:
         self._store = store
-        self._asked: dict[Kind, pa.Table] = {}
+        self._queried: dict[Kind, pa.Table] = {}
         self._limits: Mapping[str, QueueLimits] | None = None
         self._lock = asyncio.Lock()
 
-    async def learn(self) -> None:
-        """Ask once for the queues where no table of them is known, and for the nodes where queues
-        tell no GPUs.
+    async def fetch(self) -> None:
+        """Query the queues and their limits once, and the nodes if queues do not report GPUs.
 
-        Without an answer nothing is known of them. Raises what keeps the line from being opened.
+        Without an answer they stay unknown. Raises the errors of opening the connection.
         """
         async with self._lock:
             await self._store.open()
@@ -83,112 +82,100 @@ class LaunchQueues:
                     self._limits = await self._store.run_query(query)
 
     def known(self) -> list[KnownQueue]:
-        """In the cluster's order; none where nothing is known."""
+        """Return the queues in the cluster's order; [] if unknown."""
         table = self._table(Kind.QUEUES)
         if table is None:
             return []
-        return [
-            KnownQueue(
-                row["name"],
-                bool(row["default"]),
-                None if row["gpus"] is None else row["gpus"] > 0,
-                row["_standing"] not in UNLISTED,
+        found = []
+        for row in table.select(["name", "default", "gpus", "_standing"]).to_pylist():
+            queue = KnownQueue(
+                name=row["name"],
+                is_default=bool(row["default"]),
+                has_gpus=None if row["gpus"] is None else row["gpus"] > 0,
+                is_listed=row["_standing"] not in UNLISTED,
             )
-            for row in table.select(["name", "default", "gpus", "_standing"]).to_pylist()
-        ]
+            found.append(queue)
+        return found
 
     def pools(self) -> list[Pool]:
-        """The queues as far as the choice of one goes."""
-        return [
-            Pool(one.name, one.is_default, self._has_gpus(one))
-            for one in self.known()
-            if one.is_listed
-        ]
+        """Return the listed queues with the facts that the choice of one needs."""
+        listed = [queue for queue in self.known() if queue.is_listed]
+        return [Pool(one.name, one.is_default, self._has_gpus(one)) for one in listed]
 
     async def offers(self) -> Offers:
         """Build the offers of the known queues and nodes.
 
         It runs in a thread: thousands of nodes take some milliseconds.
         """
-
         queues = self._table(Kind.QUEUES)
         nodes = self._table(Kind.NODES)
         return await asyncio.to_thread(build_offers, queues, nodes, self._store.clock.now())
 
     def has_gpus(self, name: str) -> tuple[bool, bool]:
-        """(whether a queue has GPUs, whether that was told of it): names match in upper and lower
-        case alike.
+        """Return whether a queue has GPUs, and whether that is known; names ignore case.
 
-        PBS tells it of the nodes, which take jobs of any queue where they are bound to none.
+        PBS reports GPUs of nodes; nodes that are bound to no queue accept jobs of any.
         """
-        queue = self._named(name)
-        is_known = queue is not None and (
-            queue.has_gpus is not None or bool(self._queue_nodes(queue.name))
-        )
+        queue = self._find_queue(name)
+        if queue is None:
+            return self._has_gpus(None), False
+        is_known = queue.has_gpus is not None or bool(self._queue_nodes(queue.name))
         return self._has_gpus(queue), is_known
 
     def cpu_share(self, name: str, gpus: int) -> CpuShare | None:
-        """The CPUs that go with each of a job's `gpus` in a queue: what the queue gives a chunk,
-        else as many as the GPU's node has for each of its own, within what the queue allows. None
-        where that is not known.
+        """Return the CPUs for each of a job's `gpus` in a queue; None if unknown.
+
+        That is the queue's default for a chunk, else a node's CPUs per GPU within the queue's
+        limit.
         """
         from hpcdash.domain.offers import CpuShare
 
-        queue = self._named(name)
+        queue = self._find_queue(name)
         if queue is None or self._limits is None:
             return None
         limits = self._queue_limits(queue.name)
         chunk_cpus = max((one.chunk_cpus or 0 for one in limits), default=0)
         if chunk_cpus > 1:
-            return CpuShare(
-                None,
-                f"queue {queue.name} defaults to {chunk_cpus} CPUs per chunk; cpus_per_gpu "
-                "overrides it",
-            )
-        shares = [
-            node["cpus"] // node["gpus"]
-            for node in self._queue_nodes(queue.name)
-            if node["gpus"] and node["cpus"]
-        ]
+            text = f"queue {queue.name} defaults to {chunk_cpus} CPUs per chunk"
+            return CpuShare(None, f"{text}; cpus_per_gpu overrides it")
+        nodes = self._queue_nodes(queue.name)
+        shares = [node["cpus"] // node["gpus"] for node in nodes if node["gpus"] and node["cpus"]]
         share = min(shares, default=0)
-        whose = "a node's share"
-        if (
-            most := min((one.most_cpus for one in limits if one.most_cpus), default=0)
-        ) and share * gpus > most:
-            share = most // gpus
-            whose = f"as many as queue {queue.name} allows"
-        cpus = "1 CPU" if share == 1 else f"{share} CPUs"
-        return (
-            CpuShare(share, f"{cpus} per GPU, {whose}; cpus_per_gpu overrides it")
-            if share
-            else None
-        )
+        origin = "a node's share"
+        most_cpus = min((one.most_cpus for one in limits if one.most_cpus), default=0)
+        if most_cpus and share * gpus > most_cpus:
+            share = most_cpus // gpus
+            origin = f"the most that queue {queue.name} allows"
+        if not share:
+            return None
+        text = f"{counted(share, 'CPU')} per GPU, {origin}; cpus_per_gpu overrides it"
+        return CpuShare(share, text)
 
     def _queue_limits(self, name: str) -> list[QueueLimits]:
-        """A queue's own, those of where it passes jobs on to, and the server's."""
+        """Return the limits of a queue, of the queues that it routes jobs to, and of the server."""
         known = self._limits or {}
-        own = known.get(name)
-        names = (name, *(own.destinations if own else ()), "")
+        names = [name, ""]
+        if name in known:
+            names[1:1] = known[name].destinations
         return [known[one] for one in names if one in known]
 
-    def _named(self, name: str) -> KnownQueue | None:
-        """The queue of that name; for '' the only one."""
+    def _find_queue(self, name: str) -> KnownQueue | None:
+        """Find a queue by its name; '' finds the only one."""
         known = self.known()
         only = known[0] if len(known) == 1 and not name else None
         return next((one for one in known if one.name.casefold() == name.casefold()), only)
 
     def _queue_nodes(self, name: str) -> list[dict[str, Any]]:
-        """The nodes that are bound to a queue; where none is, those that are bound to no other."""
+        """Return the nodes that are bound to a queue, else those that are bound to no queue."""
         nodes = self._table(Kind.NODES)
         rows = [] if nodes is None else nodes.select(["queues", "cpus", "gpus"]).to_pylist()
-        return [row for row in rows if name in (row["queues"] or ())] or [
-            row for row in rows if not row["queues"]
-        ]
+        bound = [row for row in rows if name in (row["queues"] or ())]
+        return bound or [row for row in rows if not row["queues"]]
 
     def _has_gpus(self, queue: KnownQueue | None) -> bool:
-        """Check a queue for GPUs, or its nodes if it does not report them, as PBS's.
+        """Return whether a queue has GPUs, or its nodes if it does not report them, as in PBS.
 
-        If nothing is known, it has some.
+        True if unknown.
         """
         if queue is not None and queue.has_gpus is not None:
             return queue.has_gpus
@@ -199,20 +186,19 @@ class LaunchQueues:
         return 0 not in allowed and any(row["gpus"] for row in self._queue_nodes(queue.name))
 
     def _table(self, kind: Kind) -> pa.Table | None:
-        return self._asked.get(kind, self._store.table(kind))
+        return self._queried.get(kind, self._store.table(kind))
 
     async def _query(self, kind: Kind) -> None:
         if self._table(kind) is None:
-            self._asked[kind] = (await self._store.run_query(self._store.query(kind))).table
+            parsed = await self._store.run_query(self._store.query(kind))
+            self._queried[kind] = parsed.table
 
 
 async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
-    """Queues, accounts and QoS; what cannot be asked is a note.
+    """Fetch queues, accounts and QoS, with a note on each failed query.
 
-    At most four commands, at the same time.
-
-    `user` is whose accounts they are: '' for who one is there. Connects where the line is not open;
-    raises nothing of HpcdashError.
+    At most four commands run at the same time. `user` owns the accounts, '' for the user of the
+    connection, which is opened if necessary. Never raises HpcdashError.
     """
     try:
         probe = await store.open()
@@ -221,8 +207,7 @@ async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
         return replace(known, notes=(f"no answer: {error.message}", *known.notes))
     notes: list[str] = []
     backend = store.backend
-    whose = user or probe.user
-    account_offers = backend.policy.associations(whose, probe.cluster)
+    account_offers = backend.policy.associations(user or probe.user, probe.cluster)
     qos_offers = backend.policy.qos_offers()
     if account_offers is not None and probe.has_accounting is False:
         notes.append("no accounting on this cluster: no accounts or QoS to choose from")
@@ -265,10 +250,9 @@ async def _fresh(store: ClusterStore, kind: Kind, notes: list[str]) -> None:
         await store.fetch(kind)
     except HpcdashError as error:
         store.load_cached((kind,))
-        old = store.snapshots.get(kind)
-        known = (
-            f"as known {format_age(store.clock.now() - old.taken_at)} ago" if old else "not known"
-        )
+        known = "unknown"
+        if (old := store.snapshots.get(kind)) is not None:
+            known = f"{format_age(store.clock.now() - old.taken_at)} old"
         notes.append(f"{kind} are {known}: {error.message}")
 
 
@@ -280,39 +264,45 @@ async def _known(store: ClusterStore) -> Offers:
 
 
 def build_offers(queue_table: pa.Table | None, node_table: pa.Table | None, now: float) -> Offers:
-    """The queues as the tables have them at an epoch second, with what each one's nodes have."""
+    """Build the offers of the queues in the tables, and of their nodes, at an epoch second."""
     queues = [] if queue_table is None else queue_table.to_pylist()
-    nodes = [] if node_table is None else node_table.select(_OF_NODES).to_pylist()
+    nodes = [] if node_table is None else node_table.select(_NODE_COLUMNS).to_pylist()
     # PBS does not bind its nodes to queues.
     is_bound = any(node["queues"] for node in nodes)
     own: dict[str, list[_Row]] = {}
     for node in nodes:
         for name in node["queues"] or ():
             own.setdefault(name, []).append(node)
-    offers = [_queue(row, own.get(row["name"], []) if is_bound else nodes, now) for row in queues]
-    reported = (
-        ()
-        if is_bound or not nodes or len(queues) < 2
-        else ("a queue's own nodes are unknown: counting all",)
-    )
-    return Offers(tuple(offers), gpu_types=_gpu_types(nodes), notes=reported)
+    offers = []
+    for row in queues:
+        queue_nodes = own.get(row["name"], []) if is_bound else nodes
+        offers.append(_build_offer(row, queue_nodes, now))
+    notes: tuple[str, ...] = ()
+    if nodes and not is_bound and len(queues) > 1:
+        notes = ("a queue's own nodes are unknown: counting all",)
+    return Offers(tuple(offers), gpu_types=_gpu_types(nodes), notes=notes)
 
 
-def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
-    free = [node for node in nodes if node["state"] in _NOW_FREE]
-    queue_nodes = _or_counted(row["nodes"], len(nodes))
-    idle = sum(node["state"] == NodeState.IDLE for node in nodes)
+def _build_offer(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
+    totals = {"nodes": len(nodes), "cpus": _total(nodes, "cpus"), "gpus": _total(nodes, "gpus")}
+    # The queue's own counts override those of its nodes.
+    totals |= {name: row[name] for name in totals if row[name] is not None}
+    free = [node for node in nodes if node["state"] in _FREE_STATES]
+    nodes_idle = row["nodes_idle"]
+    if nodes_idle is None:
+        nodes_idle = sum(node["state"] == NodeState.IDLE for node in nodes)
+        nodes_idle = min(nodes_idle, totals["nodes"])
     return QueueOffer(
         name=row["name"],
         is_default=bool(row["default"]),
         # None: unknown.
         is_available=row["available"] is not False,
         limit_seconds=row["limit_seconds"],
-        nodes=queue_nodes,
-        nodes_idle=_or_counted(row["nodes_idle"], min(idle, queue_nodes)),
-        cpus=_or_counted(row["cpus"], _total(nodes, "cpus")),
+        nodes=totals["nodes"],
+        nodes_idle=nodes_idle,
+        cpus=totals["cpus"],
         cpus_idle=_total(free, "cpus") - _total(free, "cpus_used"),
-        gpus=_or_counted(row["gpus"], _total(nodes, "gpus")),
+        gpus=totals["gpus"],
         gpus_idle=_total(free, "gpus") - _total(free, "gpus_used"),
         gpu_types=_gpu_types(nodes),
         cpus_per_node=_largest(nodes, "cpus"),
@@ -321,14 +311,10 @@ def _queue(row: _Row, nodes: Sequence[_Row], now: float) -> QueueOffer:
         gpu_nodes=sum(bool(node["gpus"]) for node in nodes),
         note=queue_note({**row, "_server_note": None}, now),
         server_note=row["_server_note"] or "",
-        # Whether an access list keeps somebody out the server knows better.
+        # The server itself applies access lists.
         refuses=row["_standing"] == QueueStanding.DISABLED,
         is_listed=row["_standing"] not in UNLISTED,
     )
-
-
-def _or_counted(value: int | None, counted: int) -> int:
-    return counted if value is None else value
 
 
 def _total(nodes: Iterable[_Row], column: str) -> int:

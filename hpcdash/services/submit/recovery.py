@@ -1,6 +1,4 @@
-"""Finds out what became of submissions whose answer was lost, now or in earlier runs; submits
-nothing.
-"""
+"""Search for submissions whose answer was lost, in this run or earlier ones."""
 
 from __future__ import annotations
 
@@ -45,9 +43,8 @@ T = TypeVar("T")
 # How long a broken line is reopened, and an unresponsive scheduler queried again.
 _PATIENCE_SECONDS = 30.0
 _LONGEST_PAUSE_SECONDS = 5.0
-# Between two checks: a request that left the login node may still be on its way, and a history
-# lags.
-_LOOK_AGAIN_SECONDS = 5.0
+# Between two searches: a request may be still on its way from the login node, and a history lags.
+_RETRY_SECONDS = 5.0
 # A command on the login node ends this long after its limit at the latest.
 _END_SECONDS = 6.0
 _MIN_HISTORY_SECONDS = 600
@@ -68,11 +65,11 @@ async def reconcile(
 ) -> tuple[Outcome, ...]:
     """Return the outcomes, after a search for the unknown ones in the queue and in the history.
 
-    The line is opened again. Found: done, `job 93`. Certainly absent: not done, `it never arrived`;
-    that takes two checks, the second after the command that hands it over has ended on the login
-    node. If nothing answers for half a minute, or no history would have a job that ended at once,
-    it stays unknown. The result is noted in the journal. `on_message` receives a line for a person
-    who waits. Raises nothing.
+    The connection is reopened. Found: done, `job 93`. Certainly absent: not done, `it never
+    arrived`; that takes two searches, the second after the submitting command has ended on the
+    login node. If nothing answers for half a minute, or there is no history of jobs that end at
+    once, the outcome stays unknown. The result is stored in the journal. `on_message` receives
+    lines for a person who waits. Raises nothing.
     """
     outcomes = {outcome.job_id: outcome for outcome in report.outcomes}
     lost = {
@@ -82,42 +79,33 @@ async def reconcile(
     }
     if not lost:
         return report.outcomes
-    on_message(_format_searches(lost.values()))
-    commands = {job_id: command for command in planned.plan.commands for job_id in command.job_ids}
-    longest = max(
-        (commands[job_id].limit_seconds for job_id in lost if job_id in commands), default=0.0
-    )
-    for job_id, found in (
-        await _Looking(store, lost, longest + _END_SECONDS, on_message).outcomes()
-    ).items():
-        if found.done and job_id in commands:
-            [found] = await save_scripts(store, commands[job_id], (found,))
-        outcomes[job_id] = found
-        if found.done:
-            on_message(f"it is {found.text}" if len(lost) == 1 else f"{job_id}: it is {found.text}")
-    known = tuple(outcomes.values())
-    if report.note_again is not None and (
-        problem := await asyncio.to_thread(report.note_again, known)
-    ):
-        known = tuple(
-            replace(outcome, text=f"{outcome.text}; {problem}")
-            if outcome.job_id in lost
-            else outcome
-            for outcome in known
-        )
-    return known
-
-
-def _format_searches(searches: Iterable[Search]) -> str:
-    marks = [search.mark for search in searches if search.mark]
-    how = "by their marks" if marks else "by its name"
+    marks = [search.mark for search in lost.values() if search.mark]
+    criterion = "by their marks" if marks else "by its name"
     if len(marks) == 1:
-        how = f"by its mark {marks[0]}"
-    return f"the answer was lost; searching for the job {how}"
+        criterion = f"by its mark {marks[0]}"
+    on_message(f"the answer was lost; searching for the job {criterion}")
+    commands = {job_id: command for command in planned.plan.commands for job_id in command.job_ids}
+    limits = [commands[job_id].limit_seconds for job_id in lost if job_id in commands]
+    longest_seconds = max(limits, default=0.0) + _END_SECONDS
+    found = await _OutcomeSearch(store, lost, longest_seconds, on_message).outcomes()
+    for job_id, outcome in found.items():
+        if outcome.done and job_id in commands:
+            [outcome] = await keep_submitted(store, commands[job_id], (outcome,))
+        outcomes[job_id] = outcome
+        if outcome.done:
+            text = f"it is {outcome.text}"
+            on_message(text if len(lost) == 1 else f"{job_id}: {text}")
+    if report.note_again is not None:
+        problem = await asyncio.to_thread(report.note_again, tuple(outcomes.values()))
+        if problem:
+            for job_id in lost:
+                outcome = outcomes[job_id]
+                outcomes[job_id] = replace(outcome, text=f"{outcome.text}; {problem}")
+    return tuple(outcomes.values())
 
 
-class _Looking:
-    """Looks for jobs until each is found, or surely not there, or nothing answers."""
+class _OutcomeSearch:
+    """Searches for jobs until each is found or certainly absent, or nothing answers."""
 
     def __init__(
         self,
@@ -134,14 +122,14 @@ class _Looking:
         self._ends_at = _now() + longest_seconds
 
     async def outcomes(self) -> Mapping[str, Outcome]:
-        """One a job."""
+        """Return the outcome of each job."""
         try:
             await self._search_queue()
-            if self._left and await self._is_on_its_way():
+            if self._left and await self._is_submitting():
                 self._report("the submission is still running on the login node; waiting for it")
                 await self._wait_for_its_end()
             if self._left:
-                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
                 await self._search_queue()
                 await self._search_history()
         except HpcdashError as error:
@@ -149,22 +137,21 @@ class _Looking:
         return self._found
 
     async def _wait_for_its_end(self) -> None:
-        pause = _LOOK_AGAIN_SECONDS / 5
+        pause = _RETRY_SECONDS / 5
         while self._left:
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LOOK_AGAIN_SECONDS)
+            pause = min(2 * pause, _RETRY_SECONDS)
             await self._search_queue()
-            if self._left and not await self._is_on_its_way():
+            if self._left and not await self._is_submitting():
                 return
             if _now() > self._ends_at:
                 self._give_up("the submission is still running on the login node")
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, reason: str) -> None:
         for job_id, search in self._left.items():
-            check = f"search for {search.mark}" if search.mark else "search for its name"
             text = (
-                f"it may or may not have been submitted: {why}. Before you submit again, "
-                f"{check} in the queue"
+                f"it may or may not have been submitted: {reason}. Before you submit again, "
+                f"search for {search.mark or 'its name'} in the queue"
             )
             if search.mark:
                 text += ", or run: hpcdash journal --settle"
@@ -172,88 +159,87 @@ class _Looking:
         self._left.clear()
 
     async def _search_queue(self) -> None:
-        """In the queue, which has the jobs that ended a moment ago too."""
+        """Search the queue, which includes jobs that ended a moment ago."""
         for user, searches in self._by_user():
             scope = JobScope(user=user, ended=True)
-            table = (await self._patiently(self._store.backend.queue.jobs(scope))).table
-            self._queued |= await asyncio.to_thread(_array_numbers, table)
-            for job_id, search in searches:
-                self._take(job_id, search, _find_numbers(table, search))
+            parsed = await self._run_with_retries(self._store.backend.queue.jobs(scope))
+            self._queued |= await asyncio.to_thread(_array_numbers, parsed.table)
+            for job_id, search in searches.items():
+                self._add_matches(job_id, search, *_find_numbers(parsed.table, search))
 
     async def _search_history(self) -> None:
-        """In the history, once; what is not there either never arrived."""
+        """Search the history once; a job that is in neither never arrived."""
         for user, searches in self._by_user():
             if self._store.probe is not None and self._store.probe.has_accounting is False:
-                self._end(searches, None, _MAY_HAVE_ENDED)
+                self._settle(searches, None, _MAY_HAVE_ENDED)
                 continue
-            oldest = min(search.not_before for _, search in searches)
+            oldest = min(search.not_before for search in searches.values())
             age = self._store.clock.now() - oldest.astimezone(UTC).timestamp()
             since = max(_MIN_HISTORY_SECONDS, int(age) + 1)
+            query = self._store.backend.history.jobs(user, since)
             try:
-                table = (await self._patiently(self._store.backend.history.jobs(user, since))).table
+                parsed = await self._run_with_retries(query)
             except UnreachableError:
                 raise
             except HpcdashError as error:
                 text = f"not in the queue; it may have ended at once: {error.message}"
-                self._end(searches, None, text)
+                self._settle(searches, None, text)
                 continue
-            for job_id, search in searches:
-                self._take(job_id, search, _find_numbers(table, search, seen=self._queued))
-            left = [(job_id, search) for job_id, search in searches if job_id in self._left]
-            self._end([one for one in left if one[1].name is None], None, _NO_NAME)
-            text = f"{NEVER_ARRIVED}: no such job in the queue or the history"
-            self._end([one for one in left if one[1].name is not None], False, text)
+            for job_id, search in searches.items():
+                matches = _find_numbers(parsed.table, search, queued=self._queued)
+                self._add_matches(job_id, search, *matches)
+                if job_id not in self._left:
+                    continue
+                if search.name is None:
+                    self._settle([job_id], None, _NO_NAME)
+                else:
+                    text = f"{NEVER_ARRIVED}: no such job in the queue or the history"
+                    self._settle([job_id], False, text)
 
-    def _take(self, job_id: str, search: Search, numbers: list[tuple[str, bool]]) -> None:
-        marked = [number for number, is_marked in numbers if is_marked]
-        if len(marked or numbers) == 1 and (marked or not search.mark):
-            how = "" if search.mark else " (the only one of that name submitted since)"
-            self._end(
-                [(job_id, search)], True, f"job {numbers[0][0] if not marked else marked[0]}{how}"
-            )
+    def _add_matches(
+        self, job_id: str, search: Search, numbers: Sequence[str], has_mark: bool
+    ) -> None:
+        """Settle a job if jobs of these numbers match; a name is no proof for a marked job."""
+        if len(numbers) == 1 and has_mark == bool(search.mark):
+            note = "" if search.mark else " (the only one of that name submitted since)"
+            self._settle([job_id], True, f"job {numbers[0]}{note}")
         elif numbers:
-            listed = ", ".join(marked or [number for number, _ in numbers])
-            why = "its mark" if marked else "its name"
-            self._end([(job_id, search)], None, f"it may be one of {listed}, which have {why}")
+            shared = "its mark" if has_mark else "its name"
+            text = f"it may be one of {', '.join(numbers)}, which have {shared}"
+            self._settle([job_id], None, text)
 
-    def _end(self, searches: Iterable[tuple[str, Search]], done: bool | None, text: str) -> None:
-        for job_id, _ in searches:
+    def _settle(self, job_ids: Iterable[str], done: bool | None, text: str) -> None:
+        for job_id in tuple(job_ids):
             self._found[job_id] = Outcome(job_id, done, text)
             self._left.pop(job_id, None)
 
-    def _by_user(self) -> list[tuple[str | None, list[tuple[str, Search]]]]:
-        users = dict.fromkeys(search.user or self._store.user for search in self._left.values())
-        return [
-            (user, [one for one in self._left.items() if (one[1].user or self._store.user) == user])
-            for user in users
-        ]
+    def _by_user(self) -> list[tuple[str | None, dict[str, Search]]]:
+        """Return the remaining searches of each user."""
+        found: dict[str | None, dict[str, Search]] = {}
+        for job_id, search in self._left.items():
+            found.setdefault(search.user or self._store.user, {})[job_id] = search
+        return list(found.items())
 
-    async def _is_on_its_way(self) -> bool:
-        """Whether a command that hands one over still runs on the login node."""
+    async def _is_submitting(self) -> bool:
+        """Whether a command that submits one of the jobs still runs on the login node."""
+        script = shell_text("services/submit/still_running.sh")
         for search in tuple(self._left.values()):
+            if not search.mark:
+                continue
+            # The script must not find its own arguments.
             half = len(search.mark) // 2
-            argv = (
-                "sh",
-                "-c",
-                shell_text("services/submit/still_running.sh"),
-                "sh",
-                search.mark[:half],
-                search.mark[half:],
-            )
-            if search.mark:
-                try:
-                    still_there: bool = await self._patiently(Query(argv, _is_still_there))
-                except CommandMissing:
-                    # A server over HTTP runs no commands.
-                    return False
-                if still_there:
-                    return True
+            argv = ("sh", "-c", script, "sh", search.mark[:half], search.mark[half:])
+            try:
+                is_running = await self._run_with_retries(Query(argv, _parse_is_running))
+            except CommandMissing:
+                # A server over HTTP runs no commands.
+                return False
+            if is_running:
+                return True
         return False
 
-    async def _patiently(self, query: Query[T]) -> T:
-        """The answer of a query, on a line that is opened again where it broke; raises what went
-        wrong last.
-        """
+    async def _run_with_retries(self, query: Query[T]) -> T:
+        """Return the answer of a query, on a connection that is reopened; raise the last error."""
         gives_up_at: float | None = None
         pause = 0.25
         while True:
@@ -277,7 +263,7 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _is_still_there(answer: Answer) -> bool:
+def _parse_is_running(answer: Answer) -> bool:
     return b"still there" in answer.stdout
 
 
@@ -286,35 +272,33 @@ def _array_numbers(table: pa.Table) -> set[str]:
 
 
 def _find_numbers(
-    table: pa.Table, search: Search, *, seen: Set[str] | None = None
-) -> list[tuple[str, bool]]:
-    """The jobs that may be the one, by number, and whether each has its mark.
+    table: pa.Table, search: Search, *, queued: Set[str] | None = None
+) -> tuple[list[str], bool]:
+    """Return the numbers of the jobs that match, and whether they have the mark.
 
-    A history (`seen` is what the queue had) need not keep comments: of one without, name and time
-    have to do.
+    A history may not keep comments: its jobs without one are matched by name and time. `queued` are
+    the numbers in the queue, None for a search in the queue itself.
     """
-    marked: list[str] = []
     if search.mark:
         # An ID that we choose ends with the mark.
         ends = pc.ends_with(table["id"], f"_{search.mark.removeprefix(MARK_START)}")
-        # A kill switch may follow it.
-        comments = pc.list_element(
-            pc.split_pattern(pc.fill_null(table["comment"], ""), " ", max_splits=1), 0
-        )
-        found = table.filter(pc.or_(pc.equal(comments, search.mark), ends))
-        marked = list(dict.fromkeys(map(parse_array_id, found["id"].to_pylist())))
-    if marked or (search.mark and seen is None):
-        return [(number, True) for number in marked]
-    since = pc.greater_equal(
-        table["submitted_at"], pa.scalar(search.not_before, table["submitted_at"].type)
+        # A kill switch may follow the mark in the comment.
+        parts = pc.split_pattern(pc.fill_null(table["comment"], ""), " ", max_splits=1)
+        is_marked = pc.or_(pc.equal(pc.list_element(parts, 0), search.mark), ends)
+        marked = table.filter(is_marked)["id"].to_pylist()
+        if marked or queued is None:
+            return list(dict.fromkeys(map(parse_array_id, marked))), True
+    not_before = pa.scalar(search.not_before, table["submitted_at"].type)
+    is_named = pc.and_(
+        pc.greater_equal(table["submitted_at"], not_before), pc.equal(table["name"], search.name)
     )
-    named = pc.and_(since, pc.equal(table["name"], search.name))
+    others = set(search.others)
     if search.mark:
-        named = pc.and_(named, pc.is_null(table["comment"]))
-    found = table.filter(pc.fill_null(named, False))
-    numbers = dict.fromkeys(map(parse_array_id, found["id"].to_pylist()))
-    others = {*search.others, *((seen or ()) if search.mark else ())}
-    return [(number, False) for number in numbers if number not in others]
+        is_named = pc.and_(is_named, pc.is_null(table["comment"]))
+        others |= queued or set()
+    named = table.filter(pc.fill_null(is_named, False))["id"].to_pylist()
+    numbers = dict.fromkeys(map(parse_array_id, named))
+    return [number for number in numbers if number not in others], False
 
 
 async def reconcile_noted(
@@ -323,83 +307,80 @@ async def reconcile_noted(
     entry: JournalEntry,
     on_message: Callable[[str], None] = lambda text: None,
 ) -> tuple[Outcome, ...]:
-    """Settle an earlier run's submission from the journal, and note the result there.
+    """Settle an earlier run's submission from the journal, and store the result there.
 
-    Returns its outcomes unchanged if none is unknown, or no mark was noted.
+    Returns its outcomes unchanged if all are known, or if the entry has no mark.
     """
     outcomes = entry.outcomes or tuple(Outcome(job_id, None) for job_id in entry.job_ids)
     # The journal has this machine's time, the queue the cluster's.
     at = datetime.fromtimestamp(store.clock.now() - journal.age_seconds(entry), UTC)
-    searches = {
-        name: replace(one, not_before=at - CLOCKS_APART)
-        for name, one in build_searches(entry).items()
-    }
+    searches = {}
+    for name, search in build_searches(entry).items():
+        searches[name] = replace(search, not_before=at - CLOCKS_APART)
     plan = Plan(ActionRequest(Verb.SUBMIT, entry.job_ids), (), ())
     report = Report(plan, outcomes, "", partial(_note, journal, entry.action_id))
     return await reconcile(store, SubmissionPlan(plan, (), searches), report, on_message)
 
 
 def build_searches(entry: JournalEntry) -> Mapping[str, Search]:
-    """Build the searches for the jobs of a noted submission; {} if it lacks the criteria.
+    """Build the searches for the jobs of a submission in the journal; {} if criteria are missing.
 
     Jobs are recognised by their marks, else a single job by its name.
     """
     if entry.verb != Verb.SUBMIT:
         return {}
     not_before = datetime.fromtimestamp(entry.at, UTC) - CLOCKS_APART
-    marked = [
-        (marks[-1], parts) for parts in entry.commands if (marks := _MARK.findall("\n".join(parts)))
-    ]
+    marked = []
+    for parts in entry.commands:
+        if marks := _MARK.findall("\n".join(parts)):
+            marked.append((marks[-1], parts))
     if not marked and len(entry.job_ids) == 1 and entry.names and entry.commands:
         marked = [("", entry.commands[-1])]
     if len(marked) != len(entry.job_ids):
         return {}
     found = {}
     for job_id, (mark, parts) in zip(entry.job_ids, marked, strict=True):
-        name = entry.names.get(job_id) or next(
-            (word[len(_NAME) :] for word in parts if word.startswith(_NAME)), None
-        )
+        name_options = (part for part in parts if part.startswith(_NAME))
+        name = next((option.removeprefix(_NAME) for option in name_options), None)
+        name = entry.names.get(job_id) or name
         found[job_id] = Search(mark, name, not_before, _account(parts) or entry.user)
     return found
 
 
 def unsettled(journal: Journal, cluster: str, *, newest: int = 200) -> list[JournalEntry]:
-    """The submissions to a cluster whose outcome nobody saw and that can be looked for, newest
+    """Return the submissions to a cluster with an unknown outcome that can be searched, newest
     first.
 
     Raises JournalUnreadable.
     """
-    noted = (one for one in journal.read(newest)[0] if one.cluster == cluster)
-    return [one for one in noted if one.state == "unknown" and build_searches(one)]
+    entries = (one for one in journal.read(newest)[0] if one.cluster == cluster)
+    return [one for one in entries if one.state == "unknown" and build_searches(one)]
 
 
 def unsettled_today(store: ClusterStore, journal: Journal) -> list[JournalEntry]:
-    """Return the unsettled entries of the last day, as of a killed run.
+    """Return the unsettled entries of the last day, for example of a killed run.
 
-    None are returned if the journal is unreadable.
+    [] if the journal is unreadable.
     """
     try:
-        return [
-            one
-            for one in unsettled(journal, store.name)
-            if journal.age_seconds(one) < _RECENT_SECONDS
-        ]
+        entries = unsettled(journal, store.name)
     except JournalUnreadable:
         return []
+    return [one for one in entries if journal.age_seconds(one) < _RECENT_SECONDS]
 
 
 async def reconcile_recent(store: ClusterStore, journal: Journal) -> list[str]:
-    """Resolve the last day's submissions whose outcome nobody saw; returns one sentence for each.
+    """Settle the last day's submissions with an unknown outcome; return a sentence for each.
 
-    Queries nothing if there are none, and never raises HpcdashError.
+    Sends no query if there are none, and never raises HpcdashError.
     """
     messages = []
     for entry in await asyncio.to_thread(unsettled_today, store, journal):
         at = datetime.fromtimestamp(entry.at).astimezone()
         for outcome in await reconcile_noted(store, journal, entry):
-            what = f"it is {outcome.text}" if outcome.done else outcome.text
+            result = f"it is {outcome.text}" if outcome.done else outcome.text
             messages.append(
-                f"the submission of {outcome.job_id} at {at:%H:%M} has no recorded result: {what}"
+                f"the submission of {outcome.job_id} at {at:%H:%M} has no recorded result: {result}"
             )
     return messages
 

@@ -1,7 +1,4 @@
-"""Problems of a request given the cluster's offers, and its total resources in a line.
-
-Pure.
-"""
+"""Conflicts of a request with a cluster's offers, and its total resources in a line."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Sequence
 
 from hpcdash.backends.script.body import is_spread
 from hpcdash.domain.demand import Demand, LintFinding, unmet
-from hpcdash.domain.offers import Offers, QueueOffer
+from hpcdash.domain.offers import Offers
 from hpcdash.domain.request import (
     INTERACTIVE_KINDS,
     Request,
@@ -18,6 +15,7 @@ from hpcdash.domain.request import (
     request_slot_type,
     request_slots,
 )
+from hpcdash.domain.text import counted
 from hpcdash.domain.units import DAY, HOUR, MINUTE
 
 _WHERE = {
@@ -45,16 +43,14 @@ def lint_request(
     Unknown offers (no queues, no accounts) cause no findings. Raises nothing.
     """
     found = list(unmet(build_demand(request, offers, packs_nodes=packs_nodes), offers))
-    if request.gpu_type and slot_type_in(request, offers) is SlotType.CPU:
-        found.append(
-            LintFinding(
-                "warning", "gpu_type", f"{request.gpu_type} is ignored: a slot is a CPU here"
-            )
-        )
-    if request.cpus_per_gpu and slot_type_in(request, offers) is SlotType.CPU:
-        found.append(LintFinding("warning", "cpus_per_gpu", "ignored: a slot is a CPU here"))
+    if slot_type_in(request, offers) is SlotType.CPU:
+        if request.gpu_type:
+            text = f"{request.gpu_type} is ignored: a slot is a CPU here"
+            found.append(LintFinding("warning", "gpu_type", text))
+        if request.cpus_per_gpu:
+            found.append(LintFinding("warning", "cpus_per_gpu", "ignored: a slot is a CPU here"))
     found += [LintFinding("warning", "", warning) for warning in warnings]
-    return tuple(sorted(found, key=lambda one: one.severity != "error"))
+    return tuple(sorted(found, key=lambda finding: finding.severity != "error"))
 
 
 def slot_type_in(request: Request, offers: Offers) -> SlotType:
@@ -62,11 +58,12 @@ def slot_type_in(request: Request, offers: Offers) -> SlotType:
 
     The default is GPUs if its queue has some.
     """
-    reported = request.slot_type or request.site.slot_type
-    queue = offers.queue(request.queue)
-    if reported is None and request.gpu_type:
+    if configured := request.slot_type or request.site.slot_type:
+        return configured
+    if request.gpu_type:
         return SlotType.CUDA
-    return reported or request_slot_type(request, queue_has_gpus=queue is None or queue.gpus > 0)
+    queue = offers.queue(request.queue)
+    return request_slot_type(request, queue_has_gpus=queue is None or queue.gpus > 0)
 
 
 def build_demand(request: Request, offers: Offers, *, packs_nodes: bool = False) -> Demand:
@@ -83,33 +80,37 @@ def build_demand(request: Request, offers: Offers, *, packs_nodes: bool = False)
     total = slots.slots if finds_nodes else slots.nodes * slots.per_node
     counts_gpus = slot_type is not SlotType.CPU and slots.slots > 0
     node_key = "slots_per_node" if slots.is_per_node else "slots"
-    cpu_keys = {"cpus_per_node": node_key}
-    each = request.cpus_per_gpu if counts_gpus else 1
+    where = {**_WHERE, "cpus_per_node": node_key, "gpus_per_node": node_key}
+    cpus_per_slot: int | None = 1
     if counts_gpus:
-        cpu_keys = dict.fromkeys(("cpus", "cpus_per_node"), "cpus_per_gpu")
+        cpus_per_slot = request.cpus_per_gpu
+        where |= {"cpus": "cpus_per_gpu", "cpus_per_node": "cpus_per_gpu"}
+    cpus = None
+    cpus_per_node = None
+    if cpus_per_slot is not None:
+        cpus = total * cpus_per_slot
+        cpus_per_node = None if on_node is None else on_node * cpus_per_slot
     return Demand(
         queues=(request.queue,) if request.queue else (),
         account=request.account,
         qos=request.qos,
         limit_seconds=request.limit_seconds,
         nodes=None if finds_nodes else slots.nodes,
-        cpus=None if each is None else total * each,
+        cpus=cpus,
         gpus=total if counts_gpus else None,
-        cpus_per_node=None if each is None or on_node is None else on_node * each,
+        cpus_per_node=cpus_per_node,
         gpus_per_node=on_node if counts_gpus else None,
         gpu_type=request.gpu_type if counts_gpus else "",
         memory_per_node_bytes=request.memory_bytes,
-        where={**_WHERE, **cpu_keys, "gpus_per_node": node_key},
+        where=where,
     )
 
 
 def format_resources(request: Request, offers: Offers, *, packs_nodes: bool = False) -> str:
-    """`4 nodes × 8 A100 for 20 h = 640 GPU-hours; 12 idle now`; one line, whose names of GPUs and
-    queues are remote.
+    """`4 nodes × 8 A100 for 20 h = 640 GPU-hours; 12 idle now`; GPU and queue names are remote.
 
-    An array says what all of its tasks come to; without a time the queue's default holds, of which
-    its limit is all that is known. `packs_nodes`: CPUs that are not counted a node may lie
-    together, as with PBS.
+    The hours of an array are those of all its tasks; without a time the queue's limit is the upper
+    bound. `packs_nodes`: CPUs without a count per node may share nodes, as in PBS.
     """
     slots = request_slots(request)
     slot_type = slot_type_in(request, offers)
@@ -121,41 +122,42 @@ def format_resources(request: Request, offers: Offers, *, packs_nodes: bool = Fa
     if request.array is not None:
         throttle = request.array.throttle
         at_once = f", {throttle} at a time" if throttle and throttle < tasks else ""
-        parts.append(f"× {_counted(tasks, 'task')}{at_once},")
+        parts.append(f"× {counted(tasks, 'task')}{at_once},")
     total = slots.nodes * slots.per_node * tasks
     if request.limit_seconds is not None:
-        parts.append(
-            f"for {_time(request.limit_seconds)} = {_spent(total * request.limit_seconds, unit)}"
-        )
-    elif queue is not None and queue.limit_seconds is not None:
+        spent = _spent(total * request.limit_seconds, unit)
+        parts.append(f"for {_time(request.limit_seconds)} = {spent}")
+    elif queue is None:
+        parts.append("for the queue's maximum time")
+    elif queue.limit_seconds is None:
+        parts.append("without a time limit")
+    else:
         most = _spent(total * queue.limit_seconds, unit)
         parts.append(f"for at most the queue's {_time(queue.limit_seconds)} (up to {most})")
-    else:
-        parts.append(
-            "without a time limit" if queue is not None else "for the queue's maximum time"
-        )
     notes = [" ".join(parts).replace(",,", ",")]
     if slots.slots and slots.spare:
         notes.append(f"{slots.spare} more than the {slots.slots} requested")
-    if queue is not None and (idle := _idle(queue, is_cpu=is_cpu)):
-        notes.append(idle)
-    return "; ".join(notes)
+    if queue is not None:
+        if not queue.is_available:
+            notes.append(queue.closed_reason)
+        elif is_cpu and queue.cpus:
+            notes.append(f"{queue.cpus_idle} CPUs idle now")
+        elif not is_cpu and queue.gpus:
+            notes.append(f"{queue.gpus_idle} idle now")
+    return "; ".join(filter(None, notes))
 
 
 def _amount(request: Request, slots: Slots, unit: str, *, packs_nodes: bool) -> str:
-    kind = request.gpu_type if unit == "GPU" else ""
-    kind = kind.upper() if kind.islower() else kind
-    if slots.nodes == 1:
-        return f"{slots.per_node} {kind}" if kind else _counted(slots.per_node, unit)
-    # GPUs that are not counted a node may lie together.
-    if slots.is_packed and (packs_nodes or unit == "GPU"):
-        return f"{slots.slots} {kind}" if kind else _counted(slots.slots, unit)
-    each = f"{slots.per_node} {kind}" if kind else _counted(slots.per_node, unit)
-    return f"{_counted(slots.nodes, 'node')} × {each}"
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}" + ("" if count == 1 else "s")
+    gpu_type = request.gpu_type if unit == "GPU" else ""
+    if gpu_type.islower():
+        gpu_type = gpu_type.upper()
+    # GPUs without a count per node may share nodes.
+    is_packed = slots.is_packed and (packs_nodes or unit == "GPU") and slots.nodes > 1
+    count = slots.slots if is_packed else slots.per_node
+    amount = f"{count} {gpu_type}" if gpu_type else counted(count, unit)
+    if is_packed or slots.nodes == 1:
+        return amount
+    return f"{counted(slots.nodes, 'node')} × {amount}"
 
 
 def _time(seconds: int) -> str:
@@ -174,15 +176,7 @@ def _time(seconds: int) -> str:
 def _spent(slot_seconds: int, unit: str) -> str:
     """`640 GPU-hours`, `1.5 CPU-hours`; less than one in minutes."""
     if slot_seconds < HOUR:
-        return _counted(-(-slot_seconds // MINUTE), f"{unit}-minute")
+        return counted(-(-slot_seconds // MINUTE), f"{unit}-minute")
     hours = slot_seconds / HOUR
     shown = f"{hours:,.0f}" if hours >= 10 else f"{hours:.1f}".removesuffix(".0")
     return f"{shown} {unit}-hour" + ("" if shown == "1" else "s")
-
-
-def _idle(queue: QueueOffer, *, is_cpu: bool) -> str:
-    if not queue.is_available:
-        return queue.closed_reason
-    if is_cpu:
-        return f"{queue.cpus_idle} CPUs idle now" if queue.cpus else ""
-    return f"{queue.gpus_idle} idle now" if queue.gpus else ""

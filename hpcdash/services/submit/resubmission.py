@@ -1,5 +1,5 @@
-"""Submits jobs again: plans them, an array's tasks in parts where the scheduler takes no list of
-them, and proposes more time or memory for a job that was ended for want of it.
+"""Resubmission of jobs: plans, an array's tasks in parts if the scheduler accepts no list of them,
+and proposals for jobs that ended for lack of time or memory.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from hpcdash.backends.actions import Outcome, Verb
 from hpcdash.backends.appending import appended
-from hpcdash.backends.job_detail import JobDetail, Usage
+from hpcdash.backends.job_detail import Usage
 from hpcdash.backends.queries import JobScope
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, Submission, SubmitCommand
 from hpcdash.domain.array_tasks import ArrayTasks
 from hpcdash.domain.job_ids import joined_tasks, parse_array_id, parse_job_id
+from hpcdash.domain.schema import JOBS
 from hpcdash.domain.states import ENDED, JobState
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted
@@ -50,18 +51,18 @@ from hpcdash.services.submit.recovery import reconcile_noted
 from hpcdash.services.submit.submission import SubmissionPlan, build_plan, new_mark
 
 Row = Mapping[str, Any]
-# Each has its own script and options, which are fetched, and its own command.
+# Each needs queries for its script and options, and a command.
 MAX_AT_ONCE = 10
-# Of one array, each a command.
+# Commands for one array.
 _MAX_PARTS = 100
-# The history learns of a job a moment after the scheduler does, and of how it was submitted last.
+# The history receives a job's submit line a moment after the scheduler.
 _HISTORY_LAG_SECONDS = 4.0
 _MIB = 1 << 20
 _GIB = 1 << 30
-_MORE = 1.5
-# Above the most that was sampled; samples miss short peaks.
-_ABOVE_PEAK = 1.4
-# (up to, in steps of): what a person would write.
+_INCREASE = 1.5
+# Factor on the sampled peak; samples miss short peaks.
+_PEAK_INCREASE = 1.4
+# (limit, step up to it): round numbers as a person would write them.
 _TIME_STEPS = ((HOUR, 5 * MINUTE), (6 * HOUR, 15 * MINUTE), (DAY, HOUR), (float("inf"), 6 * HOUR))
 _MEMORY_STEPS = (
     (_GIB, 64 * _MIB),
@@ -72,10 +73,9 @@ _MEMORY_STEPS = (
 
 
 class Resubmission(Struct, frozen=True):
-    """A job to submit again: a plain one, or an array's number with the rows of the tasks that are
-    meant.
+    """A job to resubmit: a plain one, or an array's number with its selected tasks and their rows.
 
-    Without `tasks`, a whole array is meant; `rows` are of domain.schema.JOBS.
+    `tasks` is None for a whole array; `rows` are of domain.schema.JOBS.
     """
 
     job_id: str
@@ -103,8 +103,8 @@ def resubmissions(rows: Sequence[Row]) -> tuple[Resubmission, ...]:
 class ResubmissionPlan(SubmissionPlan, frozen=True):
     """Planned resubmission of jobs.
 
-    If its plan has `parts`, `submit_parts` runs it: with `is_chained` each part waits for the one
-    before it, the first one for the job `after`, '' for none.
+    If its plan has `parts`, `submit_parts` runs it: with `is_chained` each part waits for the
+    previous one, the first for the job `after`, '' for none.
     """
 
     is_chained: bool = False
@@ -120,9 +120,9 @@ async def plan_again(
     """Plan the resubmission of jobs with these limits in place of theirs; nothing is submitted.
 
     Array tasks that do not fit in one submission are planned in parts, as a ResubmissionPlan; parts
-    that the `journal` has of an earlier interrupted submission are left out. Raises UsageError if
-    it is impossible, SchedulerRefused and AccountingUnavailable if a script is unavailable,
-    NoSuchJob, and the errors of an unreachable cluster.
+    that the `journal` has of an earlier interrupted submission are skipped. Raises UsageError if it
+    is impossible, SchedulerRefused and AccountingUnavailable if a script is unavailable, NoSuchJob,
+    and the errors of an unreachable cluster.
     """
     if len(requested) > MAX_AT_ONCE:
         raise UsageError(
@@ -133,20 +133,20 @@ async def plan_again(
         parts = () if one.tasks is None else store.backend.submit.array_parts(one.tasks)
         if len(parts) > 1 and len(requested) > 1:
             raise UsageError(
-                f"{store.backend.title} takes the tasks {one.tasks} of {one.job_id} in "
+                f"{store.backend.title} accepts the tasks {one.tasks} of {one.job_id} only in "
                 f"{len(parts)} submissions",
-                "Resubmit this array alone.",
+                "Resubmit this array separately.",
             )
         if len(parts) > 1:
             return await _plan_parts(store, one, limits, journal)
-    notes: list[str] = []
+    notes: dict[str, None] = {}
     submits: list[SubmitCommand] = []
     for one in requested:
         [submit], own_notes = await _prepare(store, one, limits, (one.tasks,))
         submits.append(submit)
-        name = f"{one.job_id}: " if len(requested) > 1 else ""
-        notes += [note for own_note in own_notes if (note := f"{name}{own_note}") not in notes]
-    return _build_plan(store, requested, submits, notes)
+        prefix = f"{one.job_id}: " if len(requested) > 1 else ""
+        notes |= dict.fromkeys(f"{prefix}{note}" for note in own_notes)
+    return _build_plan(store, requested, submits, list(notes))
 
 
 async def _plan_parts(
@@ -162,28 +162,33 @@ async def _plan_parts(
     parts = store.backend.submit.array_parts(left or tasks)
     if len(parts) > _MAX_PARTS:
         raise UsageError(
-            f"{store.backend.title} takes these tasks in {len(parts)} submissions, and "
-            f"{_MAX_PARTS} are the most",
+            f"{store.backend.title} accepts these tasks only in {len(parts)} submissions, which "
+            f"exceeds the limit of {_MAX_PARTS}",
             "Mark fewer of them.",
         )
     submits, own_notes = await _prepare(store, requested, limits, parts)
     throttle = submits[0].throttle
     is_chained = throttle is not None and tasks.count > throttle
-    notes = [
-        f"{store.backend.title} takes one task range at a time: {counted(len(parts), 'submission')}"
-    ]
+    notes = []
+    if sent:
+        notes.append(f"tasks {sent_tasks} are skipped: an interrupted submission has sent them")
+    submissions = counted(len(parts), "submission")
+    notes.append(f"{store.backend.title} takes one range of tasks at a time: {submissions}")
     if is_chained:
         notes.append(
             f"each waits for the previous one to end (afterany), so at most {throttle} run"
         )
-    if sent:
-        notes.insert(
-            0,
-            f"tasks {sent_tasks} are left out: they were sent before the last submission broke off",
-        )
     planned = _build_plan(store, (requested,), submits, [*notes, *own_notes])
     plan = replace(planned.plan, parts=(*sent, *planned.plan.request.job_ids))
-    after = await _unfinished_job(store, sent) if is_chained else ""
+    after = list(sent.values())[-1] if is_chained and sent else ""
+    if after:
+        scope = JobScope(job_ids=(after,))
+        try:
+            last_part = (await store.run_query(store.backend.queue.jobs(scope))).table
+        except NoSuchJob:
+            last_part = JOBS.empty_table()
+        if ENDED.issuperset(last_part["state"].to_pylist()):
+            after = ""
     return ResubmissionPlan(
         plan, planned.notes, planned.searches, is_chained=is_chained, after=after
     )
@@ -206,14 +211,22 @@ async def _prepare(
     limits: NewLimits,
     parts: Sequence[ArrayTasks | None],
 ) -> tuple[list[SubmitCommand], list[str]]:
-    """A command for each part, with a mark of its own, and what a person should know of them."""
-    query = requested.job_id
-    detail = await _detail(store, requested)
+    """Build a command with its own mark for each part, and the notes on them."""
+    try:
+        detail = await store.fetch_detail(requested.job_id)
+    except NoSuchJob:
+        # The row of a partly ended array may be gone: a task has the same detail.
+        row_id = str(requested.rows[0]["id"]) if requested.rows else requested.job_id
+        if row_id == requested.job_id:
+            raise
+        detail = await store.fetch_detail(row_id)
     script, past = await asyncio.gather(
-        fetch_script(store, query, detail=detail), _past(store, requested)
+        fetch_script(store, requested.job_id, detail=detail), _past(store, requested)
     )
     submits = [
-        store.backend.submit.resubmission(detail, past, script, part, new_mark(), limits)
+        store.backend.submit.resubmission(
+            detail, past, script, tasks=part, mark=new_mark(), limits=limits
+        )
         for part in parts
     ]
     submit = submits[0]
@@ -224,24 +237,12 @@ async def _prepare(
     return submits, [f"script: {lines}, {script.source}{warning}", *submit.notes]
 
 
-async def _detail(store: ClusterStore, requested: Resubmission) -> JobDetail:
-    """Fetch the detail of a job, or of a task if the row of its partly ended array is gone."""
-    try:
-        return await store.fetch_detail(requested.job_id)
-    except NoSuchJob:
-        if not requested.rows or requested.rows[0]["id"] == requested.job_id:
-            raise
-        return await store.fetch_detail(str(requested.rows[0]["id"]))
-
-
 async def _past(store: ClusterStore, requested: Resubmission) -> Mapping[str, str]:
     """Fetch a job's fields from the history; {} if there are none."""
     if store.probe is not None and store.probe.has_accounting is False:
         return {}
-    submitted_at = [
-        row["submitted_at"].timestamp() for row in requested.rows if row["submitted_at"] is not None
-    ]
-    age = store.clock.now() - max(submitted_at, default=0.0)
+    times = [row["submitted_at"] for row in requested.rows if row["submitted_at"] is not None]
+    age = store.clock.now() - (max(times).timestamp() if times else 0.0)
     if 0 <= age < _HISTORY_LAG_SECONDS:
         await asyncio.sleep(_HISTORY_LAG_SECONDS - age)
     try:
@@ -262,14 +263,11 @@ async def find_sent_parts(
     outcome is searched by its mark. Raises UsageError if it is unknown whether it was sent,
     JournalUnreadable, and the errors of an unreachable cluster.
     """
-    entries = [
-        one
-        for one in (await asyncio.to_thread(journal.read))[0]
-        if one.cluster == store.name
-        and one.verb == Verb.SUBMIT
-        and one.parts
-        and parse_array_id(one.parts[0]) == array_id
-    ]
+    entries = []
+    for entry in (await asyncio.to_thread(journal.read))[0]:
+        is_submission = entry.cluster == store.name and entry.verb == Verb.SUBMIT
+        if is_submission and entry.parts and parse_array_id(entry.parts[0]) == array_id:
+            entries.append(entry)
     if not entries:
         return {}
     parts = entries[0].parts
@@ -280,7 +278,7 @@ async def find_sent_parts(
     before = len(parts)
     for entry in entries:
         name = entry.job_ids[0]
-        # They are sent in order: a later one belongs to an earlier submission.
+        # Parts are sent in order: a later part belongs to an earlier submission.
         if places.get(name, len(parts)) > before:
             break
         before = places[name]
@@ -293,7 +291,7 @@ async def find_sent_parts(
 
 
 async def _submitted_job(store: ClusterStore, journal: Journal, entry: JournalEntry) -> str:
-    """The new job of a part; '' where it was surely not submitted."""
+    """Return the new job of a part; '' if it was certainly not submitted."""
     [name] = entry.job_ids
     if entry.state == "running":
         raise UsageError(f"{name} is already being resubmitted", "Wait for it: J shows the result.")
@@ -309,29 +307,17 @@ async def _submitted_job(store: ClusterStore, journal: Journal, entry: JournalEn
 
 
 def _part_tasks(job_id: str) -> ArrayTasks:
-    """The tasks in an id such as 12[3-12:3].server."""
+    """Parse the tasks in an ID such as 12[3-12:3].server."""
     return parse_job_id(job_id).tasks or ArrayTasks(())
-
-
-async def _unfinished_job(store: ClusterStore, sent: Mapping[str, str]) -> str:
-    """The job of the last part that was sent; '' where it has ended."""
-    if not sent:
-        return ""
-    job_id = [*sent.values()][-1]
-    try:
-        table = (await store.run_query(store.backend.queue.jobs(JobScope(job_ids=(job_id,))))).table
-    except NoSuchJob:
-        return ""
-    return job_id if any(state not in ENDED for state in table["state"].to_pylist()) else ""
 
 
 async def submit_parts(
     planned: ResubmissionPlan, launches: Launches, actions: Actions
 ) -> tuple[Outcome, ...]:
-    """Submit a plan's commands one by one, each an action of its own in the journal;
-    `planned.plan.parts` are all.
+    """Submit a plan's commands one by one, each as its own action in the journal.
 
-    The first that was not submitted, or of which that is not known, is the last.
+    `planned.plan.parts` are all of them. The first that was not submitted, or may not have been, is
+    the last.
     """
     commands = iter(planned.plan.commands)
 
@@ -341,8 +327,8 @@ async def submit_parts(
         waits_for = before or ((planned.after,) if planned.after else ())
         if planned.is_chained and waits_for:
             submit = launches.store.backend.submit
-            phrased = submit.submission(Submission(b"#!/bin/sh\n", "x", after=waits_for))
-            waiting = appended(SubmitCommand(command), phrased)
+            template = submit.submission(Submission(b"#!/bin/sh\n", "x", after=waits_for))
+            waiting = appended(SubmitCommand(command), template)
             command = command if waiting is None else waiting.command
         request = replace(planned.plan.request, job_ids=(name,))
         plan = replace(planned.plan, request=request, commands=(command,))
@@ -352,16 +338,14 @@ async def submit_parts(
 
 
 def format_parts(outcomes: tuple[Outcome, ...], count: int) -> str:
-    """`submitted again in 2 parts: 93[] 94[]`; of parts that broke off, what stands and how to send
-    the rest.
-    """
-    standing = [outcome.new_job for outcome in outcomes if outcome.new_job]
-    if len(standing) == count:
-        return f"resubmitted in {counted(count, 'part')}: {' '.join(standing)}"
+    """`resubmitted in 2 parts: 93[] 94[]`; if incomplete, the jobs and how to send the rest."""
+    submitted = [outcome.new_job for outcome in outcomes if outcome.new_job]
+    if len(submitted) == count:
+        return f"resubmitted in {counted(count, 'part')}: {' '.join(submitted)}"
     last = outcomes[-1]
-    stand = f", which stay: {' '.join(standing)}" if standing else ""
+    stay = f", which stay: {' '.join(submitted)}" if submitted else ""
     return (
-        f"{len(standing)} of {count} parts submitted{stand}; {last.job_id}: {last.text}; R "
+        f"{len(submitted)} of {count} parts submitted{stay}; {last.job_id}: {last.text}; R "
         "sends the rest"
     )
 
@@ -370,9 +354,7 @@ def format_parts(outcomes: tuple[Outcome, ...], count: int) -> str:
 
 
 class Proposal(Struct, frozen=True):
-    """Limits as they were and as they are proposed, None for what is not known or stays; `notes`
-    say why.
-    """
+    """Former and proposed limits, None if unknown or unchanged; `notes` give the reasons."""
 
     before: NewLimits
     proposed: NewLimits
@@ -385,92 +367,89 @@ async def propose(store: ClusterStore, rows: Sequence[Row]) -> Proposal | None:
     None for other rows. Queries usage, queues and nodes; missing answers only make the proposal
     poorer.
     """
-    starved = rows[0]
-    states = {row["state"] for row in rows}
+    row = rows[0]
+    states = {one["state"] for one in rows}
     offered = store.backend.submit.new_limits
-    usage = Usage()
-    if all(
-        row["state"] == JobState.FAILED and row["exit_signal"] == signal.SIGKILL for row in rows
-    ):
-        # Slurm without cgroups ends a job by a signal alone where it used more than it had.
-        wants_time = False
-        wants_memory = "memory_bytes" in offered
-        if not wants_memory:
-            return None
-        usage = await _usage(store, starved)
-        had = _requested_memory(starved, usage) or math.inf
-        if usage.memory_peak_bytes is None or usage.memory_peak_bytes <= had:
-            return None
-    elif states <= {JobState.TIMEOUT, JobState.OUT_OF_MEMORY}:
-        wants_time = JobState.TIMEOUT in states and "time_seconds" in offered
-        wants_memory = JobState.OUT_OF_MEMORY in states and "memory_bytes" in offered
-        if wants_memory:
-            usage = await _usage(store, starved)
-    else:
-        # A job that failed on its own would not do better with more.
+    needs_time = JobState.TIMEOUT in states and "time_seconds" in offered
+    needs_memory = JobState.OUT_OF_MEMORY in states and "memory_bytes" in offered
+    is_killed = states == {JobState.FAILED} and all(
+        one["exit_signal"] == signal.SIGKILL for one in rows
+    )
+    if is_killed:
+        # Slurm without cgroups reports only a signal for a job that exceeded its memory.
+        needs_memory = "memory_bytes" in offered
+    elif not states <= {JobState.TIMEOUT, JobState.OUT_OF_MEMORY}:
+        # Higher limits do not help a job that failed on its own.
         return None
-    if not wants_time and not wants_memory:
+    if not needs_time and not needs_memory:
         return None
-    time: int | None = None
-    memory: int | None = None
-    had_memory: int | None = None
+    usage = await _usage(store, row) if needs_memory else Usage()
+    peak = usage.memory_peak_bytes
+    memory = _requested_memory(row, usage) if needs_memory else None
+    if is_killed and (peak is None or peak <= (memory or math.inf)):
+        return None
+    new_time: int | None = None
+    new_memory: int | None = None
     notes: list[str] = []
-    if wants_time:
-        time, notes = _more_time(starved, await _table(store, Kind.QUEUES))
-    if wants_memory:
-        had_memory = _requested_memory(starved, usage)
+    if needs_time:
+        new_time, notes = _propose_time(row, await _table(store, Kind.QUEUES))
+    if needs_memory:
         nodes = await _table(store, Kind.NODES)
-        memory, memory_notes = _more_memory(starved, had_memory, usage.memory_peak_bytes, nodes)
+        new_memory, memory_notes = _propose_memory(row, memory, peak, nodes)
         notes += memory_notes
-    had_time = starved["limit_seconds"] or None
-    return Proposal(NewLimits(had_time, had_memory), NewLimits(time, memory), tuple(notes))
+    return Proposal(
+        before=NewLimits(row["limit_seconds"] or None, memory),
+        proposed=NewLimits(new_time, new_memory),
+        notes=tuple(notes),
+    )
 
 
-def _more_time(row: Row, queues: pa.Table | None) -> tuple[int | None, list[str]]:
-    had = row["limit_seconds"]
-    if not had:
+def _propose_time(row: Row, queues: pa.Table | None) -> tuple[int | None, list[str]]:
+    """Propose a time limit in seconds, None if unknown, with notes on it."""
+    limit = row["limit_seconds"]
+    if not limit:
         return None, ["it ran out of time; its time limit is unknown"]
-    notes = [f"it hit its time limit of {format_span(had, exact=True)}"]
-    requested = _rounded_up(int(had * _MORE), _TIME_STEPS)
+    notes = [f"it hit its time limit of {format_span(limit, exact=True)}"]
+    proposed = _round_up(int(limit * _INCREASE), _TIME_STEPS)
     most = _most(queues, "limit_seconds", "name", row["queue"])
-    if most is not None and requested > most:
-        requested = max(most, had)
+    if most is not None and proposed > most:
+        proposed = max(most, limit)
         notes.append(f"queue {row['queue']} allows at most {format_span(most, exact=True)}")
-    return requested, notes
+    return proposed, notes
 
 
-def _more_memory(
-    row: Row, had: int | None, peak: int | None, nodes: pa.Table | None
+def _propose_memory(
+    row: Row, limit: int | None, peak: int | None, nodes: pa.Table | None
 ) -> tuple[int | None, list[str]]:
-    if had is None and peak is None:
+    """Propose a memory limit in bytes per node, None if unknown, with notes on it."""
+    if limit is None and peak is None:
         return None, ["it ran out of memory; its limit and usage are unknown"]
-    limit = "it had" if had is None else f"of the {format_memory(had)} it had on a node"
-    usage = "its usage is unknown" if peak is None else f"measured usage {format_memory(peak)}"
-    notes = [f"it ran out of memory: {limit}, {usage}"]
-    requested = _rounded_up(int(max((had or 0) * _MORE, (peak or 0) * _ABOVE_PEAK)), _MEMORY_STEPS)
+    limit_text = "unknown" if limit is None else f"{format_memory(limit)} per node"
+    usage_text = "unknown" if peak is None else f"{format_memory(peak)} measured"
+    notes = [f"it ran out of memory (limit {limit_text}, usage {usage_text})"]
+    needed = max((limit or 0) * _INCREASE, (peak or 0) * _PEAK_INCREASE)
+    proposed = _round_up(int(needed), _MEMORY_STEPS)
     most = _most(nodes, "memory_bytes", "queues", row["queue"])
-    if most is not None and requested > most:
-        requested = max(most // _MIB * _MIB, had or 0)
+    if most is not None and proposed > most:
+        proposed = max(most // _MIB * _MIB, limit or 0)
         notes.append(f"no node of {row['queue']} has more than {format_memory(most)}")
-    return requested, notes
+    return proposed, notes
 
 
 def _requested_memory(row: Row, usage: Usage) -> int | None:
-    """Bytes on a node."""
+    """Return the requested bytes per node; None if unknown."""
     if usage.requested_memory_bytes is not None or row["memory_bytes"] is None:
         return usage.requested_memory_bytes
     return int(row["memory_bytes"]) // max(1, row["nodes"] or 1)
 
 
-def _rounded_up(amount: int, steps: Sequence[tuple[float, int]]) -> int:
+def _round_up(amount: int, steps: Sequence[tuple[float, int]]) -> int:
     step = next(step for most, step in steps if amount <= most)
     return -(-amount // step) * step
 
 
 def _most(table: pa.Table | None, column: str, key: str, queue: str | None) -> int | None:
-    """The largest value of what belongs to a queue; None where there is no such row, or one has no
-    limit.
-    """
+    """Return the largest value in a queue's rows; None without rows, or if one has no limit."""
     if table is None or queue is None:
         return None
     if pa.types.is_list(table.schema.field(key).type):
@@ -502,16 +481,14 @@ async def _usage(store: ClusterStore, row: Row) -> Usage:
 
 
 def read_limits(typed: Mapping[str, str]) -> NewLimits:
-    """Limits as a person writes them, by `time` and `memory`; raises UsageError for what is
-    none.
-    """
+    """Parse the typed limits `time` and `memory`. Raises UsageError."""
     try:
         time = parse_duration(typed["time"], bare_unit_seconds=MINUTE) if "time" in typed else None
         memory = parse_memory(typed["memory"], bare_unit_bytes=_MIB) if "memory" in typed else None
     except ValueError as error:
         raise UsageError(str(error)) from None
     if "time" in typed and not time:
-        raise UsageError("a time limit must be finite and above zero: write 2h or 1-12:00:00")
+        raise UsageError("a time limit must be finite and above zero, such as 2h or 1-12:00:00")
     if memory == 0:
-        raise UsageError("memory must be above zero: write 16G")
+        raise UsageError("memory must be above zero, such as 16G")
     return NewLimits(time, memory)

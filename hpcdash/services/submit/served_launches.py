@@ -1,6 +1,4 @@
-"""Launches that programs asked for over HTTP, in the state database: each once by its key, whatever
-ends in between.
-"""
+"""Launches requested over HTTP, in the state database: one per key, also after a crash."""
 
 from __future__ import annotations
 
@@ -9,33 +7,33 @@ from enum import StrEnum
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpcdash.services.state.database import StateDatabase
 from hpcdash.services.submit.launch_records import LaunchRecord
 
-# Of all clusters; of the oldest neither the launch nor its key is known any more.
+# On all clusters; the oldest launches are forgotten with their keys.
 MAX_SERVED = 5000
 
 
 class Stage(StrEnum):
-    """Stage of a launch, as far as it is settled here."""
+    """Known stage of a launch."""
 
-    # It is unknown yet whether its job exists.
+    # Its job may or may not exist.
     SUBMITTING = "submitting"
     SUBMITTED = "submitted"
     ENDED = "ended"
-    # Its key is still known.
+    # Its key stays used.
     DELETED = "deleted"
 
 
-class ServedLaunch(msgspec.Struct, frozen=True, kw_only=True):
+class ServedLaunch(Struct, frozen=True, kw_only=True):
     """A launch.
 
-    `client` is the name of the token it came with, `key` that client's own (None: none was given).
-
-    `digest` tells the request from any other. `mark` is in the comment of its job. `tasks` counts
-    its jobs by their state once they have ended. `text` is what else was said of its submission.
+    `client` is the name of its token, `key` that client's key for it, None for none. `digest`
+    identifies the request, `mark` is in its job's comment. `tasks` counts its jobs by state once
+    they have ended. `text` has the notes on its submission.
     """
 
     launch_id: str
@@ -65,34 +63,34 @@ class ServedLaunches:
         self._cluster = cluster
 
     def add(self, launch: ServedLaunch) -> bool:
-        """Whether it is new: its client has used its key for no other."""
+        """Add a launch; return False if its client has used its key already."""
         sql = "INSERT OR IGNORE INTO served_launches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
         too_old = (
             "DELETE FROM served_launches WHERE rowid <= (SELECT max(rowid) FROM "
             "served_launches) - ?"
         )
         values = (
-            *(
-                launch.launch_id,
-                self._cluster,
-                launch.client,
-                launch.key,
-                launch.account,
-                launch.at,
-            ),
-            *(launch.stage.value, _content(launch), launch.record.request),
+            launch.launch_id,
+            self._cluster,
+            launch.client,
+            launch.key,
+            launch.account,
+            launch.at,
+            launch.stage.value,
+            _content(launch),
+            launch.record.request,
         )
         return self._database.write((too_old, (MAX_SERVED,)), (sql, values)) > 0
 
     def update(self, launch: ServedLaunch) -> None:
-        """Note what has become of it."""
+        """Store the present state of a launch."""
         sql = "UPDATE served_launches SET stage = ?, content = ? WHERE id = ?"
         self._database.write((sql, (launch.stage.value, _content(launch), launch.launch_id)))
 
     def mark_deleted(self, launch: ServedLaunch) -> None:
-        """Its request is forgotten; its key is not."""
+        """Mark a launch as deleted and remove its request; its key stays used."""
         sql = "UPDATE served_launches SET stage = ?, content = ?, request = '' WHERE id = ?"
-        deleted = msgspec.structs.replace(launch, stage=Stage.DELETED)
+        deleted = replace(launch, stage=Stage.DELETED)
         self._database.write((sql, (deleted.stage.value, _content(deleted), launch.launch_id)))
 
     def forget(self, launch: ServedLaunch) -> None:
@@ -108,7 +106,7 @@ class ServedLaunches:
         return found[0] if found else None
 
     def account_launches(self, accounts: Collection[str], most: int) -> list[ServedLaunch]:
-        """The newest first, without those that were deleted."""
+        """Return the launches of these accounts that are not deleted, the newest first."""
         marks = ", ".join("?" * len(accounts))
         return self._read(f"account IN ({marks}) AND stage != 'deleted'", *accounts, most=most)
 
@@ -116,7 +114,7 @@ class ServedLaunches:
         return self._read("stage = ?", stage.value)
 
     def request(self, launch: ServedLaunch) -> str:
-        """The text of its request."""
+        """Return the text of a launch's request."""
         rows = self._database.read(
             "SELECT request FROM served_launches WHERE id = ?", launch.launch_id
         )
@@ -133,6 +131,5 @@ class ServedLaunches:
 
 def _content(launch: ServedLaunch) -> str:
     # The request has a column of its own: lists are read without it.
-    return msgspec.json.encode(
-        msgspec.structs.replace(launch, record=replace(launch.record, request=""))
-    ).decode()
+    without_request = replace(launch, record=replace(launch.record, request=""))
+    return msgspec.json.encode(without_request).decode()

@@ -8,6 +8,7 @@ import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -27,6 +28,7 @@ from hpcdash.backends.script.folder import (
 )
 from hpcdash.domain.request import ACCOUNT_NAME, TASK_KIND, Request
 from hpcdash.domain.share import SUSPEND_NAME
+from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_memory
 from hpcdash.errors import UsageError, excerpt
 from hpcdash.private_files import terse_weak_spot
@@ -45,27 +47,26 @@ SUMS_NAME = "SHA256SUMS"
 IS_REPLACEABLE = 18
 _ADDED_FILE = ("services/submit/unstaged_file.sh", "services/submit/added_file.sh")
 MAX_STAGED_BYTES = 64 << 20
-# Of a call from Python, with its arguments.
+# For a call from Python, with its arguments.
 MAX_CALL_BYTES = 1 << 30
 _LIMIT_SECONDS = 120.0
 _MIN_BYTES_A_SECOND = 50_000
-# Of one part of a path in a ustar archive.
+# Limit of one part of a path in a ustar archive.
 _LONGEST_NAME_BYTES = 100
 
-# What programs there say of a disk in the C locale; tar also where it could write a part of a file.
+# Messages about a full disk in the C locale; the last is tar's after a partial write.
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|: Wrote only ")
 _NO_CAUSE = re.compile(r"^tar: (Exiting with failure|Error is not recoverable)")
 _ROOM_LEFT = " KiB are free in "
-# A folder, then the command for it.
-_WHERE_THERE = f'test -e "$1" || test -L "$1" || exit {NOTHING_THERE}; shift; exec "$@"'
+# Runs the command after a folder if that exists.
+_IF_EXISTS = f'test -e "$1" || test -L "$1" || exit {NOTHING_THERE}; shift; exec "$@"'
 _NO_RULE = "a password is required"
 
 
 class Staged(Struct, frozen=True):
-    """A folder there and the files it is to hold, SHA256SUMS among them; `at` is the epoch second
-    they are dated.
+    """Folder to create on the cluster, and its files with SHA256SUMS, dated `at` (epoch seconds).
 
-    With `run_as` they are that account's: root's `launch_program` there makes the folder and writes
+    With `run_as` they belong to that account: root's `launch_program` creates the folder and writes
     them.
     """
 
@@ -74,9 +75,9 @@ class Staged(Struct, frozen=True):
     run_as: str = ""
     launch_program: str = ""
     at: float = 0.0
-    # Its root is a folder that launches of one function share, and has to be this account's.
+    # Its root is shared by a function's launches, and must belong to this account.
     owns_root: bool = False
-    # Others may put another folder in its place: jobs run checked copies.
+    # Others could replace the folder: jobs run checked copies.
     is_copied: bool = False
 
     @property
@@ -94,16 +95,19 @@ class Staged(Struct, frozen=True):
 
     @property
     def archive(self) -> bytes:
-        """A tar of the files."""
+        """The files as a tar archive."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
             if any(name.startswith(f"{STAGED_FOLDER}/") for name in self.contents):
-                below = tarfile.TarInfo(STAGED_FOLDER)
-                below.type, below.mode, below.mtime = tarfile.DIRTYPE, 0o700, int(self.at)
-                archive.addfile(below)
+                member = tarfile.TarInfo(STAGED_FOLDER)
+                member.type = tarfile.DIRTYPE
+                member.mode = 0o700
+                member.mtime = int(self.at)
+                archive.addfile(member)
             for name, content in self.contents.items():
                 member = tarfile.TarInfo(name)
-                member.size, member.mtime = len(content), int(self.at)
+                member.size = len(content)
+                member.mtime = int(self.at)
                 member.mode = 0o700 if content.startswith(b"#!") else 0o600
                 archive.addfile(member, io.BytesIO(content))
         return packed.getvalue()
@@ -126,7 +130,7 @@ def staged_files(
     """
     if run_as and (not ACCOUNT_NAME.fullmatch(run_as) or run_as == "root"):
         raise UsageError(
-            f"run_as: {run_as!r} is not a valid account to submit as", "Write a login name: alice"
+            f"run_as: {run_as!r} is not a valid account to submit as", "Use a login name: alice"
         )
     total = sum(map(len, (*own.values(), *given.values())))
     if total > most_bytes:
@@ -147,7 +151,7 @@ def staged_files(
         **{staged_name(_checked(name), run_as): content for name, content in given.items()},
     }
     sums = b"".join(f"{_digest(content)}  {name}\n".encode() for name, content in contents.items())
-    # The sums first: by them a folder is known whose files did not all arrive.
+    # The sums come first: they identify a folder whose files did not all arrive.
     return Staged(folder, {SUMS_NAME: sums, **contents}, run_as, launch_program, at)
 
 
@@ -210,15 +214,15 @@ def _run_files(request: Request, place: Place) -> dict[str, bytes]:
 def with_copies(
     request: Request, place: Place, files: Mapping[str, bytes], code_digest: str | None
 ) -> tuple[Request, Place]:
-    """A request and its place where each node runs checked copies of what is staged, as others
-    could replace it.
+    """Return a request and its place such that each node runs checked copies of its files.
 
-    `code_digest` is that of the archive of its `files`. Raises UsageError for an allocation, which
-    runs what comes.
+    Used for a folder that others could replace. `code_digest` is the digest of the archive of its
+    `files`. Raises UsageError for an allocation, whose runs arrive later.
     """
     if place.waiting is not None:
         raise UsageError(
-            "an allocation runs what comes into its folder, which others could replace",
+            "an allocation runs the files that arrive in its folder, and others could replace "
+            "that folder",
             "Set storage_root in [site] of the request to a folder below your home, such as "
             "~/hpcdash/launches.",
         )
@@ -230,7 +234,7 @@ def with_copies(
         copies[CODE_ARCHIVE] = code_digest
         code_folder = f"{CODE_FOLDER}/{request.work_dir}".rstrip("/")
         request = replace(request, work_dir="")
-    # The login of a registry is read from the folder too.
+    # The registry's login would be read from the folder too.
     return request, replace(place, copies=copies, code_folder=code_folder, login="")
 
 
@@ -265,8 +269,9 @@ def _checked(name: str) -> str:
 
 
 def refuse_replaceable() -> str:
-    """Return shell that defines `refuse_replaceable PATH`, which ends it with IS_REPLACEABLE where
-    others could put something else in the path's place.
+    """Return shell code that defines `refuse_replaceable PATH`.
+
+    That function exits with IS_REPLACEABLE if others could replace the path.
     """
     return f"umask 077\n{terse_weak_spot()}{shell_text('services/submit/refuse_replaceable.sh')}"
 
@@ -278,9 +283,9 @@ def _stage_script() -> str:
 
 
 def staging_command(staged: Staged, job: str) -> ActionCommand:
-    """Makes the folder, of mode 0700, and fills it; what it holds is compared with what was sent.
+    """Build the command that creates a folder of mode 0700, fills it, and verifies its content.
 
-    Without an answer, and where it fails, `job` was not submitted.
+    If it fails or its answer is lost, `job` was not submitted.
     """
 
     def read(answer: Answer) -> tuple[Outcome, ...]:
@@ -292,46 +297,36 @@ def staging_command(staged: Staged, job: str) -> ActionCommand:
                 f" (the sudo rules do not let this account run {staged.launch_program} as "
                 f"{staged.run_as})"
             )
-        return (
-            Outcome(
-                job, False, f"not submitted: cannot create {staged.folder} and its files: {text}"
-            ),
-        )
+        text = f"not submitted: cannot create {staged.folder} and its files: {text}"
+        return (Outcome(job, False, text),)
 
     # The sums are not counted.
-    count = len(staged.contents) - 1
+    files = counted(len(staged.contents) - 1, "file")
     total = sum(map(len, staged.contents.values())) - len(staged.contents[SUMS_NAME])
-    files = "1 file" if count == 1 else f"{count} files"
-    shown: tuple[str, ...] = ("stage", files, f"({format_memory(total)})", "in", staged.folder)
-    options = (
-        ("own" if staged.owns_root else "", "copied")
-        if staged.is_copied
-        else ("own",) * staged.owns_root
-    )
-    argv: tuple[str, ...] = ("sh", "-c", _stage_script(), "sh", staged.root, staged.name, *options)
-    content = b""
+    shown = ["stage", files, f"({format_memory(total)})", "in", staged.folder]
     if staged.run_as:
-        shown += ("as", staged.run_as)
-        files_sent = (
-            word
-            for name, content in staged.contents.items()
-            for word in (name, str(len(content)), _digest(content))
-        )
-        argv = (
-            "sh",
-            "-c",
-            shell_text("services/submit/stage_as.sh"),
-            "sh",
-            staged.folder,
-            staged.run_as,
-            staged.launch_program,
-            *files_sent,
-        )
-        content = b"".join(staged.contents.values())
+        shown += ["as", staged.run_as]
+        arguments = [staged.folder, staged.run_as, staged.launch_program]
+        for name, content in staged.contents.items():
+            arguments += [name, str(len(content)), _digest(content)]
+        script = shell_text("services/submit/stage_as.sh")
+        stdin = b"".join(staged.contents.values())
     else:
-        content = staged.archive
-    limit_seconds = _LIMIT_SECONDS + len(content) / _MIN_BYTES_A_SECOND
-    return ActionCommand(argv, (job,), read, content, limit_seconds, shown=shown)
+        arguments = [staged.root, staged.name]
+        if staged.owns_root or staged.is_copied:
+            arguments.append("own" if staged.owns_root else "")
+        if staged.is_copied:
+            arguments.append("copied")
+        script = _stage_script()
+        stdin = staged.archive
+    return ActionCommand(
+        ("sh", "-c", script, "sh", *arguments),
+        (job,),
+        read,
+        stdin=stdin,
+        limit_seconds=_LIMIT_SECONDS + len(stdin) / _MIN_BYTES_A_SECOND,
+        shown=tuple(shown),
+    )
 
 
 def staged_folder(argv: Sequence[str]) -> str:
@@ -340,44 +335,39 @@ def staged_folder(argv: Sequence[str]) -> str:
 
 
 def format_failure(stderr: bytes, root: str) -> str:
-    """The last that was said on the cluster; where a disk is full, the first that says so, and the
-    next step.
+    """Format the last messages on stderr; for a full disk, its first message and the next step.
 
-    tar ends with a line that gives no cause.
+    tar's last line gives no cause.
     """
-    lines = [
-        line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()
-    ]
+    lines = list(filter(None, map(str.strip, stderr.decode("utf-8", "replace").splitlines())))
     full = next((line for line in lines if _NO_ROOM.search(line)), "")
     if not full:
         causes = [line for line in lines if _ROOM_LEFT not in line and not _NO_CAUSE.search(line)]
         return excerpt("; ".join(causes[-2:]).encode())
     room = next((f"; {line}" for line in reversed(lines) if _ROOM_LEFT in line), "")
     return (
-        f"{excerpt(full.encode())}{room}. Delete something there ({root}/.code-* holds files that "
-        "were sent before), or set storage_root in [launch] to a folder on another disk"
+        f"{excerpt(full.encode())}{room}. Delete files on that disk ({root}/.code-* contains files "
+        "sent earlier), or set storage_root in [launch] to a folder on another disk"
     )
 
 
 def trust_query(launch_program: str, storage_root: str) -> Query[None]:
-    """Build the query that checks that launches can be left to root's program.
+    """Build the query that checks that only root can change the launch program.
 
-    Its parser raises UsageError if others could change the program or the storage root.
+    Its parser raises UsageError if others could change it or the storage root.
     """
 
     def read(answer: Answer) -> None:
-        why = answer.stdout.decode("utf-8", "replace").strip()
+        problem = answer.stdout.decode("utf-8", "replace").strip()
         if answer.status != 0:
-            raise refused(answer, f"cannot tell whether only root can change {launch_program}")
-        if why:
-            commands = "".join(
-                f"\n  {command}" for command in root_commands(storage_root, launch_program)
-            )
+            raise refused(answer, f"cannot check that only root can change {launch_program}")
+        if problem:
+            commands = "\n  ".join(("", *root_commands(storage_root, launch_program)))
             raise UsageError(
-                f"run_as: {why}",
-                "The launch program, the storage root and every folder above them have to be "
-                "root's, and nobody else may write there, but in the storage root, which is "
-                f"sticky. Root sets them up with:{commands}",
+                f"run_as: {problem}",
+                "The launch program, the storage root and every folder above them must belong to "
+                "root, and only root may write to them; the storage root itself is sticky and open "
+                f"to all. Root sets them up with:{commands}",
             )
 
     start = f"LC_ALL=C; export LC_ALL\n{shell_text('weak_spot.sh', 'services/submit/trust.sh')}"
@@ -385,13 +375,13 @@ def trust_query(launch_program: str, storage_root: str) -> Query[None]:
 
 
 class InspectedFolder(Struct, frozen=True):
-    """A launch's folder there.
+    """A launch's folder on the cluster.
 
-    `reason_to_stay` is '' where it is this account's and holds only what was staged, and logs;
-    `kib` and `files` are None where it cannot be seen.
+    `reason_to_stay` is '' if it is this account's and contains only staged files and logs; `kib`
+    and `files` are None if it is inaccessible.
     """
 
-    is_there: bool
+    exists: bool
     kib: int | None
     files: int | None
     reason_to_stay: str
@@ -408,23 +398,30 @@ def inspect_query(folders: Sequence[tuple[str, str]]) -> Query[tuple[InspectedFo
             )
         inspected = []
         for line in lines:
-            state, *sizes, reason = (*line.split(" ", 3), "", "", "")[:4]
-            kib, files = (int(text) if text.isdecimal() and int(text) else None for text in sizes)
-            inspected.append(
-                InspectedFolder(False, None, None, "its folder does not exist")
-                if state == "gone"
-                else InspectedFolder(True, kib, files, reason)
-            )
+            # `STATE KIB FILES REASON`, where the last three may be missing.
+            state, kib, files, reason = (*line.split(" ", 3), "", "", "")[:4]
+            if state == "gone":
+                folder = InspectedFolder(False, None, None, "its folder does not exist")
+            else:
+                folder = InspectedFolder(True, _positive(kib), _positive(files), reason)
+            inspected.append(folder)
         return tuple(inspected)
 
-    parts = tuple(word for pair in folders for word in pair)
+    arguments = chain.from_iterable(folders)
     script = shell_text(*_ADDED_FILE, "services/submit/inspect_launches.sh")
-    return Query(("sh", "-c", script, "sh", *parts), read, _LIMIT_SECONDS, ("sh", "-c", "du …"))
+    argv = ("sh", "-c", script, "sh", *arguments)
+    return Query(argv, read, _LIMIT_SECONDS, ("sh", "-c", "du …"))
+
+
+def _positive(text: str) -> int | None:
+    """Parse a whole number; None for 0 and other text."""
+    return int(text) or None if text.isdecimal() else None
 
 
 def remove_libraries_argv(roots: Sequence[str]) -> tuple[str, ...]:
-    """Removes the kept libraries below folders of launches that no launch has; prints the KiB of
-    each.
+    """Build the command that removes the libraries below `roots` that no launch uses.
+
+    It prints the KiB of each.
     """
     return ("sh", "-c", shell_text("services/submit/remove_libraries.sh"), "sh", *roots)
 
@@ -438,14 +435,14 @@ def discard_argv(
     run_as: str = "",
     launch_program: str = "",
 ) -> tuple[str, ...]:
-    """Removes a launch's folder; ends with NOTHING_THERE where there is none.
+    """Build the command that removes a launch's folder; it exits with NOTHING_THERE for none.
 
-    One that `has_run` stays where it holds what was neither staged nor is a log: results that were
-    written there.
+    The folder of a job that `has_run` stays if it contains results: files that are neither staged
+    nor logs.
     """
     if run_as:
         staged = ["staged"] if has_run else []
         removal = program_argv(run_as, launch_program, "remove", name, sums_digest, *staged)
-        return ("sh", "-c", _WHERE_THERE, "sh", f"{root}/{name}", *removal)
+        return ("sh", "-c", _IF_EXISTS, "sh", f"{root}/{name}", *removal)
     script = shell_text(*_ADDED_FILE, "services/submit/discard.sh")
     return ("sh", "-c", script, "sh", root, name, sums_digest, "staged" if has_run else "")

@@ -40,8 +40,8 @@ CLOCKS_APART = timedelta(minutes=2)
 class Search(Struct, frozen=True):
     """Criteria that recognise a new job.
 
-    They are our mark in its comment or ID, or (mark '') its name and time of submission. `user` is
-    the job's owner unless it is oneself; `others` are known other jobs, an array by its number.
+    These are our mark in its comment or ID, or (mark '') its name and time of submission. `user`
+    owns the job, '' for oneself; `others` are known other jobs, arrays by their number.
     """
 
     mark: str
@@ -54,9 +54,9 @@ class Search(Struct, frozen=True):
 class SubmissionPlan(Struct, frozen=True):
     """Planned submission: commands, notes for a person, and the search for each new job.
 
-    Of a request also `shown`, the script or other text that will run, the `request` with the
-    properties of its queue, and the `record` of the launch, whose job is still ''. `warnings` are
-    those of the script, `code_state` is the state of the code in words.
+    For a request there are also `shown`, the script or other text that will run, the `request` with
+    the properties of its queue, and the `record` of the launch, whose job is still ''. `warnings`
+    are about the script; `code_state` summarizes the state of the code.
     """
 
     plan: Plan
@@ -82,8 +82,8 @@ class SubmissionPlan(Struct, frozen=True):
 class SubmissionResult(Struct, frozen=True):
     """Settled outcome of a submission.
 
-    `message` is what else a person should know of its launch, `journal_problem` the reason that it
-    is not in the journal; '' for none.
+    `message` is a note on its launch, `journal_problem` the reason that it is not in the journal;
+    '' for none.
     """
 
     outcome: Outcome
@@ -104,57 +104,63 @@ def build_plan(
     user: str = "",
     others: frozenset[str] = frozenset(),
 ) -> SubmissionPlan:
-    """Build the plan of commands that submit a job each, after those that prepare it.
+    """Build the plan of commands that submit one job each, after the commands `before` them.
 
-    `user` and `others` are as in Search, `rows` those of the jobs that are submitted again.
+    `user` and `others` are as in Search; `rows` are the jobs that are submitted again.
     """
     not_before = datetime.fromtimestamp(store.clock.now(), UTC) - CLOCKS_APART
-    searches = {
-        one.command.job_ids[0]: Search(one.mark, one.job_name or None, not_before, user, others)
-        for one in submits
-    }
-    commands = (*before, *(one.named_command for one in submits))
-    plan = Plan(ActionRequest(Verb.SUBMIT, tuple(searches)), rows, commands)
+    commands = list(before)
+    searches = {}
+    for submit in submits:
+        [name] = submit.command.job_ids
+        searches[name] = Search(
+            mark=submit.mark,
+            name=submit.job_name or None,
+            not_before=not_before,
+            user=user,
+            others=others,
+        )
+        commands.append(submit.named_command)
+    plan = Plan(ActionRequest(Verb.SUBMIT, tuple(searches)), rows, tuple(commands))
     return SubmissionPlan(plan, tuple(notes), searches)
 
 
 async def refuse_large_array(store: ClusterStore, requested: Submission) -> None:
-    """Raises UsageError for an array that is larger than the cluster takes; where that cannot be
-    queried it is sent.
-    """
+    """Raise UsageError for an array that exceeds the cluster's limit, if that limit is known."""
     query = store.backend.submit.array_refusal(requested)
     if query is None:
         return
     try:
-        why = await store.run_query(query)
+        refusal = await store.run_query(query)
     except HpcdashError:
         return
-    if why:
-        raise UsageError(why, "Submit it in parts, or let each task do more.")
+    if refusal:
+        raise UsageError(refusal, "Submit it in parts, or let each task do more.")
 
 
 def submitting_program(store: ClusterStore) -> str:
-    """The submit command's own path there, by which sudo runs it as another account; raises
-    UsageError for none.
+    """Return the submit command's path on the cluster, by which sudo runs it as another account.
+
+    Raises UsageError if there is none.
     """
     program = store.backend.submit.program
     if not program:
         raise UsageError(
             f"run_as: {store.backend.title} runs jobs as whoever submits them",
-            "Leave run_as out, and remove it from the configuration.",
+            "Remove run_as from the request and the configuration.",
         )
-    path = (store.probe.commands if store.probe else {}).get(program, "")
+    path = store.probe.commands.get(program, "") if store.probe else ""
     if not path.startswith("/"):
         raise UsageError(
-            f"run_as: sudo needs the path of {store.backend.title}'s submit command, which is "
-            "unknown",
+            f"run_as: sudo needs the path of {store.backend.title}'s submit command, which was not "
+            "found",
             "Remove run_as from the configuration.",
         )
     return path
 
 
 async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[str, ...]:
-    """Complete the job IDs of a dependency: PBS does not know the array 12[] as 12."""
+    """Complete the job IDs of dependencies: PBS does not know the array 12[] as 12."""
     if not after or store.backend.has_whole_ids:
         return after
     conditions = tuple(map(split_after, after))
@@ -164,9 +170,11 @@ async def after_in_full(store: ClusterStore, after: tuple[str, ...]) -> tuple[st
     except NoSuchJob:
         return after
     rows = await asyncio.to_thread(select_rows, parsed.table, ids)
-    return tuple(
-        dict.fromkeys(f"{kind}:{ids_in_full((job_id,), rows)[0]}" for kind, job_id in conditions)
-    )
+    completed = []
+    for kind, job_id in conditions:
+        [full_id] = ids_in_full((job_id,), rows)
+        completed.append(f"{kind}:{full_id}")
+    return tuple(dict.fromkeys(completed))
 
 
 def plan_submission(
@@ -174,9 +182,9 @@ def plan_submission(
 ) -> SubmissionPlan:
     """Plan the submission of a script; nothing is submitted.
 
-    Raises UsageError if it is impossible. Its notes report problems of the script, and demands
-    beyond the `offers`: the scheduler decides. `recovery.reconcile` finds out what became of a
-    submission whose answer was lost.
+    Its notes report problems of the script, and demands beyond the `offers`: the scheduler decides.
+    `recovery.reconcile` finds the outcome of a submission whose answer was lost. Raises UsageError
+    if it is impossible.
     """
     findings = store.backend.scripts.reader().lint_script(
         requested.script, offers or Offers(), requested.options
@@ -189,10 +197,10 @@ def plan_submission(
 async def plan_script(
     store: ClusterStore, requested: Submission, offers: Offers | None = None
 ) -> SubmissionPlan:
-    """Plan a script as `plan_submission` does, with the checks that query the cluster: the size of
-    its array, the ids in its dependencies, and the folders of its logs.
+    """Plan a script like `plan_submission`, after checks that query the cluster.
 
-    Raises UsageError if it is impossible, and the errors of an unreachable cluster.
+    These are the size of its array, the IDs in its dependencies, and its log folders. Raises
+    UsageError if it is impossible, and the errors of an unreachable cluster.
     """
     from hpcdash.services.submit.checks import missing_log_folders
 
@@ -212,12 +220,12 @@ async def plan_request(
     most_bytes: int = 0,
     files: Mapping[str, SentFile] = MappingProxyType({}),
 ) -> SubmissionPlan:
-    """Plan the submission of a request as it is, for a scheduler that takes requests; files that
-    were sent before are not sent again.
+    """Plan the submission of a request to a scheduler that takes requests.
 
-    `base` is the folder here that its `files`, of `most_bytes` at most, are relative to; None: the
-    current one. If the request names none, `files` are sent. Raises UsageError for features that
-    the scheduler lacks, and the errors of an unreachable cluster.
+    The request's `files`, of at most `most_bytes`, are relative to the local folder `base`, None
+    for the current one; if it names none, the `files` given here are sent. Files that the cluster
+    has already are not sent again. Raises UsageError for features that the scheduler lacks, and the
+    errors of an unreachable cluster.
     """
     from hpcdash.config.toml_text import without_secrets
     from hpcdash.services.submit.queues import fetch_offers
@@ -232,27 +240,31 @@ async def plan_request(
             find_code_files, request.files, base or Path.cwd(), most_bytes
         )
         files = await asyncio.to_thread(read_code_files, code)
-        left_out = len(code.files) - len(files)
+        unsent_links = len(code.files) - len(files)
         notes = (f"files: {code.text}",)
-        if left_out:
-            notes += (f"files: {counted(left_out, 'link')} left out, as no target is sent",)
+        if unsent_links:
+            links = counted(unsent_links, "link")
+            notes += (f"files: {links} omitted: the target is not among the files",)
     submitted = await asyncio.to_thread(build_request, store, request, files)
     before = submitted.before
     if submitted.is_sent is not None and await store.run_query(submitted.is_sent):
         before = ()
-        notes = (*notes, "its package is already there: not sent again")
+        notes = (*notes, "its package is already on the cluster and is not sent again")
     findings = store.backend.submit.request_findings(request, await fetch_offers(store))
     notes = (*notes, *map(format_finding, findings), *submitted.submission.notes)
     planned = build_plan(store, submitted.submission, before=before, notes=notes)
     [name] = planned.searches
-    record = LaunchRecord("", "", "", name, "", "", 1, store.clock.now(), without_secrets(text))
+    record = LaunchRecord(name=name, at=store.clock.now(), request=without_secrets(text))
     return replace(planned, shown=submitted.shown, request=request, record=record)
 
 
 def build_request(
     store: ClusterStore, request: Request, files: Mapping[str, SentFile] = MappingProxyType({})
 ) -> SubmittedRequest:
-    """A request as it would be handed in with these files; queries nothing. Raises UsageError."""
+    """Build what is submitted for a request with these files, without a query.
+
+    Raises UsageError.
+    """
     from hpcdash.job.zip import job_zip
 
     return store.backend.submit.request(request, job_zip(), new_mark(), files)

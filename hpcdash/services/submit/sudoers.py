@@ -9,14 +9,13 @@ from hpcdash.domain.request import ACCOUNT_NAME
 from hpcdash.errors import UsageError
 from hpcdash.shell_files import shell_text
 
-# Files that the launch program takes: no path, no option, nothing hidden, no letter that a shell
-# acts on.
+# File names for the launch program: no path, option, hidden file or shell character.
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_@+][A-Za-z0-9._@+-]{0,199}")
-# sudo takes these for its aliases, of which ALL is everybody.
+# sudo reads these as aliases; ALL means everybody.
 _ALIAS = re.compile(r"[A-Z][A-Z0-9_]*")
 _GROUP = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}")
 
-# How `remove` ends if there is no such launch.
+# Exit status of `remove` if there is no such launch.
 NOTHING_THERE = 3
 
 
@@ -30,26 +29,25 @@ def sudoers_text(
     launch_program: str,
     env_file: str = "",
 ) -> str:
-    """A drop-in for /etc/sudoers.d: what `account` may run, without a password, as the members of
-    `group`.
+    """Format a drop-in for /etc/sudoers.d that lets `account` submit as the members of `group`.
 
-    The scheduler's `commands`, and the launch program; as nobody of uid 0, whatever the name, and
-    in an environment of sudo's, with what `env_file` sets. Raises UsageError for a name or path
-    that sudo would read as something else.
+    It may run the scheduler's `commands` and the launch program without a password, but not as
+    uid 0, in sudo's own environment with the variables of `env_file`. Raises UsageError for a name
+    or path that sudo would misread.
     """
     if not ACCOUNT_NAME.fullmatch(account) or _ALIAS.fullmatch(account):
         raise UsageError(
             f"{account!r} is not a valid account name for sudo rules",
-            "Write a login name: --account launcher",
+            "Use a login name: --account launcher",
         )
     if account == "root":
         raise UsageError(
-            "root needs no rules", "Give the account that hpcdash runs as: --account launcher"
+            "root needs no rules", "Specify the account that runs hpcdash: --account launcher"
         )
     if not _GROUP.fullmatch(group):
         raise UsageError(
             f"{group!r} is not a valid group name for sudo rules",
-            "Write a group name: --group hpcusers",
+            "Use a group name: --group hpcusers",
         )
     _check_path("--bin", "the commands' folder", bin_folder)
     _check_path("--storage-root", "the storage root", storage_root)
@@ -57,13 +55,15 @@ def sudoers_text(
     if env_file:
         _check_path("--env-file", "a file of variables", env_file)
     setup = "".join(f"#   {command}\n" for command in root_commands(storage_root, launch_program))
-    # No alias: its name would be the same in the rules of a second account.
-    programs = ", \\\n    ".join((*(f"{bin_folder}/{name}" for name in commands), launch_program))
-    # A process of a member's could type into the terminal that it was started from.
+    # Rules of a second account would define an alias again.
+    paths = [f"{bin_folder}/{name}" for name in commands]
+    programs = ", \\\n    ".join([*paths, launch_program])
+    # Without a pty, a member's process could type into the terminal that started it.
     defaults = f"Defaults:{account} use_pty\n"
     if env_file:
         defaults += (
-            "# sudo does not check whose this file is: it has to be root's, as /etc/sudoers is.\n"
+            "# sudo does not check the owner of this file: it must belong to root, like "
+            "/etc/sudoers.\n"
             f"Defaults:{account} env_file={env_file}\n"
         )
     return (
@@ -71,31 +71,28 @@ def sudoers_text(
         "#\n"
         f"# Root first sets up, on every machine that {account} submits from:\n"
         f"{setup}"
-        "# Every folder above these two has to be root's, with nobody else who may write there "
+        "# Every folder above these two must belong to root and be writable only by root "
         "(namei -l PATH).\n"
         "# Then root checks and installs these rules, saved as RULES:\n"
         "#   visudo -c -f RULES && install -o root -m 0440 RULES "
         f"/etc/sudoers.d/{account.replace('.', '_')}\n"
         "#\n"
-        f"# What the rules give away: {account}, and whoever breaks into it, can run any program "
-        "as any member of\n"
-        f"# {group}. Submitting a job means that, and srun and salloc run a program at once, "
-        "salloc on this very\n"
-        f"# machine. So nobody may be in {group} who can do more than an ordinary user: no system "
-        "account (munge\n"
-        "# and slurm can run jobs as anyone), nobody with sudo rules, nobody in a group such as "
-        "docker or disk.\n"
-        f"# The rules themselves exclude accounts of uid 0 alone. Who is in {group}:\n"
-        f"#   getent group {group}    and those whose primary group it is: getent passwd\n"
+        f"# Risk: {account}, and anyone who breaks into it, can run any program as any member of\n"
+        f"# {group}, because a job is a program; srun and salloc run it at once, salloc on this\n"
+        f"# machine. So {group} must contain only ordinary users: no system accounts (munge\n"
+        "# and slurm can run jobs as anyone), no users with sudo rules, no members of groups such "
+        "as docker or disk.\n"
+        f"# The rules themselves exclude only accounts with uid 0. Members of {group}:\n"
+        f"#   getent group {group}    and users with this primary group: getent passwd\n"
         f"{defaults}"
         f"{account} ALL = (%{group}, !root, !#0) NOPASSWD: \\\n    {programs}\n"
     )
 
 
 def program_text(storage_root: str) -> str:
-    """The launch program, in POSIX sh, with the storage root fixed in it.
+    """Return the launch program, in POSIX sh, with a fixed storage root.
 
-    Raises UsageError for a path that is none.
+    Raises UsageError for an invalid path.
     """
     _check_path("--storage-root", "the storage root", storage_root)
     return (
@@ -116,13 +113,13 @@ def root_commands(storage_root: str, launch_program: str) -> tuple[str, ...]:
 
 
 def program_argv(account: str, launch_program: str, verb: str, *arguments: str) -> tuple[str, ...]:
-    """The launch program, run as an account, as the sudo rules have it."""
+    """Build the command that runs the launch program as an account, as the sudo rules allow."""
     return ("sudo", "-n", "-u", account, launch_program, verb, *arguments)
 
 
-def _check_path(option: str, what: str, path: str) -> None:
+def _check_path(option: str, purpose: str, path: str) -> None:
     if not PLAIN_PATH.fullmatch(path):
         raise UsageError(
-            f"{path!r} cannot be {what} here",
-            f"{option}: write an absolute path of letters, digits and ._@+- only.",
+            f"{path!r} cannot be {purpose} here",
+            f"{option}: use an absolute path with only letters, digits and ._@+-.",
         )

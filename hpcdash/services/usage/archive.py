@@ -1,4 +1,4 @@
-"""The runs of ended jobs over any span of time: asked for in slices, and kept on this machine."""
+"""Runs of finished jobs over any time span: queried in slices, and cached on this machine."""
 
 from __future__ import annotations
 
@@ -32,13 +32,12 @@ from hpcdash.services.usage.waits import WAITED, compute_waits
 from hpcdash.services.usage.watched import WATCHED, with_watched
 
 T = TypeVar("T")
-# Length of a first slice: of one user's jobs, and of everyone's. Later ones are as long as the
-# answers allow.
+# Length of the first slice for one user and for everyone; later ones depend on the answers.
 _FIRST_SECONDS = 4 * WEEK
 _FIRST_OF_EVERYONE_SECONDS = DAY
 _MIN_SECONDS = 15 * MINUTE
 _MAX_SECONDS = 366 * DAY
-# What a slice is to take, on the cluster and to be read.
+# Target duration and size of a slice's query.
 _SLICE_SECONDS = 8.0
 _SLICE_ROWS = 30_000
 # Jobs that ended during the query, or were written to the accounting late, are queried again.
@@ -102,11 +101,11 @@ class RunSelection(Struct, frozen=True):
             runs = runs.filter(
                 pc.is_in(_texts(runs["user"]), value_set=pa.array(self.users, pa.string()))
             )
-        conditions: list[FilterCondition] = [
-            TextIs(column, tuple(Pattern(text, "*" in text) for text in requested))
-            for column, requested in lists.items()
-            if requested
-        ]
+        conditions: list[FilterCondition] = []
+        for column, requested in lists.items():
+            if requested:
+                patterns = tuple(Pattern(text, "*" in text) for text in requested)
+                conditions.append(TextIs(column, patterns))
         if conditions:
             runs = runs.filter(All(tuple(conditions)).mask(runs, now_epoch))
         return runs if self.expression is None else query.apply(runs, self.expression, now_epoch)
@@ -130,14 +129,13 @@ class ArchiveProgress(Struct, frozen=True):
 
 
 class FetchedRuns(Struct, frozen=True):
-    """Rows of domain.schema.RUNS that overlap a span, the newest end first, with the columns that
-    were asked for.
+    """Rows of domain.schema.RUNS that overlap a span, newest end first, with requested columns.
 
-    `missing` lists the parts of the span that are not known, oldest first: they were not asked for
-    in time, the cluster keeps ended jobs only since `retained_since`, or `problem` says why they could
-    not be. `rejected` lists, in words, unreadable rows. `hides_others`: whether the
-    cluster hides others' runs from whoever asked; None: not asked, or not known. `running` are
-    those that have begun and not ended, where they were asked for: `ends_at` is null.
+    `missing` lists the unknown parts of the span, oldest first: they were not queried in time, the
+    cluster stores finished jobs only since `retained_since`, or `problem` prevented the query.
+    `rejected` describes unreadable rows. `hides_others`: whether the cluster hides others' runs
+    from the user, None if unknown. `running` are the unfinished runs, if requested: `ends_at` is
+    null.
     """
 
     table: pa.Table
@@ -171,18 +169,14 @@ class FetchedRuns(Struct, frozen=True):
         """
         if self.retained_since is None or not self._forgotten_seconds:
             return ""
-        # The part that an earlier run still knew is no more than this.
-        unit = (
-            DAY
-            if self._forgotten_seconds >= 10 * DAY
-            else HOUR
-            if self._forgotten_seconds >= DAY
-            else MINUTE
-        )
+        # Rounded up, as this machine's cache may still have some of it.
+        unit = MINUTE
+        if self._forgotten_seconds >= DAY:
+            unit = DAY if self._forgotten_seconds >= 10 * DAY else HOUR
+        forgotten = format_span(-(-self._forgotten_seconds // unit) * unit)
         return (
             f"The cluster keeps ended jobs for {format_span(self.taken_at - self.retained_since)}: "
-            f"{format_span(-(-self._forgotten_seconds // unit) * unit)} of the span before that "
-            "are missing"
+            f"{forgotten} of the span before that are missing"
         )
 
 
@@ -204,29 +198,21 @@ class RunArchive:
         self._history_scopes: dict[str, tuple[float, HistoryScope]] = {}
         # When they were read (monotonic), and the waits of the runs that were known then.
         self._waits: tuple[float, pa.Table] | None = None
-        # One span after the other: each queries only what the one before left out.
+        # Spans are fetched one by one: each queries only what earlier ones did not.
         self._turn = asyncio.Lock()
 
     def _scope(self, selection: RunSelection) -> tuple[str, str | None]:
         """Return the scope to query, and the user whose runs it covers; None: everyone's."""
         if len(selection.users) == 1:
             return f"user {selection.users[0]}", selection.users[0]
-        return (
-            ("everyone", None)
-            if selection.everyone or selection.users
-            else ("mine", self._store.user)
-        )
+        if selection.everyone or selection.users:
+            return "everyone", None
+        return "mine", self._store.user
 
     def _new_files(self, scope: str) -> RunFiles:
         """Build the files of a scope for the querying account, if it is known."""
-        asker = "" if self._store.probe is None else self._store.probe.user
-        return RunFiles(self._folder, scope, asker=asker, scheduler=self._store.backend.name)
-
-    def _scope_files(self, scope: str) -> RunFiles:
-        asker = "" if self._store.probe is None else self._store.probe.user
-        if (scope, asker) not in self._files:
-            self._files[scope, asker] = self._new_files(scope)
-        return self._files[scope, asker]
+        account = "" if self._store.probe is None else self._store.probe.user
+        return RunFiles(self._folder, scope, asker=account, scheduler=self._store.backend.name)
 
     async def fetch_runs(
         self,
@@ -238,12 +224,11 @@ class RunArchive:
         with_running: bool = False,
         columns: Sequence[str] = RUNS.names,
     ) -> FetchedRuns:
-        """The runs that overlap `span`, with these columns of RUNS; only what is not known yet is
-        asked for.
+        """Fetch the runs that overlap `span`, with these columns of RUNS; known ones are cached.
 
-        `progress` is called after each slice. Once `stop` is set no more is asked for, and what
-        came is returned with what is missing. Where the cluster cannot be asked what is known is
-        returned with the `problem`; raises it where nothing at all is known of the span.
+        `progress` is called after each slice. Once `stop` is set, no more queries are sent, and the
+        rest is reported as missing. If the cluster cannot be queried, the known runs are returned
+        with the `problem`, which is raised if none of the span is known.
         """
         store = self._store
         problem: HpcdashError | None = None
@@ -254,24 +239,32 @@ class RunArchive:
         scope, user = self._scope(selection)
         includes_others = selection.everyone or any(name != store.user for name in selection.users)
         async with self._turn:
-            files = self._scope_files(scope)
+            account = "" if store.probe is None else store.probe.user
+            files = self._files.get((scope, account))
+            if files is None:
+                files = self._files[scope, account] = self._new_files(scope)
             await asyncio.to_thread(files.load, span)
             reported = HistoryScope()
-            # Queried first: a job that ends meanwhile is then in both, and counts once.
-            running = (
-                await self._fetch_running(user, span) if with_running and problem is None else None
-            )
-            if problem is None and (includes_others or self._may_be_forgotten(files, span)):
-                reported = await self._fetch_scope()
+            running = None
+            if problem is None:
+                if with_running:
+                    # Queried first: a job that ends meanwhile is then in both, and counts once.
+                    running = await self._fetch_running(user, span)
+                if includes_others or self._may_be_forgotten(files, span):
+                    reported = await self._fetch_scope()
             if includes_others:
                 files.see(others=reported.hides_others is False)
-            retained_since = (
-                None
-                if reported.retention_seconds is None
-                else int(store.clock.now()) - reported.retention_seconds
-            )
+            retained_since = None
+            if reported.retention_seconds is not None:
+                retained_since = int(store.clock.now()) - reported.retention_seconds
             query = _ArchiveQuery(
-                store, files, span, user, progress, stop or asyncio.Event(), retained_since
+                store,
+                files,
+                span,
+                user,
+                progress=progress,
+                stop=stop or asyncio.Event(),
+                retained_since=retained_since,
             )
             if problem is None:
                 try:
@@ -285,37 +278,40 @@ class RunArchive:
             self._waits = None
             now = store.clock.now()
             table, running = await asyncio.to_thread(
-                self._selected, files, query.extra, running, span, selection, columns, now
+                self._select,
+                files,
+                query.extra,
+                running,
+                span=span,
+                selection=selection,
+                columns=columns,
+                now=now,
             )
-            missing = files.missing(span, query.asked)
+            missing = files.missing(span, query.uncertain)
             files.release()
             if problem is not None and missing == [span]:
                 raise problem
         hides_others = reported.hides_others if includes_others and problem is None else None
         return FetchedRuns(
-            table,
-            span,
-            now,
-            tuple(missing),
-            problem,
-            tuple(query.rejected),
-            hides_others,
-            retained_since,
-            running,
+            table=table,
+            span=span,
+            taken_at=now,
+            missing=tuple(missing),
+            problem=problem,
+            rejected=tuple(query.rejected),
+            hides_others=hides_others,
+            retained_since=retained_since,
+            running=running,
         )
 
     def _may_be_forgotten(self, files: RunFiles, span: Span) -> bool:
-        """Whether the cluster may not keep what is missing: a database does, and a server for a
-        while.
-        """
+        """Whether the missing runs may be too old for the cluster, if it has no database."""
         gaps = files.missing(span)
         is_old = bool(gaps) and gaps[0].since < self._store.clock.now() - _SHORT_SECONDS
         return is_old and not self._store.backend.history.is_sliced
 
     async def _fetch_running(self, user: str | None, span: Span) -> pa.Table | None:
-        """Rows of RUNS that run now and began before the span's end; None where they could not be
-        asked for.
-        """
+        """Fetch rows of RUNS that run now and started before the span's end; None on failure."""
         try:
             scope = JobScope(user=user, each_task=True)
             jobs = (await self._store.poll(self._store.backend.queue.jobs(scope))).table
@@ -344,22 +340,23 @@ class RunArchive:
             self._history_scopes[user] = time.monotonic(), reported
         return reported
 
-    def _selected(
+    def _select(
         self,
         files: RunFiles,
         extra: Sequence[pa.Table],
         running: pa.Table | None,
+        *,
         span: Span,
         selection: RunSelection,
         columns: Sequence[str],
         now: float,
     ) -> tuple[pa.Table, pa.Table | None]:
-        """The runs of a selection that ended, and those of it that have not."""
+        """Return the finished and the running runs of a selection."""
         _release_memory()
-        selected_by = (
-            RUNS.names if selection.expression is not None else ("account", "queue", "state")
-        )
-        runs = overlapping(files.read(span, [*columns, *selected_by, *WATCHED], extra), span)
+        needed = [*columns, "account", "queue", "state", *WATCHED]
+        if selection.expression is not None:
+            needed += RUNS.names
+        runs = overlapping(files.read(span, needed, extra), span)
         if self._state_folder is not None:
             runs = with_watched(runs, self._state_folder, self._store.name)
         if running is not None:
@@ -371,15 +368,15 @@ class RunArchive:
     def known_waits(self) -> pa.Table:
         """Return the waits of the last 90 days, a table of `waits.compute_waits`; queries nothing.
 
-        They are of everyone's runs or else one's own, as far as they are on this machine's disk;
-        read again after a while.
+        They are of everyone's runs or else one's own in this machine's cache, reloaded after a
+        while.
         """
         if self._waits is None or time.monotonic() - self._waits[0] > _WAITS_SECONDS:
             now = int(self._store.clock.now())
             span = Span(now - _WAITS_OF_SECONDS, now)
             waits = compute_waits(RUNS.empty_table())
             for scope in ("everyone", "mine"):
-                # They are not kept in memory for this alone.
+                # These files are not kept in memory.
                 files = self._new_files(scope)
                 files.load(span)
                 waits = compute_waits(overlapping(files.read(span, WAITED), span))
@@ -395,17 +392,15 @@ def _texts(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _release_memory() -> None:
-    """Give memory that is free back to the system: Arrow's pool, and the C library's, which has one
-    a thread.
-    """
+    """Return free memory of Arrow's pool and of the C library's, one per thread, to the system."""
     pa.default_memory_pool().release_unused()
     with contextlib.suppress(OSError, AttributeError):
-        # glibc alone has it.
+        # Only glibc has it.
         ctypes.CDLL(None).malloc_trim(0)
 
 
 class _ArchiveQuery:
-    """Asks for what is not known of a span, the newest first."""
+    """Queries the unknown parts of a span, the newest first."""
 
     def __init__(
         self,
@@ -433,22 +428,26 @@ class _ArchiveQuery:
         self.retained_since = (
             span.since if retained_since is None else max(retained_since, span.since)
         )
-        # The part that was queried too early to be certain.
-        self.asked: list[Span] = []
+        # Parts that were queried too early to be certain.
+        self.uncertain: list[Span] = []
         self._saved_at = time.monotonic()
-        self._rows = self._saved_rows = 0
+        self._rows = 0
+        self._saved_rows = 0
 
     async def run(self) -> None:
         self._notify()
         try:
             if self.store.backend.history.is_sliced:
-                await self._in_slices()
-            else:
-                await self._at_once()
+                await self._fetch_slices()
+            elif gaps := self.missing():
+                # One command for everything until now.
+                parsed = await self._fetch(self._query(gaps[0].since, self.queried_until))
+                if parsed is not None:
+                    await self._add(parsed, Span(gaps[0].since, self.queried_until))
             if self.span.until < self.queried_until - MINUTE and not self.stop.is_set():
-                await self._after_the_span()
+                await self._fetch_runs_at_end()
         except HpcdashError as error:
-            # The frames below hold all that a command printed.
+            # Its frames refer to the output of a command.
             self.problem = error.with_traceback(None)
         self._notify()
 
@@ -456,9 +455,9 @@ class _ArchiveQuery:
         """Return the unknown parts of the span that the cluster still stores, oldest first."""
         if self.retained_since >= self.span.until:
             return []
-        return self.files.missing(Span(self.retained_since, self.span.until), self.asked)
+        return self.files.missing(Span(self.retained_since, self.span.until), self.uncertain)
 
-    async def _in_slices(self) -> None:
+    async def _fetch_slices(self) -> None:
         seconds = _FIRST_OF_EVERYONE_SECONDS if self.user is None else _FIRST_SECONDS
         for gap in reversed(self.missing()):
             until = gap.until
@@ -481,23 +480,17 @@ class _ArchiveQuery:
                     self.rejected.append(
                         "more jobs ended within 15 minutes than one query can return"
                     )
-                await self._keep(parsed, Span(since, until))
-                took = max(time.monotonic() - began, 0.01)
-                room = min(_SLICE_SECONDS / took, _SLICE_ROWS / max(1, parsed.table.num_rows), 4.0)
+                await self._add(parsed, Span(since, until))
+                elapsed = max(time.monotonic() - began, 0.01)
+                rows = max(1, parsed.table.num_rows)
+                factor = min(_SLICE_SECONDS / elapsed, _SLICE_ROWS / rows, 4.0)
                 # A short cheap slice does not predict longer ones.
-                longest = (until - since) if room < 1 else max(seconds, until - since)
-                seconds = min(_MAX_SECONDS, max(_MIN_SECONDS, int(longest * room)))
+                longest = (until - since) if factor < 1 else max(seconds, until - since)
+                seconds = min(_MAX_SECONDS, max(_MIN_SECONDS, int(longest * factor)))
                 until = since
 
-    async def _at_once(self) -> None:
-        """All that is missing with one command, to this day."""
-        if gaps := self.missing():
-            parsed = await self._fetch(self._query(gaps[0].since, self.queried_until))
-            if parsed is not None:
-                await self._keep(parsed, Span(gaps[0].since, self.queried_until))
-
-    async def _after_the_span(self) -> None:
-        """The runs that were there at its end, where what ended since is not known."""
+    async def _fetch_runs_at_end(self) -> None:
+        """Fetch the runs at the span's end, if later ends are unknown."""
         query = self.store.backend.history.runs_at(self.user, self.span.until)
         if query is None:
             return
@@ -512,7 +505,7 @@ class _ArchiveQuery:
         return self.store.backend.history.runs(self.user, since, until, self.queried_until)
 
     async def _fetch(self, requested: Query[ParsedTable]) -> ParsedTable | None:
-        """The answer; None where it was stopped. Waits where our own ceiling has no room."""
+        """Fetch an answer, after waiting for our own rate limit; None if stopped."""
         while not self.stop.is_set():
             query = asyncio.ensure_future(self.store.poll(requested))
             stopping = asyncio.ensure_future(self.stop.wait())
@@ -532,27 +525,24 @@ class _ArchiveQuery:
                 await asyncio.gather(query, stopping, return_exceptions=True)
         return None
 
-    async def _keep(self, parsed: ParsedTable, span: Span) -> None:
+    async def _add(self, parsed: ParsedTable, span: Span) -> None:
         runs = parsed.table if "run" in parsed.table.column_names else split_runs(parsed.table)
         self.rejected += parsed.rejected
         self._rows += runs.num_rows
-        # What ended a moment ago may not be in the accounting yet.
-        sure = Span(
-            span.since, max(span.since, min(span.until, self.queried_until - _OVERLAP_SECONDS))
-        )
-        self.asked.append(Span(sure.until, span.until))
-        await asyncio.to_thread(self.files.add, runs, sure if sure.seconds > 0 else None)
+        # Jobs that ended a moment ago may not be in the accounting yet.
+        certain_until = max(span.since, min(span.until, self.queried_until - _OVERLAP_SECONDS))
+        certain = Span(span.since, certain_until)
+        self.uncertain.append(Span(certain_until, span.until))
+        await asyncio.to_thread(self.files.add, runs, certain if certain.seconds > 0 else None)
         self._notify()
         is_late = time.monotonic() - self._saved_at > _SAVE_EVERY_SECONDS
         if is_late or self._rows - self._saved_rows >= _SAVE_EVERY_ROWS:
-            self._saved_at, self._saved_rows = time.monotonic(), self._rows
+            self._saved_at = time.monotonic()
+            self._saved_rows = self._rows
             await asyncio.to_thread(self._save)
 
     def _save(self) -> None:
-        """Write what came.
-
-        What parsing took is not kept beside the week that is joined, nor that beside the rest.
-        """
+        """Write the new runs, with little memory: parsing, joining and writing do not add up."""
         _release_memory()
         self.files.save()
         _release_memory()

@@ -57,14 +57,16 @@ EFFICIENCY = pa.schema(
     ]
 )
 USES = ("cpu_use", "memory_use", "gpu_use", "gpu_memory_use", "time_use")
-# Below this a use is worth a check; below the second, a waste.
-FAIR_USE, POOR_USE = 0.75, 0.25
-# Advice is given on what saves at least this much, to runs that took at least so long.
+# Use below this is worth a check, or is a waste.
+FAIR_USE = 0.75
+POOR_USE = 0.25
+# Smallest saving, and shortest run, that get advice.
 _MIN_SAVED_BYTES = 2 << 30
 _MIN_SAVED_SECONDS = 3600
 _MIN_RUN_SECONDS = 300
 _TIME_HEADROOM = 1.25
-_LITTLE_GPU, _LITTLE_USE = 0.1, 0.5
+_LITTLE_GPU = 0.1
+_LITTLE_USE = 0.5
 
 
 class _Node(msgspec.Struct):
@@ -332,7 +334,8 @@ def name_codes(runs: pa.Table) -> tuple[np.ndarray, int]:
     """A number for the name of each run, of one user's runs, in the order of their first; and how
     many there are.
     """
-    (user, _), (name, names) = column_codes(runs["user"]), column_codes(runs["name"])
+    user, _ = column_codes(runs["user"])
+    name, names = column_codes(runs["name"])
     encoded = pa.array(user.astype(np.int64) * len(names) + name).dictionary_encode()
     return encoded.indices.to_numpy(zero_copy_only=False), len(encoded.dictionary)
 
@@ -436,8 +439,9 @@ _ADVISED_BY = (
     *("cpus", "gpus", "memory_bytes", "elapsed_seconds", "limit_seconds"),
     *("cpu_use", "gpu_use"),
 )
-# A GPU is worth about so many CPUs, or GiB of memory.
-_CPUS_OF_A_GPU, _GIB_OF_A_GPU = 12, 96
+# Equivalent of a GPU.
+_CPUS_PER_GPU = 12
+_GIB_PER_GPU = 96
 
 
 def _advised_by(runs: pa.Table) -> dict[str, np.ndarray]:
@@ -452,90 +456,77 @@ def _idle_hours(runs: pa.Table) -> np.ndarray:
     """
     columns = _advised_by(runs)
     hours = columns["elapsed_seconds"] / 3600
-    unused = {
-        name: np.nan_to_num(1 - np.clip(columns[name], 0, 1)) for name in ("cpu_use", "gpu_use")
-    }
-    memory = np.nan_to_num(
-        np.clip(columns["memory_bytes"] - columns["memory_peak_bytes"], 0, None)
-    ) / (1 << 30)
-    idle: np.ndarray = np.nan_to_num(
-        hours * np.nan_to_num(columns["gpus"]) * unused["gpu_use"]
-        + hours * np.nan_to_num(columns["cpus"]) * unused["cpu_use"] / _CPUS_OF_A_GPU
-        + hours * memory / _GIB_OF_A_GPU
-    )
-    # A limit that is far too long keeps nothing from others, and the job from starting.
+    idle: np.ndarray = np.zeros(len(hours))
+    for unit, weight in (("gpu", 1), ("cpu", 1 / _CPUS_PER_GPU)):
+        unused = np.nan_to_num(1 - np.clip(columns[f"{unit}_use"], 0, 1))
+        idle += hours * np.nan_to_num(columns[f"{unit}s"]) * unused * weight
+    unused_bytes = np.clip(columns["memory_bytes"] - columns["memory_peak_bytes"], 0, None)
+    idle += hours * np.nan_to_num(unused_bytes) / (1 << 30) / _GIB_PER_GPU
+    idle = np.nan_to_num(idle)
+    # A limit that is far too long costs others nothing, but delays the job's own start.
     spare = columns["limit_seconds"] - columns["elapsed_seconds"]
     idle += np.where(spare >= _MIN_SAVED_SECONDS, 1e-6, 0)
     return np.where(columns["elapsed_seconds"] >= _MIN_RUN_SECONDS, idle, 0)
 
 
 def _advice(runs: pa.Table) -> tuple[list[str], int | None, int | None]:
-    """Sentences on the runs of one name, and the memory and the time limit that would do, where
-    less would.
-    """
+    """Return messages on the runs of one name, and sufficient memory and time if smaller."""
     columns = _advised_by(runs)
-    completed = pc.fill_null(
-        pc.equal(as_array(runs["state"]).cast(TEXT), JobState.COMPLETED.value), False
-    )
-    is_completed = completed.to_numpy(zero_copy_only=False)
-    parts: list[str] = []
-    memory: int | None = None
-    time_limit: int | None = None
-    elapsed = columns["elapsed_seconds"]
-
-    def busy(of: str, least: int) -> tuple[int, float, int]:
-        """Return the number of runs with known use, their mean use, and the most that a run had."""
-        held = columns[of] * elapsed
-        known = ~np.isnan(columns[f"{of[:-1]}_use"] * held) & (columns[of] >= least)
-        seconds = held[known].sum()
-        use = (columns[f"{of[:-1]}_use"] * held)[known].sum() / seconds if seconds else 1.0
-        return int(known.sum()), float(use), int(columns[of][known].max(initial=0))
-
-    def largest(of: str, other: str) -> tuple[int, int, int]:
-        """Return the number of completed runs that report both, and the maximum of each."""
-        known = ~np.isnan(columns[of] * columns[other]) & is_completed
-        return (
-            int(known.sum()),
-            int(columns[of][known].max(initial=0)),
-            int(columns[other][known].max(initial=0)),
-        )
-
-    runs, use, _ = busy("gpus", 1)
-    if runs and use < _LITTLE_GPU:
-        parts.append(
-            f"GPUs {_percent(use)} busy in {counted(runs, 'run')}: does the program find them?"
-        )
-    elif runs and use < _LITTLE_USE:
-        parts.append(
-            f"GPUs {_percent(use)} busy in {counted(runs, 'run')}: fewer would do, or feed them "
-            "faster"
-        )
-    runs, requested, peak = largest("memory_bytes", "memory_peak_bytes")
+    is_completed = pc.equal(as_array(runs["state"]).cast(TEXT), JobState.COMPLETED.value)
+    completed = pc.fill_null(is_completed, False).to_numpy(zero_copy_only=False)
+    messages: list[str] = []
+    new_memory: int | None = None
+    new_limit: int | None = None
+    count, use, _ = _mean_use(columns, "gpu", 1)
+    if count and use < _LITTLE_USE:
+        share = f"{100 * use:.0f}%" if use >= 0.01 or not use else "< 1%"
+        text = f"GPUs {share} busy in {counted(count, 'run')}"
+        if use < _LITTLE_GPU:
+            messages.append(f"{text}: does the program find them?")
+        else:
+            messages.append(f"{text}: request fewer, or feed them faster")
+    count, requested, peak = _largest_pair(columns, completed, "memory_bytes", "memory_peak_bytes")
     enough = enough_memory(peak)
-    if runs and peak < requested / 2 and requested - enough >= _MIN_SAVED_BYTES:
-        memory = enough
-        parts.append(
-            f"asked {format_memory(requested)}, peak {format_memory(peak)} in {counted(runs, 'run')}: "
-            f"{format_memory(enough)} would do"
+    if count and peak < requested / 2 and requested - enough >= _MIN_SAVED_BYTES:
+        new_memory = enough
+        messages.append(
+            f"requested {format_memory(requested)}, peak {format_memory(peak)} in "
+            f"{counted(count, 'run')}: {format_memory(enough)} is enough"
         )
-    runs, use, most = busy("cpus", 2)
-    if runs and use < _LITTLE_USE:
+    count, use, most = _mean_use(columns, "cpu", 2)
+    if count and use < _LITTLE_USE:
         cores = f"{use * most:.1f}".removesuffix(".0")
-        parts.append(
-            f"{cores} of {most} CPUs busy in {counted(runs, 'run')}: request fewer, or check its "
-            "thread count"
+        messages.append(
+            f"{cores} of {most} CPUs busy in {counted(count, 'run')}: request fewer, or check the "
+            "program's thread count"
         )
-    runs, limit, longest = largest("limit_seconds", "elapsed_seconds")
+    count, limit, longest = _largest_pair(columns, completed, "limit_seconds", "elapsed_seconds")
     enough = -(-int(longest * _TIME_HEADROOM) // 900) * 900
-    if runs and longest < limit / 2 and limit - enough >= _MIN_SAVED_SECONDS:
-        time_limit = enough
-        parts.append(
-            f"asked {format_duration(limit)}, longest {format_duration(longest)} in "
-            f"{counted(runs, 'run')}: {format_duration(enough)} would do"
+    if count and longest < limit / 2 and limit - enough >= _MIN_SAVED_SECONDS:
+        new_limit = enough
+        messages.append(
+            f"requested {format_duration(limit)}, longest {format_duration(longest)} in "
+            f"{counted(count, 'run')}: {format_duration(enough)} is enough"
         )
-    return parts, memory, time_limit
+    return messages, new_memory, new_limit
 
 
-def _percent(part: float) -> str:
-    percent = 100 * part
-    return f"{percent:.0f}%" if percent >= 1 or not percent else "< 1%"
+def _mean_use(columns: dict[str, np.ndarray], unit: str, least: int) -> tuple[int, float, int]:
+    """Return the number of runs with known use, their mean use, and the most units of a run."""
+    units = columns[f"{unit}s"]
+    seconds = units * columns["elapsed_seconds"]
+    used = columns[f"{unit}_use"] * seconds
+    known = ~np.isnan(used) & (units >= least)
+    total = seconds[known].sum()
+    use = float(used[known].sum() / total) if total else 1.0
+    return int(known.sum()), use, int(units[known].max(initial=0))
+
+
+def _largest_pair(
+    columns: dict[str, np.ndarray], completed: np.ndarray, name: str, other: str
+) -> tuple[int, int, int]:
+    """Return the number of completed runs that report both columns, and the maximum of each."""
+    known = ~np.isnan(columns[name] * columns[other]) & completed
+    largest = int(columns[name][known].max(initial=0))
+    largest_other = int(columns[other][known].max(initial=0))
+    return int(known.sum()), largest, largest_other

@@ -67,7 +67,7 @@ ul { margin: 4px 0 12px; padding-left: 20px; } .who { color: var(--dim); font-we
 def report_page(
     report: UsageReport, title: str, subtitle: str = "", written_at: datetime | None = None
 ) -> str:
-    """The page; whatever it says is escaped, and made visible before."""
+    """Build the page; all texts are made visible and escaped."""
     parts = [
         _tiles(report),
         _over_time(report),
@@ -81,27 +81,27 @@ def report_page(
         "</div>",
     ]
     if report.is_empty:
-        parts = ["<div class=card>Nothing ran in this span.</div>"]
-    when = (
-        ""
-        if written_at is None
-        else f" Written {written_at.astimezone(report.zone):%Y-%m-%d %H:%M %Z} by hpcdash."
+        parts = ["<div class=card>Nothing ran in this interval.</div>"]
+    notes = [f"{note.rstrip('.')}." for note in report.notes]
+    notes.append(
+        "Hours are those allocated within the interval; runs that started before or ended after it "
+        "count in part. CPU time excludes suspended time. Failed: failed, timed out, out of memory "
+        "or the node failed."
     )
-    notes = " ".join(f"{note.rstrip('.')}." for note in report.notes)
-    about = (
-        "Hours are those allocated within the span; a run that began before or ended after it is "
-        "cut. CPU time leaves out what was suspended. Failed: failed, timed out, out of memory or "
-        "the node failed."
-    )
+    if written_at is not None:
+        local = written_at.astimezone(report.zone)
+        notes.append(f"Written {local:%Y-%m-%d %H:%M %Z} by hpcdash.")
+    heading = format_report_span(report)
+    if subtitle:
+        heading += f" · {subtitle}"
+    content = "\n".join(filter(None, parts))
     return (
         "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n"
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name=viewport content="width=device-width, initial-scale=1">\n'
         f"<title>{_text(title)}</title>\n<style>{_STYLE}</style></head>\n<body><main>\n"
-        f"<h1>{_text(title)}</h1>\n<p class=sub>{_text(format_report_span(report))}"
-        f"{_text(f' · {subtitle}' if subtitle else '')}</p>\n"
-        + "\n".join(filter(None, parts))
-        + f"\n<p class=notes>{_text(f'{notes} {about}{when}'.strip())}</p>\n</main></body></html>\n"
+        f"<h1>{_text(title)}</h1>\n<p class=sub>{_text(heading)}</p>\n"
+        f"{content}\n<p class=notes>{_text(' '.join(notes))}</p>\n</main></body></html>\n"
     )
 
 
@@ -116,30 +116,25 @@ def _card(title: str, inside: str, key: str = "") -> str:
 def _tiles(report: UsageReport) -> str:
     total = report.total
     unit = report.unit.lower()
-    held = total[f"{unit}_seconds"]
     measured = total[f"measured_{unit}_seconds"]
     use = percent((measured or 0) - (total[f"unused_{unit}_seconds"] or 0), measured)
     lost = total[f"failed_{unit}_seconds"]
+    failed_share = percent(total["failed"], total["jobs"]) or "0%"
+    lost_share = percent(lost, total[f"{unit}_seconds"]) or "0%"
     figures = [
-        *([("GPU hours", format_hours(total["gpu_seconds"]), "")] if report.unit == "GPU" else []),
         ("CPU hours", format_hours(total["cpu_seconds"]), ""),
-        ("jobs ended", format_count(total["jobs"] or 0), ""),
-        *([("still running", format_count(total["running"]), "")] if total["running"] else []),
-        (
-            f"failed, {percent(total['failed'], total['jobs']) or '0%'}",
-            format_count(total["failed"] or 0),
-            "bad",
-        ),
-        (
-            f"{report.unit} hours lost to failures, {percent(lost, held) or '0%'}",
-            format_hours(lost),
-            "bad",
-        ),
+        ("finished jobs", format_count(total["jobs"] or 0), ""),
+        (f"failed, {failed_share}", format_count(total["failed"] or 0), "bad"),
+        (f"{report.unit} hours lost to failures, {lost_share}", format_hours(lost), "bad"),
         ("requeued", format_count(total["requeued"] or 0), ""),
-        (f"{report.unit} use where measured", use or "not known", ""),
+        (f"measured {report.unit} use", use or "unknown", ""),
         ("median wait", format_wait(total["wait_median_seconds"]) or "-", ""),
-        ("hours waited in all", format_hours(total["wait_seconds"]), ""),
+        ("total hours waited", format_hours(total["wait_seconds"]), ""),
     ]
+    if total["running"]:
+        figures.insert(2, ("still running", format_count(total["running"]), ""))
+    if report.unit == "GPU":
+        figures.insert(0, ("GPU hours", format_hours(total["gpu_seconds"]), ""))
     tiles = (
         f"<div class=tile><b{' class=bad' if role and value != '0' else ''}>{_text(value)}</b>"
         f"<span>{_text(name)}</span></div>"
@@ -195,7 +190,7 @@ def _over_time(report: UsageReport) -> str:
             last_label = x
     key = _key(("var(--bar)", "succeeded"), ("var(--bad)", "failed"))
     drawing = f"<svg viewBox='0 0 {_WIDE} {_HIGH + bottom + 10}' role=img>{''.join(inside)}</svg>"
-    return _card(f"{report.unit} hours a {grouping}", drawing, key)
+    return _card(f"{report.unit} hours per {grouping}", drawing, key)
 
 
 def _key(*entries: tuple[str, str]) -> str:

@@ -56,14 +56,17 @@ def with_counted_use(
 
 def _used(limit: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> int | None:
     resource = str(limit["resource"])
-    is_submitted = "submitted" in resource
-    states = ACTIVE | WAITING if is_submitted else WAITING if resource == "jobs_waiting" else ACTIVE
-    counted = [
-        job
-        for job in jobs
-        if job["state"] in states
-        and all(limit[name] in (None, job[column]) for name, column in _SCOPES.items())
-    ]
+    states = ACTIVE
+    if "submitted" in resource:
+        states = ACTIVE | WAITING
+    elif resource == "jobs_waiting":
+        states = WAITING
+    scopes = {column: limit[name] for name, column in _SCOPES.items() if limit[name] is not None}
+    counted = []
+    for job in jobs:
+        is_in_scope = all(job[column] == value for column, value in scopes.items())
+        if job["state"] in states and is_in_scope:
+            counted.append(job)
     if resource.startswith("jobs_"):
         return sum(job["_tasks"] or 1 for job in counted)
     column = resource.replace("_submitted", "")
@@ -75,19 +78,14 @@ def _used(limit: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> int | 
 def find_limits(
     reason: PolicyReason, job: Mapping[str, Any], limits: pa.Table
 ) -> list[Mapping[str, Any]]:
-    """The limits that a job of domain.schema.JOBS waits for, the fullest first; [] where none can
-    be told.
-
-    Where some are used up no others.
-    """
-    found = [
-        row
-        for row in limits.to_pylist()
-        if (row["scope"] == reason.scope if reason.scope else row["scope"] != "qos")
-        and (not reason.per or row["per"] == reason.per)
-        and (not reason.resource or row["resource"] == reason.resource)
-        and _applies_to(row, job)
-    ]
+    """Return the limits that a job waits for, the fullest first; only exhausted ones if any are."""
+    found = []
+    for row in limits.to_pylist():
+        in_scope = row["scope"] == reason.scope if reason.scope else row["scope"] != "qos"
+        is_per = reason.per in ("", row["per"])
+        is_resource = reason.resource in ("", row["resource"])
+        if in_scope and is_per and is_resource and _applies_to(row, job):
+            found.append(row)
     used_up = [row for row in found if row["free"] == 0]
     return used_up or sorted(found, key=lambda row: (row["free"] is None, row["free"] or 0))
 

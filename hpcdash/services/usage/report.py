@@ -388,7 +388,8 @@ class _Grouping:
     """
 
     def __init__(self, ended: np.ndarray, started: np.ndarray, labels: Sequence[str]) -> None:
-        self._ended, self._started = ended.astype(np.int32), started.astype(np.int32)
+        self._ended = ended.astype(np.int32)
+        self._started = started.astype(np.int32)
         self._labels = labels
         self.sums: dict[str, np.ndarray] = {}
 

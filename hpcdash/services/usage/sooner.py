@@ -16,16 +16,12 @@ from hpcdash.errors import AccountingUnavailable, NoSuchJob, UsageError, readabl
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
 
-# Shorter jobs than this start as soon as they can anyhow.
+# A shorter limit hardly changes the start.
 _MIN_SECONDS = 10 * MINUTE
 
 
 class StartOption(Struct, frozen=True):
-    """A job with a change ('as it is' without), the command that asked about it, and when it would
-    start.
-
-    `estimator` is whose estimate that is.
-    """
+    """Estimated start of a job with a change ('as it is' without one), and the command for it."""
 
     change: str
     command: str
@@ -35,18 +31,16 @@ class StartOption(Struct, frozen=True):
     def format(self, now_epoch: float) -> str:
         """Format the start and the estimator, or the reason for a refusal."""
         when = self.format_when(now_epoch)
-        return (
-            when
-            if self.estimate.starts_at_epoch is None
-            else f"{when} ({self.estimator}'s estimate)"
-        )
+        if self.estimate.starts_at_epoch is None:
+            return when
+        return f"{when} ({self.estimator}'s estimate)"
 
     def format_when(self, now_epoch: float) -> str:
         estimate = self.estimate
         if estimate.refusal:
             return f"refused: {estimate.hint or estimate.refusal}"
         if estimate.starts_at_epoch is None:
-            return estimate.hint or "not told"
+            return estimate.hint or "unknown"
         ahead = estimate.starts_at_epoch - now_epoch
         when = f"in {format_span(ahead)}" if ahead >= MINUTE else "now"
         return f"{when} on {estimate.node_list}" if estimate.node_list else when
@@ -60,39 +54,40 @@ class EarlierStart(Struct, frozen=True):
 
     @property
     def earlier_seconds(self) -> int | None:
-        """None where the scheduler does not say when either would start."""
-        before, after = (one.estimate.starts_at_epoch for one in (self.as_it_was, self.changed))
+        """Difference of the starts; None if either is unknown."""
+        before = self.as_it_was.estimate.starts_at_epoch
+        after = self.changed.estimate.starts_at_epoch
         return None if before is None or after is None else int(before - after)
 
     def format(self, now_epoch: float) -> str:
-        """In a sentence; '' where there is no estimate."""
+        """Format the estimates as a sentence; '' for none."""
         change = self.changed.change
         after = self.changed.format_when(now_epoch)
-        whose = f" ({self.changed.estimator}'s estimate)"
+        origin = f"({self.changed.estimator}'s estimate)"
         if self.changed.estimate.refusal:
             return f"with {change}: {after}"
         if (earlier := self.earlier_seconds) is None:
             return ""
         if earlier < MINUTE:
-            return f"with {change} it would start no earlier now: {after}{whose}"
+            return f"with {change} it would not start earlier now: {after} {origin}"
         before = self.as_it_was.format_when(now_epoch)
         return (
             f"with {change} it would start about {format_span(earlier)} earlier: {after}, not "
-            f"{before}{whose}"
+            f"{before} {origin}"
         )
 
 
 async def fetch_start_options(store: ClusterStore, job_id: str) -> list[StartOption]:
-    """A waiting job as it is, with a half and a quarter of its time limit, and on half of its
-    nodes.
+    """Estimate a pending job's start unchanged, with shorter time limits, and on half its nodes.
 
-    Each is one command that submits nothing; Slurm counts a job number for it. Raises UsageError
-    for a job that does not wait, and where the scheduler tells no start beforehand.
+    Each takes one command that does not submit a job; Slurm uses up a job number. Raises UsageError
+    for a job that is not pending, and if the scheduler offers no estimates.
     """
     job = await _fetch_job(store, job_id)
     if job.row["state"] not in WAITING:
         raise UsageError(
-            f"job {job.row['id']} is not pending: it is {job.row['state']}", "Give a pending job."
+            f"job {job.row['id']} is not pending: it is {job.row['state']}",
+            "Specify a pending job.",
         )
     return [await _query(store, job, *change) for change in _changes(job.row)]
 
@@ -100,21 +95,20 @@ async def fetch_start_options(store: ClusterStore, job_id: str) -> list[StartOpt
 async def fetch_earlier_start(
     store: ClusterStore, job_id: str, *, memory_bytes: int | None, limit_seconds: int | None
 ) -> EarlierStart:
-    """An ended job as it was, and with so much memory (of the whole job) and time: a command each,
-    as above.
+    """Estimate the start of a finished job as it was, and with this memory (of the whole job) and
+    time limit, with one command each.
 
-    Raises what keeps the job's script from being read, and UsageError where the scheduler tells no
-    start beforehand.
+    Raises UsageError if the scheduler offers no estimates, and the errors of reading its script.
     """
     job = await _fetch_job(store, job_id)
     parts = []
-    a_node = None
+    node_bytes = None
     if memory_bytes is not None:
-        a_node = -(-memory_bytes // max(1, job.row["nodes"] or 1))
+        node_bytes = -(-memory_bytes // max(1, job.row["nodes"] or 1))
         parts.append(f"{format_memory(memory_bytes)} of memory")
     if limit_seconds is not None:
         parts.append(f"a limit of {format_clock(limit_seconds)}")
-    limits = NewLimits(time_seconds=limit_seconds, memory_bytes=a_node)
+    limits = NewLimits(time_seconds=limit_seconds, memory_bytes=node_bytes)
     as_it_was = await _query(store, job, "as it was", AS_IT_WAS, None)
     return EarlierStart(as_it_was, await _query(store, job, " and ".join(parts), limits, None))
 
@@ -147,12 +141,16 @@ async def _query(
         job.detail, job.past, job.script, limits, nodes
     )
     if query is None:
-        raise UsageError(f"{store.backend.title} gives no start estimate before a job is submitted")
-    text = job.script.text.encode("utf-8", "surrogateescape")
-    answer = await store.act(ActionCommand(query.argv, (), lambda _: (), text, query.limit_seconds))
-    return StartOption(
-        change, readable_command(query.argv), query.parse(answer), store.backend.title
+        raise UsageError(f"{store.backend.title} does not estimate starts before submission")
+    command = ActionCommand(
+        query.argv,
+        (),
+        lambda _: (),
+        stdin=job.script.text.encode("utf-8", "surrogateescape"),
+        limit_seconds=query.limit_seconds,
     )
+    estimate = query.parse(await store.act(command))
+    return StartOption(change, readable_command(query.argv), estimate, store.backend.title)
 
 
 def _changes(row: Mapping[str, Any]) -> Iterator[tuple[str, NewLimits, int | None]]:

@@ -40,22 +40,17 @@ class WaitTimes(Struct, frozen=True):
 
 
 def compute_waits(runs: pa.Table) -> pa.Table:
-    """A row a run of domain.schema.RUNS that started: `queue`, `nodes`, `gpus`, `limit_seconds` and
-    `wait_seconds`.
-    """
-    starts, submits, eligible = (
-        as_array(runs[name]).cast(pa.int64())
-        for name in ("started_at", "submitted_at", "eligible_at")
-    )
-    # A job that was held, or that waited for others, waited for its turn from then on.
-    wait = pc.subtract(starts, pc.max_element_wise(submits, eligible))
-    table = pa.table(
-        {
-            "queue": as_array(runs["queue"]).cast(pa.string()),
-            **{name: as_array(runs[name]) for name in ("nodes", "gpus", "limit_seconds")},
-            "wait_seconds": pc.max_element_wise(wait, pa.scalar(0, pa.int64()), skip_nulls=False),
-        }
-    )
+    """Return the wait of each started run, with its queue, nodes, GPUs and time limit."""
+    start = as_array(runs["started_at"]).cast(pa.int64())
+    submit = as_array(runs["submitted_at"]).cast(pa.int64())
+    eligible = as_array(runs["eligible_at"]).cast(pa.int64())
+    # The wait of a held or dependent job begins once it is eligible.
+    wait = pc.subtract(start, pc.max_element_wise(submit, eligible))
+    columns = {"queue": as_array(runs["queue"]).cast(pa.string())}
+    for name in ("nodes", "gpus", "limit_seconds"):
+        columns[name] = as_array(runs[name])
+    columns["wait_seconds"] = pc.max_element_wise(wait, pa.scalar(0, pa.int64()), skip_nulls=False)
+    table = pa.table(columns)
     return table.filter(pc.is_valid(table["wait_seconds"]))
 
 
@@ -100,11 +95,10 @@ def _class(
         if end is None or value <= end:
             break
         above = end
-    is_above = pc.greater(column, above)
-    return (is_above if end is None else pc.and_(is_above, pc.less_equal(column, end))), (
-        above,
-        end,
-    )
+    mask = pc.greater(column, above)
+    if end is not None:
+        mask = pc.and_(mask, pc.less_equal(column, end))
+    return mask, (above, end)
 
 
 def _range(ends: tuple[int, int | None], unit: str) -> str:
@@ -118,8 +112,6 @@ def _limit_range(ends: tuple[int, int | None]) -> str:
     above, end = ends
     if end is None:
         return f"a time limit over {format_span(above)}"
-    return (
-        f"a time limit up to {format_span(end)}"
-        if not above
-        else f"a time limit of {format_span(above)} to {format_span(end)}"
-    )
+    if not above:
+        return f"a time limit up to {format_span(end)}"
+    return f"a time limit of {format_span(above)} to {format_span(end)}"

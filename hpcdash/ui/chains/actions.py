@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hpcdash.backends.job_detail import Script
 from hpcdash.domain.chains import AppendWish, Unit, read_append
+from hpcdash.domain.demand import join_sentences
 from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError, UsageError
-from hpcdash.services.chains import (
-    Appendix,
-    plan_append,
-    same_again,
-)
+from hpcdash.services.chains import Appendix, plan_append, same_again
 from hpcdash.services.jobs.action_text import format_error
 from hpcdash.services.session import ClusterSession
 from hpcdash.services.submit.launches import MAX_LINKS, format_chain
@@ -73,11 +69,15 @@ class ChainActions:
             start_worker(self.screen, self._append, view, session, end, wish, group="acting")
             return ""
 
+        proposal = "1"
+        if end.is_array:
+            count = sum(row["_tasks"] or 1 for row in end.rows)
+            proposal = f"1-{count}%{end.throttle or 1}"
         sign = f"append after {visible(end.job_id)}: "
         self.screen.query_one(CommandBar).prompt(
-            APPEND, _proposed(end), sign=sign, take=take, proposed=True
+            APPEND, proposal, sign=sign, take=take, proposed=True
         )
-        # Its prompt is above it, where there is room.
+        # The crumbs show the prompt's hint.
         view.post_message(view.CrumbsChanged())
 
     async def _append(
@@ -99,17 +99,27 @@ class ChainActions:
             return
         finally:
             self._is_appending = False
-        notes = (*_asides(end, wish), *first.notes)
-        title = _question(end, wish, appendix)
-        if not await self.runner.is_confirmed(Question(first.plan, notes, title=title)):
+        what = f"an array {wish.array}" if wish.array else counted(wish.count, "job")
+        if end.is_array and not wish.array and not wish.path:
+            what = "the same array"
+        title = f"append {what} of {appendix.name} after {end.job_id}?"
+        if wish.count > 1:
+            aside = (
+                f"{wish.count} jobs: the first after {end.job_id}, each other after the previous "
+                "one, however it ends"
+            )
+        else:
+            job = f"an array of {wish.array}" if wish.array else "one job"
+            aside = f"{job}, after {end.job_id} however it ends"
+        question = Question(first.plan, (aside, *first.notes), title=title)
+        if not await self.runner.is_confirmed(question):
             return
         outcomes = await session.launches.submit_chain(plan, session.actions, wish.count)
-        submitted = [outcome.new_job for outcome in outcomes if outcome.new_job]
-        is_whole = len(submitted) == wish.count
+        is_complete = sum(bool(outcome.new_job) for outcome in outcomes) == wish.count
         text = f"after {end.job_id} on {store.title}: {format_chain(outcomes, wish.count)}"
         self.screen.notify(
             visible(text),
-            severity="information" if is_whole else "error",
+            severity="information" if is_complete else "error",
             timeout=12,
             markup=False,
         )
@@ -118,9 +128,7 @@ class ChainActions:
             view.read()
 
     def do_edit_next(self) -> None:
-        """Open in one's editor what the next element's stub will read, and put what is saved in its
-        place.
-        """
+        """Open the script that the next element's stub will read in an editor, and replace it."""
         from hpcdash.ui.chains.view import ChainView
 
         view = self.screen.view
@@ -136,7 +144,7 @@ class ChainActions:
             start_worker(self.screen, self._edit, session, job_id, group="edit")
 
     async def _edit(self, session: ClusterSession, job_id: str) -> None:
-        # Requested by few, and not needed for a first sight of a chain.
+        # Rarely used: not imported with the view.
         from hpcdash.services.chains import fetch_stubbed, replace_stubbed
 
         open_outside = getattr(self.screen.app, "open_outside", None)
@@ -145,24 +153,26 @@ class ChainActions:
         try:
             before = await fetch_stubbed(session.store, job_id)
         except HpcdashError as error:
-            text = ". ".join(part.rstrip(".") for part in (error.message, error.next_step) if part)
+            text = join_sentences(error.message, error.next_step)
             self.screen.notify(visible(text), severity="warning", timeout=12, markup=False)
             return
         file = _write_copy(before.content, before.path)
         open_outside("editor", file)
-        content = _read_content(file)
-        if content == before.content:
-            text = f"{before.path} is unchanged"
-            is_done = True
-        elif content is None:
+        is_done = False
+        try:
+            content = file.read_bytes()
+        except OSError:
             text = f"the edited file cannot be read: {file}"
-            is_done = False
         else:
-            outcome = await replace_stubbed(session.store, before, content)
-            is_done = outcome.done is True
-            text = f"{before.path}: {outcome.text}" + (
-                "" if is_done else f"; your version is in {file}"
-            )
+            if content == before.content:
+                text = f"{before.path} is unchanged"
+                is_done = True
+            else:
+                outcome = await replace_stubbed(session.store, before, content)
+                is_done = outcome.done is True
+                text = f"{before.path}: {outcome.text}"
+                if not is_done:
+                    text += f"; your version is in {file}"
         if is_done:
             with contextlib.suppress(OSError):
                 file.unlink()
@@ -173,52 +183,17 @@ class ChainActions:
 
 
 def _write_copy(content: bytes, path: str) -> Path:
-    """A file of one's own with a content, named as a file at the end of `path` is."""
-    suffix = "".join(letter for letter in Path(path).suffix if letter.isalnum() or letter == ".")[
-        :8
-    ]
-    # mkstemp's files are their owner's alone.
-    handle, name = tempfile.mkstemp(prefix="hpcdash-next-", suffix=suffix or ".sh")
+    """Write content to a private temporary file with the ending of `path`."""
+    suffix = "".join(letter for letter in Path(path).suffix if letter.isalnum() or letter == ".")
+    # mkstemp creates files of mode 0600.
+    handle, name = tempfile.mkstemp(prefix="hpcdash-next-", suffix=suffix[:8] or ".sh")
     with os.fdopen(handle, "wb") as stream:
         stream.write(content)
     return Path(name)
 
 
-def _read_content(file: Path) -> bytes | None:
-    try:
-        return file.read_bytes()
-    except OSError:
-        return None
-
-
-def _proposed(end: Unit) -> str:
-    """An array of as many tasks, or one more job."""
-    if not end.is_array:
-        return "1"
-    count = sum(row["_tasks"] or 1 for row in end.rows)
-    return f"1-{count}%{end.throttle or 1}"
-
-
-def _question(end: Unit, wish: AppendWish, appendix: Appendix) -> str:
-    """`append 3 jobs of train after 64?`"""
-    what = f"an array {wish.array}" if wish.array else counted(wish.count, "job")
-    if end.is_array and not wish.array and not wish.path:
-        what = "the same array"
-    return f"append {what} of {appendix.name} after {end.job_id}?"
-
-
-def _asides(end: Unit, wish: AppendWish) -> Sequence[str]:
-    if wish.count > 1:
-        return (
-            f"{wish.count} jobs: the first after {end.job_id}, each other after the one before, "
-            "however it ends",
-        )
-    what = f"an array of {wish.array}" if wish.array else "one job"
-    return (f"{what}, after {end.job_id} however it ends",)
-
-
 def _own_script(written: str) -> Appendix:
-    """A script of this machine; raises UsageError for what is none."""
+    """Read a script on this machine. Raises UsageError."""
     path = Path(written).expanduser()
     try:
         with path.open("rb") as stream:
@@ -228,7 +203,6 @@ def _own_script(written: str) -> Appendix:
             f"{written}: {error.strerror}", "Check the path on this machine."
         ) from error
     if not content.startswith(b"#!") or len(content) > _MAX_BYTES:
-        raise UsageError(f"{written} is not a batch script", "Its first line begins with #!.")
-    return Appendix(
-        path.name, Script(content.decode("utf-8", "surrogateescape"), str(path)), path.name
-    )
+        raise UsageError(f"{written} is not a batch script", "Its first line must begin with #!.")
+    script = Script(content.decode("utf-8", "surrogateescape"), str(path))
+    return Appendix(path.name, script, path.name)

@@ -1,6 +1,4 @@
-"""The chain a job belongs to: a picture of it in one line, its elements in their order, the whole
-of it as one row.
-"""
+"""The chain of a job: its picture in one line, a row for all of it, and its elements in order."""
 
 from __future__ import annotations
 
@@ -77,14 +75,14 @@ def waits_cell(value: str | None, row: cells.RowContext) -> cells.Cell:
 
 
 def short_id_cell(value: str | None, row: cells.RowContext, ending: str) -> cells.Cell:
-    """An id without what all of them end in."""
+    """Return an ID without the ending that all IDs share."""
     return cells.text_cell(value.removesuffix(ending) if value else value, row)
 
 
 class ChainView(ReadTableView):
     """One chain.
 
-    It is read again when the lists show that something of it, or after it, is in another state.
+    It is reloaded when the lists show a change of state in it, or of jobs that depend on it.
     """
 
     SPEC = CHAIN
@@ -123,25 +121,21 @@ class ChainView(ReadTableView):
         chain = self.chain
         if chain is None:
             return None
-        # A table of ten thousand elements takes a noticeable while, and is requested more than
-        # once.
+        # A table of ten thousand elements takes a noticeable time, and is requested repeatedly.
         if self._made is not None and self._made[0] is chain:
             return self._made[1]
         ending = self._ending(chain) or "\0"
-        rows = [
-            {**row, "_row_id": row["id"], "_waits": self._waits(unit, chain).replace(ending, "")}
-            for unit in chain.units
-            for row in unit.rows
-        ]
+        rows = []
+        for unit in chain.units:
+            waits = chains.format_lost(unit, chain).partition(":")[0]
+            waits = (waits or chains.format_wait(unit, chain)).replace(ending, "")
+            rows += [{**row, "_row_id": row["id"], "_waits": waits} for row in unit.rows]
         table = pa.Table.from_pylist(rows, self.schema)
         self._made = (chain, table)
         return table
 
-    def _waits(self, unit: Unit, chain: JobChain) -> str:
-        return chains.format_lost(unit, chain).partition(":")[0] or chains.format_wait(unit, chain)
-
     def _ending(self, chain: JobChain) -> str:
-        """Return the ending that all IDs share, which is PBS's server."""
+        """Return the ending that all IDs share, which is the PBS server."""
         return shared_ending(pa.array([str(row["id"]) for row in chain.rows], TEXT))
 
     def fitted(self, column: Column, table: pa.Table) -> Column:
@@ -151,27 +145,24 @@ class ChainView(ReadTableView):
         return column
 
     def shaped(self, table: pa.Table, sort: tuple[str, bool] | None = None) -> pa.Table:
-        """The whole chain first, then its elements."""
+        """Return the rows with one for the whole chain before its elements."""
         table = super().shaped(table, sort)
         if self.chain is None or not table.num_rows:
             return table
-        return pa.concat_tables(
-            [pa.Table.from_pylist([self._whole(table)], self.schema), table]
-        ).unify_dictionaries()
+        whole = pa.Table.from_pylist([self._whole(table)], self.schema)
+        return pa.concat_tables([whole, table]).unify_dictionaries()
 
     def _whole(self, table: pa.Table) -> dict[str, Any]:
         rows = table.select(["state", "_tasks", "started_at", "elapsed_seconds"]).to_pylist()
         rank = {state: place for place, state in enumerate(STATE_ORDER)}
+        states = [str(row["state"]) for row in rows]
+        starts = [row["started_at"] for row in rows if row["started_at"]]
         count = count_jobs(rows)
         return {
             "_row_id": WHOLE,
-            "id": f"all {count}" if not self.filter_text else f"these {count}",
-            "state": min(
-                (str(row["state"]) for row in rows), key=lambda state: rank.get(state, len(rank))
-            ),
-            "started_at": min(
-                (row["started_at"] for row in rows if row["started_at"]), default=None
-            ),
+            "id": f"these {count}" if self.filter_text else f"all {count}",
+            "state": min(states, key=lambda state: rank.get(state, len(rank))),
+            "started_at": min(starts, default=None),
             "elapsed_seconds": sum(row["elapsed_seconds"] or 0 for row in rows) or None,
             "_tasks": count,
             "_waits": "",
@@ -209,12 +200,12 @@ class ChainView(ReadTableView):
     def show_read(self) -> None:
         self.reload()
         self._show_picture()
-        seconds = self.reader.again_in_seconds
         if self._later is not None:
             self._later.cancel()
-        self._later = (
-            call_after(self, seconds, self.read) if seconds is not None and self.is_live else None
-        )
+            self._later = None
+        seconds = self.reader.again_in_seconds
+        if seconds is not None and self.is_live:
+            self._later = call_after(self, seconds, self.read)
 
     def _show_picture(self) -> None:
         if not self.is_live:
@@ -226,32 +217,30 @@ class ChainView(ReadTableView):
             if self._error is not None:
                 head.update("no chain to show; ! shows the error")
             return
-        head.update(chains.picture(chain.rows, signs().states, max(40, self.size.width - 4)))
-        lines = [visible(line) for line in self._note_lines(chain)]
-        notes.update(
-            "\n".join(clip(line, max(20, self.size.width - 4)) for line in lines[:_MAX_NOTES])
-        )
+        width = self.size.width - 4
+        head.update(chains.picture(chain.rows, signs().states, max(40, width)))
+        lines = [clip(visible(line), max(20, width)) for line in self._note_lines(chain)]
+        notes.update("\n".join(lines[:_MAX_NOTES]))
         notes.display = bool(lines)
 
     def _note_lines(self, chain: JobChain) -> list[str]:
         if chain.is_alone:
             number = chain.units[0].job_id
-            alone = [f"job {number} is not in a chain. + adds a follow-up"]
-            return [*alone, *self.reader.notes]
+            alone = f"job {number} is not in a chain. + adds a follow-up"
+            return [alone, *self.reader.notes]
         lines = list(chains.chain_notes(chain))
         if chain.living:
             end = chains.latest_end(chain, self.now())
             if end is None:
-                lines.insert(0, "end unknown: not all jobs have a time limit")
+                text = "end unknown: not all jobs have a time limit"
             else:
                 ends = cells.short_deadline(end, self.now(), self.session.zone)
-                held = any(row["state"] == "held" for row in chain.living)
-                lines.insert(
-                    0,
-                    f"if each takes its limit{' and is released now' if held else ''}: ends {ends}",
-                )
-            if text := chains.format_hold(chain.rows, self.now()):
-                lines.append(text)
+                is_held = any(row["state"] == "held" for row in chain.living)
+                release = " and is released now" if is_held else ""
+                text = f"if each takes its limit{release}: ends {ends}"
+            lines.insert(0, text)
+            if hold := chains.format_hold(chain.rows, self.now()):
+                lines.append(hold)
         return [*lines, *self.reader.notes]
 
     # -- text
@@ -265,9 +254,9 @@ class ChainView(ReadTableView):
         if self.chain is None or not self.chain.units:
             return ("chain", self.job_id)
         names = list(dict.fromkeys(str(row["name"] or "") for row in self.chain.rows))
-        name = clip(visible(names[0]), _NAME_CELLS) + (
-            f" +{len(names) - 1}" if len(names) > 1 else ""
-        )
+        name = clip(visible(names[0]), _NAME_CELLS)
+        if len(names) > 1:
+            name += f" +{len(names) - 1}"
         return ("chain", f"of {parse_job_number(self.job_id)} {name}".strip())
 
     def way_crumb(self) -> str:
@@ -302,43 +291,39 @@ class ChainView(ReadTableView):
         return self.job_id if row_id in (None, WHOLE) else row_id
 
     def targets(self) -> Targets:
-        """The marked elements, else the one under the cursor; of the whole chain those that have
-        not ended.
+        """Return the marked elements, else the selected one; for the whole chain, its unfinished
+        elements.
 
-        The last come first: no element begins because the one before it is cancelled.
+        The last come first, so that cancelling an element does not start the next one.
         """
         chain = self.chain
-        requested = self.rows.marked or (
-            {self.rows.cursor_id} if self.rows.cursor_id is not None else set()
-        )
-        if chain is None or not requested:
+        selected = set(self.rows.marked)
+        if not selected and self.rows.cursor_id is not None:
+            selected = {self.rows.cursor_id}
+        if chain is None or not selected:
             return Targets()
-        if WHOLE not in requested:
-            rows = tuple(row for row in chain.rows if row["id"] in requested)
-            missing = sorted(str(one) for one in requested - {row["id"] for row in rows})
-            return Targets(
-                tuple(str(row["id"]) for row in reversed(rows)),
-                tuple(reversed(rows)),
-                tuple(missing),
-            )
-        table = self.source()
-        shown = set() if table is None else set(self.matched(table)["id"].to_pylist())
-        return Targets(*living_targets(chain, shown))
+        if WHOLE in selected:
+            table = self.source()
+            shown = set() if table is None else set(self.matched(table)["id"].to_pylist())
+            return Targets(*living_targets(chain, shown))
+        rows = [row for row in reversed(chain.rows) if row["id"] in selected]
+        job_ids = [str(row["id"]) for row in rows]
+        missing = sorted(map(str, selected.difference(job_ids)))
+        return Targets(tuple(job_ids), tuple(rows), tuple(missing))
 
     def end_unit(self) -> Unit | None:
         """Return the unit to append after: the selected one if it is an end, else the last."""
         chain = self.chain
         if chain is None or not chain.units:
             return None
-        pointed = chain.find_unit(self.pointed_job() or self.job_id)
-        ends = chain.ends
-        return pointed if pointed is not None and pointed in ends else ends[-1]
+        selected = chain.find_unit(self.pointed_job() or self.job_id)
+        return selected if selected in chain.ends else chain.ends[-1]
 
     # -- scripts of stubs
 
     def next_job(self) -> str | None:
-        """The pointed element where it waits, else the first that does."""
+        """Return the selected element if it waits, else the first that does."""
         rows = self.chain.rows if self.chain is not None else ()
         waiting = [str(row["id"]) for row in rows if row["state"] in WAITING]
-        pointed = self.pointed_job()
-        return pointed if pointed in waiting else next(iter(waiting), None)
+        selected = self.pointed_job()
+        return selected if selected in waiting else next(iter(waiting), None)

@@ -62,7 +62,7 @@ class ClusterActions:
             return
         finally:
             self._is_preparing = False
-        left_out = [text for selection in selections for text in selection.left_out]
+        left_out = [text for selection in selections for text in selection.skipped]
         if self.screen.view is not view or not await self._is_agreed(planned, left_out):
             return
         records = NodeCheckRecords(session.launches.state_folder, session.name)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from hpcdash.backends.actions import Outcome
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.tables import Kind
-from hpcdash.domain.text import visible
+from hpcdash.domain.text import counted, visible
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.jobs.action_text import format_error
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from hpcdash.ui.submit.view import SubmitView
 
 
-# Interval at which the list is checked for a new job, and how many times.
-_LOOK_SECONDS = 0.5
-_MAX_LOOKS = 20
+# Interval and number of checks for the new job in the list.
+_CHECK_SECONDS = 0.5
+_MAX_CHECKS = 20
 
 
 class SubmitActions:
@@ -54,10 +54,9 @@ class SubmitActions:
             mine = session.store.snapshots.get(Kind.MINE)
             if changed.kind is Kind.MINE and mine is not None and not mine.cached:
                 stop()
-                self.screen.call_later(begin)
-
-        def begin() -> None:
-            start_worker(self.screen, self._reconcile_earlier, session, group="settle")
+                self.screen.call_later(
+                    start_worker, self.screen, self._reconcile_earlier, session, group="settle"
+                )
 
         stop = session.store.listen(on_progress)
 
@@ -68,9 +67,7 @@ class SubmitActions:
             self.screen.notify(visible(text), severity="warning", timeout=20, markup=False)
 
     async def do_new(self) -> None:
-        """The form, as it was left; a job that is pointed at and has not ended is offered to be
-        waited for.
-        """
+        """Open the form as it was left, and offer the selected unfinished job as a dependency."""
         from hpcdash.ui.submit.choices import format_job
         from hpcdash.ui.submit.view import SubmitView
 
@@ -78,11 +75,12 @@ class SubmitActions:
         row = None if job_id is None else known_row(self.screen.session.store, job_id)
         await self.screen.go("submit")
         view = self.screen.view
-        if isinstance(view, SubmitView):
-            is_living = row is not None and row["state"] in ACTIVE | WAITING
-            view.offer_after(
-                str(job_id) if is_living else "", format_job(row) if row is not None else ""
-            )
+        if not isinstance(view, SubmitView):
+            return
+        if row is not None and row["state"] in ACTIVE | WAITING:
+            view.offer_after(str(job_id), format_job(row))
+        else:
+            view.offer_after("", "")
 
     def do_submit_form(self) -> None:
         from hpcdash.ui.submit.view import SubmitView
@@ -93,7 +91,7 @@ class SubmitActions:
             start_worker(self.screen, self._submit_once, view, self.screen.session, group="acting")
 
     async def _submit_once(self, view: SubmitView, session: ClusterSession) -> None:
-        """One submission of a form at a time, however often its key is pressed."""
+        """Submit a form, one submission at a time, however often its key is pressed."""
         try:
             await self._submit(view, session)
         except HpcdashError as error:
@@ -106,15 +104,15 @@ class SubmitActions:
     async def _submit(self, view: SubmitView, session: ClusterSession) -> None:
         """Preview again, plan, confirm and submit; after a lost answer, find the outcome."""
         draft = view.draft()
-        looked = await view.preview_now()
-        if not looked.is_whole:
+        preview = await view.preview_now()
+        if not preview.is_whole:
             view.tried()
             return
-        plan = _planner(view, session, looked)
-        await view.answer.check_paths(looked)
-        # Before other input, or another request.
-        warnings = _dropped_switch(view, looked)
-        notes = [text for text in view.format_notes(looked) if text not in warnings]
+        plan = _planner(session, preview)
+        await view.answer.check_paths(preview)
+        # Collected now: the form may have other content later.
+        warnings = _dropped_switch(view, preview)
+        notes = [text for text in view.format_notes(preview) if text not in warnings]
         view.show_progress("")
         first = await plan(None)
         if self.screen.view is not view:
@@ -122,31 +120,30 @@ class SubmitActions:
         asides = [*dict.fromkeys((*notes, *first.notes))]
         if first.folder:
             asides.append(f"creates {first.folder} with the script and the request")
-        if looked.links > 1:
-            rest = looked.links - 1
-            what = "1 more like it waits" if rest == 1 else f"{rest} more like it wait, each"
+        if preview.links > 1:
             asides.insert(
                 0,
-                f"a chain of {looked.links}: {what} for the end of the one before, however that "
-                "ends",
+                f"a chain of {counted(preview.links, 'job')}: each starts after the previous one "
+                "ends, however it ends",
             )
-        name = first.plan.request.job_ids[0]
-        title = view.not_known.question(draft, name)
+        [name] = first.plan.request.job_ids
+        title = view.unsettled.question(draft, name)
         if title:
-            asides.insert(0, "check first: esc, then 1 for your jobs, J for what was sent")
+            asides.insert(0, "check first: esc, then 1 for your jobs, J for the journal")
         question = Question(first.plan, asides, warnings, title, is_doubtful=bool(title))
-        begun_at = session.store.clock.now()
+        started_at = session.store.clock.now()
         if not await self.runner.is_confirmed(question):
             return
-        if looked.links == 1:
+        if preview.links == 1:
             result = await self.runner.submit(first, view, session)
             settled: tuple[Outcome, ...] = (result.outcome,)
             message = result.message
         else:
-            settled, message = await self._submit_chain(view, session, first, plan, looked.links)
-        view.not_known.note(draft, name, settled, datetime.fromtimestamp(begun_at, session.zone))
+            settled, message = await self._submit_chain(view, session, first, plan, preview.links)
+        view.unsettled.note(draft, name, settled, datetime.fromtimestamp(started_at, session.zone))
         if settled[0].done:
-            await self._was_submitted(view, draft, first, looked, settled[0].new_job, message)
+            job_id = settled[0].new_job
+            await self._finish(view, draft, first, preview, job_id=job_id, message=message)
         elif message:
             self.screen.notify(visible(message), severity="warning", timeout=12, markup=False)
         session.poller.poll_now()
@@ -159,7 +156,7 @@ class SubmitActions:
         plan: Callable[[tuple[str, ...] | None], Awaitable[SubmissionPlan]],
         links: int,
     ) -> tuple[tuple[Outcome, ...], str]:
-        """Return the outcomes, and what else a person should know of the first launch."""
+        """Submit a chain; return the outcomes, and the note on the first launch."""
         from hpcdash.services.submit.launches import format_chain
 
         messages: list[str] = []
@@ -186,80 +183,75 @@ class SubmitActions:
         )
         return settled, messages[0]
 
-    async def _was_submitted(
+    async def _finish(
         self,
         view: SubmitView,
         draft: Draft,
         planned: SubmissionPlan,
-        looked: FormPreview,
-        number: str,
+        preview: FormPreview,
+        *,
+        job_id: str,
         message: str,
     ) -> None:
         """Show the log paths, store the submission among the recent ones, go back to the list."""
         from hpcdash.ui.submit.view import remember
 
-        await remember(view, looked)
+        await remember(view, preview)
         # Text typed during the submission belongs to another one.
-        is_the_same = view.draft() == draft
-        parts = [f"job {number} submitted" if number else "submitted"]
+        is_unchanged = view.draft() == draft
+        parts = [f"job {job_id} submitted" if job_id else "submitted"]
         if planned.folder:
             parts.append(f"its logs will be in {planned.folder}")
         if message:
             parts.append(message)
-        if is_the_same:
+        if is_unchanged:
             view.forget()
         else:
             parts.append("your later edits are kept")
         self.screen.notice("; ".join(parts))
-        if self.screen.view is view and is_the_same:
+        if self.screen.view is view and is_unchanged:
             await self.screen.pop()
-        if isinstance(self.screen.view, JobsView) and number:
-            self._point_at(number, self.screen.view, self.screen.view.rows.cursor_moves)
+        if isinstance(self.screen.view, JobsView) and job_id:
+            self._select(job_id, self.screen.view, self.screen.view.rows.cursor_moves)
 
-    def _point_at(self, number: str, view: JobsView, moves: int, checks: int = _MAX_LOOKS) -> None:
-        """The cursor on the new job once the list has it, unless a person moved it meanwhile."""
+    def _select(self, job_id: str, view: JobsView, moves: int, checks: int = _MAX_CHECKS) -> None:
+        """Select the new job once the list has it, unless a person moved the cursor meanwhile."""
         if self.screen.view is not view or not view.is_live or view.rows.cursor_moves != moves:
             return
-        # A folded array has a row of its own.
-        if view.rows.move_to(f"{number}[]") or view.rows.move_to(number) or checks <= 0:
+        # A folded array has its own row.
+        if view.rows.move_to(f"{job_id}[]") or view.rows.move_to(job_id) or checks <= 0:
             return
         call_after(
-            self.screen, _LOOK_SECONDS, lambda: self._point_at(number, view, moves, checks - 1)
+            self.screen, _CHECK_SECONDS, lambda: self._select(job_id, view, moves, checks - 1)
         )
 
 
-def _dropped_switch(view: SubmitView, looked: FormPreview) -> tuple[str, ...]:
-    """Return the warning on a kill switch that would end the job as it starts, with the fix.
-
-    () for none.
-    """
+def _dropped_switch(view: SubmitView, preview: FormPreview) -> tuple[str, ...]:
+    """Return the warning on a kill switch that would end the job as it starts; () for none."""
     from hpcdash.services.submit.checks import dropped_finding, request_kill_switch
 
-    if looked.request is None:
+    if preview.request is None:
         return ()
-    dropped = dropped_finding(request_kill_switch(looked.request))
-    return (
-        (f"{dropped.text}. {dropped.next_step}",)
-        if dropped in view.answer.preview_findings(looked)
-        else ()
-    )
+    dropped = dropped_finding(request_kill_switch(preview.request))
+    is_dropped = dropped in view.answer.preview_findings(preview)
+    return (f"{dropped.text}. {dropped.next_step}",) if is_dropped else ()
 
 
 def _planner(
-    view: SubmitView, session: ClusterSession, looked: FormPreview
+    session: ClusterSession, preview: FormPreview
 ) -> Callable[[tuple[str, ...] | None], Awaitable[SubmissionPlan]]:
     """Return the function that plans the job, or a link of its chain with other dependencies."""
 
     # The links of a chain have one name, by which it is found whole.
-    name = looked.request.name if looked.request is not None else ""
+    name = preview.request.name if preview.request is not None else ""
 
     async def plan_launch(after: tuple[str, ...] | None) -> SubmissionPlan:
         nonlocal name
-        request = looked.request
+        request = preview.request
         if request is None:
             raise UsageError("nothing to submit yet")
         request = request if after is None else replace(request, after=after, name=name)
-        planned = await session.launches.plan(request, looked.text)
+        planned = await session.launches.plan(request, preview.text)
         name = name or planned.name
         return planned
 
@@ -267,11 +259,11 @@ def _planner(
         from hpcdash.services.submit.submission import plan_script
         from hpcdash.ui.submit.preview import script_submission
 
-        if looked.as_it_is is None or not looked.script:
+        if preview.as_it_is is None or not preview.script:
             raise UsageError("no script to submit yet")
         # The previewed script: the form may name another file by now.
-        content = looked.script.encode("utf-8", "surrogateescape")
+        content = preview.script.encode("utf-8", "surrogateescape")
         await session.store.open(force=True)
-        return await plan_script(session.store, script_submission(looked.as_it_is, content, after))
+        return await plan_script(session.store, script_submission(preview.as_it_is, content, after))
 
-    return plan_launch if looked.as_it_is is None else plan_batch_script
+    return plan_launch if preview.as_it_is is None else plan_batch_script

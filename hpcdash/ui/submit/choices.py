@@ -20,7 +20,7 @@ from hpcdash.services.submit.form_fields import FIELDS, FieldKind
 from hpcdash.ui.dialogs import Choice
 
 _MAX_JOBS = 200
-_CHOICE_WORDS = {
+_CHOICE_TEXTS = {
     "cuda": "an NVIDIA GPU",
     "rocm": "an AMD GPU",
     "cpu": "a core",
@@ -31,7 +31,7 @@ _CHOICE_WORDS = {
     "none": "no container",
     "apptainer": "also called singularity",
     "here": "a file on this machine, sent unchanged",
-    "cluster": "a file there",
+    "cluster": "a file on the cluster",
 }
 
 
@@ -53,7 +53,7 @@ def format_queue(queue: QueueOffer) -> str:
 
 
 def format_node(queue: QueueOffer) -> str:
-    """`a node: 64 cores, 8 GPUs, 512G`; '' where its nodes are not known."""
+    """`its largest node: 64 cores, 8 GPUs, 512G`; '' if unknown."""
     parts = []
     if queue.cpus_per_node:
         parts.append(f"{queue.cpus_per_node} cores")
@@ -68,25 +68,29 @@ def format_qos(qos: QosOffer) -> str:
     parts = []
     if qos.limit_seconds:
         parts.append(f"up to {format_span(qos.limit_seconds)}")
-    for most, word in ((qos.most_jobs, "jobs"), (qos.most_cpus, "cores"), (qos.most_gpus, "GPUs")):
+    limits = {"jobs": qos.most_jobs, "cores": qos.most_cpus, "GPUs": qos.most_gpus}
+    for unit, most in limits.items():
         if most is not None:
-            parts.append(f"{most} {word} at once")
-    return ", ".join([*parts, *([qos.note] if qos.note else [])])
+            parts.append(f"{most} {unit} at once")
+    if qos.note:
+        parts.append(qos.note)
+    return ", ".join(parts)
 
 
 def slots_label(texts: Mapping[str, str], offers: Offers, queue_taken: str, site: Site) -> str:
-    """Return what the slots of a request are: as it says or the site, else what its queue has;
+    """Return the unit of a request's slots: the request's or the site's, else that of its queue.
+
     '' if unknown.
     """
-    types = (texts.get("slot_type", "").strip(), site.slot_type)
-    named = next((one for one in types if one in tuple(SlotType)), "")
-    if not named and texts.get("gpu_type", "").strip():
+    for slot_type in (texts.get("slot_type", "").strip(), site.slot_type):
+        if slot_type in tuple(SlotType):
+            return "CPUs" if slot_type == SlotType.CPU else "GPUs"
+    if texts.get("gpu_type", "").strip():
         return "GPUs"
     queue = offers.queue(texts.get("queue", "").strip() or queue_taken)
-    if not named and queue is None:
+    if queue is None:
         return ""
-    has_gpus = named != SlotType.CPU if named else queue is not None and queue.gpus > 0
-    return "GPUs" if has_gpus else "CPUs"
+    return "GPUs" if queue.gpus else "CPUs"
 
 
 def build_choices(
@@ -97,18 +101,20 @@ def build_choices(
     `queue_taken` is the queue used where none is named.
     """
     if choices := FIELDS[name].choices:
-        return [Choice(value, _CHOICE_WORDS.get(value, "")) for value in choices]
+        return [Choice(value, _CHOICE_TEXTS.get(value, "")) for value in choices]
     queue = offers.queue(texts.get("queue", "").strip() or queue_taken)
     match name:
         case "queue":
             return [Choice(one.name, format_queue(one)) for one in offers.listed]
         case "gpu_type":
-            types = queue.gpu_types if queue and queue.gpu_types else offers.gpu_types
-            return [Choice(one, _queues_with(one, offers)) for one in types]
+            found = []
+            for gpu_type in queue.gpu_types if queue and queue.gpu_types else offers.gpu_types:
+                names = [one.name for one in offers.listed if gpu_type in one.gpu_types]
+                found.append(Choice(gpu_type, f"in {', '.join(names)}" if names else ""))
+            return found
         case "account":
-            return [
-                Choice(one.name, "default" if one.is_default else "") for one in offers.accounts
-            ]
+            accounts = offers.accounts
+            return [Choice(one.name, "default" if one.is_default else "") for one in accounts]
         case "qos":
             return _qos(texts.get("account", "").strip(), offers)
         case "after":
@@ -117,7 +123,7 @@ def build_choices(
 
 
 def living_jobs(store: ClusterStore) -> list[Choice]:
-    """One's own jobs and arrays that have not ended, those that run first."""
+    """Return one's own unfinished jobs and arrays, running ones first."""
     table = store.table(Kind.MINE)
     if table is None:
         return []
@@ -125,10 +131,8 @@ def living_jobs(store: ClusterStore) -> list[Choice]:
     states = table["state"].cast(pa.string())
     found: dict[str, Choice] = {}
     for requested in (ACTIVE, WAITING):
-        some = table.filter(
-            pc.is_in(states, value_set=pa.array([str(state) for state in requested]))
-        )
-        for row in some.slice(0, _MAX_JOBS).to_pylist():
+        is_requested = pc.is_in(states, value_set=pa.array([str(state) for state in requested]))
+        for row in table.filter(is_requested).slice(0, _MAX_JOBS).to_pylist():
             job_id = str(row["array_id"] or row["id"])
             found.setdefault(job_id, Choice(job_id, format_job(row)))
     return list(found.values())
@@ -142,45 +146,40 @@ def format_job(row: Mapping[str, Any]) -> str:
 def field_hint(
     name: str, texts: Mapping[str, str], offers: Offers, choices: Sequence[Choice], queue_taken: str
 ) -> str:
-    """Return the purpose of a field, and the known facts on its present value."""
+    """Return the purpose of a field, and known facts on its present value."""
     typed = texts.get(name, "").strip()
+    chosen = {choice.value: choice.text for choice in choices}
     parts = [FIELDS[name].hint]
     queue = offers.queue(texts.get("queue", "").strip() or queue_taken)
     if name == "queue" and queue is not None:
-        start = "" if typed else "empty: "
-        parts = [f"{start}{queue.name}, {format_queue(queue)}" if format_queue(queue) else parts[0]]
-    elif (
-        name in ("slots", "slots_per_node", "cpus_per_gpu", "memory")
-        and queue is not None
-        and format_node(queue)
-    ):
+        if facts := format_queue(queue):
+            start = "" if typed else "default: "
+            parts = [f"{start}{queue.name}, {facts}"]
+    elif name in ("slots", "slots_per_node", "cpus_per_gpu", "memory") and queue is not None:
         parts.append(format_node(queue))
     elif name == "time" and queue is not None and queue.limit_seconds:
         parts.append(f"{queue.name} allows up to {format_span(queue.limit_seconds)}")
-    elif typed and (text := next((one.text for one in choices if one.value == typed), "")):
-        parts = [text]
+    elif chosen.get(typed):
+        parts = [chosen[typed]]
     word = texts.get(name, "").rpartition(" ")[2] if FIELDS[name].kind is FieldKind.WORDS else typed
-    # Values that the field itself proposes behind the cursor.
-    proposed = (
-        one.value for one in choices if word and one.value.startswith(word) and one.value != word
-    )
-    if (first := next(proposed, "")) and not any(one.value == word for one in choices):
-        parts.append(f"→ takes {first}")
+    if word and word not in chosen:
+        # The field suggests this value behind the cursor.
+        suggestion = next((value for value in chosen if value.startswith(word)), "")
+        parts.append(f"→ accepts {suggestion}" if suggestion else "")
     if choices:
         parts.append("enter lists them")
-    return "; ".join(parts)
+    return "; ".join(filter(None, parts))
 
 
 def _qos(account: str, offers: Offers) -> list[Choice]:
     """Return the QoS of the account where they are known, else all."""
     known = {qos.name: qos for qos in offers.qos}
-    chosen = [
-        one for one in offers.accounts if (one.name == account if account else one.is_default)
-    ]
-    names = list(chosen[0].qos) if chosen and chosen[0].qos else list(known)
-    return [Choice(name, format_qos(known[name]) if name in known else "") for name in names]
-
-
-def _queues_with(gpu_type: str, offers: Offers) -> str:
-    names = [queue.name for queue in offers.listed if gpu_type in queue.gpu_types]
-    return f"in {', '.join(names)}" if names else ""
+    names: Sequence[str] = ()
+    for one in offers.accounts:
+        if one.name == account or (not account and one.is_default):
+            names = one.qos
+            break
+    found = []
+    for name in names or known:
+        found.append(Choice(name, format_qos(known[name]) if name in known else ""))
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ from hpcdash.ui.widgets.lines import TextInput
 Values = Callable[[str], Sequence[str]]
 _MAX_LINES = 6
 _LONGEST_LINE = 4000
-_SAID_CELLS = 60
+_SUMMARY_CELLS = 60
 
 
 class _Suggestions(Suggester):
@@ -34,17 +35,17 @@ class _Suggestions(Suggester):
         self._is_list = is_list
 
     async def get_suggestion(self, value: str) -> str | None:
-        start, blank, word = value.rpartition(" ") if self._is_list else ("", "", value)
+        word = value.rpartition(" ")[2] if self._is_list else value
         if not word:
             return None
-        found = next(
-            (one for one in self._values(self._name) if one.startswith(word) and one != word), None
-        )
-        return None if found is None else f"{start}{blank}{visible(found)}"
+        for choice in self._values(self._name):
+            if choice.startswith(word) and choice != word:
+                return f"{value.removesuffix(word)}{visible(choice)}"
+        return None
 
 
 def _example(field: FormField) -> str:
-    """Return the placeholder of an empty field, clearly no value even without colours."""
+    """Return the placeholder of an empty field, distinct from a value even without colours."""
     return f"e.g. {field.example}" if field.example else ""
 
 
@@ -88,13 +89,13 @@ class FieldLines(TextArea):
         self.cursor_blink = False
 
     def step(self, places: int) -> bool:
-        """A line up or down; False where there is none."""
-        if self.cursor_at_first_line if places < 0 else self.cursor_at_last_line:
-            return False
-        if places < 0:
+        """Move a line up or down; return False if there is none."""
+        if places < 0 and not self.cursor_at_first_line:
             self.action_cursor_up()
-        else:
+        elif places >= 0 and not self.cursor_at_last_line:
             self.action_cursor_down()
+        else:
+            return False
         return True
 
 
@@ -138,9 +139,8 @@ class FieldToggle(Static, can_focus=True):
         self.post_message(self.Changed(self))
 
     def on_key(self, event: events.Key) -> None:
-        if event.key in ("y", "n") and self.text != (requested := YES if event.key == "y" else ""):
-            self.text = requested
-            self.post_message(self.Changed(self))
+        if event.key == ("n" if self._is_on else "y"):
+            self.action_flip()
 
     def on_click(self) -> None:
         self.action_flip()
@@ -150,9 +150,7 @@ FieldEditor = FieldInput | FieldLines | FieldToggle
 
 
 class FieldRow(Vertical):
-    """A field: its label, its editor, a line with what takes its place, and one with what is wrong
-    with it.
-    """
+    """A field: its label and editor, and lines for the value used instead and for a problem."""
 
     DEFAULT_CSS = """
     FieldRow { height: auto; width: 1fr; }
@@ -171,7 +169,7 @@ class FieldRow(Vertical):
     """
 
     class Typed(Message):
-        """Another text stands in a field: its `name`."""
+        """The text of the field `name` has changed."""
 
         def __init__(self, name: str) -> None:
             super().__init__()
@@ -204,9 +202,13 @@ class FieldRow(Vertical):
         return self.editor.text
 
     def set_text(self, text: str) -> None:
-        """Put a text there, as if it were typed; what a terminal would obey is made visible."""
+        """Set the text as if it were typed; control characters are made visible."""
         if isinstance(self.editor, FieldLines):
-            text = "\n".join("\t".join(map(visible, line.split("\t"))) for line in text.split("\n"))
+            # Newlines and tabs are valid here.
+            text = "".join(
+                part if part in ("\n", "\t") else visible(part)
+                for part in re.split(r"([\n\t])", text)
+            )
         else:
             text = visible(text)
         self.editor.text = text
@@ -218,13 +220,14 @@ class FieldRow(Vertical):
         self._title.update(self.label)
 
     def note(self, text: str) -> None:
-        """Show below the value that is used instead, or nothing."""
+        """Show the value that is used instead below the field; '' for none."""
         self._note.update(visible(text))
         self._note.display = bool(text)
 
     def complain(self, text: str, *, is_error: bool = True) -> None:
-        """Show an error below, or nothing."""
-        self._complaint.update(Text(f"{'✗' if is_error else '!'} {visible(text)}") if text else "")
+        """Show a problem below the field; '' for none."""
+        sign = "✗" if is_error else "!"
+        self._complaint.update(Text(f"{sign} {visible(text)}") if text else "")
         self._complaint.set_class(is_error, "-error")
         self._complaint.display = bool(text)
 
@@ -252,7 +255,7 @@ class FieldRow(Vertical):
 
 
 class GroupHeading(Static, can_focus=True):
-    """The heading of some fields; space or enter folds them, or shows them."""
+    """The heading of a group of fields; space or enter folds or unfolds it."""
 
     takes_typing = True
     DEFAULT_CSS = """
@@ -266,30 +269,29 @@ class GroupHeading(Static, can_focus=True):
     ]
 
     def __init__(self, title: str, is_open: bool, folded: Callable[[], None]) -> None:
-        """`folded` is called when its fields are to be shown, or not."""
+        """`folded` is called after the group was folded or unfolded."""
         super().__init__("", markup=False)
         self._folded = folded
         self.title = title
         self.is_open = is_open
-        self._message = ""
+        self._summary = ""
 
     def on_mount(self) -> None:
-        self.tell("")
+        self.summarize("")
 
-    def tell(self, message: str) -> None:
+    def summarize(self, summary: str) -> None:
         """Show a summary of the fields while they are folded."""
-        self._message = message
-        text = Text(
-            f"{'▾' if self.is_open else '▸'} {self.title}", no_wrap=True, overflow="ellipsis"
-        )
-        if message and not self.is_open:
-            text.append(f"   {visible(message)}", "not bold")
+        self._summary = summary
+        sign = "▾" if self.is_open else "▸"
+        text = Text(f"{sign} {self.title}", no_wrap=True, overflow="ellipsis")
+        if summary and not self.is_open:
+            text.append(f"   {visible(summary)}", "not bold")
         self.update(text)
 
     def open(self, is_open: bool) -> None:
         if is_open != self.is_open:
             self.is_open = is_open
-            self.tell(self._message)
+            self.summarize(self._summary)
             self._folded()
 
     def enter(self) -> None:
@@ -326,37 +328,38 @@ class _Group(Vertical):
         self.show_way(self._way)
 
     def show_way(self, way: Way) -> None:
-        """Show what belongs to a way of submitting, and is not folded."""
+        """Show the fields of a way of submitting, unless they are folded."""
         self._way = way
-        rows = [
-            row
-            for row in self.rows
-            # Values filled in from elsewhere are shown, so that they can be removed.
-            if way in row.field.ways and (row.field.name not in self._absent or row.text.strip())
-        ]
+        parts = []
+        problems = 0
+        self.display = False
         for row in self.rows:
-            row.display = row in rows and self.heading.is_open
-        self.display = bool(rows)
-        messages = [f"{row.label} {' '.join(row.text.split())}" for row in rows if row.text.strip()]
-        wrong = sum(bool(row.complaint) for row in rows)
-        text = ", ".join([*([f"! {counted(wrong, 'problem')}"] if wrong else []), *messages])
-        self.heading.tell(text[:_SAID_CELLS])
+            text = " ".join(row.text.split())
+            # Values filled in from elsewhere are shown, so that they can be removed.
+            is_used = way in row.field.ways and (row.field.name not in self._absent or bool(text))
+            row.display = is_used and self.heading.is_open
+            if is_used:
+                self.display = True
+                problems += bool(row.complaint)
+                if text:
+                    parts.append(f"{row.label} {text}")
+        if problems:
+            parts.insert(0, f"! {counted(problems, 'problem')}")
+        self.heading.summarize(", ".join(parts)[:_SUMMARY_CELLS])
 
 
 class FormPage(VerticalScroll, can_focus=False):
     """All fields; `Changed` is posted after text was typed into one.
 
-    Fields that are `absent` have no use here, and are shown only where they have a value. `values`
-    complete a field; `ask` is called at enter in one, and returns whether there was anything to
-    choose from.
+    Fields that are `absent` are shown only if they have a value. `values` complete a field;
+    `prompt` is called at enter in a field, and returns whether it has choices.
     """
 
     DEFAULT_CSS = """
     FormPage { width: 1fr; height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        # Before the fields' own: what is typed ahead goes where it would have gone one key at a
-        # time.
+        # These precede the fields' own bindings, so that typing ahead works.
         Binding("tab", "step(1)", show=False, priority=True),
         Binding("shift+tab", "step(-1)", show=False, priority=True),
         Binding("down", "line(1)", show=False, priority=True),
@@ -365,7 +368,7 @@ class FormPage(VerticalScroll, can_focus=False):
     ]
 
     class Changed(Message):
-        """Another text stands in the field of this name; '' for several."""
+        """The text of the field `name` has changed; '' for several."""
 
         def __init__(self, name: str = "") -> None:
             super().__init__()
@@ -374,13 +377,13 @@ class FormPage(VerticalScroll, can_focus=False):
     def __init__(
         self,
         values: Values,
-        fetch: Callable[[str], bool],
+        prompt: Callable[[str], bool],
         way: Way,
         absent: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(classes="panel")
         self.border_title = "Request"
-        self._fetch = fetch
+        self._prompt = prompt
         self._last: Widget | None = None
         self.way = way
         self._groups = [_Group(group, values, absent) for group in GROUPS]
@@ -395,7 +398,7 @@ class FormPage(VerticalScroll, can_focus=False):
     # -- values
 
     def texts(self) -> dict[str, str]:
-        """Return the typed texts by field; empty fields are left out."""
+        """Return the typed texts by field, without empty fields."""
         return {name: row.text for name, row in self._rows.items() if row.text.strip()}
 
     def fill(self, texts: Mapping[str, str], way: Way | None = None) -> None:
@@ -448,14 +451,14 @@ class FormPage(VerticalScroll, can_focus=False):
 
     @property
     def field(self) -> str:
-        """The name of the field that the cursor is in, '' in none."""
+        """The name of the focused field; '' for none."""
         focused = self.screen.focused if self.is_attached else None
         row = next((row for row in self._rows.values() if row.editor is focused), None)
         return row.field.name if row else ""
 
     @property
     def is_on_heading(self) -> bool:
-        """Whether the cursor is on the heading of some fields."""
+        """Whether a group's heading is focused."""
         return self.is_attached and isinstance(self.screen.focused, GroupHeading)
 
     def stops(self) -> list[Widget]:
@@ -467,20 +470,20 @@ class FormPage(VerticalScroll, can_focus=False):
         return stops
 
     class Entered(Message):
-        """The cursor is somewhere else in the form."""
+        """Another widget of the form is focused."""
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         self._last = event.widget
         self.post_message(self.Entered())
 
     def resume(self) -> None:
-        """The cursor to where it was last, at first to the first field."""
+        """Focus the last widget, or the first field."""
         stops = self.stops()
         first = next(stop for stop in stops if not isinstance(stop, GroupHeading))
         self.screen.set_focus(self._last if self._last in stops else first)
 
     def enter(self, name: str) -> None:
-        """The cursor into a field, whose group is shown."""
+        """Focus a field, and unfold its group."""
         for group in self._groups:
             if any(row.field.name == name for row in group.rows):
                 group.heading.open(True)
@@ -494,7 +497,7 @@ class FormPage(VerticalScroll, can_focus=False):
         self.screen.set_focus(stops[(at + places) % len(stops)])
 
     def action_line(self, places: int) -> None:
-        """Up or down: in several lines from one to the other first."""
+        """Move up or down, within a field of several lines first."""
         focused = self.screen.focused
         if not (isinstance(focused, FieldLines) and focused.step(places)):
             self.action_step(places)
@@ -502,13 +505,13 @@ class FormPage(VerticalScroll, can_focus=False):
     def action_enter(self) -> None:
         focused = self.screen.focused
         if isinstance(focused, FieldInput):
-            if not self._fetch(self.field):
+            if not self._prompt(self.field):
                 self.action_step(1)
         elif isinstance(focused, FieldToggle | GroupHeading):
             focused.enter()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enter breaks the lines of a field that has several, after what was typed before it."""
+        """Leave enter to a field of several lines, where it starts a new one."""
         if action == "enter" and isinstance(self.screen.focused, FieldLines):
             return False
         return super().check_action(action, parameters)

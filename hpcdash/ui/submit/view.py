@@ -9,7 +9,6 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from msgspec import Struct
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -39,11 +38,11 @@ if TYPE_CHECKING:
     from hpcdash.ui.submit.preview import FormPreview
 
 
-# Below this many columns the script takes the place of the form, and not a part of its room.
+# With fewer columns, the script replaces the form instead of sharing its space.
 _WIDE_COLUMNS = 110
-# Below this many lines a panel has its title, and no line under it.
+# With fewer lines, a panel has a title but no border.
 _HIGH_LINES = 26
-# Terminals take no more over OSC 52.
+# Limit of terminals for OSC 52.
 _MAX_COPIED_LETTERS = 70_000
 _MAX_RECENT = 40
 # Mark of a script on the cluster among the recent ones.
@@ -51,7 +50,7 @@ _THERE = f"{THERE}:"
 
 
 class SubmitView(SubmitPage):
-    """One draft a cluster; it stays as it is while one is elsewhere."""
+    """One draft per cluster; it is kept while another view is open."""
 
     DEFAULT_CSS = """
     SubmitView > #body { height: 1fr; }
@@ -69,8 +68,8 @@ class SubmitView(SubmitPage):
         Binding("pagedown", "scroll_script(1)", show=False),
         Binding("pageup", "scroll_script(-1)", show=False),
         Binding("tab,shift+tab", "into_form", show=False),
-        # The key that people try first; where a terminal takes it there is the registry's key.
-        Binding("ctrl+s", "hand_in", show=False, priority=True),
+        # The key that people try first; some terminals intercept it, so the registry has another.
+        Binding("ctrl+s", "submit", show=False, priority=True),
     ]
 
     def __init__(self, session: ClusterSession) -> None:
@@ -82,9 +81,10 @@ class SubmitView(SubmitPage):
             None if folder is None else Templates(folder / "templates")
         )
         self.is_being_submitted = False
-        self.not_known = NotKnown()
-        self.put_away: Draft | None = None
-        # The template of which a person was notified that it would be replaced.
+        self.unsettled = UnsettledDrafts()
+        # The content before it was replaced, for the list of starting points.
+        self.previous: Draft | None = None
+        # Name of the template whose replacement needs a second enter.
         self.replaces = ""
         self._offered_after: tuple[str, str] | None = None
 
@@ -105,7 +105,7 @@ class SubmitView(SubmitPage):
         yield Static("", id="verdict", markup=False)
 
     def on_mount(self) -> None:
-        start_worker(self, self._learn, exclusive=True, group="learn")
+        start_worker(self, self._fetch_offers, exclusive=True, group="offers")
         self.preview_soon()
         self.call_after_refresh(self._restore_draft)
 
@@ -133,7 +133,7 @@ class SubmitView(SubmitPage):
             self.form.resume()
 
     def offer_after(self, job_id: str, text: str) -> None:
-        """A job that was pointed at ('': none): the first that is offered to be waited for."""
+        """Offer a job first as a dependency; '' for none."""
         self._offered_after = (job_id, text) if job_id else None
         self.post_message(self.CrumbsChanged())
 
@@ -161,40 +161,35 @@ class SubmitView(SubmitPage):
     # -- values
 
     def put(self, draft: Draft, *, as_it_is: bool = False) -> None:
-        """Another draft in its place; the one before can be had back."""
+        """Replace the draft; the previous one can be restored."""
         from hpcdash.services.submit.form_fields import Way
 
         before = self.draft()
         if before.texts and before != draft:
-            self.put_away = before
+            self.previous = before
         self._rest = dict(draft.rest)
         self._is_tried = False
         self.form.fill(draft.texts, Way.SCRIPT if as_it_is else Way.REQUEST)
         self.form.enter("file" if as_it_is else "name")
 
     def keep_typed(self) -> None:
-        """For the next program that opens this form; without a state folder, or room there, it is
-        lost.
-        """
-        draft = self.draft() if self.is_live else None
+        """Store the draft for the next run, if there is a usable state folder."""
         folder = self.launches.state_folder
-        if draft is not None and draft.texts and folder is not None:
+        if folder is None or not self.is_live:
+            return
+        draft = self.draft()
+        if draft.texts:
+            stored = StoredDraft(draft.texts, draft.rest, self._is_as_it_is)
             with contextlib.suppress(StateUnusable):
-                Drafts(folder).keep(
-                    self.session.name, StoredDraft(draft.texts, draft.rest, self._is_as_it_is)
-                )
+                Drafts(folder).keep(self.session.name, stored)
 
     def _restore_draft(self) -> None:
-        """Restore the draft of an ended program, unless the form has content by now."""
-        from hpcdash.services.submit.form import Draft
-
+        """Restore the draft of an earlier run, unless the form has content by now."""
         folder = self.launches.state_folder
-        if (
-            folder is None
-            or not self.is_live
-            or self.draft().texts
-            or (stored := Drafts(folder).take(self.session.name)) is None
-        ):
+        if folder is None or not self.is_live or self.draft().texts:
+            return
+        stored = Drafts(folder).take(self.session.name)
+        if stored is None:
             return
         self.put(Draft(stored.texts, stored.rest), as_it_is=stored.as_it_is)
         self.notify("restored your unsaved form; ctrl+l clears it", timeout=6)
@@ -210,16 +205,16 @@ class SubmitView(SubmitPage):
         self._arrange()
         self.form.resume()
 
-    async def action_hand_in(self) -> None:
+    async def action_submit(self) -> None:
         await self.run_action("screen.act('submit_form')")
 
     def action_scroll_script(self, pages: int) -> None:
         self.page.action_by_pages(pages)
 
     async def do_preview(self) -> None:
-        """Form, script, difference; where there is room for the form beside them, the two.
+        """Show the next page: form, script, difference, or in a wide terminal only the last two.
 
-        There the script's folds open first: the form has the keys.
+        There the script's folds open first, as the form has the keys.
         """
         if not self._is_narrow and self.page.folds:
             is_open = self.page.is_open
@@ -257,29 +252,28 @@ class SubmitView(SubmitPage):
             return False
         from hpcdash.ui.dialogs import ChoiceDialog
 
+        present = self.form.texts().get(name, "").strip()
+
         def take(value: str) -> None:
             text = value
             if name == "after":
-                stand = self.form.texts().get(name, "").split()
-                text = " ".join([*stand, *([value] if value not in stand else [])])
+                text = " ".join(dict.fromkeys([*present.split(), value]))
             self.form.set_text(name, text)
 
-        present = self.form.texts().get(name, "").strip()
-        self.app.push_screen(ChoiceDialog(self._label(name), choices, take, present))
+        self.app.push_screen(ChoiceDialog(self.form.label(name), choices, take, present))
         return True
 
     async def do_start_from(self) -> None:
-        """A list of what to start from: an empty form, templates, what was submitted lately."""
+        """List starting points: an empty form, templates and recent submissions."""
         from hpcdash.ui.dialogs import ChoiceDialog
 
-        # Hundreds of files, in a home that may be far away.
+        # Hundreds of files, possibly on a slow file server.
         points = await asyncio.to_thread(starting_points, self)
+        choices = []
+        for place, (label, text, _) in enumerate(points):
+            choices.append(Choice(str(place), text, label))
         self.app.push_screen(
-            ChoiceDialog(
-                "Start from",
-                [Choice(str(at), text, label) for at, (label, text, _) in enumerate(points)],
-                lambda value: points[int(value)][2](),
-            )
+            ChoiceDialog("Start from", choices, lambda value: points[int(value)][2]())
         )
 
     def do_keep(self) -> None:
@@ -300,7 +294,7 @@ class SubmitView(SubmitPage):
         )
 
     def do_copy(self) -> None:
-        """The script."""
+        """Copy the script."""
         if len(self.seen.script) > _MAX_COPIED_LETTERS or not self.seen.script:
             self.notify("no script to copy", severity="warning", timeout=3)
             return
@@ -321,13 +315,16 @@ class SubmitView(SubmitPage):
         return False
 
     def tried(self) -> None:
-        """Show missing fields too at an attempt to submit; the first complaint gets the cursor."""
+        """Show missing fields too after an attempt to submit; select the first problem."""
+        from hpcdash.services.submit.form_fields import FIELDS
+
         self._is_tried = True
         self._notify()
         self.page_shown = FORM if self._is_narrow else self.page_shown
         self._arrange()
-        if wrong := [name for name in self.seen.problems if self._has_field(name)]:
-            self.form.enter(wrong[0])
+        invalid = next((name for name in self.seen.problems if name in FIELDS), "")
+        if invalid:
+            self.form.enter(invalid)
 
     def forget(self) -> None:
         """Reset the form after a submission."""
@@ -349,13 +346,12 @@ class SubmitView(SubmitPage):
     def crumbs(self) -> Sequence[str]:
         if not self.is_live:
             return ("new submission",)
-        way = ("a batch script as it is",) if self._is_as_it_is else ()
-        page = (
-            (self.page_shown,)
-            if self.page_shown == DIFFERENCE or (self._is_narrow and self.page_shown != FORM)
-            else ()
-        )
-        return ("new submission", *way, *page)
+        crumbs = ["new submission"]
+        if self._is_as_it_is:
+            crumbs.append("an unchanged batch script")
+        if self.page_shown == DIFFERENCE or (self._is_narrow and self.page_shown != FORM):
+            crumbs.append(self.page_shown)
+        return crumbs
 
     def hint(self) -> str:
         from hpcdash.ui.submit.choices import field_hint
@@ -367,26 +363,23 @@ class SubmitView(SubmitPage):
             if self.form.is_on_heading:
                 return "space folds or unfolds these fields"
             return "ctrl+o: the next page" if self.page_shown != FORM else ""
-        if (
-            name == "after"
-            and self._offered_after is not None
-            and not self.form.texts().get("after")
-        ):
+        texts = self.form.texts()
+        if name == "after" and self._offered_after is not None and not texts.get("after"):
             job_id, text = self._offered_after
             return f"jobs to wait for; enter inserts {job_id} ({text})"
-        return field_hint(
-            name, self.form.texts(), self.offers, self._choices(name), self.seen.queue
-        )
+        return field_hint(name, texts, self.offers, self._choices(name), self.seen.queue)
 
 
 def starting_points(view: SubmitView) -> list[tuple[str, str, Callable[[], None]]]:
-    """The label and the description of each, and what choosing it does; the empty form first."""
+    """Return (label, description, action) of each starting point, the empty form first."""
     found: list[tuple[str, str, Callable[[], None]]] = [
-        ("an empty form", "", lambda: view.put(Draft()))
+        ("an empty form", "", partial(view.put, Draft()))
     ]
-    if view.put_away is not None:
-        before = view.put_away
-        found.append(("the previous content", _load_message(before), lambda: view.put(before)))
+    if view.previous is not None:
+        texts = view.previous.texts
+        text = texts.get("name") or texts.get("command") or texts.get("file") or ""
+        put = partial(view.put, view.previous)
+        found.append(("the previous content", " ".join(text.split()), put))
     templates = view.templates
     for name in templates.names() if templates is not None else ():
         found.append((name, "a template", partial(_take_template, view, name)))
@@ -399,37 +392,32 @@ def starting_points(view: SubmitView) -> list[tuple[str, str, Callable[[], None]
                 "file": recent.name.removeprefix(_THERE),
                 "file_where": THERE if is_there else HERE,
             }
-            text = f"{age}, a batch script as it is"
+            text = f"{age}, an unchanged batch script"
             found.append((recent.name, text, partial(view.put, Draft(texts), as_it_is=True)))
         else:
-            message = ": ".join(part for part in (age, _parse_command(recent.text)) if part)
-            found.append(
-                (recent.name or "without a name", message, partial(_take, view, recent.text))
-            )
+            text = ": ".join(filter(None, (age, _parse_command(recent.text))))
+            name = recent.name or "without a name"
+            found.append((name, text, partial(_take, view, recent.text)))
     return found
 
 
-def preview_name(looked: FormPreview) -> str:
+def preview_name(preview: FormPreview) -> str:
     """Return the name of a submission among the recent ones."""
-    over = looked.as_it_is
-    if over is not None:
-        return over.file if over.is_here else f"{_THERE}{over.file}"
-    return looked.request.name if looked.request is not None else ""
+    script = preview.as_it_is
+    if script is not None:
+        return script.file if script.is_here else f"{_THERE}{script.file}"
+    return preview.request.name if preview.request is not None else ""
 
 
-async def remember(view: SubmitView, looked: FormPreview) -> None:
-    """Keep what was submitted among the recent ones."""
+async def remember(view: SubmitView, preview: FormPreview) -> None:
+    """Add a submission to the recent ones."""
     store = view.session.store
-    kind: Literal["request", "script"] = "request" if looked.as_it_is is None else "script"
+    kind: Literal["request", "script"] = "request" if preview.as_it_is is None else "script"
+    name = preview_name(preview)
     view.last.forget()
     try:
         await asyncio.to_thread(
-            view.recents.remember,
-            store.name,
-            preview_name(looked),
-            looked.text,
-            kind,
-            store.clock.now(),
+            view.recents.remember, store.name, name, preview.text, kind, store.clock.now()
         )
     except StateUnusable as error:
         view.notify(
@@ -440,7 +428,7 @@ async def remember(view: SubmitView, looked: FormPreview) -> None:
 
 
 def keep_as(view: SubmitView, name: str) -> str:
-    """Keep what stands there as a template; a complaint, '' where that was done."""
+    """Save the form as a template; return an error message, '' on success."""
     if view.templates is None:
         return "templates cannot be saved here"
     content = view.batch_file.content
@@ -452,11 +440,8 @@ def keep_as(view: SubmitView, name: str) -> str:
         return "no script to save yet"
     name = name.strip()
     try:
-        if (
-            name != view.replaces
-            and name in view.templates.names()
-            and view.templates.read(name) != text
-        ):
+        exists = name != view.replaces and name in view.templates.names()
+        if exists and view.templates.read(name) != text:
             view.replaces = name
             return f"template {name} exists: enter again replaces it"
         file = view.templates.save(name, text)
@@ -484,57 +469,39 @@ def _take(view: SubmitView, text: str) -> None:
     try:
         view.put(parse_draft(text))
     except HpcdashError as error:
-        view.notify(f"it cannot be read: {error.message}", severity="warning", markup=False)
+        view.notify(f"invalid request: {error.message}", severity="warning", markup=False)
 
 
 def _parse_command(text: str) -> str:
-    """Return the command of a request on one line; '' where it cannot be read."""
+    """Return the command of a request on one line; '' if it is invalid."""
     try:
         draft = parse_draft(text)
     except HpcdashError:
         return ""
+    command = draft.texts.get("command") or draft.texts.get("script")
     call = draft.rest.get("call")
-    function = call.get("function") if isinstance(call, dict) else ""
-    return " ".join(
-        (draft.texts.get("command") or draft.texts.get("script") or str(function or "")).split()
-    )
+    if not command and isinstance(call, dict):
+        command = str(call.get("function") or "")
+    return " ".join((command or "").split())
 
 
-def _load_message(draft: Draft) -> str:
-    texts = draft.texts
-    return " ".join((texts.get("name") or texts.get("command") or texts.get("file") or "").split())
-
-
-class _Sent(Struct, frozen=True):
-    draft: Draft
-    name: str
-    at: datetime
-
-
-class NotKnown:
-    """Submissions of one form with an unknown outcome, until one like it was surely submitted."""
+class UnsettledDrafts:
+    """Submissions of one form with an unknown outcome, until a similar one was submitted."""
 
     def __init__(self) -> None:
-        self._sent: list[_Sent] = []
+        self._sent: list[tuple[Draft, str, datetime]] = []
 
     def note(self, draft: Draft, name: str, outcomes: Sequence[Outcome], at: datetime) -> None:
         """Record the outcomes of a submission sent at `at`; `name` is the job's."""
-        if any(outcome.done is None for outcome in outcomes):
-            self._sent = [*self._without(draft, name), _Sent(draft, name, at)]
-        elif outcomes and all(outcome.done for outcome in outcomes):
-            self._sent = self._without(draft, name)
+        is_unknown = any(outcome.done is None for outcome in outcomes)
+        if is_unknown or (outcomes and all(outcome.done for outcome in outcomes)):
+            self._sent = [one for one in self._sent if one[0] != draft and one[1] != name]
+        if is_unknown:
+            self._sent.append((draft, name, at))
 
     def question(self, draft: Draft, name: str) -> str:
-        """Return the question before the same draft or job name is sent again.
-
-        '' where nothing is in doubt.
-        """
-        sent = next(
-            (one for one in reversed(self._sent) if one.draft == draft or one.name == name), None
-        )
-        if sent is None:
-            return ""
-        return f"unknown whether job {sent.name} was submitted at {sent.at:%H:%M}: submit again?"
-
-    def _without(self, draft: Draft, name: str) -> list[_Sent]:
-        return [one for one in self._sent if one.draft != draft and one.name != name]
+        """Return the question before the same draft or job name is sent again; '' for none."""
+        for sent_draft, sent_name, at in reversed(self._sent):
+            if sent_draft == draft or sent_name == name:
+                return f"unknown whether job {sent_name} was submitted at {at:%H:%M}: submit again?"
+        return ""

@@ -1,4 +1,4 @@
-"""Use of a running job on each of its nodes, sampled while this is shown."""
+"""Resource use of a running job on each of its nodes, sampled while the view is shown."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ _GROUP = "use"
 
 
 class LiveUseView(View):
-    """Follows one job.
-
-    One step samples its nodes while this is on the screen, and ends when it is not.
-    """
+    """Live use of one job, sampled by one job step while the view is on the screen."""
 
     def __init__(self, session: ClusterSession, *, job_id: str) -> None:
         super().__init__(session)
@@ -64,7 +61,7 @@ class LiveUseView(View):
             self.start()
 
     def start(self) -> None:
-        """Begin to sample; what was sampled before stays."""
+        """Start sampling; earlier samples stay."""
         self._is_sampling = True
         self._has_ended = False
         self._error = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +29,7 @@ from hpcdash.ui.view import View
 from hpcdash.ui.widgets import cells
 from hpcdash.ui.workers import start_worker
 
-# numpy and plotext come with them, when the first report is made.
+# They import numpy and plotext, with the first report.
 if TYPE_CHECKING:
     from hpcdash.services.usage.archive import ArchiveProgress, FetchedRuns
     from hpcdash.services.usage.charts import Line
@@ -144,7 +145,7 @@ class UsageView(View):
         self._start_fetch()
 
     def do_grouping(self) -> None:
-        """The table has a row for each of the next: queue, user, account, name, day, week."""
+        """Group the table by the next of queue, user, account, name, day and week."""
         self._by = _GROUPINGS[(_GROUPINGS.index(self._by) + 1) % len(_GROUPINGS)]
         self._paint()
         self.post_message(self.CrumbsChanged())
@@ -171,24 +172,21 @@ class UsageView(View):
             self._start_fetch()
 
     def do_save_report(self) -> None:
-        """The report as a page of HTML, in the folder that hpcdash was started in."""
+        """Save the report as an HTML page in the current folder."""
         if self.report is None:
             self.notify("no report yet", severity="warning", timeout=3)
             return
         from hpcdash.services.usage.html_page import report_page
 
-        cluster = "".join(
-            letter if letter.isalnum() or letter in "-_" else "_" for letter in self.session.name
-        )
+        cluster = re.sub(r"[^\w-]", "_", self.session.name)
         file = Path(f"usage-{cluster}-{datetime.now():%Y%m%d-%H%M%S}.html")
         title = f"Usage of {self.session.store.title}"
         written_at = datetime.fromtimestamp(self.session.store.clock.now(), UTC)
+        page = report_page(self.report, title, " · ".join(self.report.notes), written_at)
         try:
-            # An existing file belongs to somebody.
+            # "x" does not overwrite an existing file.
             with file.open("x", encoding="utf-8") as out:
-                out.write(
-                    report_page(self.report, title, " · ".join(self.report.notes), written_at)
-                )
+                out.write(page)
         except OSError as error:
             self.notify(f"{file}: {error.strerror}", severity="error", markup=False)
         else:
@@ -207,7 +205,7 @@ class UsageView(View):
         return parse_span(since, until, now_epoch=self.session.store.clock.now(), zone=zone)
 
     def _start_fetch(self) -> None:
-        """Ask for the span; what is shown of another one stays until there is an answer."""
+        """Fetch the span; the previous report stays until it has arrived."""
         self._stop.set()
         self._stop = asyncio.Event()
         self.post_message(self.CrumbsChanged())
@@ -235,7 +233,9 @@ class UsageView(View):
         except HpcdashError as error:
             self._problem = error.with_traceback(None)
         else:
-            self._fetched, self.report, self._problem = fetched, report, fetched.problem
+            self._fetched = fetched
+            self.report = report
+            self._problem = fetched.problem
             if fetched.unasked_seconds and fetched.problem is None:
                 gone = format_span(fetched.unasked_seconds)
                 self.notify(
@@ -262,7 +262,7 @@ class UsageView(View):
         line.display = progress is not None
         if progress is not None:
             bar = "".join(piece for piece, _ in cells.usage_bar(progress.fraction, _BAR_CELLS))
-            text = f" {progress.fraction:.0%} of the span, {counted(progress.runs, 'run')}"
+            text = f" {progress.fraction:.0%} of the time, {counted(progress.runs, 'run')}"
             if progress.wait_seconds:
                 text += f", next command in {progress.wait_seconds:.0f} s"
             line.update(Text(f"{bar}{text} · esc stops", no_wrap=True, overflow="ellipsis"))
@@ -286,10 +286,10 @@ class UsageView(View):
         if width <= 2:
             return
         lines = await asyncio.to_thread(self._lines, report, width - 2, height, self._by)
-        role_styles = {role: self.get_component_rich_style(f"usage--{role}") for role in _ROLES}
-        styles = {
-            role: Style(color=style.color, bold=style.bold) for role, style in role_styles.items()
-        }
+        styles = {}
+        for role in _ROLES:
+            style = self.get_component_rich_style(f"usage--{role}")
+            styles[role] = Style(color=style.color, bold=style.bold)
         text = Text(no_wrap=True, end="")
         for line in lines:
             for message, role in line:

@@ -56,7 +56,7 @@ def lost(again: SubmissionPlan) -> Report:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lost_answers, "_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(lost_answers, "_PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr(resubmission, "_HISTORY_LAG_SECONDS", 0.0)
 

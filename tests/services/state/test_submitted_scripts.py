@@ -283,7 +283,7 @@ async def test_a_full_disk_fails_no_submission(
 async def test_after_a_lost_answer_it_is_kept_when_the_job_is_found(
     tmp_path: Path, scripts: ScriptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lost_answers, "_RETRY_SECONDS", 0.0)
     transport = failed_array(tmp_path)
     transport.answers["sbatch"] = CommandTimedOut("no answer", argv=("sbatch",))
     store = store_of(transport, scripts)

@@ -212,7 +212,7 @@ async def test_a_folder_of_logs_that_sbatch_would_not_make_is_warned_of(
     (warning,) = await missing_log_folders(store, wanted("#SBATCH -o logs/%j.out -e logs/%j.err"))
     assert (warning.severity, warning.text) == (
         "warning",
-        f"the folder of its log: {tmp_path}/logs does not exist",
+        f"its log folder {tmp_path}/logs does not exist",
     )
     assert warning.next_step == f"mkdir -p {tmp_path}/logs"
     over = wanted("#SBATCH -o logs/%j.out", options=("--output", "there/%j.out"))

@@ -163,8 +163,8 @@ def test_a_file_or_link_and_a_folder_of_one_name_are_refused(project: Path) -> N
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        (["missing"], "missing is not there"),
-        (["empty"], "nothing to send"),
+        (["missing"], "missing does not exist"),
+        (["empty"], "no files to send"),
         (["."], "the largest is big, 2M: more th"),
     ],
 )
@@ -183,7 +183,7 @@ def test_without_git_a_gitignore_is_not_passed_over(
     write(project, {"a.py": "1"})
     assert names(project) == ["a.py"]
     write(project, {"src/.gitignore": "*"})
-    with pytest.raises(UsageError, match="git is not on this machine"):
+    with pytest.raises(UsageError, match="git is not installed on this machine"):
         names(project)
 
 
@@ -298,7 +298,7 @@ def test_damaged_files_are_not_used(project: Path, cluster: Cluster, is_kept: bo
         outcome = cluster.send(code, folder)
     else:
         folder = cluster.stage("two")
-        command = code_command(code, str(cluster.root), folder, "job", 0)
+        command = code_command(code, str(cluster.root), folder, "job")
         (outcome,) = command.read(run(command.argv, code.archive[:-3] + b"abc"))
     assert outcome.done is False
     assert "damaged" in outcome.text
@@ -343,7 +343,7 @@ def test_a_full_disk_is_named_with_the_room_it_has_and_the_next_step(
             outcome = cluster.send(code, folder)
             assert outcome.done is False
             assert re.search(
-                rf"{re.escape(words)}.*; \d+ KiB are free in {disk}\. Delete something",
+                rf"{re.escape(words)}.*; \d+ KiB are free in {disk}\. Delete files on that disk",
                 outcome.text,
             )
             assert not (Path(folder) / "code").exists()
@@ -372,7 +372,7 @@ def test_the_cause_that_tar_gives_is_reported(project: Path, cluster: Cluster) -
 def test_it_says_how_much_has_arrived(project: Path, cluster: Cluster) -> None:
     (project / "data").write_bytes(os.urandom(200_000))
     code, folder = packed(project), cluster.stage()
-    command = code_command(code, str(cluster.root), folder, "job", 0)
+    command = code_command(code, str(cluster.root), folder, "job")
     with subprocess.Popen(command.argv, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as sending:
         assert sending.stdin is not None
         assert sending.stderr is not None

@@ -117,7 +117,7 @@ def test_what_has_no_field_is_kept_and_comes_back() -> None:
         ("slot_type", "gpu", "expected"),
         ("array", "3-", "3-"),
         ("environment", "1A=x", "not a variable name"),
-        ("environment", "PATH", "write NAME=value"),
+        ("environment", "PATH", "expected NAME=value"),
         ("container.binds", '"/a', "unclosed quote"),
         ("container.binds", "/a:b", "in the container must start with '/'"),
         ("extra_args", "--comment='x", "unclosed quote"),

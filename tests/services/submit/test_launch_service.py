@@ -86,7 +86,7 @@ def session(lab: QueueLab, tmp_path: Path) -> Callable[[], ClusterSession]:
 async def test_what_a_crash_leaves_is_launched_once(
     session: Callable[[], ClusterSession], monkeypatch: pytest.MonkeyPatch, was_sent: bool
 ) -> None:
-    monkeypatch.setattr(recovery, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(recovery, "_RETRY_SECONDS", 0.0)
     monkeypatch.setattr("hpcdash.services.state.journal.is_alive", lambda pid, started: False)
     before = session()
     actions = CrashingActions(before.store, before.actions.journal)

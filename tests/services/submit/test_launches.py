@@ -132,7 +132,7 @@ async def test_where_others_could_replace_the_folder_nothing_is_launched(
         UsageError, match="members of group x may write to /proj, and so others could"
     ) as refused:
         await launches.plan(Request(command="true", name="one"))
-    assert "Set storage_root to a folder below your home there" in refused.value.next_step
+    assert "Set storage_root to a folder below your home on the cluster" in refused.value.next_step
 
 
 async def test_without_a_queue_gpus_are_asked_for_where_there_are_some(launches: Launches) -> None:
@@ -254,7 +254,7 @@ async def test_a_container_s_image_is_fetched_with_the_login_that_is_kept_there(
 async def concluded(launches: Launches, outcome: Outcome) -> tuple[SubmissionPlan, str]:
     request = Request(command="true", name="one", site=Site(keep="failed"))
     planned = await launches.plan(request, "text")
-    return planned, await launches.conclude(planned, outcome)
+    return planned, await launches.record_outcome(planned, outcome)
 
 
 async def test_a_launch_that_may_have_been_submitted_is_remembered_and_its_folder_told(
@@ -336,13 +336,13 @@ def test_a_launch_completed_when_each_of_its_jobs_is_known_to_have(
     states: list[str], tasks: int, completed: bool, failed: bool
 ) -> None:
     rows = [{"state": state} for state in states]
-    assert (has_completed(rows, tasks), has_failed(rows, tasks)) == (completed, failed)
+    assert (has_completed(rows, tasks), has_failed(rows)) == (completed, failed)
 
 
 async def test_where_nothing_was_launched_nothing_is_asked(
     launches: Launches, transport: ScriptedTransport
 ) -> None:
-    assert await launches.tidy() == ()
+    assert await launches.remove_finished_folders() == ()
     assert transport.asked == []
 
 
@@ -352,7 +352,7 @@ async def test_what_is_in_the_list_still_is_not_asked_for(
     launches.records.launched(RECORD)
     transport.mine = [{"jobarrayid": "7", "arrayjobid": "7"}]
     await cluster.mine()
-    assert await launches.tidy() == ()
+    assert await launches.remove_finished_folders() == ()
     assert transport.count(HISTORY) == 0
 
 
@@ -362,11 +362,11 @@ async def test_one_question_tells_how_all_ended(
     launches.records.launched(RECORD)
     launches.records.launched(replace(RECORD, folder="/jobs/two-2", job_id="8"))
     transport.history = [{"jobid": "7", "state": "COMPLETED"}, {"jobid": "8", "state": "FAILED"}]
-    assert await launches.tidy() == ("job 7 completed: removed /jobs/one-1",)
+    assert await launches.remove_finished_folders() == ("job 7 completed: removed /jobs/one-1",)
     assert transport.count(HISTORY) == 1
     assert [words[-4:] for words in transport.ran(shell)] == [("/jobs", "one-1", "sums", "staged")]
     assert launches.records.unsettled() == ()
-    assert await launches.tidy() == ()
+    assert await launches.remove_finished_folders() == ()
     assert transport.count(HISTORY) == 1
 
 
@@ -375,7 +375,7 @@ async def test_where_nothing_is_kept_the_folder_of_what_failed_goes_too(
 ) -> None:
     launches.records.launched(replace(RECORD, keep="nothing"))
     transport.history = [{"jobid": "7", "state": "FAILED"}]
-    assert await launches.tidy() == ("job 7 ended: removed /jobs/one-1",)
+    assert await launches.remove_finished_folders() == ("job 7 ended: removed /jobs/one-1",)
     assert launches.records.unsettled() == ()
 
 
@@ -385,13 +385,13 @@ async def test_what_is_kept_for_some_days_goes_that_long_after_its_end(
     launches.records.launched(replace(RECORD, keep="14d"))
     launches.records.launched(replace(RECORD, folder="/jobs/two-2", job_id="8", keep="14d"))
     transport.history = [{"jobid": "7", "state": "COMPLETED"}, {"jobid": "8", "state": "FAILED"}]
-    assert await launches.tidy() == ()
+    assert await launches.remove_finished_folders() == ()
     # The history may forget it meanwhile.
     transport.history = []
     cluster.clock.seconds += 13 * 86400
-    assert await launches.tidy() == ()
+    assert await launches.remove_finished_folders() == ()
     cluster.clock.seconds += 86400
-    assert await launches.tidy() == ("job 7 completed: removed /jobs/one-1",)
+    assert await launches.remove_finished_folders() == ("job 7 completed: removed /jobs/one-1",)
     assert [words[-4:] for words in transport.ran(shell)] == [("/jobs", "one-1", "sums", "staged")]
 
 
@@ -405,10 +405,10 @@ async def test_a_folder_that_a_queued_job_names_waits_for_its_end(
     launches.records.launched(RECORD)
     transport.history = [{"jobid": "7", "state": "COMPLETED"}]
     transport.mine = [{"jobarrayid": "70", "arrayjobid": "70", "state": "PENDING", **row}]
-    assert await launches.tidy() == ()
+    assert await launches.remove_finished_folders() == ()
     assert launches.records.unsettled() == (RECORD,)
     transport.mine = [{"jobarrayid": "70", "arrayjobid": "70", "state": "PENDING"}]
-    assert await launches.tidy() == ("job 7 completed: removed /jobs/one-1",)
+    assert await launches.remove_finished_folders() == ("job 7 completed: removed /jobs/one-1",)
 
 
 async def test_a_command_that_is_called_in_a_loop_does_not_ask_each_time(
@@ -416,7 +416,7 @@ async def test_a_command_that_is_called_in_a_loop_does_not_ask_each_time(
 ) -> None:
     launches.records.launched(RECORD)
     for _ in range(3):
-        await launches.tidy(every_seconds=3600)
+        await launches.remove_finished_folders(every_seconds=3600)
     assert transport.count(HISTORY) == 1
 
 
@@ -424,10 +424,10 @@ async def test_what_nobody_knows_any_more_is_left(
     cluster: Cluster, launches: Launches, transport: ScriptedTransport
 ) -> None:
     launches.records.launched(RECORD)
-    await launches.tidy()
+    await launches.remove_finished_folders()
     assert launches.records.unsettled() == (RECORD,)
     cluster.clock.seconds += 2 * 86400
-    await launches.tidy()
+    await launches.remove_finished_folders()
     assert launches.records.unsettled() == ()
     assert transport.ran(shell) == []
 
@@ -437,7 +437,7 @@ async def test_a_history_that_fails_is_asked_another_time(
 ) -> None:
     launches.records.launched(RECORD)
     transport.fails[HISTORY] = CommandTimedOut("no answer")
-    assert await launches.tidy() == ()
+    assert await launches.remove_finished_folders() == ()
     assert launches.records.unsettled() == (RECORD,)
 
 
@@ -447,7 +447,7 @@ async def test_what_is_no_folder_of_a_launch_is_never_removed(
 ) -> None:
     launches.records.launched(replace(RECORD, folder=folder))
     transport.history = [{"jobid": "7", "state": "COMPLETED"}]
-    assert "remain in" in (await launches.tidy())[0]
+    assert "remain in" in (await launches.remove_finished_folders())[0]
     assert transport.ran(shell) == []
 
 

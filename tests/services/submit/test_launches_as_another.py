@@ -97,7 +97,7 @@ async def planned(launches: Launches, name: str = "run.sh") -> SubmissionPlan:
 async def submitted(launches: Launches, one: SubmissionPlan, tmp_path: Path) -> tuple[Outcome, str]:
     actions = Actions(launches.store, Journal(tmp_path / "journal.jsonl"))
     (outcome,) = (await actions.run(one.plan)).outcomes
-    return outcome, await launches.conclude(one, outcome)
+    return outcome, await launches.record_outcome(one, outcome)
 
 
 def called(site: SudoSite) -> list[str]:

@@ -12,7 +12,7 @@ from hpcdash.errors import UsageError
 from hpcdash.services.submit.launch_records import LaunchRecords
 from hpcdash.services.submit.node_checks import select_nodes
 from hpcdash.services.submit.node_findings import (
-    FoundByCheck,
+    CheckFindings,
     NodeCheckRecords,
     SubmittedCheck,
     format_results,
@@ -38,7 +38,7 @@ ROWS = [
 def test_of_a_queue_the_idle_nodes_are_meant_and_named_ones_whatever_they_do() -> None:
     queue_rows = select_nodes("gpu", ROWS, "")
     assert [row["name"] for row in queue_rows.nodes] == ["n1", "n3"]
-    assert (queue_rows.queue, queue_rows.left_out) == ("gpu", ("n2 is allocated",))
+    assert (queue_rows.queue, queue_rows.skipped) == ("gpu", ("n2 is allocated",))
     named = select_nodes("n[2-3],n2", ROWS, "long")
     assert ([row["name"] for row in named.nodes], named.queue) == (["n2", "n3"], "long")
     # PBS binds no nodes to queues: any of them may run its jobs.
@@ -91,7 +91,7 @@ def test_a_card_is_known_again_in_another_node_and_a_node_that_is_well_again_say
     # What is older comes late.
     records.note_lines(["n2: hpcdash: the clock check failed: it is 90 s off"], 1500.0)
     assert words_of(records, 2060.0)["n2"] == ("ok", "checked 1 min ago: clock, disk ok")
-    again = FoundByCheck([CheckResult("n7", "cuda", "failed", f"{UUID}: bad")], {}, "12")
+    again = CheckFindings([CheckResult("n7", "cuda", "failed", f"{UUID}: bad")], {}, "12")
     assert records.note(again, 1060.0) == known
     assert NodeCheckRecords(tmp_path, "other").findings() == {}
 
@@ -105,7 +105,7 @@ def test_a_check_is_read_once_and_of_nodes_that_say_nothing_nothing_is_remembere
     records.submitted(check)
     assert records.unread() == (check,)
     assert LaunchRecords(tmp_path, "lab").unread_checks() == {"12"}
-    records.note(FoundByCheck([CheckResult("n1", "disk", "unknown", "no output")], {}, "12"), 1.0)
+    records.note(CheckFindings([CheckResult("n1", "disk", "unknown", "no output")], {}, "12"), 1.0)
     assert (records.unread(), records.findings()) == ((), {})
 
 

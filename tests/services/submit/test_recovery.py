@@ -99,7 +99,7 @@ def _read_staging(answer: Answer) -> tuple[Outcome, ...]:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lost_answers, "_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(lost_answers, "_PATIENCE_SECONDS", 0.0)
 
 

@@ -237,7 +237,7 @@ def test_a_link_a_colleague_s_folder_and_what_is_not_there_are_not_ours_to_remov
         "its folder does not exist",
         "it does not hold what was staged",
     ]
-    assert [one.is_there for one in found] == [True, True, True, False, True]
+    assert [one.exists for one in found] == [True, True, True, False, True]
     for folder in (linked, theirs, other):
         argv = discard_argv(str(tmp_path), folder.name, made[folder].sums_digest, has_run=True)
         assert run(argv).status not in (0, NOTHING_THERE)

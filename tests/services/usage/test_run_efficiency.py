@@ -348,10 +348,12 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
     told = advise(with_use(build_table(*rows, schema=RUNS)))
     advice = {one.name: one.messages for one in told}
     assert advice == {
-        "eval": ("asked 256G, peak 31G in 40 runs: 40G would do",),
+        "eval": ("requested 256G, peak 31G in 40 runs: 40G is enough",),
         "idle": ("GPUs < 1% busy in 1 run: does the program find them?",),
-        "wide": ("1.5 of 64 CPUs busy in 1 run: request fewer, or check its thread count",),
-        "long": ("asked 1d06h, longest 2:00:00 in 1 run: 2:30:00 would do",),
+        "wide": (
+            "1.5 of 64 CPUs busy in 1 run: request fewer, or check the program's thread count",
+        ),
+        "long": ("requested 1d06h, longest 2:00:00 in 1 run: 2:30:00 is enough",),
     }
 
 
@@ -369,7 +371,7 @@ def test_advice_is_in_figures_and_silent_where_a_run_might_have_wanted_more() ->
             100.0,
             100.0,
             "",
-            "with 1G of memory it would start no earlier now: now (Slurm's estimate)",
+            "with 1G of memory it would not start earlier now: now (Slurm's estimate)",
         ),
         # Without an estimate nothing is said.
         (11_000.0, None, "", ""),

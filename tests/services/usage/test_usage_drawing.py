@@ -88,10 +88,10 @@ def test_what_is_drawn_says_it_without_colours() -> None:
     titles = [
         line
         for line in lines
-        if line.startswith(("GPU hours a day", "By queue", "Concurrent GPUs", "Most wasted"))
+        if line.startswith(("GPU hours per day", "By queue", "Concurrent GPUs", "Most wasted"))
     ]
     assert [title.split("  ")[0] for title in titles] == [
-        "GPU hours a day",
+        "GPU hours per day",
         "By queue",
         "Concurrent GPUs by hour",
         "Most wasted",
@@ -108,12 +108,12 @@ def test_what_is_drawn_says_it_without_colours() -> None:
 
 def test_without_gpus_it_is_about_cpus_and_of_nothing_it_says_so() -> None:
     assert any(
-        line.startswith("CPU hours a day")
+        line.startswith("CPU hours per day")
         for line in plain_text(draw_report(report_of(gpus=0), 100))
     )
     empty = build_report(RUNS.empty_table(), Span(BEGIN, BEGIN + DAY), UTC)
-    assert plain_text(draw_report(empty, 100))[-1] == "Nothing ran in this span."
-    assert "Nothing ran in this span." in report_page(empty, "Usage of juno")
+    assert plain_text(draw_report(empty, 100))[-1] == "Nothing ran in this interval."
+    assert "Nothing ran in this interval." in report_page(empty, "Usage of juno")
 
 
 class _Page(HTMLParser):
@@ -169,10 +169,10 @@ def test_the_page_has_every_grouping_and_what_the_lines_say() -> None:
     for name in GROUPINGS:
         assert f"By {name}" in page.text
     for words in (
-        "GPU hours a day",
+        "GPU hours per day",
         "Usage of juno",
         "2026-11-02 to 2026-11-15",
-        "asked 64G, peak 3G in",
+        "requested 64G, peak 3G in",
         "weekday",
     ):
         assert words in page.text

@@ -264,7 +264,7 @@ async def test_what_the_scheduler_refuses_is_shown_in_its_words(
 async def test_a_lost_answer_is_looked_for_and_nothing_is_sent_twice(
     transport: ScriptedTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lost_answers, "_LOOK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(lost_answers, "_RETRY_SECONDS", 0.01)
     transport.answers["sbatch"] = CommandTimedOut("no answer in time")
     async with app_on(transport, tmp_path).run_test(size=SIZE) as pilot:
         await open_triage(pilot)

@@ -29,7 +29,7 @@ class PlacedLaunches(Launches):
     """Launches whose folder is known without anyone being asked."""
 
     async def _root(self, storage_root: str, switch: str = "") -> str:
-        await self.queues.learn()
+        await self.queues.fetch()
         return KEPT_BELOW
 
 

@@ -90,7 +90,7 @@ async def test_a_plain_script_is_chosen_by_a_switch_and_submitted(
         view = await open_form(pilot)
         await fill(pilot, command="echo it runs", slots="0")
         view.form.enter("plain")
-        await until(pilot, lambda: "no hpcdash.job, switches" in screen_text(app), "its hint")
+        await until(pilot, lambda: "without hpcdash.job, switches" in screen_text(app), "its hint")
         await pilot.press("space")
         await looked(pilot)
         assert view.seen.script.split("\n\n")[1] == "echo it runs\n"
@@ -645,7 +645,7 @@ async def test_what_arrow_right_takes_is_said(tmp_path: Path) -> None:
         view.form.enter("queue")
         await type_text(pilot, "gp")
         await looked(pilot)
-        assert "→ takes gpu" in view.hint()
+        assert "→ accepts gpu" in view.hint()
         await press(pilot, "right")
         assert view.form.texts()["queue"] == "gpu"
         assert "→" not in view.hint()
@@ -668,7 +668,7 @@ async def test_a_script_as_it_is_has_its_own_queue_in_hints_and_its_time_said_ov
         assert "over the limit" not in screen_text(app)
         view.form.enter("queue")
         await pilot.pause()
-        assert view.hint().startswith("empty: gpu, ")
+        assert view.hint().startswith("default: gpu, ")
 
 
 async def test_an_empty_form_complains_of_nothing_until_one_submits_it(tmp_path: Path) -> None:

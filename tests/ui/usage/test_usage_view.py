@@ -88,7 +88,7 @@ def test_the_view_looks_as_it_did(
     async def go_there(pilot: Pilot[Any]) -> None:
         await settled(pilot)
         await press(pilot, "7")
-        await shown(pilot, "GPU hours a day")
+        await shown(pilot, "GPU hours per day")
 
     assert snap_compare(app, terminal_size=size, run_before=go_there)
 
@@ -121,7 +121,7 @@ async def test_a_report_is_saved_as_a_page_and_no_file_is_written_over(
     monkeypatch.chdir(tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         await press(pilot, "7")
-        await shown(pilot, "GPU hours a day")
+        await shown(pilot, "GPU hours per day")
         await press(pilot, "s")
         await until(pilot, lambda: any("Usage of big" in page for page in pages_in(tmp_path)))
 
@@ -141,7 +141,7 @@ async def test_where_no_accounting_answers_the_view_says_so_and_asks_again_on_a_
         await until(pilot, lambda: "No data for this span" in screen_text(app))
         transport.answers[RUNS_ASKED] = Accounting(runs())
         await press(pilot, "ctrl+r")
-        await shown(pilot, "GPU hours a day")
+        await shown(pilot, "GPU hours per day")
 
 
 async def test_history_has_columns_of_what_jobs_used_once_they_are_chosen(app: HpcdashApp) -> None:
