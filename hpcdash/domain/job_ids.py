@@ -135,7 +135,7 @@ def slurm_job_id(text: str) -> JobId:
     """Parse a job ID for Slurm: 12[3] is 12_3; raises BadJobId for an id with a server."""
     job = parse_job_id(text)
     if job.server:
-        raise BadJobId(text, text.index("."), "write 12, 12_3 or 12_[3-5]")
+        raise BadJobId(text, text.index("."), "use 12, 12_3 or 12_[3-5]")
     return replace(job, has_brackets=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import TimerHandle
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +22,9 @@ from hpcdash.domain.tables import Kind
 from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import Changed
 from hpcdash.services.session import ClusterSession
+from hpcdash.ui.workers import call_after
 
+NOTICE_SECONDS = 5.0
 # Ranks below 0 are of keys for what is pointed at: they stand before those of the view.
 CHART_RANK = -1
 # A terminal of so many lines has room for frames around what fills a view.
@@ -71,6 +74,9 @@ class View(Widget):
     def __init__(self, session: ClusterSession) -> None:
         super().__init__()
         self.session = session
+        # A message on a key, in place of the hint.
+        self.notice = ""
+        self._notice_end: TimerHandle | None = None
         self._focused_panel: Widget | None = None
 
     @on(DescendantFocus)
@@ -205,6 +211,15 @@ class View(Widget):
         kind = self.main_kind
         snapshot = self.session.store.snapshots.get(kind) if kind is not None else None
         return snapshot.taken_at if snapshot else None
+
+    def show_notice(self, text: str) -> None:
+        """Show a message on a key in place of the hint for NOTICE_SECONDS; '' clears it."""
+        if self._notice_end is not None:
+            self._notice_end.cancel()
+        self.notice = text
+        self.post_message(self.CrumbsChanged())
+        end = call_after(self, NOTICE_SECONDS, lambda: self.show_notice("")) if text else None
+        self._notice_end = end
 
     def store_changed(self, changed: Changed) -> None:
         """The store has something new."""

@@ -100,8 +100,7 @@ def test_what_rules_cannot_be_made_of_is_refused_with_the_option_to_write(progra
         *words[:-1], "a,b", "--account", "me", "--storage-root", "/jobs"
     ).refused(2)
     assert (
-        "--storage-root: use"
-        in program(*words, "--account", "me", "--storage-root", "a b").stderr
+        "--storage-root: use" in program(*words, "--account", "me", "--storage-root", "a b").stderr
     )
 
 

@@ -45,7 +45,7 @@ def test_a_file_that_may_be_no_switch_is_cleared_with_a_yes_alone(
     assert notes.read_text() == "my only notes"
     link = queue.work / "KILL"
     link.symlink_to("/nowhere/x")
-    assert "the link itself is removed" in program("kill-switch", job, "--clear").refused(1)
+    assert "only the link is removed" in program("kill-switch", job, "--clear").refused(1)
     assert program("kill-switch", job, "--clear", "--yes").text.startswith(
         f"{job}  removed {link}, created by "
     )

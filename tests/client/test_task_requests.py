@@ -136,10 +136,10 @@ def test_a_job_without_hpcdash_has_its_names(
     calls: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "hpcdash.client", None)
-    with pytest.raises(RuntimeError, match=r"hpcdash\.connect is not here"):
+    with pytest.raises(RuntimeError, match=r"hpcdash\.connect is not available"):
         find("hpcdash", "connect")("juno")
     monkeypatch.setitem(sys.modules, "hpcdash.client.cluster", None)
-    with pytest.raises(RuntimeError, match=r"a task's submit is not here.*below if __name__"):
+    with pytest.raises(RuntimeError, match=r"a task's submit is not available.*below if __name__"):
         calls.add.submit(1)
     assert find("hpcdash", "task") is hpcdash.task
     with pytest.raises(AttributeError):

@@ -51,7 +51,10 @@ def test_hardly_any_is_more_than_none() -> None:
 
 
 def test_a_job_that_asked_for_far_more_memory_is_told_so() -> None:
-    assert advice(HOUR, "completed") == "requested 256G, used 41G at most: a request of 52G may start sooner"
+    assert (
+        advice(HOUR, "completed")
+        == "requested 256G, used 41G at most: a request of 52G may start sooner"
+    )
 
 
 @for_each("state", ["running", "failed", "cancelled", "timeout"])

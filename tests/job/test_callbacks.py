@@ -88,10 +88,7 @@ def test_one_that_cannot_be_pickled_is_left_out_with_a_warning(
     assert names(shipped([locked, Recorder(RunsOn.BOTH)]), tmp_path) == ["Recorderboth"]
     (warning,) = told_log.records
     assert warning.levelname == "WARNING"
-    assert (
-        "Recorder cannot be pickled and is not sent to the job: cannot pickle"
-        in warning.message
-    )
+    assert "Recorder cannot be pickled and is not sent to the job: cannot pickle" in warning.message
 
 
 def test_one_of_the_client_alone_need_not_be_picklable(told_log: pytest.LogCaptureFixture) -> None:

@@ -119,7 +119,13 @@ async def served(app: str = ECHO) -> AsyncIterator[Served]:
 
 
 async def gone(process: psutil.Process) -> None:
-    await until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+    def is_gone() -> bool:
+        try:
+            return process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    await until(is_gone)
 
 
 # -- the link

@@ -428,7 +428,7 @@ _HINTS = {
     "Invalid qos": "no such QoS, or your account cannot use it",
     "Invalid partition name": "no such partition",
     "Invalid --time": (
-        "write minutes, hours:minutes:seconds or days-hours:minutes:seconds, without a unit"
+        "use minutes, hours:minutes:seconds or days-hours:minutes:seconds, without a unit"
     ),
     "requested time limit is invalid": "it asks for more time than the partition allows",
     "Node count specification invalid": "it asks for more nodes than the partition allows",

@@ -569,7 +569,7 @@ class LaunchService:
             state = await self.state(launch)
             if state.rows:
                 table = pa.Table.from_pylist(list(map(dict, state.rows)), JOBS)
-                job_id = telling_task([table], job_id) or job_id
+                job_id = representative_task([table], job_id) or job_id
         place = await locate_logs(self._store, job_id)
         if not _own([place.row], launch):
             raise NoLog(

@@ -90,7 +90,7 @@ async def reconcile(
     found = await _OutcomeSearch(store, lost, longest_seconds, on_message).outcomes()
     for job_id, outcome in found.items():
         if outcome.done and job_id in commands:
-            [outcome] = await keep_submitted(store, commands[job_id], (outcome,))
+            [outcome] = await save_scripts(store, commands[job_id], (outcome,))
         outcomes[job_id] = outcome
         if outcome.done:
             text = f"it is {outcome.text}"

@@ -30,7 +30,7 @@ from hpcdash.ui.dialogs import Choice, ChoiceDialog
 from hpcdash.ui.logs.pane import LogPane
 from hpcdash.ui.view import CHART_RANK, FRAMED_LINES, Targets, View, row_ranks
 from hpcdash.ui.widgets.command_bar import CommandBar
-from hpcdash.ui.workers import call_after, start_worker
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.submit.allocations import Run
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 
 SIDE_BY_SIDE_COLUMNS = 140
-_NOTICE_SECONDS = 5.0
 _TITLE_CELLS = 60
 _RETRY_SECONDS = 60.0
 _OTHERS_RANK = 3
@@ -72,7 +71,6 @@ class LogView(View):
         self._error: HpcdashError | None = None
         self._streams = LogStreams(session, stream, self._row)
         self._prompts = LogPrompts(lambda: self.screen.query_one(CommandBar), lambda: self.pane)
-        self._notice = ""
 
     def compose(self) -> ComposeResult:
         yield self._streams
@@ -216,8 +214,8 @@ class LogView(View):
         return crumbs
 
     def hint(self) -> str:
-        if self._notice:
-            return self._notice
+        if self.notice:
+            return self.notice
         if self.place is None:
             return ""
         if self.pane is None or not self.pane.path:
@@ -249,16 +247,6 @@ class LogView(View):
     def targets(self) -> Targets:
         row = self._row()
         return Targets((self.job_id,), (row,) if row is not None else ())
-
-    def _show_notice(self, text: str) -> None:
-        """Show a message on a key in place of the hint for some seconds."""
-        self._notice = text
-        self.post_message(self.CrumbsChanged())
-        if text:
-            call_after(self, _NOTICE_SECONDS, self._clear_notice)
-
-    def _clear_notice(self) -> None:
-        self._show_notice("")
 
     # -- moving
 
@@ -296,12 +284,12 @@ class LogView(View):
     async def _go_stream(self, stream: str) -> None:
         if self.place is None:
             self._streams.stream = stream
-            self._show_notice("")
+            self.show_notice("")
             return
         if not self._has_stderr:
-            self._show_notice("stdout and stderr share one file" if stream == "stderr" else "")
+            self.show_notice("stdout and stderr share one file" if stream == "stderr" else "")
             return
-        self._show_notice("")
+        self.show_notice("")
         self._streams.stream = stream
         await self._show_streams()
         self.take_focus()
@@ -310,7 +298,7 @@ class LogView(View):
         if self.place is None:
             return
         if not self._has_stderr:
-            self._show_notice("stdout and stderr share one file")
+            self.show_notice("stdout and stderr share one file")
             return
         self._streams.is_beside = not self._streams.is_beside
         await self._show_streams()
@@ -318,7 +306,7 @@ class LogView(View):
     def _pane_with_lines(self) -> LogPane | None:
         """Return the stream that keys apply to; None, with a message, while it has no lines."""
         if text := format_no_lines(self.pane):
-            self._show_notice(text)
+            self.show_notice(text)
             return None
         return self.pane
 
@@ -345,7 +333,7 @@ class LogView(View):
         if pane.search_text:
             pane.next_match(backwards=backwards)
         else:
-            self._show_notice("no search yet; / searches")
+            self.show_notice("no search yet; / searches")
 
     def do_to_percent(self) -> None:
         self._prompts.prompt_percent()
@@ -398,15 +386,15 @@ class LogView(View):
         try:
             logs = await fetch_other_logs(self.session.store, self.place)
         except HpcdashError as error:
-            self._show_notice(format_error(error))
+            self.show_notice(format_error(error))
             return ()
         if not logs:
-            self._show_notice("no part of this job has a log of its own")
+            self.show_notice("no part of this job has a log of its own")
         return logs
 
     def _go_other(self, log: OtherLog | None) -> None:
         self.other = log
-        self._notice = ""
+        self.notice = ""
         self._start_fetch()
 
     async def _step_other(self, step: int) -> None:
@@ -420,7 +408,7 @@ class LogView(View):
         name = self.other.name if self.other is not None else ""
         at = names.index(name) + step if name in names else step
         if not 0 <= at < len(names):
-            self._show_notice("the last part of the job" if step > 0 else "the job's own log")
+            self.show_notice("the last part of the job" if step > 0 else "the job's own log")
             return
         self._go_other(logs[at - 1] if at else None)
 
@@ -431,17 +419,16 @@ class LogView(View):
         try:
             count = len(await self._fetch_runs(self.place))
         except UsageError:
-            self._show_notice("this job is neither an array task nor an allocation for runs")
+            self.show_notice("this job is neither an array task nor an allocation for runs")
             return
         except HpcdashError as error:
-            self._show_notice(error.message)
+            self.show_notice(error.message)
             return
         if not 0 <= self.run + step <= count:
             text = "the last run of the allocation" if step > 0 else "the allocation's own log"
-            self._show_notice(text)
+            self.show_notice(text)
             return
         self.run += step
-        self._notice = ""
         self._start_fetch()
 
     async def _go_task(self, step: int) -> None:
@@ -459,11 +446,10 @@ class LogView(View):
         at = order.index(row["_task"] or 0) + step
         if not 0 <= at < len(order):
             text = "the last known task of the array" if step > 0 else "the first known task"
-            self._show_notice(text)
+            self.show_notice(text)
             return
         self.job_id = tasks[order[at]]
         self.place = None
-        self._notice = ""
         self._start_fetch()
         self.post_message(self.CrumbsChanged())
 
@@ -473,13 +459,13 @@ class LogView(View):
         self.notify(f"copied {visible(path or self.job_id)}", markup=False)
 
     def do_refresh(self) -> None:
-        self._notice = ""
+        self.notice = ""
         self.session.poller.poll_now()
         self._start_fetch()
 
     def do_escape(self) -> bool:
-        if self._notice:
-            self._show_notice("")
+        if self.notice:
+            self.show_notice("")
         return self.pane is not None and self.pane.clear()
 
 

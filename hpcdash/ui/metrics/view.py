@@ -7,7 +7,6 @@ import contextlib
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -45,14 +44,13 @@ from hpcdash.ui.metrics.following import ChartFollowing, ShownRun, is_ascii
 from hpcdash.ui.metrics.plot import ChartPlot
 from hpcdash.ui.view import FRAMED_LINES, Targets, View
 from hpcdash.ui.widgets.lines import Line
-from hpcdash.ui.workers import call_after, start_worker
+from hpcdash.ui.workers import start_worker
 
 if TYPE_CHECKING:
     from hpcdash.services.metrics.charts.curves import ChartRequest
 
 
 _HISTORY_SECONDS = 4.0
-_NOTICE_SECONDS = 5.0
 _MAX_OTHERS = 60
 _OTHERS = (Kind.MINE, Kind.HISTORY, Kind.EVERYONE, Kind.HISTORY_EVERYONE)
 _OTHER_COLUMNS = ["id", "array_id", "name", "state", "started_at", "_number", "_task", "_tasks"]
@@ -99,7 +97,6 @@ class ChartView(ChartFollowing, can_focus=True):
         Binding("end", "end", "end, and follow", show=False, priority=True),
     ]
 
-    notice = ""
     _wants_history = False
     _has_history: asyncio.Event | None = None
 
@@ -328,13 +325,6 @@ class ChartView(ChartFollowing, can_focus=True):
 
     # -- span, height, scale and cursor
 
-    def _show_notice(self, text: str) -> None:
-        """Show the effect of a key in place of the hint, for a while."""
-        self.notice = text
-        self.post_message(self.CrumbsChanged())
-        if text:
-            call_after(self, _NOTICE_SECONDS, partial(self._show_notice, ""))
-
     def help_moving(self) -> Sequence[tuple[str, str]]:
         return (
             ("← →", "move the view, or the cursor"),
@@ -373,7 +363,7 @@ class ChartView(ChartFollowing, can_focus=True):
         if self.state.cursor is not None:
             self._move_cursor(steps)
         elif self.state.span is None:
-            self._show_notice("everything is shown; + zooms in, c shows values")
+            self.show_notice("everything is shown; + zooms in, c shows values")
         else:
             self._see(self.state.panned(steps * 0.25, self._whole()))
 
@@ -432,7 +422,7 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def do_follow(self) -> None:
         if self.state.span is None:
-            self._show_notice("following, full range")
+            self.show_notice("following, full range")
             return
         # One that stops stays where it is.
         span = self.state.shown(self._whole())
@@ -443,14 +433,14 @@ class ChartView(ChartFollowing, can_focus=True):
 
     def do_outliers(self) -> None:
         self._see(replace(self.state, leaves_out=not self.state.leaves_out, heights={}))
-        self._show_notice("outliers hidden" if self.state.leaves_out else "all points shown")
+        self.show_notice("outliers hidden" if self.state.leaves_out else "all points shown")
 
     def do_smoothing(self) -> None:
         following = SMOOTHINGS.index(self.state.smoothing) + 1
         smoothing = SMOOTHINGS[following % len(SMOOTHINGS)]
         self._see(replace(self.state, smoothing=smoothing))
         notices = {"auto": "smoothing: auto", "none": "smoothing: off"}
-        self._show_notice(notices.get(smoothing, smoothing))
+        self.show_notice(notices.get(smoothing, smoothing))
 
     def do_x_axis(self) -> None:
         axes = self.picture.axes
@@ -484,7 +474,7 @@ class ChartView(ChartFollowing, can_focus=True):
             {mark.x for _, mark in self.marks_found() if mark.x == mark.x}, reverse=way < 0
         )
         if not places:
-            self._show_notice("no anomalies so far")
+            self.show_notice("no anomalies so far")
             return
         cursor = self.state.cursor
         further = (x for x in places if cursor is None or way * (x - cursor) > 0)
@@ -530,7 +520,7 @@ class ChartView(ChartFollowing, can_focus=True):
     def do_metrics(self) -> None:
         request = self.request()
         if not request.all_names:
-            self._show_notice("no metric yet")
+            self.show_notice("no metric yet")
             return
 
         def take(names: list[str] | None) -> None:
@@ -550,18 +540,18 @@ class ChartView(ChartFollowing, can_focus=True):
         """Prompt for other runs; ended ones are in the history, which is fetched first."""
         row = self._row()
         if row is None:
-            self._show_notice("job not loaded yet")
+            self.show_notice("job not loaded yet")
             return
         store = self.session.store
         if Capability.HISTORY in store.backend.capabilities and Kind.HISTORY not in store.snapshots:
             self._wants_history = True
-            self._show_notice("loading ended jobs …")
+            self.show_notice("loading ended jobs …")
             self._has_history = asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_HISTORY_SECONDS):
                     await self._has_history.wait()
             self._wants_history = False
-            self._show_notice("")
+            self.show_notice("")
         marked = await asyncio.to_thread(self._marked)
         choices = await asyncio.to_thread(other_runs, store, row, marked)
         shown = [run.job_id for run in self.runs[1:]]
@@ -574,7 +564,7 @@ class ChartView(ChartFollowing, can_focus=True):
             *choices,
         ]
         if not choices:
-            self._show_notice("no other run in its array, with its name, or marked")
+            self.show_notice("no other run in its array, with its name, or marked")
             return
         dialog = ChecklistDialog(f"Overlay on job {self.job_id}", choices, shown, MAX_RUNS - 1)
         chosen = await self.app.push_screen_wait(dialog)

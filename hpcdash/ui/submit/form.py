@@ -479,7 +479,7 @@ class FormPage(VerticalScroll, can_focus=False):
     def resume(self) -> None:
         """Focus the last widget, or the first field."""
         stops = self.stops()
-        first = next(stop for stop in stops if not isinstance(stop, GroupHeading))
+        first = next((stop for stop in stops if not isinstance(stop, GroupHeading)), None)
         self.screen.set_focus(self._last if self._last in stops else first)
 
     def enter(self, name: str) -> None:

@@ -135,10 +135,10 @@ async def test_keys_in_a_log_that_is_not_there_say_why_nothing_happens(log: Path
         await open_log(pilot)
         why = "no lines: no such file"
         for key in ("number_sign", "n", "N", "f"):
-            current_view(pilot)._show_notice("")
+            current_view(pilot).show_notice("")
             await pilot.press(key)
             await shows(pilot, why)
-        current_view(pilot)._show_notice("")
+        current_view(pilot).show_notice("")
         # What one types on is the line's all the same: letters are keys as well.
         for typed in ("slash x y enter", "percent_sign 5 enter", "at 1 0 : 0 0 enter"):
             await pilot.press(*typed.split())
@@ -401,7 +401,10 @@ async def test_keys_on_the_job_are_for_the_job_of_the_log(log: Path) -> None:
         assert app.main.view_name == "jobs"
 
 
-async def test_brackets_go_through_the_tasks_of_an_array(log: Path) -> None:
+async def test_brackets_go_through_the_tasks_of_an_array(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcdash.ui.view.NOTICE_SECONDS", 3600)
     put(log, b"words\n")
     async with log_dashboard(log.parent).run_test(size=SIZE) as pilot:
         await open_log(pilot, "13_6")
