@@ -561,10 +561,11 @@ def format_counts(matched: pa.Table, all_rows: int, unknown_gpus: int = 0) -> tu
     rank = {state: place for place, state in enumerate(STATE_ORDER)}
     ranked = sorted(counts.items(), key=lambda pair: rank.get(pair[0], len(rank)))
     marks = [(signs().states.get(state, "?"), count, state_word(state)) for state, count in ranked]
-    explain_failure = " ".join(f"{sign}{count} {word}" for sign, count, word in marks) or "none"
-    in_signs = " ".join(f"{sign}{count}" for sign, count, _ in marks) or "none"
-    return ", ".join(part for part in (explain_failure, scope_text[0]) if part), " ".join(
-        part for part in (in_signs, scope_text[1]) if part
+    nothing = "no jobs" if "_tasks" in matched.column_names else "no rows"
+    long_text = " ".join(f"{sign}{count} {word}" for sign, count, word in marks) or nothing
+    short_text = " ".join(f"{sign}{count}" for sign, count, _ in marks) or nothing
+    return ", ".join(part for part in (long_text, scope_text[0]) if part), " ".join(
+        part for part in (short_text, scope_text[1]) if part
     )
 
 

@@ -15,7 +15,7 @@ from hpcdash.domain.schema import JOBS, NODES, RESERVATIONS
 from hpcdash.services.cluster.occupancy import NodeSlots, Occupancy, OwnSlots, SlotGroup
 from hpcdash.services.cluster.store import NodeEvent
 from hpcdash.services.jobs.tracker import JobEvent
-from hpcdash.ui.cluster.wall import JobLetters, wall_lines, wall_title
+from hpcdash.ui.cluster.wall import JobLetters, bar_lines, cell_lines, wall_title
 from hpcdash.ui.jobs.job import life_line
 from hpcdash.ui.jobs.outlook import draw_hours, next_spans
 from hpcdash.ui.jobs.timeline import busy_nodes
@@ -49,7 +49,7 @@ A100 = group(
 
 
 def test_each_slot_is_whose_it_is() -> None:
-    lines = wall_lines(Occupancy("GPU", (A100,)), letters("7", "13_2"), 80, 5)
+    lines = cell_lines(Occupancy("GPU", (A100,)), letters("7", "13_2"), 80, 5)
     assert drawn(lines) == ["a100  g1 aa■□  g2 ■×××  g3 b■■■  g4 ––––"]
     [unknown] = [span for span in lines[0].spans if "underline" in str(span.style)]
     assert lines[0].plain[unknown.start : unknown.end] == "b"
@@ -69,7 +69,7 @@ def test_what_has_no_room_is_drawn_by_node_and_then_as_shares(lines: int, expect
         NodeSlots(f"n{number}", 8, 8 * (number % 2), number == 40, own=()) for number in range(100)
     ]
     many = Occupancy("GPU", (SlotGroup("h100", tuple(nodes)),))
-    found = drawn(wall_lines(many, letters(), 80, lines))
+    found = drawn(cell_lines(many, letters(), 80, lines) or bar_lines(many, lines))
     assert len(found) == expected
     if lines == 2:
         assert found[0].startswith("h100  □■□■□■□■□■ □■")
@@ -83,15 +83,17 @@ def test_more_models_than_lines_are_counted() -> None:
         SlotGroup(f"m{at}", tuple(NodeSlots(f"{at}-{n}", 4, 2) for n in range(200)))
         for at in range(4)
     )
-    *_, last = drawn(wall_lines(Occupancy("GPU", groups), letters(), 60, 3))
+    *_, last = drawn(bar_lines(Occupancy("GPU", groups), 3))
     assert last == "+ 2 models  800/1600"
 
 
 def test_the_title_adds_up() -> None:
-    title = wall_title(Occupancy("GPU", (A100,)), 90, "40 s").plain
+    title = wall_title(Occupancy("GPU", (A100,)), 90, "40 s", has_cells=False).plain
     assert title.startswith("GPUs  8 of 16 used · 2 yours · 1 free · juno-g2 down ─")
     assert title.endswith("─ 40 s ago")
     assert len(title) == 90
+    with_legend = wall_title(Occupancy("GPU", (A100,)), 140, "40 s", has_cells=True).plain
+    assert "■ others  □ free  × down  a-z yours" in with_legend
 
 
 def jobs() -> pa.Table:
@@ -112,7 +114,9 @@ def jobs() -> pa.Table:
 def test_the_next_hours_have_what_ends_and_what_may_start_the_soonest_first() -> None:
     planned = next_spans(jobs(), None, NOW, 12)
     assert [one.id for one in planned] == ["2", "1"]
-    scale, second, first = drawn(draw_hours(planned, NOW, UTC, 72, 12, letters("1").letter))
+    scale, second, first = drawn(
+        draw_hours(planned, NOW, UTC, room=72, hours=12, letter=letters("1").letter)
+    )
     assert scale.split()[0] in ("08", "09")
     assert second.startswith("◦ 2 train  ──")
     assert second.endswith("━━ 09:59 start, estimated")
@@ -131,14 +135,14 @@ def test_a_reservation_that_begins_is_among_the_next_hours() -> None:
     reservations = pa.Table.from_pylist([row, begun], RESERVATIONS)
     planned = next_spans(jobs(), reservations, NOW, 12)
     assert [one.name for one in planned] == ["train", "service g[1-2]", "train"]
-    line = drawn(draw_hours(planned, NOW, UTC, 72, 12, letters().letter))[2]
+    line = drawn(draw_hours(planned, NOW, UTC, room=72, hours=12, letter=letters().letter))[2]
     assert line.startswith("◇ service g[1-2]  ──")
     assert line.endswith("━━ 10:59 reservation")
 
 
 def test_slices_of_gpus_are_slots_and_their_models_are_counted() -> None:
     sliced = group("a100_3g.20gb,a100_1g.5gb", NodeSlots("m1", 6, 2), NodeSlots("m2", 6, 0))
-    assert drawn(wall_lines(Occupancy("GPU", (sliced,)), letters(), 80, 5)) == [
+    assert drawn(cell_lines(Occupancy("GPU", (sliced,)), letters(), 80, 5)) == [
         "a100_3g.20… +1  m1 ■■□□□□  m2 □□□□□□"
     ]
 

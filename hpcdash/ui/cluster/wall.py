@@ -103,6 +103,7 @@ class SlotWall(Static):
         self._room = (0, 0)
         self._age = ""
         self._body: list[Content] = []
+        self._has_cells = False
 
     async def on_click(self) -> None:
         await cast("DashboardScreen", self.screen).act("show_nodes")
@@ -141,11 +142,14 @@ class SlotWall(Static):
         if self._room != (room, lines) or is_new:
             self._room = (room, lines)
             self._age = ""
-            self._body = wall_lines(occupancy, job_letters(store), room, lines)
+            cells = cell_lines(occupancy, job_letters(store), room, lines)
+            self._has_cells = bool(cells)
+            self._body = cells or bar_lines(occupancy, lines)
         age = format_age(max(0.0, store.clock.now() - nodes.taken_at))
         if age != self._age:
             self._age = age
-            self.update(Content("\n").join([wall_title(occupancy, room, age), *self._body]))
+            title = wall_title(occupancy, room, age, has_cells=self._has_cells)
+            self.update(Content("\n").join([title, *self._body]))
         return has_new_letters
 
     async def _compute_beside(self, nodes: pa.Table, mine: pa.Table | None) -> None:
@@ -158,8 +162,10 @@ def is_drawn(occupancy: Occupancy) -> bool:
     return occupancy.unit == "GPU" or sum(len(group.nodes) for group in occupancy.groups) > 1
 
 
-def wall_title(occupancy: Occupancy, room: int, age: str) -> Content:
-    """`GPUs  33 of 40 used · 3 free · g05 down ──── 40 s ago`, with a rule between."""
+def wall_title(occupancy: Occupancy, room: int, age: str, *, has_cells: bool) -> Content:
+    """`GPUs  33 of 40 used · 3 free · g05 down ──── 40 s ago`, with a rule between; above cells the
+    meaning of their signs.
+    """
     total = sum(group.total for group in occupancy.groups)
     used = sum(group.used for group in occupancy.groups)
     free = sum(group.free for group in occupancy.groups)
@@ -176,16 +182,16 @@ def wall_title(occupancy: Occupancy, room: int, age: str) -> Content:
     meanings = (
         f"   {sign.slot_used} others  {sign.slot_free} free  {sign.slot_down} down  a-z yours"
     )
-    if occupancy.unit == "GPU" and room - left.cell_length - right.cell_length > len(meanings) + 8:
+    if has_cells and room - left.cell_length - right.cell_length > len(meanings) + 8:
         left += Content.styled(meanings, "$table-dim")
     rule = max(0, room - left.cell_length - right.cell_length - 1)
     return left + Content.styled(f" {signs().rule * rule}", _OTHERS) + right
 
 
-def wall_lines(occupancy: Occupancy, letters: JobLetters, room: int, lines: int) -> list[Content]:
-    """Draw the groups in at most `lines` of `room` cells, as finely as they fit.
+def cell_lines(occupancy: Occupancy, letters: JobLetters, room: int, lines: int) -> list[Content]:
+    """Draw the groups in at most `lines` of `room` cells: a cell for each slot, else for each node.
 
-    A cell is a slot, else a node, else each group is a bar with its numbers.
+    [] where they do not fit.
     """
     width = max((len(_label(group)) for group in occupancy.groups), default=0)
     drawings = (_slot_lines, _node_lines) if occupancy.unit == "GPU" else (_node_lines,)
@@ -198,7 +204,7 @@ def wall_lines(occupancy: Occupancy, letters: JobLetters, room: int, lines: int)
             drawn += added
         else:
             return drawn
-    return _bar_lines(occupancy, lines)
+    return []
 
 
 def _label(group: SlotGroup) -> str:
@@ -319,7 +325,7 @@ def _node_cell(node: NodeSlots, letters: JobLetters) -> Content:
     return Content.styled(signs().slot_used if full else signs().slot_partly, _OTHERS)
 
 
-def _bar_lines(occupancy: Occupancy, lines: int) -> list[Content]:
+def bar_lines(occupancy: Occupancy, lines: int) -> list[Content]:
     """`a100  ━━━━━━━━━━━━──  812/1024   41 nodes free   3 down`: a line for each group."""
     shown = occupancy.groups[:lines]
     if len(occupancy.groups) > lines:
