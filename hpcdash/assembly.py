@@ -68,7 +68,7 @@ EMBEDDED = "local"
 _QUEUE_SECONDS = 2.0
 _QUEUE_COMMANDS_PER_MINUTE = 600
 _NEXT_STEP = (
-    f"Write {' or '.join(f'--for {name}' for name in ON_LOGIN_NODES)}, or set backend = "
+    f"Use {' or '.join(f'--for {name}' for name in ON_LOGIN_NODES)}, or set backend = "
     f"{' or '.join(json.dumps(name) for name in ON_LOGIN_NODES)} in its table."
 )
 

@@ -69,6 +69,6 @@ def _seconds(option: str, text: str, bare_unit_seconds: int) -> float:
         raise UsageError(f"{option}: {error}") from None
     if seconds is None:
         raise UsageError(
-            f"{option}: {text!r} is not a finite duration", "Write a duration such as 3h or 40s."
+            f"{option}: {text!r} is not a finite duration", "Use a duration such as 3h or 40s."
         )
     return float(seconds)

@@ -105,7 +105,7 @@ def run_add(common: CommonOptions, name: str, fields: dict[str, str], *, force: 
     if not common.ssh:
         if not common.local:
             raise UsageError(
-                "no machine given", "Give --ssh [USER@]HOST[:PORT], or --local for this machine."
+                "no machine given", "Use --ssh [USER@]HOST[:PORT], or --local for this machine."
             )
         fields["transport"] = "local"
     path, _ = config_path(common.config)

@@ -100,7 +100,7 @@ def run_metrics(
     _require_job(job, file)
     if form == "parquet" and out is None and sys.stdout.isatty():
         raise UsageError(
-            "Parquet cannot be written to a terminal", "Give --out FILE, or redirect stdout."
+            "Parquet cannot be written to a terminal", "Use --out FILE, or redirect stdout."
         )
     settings = load_settings(common.config)
     patterns = settings.metrics.patterns
@@ -185,7 +185,7 @@ class _Output:
                 write_output(self._out, content)
             except OSError as error:
                 raise HpcdashError(
-                    f"{self._out}: {error.strerror or error}", "Give --out another file."
+                    f"{self._out}: {error.strerror or error}", "Use another file for --out."
                 ) from None
         elif self._form == "chart":
             # The colours are ours, and the text was made visible.

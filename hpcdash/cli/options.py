@@ -51,10 +51,10 @@ class CommonOptions(ClusterChoice, frozen=True):
             if value
         ]
         if self.url and (self.cluster or self.local):
-            raise UsageError(f"{chosen[0]} cannot be used with a URL", "Give only one of them.")
+            raise UsageError(f"{chosen[0]} cannot be used with a URL", "Use only one of them.")
         if len(chosen) > 1:
             raise UsageError(
-                f"{' and '.join(chosen)} cannot be used together", "Give only one of them."
+                f"{' and '.join(chosen)} cannot be used together", "Use only one of them."
             )
 
 

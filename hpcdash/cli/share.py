@@ -73,14 +73,14 @@ def run_simulate(
     nodes = nodes or (pool.nodes if pool is not None else 0)
     if not nodes:
         raise UsageError(
-            "how many nodes?", "Write --nodes N, or --pool NAME for a pool of the configuration."
+            "the number of nodes is missing", "Use --nodes N, or --pool NAME for a configured pool."
         )
     try:
         with open(0 if trace == "-" else trace, encoding="utf-8", newline="") as file:
             tasks = parse_trace(file)
     except OSError as error:
         raise HpcdashError(
-            f"{trace}: {error.strerror or error}", "Name a CSV file, or - for stdin."
+            f"{trace}: {error.strerror or error}", "Use a CSV file, or - for stdin."
         ) from None
     except (BadTrace, UnicodeDecodeError) as error:
         raise UsageError(
@@ -133,7 +133,7 @@ def _quota(text: str) -> dict[tuple[str, Priority], int]:
         return {(user or EVERYONE, parse_priority(level)): int(amount)}
     except ValueError:
         raise UsageError(
-            f"--quota {visible(text)} cannot be read", "Write USER:PRIORITY=NODES, as in *:HIGH=8"
+            f"--quota {visible(text)} cannot be read", "Use USER:PRIORITY=NODES, as in *:HIGH=8"
         ) from None
 
 
@@ -151,9 +151,11 @@ def _seconds(text: str) -> int:
     try:
         seconds = parse_duration(text, bare_unit_seconds=MINUTE)
     except ValueError as error:
-        raise UsageError(f"--for {error}", "Write 9m, or 1h.") from None
+        raise UsageError(f"--for {error}", "Use a duration such as 9m or 1h.") from None
     if not seconds:
-        raise UsageError(f"--for {visible(text)} is not a duration", "Write 9m, or 1h.")
+        raise UsageError(
+            f"--for {visible(text)} is not a duration", "Use a duration such as 9m or 1h."
+        )
     return seconds
 
 
@@ -284,7 +286,7 @@ def _pool_here(session: ClusterSession, name: str) -> PoolSettings:
             "[share.NAME] in the configuration defines one: docs/share.md.",
         )
     text = f"there is no pool {visible(name)}" if name else "there are several pools"
-    raise UsageError(text, f"Name one: {', '.join(pools)}.")
+    raise UsageError(text, f"Choose one: {', '.join(pools)}.")
 
 
 def run_show(common: CommonOptions, name: str, *, expression: str, form: str) -> None:

@@ -52,7 +52,7 @@ from hpcdash.services.submit.submission import SubmissionPlan, SubmissionResult,
 MAX_REQUEST_BYTES = 4 << 20
 _STDIN = "-"
 # The key in a message on an unsupported request, `name: …`, or on a person's own option, `--nodes
-# is not for extra_args`.
+# is not allowed in extra_args`.
 _MESSAGE_KEY = re.compile(r"([a-z_]+): ")
 _ARGUMENTS_KEY = re.compile(r" (extra_args)\b")
 # Slurm's own limit for a batch script (SchedulerParameters=max_script_size).

@@ -130,7 +130,7 @@ def no_recipients(watch: WatchSettings, *, rings: bool) -> str:
 
 def _parse_every(text: str, examples: str, is_valid: Callable[[int], bool]) -> int:
     """Parse an interval in seconds; a number is minutes."""
-    step = f"Write {examples}; a number is minutes."
+    step = f"Use {examples}; a bare number is minutes."
     try:
         seconds = parse_duration(text, bare_unit_seconds=60)
     except ValueError as error:

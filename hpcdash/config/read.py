@@ -68,7 +68,7 @@ def load_settings(
         if must_exist:
             raise ConfigError(
                 "no such file",
-                f"Give --config or ${ENVIRONMENT_VARIABLE} a file that exists, or leave them out.",
+                f"Set --config or ${ENVIRONMENT_VARIABLE} to an existing file, or remove it.",
                 file=shown_path(file),
             )
         return Settings()

@@ -24,14 +24,18 @@ class CheckpointPlan(Struct, frozen=True):
         """Raises UsageError for what is no plan."""
         if not 0 < self.days < 1e6:
             raise UsageError(
-                f"a training of {self.days:g} days is out of range", "Write --days 90."
+                f"a training of {self.days:g} days is out of range",
+                "Use a number such as --days 90.",
             )
         if not 0 < self.interval_seconds < 1e11:
             raise UsageError(
-                "the interval between checkpoints must be above 0", "Write --every 3h."
+                "the interval between checkpoints must be above 0",
+                "Use a duration such as --every 3h.",
             )
         if not 0 <= self.save_seconds < 1e11:
-            raise UsageError("the duration of a save cannot be negative", "Write --save 40s.")
+            raise UsageError(
+                "the duration of a save cannot be negative", "Use a duration such as --save 40s."
+            )
         if self.save_seconds >= self.interval_seconds:
             raise UsageError(
                 f"a save of {self.save_seconds:g} s is longer than the interval of "
@@ -40,7 +44,8 @@ class CheckpointPlan(Struct, frozen=True):
             )
         if self.save_tb is not None and not 0 <= self.save_tb < 1e9:
             raise UsageError(
-                f"{self.save_tb:g} TB is not a valid checkpoint size", "Write --tb 2.3."
+                f"{self.save_tb:g} TB is not a valid checkpoint size",
+                "Use a size such as --tb 2.3.",
             )
 
     @property

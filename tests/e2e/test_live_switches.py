@@ -192,7 +192,7 @@ def test_a_link_that_a_colleague_planted_is_refused_and_said(
         "kill-switch", array, "--yes"
     ).refused(1)
     assert "trainings treat it as the switch" in program("kill-switch", array, "--status").text
-    assert "the link itself is removed" in program("kill-switch", array, "--clear").refused(1)
+    assert "only the link is removed" in program("kill-switch", array, "--clear").refused(1)
     assert (run / "KILL").is_symlink()
     cleared = program("kill-switch", array, "--clear", "--yes")
     assert f"removed {run}/KILL, created by {slurm_lab.bob}; no job ended" in cleared.text

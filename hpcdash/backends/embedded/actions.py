@@ -87,7 +87,7 @@ def _check_changes(request: ActionRequest) -> None:
             # The queue would change it for the whole array.
             if task := next(filter(is_task, request.job_ids), ""):
                 raise UsageError(
-                    f"throttle: {task} is a task", f"Name its array: {parse_array_id(task)}"
+                    f"throttle: {task} is an array task", f"Use its array: {parse_array_id(task)}"
                 )
         elif name != COMMENT:
             raise UsageError(

@@ -282,7 +282,7 @@ def _priority(value: str) -> int:
 
 def _queue(value: str) -> str:
     if "," in value:
-        raise UsageError("queue: a PBS job has exactly one queue", "Name one.")
+        raise UsageError("queue: a PBS job has exactly one queue", "Use one.")
     if not _QUEUE.fullmatch(value):
         raise UsageError(f"queue: {value!r} is not a name")
     return value
@@ -441,7 +441,7 @@ def _alter(dialect: Dialect, jobs: Sequence[Job], changes: Mapping[str, str]) ->
 def _parse_id(text: str) -> JobId:
     job = pbs_job_id(text)
     if job.component is not None:
-        raise UsageError(f"{text!r} is not a PBS job ID", "Write 12, 12[3] or 12[3-5].")
+        raise UsageError(f"{text!r} is not a PBS job ID", "Use 12, 12[3] or 12[3-5].")
     return dataclasses.replace(job, has_brackets=job.has_brackets or job.tasks is not None)
 
 

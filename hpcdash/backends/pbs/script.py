@@ -539,7 +539,7 @@ def signal_timer(signal: EarlySignal, limit_seconds: int | None) -> str:
     if name == "TERM":
         raise UsageError("signal: PBS ends jobs with TERM", "Use USR1 as an early signal.")
     if limit_seconds is None:
-        raise UsageError("signal: needs a time limit", "Write time.")
+        raise UsageError("signal: needs a time limit", "Set time.")
     delay = limit_seconds - signal.seconds_before
     if delay <= 0:
         raise UsageError(

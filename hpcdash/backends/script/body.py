@@ -100,7 +100,7 @@ def accounted_to(source: str, *, project: str, workspace: str, labels: Iterable[
         )
     raise ConfigError(
         f"{source!r} is not a source of a job's project",
-        f"Write {', '.join(SOURCES)}.",
+        f"Use {', '.join(SOURCES)}.",
         key="job_project_source",
     )
 

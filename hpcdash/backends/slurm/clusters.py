@@ -75,7 +75,7 @@ class Clusters(Struct, frozen=True):
         """
         plain, cluster = plain_id(job_id)
         if cluster and not NAME.fullmatch(cluster):
-            raise UsageError(f"{cluster!r} is not the name of a cluster", "Write 12@CLUSTER.")
+            raise UsageError(f"{cluster!r} is not the name of a cluster", "Use 12@CLUSTER.")
         if not cluster and self.several:
             raise UsageError(
                 f"job {job_id} is ambiguous: SLURM_CLUSTERS names several clusters: {self.several}",

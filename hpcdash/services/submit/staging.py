@@ -262,9 +262,7 @@ def _checked(name: str) -> str:
             f"{name!r} cannot be the name of a staged file", "Use a plain name without a folder."
         )
     if len(encoded) > _LONGEST_NAME_BYTES:
-        raise UsageError(
-            f"{name[:40]}… is too long for a staged file's name", "Give it a shorter one."
-        )
+        raise UsageError(f"{name[:40]}… is too long for a staged file's name", "Use a shorter one.")
     return name
 
 

@@ -351,7 +351,7 @@ class ApiServer:
             # A browser's EventSource goes on where its connection broke.
             offset = _offset(last)
         if offset is not None and "lines" in requested:
-            raise UsageError("both lines and offset are given", "Leave one of them out.")
+            raise UsageError("both lines and offset are given", "Remove one of them.")
         stream = requested.get("stream", "stdout")
         file = await self._launches.log_file(
             launch, is_stderr=stream == "stderr", task=requested.get("task")

@@ -456,7 +456,7 @@ async def test_what_is_there_after_a_clear_from_here_is_asked_about_and_the_ques
         assert "again to remove it anyway" not in screen_text(app)
         await press(pilot, "c")
         assert names_in(run) == ["KILL"]
-        assert "the link itself is removed" in words(app)
+        assert "only the link is removed" in words(app)
         # The same is still asked about after another look; nothing is not.
         await press(pilot, "ctrl+r")
         assert "Press c again to remove it anyway" in words(app)
@@ -486,7 +486,7 @@ async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_s
         await press(pilot, "y", "c")
         assert names_in(run) == ["KILL"]
         said = (
-            "the link itself is removed"
+            "only the link is removed"
             if what == "link"
             else "it contains 13 bytes, and it was not created from here"
         )
