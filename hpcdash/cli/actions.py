@@ -144,7 +144,7 @@ def run_action(
         if needs_confirmation and not can_prompt:
             raise UsageError(
                 f"{verb} needs confirmation, but there is no terminal",
-                "Use --yes to skip the question.",
+                "Use --yes to skip the prompt.",
             )
         await session.store.open(force=True)
         refuse_unnamed_cluster(session, job_ids)

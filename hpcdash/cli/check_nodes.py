@@ -54,7 +54,7 @@ def run_check_nodes(
     if not common.yes and not can_prompt:
         raise UsageError(
             "check-nodes needs confirmation, but there is no terminal",
-            "Use --yes to skip the question.",
+            "Use --yes to skip the prompt.",
         )
 
     async def work(

@@ -162,7 +162,7 @@ def run_config_check(common: CommonOptions) -> None:
         print(f"hpcdash: {visible(text)}", file=sys.stderr)
     mute = unready(notifiers)
     if not mute:
-        print(f"{settings.file}: good, {clusters}")
+        print(f"{settings.file}: valid, {clusters}")
         return
     print(f"{settings.file}: {clusters}, but {len(mute)} recipients cannot be notified")
     for one in mute:

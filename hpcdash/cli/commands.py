@@ -544,7 +544,9 @@ def _switch_command(kind: str, text: str) -> click.Command:
     metavar="N",
     help="Nice value; on PBS, -100 sets priority 100.",
 )
-@click.option("--throttle", metavar="N", help="Array tasks at once; 0 means all (Slurm only).")
+@click.option(
+    "--throttle", metavar="N", help="Max array tasks at once; 0 means no limit (Slurm only)."
+)
 @click.option("--comment", metavar="TEXT", help="Comment, of running jobs too (not on PBS).")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -984,7 +986,7 @@ _wish_command("stop", "Stop your task for good.")
     "quotas",
     multiple=True,
     metavar="USER:PRIORITY=N",
-    help="Most nodes at once [default: the pool's, else all]",
+    help="Maximum nodes at once [default: the pool's, else all]",
 )
 @click.option(
     "--grace", type=click.FloatRange(min=0), help="Seconds for a save [default: the pool's, else 5]"

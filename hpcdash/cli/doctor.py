@@ -417,7 +417,7 @@ async def _accounts_check(store: ClusterStore) -> Check | None:
         return Check(
             "accounts",
             True,
-            f"{store.user} has none; where the site requires one, it refuses your jobs",
+            f"{store.user} has none; if the site requires one, your jobs are refused",
         )
     return Check(
         "accounts",

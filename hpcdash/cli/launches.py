@@ -53,7 +53,7 @@ def run_prune(
     if not (dry_run or common.yes or can_prompt):
         raise UsageError(
             "launches prune needs confirmation, but there is no terminal",
-            "Use --yes to skip the question.",
+            "Use --yes to skip the prompt.",
         )
     least_age = _seconds(older_than)
 

@@ -344,7 +344,8 @@ def _format_progress(run: WatchedRun) -> str:
 
 
 _CUSTOM_FORMAT = (
-    f"Lines of another format, as {EXAMPLE_LINE!r}, are read once config.toml has:\n\n{EXAMPLE}"
+    f"To read lines in another format, such as {EXAMPLE_LINE!r}, add this to "
+    f"config.toml:\n\n{EXAMPLE}"
 )
 
 
@@ -465,7 +466,7 @@ class ComingRows:
         if run.axes()[0] != self._axis and self._axis not in self._announced:
             self._announced.add(self._axis)
             messages.append(
-                f"the log no longer counts in {self._axis}: nothing more is written; start again "
+                f"the log no longer reports {self._axis}: nothing more is written; start again "
                 "with -f"
             )
         return messages

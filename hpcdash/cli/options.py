@@ -173,7 +173,8 @@ class _Word(click.ParamType):  # type: ignore[type-arg]
         ):
             named = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
             raise UsageError(
-                f"{named} is empty", "Is a shell variable unset? Give it a value, or leave it out."
+                f"{named} is empty",
+                "Is a shell variable unset? Give the option a value, or omit it.",
             )
         return self._of.convert(value, param, ctx)
 

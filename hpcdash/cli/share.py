@@ -120,7 +120,7 @@ def run_simulate(
     screen.write(lines if screen.has_unicode else as_ascii(lines))
     if outcomes[0].never_run:
         print(
-            "hpcdash: tasks that never run request more than the nodes or the quota allow",
+            "hpcdash: tasks that never run request more nodes than exist or than the quota allows",
             file=sys.stderr,
         )
 
@@ -363,7 +363,7 @@ def run_wish(
     if needs_confirmation and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             f"share {wish} needs confirmation, but there is no terminal",
-            "Use --yes to skip the question.",
+            "Use --yes to skip the prompt.",
         )
 
     async def work(session: ClusterSession) -> Report | None:

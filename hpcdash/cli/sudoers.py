@@ -100,7 +100,7 @@ def _refuse_swappable(root: str) -> None:
         problem = "is a link" if spot.is_link else "can be changed by users other than root"
         raise UsageError(
             f"{root} cannot be the storage root: {spot.path} {problem}",
-            "Use the real path of a folder that belongs to root, as do all folders above it.",
+            "Use the real path of a folder that root owns, along with every folder above it.",
         )
 
 

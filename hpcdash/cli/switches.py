@@ -175,7 +175,7 @@ def run_switch(
     if needs_confirmation and not can_prompt:
         raise UsageError(
             f"{kind}-switch needs confirmation, but there is no terminal",
-            "Use --yes to skip the question.",
+            "Use --yes to skip the prompt.",
         )
 
     async def work(session: ClusterSession) -> SwitchResults:

@@ -389,7 +389,7 @@ def run_report(
     """Print a report as a chart, table, JSON, CSV or Parquet, or write it to an HTML `page`."""
     if out is not None and form not in ("csv", "parquet"):
         raise UsageError(
-            "--out is for --format csv and parquet",
+            "--out requires --format csv or parquet",
             "Use --html FILE for a page, > FILE for any other format.",
         )
     requested = query.parse(expression, RUNS, LOCAL_ZONE) if expression else None

@@ -121,7 +121,7 @@ def no_recipients(watch: WatchSettings, *, rings: bool) -> str:
         return ""
     who = ""
     if watch.terminal is not None:
-        who = ": [watch.terminal] rings in the foreground and in the dashboard alone"
+        who = ": [watch.terminal] only rings in the foreground and in the dashboard"
     return (
         f"no alerts are sent{who}. Add a recipient: [[watch.mail]], [[watch.webhook]], "
         "[[watch.command]] or [[watch.apprise]]; hpcdash config example"
@@ -248,7 +248,7 @@ class _Watch:
         for event in report.events:
             _print(f"{title}: {_format_event(event)}")
         for channel, event in report.again:
-            _print(f"{title}: again for {channel}: {_format_event(event)}")
+            _print(f"{title}: resent to {channel}: {_format_event(event)}")
         for delivery in report.deliveries:
             write = _complain if delivery.problem else _print
             write(f"{title}: {delivery.summary}")
@@ -326,7 +326,7 @@ def run_cron(
     if action == "remove" and not common.yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             "cron --remove needs confirmation, but there is no terminal",
-            "Use --yes to skip the question.",
+            "Use --yes to skip the prompt.",
         )
 
     async def work(session: ClusterSession) -> tuple[str, ...]:

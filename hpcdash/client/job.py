@@ -298,7 +298,7 @@ class SubmittedJob:
                 continue
             warning = ": reading a pickle runs the code in it" if other == PICKLE else ""
             raise UsageError(
-                f"job {self.job_id(index)} left its result as {other}, and {form} was requested",
+                f"job {self.job_id(index)} left its result as {other}, but {form} was requested",
                 f'Use hpcdash.connect(…, result_format="{other}") to read it{warning}.',
             )
 
@@ -606,7 +606,7 @@ async def _log_file(job: Job[Any], stderr: bool) -> LogFile | None:
 async def _read_log(job: Job[Any], stderr: bool) -> str:
     file = await _log_file(job, stderr)
     if file is None:
-        raise HpcdashError(f"the log of job {job.id} is unknown")
+        raise HpcdashError(f"the log path of job {job.id} is unknown")
     chunk = await file.read_end(_LOG_BYTES)
     if chunk.stat.problem and not chunk.stat.is_missing:
         raise HpcdashError(f"{file.place}: {chunk.stat.problem}")

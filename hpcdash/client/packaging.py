@@ -87,8 +87,8 @@ def find_code(function: Callable[..., Any], packaging: str, *, is_here: bool) ->
         if main_file or packaging == "wheel":
             where = main_file or module
             raise UsageError(
-                f"packaging: the job would not have {name} of {where}",
-                "Move it into a project's module.",
+                f"packaging: the job could not import {name} from {where}",
+                "Move it into a module of the project.",
             )
         return Code(module, name)
     if main_file is None:

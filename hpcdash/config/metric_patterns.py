@@ -109,7 +109,7 @@ def _compiled(pattern: str) -> MetricPattern:
     try:
         names = set(re.compile(pattern).groupindex)
         if _unrolled(pattern) > _MAX_UNROLLED:
-            raise ValueError("it repeats more often than a line is long")
+            raise ValueError("its repeat count exceeds the maximum line length")
         compiled = MetricPattern(pattern)
     except (ValueError, re.error, OverflowError, RecursionError) as error:
         raise ConfigError(

@@ -65,7 +65,7 @@ def _split_command(value: object) -> tuple[str, ...]:
     parts = _argv(value, ', as in "ssh", "{node}"')
     program = parts[0]
     if FIELD.search(program):
-        raise ValueError("a field does not name the program")
+        raise ValueError("the program cannot be a field")
     if "=" in program:
         raise ValueError(f"{shown(program)} is not a program")
     if "/" in program and not program.startswith(("/", "~/")):

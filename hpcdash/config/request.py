@@ -318,7 +318,8 @@ def _checkpoints(value: object) -> str:
     text = _folder_there(value)
     if re.match("[A-Za-z][A-Za-z0-9+.-]*://", text):
         raise ValueError(
-            f"{shown(text)}: expected a folder, as in /scratch/ada/run: checkpoints are searched "
+            f"{shown(text)}: expected a folder, as in /scratch/ada/run: hpcdash looks for "
+            "checkpoints "
             "in it. A program that saves to a URL can read that from a variable in [environment]"
         )
     if "$" in text:
@@ -361,7 +362,7 @@ def _function(text: str) -> tuple[str, str]:
     for part in (*module.split("."), *function.split(".")):
         if not part.isidentifier():
             raise ValueError(
-                f"{shown(text)} is not MODULE:FUNCTION: {shown(part)} is not a Python name"
+                f"{shown(text)} is not MODULE:FUNCTION: {shown(part)} is not a valid Python name"
             )
     if module == "__main__":
         raise ValueError("__main__ is the job's runner: move the function into a module")

@@ -627,6 +627,6 @@ def format_hold(rows: Iterable[Row], now: datetime) -> str:
     if not waits or max(waits) < 60:
         return ""
     return (
-        f"a hold may reset the age of {len(waits)} that waited up to "
+        f"a hold may reset the queue age of {len(waits)} that have waited up to "
         f"{format_span(max(waits))} for a turn"
     )

@@ -24,7 +24,7 @@ class CheckpointPlan(Struct, frozen=True):
         """Raises UsageError for what is no plan."""
         if not 0 < self.days < 1e6:
             raise UsageError(
-                f"a training of {self.days:g} days is out of range",
+                f"a training run of {self.days:g} days is out of range",
                 "Use a number such as --days 90.",
             )
         if not 0 < self.interval_seconds < 1e11:
@@ -74,9 +74,12 @@ class CheckpointPlan(Struct, frozen=True):
     @property
     def text(self) -> str:
         """`a save every 3 h for 40 s: 720 saves, 8 h lost, 0.37 % of its time`."""
-        how = f"a save every {_spoken(self.interval_seconds)} for {_spoken(self.save_seconds)}"
+        how = (
+            f"a save every {_spoken(self.interval_seconds)}, taking {_spoken(self.save_seconds)} "
+            "each"
+        )
         if not self.saves:
-            return f"{how}: none in its {_spoken(self.days * DAY)}"
+            return f"{how}: no saves in {_spoken(self.days * DAY)}"
         lost = (
             f"{_spoken(self.saves * self.save_seconds)} lost, {self.percent_lost:.2f}% of its time"
         )

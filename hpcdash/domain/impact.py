@@ -96,7 +96,7 @@ def with_whole_arrays(choice: ActionChoice, known: Iterable[Row], scheduler: str
         if {str(row["id"]) for row in theirs} == set(waiting)
         else f"{scheduler} can {choice.verb} whole arrays"
     )
-    reported = (f"{others} only: all that waits of {', '.join(arrays)}",) if others else ()
+    reported = (f"{others} only: all pending tasks of {', '.join(arrays)}",) if others else ()
     return ActionChoice(choice.verb, tuple(ids), tuple(rows), (*reported, *choice.left_out))
 
 

@@ -259,7 +259,7 @@ def format_exit(state: str, exit_code: int | None, exit_signal: int | None) -> s
         )
     number = exit_code - _SHELL_SIGNAL
     if number > 0 and signal_name(number):
-        return f"exit {exit_code}: one of its commands was ended by {_format_signal(number)}"
+        return f"exit {exit_code}: one of its commands was killed by {_format_signal(number)}"
     text = _CODES.get(exit_code)
     return f"exit {exit_code}: {text}" if text else f"exit {exit_code}"
 

@@ -205,9 +205,9 @@ def format_thing(check: SwitchSnapshot) -> str:
         case Thing.FILE:
             return format_dropped(check)
         case Thing.LINK | Thing.SPECIAL:
-            return f"{_format_odd(check)} has its name: trainings treat it as the switch"
+            return f"{_format_odd(check)} has its name: training programs treat it as the switch"
         case Thing.FOLDER:
-            return "a folder has its name: trainings do not treat it as a switch"
+            return "a folder has its name: training programs do not treat it as a switch"
     return check.problem or "not set"
 
 
@@ -240,7 +240,7 @@ def refusal(check: SwitchSnapshot) -> str:
     if not check.is_trusted:
         return (
             f"{visible(check.there)} is {visible(check.folder.owner)}'s: neither yours, nor "
-            "root's, nor the job owner's, nor a folder that your group writes"
+            "root's, nor the job owner's, nor a folder that your group can write to"
         )
     return ""
 
@@ -253,7 +253,8 @@ def warnings(check: SwitchSnapshot, kind: SwitchKind, owner: str) -> tuple[str, 
     folder = check.folder
     if check.there != (check.path.rpartition("/")[0] or "/"):
         messages.append(
-            f"a link on the way leads to {visible(check.there)}: the file would be there"
+            f"a symlink in the path leads to {visible(check.there)}: the file would be created "
+            "there"
         )
     if not check.may_write and not check.is_dropped:
         messages.append(
@@ -265,8 +266,8 @@ def warnings(check: SwitchSnapshot, kind: SwitchKind, owner: str) -> tuple[str, 
     is_others = owner not in ("", check.user, folder.owner)
     if kind is SwitchKind.SAVE and folder.is_sticky and is_others:
         messages.append(
-            f"only who makes a file may remove it there: {visible(owner)}'s job could not, and "
-            "saves once"
+            f"only a file's owner can remove it there: {visible(owner)}'s job could not, and "
+            "would save only once"
         )
     return tuple(messages)
 
@@ -294,7 +295,7 @@ def clear_refusal(check: SwitchSnapshot) -> str:
         return f"{_format_odd(check)} has its name and is kept: check it yourself"
     size = check.file.size or 0
     if check.thing is Thing.FILE and size > MAX_SWITCH_BYTES:
-        return f"it contains {size} bytes, and a switch is empty: check it yourself"
+        return f"it contains {size} bytes, but a switch is empty: check it yourself"
     return ""
 
 
@@ -397,7 +398,7 @@ def format_ends(progress: SwitchProgress) -> str:
     badly = f": {progress.badly}" if progress.badly else ""
     if progress.total == 1:
         job = f"job {visible(progress.job_id)}" if progress.job_id else "the job"
-        return f"{job} ended cleanly" if progress.clean else f"{job} ended, and not cleanly{badly}"
+        return f"{job} ended cleanly" if progress.clean else f"{job} ended, but not cleanly{badly}"
     if progress.clean == progress.ended:
         return f"{progress.ended} of {progress.total} ended, cleanly"
     return f"{progress.ended} of {progress.total} ended, {progress.clean} of them cleanly{badly}"
@@ -466,7 +467,7 @@ def story_lines(
         yield "log", history.log_line
     elif history.gone and is_save and history.is_log_read:
         # Of several any may have taken it, and one log is read.
-        which = "" if progress.living == 1 else "; it is that of one of several"
+        which = "" if progress.living == 1 else "; this is the log of only one of several jobs"
         yield "log", f"does not mention a save{which}"
 
 

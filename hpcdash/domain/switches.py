@@ -215,7 +215,7 @@ def _expanded(raw: str, values: Mapping[str, str]) -> tuple[str, tuple[str, ...]
             path += text
             continue
         if "$(" in text or "`" in text:
-            unknown.append("what a command prints")
+            unknown.append("a command's output")
         path += _VARIABLE.sub(replacement, text)
     if path.startswith("~/") and not raw.startswith(("'", '"')):
         home = values.get("HOME", "")
@@ -238,4 +238,7 @@ def _pieces(raw: str) -> Iterator[tuple[str, str]]:
 def format_unknown(named: NamedSwitch) -> str:
     """Format `KILL_SWITCH in line 4 of its script names $WORK/KILL; WORK: not known here`."""
     unknown = ", ".join(named.unknown)
-    return f"{visible(named.source)} names {visible(named.path)}; {unknown}: not known here"
+    return (
+        f"{visible(named.source)} sets it to {visible(named.path)}; {unknown} cannot be resolved "
+        "here"
+    )

@@ -176,8 +176,8 @@ class Checkpoints:
         """
         if self._rank and self._barrier is None:
             raise RuntimeError(
-                f"rank {self._rank} would save beside rank 0: save on rank 0 alone, or give "
-                "barrier=, as torch.distributed.barrier, and have all ranks enter"
+                f"rank {self._rank} would save beside rank 0: save only on rank 0, or pass "
+                "barrier=, such as torch.distributed.barrier, and have all ranks call it"
             )
         # All ranks must know the name where they share it; elsewhere two runs must not.
         own = (

@@ -151,7 +151,7 @@ class TrainingGuard:
                 names = ", ".join(metrics)
                 self._log.warn(
                     "metrics",
-                    f"{names} of the steps are not recorded: pass metrics=, or set {METRICS} to a "
+                    f"the steps' {names} are not recorded: pass metrics=, or set {METRICS} to a "
                     "file",
                 )
         if self._save_every_steps and step and step % self._save_every_steps == 0:
@@ -262,9 +262,10 @@ class TrainingGuard:
             return self.rank == 0
         if self.rank == 0 and processes_in_all() > 1:
             message = (
-                "each decides alone when to stop, and only rank 0 saves for the save switch and "
-                "every so many minutes; give TrainingGuard all_reduce_max= if they train together, "
-                "rank=0 if each trains for itself"
+                "each decides on its own when to stop, and only rank 0 saves for the save switch "
+                "and "
+                "at timed intervals; pass TrainingGuard all_reduce_max= if they train together, "
+                "or rank=0 if each trains independently"
             )
             self._log.warn(
                 "alone", f"{processes_in_all()} processes without torch.distributed: {message}"

@@ -130,7 +130,7 @@ def _end(code: int) -> str:
     import signal
 
     return (
-        f"was ended by {signal.Signals(-code).name}"
+        f"was killed by {signal.Signals(-code).name}"
         if code < 0
         else f"failed with exit status {code}"
     )

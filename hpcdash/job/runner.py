@@ -72,13 +72,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--pre-submission-id", help="passed to callbacks")
     add(
         "--output-file",
-        help="where the result is written; of rank N > 0 to FILE.N, and a failure to FILE.error",
+        help="where the result is written (FILE.N for rank N > 0); a failure goes to FILE.error",
     )
     add("--result-format", default=PICKLE, choices=FORMATS, help="format of the result")
     add(
         "--main",
         metavar="FILE",
-        help="the program that submitted: is imported, but for its __main__ part",
+        help="the program that submitted the job; it is imported, except its __main__ block",
     )
     add(
         "--sys-path",
@@ -312,7 +312,7 @@ def imported(module: str, function: str) -> Callable[..., Any]:
     for name in function.split("."):
         found = getattr(found, name)
     if not callable(found):
-        raise TypeError(f"{module}.{function} is not a function but {type(found).__name__}")
+        raise TypeError(f"{module}.{function} is a {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]
 
 
@@ -349,9 +349,9 @@ def _array_index(given: str | None) -> int | None:
 def _item(path: str, index: int | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     items = _loaded(path, (list, tuple), ())
     if index is None:
-        raise ValueError("--array-items-file needs --array-index, or a job that is one of an array")
+        raise ValueError("--array-items-file needs --array-index, or must run in an array task")
     if not 0 <= index < len(items):
-        raise IndexError(f"the array's index {index} is none of the {len(items)} items in {path}")
+        raise IndexError(f"array index {index} is out of range: {path} has {len(items)} items")
     item = items[index]
     if isinstance(item, dict):
         return (), item

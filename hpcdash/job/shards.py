@@ -134,7 +134,8 @@ def _spread(tensor: Tensor, like: Tensor, path: tuple[str, ...]) -> Tensor:
     """A DTensor of which this rank has a part."""
     if not hasattr(like, "to_local") or like.to_local().shape != tensor.shape:
         raise RuntimeError(
-            f"{_path(path)} was saved in parts of other sizes, by ranks that were spread otherwise"
+            f"{_path(path)} was saved in shards of different sizes, by ranks with a different "
+            "layout"
         )
     mesh, spread = like.device_mesh, like.placements
     local = tensor.to(like.to_local().device)

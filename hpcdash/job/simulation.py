@@ -95,7 +95,7 @@ def _simulate(
             queried_at = monotonic()
             if why := _why_late(process, command, started_at, grace, imports):
                 return _report(
-                    f"the program did not suspend within {grace:g} s and was ended: {why}", 1
+                    f"the program did not suspend within {grace:g} s and was terminated: {why}", 1
                 )
             if process.returncode is None:
                 return _report(f"suspended {monotonic() - queried_at:.1f} s after it was asked", 0)

@@ -40,8 +40,8 @@ class TrySave:
             )
         if any(type(one).__name__ == "FullyShardedDataParallel" for one in _modules(parts[0])):
             raise RuntimeError(
-                "FullyShardedDataParallel keeps its parts to itself: shard the model with "
-                "fully_shard, or save it by torch.distributed.checkpoint"
+                "FullyShardedDataParallel does not expose its shards: shard the model with "
+                "fully_shard, or save it with torch.distributed.checkpoint"
             )
         self._replicated = replicated
         if replicated is None:
@@ -176,7 +176,8 @@ class TrySave:
         if is_other:
             _log.warn(
                 "other",
-                "the ranks' states differ: each saves its own, for as many ranks to resume from",
+                "the ranks' states differ: each saves its own, so a resume needs the same number "
+                "of ranks",
             )
         return not is_other
 

@@ -213,7 +213,7 @@ async def run_plugin(
         except TimeoutError:
             text = (
                 f"{_program(command)} did not end within {command.plugin.limit_seconds:g} s, "
-                "and was ended"
+                "and was terminated"
             )
             raise CommandError(
                 text, "Raise limit_seconds of the plugin to allow more time.", argv=command.argv

@@ -272,7 +272,9 @@ class HttpTransport:
                     break
         content = bytes(received)
         if head.status in _DENIED:
-            next_step = "Set the token: `token_file` in this cluster's table is its file."
+            next_step = (
+                "Set `token_file` in this cluster's table to the file that contains the token."
+            )
             if any(name.lower() == "authorization" for name in self._headers):
                 next_step = "Is the token in this cluster's `token_file` still valid?"
             raise AuthenticationFailed(

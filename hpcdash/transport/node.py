@@ -126,7 +126,7 @@ class ThroughNode:
         except CommandTimedOut as error:
             message = (
                 f"{program_name(argv)} had not finished after {limit_seconds:g} s on "
-                f"{self.name} and was ended."
+                f"{self.name} and was terminated."
             )
             raise CommandTimedOut(
                 message, error.next_step, argv=argv, output=error.output

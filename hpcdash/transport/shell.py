@@ -266,7 +266,7 @@ class RemoteOutput:
         error = ConnectionFailed if has_begun else self._error
         return error(
             f"The login shell on {self._host} printed more than {NOISE_BYTES >> 10} KiB of its own "
-            f"{'after' if has_begun else 'before'} it ran {self._program}, so it was ended."
+            f"{'after' if has_begun else 'before'} it ran {self._program}, so it was terminated."
             f"{_quoted(noisy.noise)}",
             f"The likely cause is {_RC_FILE}. {_INTERACTIVE_ONLY}",
         )
@@ -292,7 +292,7 @@ class RemoteOutput:
         if self.stderr.end == b"stdin" and status:
             return self._error(
                 f"The stdin of {self._program} on {self._host} was closed from the start, so it "
-                "was ended.",
+                "was terminated.",
                 f"The likely cause is {_RC_FILE} that redirects stdin (exec 0</dev/null). "
                 f"{_INTERACTIVE_ONLY}",
             )

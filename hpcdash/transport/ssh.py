@@ -345,7 +345,7 @@ class SshTransport:
             self.health.retry_at = time.time() + wait
             # The reason of the last failure is more useful than the number of logins.
             self._last_error = error or NotSent(
-                f"The connection to {self.name} was lost too often: {MAX_LOGINS} logins within "
+                f"The connection to {self.name} dropped too often: {MAX_LOGINS} logins within "
                 f"{format_age(LOGINS_SECONDS)}.",
                 f"It is reopened in {format_age(wait)}; ctrl+r tries now.",
             )

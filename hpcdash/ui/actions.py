@@ -332,7 +332,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "check_nodes",
         "C",
-        "check the nodes with a job: GPUs, disks, clock (asks)",
+        "submit a job that checks the nodes: GPUs, disks, clock (asks)",
         frozenset({"nodes", "queues"}),
         Capability.NODE_CHECKS,
         acts=True,

@@ -47,7 +47,7 @@ _HEADERS = {
     "Server": "hpcdash",
 }
 _NOT_ADMITTED = (
-    "This page is only for a browser that opened the link of hpcdash serve. Each link works once; "
+    "This page works only in a browser that opened the hpcdash serve link. Each link works once; "
     "press enter where hpcdash serve runs for a new one.\n"
 )
 

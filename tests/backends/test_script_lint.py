@@ -80,8 +80,16 @@ def test_qsub_runs_a_script_without_a_shebang_in_the_login_shell() -> None:
         ("--gpu=2", "error", "sbatch rejects the script."),
         ("--time", "error", "sbatch rejects the script."),
         ("-t 90m", "error", "Use minutes, hours:minutes:seconds or days-hours."),
-        ("--output=$HOME/x", "warning", "Write its value, or set the option on the command line."),
-        ("--output=~/x", "warning", "Write its value, or set the option on the command line."),
+        (
+            "--output=$HOME/x",
+            "warning",
+            "Write the value itself, or set the option on the command line.",
+        ),
+        (
+            "--output=~/x",
+            "warning",
+            "Write the value itself, or set the option on the command line.",
+        ),
         ("–p main", "error", "Type it again."),
         ("--time=“1:00”", "error", "Type it again."),
         ("-p\u00a0main", "error", "Type it again."),

@@ -125,7 +125,7 @@ def test_the_chart_fits_its_width_has_no_colours_in_a_pipe_and_says_what_it_mean
     assert [sum(line.count(sign) for line in drawn) for sign in "▲✗"] == [1, 2]
     meaning = "\n".join(lines[-4:])
     assert "train loss 0.2906 at step 1 000; spike at 301" in meaning
-    assert "nan first at 600 (once); a number again since 601" in meaning
+    assert "nan first at 600 (once); finite again since 601" in meaning
     assert "0.25 s/step, steady" in meaning
 
 
@@ -144,7 +144,7 @@ def test_a_terminal_without_braille_letters_has_plain_ones(program: Program, tra
     run = program("metrics", trained, COLUMNS="80", PYTHONIOENCODING="ascii")
     assert run.stdout.isascii()
     assert "|" in run.text
-    assert "0.5249 -> 40, back after 4 points" in run.text
+    assert "0.5249 -> 40, recovered after 4 points" in run.text
 
 
 def test_a_metric_is_found_by_its_only_likely_name_and_an_unknown_one_is_told_with_those_there_are(

@@ -116,7 +116,7 @@ def test_a_job_to_wait_for_is_named_as_pbs_names_it(
         (("--array", "1-3,7"), "Submit these separately: 1-3, 7."),
         (("--", "-I"), "needs a terminal"),
         (("--", "--", "first"), "-v NAME=VALUE"),
-        (("--", "--foo"), "--foo is not an option of qsub"),
+        (("--", "--foo"), "--foo is not a qsub option"),
     ],
 )
 def test_what_pbs_cannot_do_is_refused_before_it_is_asked(

@@ -158,7 +158,7 @@ def test_gpus_that_were_watched_stand_in_efficiency_and_reports(program: Program
         (("report", "--since", "2d", "--until", "3d"), 2, "is not after"),
         (("report", "--since", "2999-01-01"), 2, "not in the past"),
         (("report", "--filter", "nonsense:1"), 2, "nonsense"),
-        (("report", "--out", "x.json", "--format", "json"), 2, "--out is for"),
+        (("report", "--out", "x.json", "--format", "json"), 2, "--out requires"),
         (("efficiency", "no-job"), 2, "is not a job"),
     ],
 )

@@ -250,7 +250,7 @@ def test_a_watch_that_tells_nobody_says_so(person: Program) -> None:
     assert "hpcdash: no alerts are sent. Add a recipient: [[watch.mail]]" in run.stderr
     configure(person, '[[watch.running]]\nname = "t"\n[watch.terminal]')
     assert (
-        "[watch.terminal] rings in the foreground and in the dashboard alone"
+        "[watch.terminal] only rings in the foreground and in the dashboard"
         in person("watch", "--once").stderr
     )
     configure(person, '[[watch.running]]\nname = "t"\n[[watch.webhook]]\nurl_env = "HOOK"')

@@ -57,7 +57,7 @@ def test_a_plugin_says_what_is_run_where_and_how() -> None:
     [
         ('command = "ssh {node}"', "command", "no shell splits it"),
         ("command = []", "command", "the program and its arguments"),
-        ('command = ["{name}"]', "command", "a field does not name the program"),
+        ('command = ["{name}"]', "command", "the program cannot be a field"),
         ('command = ["-x"]', "command", "is not a program"),
         ('command = ["./tool"]', "command", "a path that starts with /"),
         ('command = ["sh", "-c", "echo {name}"]', "command", 'in the text that "sh" runs'),

@@ -143,7 +143,7 @@ def test_a_hold_costs_those_their_age_whose_turn_began_to_come() -> None:
     ]
     assert (
         format_hold(rows, at(135))
-        == "a hold may reset the age of 1 that waited up to 2 h 15 min for a turn"
+        == "a hold may reset the queue age of 1 that have waited up to 2 h 15 min for a turn"
     )
     assert format_hold(rows[1:], at(135)) == ""
     assert format_hold(rows, at(0) + timedelta(seconds=20)) == ""

@@ -37,7 +37,10 @@ def test_what_it_costs_in_a_sentence() -> None:
     assert CheckpointPlan(1, 13 * HOUR, 90).text.endswith(
         ": 1 save, 1.5 min lost, 0.10% of its time"
     )
-    assert CheckpointPlan(0.1, 3 * HOUR, 40).text == "a save every 3 h for 40 s: none in its 2.4 h"
+    assert (
+        CheckpointPlan(0.1, 3 * HOUR, 40).text
+        == "a save every 3 h, taking 40 s each: no saves in 2.4 h"
+    )
 
 
 def test_a_disk_five_times_slower_costs_nearly_two_percent() -> None:

@@ -13,7 +13,7 @@ from tests.support.records import for_each
             "failed",
             137,
             0,
-            "exit 137: one of its commands was ended by signal 9 (KILL): killed outright, often for "
+            "exit 137: one of its commands was killed by signal 9 (KILL): killed outright, often for "
             "using",
         ),
         ("failed", 143, 0, "signal 15 (TERM): terminated on request"),

@@ -82,14 +82,18 @@ def test_a_file_from_the_future_is_told_by_when_it_was_dropped_from_here() -> No
         (
             "l",
             Thing.LINK,
-            "a link of mallory's to /home/alice/.ssh/rc has its name: trainings treat it as the "
+            "a link of mallory's to /home/alice/.ssh/rc has its name: training programs treat it as the "
             "switch",
         ),
-        ("p", Thing.SPECIAL, "a FIFO of mallory's has its name: trainings treat it as the switch"),
+        (
+            "p",
+            Thing.SPECIAL,
+            "a FIFO of mallory's has its name: training programs treat it as the switch",
+        ),
         (
             "s",
             Thing.SPECIAL,
-            "a socket of mallory's has its name: trainings treat it as the switch",
+            "a socket of mallory's has its name: training programs treat it as the switch",
         ),
     ],
 )
@@ -113,7 +117,7 @@ def test_a_folder_and_a_device_stay() -> None:
     assert (
         clear_refusal(folder)
         == refusal(folder)
-        == "a folder has its name: trainings do not treat it as a switch"
+        == "a folder has its name: training programs do not treat it as a switch"
     )
     assert not folder.is_dropped
     device = replace(FREE, thing=Thing.SPECIAL, file=PathEntry("crw-rw-rw-", owner="root"))
@@ -179,7 +183,7 @@ def test_in_a_sticky_folder_another_s_job_could_not_remove_its_save_switch() -> 
         (SwitchProgress(0, 1, 1, "", "50"), "set 12 s ago by bob; seen: job 50 ended cleanly"),
         (
             SwitchProgress(0, 1, 0, "cancelled", "50"),
-            "set 12 s ago by bob; job 50 ended, and not cleanly: cancelled",
+            "set 12 s ago by bob; job 50 ended, but not cleanly: cancelled",
         ),
         (SwitchProgress(), "set 12 s ago by bob; no known job uses it any more"),
     ],

@@ -88,7 +88,7 @@ def test_a_save_switch_is_no_kill_switch() -> None:
     ("line", "unknown"),
     [
         ("KILL_SWITCH=$SCRATCH/KILL", ("SCRATCH",)),
-        ("KILL_SWITCH=$(mktemp -u)", ("what a command prints",)),
+        ("KILL_SWITCH=$(mktemp -u)", ("a command's output",)),
         ("A=$WORK/run\nKILL_SWITCH=$A/KILL", ("WORK",)),
         ("KILL_SWITCH=~/KILL", ("HOME",)),
     ],

@@ -95,7 +95,8 @@ LIVES = SwitchProgress(1)
             ),
             SwitchHistory(),
             LIVES,
-            "there a link of bob's to /x has its name: trainings treat it as the switch | seen "
+            "there a link of bob's to /x has its name: training programs treat it as the switch | "
+            "seen "
             "not yet",
         ),
         (

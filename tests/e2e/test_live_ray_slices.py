@@ -339,7 +339,7 @@ def test_a_run_goes_on_when_a_node_is_lost_and_grows_to_the_slices_that_come(
     (tmp_path / "over").touch()
     assert ended(ray, program, job_id) == ("completed", 0)
     words = log(program, job_id)
-    assert "preempted: slice-b, it goes on with more slices" in words
+    assert "preempted: slice-b, it continues with more slices" in words
     assert f"attempt {last} succeeded; preempted {last - 1}×, failed 0×" in words
     # The first worker is where the others look for it: a node's files are in a folder of its place.
     for file in tmp_path.glob("[0-9]*-0"):

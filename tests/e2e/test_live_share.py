@@ -263,7 +263,7 @@ def test_tasks_save_and_give_way_or_are_ended_by_force(pool: Pool) -> None:
     tasks = pool.until(large="refused")
     assert (
         tasks["large"]["why"]
-        == f"it asks for 5 nodes, and {pool.users['alice']}'s quota at HIGH is 4"
+        == f"it asks for 5 nodes, but {pool.users['alice']}'s quota at HIGH is 4"
     )
     pool.lab.wait_state(large, "CANCELLED")
     # Four of five nodes: two of the three that run give way, the last that came first.

@@ -191,7 +191,9 @@ def test_a_link_that_a_colleague_planted_is_refused_and_said(
     assert f"a link of {slurm_lab.bob}'s to /home/alice/.ssh/rc" in program(
         "kill-switch", array, "--yes"
     ).refused(1)
-    assert "trainings treat it as the switch" in program("kill-switch", array, "--status").text
+    assert (
+        "training programs treat it as the switch" in program("kill-switch", array, "--status").text
+    )
     assert "only the link is removed" in program("kill-switch", array, "--clear").refused(1)
     assert (run / "KILL").is_symlink()
     cleared = program("kill-switch", array, "--clear", "--yes")

@@ -165,7 +165,7 @@ def test_a_higher_priority_takes_nodes_and_gives_them_back(lab: Lab) -> None:
     wait_until("large is refused", lambda: lab.states().get("large") == "refused")
     assert lab.tasks()["large"][
         "why"
-    ] == "it asks for 2 nodes, and root's quota at HIGH is 1".replace(
+    ] == "it asks for 2 nodes, but root's quota at HIGH is 1".replace(
         "root", lab.tasks()["good"]["user"]
     )
     # The later of the two gives way: it does not answer, and is ended when its seconds are over.
@@ -249,7 +249,7 @@ def test_a_task_that_is_silent_fails_and_one_that_suspends_itself_has_its_turn_a
     lab.submit("slight", "normal", command="true", slot_type="cpu")
     lab.start()
     tasks = lab.until(silent="failed", gives="running", slight="refused")
-    assert tasks["slight"]["why"] == "it asks for 0 GPUs, and a task of this pool has at least 1"
+    assert tasks["slight"]["why"] == "it asks for 0 GPUs, but a task in this pool needs at least 1"
     assert tasks["silent"]["why"] == "no log output for 3 s"
     # Nobody was interrupted for another.
     gives = tasks["gives"]
@@ -300,7 +300,7 @@ def test_an_owner_s_wishes_reach_the_coordinator_through_the_queue(lab: Lab) -> 
     )
     simulated = lab.program("share", "simulate", str(trace), "--pool", "lab")
     assert "tasks that never run" in simulated.stderr
-    assert "slices of time" in simulated.text
+    assert "time slices" in simulated.text
     outcome = json.loads(
         lab.program("share", "simulate", str(trace), "--pool", "lab", "--format", "json").text
     )

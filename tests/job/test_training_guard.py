@@ -200,7 +200,7 @@ def test_several_processes_that_cannot_talk_are_warned_once_and_each_sees_the_ki
         guard.step(1)
         assert guard.should_stop() == f"the kill switch {kill} is set"
     assert caplog.text.count("4 processes without torch.distributed") == 1
-    assert caplog.text.count("only rank 0 saves for the save switch and every so many minutes") == 1
+    assert caplog.text.count("only rank 0 saves for the save switch and at timed intervals") == 1
 
 
 @pytest.fixture
@@ -345,7 +345,7 @@ def test_the_log_tells_who_dropped_the_save_switch_what_came_of_it(
     guard.step(6, loss=1.0, lr=0.1)
     guard.step(7, loss=1.0)
     assert caplog.messages[2:] == [
-        "hpcdash: loss, lr of the steps are not recorded: pass metrics=, or set HPCDASH_METRICS to a file"
+        "hpcdash: the steps' loss, lr are not recorded: pass metrics=, or set HPCDASH_METRICS to a file"
     ]
     # The dialog of a switch quotes the one that says that it was saved.
     assert best_log_line(SwitchKind.SAVE, "\n".join(told)) == told[1]

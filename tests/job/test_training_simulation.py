@@ -114,7 +114,7 @@ def test_a_program_that_does_not_suspend_in_time_is_ended_and_told_why(
     )
     status, _, said = simulated(tmp_path, *words)
     assert status == 1
-    assert f"the program did not suspend within 1 s and was ended: {why}\n" in said
+    assert f"the program did not suspend within 1 s and was terminated: {why}\n" in said
 
 
 # As its platform's documentation has it: it saves, sleeps for as long as it has, and suspends.

@@ -139,7 +139,7 @@ async def test_a_redirect_is_not_followed() -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "words"),
     [
-        ("401 Unauthorized", {}, "401 Unauthorized: no token\nSet the token: `token_file`"),
+        ("401 Unauthorized", {}, "401 Unauthorized: no token\nSet `token_file`"),
         ("403 Forbidden", {"Authorization": "Bearer t"}, "still valid"),
     ],
 )

@@ -270,7 +270,7 @@ async def test_a_line_that_is_lost_again_and_again_is_opened_six_times_in_five_m
             )
             line.cut()
         await until(lambda: transport.health.state == "lost")
-        with pytest.raises(NotSent, match="lost too often: 6 logins within 5 min") as caught:
+        with pytest.raises(NotSent, match="dropped too often: 6 logins within 5 min") as caught:
             await transport.run(("true",))
         assert "ctrl+r" in caught.value.next_step
         assert line.connections == 6

@@ -141,7 +141,7 @@ async def test_a_question_that_is_asked_again_is_told_as_such(
     app = HpcdashApp([session])
     async with app.run_test(size=USUAL) as pilot:
         await until(pilot, lambda: "retrying in " in banner_of(app), "when it is tried again")
-        assert "It may only be slow: the next try has 120 s." in banner_of(app)
+        assert "It may just be slow: the next attempt waits up to 120 s." in banner_of(app)
         answers, run = asyncio.Event(), transport.run
 
         async def slowly(argv: tuple[str, ...], **limits: Any) -> CommandResult:

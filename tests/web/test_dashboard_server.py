@@ -208,7 +208,7 @@ async def test_without_its_cookie_nothing_is_sent(cookie: str) -> None:
             "/static/",
         ):
             status, text, _ = await it.get(path, Cookie=f"hpcdash={cookie}", Origin=it.origin)
-            assert (status, "only for a browser that opened the link" in text) == (403, True)
+            assert (status, "only in a browser that opened the" in text) == (403, True)
         with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
             await it.open(root)
 

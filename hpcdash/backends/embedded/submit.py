@@ -48,7 +48,7 @@ def submission(program: tuple[str, ...], submission: Submission) -> SubmitComman
     line = read_command_line(submission.options)
     if line.script:
         raise UsageError(
-            f"{line.script[0]!r} is not an option of sbatch",
+            f"{line.script[0]!r} is not an sbatch option",
             "The script's own arguments follow another --.",
         )
     parts = list(submission.options)

@@ -171,7 +171,7 @@ def _depend(value: str) -> str:
 
 def _condition(kind: str, ids: str) -> str:
     if kind == "on":
-        return f"after {counted('job', 'jobs')(ids)} said so"
+        return f"after {counted('job', 'jobs')(ids)} with a before dependency release it"
     template = DEPENDENCIES.get(kind.removesuffix("array"))
     if template and ids:
         return f"after {fill(template, jobs(ids.split(':')))}"

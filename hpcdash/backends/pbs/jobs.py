@@ -428,7 +428,7 @@ def _ordered_frame(answer: Answer, question: Listing) -> tuple[pa.Table, tuple[s
     good = pc.fill_null(pc.match_substring_regex(ids, _GOOD_ID), False)
     if not pc.all(good, min_count=0).as_py():
         bad = ids.filter(pc.invert(good)).to_pylist()
-        rejected += tuple(f"no job's id: {text!r}" for text in bad)
+        rejected += tuple(f"not a job ID: {text!r}" for text in bad)
         raw = raw.filter(good)
     raw, places = _one_a_job(raw)
     if owner and question.form is not Form.DSV:

@@ -115,7 +115,7 @@ class _Job:
         if self._state in ENDED:
             return last and last.noted(self._format_removed(key), self._format_far(key))
         if self._state in WAITING or (self._is_array and not self._task):
-            advice = ", with -k oed as it runs" if self._writes_directly else ""
+            advice = ", or while it runs with -k oed" if self._writes_directly else ""
             copied = f"{self._keeper} copies it there when the job ends{advice}"
             return last and last.noted("" if is_direct else copied)
         return last if is_direct else self._spooled(key, last)
@@ -191,7 +191,11 @@ class _Job:
         if not node:
             note = f"{self._keeper} keeps it on the node the job runs on until it ends"
             return last and last.noted(note, removed)
-        advice = "; submit with -k oed to read it here meanwhile" if self._writes_directly else ""
+        advice = (
+            "; submit with -k oed to read it here while the job runs"
+            if self._writes_directly
+            else ""
+        )
         note = f"{self._keeper} keeps it on {node} until the job ends{advice}"
         return _Place(f"{self._spool}/{name}", node).noted(note, removed)
 

@@ -176,7 +176,7 @@ def parse_nodes(
         rows = [_torque_node(name, message) for name, message in records]
         too_many = [row["name"] for row in rows if (row["cpus_used"] or 0) > MOST]
         rows = [row for row in rows if (row["cpus_used"] or 0) <= MOST]
-        rejected += tuple(f"a node with more jobs than can be counted: {name}" for name in too_many)
+        rejected += tuple(f"a node whose job count is out of range: {name}" for name in too_many)
     since = (
         instants(pa.array([row["reason_since"] for row in rows], pa.string()))
         .cast(pa.int64())

@@ -569,7 +569,7 @@ _AFTER_PROBE = (
 
 
 _END_TIME = """\
-# When this job's time is over, for hpcdash.job: PBS says it nowhere.
+# When this job's time limit ends it, for hpcdash.job: PBS does not report it.
 export HPCDASH_END_TIME={else_at} HPCDASH_END_TIME_OF="$PBS_JOBID"
 """
 

@@ -105,7 +105,7 @@ def _refuse_long(options: Sequence[str]) -> None:
         if re.match(r"--[A-Za-z]", word):
             is_signal = word.startswith("--signal")
             raise UsageError(
-                f"{word} is not an option of qsub"
+                f"{word} is not a qsub option"
                 + (": PBS sends no signal ahead of the time limit" if is_signal else ""),
                 "A timer in the script can send it: (sleep 3000; kill -USR1 $$) & with a trap on "
                 "USR1."
@@ -120,7 +120,7 @@ def _refuse(line: ParsedCommandLine, own: Settings, in_script: Settings) -> None
         raise UsageError(f"{option.written} is {option.problem} to qsub", "Its options: man qsub.")
     if line.script:
         raise UsageError(
-            f"{line.script[0]!r} is not an option of qsub",
+            f"{line.script[0]!r} is not a qsub option",
             "The script comes first, its options after --.",
         )
     for where, reported, letters in (

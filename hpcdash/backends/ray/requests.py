@@ -280,7 +280,7 @@ def _container(request: Request, name: str) -> dict[str, Any] | None:
         return None
     if container.runtime not in (None, Runtime.DOCKER, Runtime.PODMAN):
         raise UsageError(
-            f"container.runtime: Ray cannot start a container by {container.runtime}",
+            f"container.runtime: Ray cannot start a container with {container.runtime}",
             'Use "docker" or "podman" (default: docker).',
         )
     return {
@@ -498,7 +498,7 @@ class RaySubmit(ScriptSubmit):
         package = _zip({name: SentFile(one) for name, one in content.items()} | dict(files))
         if len(package) > _MAX_PACKAGE_BYTES:
             raise UsageError(
-                f"files: {format_memory(len(package))} packed; Ray's dashboard takes "
+                f"files: {format_memory(len(package))} packed; Ray's dashboard accepts at most "
                 f"{format_memory(_MAX_PACKAGE_BYTES)}",
                 "Exclude files in .gitignore, or list fewer.",
             )

@@ -152,7 +152,7 @@ def decode(answer: Answer, response: Response) -> Any:
     except msgspec.DecodeError:
         pass
     except RecursionError:
-        raise unreadable(answer, "this is not an answer of a Ray dashboard") from None
+        raise unreadable(answer, "this is not a response from a Ray dashboard") from None
     try:
         # Ray's own JSON may hold what no JSON does: NaN and lone surrogates, which anyone can write
         # into a job.
@@ -160,7 +160,7 @@ def decode(answer: Answer, response: Response) -> Any:
             json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace")
         )
     except (ValueError, RecursionError):
-        raise unreadable(answer, "this is not an answer of a Ray dashboard") from None
+        raise unreadable(answer, "this is not a response from a Ray dashboard") from None
 
 
 def format_value(value: object) -> str:

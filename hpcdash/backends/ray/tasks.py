@@ -44,7 +44,7 @@ _WORDS = {
     "RUNNING_IN_RAY_WAIT": "in ray.wait",
     "DEPENDENCIES_UNREADY": "waiting for arguments",
     "PENDING_CREATION": "waiting for a node",
-    "NIL": "in no known state",
+    "NIL": "in an unknown state",
 }
 _STATES = {
     "FINISHED": JobState.COMPLETED,

@@ -185,7 +185,8 @@ PROBE_LIMIT_SECONDS = 300
 # A hook may install packages or copy data.
 HOOK_LIMIT_SECONDS = 3600
 BEFORE_COMMAND = (
-    "On each node before the command starts anywhere; where it fails on any the job ends with 1."
+    "Runs on each node before the command starts anywhere; if it fails on any node, the job exits "
+    "with 1."
 )
 
 
@@ -222,7 +223,9 @@ def node_steps(request: Request, place: Place, after_probe: str) -> list[str]:
 
 # If TERM ends a shell before its command, the scheduler kills the command in the middle of its last
 # save.
-UNTIL_ITS_END = "# TERM is for the programs: this shell ends after them.\ntrap exit TERM\n"
+UNTIL_ITS_END = (
+    "# TERM is meant for the programs: this shell exits after they do.\ntrap exit TERM\n"
+)
 # Set by the fan-out and the launcher on each node.
 _OF_THE_NODE = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "NUM_NODES", "NODE_SLOTS", "NUM_SLOTS")
 _NOT_IN_FOLDERS = re.compile(r"[^A-Za-z0-9_./@+-]")
@@ -505,8 +508,8 @@ def _lone_notes(request: Request, command: str, environment: JobEnvironment) -> 
     alone = lone_launcher(request.command) if request.launcher is Launcher.PLAIN else None
     if alone:
         notes.append(
-            f'each node starts a {alone} of its own, a training each: launcher = "{alone}" '
-            "makes them one"
+            f'each node starts its own {alone} and trains separately: launcher = "{alone}" '
+            "joins them into one run"
         )
     program = "" if environment.is_inherited else lone_mpi_launcher(command)
     if program:
@@ -518,7 +521,7 @@ def _lone_notes(request: Request, command: str, environment: JobEnvironment) -> 
 
 def _secrets_note(names: Iterable[str], environment: JobEnvironment) -> str:
     """Return the note on secrets that no file can hold, as the launch has no folder."""
-    seen = "" if environment.is_inherited else ", and in the job's node's list of processes"
+    seen = "" if environment.is_inherited else ", and in the process list of the job's node"
     return (
         f"environment: {', '.join(names)} would be in the script{seen}: let the command read a "
         "file with mode 0600 instead"
@@ -803,7 +806,8 @@ def _one_folder(request: Request) -> list[str]:
     if has_own or request.array is None or request.array.throttle == 1:
         return []
     return [
-        "checkpoints: tasks that run at once would save to one folder: put %a in its name, or "
+        "checkpoints: tasks running at the same time would save to the same folder: put %a in its "
+        "name, or "
         "limit the array to %1"
     ]
 

@@ -21,7 +21,7 @@ RESULT_NAMES = {"pickle": "result.pkl", "json": "result.json"}
 _VENV_FOLDER = "env"
 _SAID = """\
 # Calls {function}.
-# What it returns is {how} to the output file, of rank N > 0 to FILE.N; of a failure FILE.error (JSON) tells.
+# Its return value is {how} to the output file (FILE.N for rank N > 0); FILE.error (JSON) describes a failure.
 """
 # If a process has no rank, each host would write the same file.
 _HOST = "host=${NODE_RANK#0}\n"
@@ -161,7 +161,7 @@ def call_package(request: Request, folder: str) -> str:
     wheel = "" if call.source else call.wheel or f"{folder}/{call.package}"
     tasks = request.array.count if request.array else 1
     return (
-        f"# {call.package} in a venv of this job's own, made once, before anything starts on the "
+        f"# {call.package} in this job's own venv, built once before anything starts on the "
         "nodes.\n"
         f"{venv_text(f'{folder}/{_VENV_FOLDER}', call.python, wheel, call.source, tasks)}"
     )

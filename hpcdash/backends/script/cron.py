@@ -99,7 +99,7 @@ def cron_script(job: CronJob, directives: Iterable[str], functions: str) -> str:
             raise UsageError(f"{word!r} contains unprintable characters", "Choose another one.")
     if re.search(r"[\s%\\'\"]", job.folder):
         raise UsageError(
-            f"{job.folder!r}: schedulers take no blank, quote, % or \\ in an output's path",
+            f"{job.folder!r}: schedulers do not accept blanks, quotes, % or \\ in an output's path",
             "Choose another.",
         )
     head = "\n".join(("#!/bin/sh", *directives))

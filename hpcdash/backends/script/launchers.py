@@ -35,7 +35,7 @@ def pass_on_trap(signal: EarlySignal, recipient: str = "") -> str:
     """Return bash that passes the batch shell's early signal on to all nodes."""
     name = signal_name(signal)
     return (
-        f"# {name} comes {signal.seconds_before} s before the time limit{recipient}.\n"
+        f"# {name} is sent {signal.seconds_before} s before the time limit{recipient}.\n"
         "# It is passed on to the command on all nodes.\n"
         f"{shell_text('backends/script/pass_on.sh')}trap 'pass_on {name}' {name}\n"
     )
@@ -56,8 +56,8 @@ _PROGRAM = re.compile(
 _NO_PYTHON = re.compile(r"(?![^\s]*\.py\b)[A-Za-z0-9_./][^\s]*")
 
 # What a shell does at the early signal where programs act on it, and where a launcher would end.
-GOES_ON = "# {0} is for the programs: this shell goes on.\ntrap : {0}\n"
-IGNORED = "# {launcher} would end at {0}; the ranks set handlers of their own.\ntrap '' {0}\n"
+GOES_ON = "# {0} is meant for the programs: this shell keeps running.\ntrap : {0}\n"
+IGNORED = "# {0} would end {launcher}; the ranks install their own handlers.\ntrap '' {0}\n"
 
 _MPI = re.compile(
     r"(?:^|[;&|(])[ \t]*(?:exec[ \t]+)?(?P<program>mpirun|mpiexec(?:\.hydra)?)\b", re.MULTILINE

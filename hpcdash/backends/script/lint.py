@@ -119,7 +119,7 @@ def _form(script: bytes, rules: ScriptRules) -> Iterator[LintFinding]:
             "error",
             "",
             f"{all_of} in CRLF, as on Windows: {rules.crlf}",
-            "sed -i 's/\\r$//' FILE mends it.",
+            "sed -i 's/\\r$//' FILE fixes it.",
         )
 
 

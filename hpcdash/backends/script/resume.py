@@ -16,12 +16,12 @@ RESUME_FROM = "HPCDASH_RESUME_FROM"
 RESUME_NAMES = (CHECKPOINTS, RESUME_FROM)
 _FILLED_IN = re.compile(r"(%[a%])")
 HINT = f"""\
-# Each start is from the beginning, unless the command itself looks for what it saved. With checkpoints = "FOLDER" in
-# the request it is told which checkpoint to go on from: ${{{RESUME_FROM}:+--resume "${RESUME_FROM}"}}
+# Each start begins from scratch unless the command itself finds what it saved. With checkpoints = "FOLDER" in
+# the request, it is told which checkpoint to resume from: ${{{RESUME_FROM}:+--resume "${RESUME_FROM}"}}
 """
 _RESUME = """\
-# Where this start goes on: the whole checkpoint that was saved last in this folder, '' where there is none.
-# A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+# Where this start resumes: the newest complete checkpoint in this folder, '' if there is none.
+# A command can use it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 export HPCDASH_CHECKPOINTS=@FOLDER@ HPCDASH_RESUME_FROM
 """
 

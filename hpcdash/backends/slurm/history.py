@@ -199,7 +199,7 @@ class SacctRows:
                 rows, rest = self._cleaned(chunk, delimiters)
                 lines = rows.count(b"\n")
                 if not self._read_rows(rows, lines):
-                    self.rejected.append(f"{lines} rows that are not sacct's")
+                    self.rejected.append(f"{lines} rows that are not sacct output")
             position = end
         if self._delimiter in rest:
             self.rejected.append("the output ended in the middle of a row")
@@ -402,7 +402,7 @@ def parse_history_native(answer: Answer, *, token: str) -> Native:
     header, newline, rest = answer.stdout.partition(b"\n")
     names = decoded(header).split(token)
     if not newline or len(names) < len(FIELDS):
-        raise unreadable(answer, "a job of the past") if answer.stdout.strip() else failure(answer)
+        raise unreadable(answer, "a past job") if answer.stdout.strip() else failure(answer)
     if not rest.strip():
         raise NoSuchJob("job not found in the history", argv=answer.argv, status=answer.status)
     pieces = rest.split(token.encode())[: len(names)]

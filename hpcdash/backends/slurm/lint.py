@@ -141,7 +141,7 @@ def _value(option: Option, place: str) -> Iterator[LintFinding]:
     elif option.value and (found := _VARIABLE.search(option.value)):
         text = f"sbatch does not expand variables: {found[0]} stays as is in --{option.name}"
         yield LintFinding(
-            "warning", place, text, "Write its value, or set the option on the command line."
+            "warning", place, text, "Write the value itself, or set the option on the command line."
         )
 
 

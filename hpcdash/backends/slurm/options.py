@@ -209,7 +209,7 @@ def extra_options(extra_args: Iterable[str], exclude_nodes: Iterable[str] = ()) 
                 reported.add(written)
         if read.script:
             # sbatch leaves out what follows the first word that is no option.
-            message = f"{read.script[0]!r} in extra_args is not an option of sbatch"
+            message = f"{read.script[0]!r} in extra_args is not an sbatch option"
             refused.append((message, "Use one item per option, with its value in quotes."))
         gres = (option.value or "" for option in read.options if option.name == "gres")
         if any(_GPU_GRES.fullmatch(entry.strip()) for value in gres for entry in value.split(",")):

@@ -87,9 +87,7 @@ def parse_queues(answer: Answer, *, token: str, layout: Layout = LAYOUT) -> Pars
             counts = {key: count + known[key] for key, count in counts.items()}
         if max(counts.values()) > MOST:
             message = " ".join(text for text in row.values() if text)
-            rejected.append(
-                f"a partition with more than can be counted: {message[:_SHOWN_LETTERS]}"
-            )
+            rejected.append(f"a partition with a count out of range: {message[:_SHOWN_LETTERS]}")
             continue
         if known:
             known.update(counts)

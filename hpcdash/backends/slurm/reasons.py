@@ -46,7 +46,7 @@ _EXACT = {
     "NodeDown": "a node it needs is down",
     "BadConstraints": "no node can ever meet the request; change it",
     "Reservation": "waiting for its reservation to begin",
-    "ReservationDeleted": "its reservation is gone; change or cancel it",
+    "ReservationDeleted": "its reservation no longer exists; change or cancel the job",
     "InvalidAccount": "its account is not valid here; ask the site or change the account",
     "InvalidQOS": "its QoS is not valid here; change it",
     "AccountNotAllowed": "its account may not use this partition",
@@ -276,7 +276,7 @@ class SlurmReasons(ReasonsPart):
             return f"next in line for {format_requested(row)}"
         if head == "ReqNodeNotAvail":
             return (
-                "maintenance of its nodes is near"
+                "its nodes are due for maintenance soon"
                 if "maintenance" in reason
                 else "its nodes are down or reserved"
             )

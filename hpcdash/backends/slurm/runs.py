@@ -116,7 +116,7 @@ def parse_runs(answer: Answer, *, token: str, counts_gpus: bool = True) -> Parse
         pc.invert(is_any(as_array(table["state"]), frozenset(ACTIVE))),
     )
     refused = [
-        f"no job's id: {text!r}" for text in raw["jobid"].filter(pc.invert(has_id)).to_pylist()
+        f"not a job ID: {text!r}" for text in raw["jobid"].filter(pc.invert(has_id)).to_pylist()
     ]
     table = table.filter(
         pc.and_(pc.and_(ended, has_id), pc.invert(refused_submissions(raw)))

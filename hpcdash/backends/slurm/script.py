@@ -459,7 +459,7 @@ status=$?
 END_OF_ON_NODE
 """
 _STATUS_SAID = (
-    "# srun's status is to be that of what failed, not 143 of those that it ends for it.\n"
+    "# Report the status of the task that failed, not 143 from the ones srun then terminates.\n"
 )
 _STATUS_AFTER = '[ "$status" -ne 143 ] || status=1\n'
 _RANK_LOGS_SAID = (
@@ -468,7 +468,7 @@ _RANK_LOGS_SAID = (
 
 
 _FANOUT = """\
-# In the background, so that this shell can act on signals meanwhile; $! is known from its first moment.
+# In the background, so that this shell can handle signals meanwhile; $! is set as soon as it starts.
 start_nodes() {{
   {srun} &
 }}

@@ -436,8 +436,8 @@ _HINTS = {
     "not permitted to use this partition": "this partition is not for your group or account",
     "partition configuration not available now": "it asks for more than the partition allows",
     "partition not available": "the partition is not accepting jobs",
-    "Memory specification can not be satisfied": "no node of the partition has so much memory",
-    "CPU count per node can not be satisfied": "no node of the partition has so many CPUs",
+    "Memory specification can not be satisfied": "no node in the partition has that much memory",
+    "CPU count per node can not be satisfied": "no node in the partition has that many CPUs",
     "Invalid generic resource": "no such device: the GPU type may have another name here",
     "Invalid feature": "no node has this feature",
     "dependency problem": "a job it depends on does not exist",
@@ -580,7 +580,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
         line = read_command_line(submission.options)
         if line.script:
             raise UsageError(
-                f"{line.script[0]!r} is not an option of sbatch",
+                f"{line.script[0]!r} is not an sbatch option",
                 "The script's own arguments follow another --.",
             )
         text = submission.script.decode("utf-8", "surrogateescape")

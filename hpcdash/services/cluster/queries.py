@@ -154,8 +154,9 @@ class QueryRunner:
                 raise
             title = self._cluster.backend.title
             failure = CommandTimedOut(
-                f"{query.command[0]} did not answer within {query.limit_seconds:g} s and was ended",
-                f"{title}'s server, or the disk it works on, may hang or be busy; running jobs "
+                f"{query.command[0]} did not answer within {query.limit_seconds:g} s and was "
+                "terminated",
+                f"The {title} server or its storage may be hung or busy; running jobs "
                 "are not affected.",
                 argv=query.command,
                 output=error.output,

@@ -445,8 +445,9 @@ class ClusterStore:
                 self._patience[kind] = min(2 * self._patience.get(kind, 1), _MAX_PATIENCE)
                 longer = query.limit_seconds * self._patience[kind]
                 error.next_step = (
-                    f"{error.next_step} It may only be slow: the next try has {longer:g} s.".strip()
-                )
+                    f"{error.next_step} It may just be slow: the next attempt waits up to "
+                    f"{longer:g} s."
+                ).strip()
             self.errors[kind] = error
             self._notify(Changed(kind))
             # The frames below hold the command's whole output, and the error may be stored for

@@ -36,7 +36,7 @@ _DANGEROUS = frozenset({Verb.CANCEL, Verb.REQUEUE, Verb.SIGNAL, Verb.DELETE})
 _HARMLESS_SIGNALS = frozenset({"CONT"})
 
 SIGNALS: dict[str, str] = {
-    "USR1": "many trainings save a checkpoint; other programs end",
+    "USR1": "many training programs save a checkpoint; others exit",
     "USR2": "like USR1, for another purpose",
     "TERM": "requests termination; a cancel sends it first",
     "INT": "like ctrl+c: KeyboardInterrupt in Python",

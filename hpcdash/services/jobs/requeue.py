@@ -82,7 +82,7 @@ async def fetch_switch_warnings(store: ClusterStore, facts: RequeueFacts) -> tup
     warnings = []
     for path, rows in facts.switches.items():
         if dropped_finding(path) in found:
-            ends = "the job ends" if count_jobs(rows) == 1 else "the jobs end"
+            ends = "the job would stop" if count_jobs(rows) == 1 else "the jobs would stop"
             clear = shlex.join(("hpcdash", "kill-switch", _unit(rows[0]), "--clear"))
             text = f"the kill switch {path} is set: {ends} at once. Clear it first: {clear}"
             warnings.append(text)

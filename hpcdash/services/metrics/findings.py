@@ -77,7 +77,9 @@ def find_not_finite(x: Floats, values: Floats) -> tuple[MetricFinding, ...]:
             count = f"{places.size} times, last at {format_step(float(x[places[-1]]))}"
         numbers = x[places[-1] :][finite[places[-1] :]]
         until = float(numbers[0]) if numbers.size else None
-        end = "no number since" if until is None else f"a number again since {format_step(until)}"
+        end = (
+            "no finite value since" if until is None else f"finite again since {format_step(until)}"
+        )
         text = f"{kind} first at {format_step(first)} ({count}); {end}"
         findings.append(MetricFinding(kind, first, until, float(values[places[0]]), text))
     return tuple(findings)
@@ -201,7 +203,7 @@ def find_stall(
     if silence <= max(USUAL_GAPS * usual, 2 * longest, MIN_SILENCE_SECONDS):
         return None
     text = (
-        f"no sample for {format_span(silence)} after {format_step(last_step)}; usual is every "
+        f"no sample for {format_span(silence)} after {format_step(last_step)}; usually every "
         f"{format_span(usual)}"
     )
     return MetricFinding("stall", last_step, None, silence, text)

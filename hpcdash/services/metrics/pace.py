@@ -382,7 +382,9 @@ def format_end(
         cost = format_span(repeated_seconds)
         limit = format_span(task_limit_seconds)
         unit = "task" if is_array else "job"
-        return f"{end}: another {unit} cannot finish it: repeated steps take {cost} of its {limit}"
+        return (
+            f"{end}: another {unit} cannot finish it: repeating steps takes {cost} of its {limit}"
+        )
     count = ceil((work - left) / useful)
     plural = "s" if count > 1 else ""
     units = f"array task{plural}" if is_array else f"job{plural} of this length"
@@ -390,13 +392,13 @@ def format_end(
 
 
 def format_lost_time(lost: LostTime) -> str:
-    """`3 restarts: 1 200 steps again (40 min), 12 min between attempts`; "" without a restart."""
+    """`3 restarts: 1 200 steps repeated (40 min), 12 min between attempts`; "" without a restart."""
     if not lost.restarts:
         return ""
     message = f"{lost.restarts} restart" + ("s" if lost.restarts > 1 else "")
     parts = []
     if lost.repeated_steps:
-        again = f"{format_step(lost.repeated_steps)} steps again"
+        again = f"{format_step(lost.repeated_steps)} steps repeated"
         if not isnan(lost.repeated_seconds):
             again += f" ({format_span(lost.repeated_seconds)})"
         parts.append(again)

@@ -402,7 +402,7 @@ def _finding(x: Floats, values: Floats, start: int, back: int | None) -> MetricF
     rise = f"{format_number(level)} → {format_number(peak)}"
     if back is not None:
         after = back - start
-        text = f"spike at {format_step(first)}: {rise}, back after {after} point" + (
+        text = f"spike at {format_step(first)}: {rise}, recovered after {after} point" + (
             "s" if after > 1 else ""
         )
         return MetricFinding("spike", first, float(x[back]), peak, text, peak_at=peak_at)
@@ -410,9 +410,11 @@ def _finding(x: Floats, values: Floats, start: int, back: int | None) -> MetricF
     newest = np.median(values[-16:])
     upper = np.quantile(values[start:], 0.75)
     if until - start >= PATIENCE_POINTS and newest - level >= 0.8 * (upper - level):
-        text = f"diverged since {format_step(first)}: {rise}, not back for {until - start} points"
+        text = (
+            f"diverging since {format_step(first)}: {rise}, no recovery in {until - start} points"
+        )
         return MetricFinding("divergence", first, None, peak, text)
-    text = f"spike at {format_step(first)}: {rise}, not yet back"
+    text = f"spike at {format_step(first)}: {rise}, not yet recovered"
     return MetricFinding("spike", first, None, peak, text, peak_at=peak_at)
 
 

@@ -565,7 +565,7 @@ class Coordinator:
         text = (
             f"it is not in reservation {reservation}"
             if reservation
-            else "the scheduler no longer has it in the pool"
+            else "it is no longer in the scheduler's pool"
         )
         changes: dict[str, Any] = {"words": text, "retry_at": self._now + self.pool.retry_seconds}
         with self.database.writing(self._now):

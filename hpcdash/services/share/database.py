@@ -330,7 +330,7 @@ def _require_plain(file: Path) -> None:
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         raise HpcdashError(
             f"{file} is a link, or not this account's own file",
-            "Move it away, and find out who put it there.",
+            "Move it aside, and find out who put it there.",
         )
     if found.st_mode & 0o077:
         file.chmod(0o600)

@@ -358,10 +358,10 @@ class PoolRules(Struct, frozen=True):
         `gpus`: of all its nodes together.
         """
         if task.nodes > capacity:
-            return f"it asks for {counted(task.nodes, 'node')}, and the pool has {capacity}"
+            return f"it asks for {counted(task.nodes, 'node')}, but the pool has {capacity}"
         if gpus is not None and gpus < self.least_gpus:
             return (
-                f"it asks for {gpus} GPUs, and a task of this pool has at least {self.least_gpus}"
+                f"it asks for {gpus} GPUs, but a task in this pool needs at least {self.least_gpus}"
             )
         levels = list(self.quotas.levels(task))
         if not levels:
@@ -369,14 +369,14 @@ class PoolRules(Struct, frozen=True):
             most = max(self.quotas.of(task.user, level) for level in named)
             at = "at any priority" if task.level == Priority.AUTO else f"at {task.level.name}"
             return (
-                f"it asks for {counted(task.nodes, 'node')}, and {task.user}'s quota {at} is {most}"
+                f"it asks for {counted(task.nodes, 'node')}, but {task.user}'s quota {at} is {most}"
             )
         # What becomes NORMAL needs quota there: it would be suspended for good.
         lasting = [level for level in levels if level != Priority.ABOVE_NORMAL]
         if not lasting and task.nodes > (normal := self.quotas.of(task.user, Priority.NORMAL)):
             return (
                 f"it asks for {counted(task.nodes, 'node')}: ABOVE_NORMAL becomes NORMAL after"
-                f" {self.demote_after_seconds / 60:g} min, and {task.user}'s quota at NORMAL is "
+                f" {self.demote_after_seconds / 60:g} min, where {task.user}'s quota is "
                 f"{normal}"
             )
         return ""

@@ -237,7 +237,7 @@ class _Simulation:
 
 
 def simulate(
-    tasks: Sequence[TracedTask], model: PoolModel, name: str = "slices of time"
+    tasks: Sequence[TracedTask], model: PoolModel, name: str = "time slices"
 ) -> PolicyResult:
     """The trace under the pool's rules; a task that could never run is counted, and left out."""
     rules = PoolRules(model.quotas, model.choosers, demote_after_seconds=model.demote_after_seconds)
@@ -287,7 +287,7 @@ def simulate_own_nodes(tasks: Sequence[TracedTask], model: PoolModel) -> PolicyR
     )
     for user in by_remainder[: model.nodes - sum(shares.values())]:
         shares[user] += 1
-    outcome = PolicyResult("nodes of their own", model.nodes)
+    outcome = PolicyResult("dedicated nodes", model.nodes)
     outcome.last_submitted_at = max((one.submitted_at for one in tasks), default=0.0)
     steps: list[tuple[float, int]] = []
     for user, some in by_user.items():
@@ -335,11 +335,11 @@ def parse_trace(lines: Iterable[str]) -> list[TracedTask]:
         names = list(rows.fieldnames or ())
         if missing := [name for name in _REQUIRED if name not in names]:
             raise BadTrace(
-                f"line 1: no column {', '.join(missing)}; known are {', '.join(_COLUMNS)}"
+                f"line 1: no column {', '.join(missing)}; known columns: {', '.join(_COLUMNS)}"
             )
         if unknown := [name for name in names if name not in _COLUMNS]:
             raise BadTrace(
-                f"line 1: unknown column {unknown[0]!r}; known are {', '.join(_COLUMNS)}"
+                f"line 1: unknown column {unknown[0]!r}; known columns: {', '.join(_COLUMNS)}"
             )
         tasks = [_parse_row(row, rows.line_num) for row in rows]
     except csv.Error as error:
@@ -358,7 +358,7 @@ def _parse_row(row: Mapping[str | None, str | None], line: int) -> TracedTask:
         try:
             value = parse_priority(text) if name == "priority" else kind(text)
         except ValueError:
-            raise BadTrace(f"line {line}: {text!r} is no {name}") from None
+            raise BadTrace(f"line {line}: {text!r} is not a valid {name}") from None
         if isinstance(value, float) and not (isfinite(value) and value >= 0):
             raise BadTrace(f"line {line}: {name} = {text} is not a time")
         values[field_name] = value

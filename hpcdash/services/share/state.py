@@ -357,9 +357,9 @@ def publish(state: Pool, file: Path) -> None:
             there = folder / file.name
             if not _is_published(there, state.pool):
                 raise HpcdashError(
-                    f"pool {state.pool}: {there.resolve()} is not what a pool publishes, and is "
+                    f"pool {state.pool}: {there.resolve()} is not a pool state file, and was "
                     "not replaced",
-                    "Move it away or set another state_file, and find out who may write to its "
+                    "Move it aside or set a different state_file, and check who can write to its "
                     "folder.",
                 )
             # What is lost with the machine is published again a moment later.
@@ -593,7 +593,7 @@ class PoolReader:
         except ValueError as error:
             self.state = None
             raise HpcdashError(
-                f"pool {name}: {self._file} is not what hpcdash publishes: {error}",
+                f"pool {name}: {self._file} is not a valid pool state file: {error}",
                 "Does the coordinator run another version?",
             ) from None
         if self.state.pool != name:

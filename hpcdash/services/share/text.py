@@ -29,7 +29,7 @@ def format_use(pool: Pool) -> str:
     paused = sum(task.state == "paused" for task in pool.tasks)
     parts = [f"{pool.nodes_used} of {counted(pool.nodes, 'node')} used"]
     if missing := pool.nodes - pool.nodes_usable:
-        parts.append(f"{missing} out of use")
+        parts.append(f"{missing} out of service")
     parts.append(f"{runs} {'runs' if runs == 1 else 'run'}")
     parts.append(f"{waits} {'waits' if waits == 1 else 'wait'}")
     if paused:

@@ -162,7 +162,7 @@ def _priority(pool: Pool, task: Task, wish: Wish, requested: Priority | None) ->
         if text := refusal(requested):
             raise HpcdashError(f"job {task.id} cannot have {requested.name}: {text}")
         if requested == Priority[task.priority]:
-            raise HpcdashError(f"job {task.id} has {requested.name} already")
+            raise HpcdashError(f"job {task.id} already has {requested.name}")
         return requested
     is_higher = wish is Wish.RAISE
     levels = [level for level in LEVELS if (level > present if is_higher else level < present)]

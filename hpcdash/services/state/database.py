@@ -178,7 +178,8 @@ class StateDatabase:
             version = create_schema(connection, _SCHEMA, SCHEMA_VERSION)
             if version > SCHEMA_VERSION:
                 message = (
-                    f"{self.path} belongs to a newer hpcdash (schema {version}, this one writes "
+                    f"{self.path} was written by a newer version of hpcdash (schema {version}, "
+                    "this one writes "
                     f"{SCHEMA_VERSION})"
                 )
                 if is_write:
@@ -191,7 +192,9 @@ class StateDatabase:
             raise
         if version < SCHEMA_VERSION:
             connection.close()
-            self._replace(identity, f"schema-{version}", "belonged to an earlier hpcdash")
+            self._replace(
+                identity, f"schema-{version}", "was written by an earlier version of hpcdash"
+            )
             return self._connect(seconds, is_write=is_write)
         if before is None or not before[1]:
             self._rename_former_files()
@@ -213,7 +216,9 @@ class StateDatabase:
                 sqlite3.connect(uri, uri=True, isolation_level=None)
             ) as connection:
                 if schema_version(connection) < SCHEMA_VERSION:
-                    raise StateUnusable(f"{self.path} belongs to an earlier hpcdash", step)
+                    raise StateUnusable(
+                        f"{self.path} was written by an earlier version of hpcdash", step
+                    )
                 return work(connection)
         except sqlite3.Error as error:
             raise self._unusable(error, is_write=False) from error
@@ -256,7 +261,8 @@ class StateDatabase:
             with contextlib.suppress(OSError):
                 os.rename(path, renamed)
                 _notice(
-                    f"{path} belonged to an earlier hpcdash: it was renamed to {renamed.name}, and "
+                    f"{path} was written by an earlier version of hpcdash: it was renamed to "
+                    f"{renamed.name}, and "
                     f"{NAME} starts without its content"
                 )
 

@@ -128,7 +128,7 @@ def _content(path: Path) -> bytes:
     """Read a file of ours; raises OSError for a link and another's file."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         if os.fstat(file.fileno()).st_uid != os.geteuid():
-            raise PermissionError(f"{path} is another's")
+            raise PermissionError(f"{path} belongs to another user")
         return file.read()
 
 

@@ -343,7 +343,8 @@ def _names(output: GitOutput, folder: Path) -> list[bytes]:
 
 def _too_many_files() -> UsageError:
     return UsageError(
-        f"files: more than {MAX_FILES} files", "Specify fewer, or list folders in .gitignore."
+        f"files: more than {MAX_FILES} files",
+        "Specify fewer files, or exclude folders with .gitignore.",
     )
 
 

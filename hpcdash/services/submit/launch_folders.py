@@ -91,7 +91,7 @@ async def remove_finished_folders(
             if living.reason_to_stay(record):
                 continue
         if not rows and not is_due and store.clock.now() - record.at > _FORGOTTEN_SECONDS:
-            await asyncio.to_thread(records.stays, record, "its exit is unknown")
+            await asyncio.to_thread(records.stays, record, "its exit status is unknown")
         elif is_due or is_complete or (record.keep == "nothing" and has_failed(rows)):
             outcome = "completed" if is_due or is_complete else "ended"
             messages.append(
@@ -182,7 +182,7 @@ class LivingJobs(Struct, frozen=True):
             if f"{row['work_dir'] or ''}/".startswith(below):
                 return f"job {job_id} works in it"
         is_named = any(record.folder in request for request in self.requests)
-        return "an unfinished job names it" if is_named else ""
+        return "an unfinished job refers to it" if is_named else ""
 
 
 async def fetch_living(store: ClusterStore, records: LaunchRecords) -> LivingJobs:
@@ -308,7 +308,7 @@ async def read_stored_launches(
         elif not reason and ended_at and store.clock.now() < ended_at + least_age_seconds:
             reason = "it ended later than that"
         elif not reason and record.job_id in unread:
-            reason = "its node check findings are still unread"
+            reason = "its node-check results have not been read yet"
         stored.append(
             StoredLaunch(
                 record=record,
@@ -342,7 +342,7 @@ def _reason_to_stay(record: LaunchRecord, state: str, *, also_failed: bool) -> s
     if not record.job_id:
         return "unknown whether it was submitted"
     if state == "unknown":
-        return "the exit of its job is unknown"
+        return "the exit status of its job is unknown"
     if state == "unfinished":
         return f"job {record.job_id} has not ended"
     if record.run_as:

@@ -165,7 +165,8 @@ class Launches:
             raise UsageError(
                 f"{known.weak_spot}, and so others could replace what jobs run from {known.folder}",
                 "Set storage_root to a folder below your home on the cluster, or remove it to use "
-                f"~/{LAUNCHES_BELOW_HOME}. Close your own folders above it to others: chmod go-w",
+                f"~/{LAUNCHES_BELOW_HOME}. Remove others' write access to your folders above it: "
+                "chmod go-w",
             )
         return known.weak_spot
 
@@ -263,7 +264,8 @@ class Launches:
                 raise UsageError(
                     "storage_root is not set; run_as needs a folder that the other account can "
                     "enter",
-                    "Set storage_root in [launch] to the folder of root's program (hpcdash sudoers "
+                    "Set storage_root in [launch] to the folder that root's launch program uses "
+                    "(hpcdash sudoers "
                     "--program).",
                 )
         root = await self._root(storage_root, request_kill_switch(requested))
@@ -817,7 +819,7 @@ def format_chain(outcomes: Sequence[Outcome], count: int) -> str:
     if len(submitted) == count:
         return f"{jobs}, one after the other: {' '.join(submitted)}"
     remaining = count - len(outcomes)
-    stay = f", which stay: {' '.join(submitted)}" if submitted else ""
+    stay = f" (these stay queued: {' '.join(submitted)})" if submitted else ""
     parts = [f"{jobs} of {count} submitted{stay}"]
     if not last.new_job:
         parts.append(f"number {len(outcomes)}: {last.text or 'no reason given'}")

@@ -53,7 +53,7 @@ def select_nodes(
                 busy.append(f"{row['name']} is {row['state']}")
         if not idle:
             raise UsageError(
-                f"no node of {where} is idle: {'; '.join(busy[:5])}",
+                f"no idle nodes in {where}: {'; '.join(busy[:5])}",
                 "Specify nodes by name to wait for them.",
             )
         return Selection(tuple(idle[:MAX_NODES]), where, tuple(busy))

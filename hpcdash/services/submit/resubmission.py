@@ -343,7 +343,7 @@ def format_parts(outcomes: tuple[Outcome, ...], count: int) -> str:
     if len(submitted) == count:
         return f"resubmitted in {counted(count, 'part')}: {' '.join(submitted)}"
     last = outcomes[-1]
-    stay = f", which stay: {' '.join(submitted)}" if submitted else ""
+    stay = f" (these stay queued: {' '.join(submitted)})" if submitted else ""
     return (
         f"{len(submitted)} of {count} parts submitted{stay}; {last.job_id}: {last.text}; R "
         "sends the rest"

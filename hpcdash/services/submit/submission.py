@@ -135,7 +135,7 @@ async def refuse_large_array(store: ClusterStore, requested: Submission) -> None
     except HpcdashError:
         return
     if refusal:
-        raise UsageError(refusal, "Submit it in parts, or let each task do more.")
+        raise UsageError(refusal, "Split the submission, or have each task do more work.")
 
 
 def submitting_program(store: ClusterStore) -> str:

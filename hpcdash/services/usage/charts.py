@@ -384,7 +384,7 @@ def _waits(report: UsageReport, width: int) -> list[Line]:
     all_runs = counts.sum()
     label_cells = max(map(len, WAIT_LABELS))
     bar_cells = max(6, min(48, width - label_cells - 2 - 16))
-    lines: list[Line] = [(("Queue wait (eligible to start)", "title"),)]
+    lines: list[Line] = [(("Queue wait (from eligible to started)", "title"),)]
     for label, count, bar in zip(WAIT_LABELS, counts, draw_bars(counts, bar_cells), strict=True):
         shares = f"  {format_count(int(count)):>6}  {percent(count, all_runs):>5}"
         lines.append(((f"{label:>{label_cells}}  ", ""), *bar, (shares, "" if count else "dim")))

@@ -319,7 +319,7 @@ def _waits(report: UsageReport) -> str:
         len(body),
     )
     return _card(
-        "Queue wait (eligible to start)",
+        "Queue wait (from eligible to started)",
         _table(["wait", ""], ["runs", ""], bars) + table,
     )
 

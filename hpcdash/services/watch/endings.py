@@ -18,7 +18,7 @@ from hpcdash.services.watch.rules.rows import Row, rows_where
 from hpcdash.services.watch.watched import Watched, WatchedJobs
 
 _LOSS_ENDINGS = {
-    "nan": "is a number again",
+    "nan": "is no longer NaN",
     "inf": "is finite again",
     "divergence": "no longer diverges",
     "plateau": "is changing again",

@@ -199,7 +199,7 @@ def _update_owed(
         return None
     is_late = plan.now - owed.owed_at > LONGEST_OWED_SECONDS
     if is_late and not (is_lasting and is_here):
-        plan.lost.append((owed, "it could not be delivered for a day"))
+        plan.lost.append((owed, "delivery failed for 24 hours"))
         return None
     return replace(owed, finding=state.finding) if is_lasting and state is not None else owed
 

@@ -105,7 +105,8 @@ class ChainActions:
         title = f"append {what} of {appendix.name} after {end.job_id}?"
         if wish.count > 1:
             aside = (
-                f"{wish.count} jobs: the first after {end.job_id}, each other after the previous "
+                f"{wish.count} jobs: the first after {end.job_id}, each of the others after the "
+                "previous "
                 "one, however it ends"
             )
         else:

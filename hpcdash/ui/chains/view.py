@@ -237,7 +237,7 @@ class ChainView(ReadTableView):
                 ends = cells.short_deadline(end, self.now(), self.session.zone)
                 is_held = any(row["state"] == "held" for row in chain.living)
                 release = " and is released now" if is_held else ""
-                text = f"if each takes its limit{release}: ends {ends}"
+                text = f"if each job runs to its time limit{release}: ends {ends}"
             lines.insert(0, text)
             if hold := chains.format_hold(chain.rows, self.now()):
                 lines.append(hold)

@@ -209,7 +209,9 @@ def result_lines(outcomes: Sequence[Outcome]) -> Text:
     id_cells = min(id_cells, _MAX_ID_CELLS)
     text = Text()
     if any(outcome.done is None for outcome in ordered):
-        advice = "If the result is unknown, check with ctrl+r: the action was not repeated."
+        advice = (
+            "If the result is unknown, refresh with ctrl+r to check: the action was not retried."
+        )
         text.append(f"{advice}\n\n", "bold")
     for outcome in ordered[:_MAX_RESULTS]:
         sign, label = labels[outcome.done]

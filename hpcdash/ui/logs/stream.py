@@ -517,7 +517,7 @@ def file_notes(
         shown = "; showing what was read" if window.rows else ""
         match happened.change:
             case FileChange.DELETED if window.file.host:
-                place = "the end of the job moves it to its final place"
+                place = "it moves to its final path when the job ends"
                 return [f"left {window.file.host} at {when}: {place}{shown}"]
             case FileChange.DELETED:
                 return [f"was deleted at {when}{shown}; retrying"]

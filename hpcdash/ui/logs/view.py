@@ -419,7 +419,7 @@ class LogView(View):
         try:
             count = len(await self._fetch_runs(self.place))
         except UsageError:
-            self.show_notice("this job is neither an array task nor an allocation for runs")
+            self.show_notice("this job is neither an array task nor an allocation that takes runs")
             return
         except HpcdashError as error:
             self.show_notice(error.message)

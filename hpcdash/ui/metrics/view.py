@@ -328,7 +328,7 @@ class ChartView(ChartFollowing, can_focus=True):
     def help_moving(self) -> Sequence[tuple[str, str]]:
         return (
             ("← →", "move the view, or the cursor"),
-            ("↑ ↓", "move the height; pgup pgdn stretch it"),
+            ("↑ ↓", "move up or down; pgup pgdn zoom the y axis"),
             ("home end", "full range; end, and follow"),
             ("mouse", "the wheel zooms, dragging moves, a click sets the cursor"),
         )

@@ -121,7 +121,7 @@ class SubmitView(SubmitPage):
         return (
             ("↑ ↓ tab", "move"),
             ("pgup pgdn", "the script"),
-            ("enter", "list the choices, or next field; in text of several lines a new line"),
+            ("enter", "list the choices, or go to the next field; new line in multi-line text"),
             ("→", "accept the suggestion"),
             ("space", "fold or unfold a group of fields"),
         )

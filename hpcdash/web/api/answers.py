@@ -322,7 +322,10 @@ def format_metrics(
     store = session.store
     is_up = store.connection_error is None and states is not None
     lines = _metric(
-        "hpcdash_cluster_up", "gauge", "1 where the cluster answered last.", {"": int(is_up)}
+        "hpcdash_cluster_up",
+        "gauge",
+        "1 if the cluster's last answer succeeded, else 0.",
+        {"": int(is_up)},
     )
     lines += _metric(
         "hpcdash_commands_total",

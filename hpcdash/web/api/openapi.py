@@ -67,7 +67,7 @@ _ID: Json = {
 _KEY: Json = {
     "name": "Idempotency-Key",
     "in": "header",
-    "description": "The same key with the same request is launched once, however often it is sent.",
+    "description": "A request with the same key is launched only once, however often it is sent.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
 }
 
@@ -92,7 +92,7 @@ def openapi_document() -> Json:
             "version": __version__,
             "description": "Launches, logs and jobs of one cluster. Each token sees what belongs "
             "to its accounts; "
-            "anything else answers 404. Errors have the fields that the command line shows.",
+            "anything else returns 404. Errors have the fields that the command line shows.",
         },
         "servers": [{"url": "/"}],
         "security": [{"token": []}],
@@ -125,7 +125,7 @@ def _paths() -> Json:
         launch: {
             "get": _operation("Show a launch and its jobs.", "LaunchAnswer", parameters=[_ID]),
             "delete": _operation(
-                "Remove the folder of a launch that has ended, with all that is in it, and forget "
+                "Remove the folder of a launch that has ended, with everything in it, and forget "
                 "the launch.",
                 "",
                 statuses=("204",),
@@ -135,7 +135,7 @@ def _paths() -> Json:
         logs: {
             "get": {
                 **_operation(
-                    "Read a log: its last lines, or what comes from a byte on. With follow, "
+                    "Read a log: its last lines, or everything from a byte offset. With follow, "
                     "server-sent events: log, restart, problem, end.",
                     "LogPage",
                     parameters=[
@@ -157,7 +157,7 @@ def _paths() -> Json:
                         _parameter(
                             "offset",
                             {"type": "integer", "minimum": 0},
-                            "In bytes, in place of lines.",
+                            "Byte offset to read from, instead of lines.",
                         ),
                         _parameter("follow", {"type": "boolean", "default": False}),
                         _parameter(
@@ -169,8 +169,8 @@ def _paths() -> Json:
         },
         f"{launch}/result": {
             "get": _operation(
-                "Return what the launch's function returned, where its result_format is json, or "
-                "how it failed. 404: it has left nothing yet. 409: it is a pickle, which is not "
+                "Return what the launch's function returned, if its result_format is json, or "
+                "how it failed. 404: no result yet. 409: it is a pickle, which is not "
                 f"read. 413: larger than {MAX_RESULT_BYTES >> 20} MiB.",
                 "ResultAnswer",
                 parameters=[
@@ -190,7 +190,7 @@ def _paths() -> Json:
         "/jobs": {
             "get": _operation(
                 "List the jobs of the token's accounts, however they were submitted; without state "
-                "those that wait or run.",
+                "only pending and running ones.",
                 "JobsAnswer",
                 parameters=[_parameter("state", {"type": "string", "enum": [*STATES]})],
             )
@@ -291,7 +291,7 @@ def _request_schema() -> Json:
     properties["files"] = {
         "type": "object",
         "additionalProperties": {"type": "string", "contentEncoding": "base64"},
-        "description": "By name; they are staged with the launch, where a relative script is among "
+        "description": "By name; they are staged with the launch, and a relative script must be one of "
         "them.",
     }
     return {

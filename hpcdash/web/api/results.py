@@ -39,20 +39,22 @@ async def read_result(files: CallFiles, cluster: str) -> msgspec.Raw | CallFailu
             f"the result is a Python pickle, which is not read here: {files.result.place}",
             "Read it from Python as its account: "
             f'hpcdash.connect("{cluster}").attach("{files.job_id}").result(). '
-            'Launched with call.result_format = "json" it would be given here.',
+            'Launched with call.result_format = "json" it would be returned here.',
         )
     failure = await _read(files.failure, _MAX_FAILURE_BYTES)
     if failure is None:
         step = (
-            f"GET /launches/{files.launch_id} tells whether it has ended, and its log why it "
+            f"GET /launches/{files.launch_id} shows whether it has ended; its log shows why it "
             "left none."
         )
-        raise NoResult("the function has left no result", step)
+        raise NoResult("the function produced no result", step)
     try:
         # The content of a pickle there is left alone.
         return msgspec.json.decode(failure, type=CallFailure)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise UnreadableOutput(f"{files.failure.place} does not tell a failure: {error}") from None
+        raise UnreadableOutput(
+            f"{files.failure.place} does not describe a failure: {error}"
+        ) from None
 
 
 async def _read(file: LogFile, most_bytes: int) -> bytes | None:
@@ -65,7 +67,7 @@ async def _read(file: LogFile, most_bytes: int) -> bytes | None:
     if chunk.stat.size > most_bytes:
         raise ResultTooLarge(
             f"the result is larger than {most_bytes >> 20} MiB: {file.place}",
-            "Read the file itself, or have the function write what is large to a file of its own.",
+            "Read the file itself, or have the function write large data to a separate file.",
         )
     if not chunk.ends_the_file:
         raise UnreadableOutput(f"{file.place} was cut short", "Ask again.")

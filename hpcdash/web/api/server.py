@@ -266,7 +266,7 @@ class ApiServer:
         ):
             step = (
                 "Send its content as files: {NAME: base64}, or name a file of the cluster by "
-                "its whole path."
+                "its absolute path."
             )
             raise UsageError(f"script: no file {request.script!r} came with the request", step)
         if name in files and not files[name].startswith(b"#!") and not has_interpreter(request):
@@ -486,7 +486,7 @@ def _flag(text: str) -> bool:
 
 def _offset(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 19 or int(text) > _LARGEST_OFFSET:
-        raise ValueError("expected a whole number from 0 on")
+        raise ValueError("expected a whole number, 0 or more")
     return int(text)
 
 
@@ -568,7 +568,7 @@ def _plain_error(
 
 def _protocol_error(status: int) -> web.Response:
     if status == 400:
-        step = "Send HTTP/1.1, and a body as it is or with Content-Encoding: gzip."
+        step = "Send HTTP/1.1, and an uncompressed body or one with Content-Encoding: gzip."
         return _plain_error(status, "the request is not valid HTTP", step, _HEADERS)
     return _plain_error(status, HTTPStatus(status).phrase, headers=_HEADERS)
 

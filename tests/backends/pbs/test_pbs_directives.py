@@ -45,7 +45,7 @@ from tests.support.records import for_each
         ("-W depend=afterany:2[].pbs01,beforeok:4", "starts after job 2[].pbs01 ended; job 4 waits "
                                                     "for its good end"),
         ("-W depend=afteranyarray:12[]", "starts after job 12[] ended"),
-        ("-W depend=on:2", "starts after 2 jobs said so"),
+        ("-W depend=on:2", "starts after 2 jobs with a before dependency release it"),
         ("-W sandbox=PRIVATE", "runs in its own folder"),
         ("-W strange=1", "strange 1"),
         ("-W depend", "-W depend is not NAME=VALUE"),
@@ -55,10 +55,10 @@ from tests.support.records import for_each
         ("-m n", "no mail"),
         ("-v A=1,B,PATH=/x", "sets A, B, PATH"),
         ("-h", "submitted held"),
-        ("-Z x", "unknown to PBS: -Z; x is not an option of qsub"),
+        ("-Z x", "unknown to PBS: -Z; x is not a qsub option"),
         ("-N", "-N is without its value"),
         ("-N 'a", "-N 'a is without its closing quote"),
-        ("walltime=1", "walltime=1 is not an option of qsub"),
+        ("walltime=1", "walltime=1 is not a qsub option"),
         ("", ""),
     ],
 )  # fmt: skip

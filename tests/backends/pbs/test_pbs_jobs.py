@@ -880,7 +880,7 @@ def test_a_record_with_no_job_s_id_is_rejected_and_the_rest_stands() -> None:
     read = parsed(dsv("x$(id)", JOB), dsv("1.pbs01", JOB))
     assert (read.table["id"].to_pylist(), read.rejected) == (
         ["1.pbs01"],
-        ("no job's id: 'x$(id)'",),
+        ("not a job ID: 'x$(id)'",),
     )
 
 

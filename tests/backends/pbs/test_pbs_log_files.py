@@ -23,8 +23,10 @@ VARIABLES = (
     f"PBS_O_WORKDIR={WORK},PBS_O_SYSTEM=Linux,A=x\\,PBS_O_HOME=/evil,PBS_O_QUEUE=workq,PBS_O_HOST=login1"
 )
 RUNNING, WAITING, ENDED = JobState.RUNNING, JobState.PENDING, JobState.COMPLETED
-ON_CN01 = "PBS keeps it on cn01 until the job ends; submit with -k oed to read it here meanwhile"
-BROUGHT = "PBS copies it there when the job ends, with -k oed as it runs"
+ON_CN01 = (
+    "PBS keeps it on cn01 until the job ends; submit with -k oed to read it here while the job runs"
+)
+BROUGHT = "PBS copies it there when the job ends, or while it runs with -k oed"
 
 
 def detail(

@@ -263,7 +263,7 @@ def test_a_torque_node_with_more_jobs_than_can_be_counted_is_rejected_and_the_ot
         raw + b"n2\n     state = free\n     np = 8\n     jobs = 0-3/12.s\n\n", Dialect.TORQUE
     )
     assert read.table["name"].to_pylist() == ["n2"]
-    assert read.rejected == ("a node with more jobs than can be counted: n1",)
+    assert read.rejected == ("a node whose job count is out of range: n1",)
 
 
 def test_each_dialect_asks_in_its_own_way() -> None:

@@ -807,7 +807,7 @@ def test_no_record_breaks_the_builder(native: dict[str, str]) -> None:
     ("word", "said", "next_step"),
     [
         ("--signal=USR1@600", "PBS sends no signal ahead of the time limit", "timer in the script"),
-        ("--partition=gpu", "--partition=gpu is not an option of qsub", "one dash"),
+        ("--partition=gpu", "--partition=gpu is not a qsub option", "one dash"),
     ],
 )
 def test_an_option_in_slurms_manner_is_refused_with_what_pbs_has(

@@ -267,11 +267,15 @@ def test_jobs_that_ended_are_history_and_jobs_that_have_not_are_the_queue() -> N
             ControllerDown,
             "overloaded",
         ),
-        (told(b"<html>a login page</html>"), UnreadableOutput, "not an answer of a Ray dashboard"),
+        (
+            told(b"<html>a login page</html>"),
+            UnreadableOutput,
+            "not a response from a Ray dashboard",
+        ),
         (told({"jobs": 1}), UnreadableOutput, "not a list of Ray jobs"),
         (Told(0, b"200 400 -\ncut"), UnreadableOutput, "cut short"),
         (Told(127, b"", b"no commands"), CommandMissing, "--ray http://"),
-        (told(b"[" * 200_000), UnreadableOutput, "not an answer of a Ray dashboard"),
+        (told(b"[" * 200_000), UnreadableOutput, "not a response from a Ray dashboard"),
     ],
 )
 def test_an_answer_that_is_none_is_an_error_with_ray_s_own_words(

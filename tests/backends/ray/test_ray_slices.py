@@ -359,11 +359,11 @@ def test_what_ray_s_jobs_cannot_have_of_a_call_is_refused(call: str, words: str)
         ('[container]\nimage = "a"', "container: Ray starts containers only on slices"),
         (
             'slice = "v4-8"\n[container]\nruntime = "enroot"\nimage = "a"',
-            "cannot start a container by enroot",
+            "cannot start a container with enroot",
         ),
         (
             'slice = "v4-8"\n[container]\nruntime = "apptainer"\nimage = "a"',
-            "cannot start a container by apptainer",
+            "cannot start a container with apptainer",
         ),
     ],
 )
@@ -535,7 +535,7 @@ def test_a_slice_that_cannot_be_used_says_why() -> None:
         describe_slice([ray_node(1, a=1, **head), ray_node(2, a=1, **head)], "a", "n1"), 2, asked
     )
     assert words.startswith(
-        "2 workers of a have TPU-v4-16-head, which only the first one should: a bug of Ray"
+        "2 workers of a have TPU-v4-16-head, which only the first one should: a bug in Ray"
     )
 
 

@@ -80,8 +80,8 @@ def test_its_files_hold_the_values_as_they_were_written() -> None:
         ("lab.train", 'use for example "lab:train"'),
         ("train.py:main", "is a file"),
         ("lab/train:main", "is a file"),
-        ("train:", '"" is not a Python name'),
-        ("train:a b", '"a b" is not a Python name'),
+        ("train:", '"" is not a valid Python name'),
+        ("train:a b", '"a b" is not a valid Python name'),
         ("__main__:f", "move the function into a module"),
     ],
 )

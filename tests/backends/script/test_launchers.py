@@ -338,7 +338,7 @@ def test_what_is_no_program_of_python_is_told_of_and_several_are_refused() -> No
 )
 def test_a_launcher_alone_on_each_node_is_told_of(command: str, told: bool) -> None:
     request = Request(command=command, slots=4, slots_per_node=2)
-    words = "of its own, a training each"
+    words = "and trains separately"
     place = Place("1a2b3c4d")
     assert (words in " ".join(batch_script(Scheduler.SLURM, request, place).warnings)) == told
     assert words not in " ".join(

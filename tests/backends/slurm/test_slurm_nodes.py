@@ -177,7 +177,7 @@ def test_a_partition_with_more_than_can_be_counted_is_rejected_and_the_others_st
     assert "cpu" in parsed.table["name"].to_pylist()
     assert parsed.rejected
     assert all(
-        words.startswith("a partition with more than can be counted: gpu up")
+        words.startswith("a partition with a count out of range: gpu up")
         for words in parsed.rejected
     )
 

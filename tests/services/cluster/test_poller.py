@@ -274,7 +274,7 @@ async def test_what_was_given_up_on_has_longer_the_next_time(cluster: Cluster) -
     assert limits == [60, 120, 120, 120]
     assert (
         cluster.store.errors[Kind.MINE].next_step
-        == "It may hang. It may only be slow: the next try has 120 s."
+        == "It may hang. It may just be slow: the next attempt waits up to 120 s."
     )
     cluster.transport.fails.clear()
     await cluster.poller.poll([Kind.MINE])

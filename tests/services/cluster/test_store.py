@@ -517,7 +517,7 @@ async def test_a_question_put_by_a_script_that_hangs_is_named_as_a_person_would_
     assert raised.value.output == "said on stderr"
     # A one-shot asks no second time, and the queue may stand on a disk that hangs.
     assert raised.value.next_step.endswith(
-        "or the disk it works on, may hang or be busy; running jobs are not affected."
+        "or its storage may be hung or busy; running jobs are not affected."
     )
 
 

@@ -234,7 +234,7 @@ def test_what_is_not_known_is_not_made_up() -> None:
 def test_tasks_shorter_than_a_restart_never_get_there() -> None:
     end = format_end(0, 7200, 1.0, HOUR, 600, repeated_seconds=900)
     assert end == (
-        "ends in 2 h, limit in 1 h: another task cannot finish it: repeated steps take 15 min of "
+        "ends in 2 h, limit in 1 h: another task cannot finish it: repeating steps takes 15 min of "
         "its "
         "10 min"
     )
@@ -247,9 +247,10 @@ def test_a_run_at_its_final_step_says_so() -> None:
 def test_restarts_are_told_with_what_they_cost() -> None:
     lost = LostTime(restarts=3, repeated_steps=1200, repeated_seconds=2400, gap_seconds=720)
     assert (
-        format_lost_time(lost) == "3 restarts: 1 200 steps again (40 min), 12 min between attempts"
+        format_lost_time(lost)
+        == "3 restarts: 1 200 steps repeated (40 min), 12 min between attempts"
     )
-    assert format_lost_time(LostTime(1, 5, nan, nan)) == "1 restart: 5 steps again"
+    assert format_lost_time(LostTime(1, 5, nan, nan)) == "1 restart: 5 steps repeated"
     assert format_lost_time(LostTime(1, 0, 0, nan)) == "1 restart"
     assert format_lost_time(LostTime(0, 0, 0, 0)) == ""
 

@@ -64,7 +64,7 @@ def test_a_spike_is_found_within_five_points_and_its_recovery_is_told(
     soon = find_spikes(steps[: at + 5], loss[: at + 5], before)
     assert [finding.kind for finding in soon.findings] == ["spike"]
     assert soon.findings[0].step_from == pytest.approx(at, abs=2)
-    assert "not yet back" in soon.findings[0].text
+    assert "not yet recovered" in soon.findings[0].text
     assert soon.findings[0].step_to is None
     (whole,) = find_spikes(steps, loss).findings
     assert whole.kind == "spike"
@@ -358,6 +358,6 @@ def test_a_spike_is_told_from_where_the_curve_stood_just_before_and_without_jarg
         7
     ).standard_normal(steps.size)
     (finding,) = find_spikes(steps, loss).findings
-    found = re.fullmatch(r"spike at 42\d: (\S+) → 7\.\d+, back after \d+ points", finding.text)
+    found = re.fullmatch(r"spike at 42\d: (\S+) → 7\.\d+, recovered after \d+ points", finding.text)
     assert found is not None, finding.text
     assert float(found[1]) == pytest.approx(4.55, abs=0.12)

@@ -26,7 +26,7 @@ def test_the_first_nan_is_told_with_how_often_and_where_it_was_over() -> None:
     values[[3, 5]] = np.nan
     (finding,) = find_not_finite(steps, values)
     assert (finding.kind, finding.step_from, finding.step_to) == ("nan", 30, 60)
-    assert finding.text == "nan first at 30 (2 times, last at 50); a number again since 60"
+    assert finding.text == "nan first at 30 (2 times, last at 50); finite again since 60"
 
 
 def test_an_inf_that_became_nan_has_not_ended() -> None:
@@ -35,7 +35,7 @@ def test_an_inf_that_became_nan_has_not_ended() -> None:
         ("nan", 2, None),
         ("inf", 1, None),
     ]
-    assert found[1].text == "inf first at 1 (once); no number since"
+    assert found[1].text == "inf first at 1 (once); no finite value since"
 
 
 def test_numbers_alone_are_nothing_to_tell() -> None:
@@ -45,7 +45,7 @@ def test_numbers_alone_are_nothing_to_tell() -> None:
 def test_a_metric_that_became_nan_stands_out_and_one_that_never_was_a_number_does_not() -> None:
     x = np.arange(6.0)
     (finding,) = find_lost_numbers("reward", x, np.array([1, 1, 1, np.nan, np.nan, np.nan]))
-    assert finding.text == "nan first at 3 (3 times, last at 5); no number since"
+    assert finding.text == "nan first at 3 (3 times, last at 5); no finite value since"
     assert find_lost_numbers("val_acc", x, np.full(6, np.nan)) == ()
     assert find_lost_numbers("reward", x, np.array([1, np.nan, 1, 1, 1, 1])) == ()
     # A gradient that is nan from the first step on is broken, too.
@@ -118,7 +118,7 @@ def test_a_log_silent_for_ten_usual_gaps_has_stalled() -> None:
     finding = stall(times, 1200, 200)
     assert finding is not None
     assert finding.value == 1200
-    assert finding.text == "no sample for 20 min after 200; usual is every 30 s"
+    assert finding.text == "no sample for 20 min after 200; usually every 30 s"
 
 
 def test_an_evaluation_as_long_as_the_last_one_is_no_stall() -> None:

@@ -199,7 +199,7 @@ def test_a_folder_that_leads_elsewhere_does_not_cost_the_coordinator_a_file(
     precious.write_text('{"schema":1,"pool":"other"}')
     (tmp_path / "shared").symlink_to(precious.parent)
     file = tmp_path / "shared" / "pool.json"
-    with pytest.raises(HpcdashError, match=r"mine/pool\.json is not what a pool publishes"):
+    with pytest.raises(HpcdashError, match=r"mine/pool\.json is not a pool state file"):
         publish(state, file)
     assert precious.read_text() == '{"schema":1,"pool":"other"}'
     # A link in its place is replaced, and what it leads to is not.
@@ -302,7 +302,7 @@ async def test_only_the_coordinator_s_file_is_believed(
         file.read_bytes().replace(b'"nodes":4', b'"nodes":-4'),
     ):
         file.write_bytes(content)
-        assert "is not what hpcdash publishes" in await complaint(reader(file))
+        assert "is not a valid pool state file" in await complaint(reader(file))
     with file.open("r+b") as stream:
         stream.truncate(MAX_BYTES + 1)
     assert "is larger than 8 MiB" in await complaint(reader(file))

@@ -28,7 +28,7 @@ SETTINGS = PoolSettings("lab", 8)
             "NORMAL",
             "maya",
             SlotType.CUDA,
-            "it asks for 4 nodes, and maya's quota at NORMAL is 3",
+            "it asks for 4 nodes, but maya's quota at NORMAL is 3",
         ),
         (4, "HIGH", "amara", SlotType.CUDA, ""),
         (
@@ -36,14 +36,14 @@ SETTINGS = PoolSettings("lab", 8)
             "HIGH",
             "amara",
             SlotType.CUDA,
-            "it asks for 5 nodes, and amara's quota at any priority is 4",
+            "it asks for 5 nodes, but amara's quota at any priority is 4",
         ),
         (
             1,
             "NORMAL",
             "maya",
             SlotType.CPU,
-            "it asks for 0 GPUs, and a task of this pool has at least 1",
+            "it asks for 0 GPUs, but a task in this pool needs at least 1",
         ),
     ],
 )

@@ -336,9 +336,9 @@ def test_one_of_a_newer_version_is_read_and_not_written(tmp_path: Path, notices:
         newer.execute("PRAGMA user_version = 3")
     assert records.all() == (RECORD,)
     assert [words.partition("state.db ")[2] for words in notices] == [
-        "belongs to a newer hpcdash (schema 3, this one writes 2): opened read-only"
+        "was written by a newer version of hpcdash (schema 3, this one writes 2): opened read-only"
     ]
-    with pytest.raises(StateUnusable, match="belongs to a newer hpcdash"):
+    with pytest.raises(StateUnusable, match="was written by a newer version of hpcdash"):
         records.removed(RECORD)
     assert records.unsettled() == (RECORD,)
 
@@ -357,7 +357,7 @@ def test_one_of_an_earlier_version_is_renamed_announced_once_and_started_again(
     records.launched(RECORD)
     assert records.all() == (RECORD,)
     assert notices == [
-        f"{file} belonged to an earlier hpcdash: it was renamed to state.db.schema-{version}, and "
+        f"{file} was written by an earlier version of hpcdash: it was renamed to state.db.schema-{version}, and "
         "a "
         "new one starts without earlier launches, recent submissions, named switches and alerts"
     ]
@@ -383,7 +383,9 @@ def test_one_of_an_earlier_version_that_cannot_be_renamed_is_not_read(small_disk
         earlier.execute("CREATE TABLE launches (folder TEXT)")
         earlier.execute("PRAGMA user_version = 1")
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    expected = "belonged to an earlier hpcdash, and cannot be renamed: Read-only file system"
+    expected = (
+        "was written by an earlier version of hpcdash, and cannot be renamed: Read-only file system"
+    )
     with pytest.raises(StateUnusable, match=expected):
         LaunchRecords(small_disk, "juno").all()
 
@@ -396,7 +398,7 @@ def test_files_of_a_version_that_had_no_database_are_renamed_and_announced_once(
     LaunchRecords(tmp_path, "juno").launched(RECORD)
     assert LaunchRecords(tmp_path, "juno").all() == (RECORD,)
     assert notices == [
-        f"{tmp_path}/{name} belonged to an earlier hpcdash: it was renamed to {name}.schema-0, and "
+        f"{tmp_path}/{name} was written by an earlier version of hpcdash: it was renamed to {name}.schema-0, and "
         "state.db starts without its content"
         for name in ("launches.jsonl", "switches.jsonl")
     ]

@@ -352,7 +352,7 @@ async def test_variables_of_one_s_own_login_are_put_in_and_unknown_ones_are_told
         "KILL_SWITCH=$WORK/KILL\nSAVE_SWITCH=$NOWHERE/SAVE\nsleep 60", kill="", save=""
     )
     assert (await site.switches.find(job, KILL)).path == str(site.run / "KILL")
-    assert "NOWHERE: not known here" in (await site.switches.find(job, SAVE)).problem
+    assert "NOWHERE cannot be resolved here" in (await site.switches.find(job, SAVE)).problem
 
 
 async def test_disks_that_do_not_answer_are_told_at_their_time_limits(

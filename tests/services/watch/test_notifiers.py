@@ -606,7 +606,7 @@ class TestRound:
         told = await self.rounds(told, [(60, []), (120, [])], way)
         assert [one.kind for one in told.owed] == [AlertKind.RECOVERED]
         late = await tell(told, [], 90_000, [way])
-        assert "it could not be delivered for a day" in late.lost[0]
+        assert "delivery failed for 24 hours" in late.lost[0]
         assert (late.alerts, late.deliveries) == (Alerts(), [])
 
     async def test_what_is_silent_is_not_told_to_who_missed_it(self) -> None:

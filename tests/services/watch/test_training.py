@@ -222,7 +222,7 @@ def test_no_sample_for_much_longer_than_usual_is_a_stall_by_our_clock() -> None:
     assert log.round(lines(range(1000, 1100), stamped=True), age=5) == []
     assert log.round(age=35, seconds=30) == []
     (found,) = log.round(b"still loading\n" * 20, age=0, seconds=270)
-    assert "no sample for 5 min after 1 099; usual is every 1 s" in found.text
+    assert "no sample for 5 min after 1 099; usually every 1 s" in found.text
     assert log.round(lines(range(1100, 1110), stamped=True)) == []
 
 

@@ -647,7 +647,7 @@ def test_losses_are_told_by_metric_and_kind_and_moments_by_their_step() -> None:
     nan, *spikes = find_losses(row, tail, NOW.timestamp(), LossesRule())
     assert (nan.severity, nan.text, nan.is_moment) == (
         Severity.CRITICAL,
-        "job 8: train/loss: nan first at 9 (once); no number since",
+        "job 8: train/loss: nan first at 9 (once); no finite value since",
         False,
     )
     assert nan.key == "loss/nan train|loss/8"

@@ -646,7 +646,7 @@ async def test_of_what_is_found_no_more_it_says_what_is_true_now(
         (node,) = here.store.snapshots[Kind.NODES].table["name"].to_pylist()
         who = f"job {job} (train)"
         said = {
-            found("loss", job, "nan loss"): f"{who}: loss is a number again",
+            found("loss", job, "nan loss"): f"{who}: loss is no longer NaN",
             found("loss", job, "plateau loss"): None,
             found(
                 "loss", waits, "nan loss"

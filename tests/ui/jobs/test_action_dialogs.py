@@ -271,7 +271,7 @@ async def test_a_lost_answer_is_unknown_and_not_repeated(tmp_path: Path) -> None
         await until(pilot, lambda: isinstance(app.screen, ResultsDialog))
         await settled(pilot)
         assert "Cancel on lab: 1 unknown" in screen_text(app)
-        assert "check with ctrl+r: the action was not repeated" in screen_text(app)
+        assert "refresh with ctrl+r to check: the action was not retried" in screen_text(app)
     assert len(transport.acted) == 1
 
 
@@ -442,7 +442,7 @@ async def test_a_signal_is_chosen_with_its_recipient_then_asked(tmp_path: Path) 
         await point_at(pilot, "101")
         await press(pilot, "z")
         assert isinstance(app.screen, SignalDialog)
-        assert "many trainings save a checkpoint" in screen_text(app)
+        assert "many training programs save a checkpoint" in screen_text(app)
         await press(pilot, "down", "tab", "tab", "down")
         await asked(pilot, "enter")
         shown = screen_text(app)

@@ -268,7 +268,7 @@ async def test_a_restart_is_marked_and_what_it_repeated_is_dotted(log: Path) -> 
     async with chart_dashboard(log.parent).run_test(size=SIZE) as pilot:
         view = await open_chart(pilot)
         assert any("R" in line for line in lines_of(pilot)[1:])
-        assert "1 restart: 100 steps again" in screen_text(pilot.app)
+        assert "1 restart: 100 steps repeated" in screen_text(pilot.app)
         assert any(style == "again-0" for line in view.picture.lines for _, style in line)
 
 

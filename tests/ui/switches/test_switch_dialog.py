@@ -481,7 +481,7 @@ async def test_what_may_be_no_switch_is_told_not_dropped_on_and_cleared_at_the_s
     app = acting_app(transport, tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         dialog = await opened(pilot, "K")
-        assert ("trainings treat it as the switch" in words(app)) is (what == "link")
+        assert ("training programs treat it as the switch" in words(app)) is (what == "link")
         assert not dialog.can_drop
         await press(pilot, "y", "c")
         assert names_in(run) == ["KILL"]

@@ -423,7 +423,7 @@ class SliceRun:
                     outcomes.append(Outcome(PREEMPTED, lost, "it has lost workers"))
                 elif self.should_grow() and self.grow():
                     more = ", ".join(held.pod for held in self.more)
-                    outcomes.append(Outcome(PREEMPTED, more, "it goes on with more slices"))
+                    outcomes.append(Outcome(PREEMPTED, more, "it continues with more slices"))
                 elif not is_begun and time.monotonic() - began >= _WAIT_SECONDS:
                     is_begun = not self.report_unstarted(slices, list(waiting.values()))
             if any(one.kind != SUCCEEDED for one in outcomes):

@@ -217,7 +217,7 @@ def slice_problem(found: Mapping[str, Any], workers: int, request: Mapping[str, 
     if heads > 1:
         return (
             f"{heads} workers of {pod} have {request['head_resource']}, which only the first one "
-            "should: a bug of Ray in containers, which would let several jobs have one slice. "
+            "should: a bug in Ray with containers that would let several jobs share one slice. "
             "Upgrade Ray"
         )
     if workers != request["workers"]:

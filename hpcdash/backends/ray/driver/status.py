@@ -122,7 +122,8 @@ def format_not_started(workers: Sequence[int]) -> str:
         return ""
     have = f"worker {workers[0]} has" if len(workers) == 1 else f"workers {ranges(workers)} have"
     return (
-        f"{have} not started: another job uses its TPUs or its slice, or Ray still sets up its "
+        f"{have} not started: another job uses its TPUs or its slice, or Ray is still setting up "
+        "its "
         "environment"
     )
 

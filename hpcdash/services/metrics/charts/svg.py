@@ -110,7 +110,7 @@ class _Panel:
             anchor = "end" if column + 4 * len(text) > WIDTH - 2 else "middle"
             yield f'<text x="{column:.1f}" y="{foot + 17}" text-anchor="{anchor}">{_text(text)}</text>'
         if is_lowest:
-            axis = "time since begin" if self._request.is_since_begin else self._request.axis
+            axis = "time since start" if self._request.is_since_begin else self._request.axis
             middle = (_LEFT + WIDTH - _RIGHT) / 2
             yield (
                 f'<text x="{middle:.0f}" y="{foot + 36}" text-anchor="middle">{_text(axis)}</text>'

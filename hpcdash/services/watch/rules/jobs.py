@@ -227,7 +227,7 @@ def find_ending_allocations(
         who = format_job(row["id"], row["name"])
         text = f"the allocation {who} ends in {format_span(max(0.0, left))}"
         step = (
-            f"hpcdash alter {shown(row['id'])} --time +1h, where the site allows it; hpcdash "
+            f"hpcdash alter {shown(row['id'])} --time +1h, if the site allows it; hpcdash "
             "alloc makes another"
         )
         name = row["name"] or ""

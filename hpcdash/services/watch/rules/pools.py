@@ -46,7 +46,8 @@ def find_stuck(pool: Pool, task: Task, rule: PoolsRule, now: datetime) -> Iterat
     if task.state == "waiting" and not task.waits_for and waited >= rule.no_turn_seconds:
         text = f"{who} has waited {format_span(waited)} for its turn in {place}: {shown(task.why)}"
         step = (
-            f"hpcdash share raise {job}, where its owner may choose; or submit it for fewer nodes"
+            f"hpcdash share raise {job}, if its owner may choose a priority; or resubmit it with "
+            "fewer nodes"
         )
         yield Finding(NO_TURN, task.id, Severity.WARNING, text, step, name=task.name)
     hows = [run.how for run in task.runs if run.is_interrupted]
@@ -62,14 +63,14 @@ def find_stuck(pool: Pool, task: Task, rule: PoolsRule, now: datetime) -> Iterat
     if often:
         text = f"{who} lost its work: it was interrupted{often}"
         step = (
-            "hpcdash.job.suspend tells the program when to save; checkpoints at an interval "
-            "lose less"
+            "hpcdash.job.suspend tells the program when to save; periodic checkpoints "
+            "lose less work"
         )
         yield Finding(UNSAVED, task.id, Severity.CRITICAL, text, step, name=task.name)
     if hows[-1:] == [_SLOW]:
         text = f"{who} takes longer to save than the {pool.grace_seconds:g} s that {place} gives"
         step = (
-            "Save less, to a faster file system or in all ranks; or ask for a longer "
+            "Save less data, use a faster file system, save from all ranks, or ask for a longer "
             "grace_seconds in the pool."
         )
         yield Finding(SLOW, task.id, Severity.WARNING, text, step, name=task.name)

@@ -18,7 +18,7 @@ cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 python sweep.py "$SLURM_ARRAY_TASK_ID$PBS_ARRAY_INDEX"
 END_OF_COMMAND
@@ -26,11 +26,11 @@ END_OF_COMMAND
 # The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
 export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
 
-# When this job's time is over, for hpcdash.job: PBS says it nowhere.
+# When this job's time limit ends it, for hpcdash.job: PBS does not report it.
 export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
-# Each start is from the beginning, unless the command itself looks for what it saved. With checkpoints = "FOLDER" in
-# the request it is told which checkpoint to go on from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+# Each start begins from scratch unless the command itself finds what it saved. With checkpoints = "FOLDER" in
+# the request, it is told which checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 
 # For the command, on every host:
 environment=()

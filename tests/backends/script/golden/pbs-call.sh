@@ -16,7 +16,7 @@ cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 # Calls lab.train:Trainer.fit.
 # What it returns is pickled to the output file, of rank N > 0 to FILE.N; of a failure FILE.error (JSON) tells.
@@ -36,10 +36,10 @@ END_OF_COMMAND
 # The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
 export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
 
-# When this job's time is over, for hpcdash.job: PBS says it nowhere.
+# When this job's time limit ends it, for hpcdash.job: PBS does not report it.
 export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
-# /home/ann/dist/lab-1.0-py3-none-any.whl in a venv of this job's own, made once, before anything starts on the nodes.
+# /home/ann/dist/lab-1.0-py3-none-any.whl in this job's own venv, built once before anything starts on the nodes.
 PY_EXEC=python3 hpcdash_root=/home/ann/launches/hpcdash_exp-1a2b/env
 hpcdash_wheel=/home/ann/dist/lab-1.0-py3-none-any.whl hpcdash_source=''
 hpcdash_tasks=2 hpcdash_stale=180

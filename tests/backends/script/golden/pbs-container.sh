@@ -15,14 +15,14 @@ cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 python3 /home/ann/train.py
 END_OF_COMMAND
 
 # The container it runs in; $1 is the command:
 IFS= read -r -d '' in_container << 'END_OF_IN_CONTAINER'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 trap 'rm -rf -- "$hpcdash_tmp"' EXIT
 for hpcdash_name in DATA; do
@@ -43,7 +43,7 @@ exec "$@"' \
   sh bash -c "$1"
 END_OF_IN_CONTAINER
 
-# When this job's time is over, for hpcdash.job: PBS says it nowhere.
+# When this job's time limit ends it, for hpcdash.job: PBS does not report it.
 export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
 # For the command, on every host:

@@ -17,7 +17,7 @@ cd -- /home/ann/launches/hpcdash_exp-1a2b/code || exit 1
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 . /home/ann/launches/hpcdash_exp-1a2b/secrets.sh || exit
 ranks=$(seq -s , 0 "$(("$NODE_SLOTS" - 1))")
@@ -54,7 +54,7 @@ for file in sorted(pathlib.Path(os.environ.get("CONDA_PREFIX", "/-"), "conda-met
 ) < /dev/null > /dev/null 2>&1
 note_packages /home/ann/launches/hpcdash_exp-1a2b '' python python3
 
-# When this job's time is over, for hpcdash.job: PBS says it nowhere.
+# When this job's time limit ends it, for hpcdash.job: PBS does not report it.
 export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
 # For the command, on every host:
@@ -269,7 +269,7 @@ prepare_nodes() {
   [ -z "$failed" ] || exit 1
 }
 
-# On each node before the command starts anywhere; where it fails on any the job ends with 1.
+# Runs on each node before the command starts anywhere; if it fails on any node, the job exits with 1.
 IFS= read -r -d '' hook << 'END_OF_HOOK'
 . /home/ann/launches/hpcdash_exp-1a2b/secrets.sh
 module load cuda

@@ -16,7 +16,7 @@ cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 
 # What runs once, on the first node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 [ "$NODE_RANK" = 0 ] || exit 0
 horovodrun -np 8 -H "$(sort "$PBS_NODEFILE" | uniq -c | awk '{ print $2 ":" $1 }' | paste -s -d , -)" \
@@ -26,7 +26,7 @@ END_OF_COMMAND
 # The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
 export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
 
-# When this job's time is over, for hpcdash.job: PBS says it nowhere.
+# When this job's time limit ends it, for hpcdash.job: PBS does not report it.
 export HPCDASH_END_TIME=$(($(date +%s) + 3600)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
 # For the command, on every host:

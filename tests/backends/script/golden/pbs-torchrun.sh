@@ -18,7 +18,7 @@ cd -- '/home/ann/my work' || exit 1
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 # torchrun would end at USR1; the ranks set handlers of their own.
 trap '' USR1
@@ -31,11 +31,11 @@ END_OF_COMMAND
 # The command can `import hpcdash.job` from this zip; job_library = false leaves it out.
 export PYTHONPATH=/home/ann/launches/hpcdash_exp-1a2b/hpcdash-job.zip"${PYTHONPATH:+:$PYTHONPATH}"
 
-# When this job's time is over, for hpcdash.job: PBS says it nowhere.
+# When this job's time limit ends it, for hpcdash.job: PBS does not report it.
 export HPCDASH_END_TIME=$(($(date +%s) + 72000)) HPCDASH_END_TIME_OF="$PBS_JOBID"
 
-# Where this start goes on: the whole checkpoint that was saved last in this folder, '' where there is none.
-# A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+# Where this start resumes: the newest complete checkpoint in this folder, '' if there is none.
+# A command can use it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 export HPCDASH_CHECKPOINTS='/home/ann/my runs/llm' HPCDASH_RESUME_FROM
 newest_checkpoint() {
   cd -- "$HPCDASH_CHECKPOINTS" && find -L . -mindepth 1 -maxdepth 2 ! -path './.*' \

@@ -17,7 +17,7 @@
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 python sweep.py "$SLURM_ARRAY_TASK_ID$PBS_ARRAY_INDEX"
 END_OF_COMMAND
@@ -37,8 +37,8 @@ set_end_time() {
 }
 set_end_time 3600
 
-# Each start is from the beginning, unless the command itself looks for what it saved. With checkpoints = "FOLDER" in
-# the request it is told which checkpoint to go on from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+# Each start begins from scratch unless the command itself finds what it saved. With checkpoints = "FOLDER" in
+# the request, it is told which checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 
 # What fails on one node ends all.
 export SLURM_KILL_BAD_EXIT=1

@@ -14,7 +14,7 @@
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 /opt/env/bin/python -m torch.distributed.run \
   --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=4 --node-rank="$SLURM_PROCID" \
@@ -55,7 +55,7 @@ MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
 export MASTER_ADDR MASTER_PORT
 
-# srun's status is to be that of what failed, not 143 of those that it ends for it.
+# Report the status of the task that failed, not 143 from the ones srun then terminates.
 IFS= read -r -d '' on_node << 'END_OF_ON_NODE'
 trap : TERM
 "$@"

@@ -15,7 +15,7 @@
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 # Calls lab.train:Trainer.fit.
 # What it returns is pickled to the output file, of rank N > 0 to FILE.N; of a failure FILE.error (JSON) tells.
@@ -54,7 +54,7 @@ require_nodes() {
 }
 require_nodes 2
 
-# /home/ann/dist/lab-1.0-py3-none-any.whl in a venv of this job's own, made once, before anything starts on the nodes.
+# /home/ann/dist/lab-1.0-py3-none-any.whl in this job's own venv, built once before anything starts on the nodes.
 PY_EXEC=python3 hpcdash_root=/home/ann/launches/hpcdash_exp-1a2b/env
 hpcdash_wheel=/home/ann/dist/lab-1.0-py3-none-any.whl hpcdash_source=''
 hpcdash_tasks=2 hpcdash_stale=180
@@ -140,7 +140,7 @@ done
 PY_EXEC="$(readlink -- "$hpcdash_venv")/bin/python"
 export PY_EXEC
 
-# srun's status is to be that of what failed, not 143 of those that it ends for it.
+# Report the status of the task that failed, not 143 from the ones srun then terminates.
 IFS= read -r -d '' on_node << 'END_OF_ON_NODE'
 trap : TERM
 "$@"

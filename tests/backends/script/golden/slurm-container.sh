@@ -17,14 +17,14 @@ export DATA=/d
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 python3 /home/ann/train.py
 END_OF_COMMAND
 
 # The container it runs in; $1 is the command:
 IFS= read -r -d '' in_container << 'END_OF_IN_CONTAINER'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 trap 'rm -rf -- "$hpcdash_tmp"' EXIT
 for hpcdash_name in DATA; do

@@ -19,7 +19,7 @@ export DATA=/data
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 . /home/ann/launches/hpcdash_exp-1a2b/secrets.sh || exit
 ranks=$(seq -s , 0 "$((4 - 1))")
@@ -102,7 +102,7 @@ prepare_nodes() {
   [ -z "$3" ] || trap - "$3"
 }
 
-# On each node before the command starts anywhere; where it fails on any the job ends with 1.
+# Runs on each node before the command starts anywhere; if it fails on any node, the job exits with 1.
 IFS= read -r -d '' hook << 'END_OF_HOOK'
 . /home/ann/launches/hpcdash_exp-1a2b/secrets.sh
 module load cuda
@@ -111,7 +111,7 @@ END_OF_HOOK
 prepare_nodes "$hook" 3600 '' \
   'the startup hook failed on node NODE (status STATUS)'
 
-# srun's status is to be that of what failed, not 143 of those that it ends for it.
+# Report the status of the task that failed, not 143 from the ones srun then terminates.
 IFS= read -r -d '' on_node << 'END_OF_ON_NODE'
 trap : TERM
 "$@"

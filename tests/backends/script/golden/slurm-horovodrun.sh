@@ -14,7 +14,7 @@
 
 # What runs once, on the first node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 horovodrun -np 8 -H "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/\$/:4/" | paste -s -d , -)" \
   python train.py

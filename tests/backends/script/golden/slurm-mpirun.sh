@@ -14,7 +14,7 @@
 
 # What runs once, on the first node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 # USR1 is for the programs: this shell goes on.
 trap : USR1
@@ -37,8 +37,8 @@ set_end_time() {
 }
 set_end_time 3600
 
-# Each start is from the beginning, unless the command itself looks for what it saved. With checkpoints = "FOLDER" in
-# the request it is told which checkpoint to go on from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+# Each start begins from scratch unless the command itself finds what it saved. With checkpoints = "FOLDER" in
+# the request, it is told which checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 
 # Where the ranks meet: the first node, on a port of this job's own.
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -53,7 +53,7 @@ export SLURM_MPI_TYPE="${SLURM_MPI_TYPE:-pmi2}"
 # Each task sees all of its node's GPUs, of which SLURM_LOCALID is its own.
 unset SLURM_GPUS_PER_TASK SLURM_TRES_PER_TASK
 
-# In the background, so that this shell can act on signals meanwhile; $! is known from its first moment.
+# In the background, so that this shell can handle signals meanwhile; $! is set as soon as it starts.
 start_nodes() {
   bash -c "$command" &
 }

@@ -18,7 +18,7 @@ export DATA=/data
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 # USR1 is for the programs: this shell goes on.
 trap : USR1
@@ -40,8 +40,8 @@ set_end_time() {
 }
 set_end_time 3600
 
-# Each start is from the beginning, unless the command itself looks for what it saved. With checkpoints = "FOLDER" in
-# the request it is told which checkpoint to go on from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+# Each start begins from scratch unless the command itself finds what it saved. With checkpoints = "FOLDER" in
+# the request, it is told which checkpoint to resume from: ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 
 require_nodes() {
   if [ "$SLURM_JOB_NUM_NODES" -ne "$1" ]; then
@@ -73,7 +73,7 @@ prepare_nodes() {
   [ -z "$3" ] || trap - "$3"
 }
 
-# On each node before the command starts anywhere; where it fails on any the job ends with 1.
+# Runs on each node before the command starts anywhere; if it fails on any node, the job exits with 1.
 IFS= read -r -d '' probe << 'END_OF_PROBE'
 nvidia-smi -L > /dev/null &&
   test -d "$DATA"
@@ -82,7 +82,7 @@ prepare_nodes "$probe" 300 USR1 \
   'node NODE failed the probe (status STATUS):' \
   'submit with exclude_nodes = ["NODE"], or --exclude=NODE'
 
-# srun's status is to be that of what failed, not 143 of those that it ends for it.
+# Report the status of the task that failed, not 143 from the ones srun then terminates.
 IFS= read -r -d '' on_node << 'END_OF_ON_NODE'
 trap : TERM USR1
 "$@"
@@ -97,7 +97,7 @@ export SLURM_MPI_TYPE="${SLURM_MPI_TYPE:-pmi2}"
 # srun takes no CPUs a task from the job by itself, since 22.05.
 [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 
-# In the background, so that this shell can act on signals meanwhile; $! is known from its first moment.
+# In the background, so that this shell can handle signals meanwhile; $! is set as soon as it starts.
 start_nodes() {
   srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
     bash -c "$on_node" on_node bash -c "$command" &

@@ -26,7 +26,7 @@ export HPCDASH_SAVE_SWITCH=/home/ann/SAVE
 
 # What runs on each node:
 IFS= read -r -d '' command << 'END_OF_COMMAND'
-# TERM is for the programs: this shell ends after them.
+# TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 # torchrun would end at USR1; the ranks set handlers of their own.
 trap '' USR1
@@ -51,8 +51,8 @@ set_end_time() {
 }
 set_end_time 72000
 
-# Where this start goes on: the whole checkpoint that was saved last in this folder, '' where there is none.
-# A command may take it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
+# Where this start resumes: the newest complete checkpoint in this folder, '' if there is none.
+# A command can use it as ${HPCDASH_RESUME_FROM:+--resume "$HPCDASH_RESUME_FROM"}
 export HPCDASH_CHECKPOINTS='/home/ann/my runs/llm' HPCDASH_RESUME_FROM
 newest_checkpoint() {
   cd -- "$HPCDASH_CHECKPOINTS" && find -L . -mindepth 1 -maxdepth 2 ! -path './.*' \
@@ -136,7 +136,7 @@ MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
 export MASTER_ADDR MASTER_PORT
 
-# srun's status is to be that of what failed, not 143 of those that it ends for it.
+# Report the status of the task that failed, not 143 from the ones srun then terminates.
 IFS= read -r -d '' on_node << 'END_OF_ON_NODE'
 trap : TERM USR1
 "$@"
@@ -151,7 +151,7 @@ export SLURM_MPI_TYPE="${SLURM_MPI_TYPE:-pmi2}"
 # srun takes no CPUs a task from the job by itself, since 22.05.
 [ -z "${SLURM_CPUS_PER_TASK:-}" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"
 
-# In the background, so that this shell can act on signals meanwhile; $! is known from its first moment.
+# In the background, so that this shell can handle signals meanwhile; $! is set as soon as it starts.
 start_nodes() {
   srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
     --wait=60 --kill-on-bad-exit=1 \
