@@ -56,8 +56,7 @@ LAUNCHES = "No launch folders on this cluster."
         (
             SLURM,
             "report --format table",
-            "Nothing ran in this span. An earlier --since goes further back; --all reports "
-            "everyone's jobs.",
+            "Nothing ran in this interval. Use an earlier --since, or --all for everyone's jobs.",
         ),
         (SLURM, "reservations", "The scheduler has no reservations."),
         (SLURM, "journal", "No actions yet. Submissions and changes to jobs are listed here."),

@@ -135,7 +135,7 @@ def test_what_the_runtime_says_last_and_its_status_are_told(node: LoginNode) -> 
     done = node.program("images", "pull", "broken:1")
     assert done.status == 1
     assert done.text.endswith("to stderr\nno such image\n")
-    assert done.stderr.endswith("hpcdash: it ended with status 7\n")
+    assert done.stderr.endswith("hpcdash: apptainer exited with 7\n")
 
 
 def test_enroot_has_its_names_its_store_and_containers_only_if_wanted(node: LoginNode) -> None:

@@ -122,7 +122,7 @@ def test_each_worker_runs_the_command_with_its_rank_in_a_container_while_others_
     until_said(
         ray,
         waiting,
-        "waiting for 2 slices of v4-16: 1 found so far; the cluster has 1 in all, after 0 min",
+        "waiting for 2 slices of v4-16: 1 found so far; the cluster has 1, after 0 min",
     )
     # It does not keep the one that there is.
     job_id = submit(

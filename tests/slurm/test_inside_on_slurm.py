@@ -105,7 +105,7 @@ def test_a_job_of_another_s_is_refused(clean_slurm: SlurmLab, program: Program) 
     job = clean_slurm.submit("bob", "-o", "/dev/null", script="#!/bin/sh\nsleep 300\n")
     clean_slurm.wait_state(job, "RUNNING")
     for words in (("exec", job, "--", "id"), ("top", job, "--once")):
-        assert f"job {job} is {clean_slurm.bob}'s" in program(*words).refused(2)
+        assert f"job {job} belongs to {clean_slurm.bob}" in program(*words).refused(2)
     clean_slurm.as_user("bob", "scancel", job)
 
 

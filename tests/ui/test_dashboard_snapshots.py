@@ -166,7 +166,7 @@ def test_a_large_cluster_looks_as_it_did(
     async def wall_drawn(pilot: Pilot[Any]) -> None:
         await settled(pilot)
         # The occupancy of thousands of nodes is computed in a thread.
-        await until(pilot, lambda: "a-z yours" in screen_text(app), "the wall")
+        await until(pilot, lambda: "yours · " in screen_text(app), "the wall")
         await settled(pilot)
 
     assert snap_compare(app, terminal_size=WIDE, run_before=wall_drawn)

@@ -102,7 +102,7 @@ async def test_what_the_job_finds_is_told_by_the_run_that_sees_its_end(
         assert "no node of local is idle" in notices(app)[-1]
         await press(pilot, "2")
         await pilot.press("C")
-        await until(pilot, lambda: "by 1 job?" in screen_text(app), "the question")
+        await until(pilot, lambda: "with 1 job?" in screen_text(app), "the question")
         await press(pilot, "y")
         await until(pilot, lambda: "results will appear here" in screen_text(app), "the job")
     queue.act("cancel", before)

@@ -145,9 +145,11 @@ class ScriptView(View):
     def _take_other(self, typed: str) -> str:
         other_id = typed.strip()
         if not other_id or not _ID_LETTERS.issuperset(other_id) or not other_id[0].isdigit():
-            # PBS's IDs have a server: 12.server, 12[3].server.
-            is_pbs = "." in self.job_id or "[]" in self.job_id
-            return f"enter a job ID such as 12, or {'12[3]' if is_pbs else '12_3'} for a task"
+            # IDs with a server put tasks in brackets: 12.server, 12[3].server.
+            uses_brackets = "." in self.job_id or "[]" in self.job_id
+            return (
+                f"enter a job ID such as 12, or {'12[3]' if uses_brackets else '12_3'} for a task"
+            )
         start_worker(self, self._compare, other_id, exclusive=True, group="diff")
         return ""
 

@@ -279,7 +279,7 @@ class UsageView(View):
         if self.report is not None:
             start_worker(self, self._draw, self.report, page, group="draw", exclusive=True)
         elif self._problem is not None:
-            page.update("No data for this span. ! error · ctrl+r retry")
+            page.update("No data for this interval. ! error · ctrl+r retry")
 
     async def _draw(self, report: UsageReport, page: Static) -> None:
         width, height = self.query_one(VerticalScroll).scrollable_content_region.size

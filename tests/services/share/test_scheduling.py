@@ -266,8 +266,7 @@ def test_only_what_an_auto_task_runs_at_above_normal_counts() -> None:
             6,
             AUTO,
             None,
-            "it asks for 6 nodes: ABOVE_NORMAL becomes NORMAL after 30 min, where ann's quota "
-            "is 4",
+            "it asks for 6 nodes: ABOVE_NORMAL becomes NORMAL after 30 min, where ann's quota is 4",
         ),
         (7, AUTO, None, "it asks for 7 nodes, but ann's quota at any priority is 6"),
         (1, NORMAL, 4, "it asks for 4 GPUs, but a task in this pool needs at least 8"),

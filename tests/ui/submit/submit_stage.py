@@ -78,7 +78,9 @@ async def looked(pilot: Pilot[Any]) -> None:
 
     def quiet() -> bool:
         return not view.is_preview_due and all(
-            worker.is_finished for worker in pilot.app.workers if worker.group in ("look", "learn")
+            worker.is_finished
+            for worker in pilot.app.workers
+            if worker.group in ("preview", "offers")
         )
 
     await until(pilot, quiet, "looked at")

@@ -356,7 +356,7 @@ async def test_directives_behind_a_command_are_warned_of_and_do_not_keep_a_scrip
         await open_form(pilot)
         await press(pilot, "ctrl+n")
         await fill(pilot, file=str(script))
-        warning = "line 3: not read: line 2 before it is a command"
+        warning = "line 3: ignored: it follows a command (line 2)"
         await until(pilot, lambda: warning in screen_text(app), "the warning")
         await pilot.press("ctrl+j")
         await until(pilot, lambda: isinstance(app.screen, ConfirmDialog), "the question")

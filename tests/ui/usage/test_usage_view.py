@@ -138,7 +138,7 @@ async def test_where_no_accounting_answers_the_view_says_so_and_asks_again_on_a_
     app = HpcdashApp([answering(transport)])
     async with app.run_test(size=(120, 40)) as pilot:
         await press(pilot, "7")
-        await until(pilot, lambda: "No data for this span" in screen_text(app))
+        await until(pilot, lambda: "No data for this interval" in screen_text(app))
         transport.answers[RUNS_ASKED] = Accounting(runs())
         await press(pilot, "ctrl+r")
         await shown(pilot, "GPU hours per day")
