@@ -59,17 +59,17 @@ class Capability(StrEnum):
     """Features of a scheduler; screens check these, never its name."""
 
     JOBS = "jobs"
-    # Each job is somebody's.
+    # Jobs have owners.
     OWNERS = "owners"
     NODES = "nodes"
     QUEUES = "queues"
     HISTORY = "history"
     DETAIL = "detail"
-    # A job can wait for another's end.
+    # Jobs can depend on other jobs.
     CHAINS = "chains"
     EXPECTED_START = "expected_start"
     LOGS = "logs"
-    # A job's stderr can have a file of its own.
+    # A job can write stderr to a separate file.
     ERROR_LOGS = "error_logs"
     SCRIPT = "script"
     CANCEL = "cancel"
@@ -78,33 +78,33 @@ class Capability(StrEnum):
     SUSPEND = "suspend"
     SIGNAL = "signal"
     ALTER = "alter"
-    # It forgets a job that ended when it is asked to.
+    # Records of ended jobs can be deleted.
     DELETE = "delete"
     SUBMIT = "submit"
-    # A request that is filled in on the screen becomes a batch script.
+    # Requests become batch scripts.
     FORM = "form"
-    # A job can have just the nodes that are to be checked, and its log is read.
+    # A job can request specific nodes, so that it can check them.
     NODE_CHECKS = "check_nodes"
-    # There is a way into its running jobs.
+    # A shell can be opened in a running job.
     CONNECT = "connect"
-    # It keeps the scripts of its jobs, and gives them back.
+    # It stores job scripts and returns them.
     KEEPS_SCRIPTS = "keeps_scripts"
-    # A job can write its logs where they belong while it runs.
+    # A running job can write its logs directly to their final path.
     LIVE_LOGS = "live_logs"
-    # Parts of a job have logs besides its own output.
+    # Parts of a job have their own logs.
     OTHER_LOGS = "other_logs"
-    # They may each end by themselves.
+    # These parts may end independently.
     WORKERS = "workers"
     SHARES = "shares"
     LIMITS = "limits"
     RESERVATIONS = "reservations"
-    # Commands can be run on the nodes of a running job.
+    # Commands can run on the nodes of a running job.
     INSIDE = "inside"
-    # What a running job uses is told while one looks.
+    # Live usage of running jobs.
     LIVE_USE = "live_use"
 
 
-# Capabilities of every scheduler of batch scripts.
+# Capabilities of all batch schedulers.
 BATCH_CAPABILITIES = frozenset(
     {
         Capability.JOBS,
@@ -135,7 +135,7 @@ BATCH_CAPABILITIES = frozenset(
 
 _SEE_LOG = "`hpcdash log JOB` shows what it writes."
 _SEE_QUEUES = "`hpcdash queues` shows its queues and what is free."
-# What a scheduler that lacks a capability has no way to do, and what a person can do instead.
+# What a scheduler without a capability cannot do, and the alternative.
 _REFUSALS = {
     Capability.CHAINS: ("run jobs after each other", "Submit one when the other has ended."),
     Capability.INSIDE: ("run a command in a job", _SEE_LOG),
@@ -149,14 +149,14 @@ _REFUSALS = {
 
 
 class Probe(Struct, frozen=True):
-    """Facts about the other end, queried once a connection: the user, the scheduler's own name.
+    """Facts about the cluster, queried once per connection: the user, the cluster's name.
 
-    `clusters` are those that the person's environment directs commands to, () for the scheduler's
-    own choice. `is_scheduling` False: the controller answers, and starts no job. `counts_gpus`: its
-    records of jobs name the GPUs that these have, or no node has any. `ended_kept_seconds`: how
-    long the list of jobs still has one that ended; None: unreported, or without a limit. `commands`
-    maps each of the scheduler's commands to its path there, '' where it is missing. `dialect` is
-    the backend's own word for which of several kinds was found; '' where there is one.
+    `clusters` are the ones that the user's environment selects, () for the scheduler's default.
+    `is_scheduling` False: the controller answers but does not start jobs. `counts_gpus`: job
+    records have the jobs' GPUs, or no node has GPUs. `ended_kept_seconds`: how long ended jobs
+    stay in the job list; None: not reported, or unlimited. `commands` maps each of the scheduler's
+    commands to its path, '' if it is missing. `dialect` is the backend's name of the scheduler
+    variant; '' if there is only one.
     """
 
     user: str
@@ -174,7 +174,7 @@ class Probe(Struct, frozen=True):
 
 
 def probe_values(answer: Answer) -> tuple[dict[str, str], dict[str, str]]:
-    """(the first value of each key, the path of each command) in the KEY=VALUE lines of a probe."""
+    """Parse the KEY=VALUE lines of a probe: the first value of each key, the path of each command."""
     require_whole(answer)
     found: dict[str, str] = {}
     commands: dict[str, str] = {}
@@ -189,9 +189,9 @@ def probe_values(answer: Answer) -> tuple[dict[str, str], dict[str, str]]:
 
 
 class ServerFiles(Struct, frozen=True):
-    """Files of a machine that may name a scheduler's server: by the first group of `pattern`.
+    """Configuration files that may contain the server name: the first group of `pattern`.
 
-    `included` finds names of more files, beside the one that names them.
+    `included` matches names of further files in the same folder.
     """
 
     files: tuple[str, ...]
@@ -200,11 +200,11 @@ class ServerFiles(Struct, frozen=True):
 
 
 class LocalConfiguration(Struct, frozen=True):
-    """Configuration that names the server of a scheduler's commands on a machine.
+    """Where a machine configures the server of a scheduler's commands.
 
-    One of `server_variables` names it, or one of `files`; `file_variable` names a file in place of
-    the first of them, and of all where `is_file_alone`. `command` without any of that is a package
-    that was installed, and no cluster: `unconfigured` says so.
+    The server is in one of `server_variables` or `files`; `file_variable` replaces the first of
+    these files, or all if `is_file_alone`. If only `command` exists, the package is installed but
+    not configured, and `unconfigured` is the message.
     """
 
     server_variables: tuple[str, ...]
@@ -230,42 +230,42 @@ class ScriptWriter(Protocol):
         has_live_logs: bool = True,
         cpu_share: CpuShare | None = None,
     ) -> BatchScript:
-        """The script of a request.
+        """Write the batch script of a request.
 
-        Raises UsageError, naming the field, for what cannot be asked of this scheduler.
+        Raises UsageError with the field for what this scheduler does not support.
 
-        `has_live_logs`: the scheduler can write logs where they belong while the job runs.
-        `cpu_share` is what is asked for beside GPUs where the request does not say, and the site's
-        scheduler does not either.
+        `has_live_logs`: a running job can write its logs directly to their final path. `cpu_share`
+        is the default number of CPUs per GPU if neither request nor site set one.
         """
         ...
 
     def node_options(self, nodes: Sequence[str]) -> NodeJobs:
-        """(nodes, extra_args) of each job that is needed to have just these nodes."""
+        """Return (nodes, extra_args) for each job that is needed to request exactly these nodes."""
         ...
 
 
 class ScriptReader(Protocol):
-    """Module that reads what a batch script requests, and finds its errors; by default of scripts
-    without directives, which request nothing.
+    """Module that reads and lints the directives of batch scripts.
+
+    By default for scripts without directives, which request nothing.
     """
 
     def lint_script(
         self, script: bytes, offers: Offers, over: Sequence[str] = ()
     ) -> tuple[LintFinding, ...]:
-        """Find errors in a script, with options `over` its own; see
+        """Find errors in a script; options `over` override its own. See
         hpcdash.backends.script.lint.lint.
         """
         return ()
 
     def script_demand(self, script: bytes, over: Sequence[str] = ()) -> Demand:
-        """Return the resources that a script requests, with options `over` its own."""
+        """Return the resources that a script requests; options `over` override its own."""
         from hpcdash.domain.demand import Demand
 
         return Demand()
 
     def queue_and_time_options(self, queue: str, limit_seconds: int | None) -> tuple[str, ...]:
-        """Options for a queue ('' for none) and a time limit, over a script's own."""
+        """Return options for a queue ('' for none) and a time limit that override a script's own."""
         return ()
 
     def refusal_hint(
@@ -276,9 +276,9 @@ class ScriptReader(Protocol):
         options: Sequence[str] = (),
         gpu_types: Sequence[str] = (),
     ) -> str:
-        """Return the next step after a refusal whose own `text` misleads; '' where they do not.
+        """Return the next step after a rejection whose own `text` is misleading; else ''.
 
-        `gpu_types` are those of the nodes, () where they are not known.
+        `gpu_types` are the GPU types of the nodes, () if unknown.
         """
         return ""
 
@@ -295,12 +295,10 @@ def _raise_no_history(_: Answer) -> NoReturn:
 
 
 class RequestField(Struct, frozen=True):
-    """A key of REQUEST.toml that one scheduler alone has, and the field of domain.request.Request
-    by its name.
+    """A scheduler-specific key of REQUEST.toml, which is also a field of domain.request.Request.
 
-    `read` gives what the request holds of a line of text, or without `is_text` of any value; it
-    raises ValueError with what is wrong with it. Where `is_list` the key has an array of such
-    lines.
+    `read` parses a line of text, or any value unless `is_text`; it raises ValueError with the
+    problem. If `is_list`, the key is an array of such lines.
     """
 
     name: str
@@ -310,7 +308,7 @@ class RequestField(Struct, frozen=True):
 
 
 class ProbePart(ABC):
-    """Detects a scheduler, and its configuration on a machine."""
+    """Detection of a scheduler and of its configuration on a machine."""
 
     needs_answer: bool = False
     """Whether it has to be answered before anything else: it finds the dialect, or refuses a
@@ -332,22 +330,22 @@ class ProbePart(ABC):
 
     @abstractmethod
     def query(self) -> Query[Probe]:
-        """Query whether this scheduler exists; parse raises CommandMissing where it does not."""
+        """Query whether the scheduler exists; parse raises CommandMissing if not."""
 
     def backend(self, found: Probe) -> Backend | None:
-        """Return the backend for the dialect that was found; None: there is one kind."""
+        """Return the backend for the detected dialect; None if there is only one."""
         return None
 
 
 class QueuePart(ABC):
-    """Waiting and running jobs, nodes and queues: tables of domain.schema.JOBS, NODES, QUEUES."""
+    """Pending and running jobs, nodes and queues: tables of domain.schema.JOBS, NODES, QUEUES."""
 
     lists_ended: bool = False
     """Whether a list of one person's jobs costs no more with those that ended a short while ago."""
 
     @abstractmethod
     def jobs(self, scope: JobScope) -> Query[ParsedTable]:
-        """Query jobs; parse raises NoSuchJob where none of those named is found."""
+        """Query jobs; parse raises NoSuchJob if none of the given jobs exists."""
 
     def nodes(self) -> Query[ParsedTable]:
         """Query all nodes."""
@@ -358,27 +356,25 @@ class QueuePart(ABC):
         return Query(("true",), lambda _: ParsedTable(schema.QUEUES.empty_table()))
 
     def node_activity(self, node: str) -> Query[Activity] | None:
-        """Query what programs have the scheduler run on a node, such as tasks; None: no such
-        thing.
-        """
+        """Query the scheduler's tasks on a node, such as Ray's; None if it has none."""
         return None
 
     def down_hosts(self, hosts: Sequence[str]) -> Query[frozenset[str]] | None:
-        """Query which hosts are down; None where no job is said to run on a host that is."""
+        """Query which hosts are down; None if job states already account for that."""
         return None
 
     def pause(self) -> Query[str] | None:
-        """Query why no job of the cluster starts at present, '' where jobs may start; None where
-        the reason of each job reports it.
+        """Query why jobs are not starting on this cluster, '' if they are; None if each job's
+        reason reports it.
         """
         return None
 
 
 class PolicyReason(Struct, frozen=True):
-    """The site's rule that a job waits for. `view` is shares, limits or reservations.
+    """Site policy that a job waits for. `view` is shares, limits or reservations.
 
-    Of a limit the columns of domain.schema.LIMITS that tell which it is, as far as the reason does;
-    '' where it does not.
+    For a limit, the columns of domain.schema.LIMITS that identify it, as far as the reason tells;
+    else ''.
     """
 
     view: str
@@ -388,46 +384,46 @@ class PolicyReason(Struct, frozen=True):
 
 
 class ReasonsPart:
-    """The meaning of a job's state (of domain.states) and of the scheduler's reason for it."""
+    """Explanations of job states (domain.states) and of the scheduler's reasons."""
 
     def hint(self, state: str, reason: str | None) -> str:
-        """Explain in plain words why a job waits or how it ended; '' where nothing is to add."""
+        """Explain why a job is pending or how it ended; '' if there is nothing to add."""
         return ""
 
     def short(self, row: Row) -> str:
-        """Return in a few words why a row of domain.schema.JOBS waits, for the cell of a table; ''
-        where the reason itself says it.
+        """Return why a job is pending, short enough for a table cell; '' if the reason itself is
+        clear.
         """
         return ""
 
     def cause(self, native: Native) -> str:
-        """Return the scheduler's own message on why a job waits or failed, from its `native`
-        attributes, where its reason is only a code; '' where nothing is to add.
+        """Return the scheduler's own message, from a job's `native` attributes, on why it is pending
+        or failed, if its reason is only a code; else ''.
         """
         return ""
 
     def never_starts(self, state: str, reason: str | None) -> str:
-        """Return the step to take for a job that will not start by itself, with `{id}` for its id;
-        '' where waiting may help, or its owner holds it.
+        """Return the next step for a job that will never start, with `{id}` for its ID; '' if waiting
+        may help or its owner holds it.
         """
         return ""
 
     def policy(self, state: str, reason: str | None) -> PolicyReason | None:
-        """Return the limit, share or reservation that a job waits for; None for any other wait."""
+        """Return the limit, share or reservation that a job waits for, if any."""
         return None
 
     def explain(self, row: Row) -> str:
-        """Return `hint` for a row of domain.schema.JOBS; '' where a signal ended it, which says
-        more.
+        """Return `hint` for a row of domain.schema.JOBS; '' if a signal ended it, which is more
+        specific.
         """
         return "" if row["exit_signal"] else self.hint(str(row["state"]), row["reason"])
 
 
 class HistoryScope(Struct, frozen=True):
-    """Limits of the history for a user: whether others' ended jobs are hidden, and for how long
-    ended jobs are kept.
+    """What the history shows to a user: whether other users' ended jobs are hidden, and how long ended
+    jobs are kept.
 
-    None is not known; of `retention_seconds` also that it is not limited.
+    None: unknown; for `retention_seconds` also unlimited.
     """
 
     hides_others: bool | None = None
@@ -481,20 +477,20 @@ class HistoryPart:
         return Query(("true",), _raise_no_history)
 
     def scope(self, user: str) -> Query[HistoryScope] | None:
-        """Query what the history shows a user; None: the scheduler does not report it."""
+        """Query what the history shows to a user; None if the scheduler does not report it."""
         return None
 
     def newly_ended(self, user: str, seconds: int) -> Query[tuple[str, ...]] | None:
-        """Query the ids of a user's jobs that ended within so many seconds, and no more of them.
+        """Query only the IDs of a user's jobs that ended within some seconds.
 
-        None where the scheduler has no such list, or its queue `lists_ended`.
+        None if the scheduler has no such list, or its queue `lists_ended`.
         """
         return None
 
 
 class DetailPart(ABC):
-    """All about one job. A `row` is one of domain.schema.JOBS; `native` holds the attributes that
-    the scheduler reports of the job.
+    """Details of one job. `row` follows domain.schema.JOBS; `native` are the scheduler's own
+    attributes of the job.
     """
 
     holds_requeued: bool = False
@@ -502,75 +498,69 @@ class DetailPart(ABC):
 
     @abstractmethod
     def native(self, job_id: str) -> Query[Native]:
-        """Query all attributes of a job that the scheduler still holds; parse raises NoSuchJob."""
+        """Query all attributes of a job in the scheduler's memory; parse raises NoSuchJob."""
 
     def join(self, job: pa.Table, native: Native) -> JobDetail:
-        """Join a job's row with its attributes: fills the paths."""
+        """Complete a job's row with paths from its attributes."""
         return JobDetail(job, native)
 
     def usage(self, row: Row) -> Query[Usage] | None:
-        """Query what a job uses (running) or used (ended); None for one that has not started."""
+        """Query the usage of a running or ended job; None if it has not started."""
         return None
 
     def steps(self, row: Row) -> Query[ParsedTable] | None:
-        """Query the steps of a job's last run: rows of domain.schema.STEPS. None for one that has
-        not started, and where the scheduler knows no steps.
+        """Query the steps of a job's last run: rows of domain.schema.STEPS. None if it has not started
+        or the scheduler has no steps.
         """
         return None
 
     def facts(self, native: Native) -> Mapping[str, Facts]:
-        """Return groups of the job page that this scheduler alone has: title → label → value."""
+        """Return scheduler-specific groups of the job page: title → label → value."""
         return {}
 
     def activity(self, row: Row, native: Native) -> Query[Activity] | None:
-        """Query what the job's program has the scheduler run within the job, such as tasks; None
-        for one that has nothing of the kind.
-        """
+        """Query the scheduler's tasks within the job, such as Ray's; None if it has none."""
         return None
 
     def workers(self, detail: JobDetail) -> Query[ParsedTable] | None:
-        """Query the workers of one job that each end by themselves: rows of domain.schema.JOBS as
-        those of an array's tasks, each with the path of its log. None of a job without.
+        """Query a job's workers that end independently: rows of domain.schema.JOBS like array tasks,
+        each with its log path. None if it has none.
         """
         return None
 
     def shell(self, row: Row, request: ShellRequest) -> ShellCommand | None:
-        """Build the command that runs a shell in a running job; None: there is no way onto its
-        nodes.
-        """
+        """Build the command that runs a shell in a running job; None if its nodes are unreachable."""
         return None
 
     def priority(self, job_id: str) -> Query[Facts] | None:
-        """Query the factors of a waiting job's priority, as text for a person; {} where it is not
-        reported, None where the scheduler has no such thing.
+        """Query the priority factors of a pending job as text; {} if not reported, None if the scheduler
+        has none.
         """
         return None
 
     def requeue_refusal(self, native: Native) -> str:
-        """Return why a job is not put back into the queue; '' where nothing forbids it."""
+        """Return why a job cannot be requeued; '' if it can."""
         return ""
 
     def task_refusal(self, native: Native) -> str:
-        """Return why a job cannot be a task of a shared pool: it is not put back into the queue, or
-        is more than one job; '' where nothing forbids it.
+        """Return why a job cannot be a task of a shared pool, such as an array or a job that cannot be
+        requeued; '' if it can.
         """
         return self.requeue_refusal(native)
 
     def submit_line(self, native: Native) -> str:
-        """Return the command line that a job was submitted with, from its attributes here or in the
-        history; '' where it is not reported.
+        """Return the submission command line from a job's attributes or its history; '' if not
+        reported.
         """
         return ""
 
     def variables(self, row: Row) -> Variables:
-        """Return the variables of a job's environment that its row reports; None for a value that
-        it does not.
-        """
+        """Return the environment variables that a job's row reports; None for an unreported value."""
         return {}
 
 
 class InsidePart:
-    """A running job from within."""
+    """Commands and usage inside running jobs."""
 
     measures_use: bool = False
     """Whether the scheduler itself measures the use of its jobs; else a step samples its nodes."""
@@ -578,41 +568,41 @@ class InsidePart:
     def step(self, row: Row, command: InsideCommand) -> InsideStep:
         """Build the command that runs another on each node of a running job, as its owner.
 
-        `row` is one of domain.schema.JOBS. Raises UsageError with the reason where that cannot be.
+        `row` follows domain.schema.JOBS. Raises UsageError with the reason if that is impossible.
         """
         raise UsageError(_UNSUPPORTED)
 
     def use_nodes(self, native: Native) -> Query[tuple[str, ...]]:
-        """Query the nodes that a running job uses, by the scheduler's own names, for `use`.
+        """Query the nodes of a running job, with the scheduler's own names, for `use`.
 
-        parse raises UsageError where nothing is known of the job.
+        parse raises UsageError if the job is unknown.
         """
         raise UsageError(_UNSUPPORTED)
 
     def use(self, native: Native, nodes: tuple[str, ...]) -> Query[tuple[NodeSample, ...]]:
-        """Query the present use of a job on these nodes."""
+        """Query the live usage of a job on these nodes."""
         raise UsageError(_UNSUPPORTED)
 
 
 class LogsPart:
-    """The files that jobs write."""
+    """Log files of jobs."""
 
     has_results: bool = False
     """Whether the log of a call ends with its result, as its job has no folder to fetch it from."""
 
     def files(self, detail: JobDetail, script: Script | None) -> LogFiles:
-        """Return the paths of a job's logs; the script is given only where `needs_script`."""
+        """Return the paths of a job's logs; the script is passed only if `needs_script`."""
         stdout, stderr = (
             detail.job[column][0].as_py() for column in ("stdout_path", "stderr_path")
         )
         return LogFiles(stdout, None if stderr == stdout else stderr)
 
     def needs_script(self, detail: JobDetail) -> bool:
-        """Whether the paths depend on the directives of the batch script."""
+        """Whether the paths depend on directives in the batch script."""
         return False
 
     def others(self, detail: JobDetail, files: LogFiles) -> Query[tuple[OtherLog, ...]] | None:
-        """Query the logs of parts of a job; `files` are its own. None where there are none."""
+        """Query the logs of parts of a job; `files` are the job's own. None if there are none."""
         return None
 
     def request(self, path: str) -> str:
@@ -627,17 +617,17 @@ class LogsPart:
 
 
 class ScriptsPart:
-    """Batch scripts: how they are written and read, and those of jobs."""
+    """Batch scripts: writer, reader, and the scripts of jobs."""
 
     request_fields: tuple[RequestField, ...] = ()
     """The keys of a request that this scheduler alone has."""
 
     def writer(self) -> ScriptWriter | None:
-        """Return the writer; None where no scripts can be made."""
+        """Return the script writer; None if the scheduler has no batch scripts."""
         return None
 
     def reader(self) -> ScriptReader:
-        """Return the reader of the directives that its scripts have."""
+        """Return the reader of script directives."""
         return UndirectedScripts()
 
     def explain(self, line: str) -> str:
@@ -676,7 +666,7 @@ class ScriptsPart:
 
 
 class PolicyPart:
-    """The rules of the site. None throughout: the scheduler has no such thing."""
+    """Site policy. A query is None if the scheduler does not have it."""
 
     def qos(self, qos: str) -> Query[Facts] | None:
         """Query what a QoS allows and who may take its jobs' places: preemption, grace time,
@@ -854,7 +844,8 @@ class SubmitPart:
 class Backend(Struct, frozen=True, kw_only=True):
     """A scheduler.
 
-    All its parts build or read; nothing runs here. A part that is left out is one it has not.
+    Its parts only build commands and parse answers; they do not run anything. The default of a
+    part is for a scheduler without that feature.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""The tables of a cluster, each declared once: the dashboard, the command line, filters, the
-configuration and the API read it here.
+"""Tables of a cluster, each declared once for the dashboard, the command line, filters, the
+configuration and the API.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ STATE_WIDTH = 12
 
 
 class Kind(StrEnum):
-    """The snapshots of a cluster; those of a user's own jobs and of everyone's have paces of their
-    own.
-    """
+    """Snapshots of a cluster. The user's own jobs and all users' jobs are polled at different paces."""
 
     MINE = "mine"
     EVERYONE = "everyone"
@@ -43,14 +41,14 @@ class Kind(StrEnum):
 
 
 class ColumnSpec(Struct, frozen=True):
-    """A column for people.
+    """A displayed column.
 
-    `field` is the field it shows and is sorted by, where that is not its name. In the dashboard it
-    is `width` cells wide, at least that where it is `flexible`, and grows with its values up to
-    `longest`; columns of the highest `priority` make way first, those of 0 never. `title` heads it
-    there, `heading` on the command line. `total` is the field of which it is a part: `12/64`.
-    `text` makes the cell of the row's fields, or of `inputs` alone. A view may draw its cells in
-    another way.
+    `field` is the field that it shows and sorts by, if that is not its name. In the dashboard it is
+    `width` cells wide, or at least that if it is `flexible`, and grows with its values up to
+    `longest`. If space is short, columns with the highest `priority` are dropped first; 0 is never
+    dropped. `title` is its heading there, `heading` on the command line. `total` is the field that
+    it is a part of: `12/64`. `text` formats the cell from the row's fields, or only from `inputs`.
+    A view may draw the cells differently.
     """
 
     name: str
@@ -69,18 +67,18 @@ class ColumnSpec(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The field it shows."""
+        """Field that it shows."""
         return self.field or self.name
 
 
 class TableSpec(Struct, frozen=True, eq=False):
-    """A table: its fields in the order of JSON, and its columns in the order of the chooser.
+    """A table: its fields in JSON order, and its columns in the order of the column chooser.
 
-    `name` is that of its command, its view and its capability. A field that begins with `_` is not
-    part of the JSON contract. `paces` has a key of [poll], or seconds, for each snapshot: one's own
-    first. `shown` are the dashboard's columns at first, of which those in `optional` are left out
-    while they have no value; `printed` those of the command line, where they are not the same: of
-    these the ones in `whole` are never cut, and the ones in `dropped` make way first.
+    `name` is also the name of its command, view and capability. Fields that begin with `_` are not
+    part of the JSON contract. `paces` has a key of [poll], or seconds, for each snapshot: the
+    user's own first. `shown` are the dashboard's default columns; those in `optional` are hidden
+    while they have no values. `printed` are the columns of the command line, if they differ; of
+    these, the ones in `whole` are never truncated and the ones in `dropped` are dropped first.
     """
 
     name: str
@@ -97,34 +95,34 @@ class TableSpec(Struct, frozen=True, eq=False):
     empty: str = ""
 
     def kind(self, *, everyone: bool = False) -> Kind:
-        """The snapshot of one's own rows, or of everyone's."""
+        """Return the snapshot kind: the user's own rows, or all users'."""
         kinds = tuple(self.paces)
         return kinds[-1] if everyone else kinds[0]
 
     @property
     def public_names(self) -> list[str]:
-        """The fields of the JSON contract, in its order."""
+        """Return the fields of the JSON contract, in order."""
         return [name for name in self.fields if not name.startswith("_")]
 
     @property
     def names(self) -> list[str]:
-        """Each name that a column can be chosen by."""
+        """Return all names that select a column."""
         return [*dict.fromkeys((*self.public_names, *(column.name for column in self.columns)))]
 
     def column(self, name: str) -> ColumnSpec | None:
-        """The column of this name, or the first that shows this field."""
+        """Return the column with this name, or the first that shows this field."""
         return next(
             (column for column in self.columns if column.name == name),
             next((column for column in self.columns if column.key == name), None),
         )
 
     def sort_field(self, name: str) -> str:
-        """The field that rows are sorted by where a column or a field is named."""
+        """Return the sort field for a column or field name."""
         column = None if name in self.fields else self.column(name)
         return name if column is None else column.key
 
     def select(self, *names: str) -> tuple[ColumnSpec, ...]:
-        """Columns by name."""
+        """Return columns by name."""
         by_name = {column.name: column for column in self.columns}
         return tuple(by_name[name] for name in names)
 
@@ -171,13 +169,13 @@ JOBS = TableSpec(
         "exit_signal": "count",
         # The job's number without task or component, for natural order and folding.
         "_number": "count",
-        # The first task this row holds; null for a job that is no array task.
+        # First task in this row; null if the job is not an array task.
         "_task": "count",
-        # How many jobs this row stands for: 1, or the pending tasks of an array.
+        # Number of jobs in this row: 1, or the pending tasks of an array.
         "_tasks": "count",
         # The scheduler's own estimate for a job that has not started.
         "_expected_start_at": "time",
-        # Another ID that the scheduler has for the job; null mostly.
+        # Alternative ID of the job; usually null.
         "_other_id": "text",
     },
     columns=(
@@ -274,7 +272,7 @@ NODES = TableSpec(
         "memory_used_bytes": "count",
         "load": "real",
         "features": "names",
-        # Jobs running on the node; null where only one's own jobs are known.
+        # Jobs running on the node; null if only the user's own jobs are known.
         "jobs": "count",
     },
     columns=(
@@ -337,7 +335,7 @@ QUEUES = TableSpec(
         "limit_seconds": "count",
         "nodes": "count",
         "nodes_idle": "count",
-        # Down, drained or otherwise not to be had.
+        # Down, drained or otherwise unavailable.
         "nodes_down": "count",
         "cpus": "count",
         "cpus_used": "count",
@@ -447,28 +445,28 @@ SHARES = TableSpec(
     "shares",
     summary="List fair shares: shares, usage and the priority factor.",
     empty="The scheduler lists no fair shares.",
-    # Shares change slowly, and the lines over the jobs have them all day.
+    # Shares change slowly, and the jobs header always shows them.
     paces={Kind.SHARES: 600.0},
     fields={
         "account": "text",
         # Null: the row is the account as a whole.
         "user": "text",
         "partition": "text",
-        # Null: it shares as its parent does, or that is unreported.
+        # Null: inherited from the parent, or not reported.
         "raw_shares": "count",
         "normalized_shares": "real",
-        # In the scheduler's units, decayed as the site has it.
+        # In the scheduler's units, with the site's decay.
         "raw_usage": "count",
         "normalized_usage": "real",
         "effective_usage": "real",
-        # 0-1, the more the sooner a job starts.
+        # 0-1; higher starts sooner.
         "fair_share": "real",
-        # Of its siblings' whose is higher goes first; infinite where nothing was used.
+        # Siblings with a higher value run first; infinite if nothing was used.
         "level_fair_share": "real",
-        # Whether it is one of one's own associations.
+        # Whether it is one of the user's associations.
         "own": "flag",
         "_id": "text",
-        # How far below the root, and whether it is one of one's own or above one.
+        # Depth below the root, and whether it is on the path to one of the user's associations.
         "_depth": "count",
         "_on_own_path": "flag",
     },
@@ -505,17 +503,17 @@ LIMITS = TableSpec(
         # association, account, qos, queue or server, and which.
         "scope": "word",
         "name": "text",
-        # For whom together: job, user, account, group, project or all.
+        # Scope of the limit: job, user, account, group, project or all.
         "per": "word",
         # That user, account, group or project; null for a job's and for all.
         "subject": "text",
         # A word of domain.limits.RESOURCES, or the scheduler's own; its unit is in its name.
         "resource": "word",
         "maximum": "count",
-        # Null: not known, or nothing that is used up (a job's).
+        # Null: unknown, or a limit per job.
         "used": "count",
         "free": "count",
-        # Queues that apply it to all of their jobs; null where a job has to choose it.
+        # Queues that apply it to all their jobs; null if a job must choose it.
         "queues": "names",
         # The scheduler's own name for it.
         "native": "text",
@@ -551,7 +549,7 @@ RESERVATIONS = TableSpec(
         "name": "text",
         # active, upcoming, ended, or the scheduler's own word.
         "state": "word",
-        # Whether one may use it; null: not known.
+        # Whether the user may use it; null: unknown.
         "allowed": "flag",
         "starts_at": "time",
         # Null: it does not end.

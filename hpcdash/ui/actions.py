@@ -1,5 +1,5 @@
-"""The one registry of what a person can do, and which of it is on offer: keys, palette, help and
-key line follow it.
+"""Registry of user actions and their availability. Keys, palette, help and key line are built from
+it; a view or the main screen handles an action NAME in its method do_NAME.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MOVING_KEYS = frozenset(
     {"up", "down", "left", "right", "j", "k", "pageup", "pagedown", "home", "end"}
     | {"shift+up", "shift+down", "ctrl+q", "ctrl+c"}
 )
-# Rank of a person's own actions in the key line.
+# Rank of the user's own actions in the key line.
 _OWN_RANK = 4
 # Where `?` can be typed, the help needs another key, and the view a way out.
 _SHOWN_WHILE_TYPING = {"form_help": 0, "escape": 4}
@@ -65,11 +65,12 @@ _SHOWN_WHILE_TYPING = {"form_help": 0, "escape": 4}
 class Action(Struct, frozen=True):
     """Action of a key.
 
-    `views` None: everywhere; `capability`: only where the scheduler has it.
+    `views` limits it to some views (None: all), `capability` to schedulers that have it.
 
     `acts` marks actions that change something on the cluster: read-only mode removes them. `shown`
-    ranks it for the key line, lower first; None keeps it to help and palette. `short` is its text
-    on the key line. `while_typing`: in a field of a form too, where other keys are the field's.
+    is its rank in the key line, lower first; None: only in help and palette. A view may override
+    the rank (View.key_ranks). `short` is its text in the key line. `while_typing`: also available
+    in the fields of a form, which take all other keys.
     """
 
     name: str
@@ -81,9 +82,9 @@ class Action(Struct, frozen=True):
     shown: int | None = None
     short: str = ""
     while_typing: bool = False
-    # The view that it opens, where that is all it does.
+    # The view that it opens, if it does nothing else.
     opens: str = ""
-    # A person's own: the ':' line that a configured key enters, or the command that it runs.
+    # A user's own action: the ':' line that its key enters, or the command that it runs.
     line: str = ""
     plugin: Plugin | None = None
 
@@ -626,7 +627,7 @@ _SIGN_KEYS = {sign: name for name, sign in _KEY_SIGNS.items()}
 
 
 def key_sign(keys: str) -> str:
-    """Keys as a person would name them: 'slash,f' is '/ f'."""
+    """Return the display names of keys: '/ f' for 'slash,f'."""
     return " ".join(_KEY_SIGNS.get(key, key) for key in keys.split(","))
 
 
@@ -638,8 +639,9 @@ def textual_keys(written: str) -> str:
 
 
 def remapped(keys: Mapping[str, str], file: str = "") -> tuple[Action, ...]:
-    """The registry with a configuration's [keys]; raises ConfigError where two actions of one view
-    share a key.
+    """Apply a configuration's [keys] to the registry.
+
+    Raises ConfigError if two actions of one view share a key.
     """
     actions, problems = _with_keys(keys, {})
     for path, text, step in problems:
@@ -648,7 +650,7 @@ def remapped(keys: Mapping[str, str], file: str = "") -> tuple[Action, ...]:
 
 
 def configured(settings: Settings) -> tuple[Action, ...]:
-    """The registry with a configuration's [keys], its plugins, and its aliases that have a key."""
+    """Return the registry with a configuration's [keys], plugins, and aliases that have a key."""
     return _with_keys(settings.keys, _own_actions(settings))[0]
 
 
@@ -676,7 +678,7 @@ def key_problems(settings: Settings) -> list[tuple[KeyPath, str]]:
 
 
 def _own_actions(settings: Settings) -> dict[KeyPath, Action]:
-    """A person's own, by what in the configuration gives them their key."""
+    """Return the user's own actions by the configuration value that sets their key."""
     own: dict[KeyPath, Action] = {}
     for at, plugin in enumerate(settings.plugins):
         own["plugins", at, "key"] = Action(
@@ -753,8 +755,8 @@ def _clash(one: Action, other: Action) -> bool:
 
 
 def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Action]]]:
-    """A view's actions under their headings: its own first, then one's own, those of its job, those
-    of every view.
+    """Return a view's actions in groups with headings: the view's, the user's own, the job's, and those
+    of all views.
     """
     own = []
     job_actions = []
@@ -792,7 +794,7 @@ def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Ac
 def available(
     actions: Iterable[Action], view: str, capabilities: frozenset[Capability], read_only: bool
 ) -> list[Action]:
-    """The actions a person has in a view."""
+    """Return the actions available in a view."""
     return [
         action
         for action in actions
@@ -803,13 +805,13 @@ def available(
 
 
 class OfferedActions(Struct, frozen=True):
-    """A registry with a person's keys; `read_only` takes away all that acts on the cluster."""
+    """Registry with the user's keys; `read_only` removes actions that change the cluster."""
 
     registry: tuple[Action, ...]
     read_only: bool
 
     def named(self, name: str) -> Action | None:
-        """An action of any view."""
+        """Return an action by name."""
         return next((action for action in self.registry if action.name == name), None)
 
     def here(
@@ -834,14 +836,14 @@ class OfferedActions(Struct, frozen=True):
         ]
 
     def key_label(self, session: ClusterSession, name: str) -> str:
-        """An action's keys; '' for what no view of this cluster can do."""
+        """Return an action's keys; '' if no view of this cluster has it."""
         action = self.named(name)
         if action is None or (self.read_only and action.acts) or _is_absent(session, action):
             return ""
         return key_sign(action.key)
 
     def why_not(self, session: ClusterSession, view_name: str, action: Action) -> str:
-        """Return why an action of this view cannot be done at all; '' where it can."""
+        """Return why an action is unavailable in a view; '' if it is available."""
         if action.views is not None and view_name not in action.views:
             return ""
         if self.read_only and action.acts:
@@ -859,12 +861,12 @@ def _is_absent(session: ClusterSession, action: Action) -> bool:
 
 
 def is_form_widget(widget: Widget | None) -> bool:
-    """Whether keys go to a field of a view's form, except those intended for it while typing."""
+    """Whether the widget is a form field, which takes all keys except those of `while_typing`."""
     return bool(getattr(widget, "takes_typing", False))
 
 
-def ranked(actions: Sequence[Action], view: View) -> list[Action]:
-    """With the ranks that a view gives some as things stand."""
+def apply_view_ranks(actions: Sequence[Action], view: View) -> list[Action]:
+    """Override the actions' ranks in the key line with those of the view's current state."""
     ranks = view.key_ranks()
     return [replace(one, shown=ranks.get(one.name, one.shown)) for one in actions]
 

@@ -30,8 +30,8 @@ from hpcdash.ui.actions import (
     Action,
     OfferedActions,
     actions_while_typing,
+    apply_view_ranks,
     is_form_widget,
-    ranked,
 )
 from hpcdash.ui.cluster.header import MIN_COLUMNS, MIN_LINES, ClusterHeader
 from hpcdash.ui.cluster.wall import SlotWall
@@ -416,7 +416,7 @@ class MainScreen(DashboardScreen, inherit_bindings=False):
         hint.show(view.hint())
         is_typing = is_form_widget(self.focused)
         self.query_one(KeyLine).show(
-            actions_while_typing(actions) if is_typing else ranked(actions, view)
+            actions_while_typing(actions) if is_typing else apply_view_ranks(actions, view)
         )
         self._status()
 

@@ -1,4 +1,4 @@
-"""A view: a page in the stack of one cluster, with crumbs, a hint, and handlers do_ACTION."""
+"""Base class of views: pages in a cluster's stack, with crumbs, a hint and handlers do_ACTION."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpcdash.services.session import ClusterSession
 from hpcdash.ui.workers import call_after
 
 NOTICE_SECONDS = 5.0
-# Ranks below 0 are of keys for what is pointed at: they stand before those of the view.
+# Negative ranks: keys for the selected row, which precede the keys of the view.
 CHART_RANK = -1
 # A terminal of so many lines has room for frames around what fills a view.
 FRAMED_LINES = 30
@@ -35,10 +35,9 @@ _FAILED = frozenset(
 
 
 class Targets(Struct, frozen=True):
-    """Jobs to act on: their ids as a scheduler takes them (an array's number for all of it), and
-    the rows they are.
+    """Jobs to act on: IDs for the scheduler (the array's number for a whole array) and their rows.
 
-    `rows` are of domain.schema.JOBS. `missing` are marked ids that no list has any more.
+    `rows` follow domain.schema.JOBS. `missing` are marked IDs that are no longer listed.
     """
 
     job_ids: tuple[str, ...] = ()
@@ -47,7 +46,7 @@ class Targets(Struct, frozen=True):
 
 
 class View(Widget):
-    """A page. It learns of the store's changes through `store_changed` while it is shown."""
+    """A page. While it is shown, `store_changed` notifies it of new data."""
 
     DEFAULT_CSS = """
     View { height: 1fr; width: 1fr; layout: vertical; }
@@ -58,7 +57,7 @@ class View(Widget):
     """
 
     class CrumbsChanged(Message):
-        """Crumbs, hint, marks or counts are others now."""
+        """Crumbs, hint, marks, counts or key ranks have changed."""
 
     class Requested(Message):
         """Request for another view: `view` with some arguments, on top of this one."""
@@ -82,9 +81,7 @@ class View(Widget):
     @on(DescendantFocus)
     @on(DescendantBlur)
     def _frame_focus(self) -> None:
-        """Mark the panel that has the focus, and style it alone: :focus-within would style all that
-        is in it.
-        """
+        """Mark the focused panel, and restyle only it: :focus-within would restyle all its children."""
         focused = self.screen.focused
         around = () if focused is None else focused.ancestors_with_self
         panel = next(
@@ -100,17 +97,14 @@ class View(Widget):
 
     @property
     def is_live(self) -> bool:
-        """Whether its widgets are there; Textual calls a view mounted only after on_mount.
+        """Whether its widgets exist; Textual calls a view mounted only after on_mount.
 
-        A view that is being taken away loses its widgets innermost first.
+        A view that is being removed loses its innermost widgets first.
         """
         return self.is_attached and not (self._pruning or self._closing) and bool(self.children)
 
     def remove(self) -> AwaitRemove:
-        """Take it away.
-
-        Its workers end first: Textual would let them run until its widgets are gone.
-        """
+        """Remove the view, and cancel its workers first: Textual would let them run until then."""
         for node in self.walk_children(with_self=True):
             self.workers.cancel_node(node)
         return super().remove()
@@ -122,29 +116,29 @@ class View(Widget):
         return ("everyone's" if everyone else "mine",)
 
     def now(self) -> datetime:
-        """The time of the data shown; in a recording it stands still."""
+        """Return the cluster's time; in a recording it is frozen."""
         return datetime.fromtimestamp(self.session.store.clock.now(), UTC)
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        """The tables this view needs kept fresh."""
+        """Tables to poll while this view is shown."""
         return frozenset()
 
     @property
     def main_kind(self) -> Kind | None:
-        """The table whose age and error stand for this view."""
+        """The table whose age and error the status line shows for this view."""
         return None
 
     @property
     def own_error(self) -> HpcdashError | None:
-        """An error of the view itself, besides the store's."""
+        """Error of the view itself, in addition to the store's."""
         return None
 
     def crumbs(self) -> Sequence[str]:
         return ()
 
     def way_crumb(self) -> str:
-        """Its one crumb while another view is on top of it."""
+        """Return its crumb while another view is on top of it."""
         return " ".join(self.crumbs()[:1])
 
     def hint(self) -> str:
@@ -152,23 +146,20 @@ class View(Widget):
 
     @property
     def has_hint(self) -> bool:
-        """Whether a line for the hint exists: False where the view shows it itself."""
+        """Whether the screen shows its hint in a line; False if the view shows it itself."""
         return True
 
     def counts(self) -> tuple[str, str]:
-        """Return counts by state of the shown rows, of all: as text, and in signs."""
+        """Return the counts by state of the shown rows: a long text, and a short one with signs."""
         return "", ""
 
     @property
     def counts_own_jobs(self) -> bool:
-        """Whether `counts` are those of all of one's own jobs."""
+        """Whether `counts` cover all of the user's own jobs."""
         return False
 
     def pointed_job(self) -> str | None:
-        """Return the ID of the selected or opened job, if any.
-
-        An array's number for a whole one.
-        """
+        """Return the ID of the selected or opened job, if any; the array's number for a whole array."""
         return None
 
     def targets(self) -> Targets:
@@ -176,17 +167,14 @@ class View(Widget):
         return Targets()
 
     def clear_marks(self) -> None:
-        """End the marks: a key has taken what they were made for."""
+        """Clear the marks after an action on them."""
 
     def help_moving(self) -> Sequence[tuple[str, str]]:
-        """The keys that move, and what they do here."""
+        """Return the navigation keys and their meaning in this view."""
         return (("↑ ↓ j k", "move"), ("pgup pgdn home end", "further"))
 
     def help_signs(self) -> Text:
-        """Return the meaning of this view's signs, a line each.
-
-        Empty where they need no explanation.
-        """
+        """Return a line per sign of this view with its meaning; none if they are self-explanatory."""
         return Text()
 
     def switch_jobs(self) -> tuple[str, ...]:
@@ -194,13 +182,11 @@ class View(Widget):
         return self.targets().job_ids or tuple(filter(None, [self.pointed_job()]))
 
     def against_save(self) -> str:
-        """Return why the job of switch_jobs should not save now; '' where nothing is against it."""
+        """Return why the job of switch_jobs should not save now; '' if it may."""
         return ""
 
     def key_ranks(self) -> Mapping[str, int | None]:
-        """Actions that belong in the key line as things stand, and their ranks there (see
-        ui.actions); None: not.
-        """
+        """Return ranks in the key line that override Action.shown in the current state; None hides one."""
         return {}
 
     def marks(self) -> int:
@@ -222,39 +208,37 @@ class View(Widget):
         self._notice_end = end
 
     def store_changed(self, changed: Changed) -> None:
-        """The store has something new."""
+        """Called when the store has new data."""
 
     def notes_changed(self) -> None:
-        """A pin, a note, a bookmark or what a check found is another one."""
+        """Called when a pin, note, bookmark or node finding has changed."""
 
     def tick(self) -> None:
-        """A second went by."""
+        """Called once a second."""
 
     def shown(self) -> None:
-        """This view is on the screen again."""
+        """Called when this view is on top again."""
 
     def take_focus(self) -> None:
-        """Keys go to what one reads here."""
+        """Focus the main widget."""
 
     def chosen(self) -> dict[str, object]:
-        """Return the person's choices here: fields of services.state.choices.Choices.
+        """Return the user's choices in this view: fields of services.state.choices.Choices.
 
-        `columns` and `sort` are those of this view.
+        `columns` and `sort` are this view's own.
         """
         return {}
 
     def keep_typed(self) -> None:
-        """The program is ended from outside: keep what a person typed here for the next time."""
+        """Called when the program is terminated: save unfinished input for the next start."""
 
     def do_escape(self) -> bool:
-        """Clear what can be cleared; False if there is nothing to clear and the view should
-        close.
-        """
+        """Clear input or filter; return False if there is nothing to clear and the view should close."""
         return False
 
 
 def row_ranks(row: Mapping[str, Any] | None, *, is_training: bool = False) -> Mapping[str, int]:
-    """Ranks of the actions that matter for a job as it stands, the most useful first."""
+    """Return negative ranks for the actions that matter for a job in its state, most useful first."""
     names = () if row is None else _row_actions(row, is_training)
     return {name: place - len(names) for place, name in enumerate(names)}
 

@@ -137,5 +137,5 @@ def refuse_request(request: web.Request, *, needs_origin: bool = False) -> str:
         # Protects against DNS rebinding.
         return "hpcdash answers only requests for 127.0.0.1 and localhost."
     if origins != [f"http://{hosts[0]}"] and (origins or needs_origin):
-        return "hpcdash answers only its own page, and not another site's."
+        return "hpcdash answers only requests from its own page, not from other sites."
     return ""

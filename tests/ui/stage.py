@@ -86,6 +86,8 @@ async def until(pilot: Pilot[Any], holds: Callable[[], object], what: str = "") 
         await pilot.pause()
         if holds():
             return
+        if (crash := pilot.app._exception) is not None:
+            raise crash
         assert time.monotonic() < over, f"still not: {what or holds}\n{screen_text(pilot.app)}"
         # A pause draws the screen, and asks every widget on it whether it has done its work.
         await asyncio.sleep(rest)

@@ -248,7 +248,7 @@ def test_what_is_refused(api: Api) -> None:
             TOKEN,
             {"Origin": "http://evil.example"},
             403,
-            "Another site",
+            "not from other sites",
         ),
         (
             "POST",

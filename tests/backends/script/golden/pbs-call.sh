@@ -19,7 +19,7 @@ IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
 # Calls lab.train:Trainer.fit.
-# What it returns is pickled to the output file, of rank N > 0 to FILE.N; of a failure FILE.error (JSON) tells.
+# Its return value is pickled to the output file (FILE.N for rank N > 0); FILE.error (JSON) describes a failure.
 host=${NODE_RANK#0}
 "$PY_EXEC" -m hpcdash.job.runner --module=lab.train --function=Trainer.fit \
   --kwargs-file=/home/ann/launches/hpcdash_exp-1a2b/call-kwargs.b64 \

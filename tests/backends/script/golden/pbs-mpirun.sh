@@ -18,7 +18,7 @@ cd -- "${PBS_O_WORKDIR:-$HOME}" || exit 1
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
-# USR1 is for the programs: this shell goes on.
+# USR1 is meant for the programs: this shell keeps running.
 trap : USR1
 [ "$NODE_RANK" = 0 ] || exit 0
 mpirun -n 8 \
@@ -200,7 +200,7 @@ end_nodes() {
 }
 trap 'end_nodes 143' TERM
 
-# USR1 comes 600 s before the time limit.
+# USR1 is sent 600 s before the time limit.
 # It is passed on to the command on all nodes.
 pass_on() {
   interrupted=1

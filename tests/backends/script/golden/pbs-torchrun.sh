@@ -20,7 +20,7 @@ cd -- '/home/ann/my work' || exit 1
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
-# torchrun would end at USR1; the ranks set handlers of their own.
+# USR1 would end torchrun; the ranks install their own handlers.
 trap '' USR1
 torchrun \
   --nnodes="$NUM_NODES" --nproc-per-node="$NODE_SLOTS" --node-rank="$NODE_RANK" \
@@ -228,7 +228,7 @@ end_nodes() {
 }
 trap 'end_nodes 143' TERM
 
-# USR1 comes 600 s before the time limit.
+# USR1 is sent 600 s before the time limit.
 # It is passed on to the command on all nodes.
 pass_on() {
   interrupted=1

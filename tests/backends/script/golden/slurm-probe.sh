@@ -20,7 +20,7 @@ export DATA=/data
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
-# USR1 is for the programs: this shell goes on.
+# USR1 is meant for the programs: this shell keeps running.
 trap : USR1
 python train.py
 END_OF_COMMAND
@@ -119,7 +119,7 @@ wait_nodes() {
   done
 }
 
-# USR1 comes 600 s before the time limit (Slurm: up to 60 s earlier), only to this shell.
+# USR1 is sent 600 s before the time limit (Slurm: up to 60 s earlier), only to this shell.
 # It is passed on to the command on all nodes.
 pass_on() {
   interrupted=1

@@ -28,7 +28,7 @@ export HPCDASH_SAVE_SWITCH=/home/ann/SAVE
 IFS= read -r -d '' command << 'END_OF_COMMAND'
 # TERM is meant for the programs: this shell exits after they do.
 trap exit TERM
-# torchrun would end at USR1; the ranks set handlers of their own.
+# USR1 would end torchrun; the ranks install their own handlers.
 trap '' USR1
 torchrun \
   --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node=4 --node-rank="$SLURM_PROCID" \
@@ -174,7 +174,7 @@ wait_nodes() {
   done
 }
 
-# USR1 comes 600 s before the time limit (Slurm: up to 60 s earlier), only to this shell.
+# USR1 is sent 600 s before the time limit (Slurm: up to 60 s earlier), only to this shell.
 # It is passed on to the command on all nodes.
 pass_on() {
   interrupted=1
