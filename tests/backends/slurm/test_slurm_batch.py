@@ -410,7 +410,7 @@ def test_a_secret_among_the_variables_is_in_a_file_of_the_launch_or_warned_of(
         is_secret,
         2 * is_secret,
     )
-    assert ("list of processes" in "\n".join(without.warnings)) is (
+    assert ("process list" in "\n".join(without.warnings)) is (
         is_secret and scheduler is Scheduler.PBS
     )
 
