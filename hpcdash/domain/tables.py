@@ -75,16 +75,18 @@ class TableSpec(Struct, frozen=True, eq=False):
     """A table: its fields in JSON order, and its columns in the order of the column chooser.
 
     `name` is also the name of its command, view and capability. Fields that begin with `_` are not
-    part of the JSON contract. `paces` has a key of [poll], or seconds, for each snapshot: the
-    user's own first. `shown` are the dashboard's default columns; those in `optional` are hidden
-    while they have no values. `printed` are the columns of the command line, if they differ; of
-    these, the ones in `whole` are never truncated and the ones in `dropped` are dropped first.
+    part of the JSON contract; `identity` is the one that identifies a row. `paces` has a key of
+    [poll], or seconds, for each snapshot: the user's own first. `shown` are the dashboard's default
+    columns; those in `optional` are hidden while they have no values. `printed` are the columns of
+    the command line, if they differ; of these, the ones in `whole` are never truncated and the ones
+    in `dropped` are dropped first. Raises ValueError if `identity` or `whole` is not a field.
     """
 
     name: str
     fields: Mapping[str, FieldType]
     columns: tuple[ColumnSpec, ...]
     shown: tuple[str, ...]
+    identity: str = "name"
     summary: str = ""
     paces: Mapping[Kind, str | float] = {}
     optional: frozenset[str] = frozenset()
@@ -93,6 +95,11 @@ class TableSpec(Struct, frozen=True, eq=False):
     dropped: tuple[str, ...] = ()
     json_key: str = ""
     empty: str = ""
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in (self.identity, *self.whole) if name not in self.fields]
+        if unknown:
+            raise ValueError(f"table {self.name}: identity or whole: no field {unknown[0]}")
 
     def kind(self, *, everyone: bool = False) -> Kind:
         """Return the snapshot kind: the user's own rows, or all users'."""
@@ -220,6 +227,7 @@ JOBS = TableSpec(
         ColumnSpec("comment", 20, 9),
         ColumnSpec("work_dir", 24, 9, title="DIRECTORY"),
     ),
+    identity="id",
     shown=(
         "id",
         "name",
@@ -411,6 +419,7 @@ HISTORY = TableSpec(
         ColumnSpec("time_use", 6, 5, title="TIME %", align="right"),
         ColumnSpec("nodes_at", 10, 7, "node_list", "NODES", flexible=True),
     ),
+    identity="id",
     shown=(
         "id",
         "name",
@@ -480,6 +489,7 @@ SHARES = TableSpec(
         ColumnSpec("level", 8, 2, "level_fair_share", "LEVEL FS", "LEVEL_FS"),
         ColumnSpec("norm_usage", 8, 5, "normalized_usage", "OF ALL"),
     ),
+    identity="_id",
     shown=("account", "shares", "of_parent", "usage", "raw_usage", "fair_share", "level"),
     optional=frozenset({"level_fair_share"}),
     printed=(
@@ -535,6 +545,7 @@ LIMITS = TableSpec(
         ColumnSpec("queues", 8, 4, longest=24),
         ColumnSpec("native", 16, 5, title="SCHEDULER'S NAME", muted=True),
     ),
+    identity="_id",
     shown=("scope", "name", "per", "resource", "used", "limit", "free"),
     printed=("scope", "per", "resource", "used", "limit", "free", "native"),
     whole=("resource",),

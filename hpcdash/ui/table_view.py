@@ -63,7 +63,8 @@ class TableView(View):
     """Shows one table, as its TableSpec declares it."""
 
     SPEC: ClassVar[TableSpec]
-    IDENTITY: ClassVar[str] = "name"
+    # The field that identifies a row, if it is not the table's own; '' for that.
+    IDENTITY: ClassVar[str] = ""
     # The cursor stays at the top until a person moves it.
     NEWEST_FIRST: ClassVar[bool] = False
     DEFAULT_SORT: ClassVar[str] = ""
@@ -81,6 +82,7 @@ class TableView(View):
     ) -> None:
         super().__init__(session)
         self.spec = spec or self.SPEC
+        self.identity = self.IDENTITY or self.spec.identity
         self.filter_text = ""
         self._filter: query.Filter | None = None
         self.column_names = self._known_names(columns) or self.spec.shown
@@ -221,7 +223,7 @@ class TableView(View):
         table = self.source()
         if table is None:
             self.rows.placeholder = self._format_waiting()
-            self.rows.show(self.shaped(self.schema.empty_table()), self.columns(), self.IDENTITY)
+            self.rows.show(self.shaped(self.schema.empty_table()), self.columns(), self.identity)
             self._counts = ("", "")
             self.post_message(self.CrumbsChanged())
         elif table.num_rows <= _AT_ONCE_ROWS:
@@ -302,7 +304,7 @@ class TableView(View):
             else self.placeholder()
         )
         rows.set_sort(self.sort_key, self.sort_descending)
-        rows.show(table, columns, self.IDENTITY)
+        rows.show(table, columns, self.identity)
         self._show_detail()
         self.post_message(self.CrumbsChanged())
 

@@ -54,7 +54,6 @@ class LimitsView(TableView):
     """Associations and accounts, then QoS; or the server and its queues."""
 
     SPEC = LIMITS
-    IDENTITY = "_id"
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -151,7 +150,6 @@ class SharesView(TableView):
     """One's own associations with the accounts above; with everyone's all accounts."""
 
     SPEC = SHARES
-    IDENTITY = "_id"
 
     def __init__(self, *arguments: Any, everyone: bool = False, **rest: Any) -> None:
         self.everyone = everyone

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from hpcdash.backends.slurm.backend import BACKEND
-from hpcdash.domain.tables import Kind
+from hpcdash.domain.tables import SHARES, Kind
 from hpcdash.ui.views import SPECS
 from tests.ui.jobs.acting_stage import point_at
 from tests.ui.stage import PBS_CASES, dashboard, press, screen_text, settled, type_text, until
@@ -84,6 +84,24 @@ async def test_a_table_without_a_view_of_its_own_is_listed_and_filtered(
         assert all(name in screen_text(app) for name in listed)
         await go_to(pilot, f"reservations name:{listed[0]}")
         assert listed[1] not in screen_text(app)
+
+
+async def test_a_plain_table_is_identified_by_the_field_that_it_declares(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = replace(SPECS["limits"], place="table_view:TableView")
+    monkeypatch.setitem(SPECS, "limits", plain)
+    app = dashboard("limits")
+    async with app.run_test(size=SIZE) as pilot:
+        await settled(pilot)
+        await go_to(pilot, "limits")
+        rows = app.main.view.source().num_rows
+        await until(pilot, lambda: f"{rows} rows" in screen_text(app), "all limits")
+
+
+def test_a_table_without_its_identity_among_its_fields_cannot_be_declared() -> None:
+    with pytest.raises(ValueError, match="table shares: identity or whole: no field name"):
+        replace(SHARES, identity="name")
 
 
 async def test_enter_on_a_limit_shows_the_jobs_it_is_on() -> None:
