@@ -174,7 +174,9 @@ class Probe(Struct, frozen=True):
 
 
 def probe_values(answer: Answer) -> tuple[dict[str, str], dict[str, str]]:
-    """Parse the KEY=VALUE lines of a probe: the first value of each key, the path of each command."""
+    """Parse the KEY=VALUE lines of a probe: the first value of each key, the path of each
+    command.
+    """
     require_whole(answer)
     found: dict[str, str] = {}
     commands: dict[str, str] = {}
@@ -200,7 +202,7 @@ class ServerFiles(Struct, frozen=True):
 
 
 class LocalConfiguration(Struct, frozen=True):
-    """Where a machine configures the server of a scheduler's commands.
+    """Configuration files and variables that name the server of a scheduler's commands.
 
     The server is in one of `server_variables` or `files`; `file_variable` replaces the first of
     these files, or all if `is_file_alone`. If only `command` exists, the package is installed but
@@ -265,7 +267,9 @@ class ScriptReader(Protocol):
         return Demand()
 
     def queue_and_time_options(self, queue: str, limit_seconds: int | None) -> tuple[str, ...]:
-        """Return options for a queue ('' for none) and a time limit that override a script's own."""
+        """Return options for a queue ('' for none) and a time limit that override a script's
+        own.
+        """
         return ()
 
     def refusal_hint(
@@ -397,14 +401,14 @@ class ReasonsPart:
         return ""
 
     def cause(self, native: Native) -> str:
-        """Return the scheduler's own message, from a job's `native` attributes, on why it is pending
-        or failed, if its reason is only a code; else ''.
+        """Return the scheduler's own message, from a job's `native` attributes, on why it is
+        pending or failed, if its reason is only a code; else ''.
         """
         return ""
 
     def never_starts(self, state: str, reason: str | None) -> str:
-        """Return the next step for a job that will never start, with `{id}` for its ID; '' if waiting
-        may help or its owner holds it.
+        """Return the next step for a job that will never start, with `{id}` for its ID; '' if
+        waiting may help or its owner holds it.
         """
         return ""
 
@@ -420,8 +424,8 @@ class ReasonsPart:
 
 
 class HistoryScope(Struct, frozen=True):
-    """What the history shows to a user: whether other users' ended jobs are hidden, and how long ended
-    jobs are kept.
+    """Visible part of the history for a user: whether other users' ended jobs are hidden, and how
+    long ended jobs are kept.
 
     None: unknown; for `retention_seconds` also unlimited.
     """
@@ -509,8 +513,8 @@ class DetailPart(ABC):
         return None
 
     def steps(self, row: Row) -> Query[ParsedTable] | None:
-        """Query the steps of a job's last run: rows of domain.schema.STEPS. None if it has not started
-        or the scheduler has no steps.
+        """Query the steps of a job's last run: rows of domain.schema.STEPS. None if it has not
+        started or the scheduler has no steps.
         """
         return None
 
@@ -523,18 +527,20 @@ class DetailPart(ABC):
         return None
 
     def workers(self, detail: JobDetail) -> Query[ParsedTable] | None:
-        """Query a job's workers that end independently: rows of domain.schema.JOBS like array tasks,
-        each with its log path. None if it has none.
+        """Query a job's workers that end independently: rows of domain.schema.JOBS like array
+        tasks, each with its log path. None if it has none.
         """
         return None
 
     def shell(self, row: Row, request: ShellRequest) -> ShellCommand | None:
-        """Build the command that runs a shell in a running job; None if its nodes are unreachable."""
+        """Build the command that runs a shell in a running job; None if its nodes are
+        unreachable.
+        """
         return None
 
     def priority(self, job_id: str) -> Query[Facts] | None:
-        """Query the priority factors of a pending job as text; {} if not reported, None if the scheduler
-        has none.
+        """Query the priority factors of a pending job as text; {} if not reported, None if the
+        scheduler has none.
         """
         return None
 
@@ -543,8 +549,8 @@ class DetailPart(ABC):
         return ""
 
     def task_refusal(self, native: Native) -> str:
-        """Return why a job cannot be a task of a shared pool, such as an array or a job that cannot be
-        requeued; '' if it can.
+        """Return why a job cannot be a task of a shared pool, such as an array or a job that cannot
+        be requeued; '' if it can.
         """
         return self.requeue_refusal(native)
 
@@ -555,7 +561,9 @@ class DetailPart(ABC):
         return ""
 
     def variables(self, row: Row) -> Variables:
-        """Return the environment variables that a job's row reports; None for an unreported value."""
+        """Return the environment variables that a job's row reports; None for an unreported
+        value.
+        """
         return {}
 
 
@@ -864,7 +872,8 @@ class Backend(Struct, frozen=True, kw_only=True):
     submit: SubmitPart = SubmitPart()
 
     has_whole_ids: bool = True
-    """Whether an id that a person writes is whole: 12 is no other scheduler's word for 12[].server."""
+    """Whether an id that a person writes is whole: 12 is no other scheduler's word for 12[].server.
+    """
 
     is_embedded: bool = False
     """Whether its queue is a folder of this machine, and hpcdash runs its jobs."""

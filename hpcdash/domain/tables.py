@@ -27,7 +27,9 @@ STATE_WIDTH = 12
 
 
 class Kind(StrEnum):
-    """Snapshots of a cluster. The user's own jobs and all users' jobs are polled at different paces."""
+    """Snapshots of a cluster. The user's own jobs and all users' jobs are polled at different
+    paces.
+    """
 
     MINE = "mine"
     EVERYONE = "everyone"

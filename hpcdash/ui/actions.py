@@ -755,8 +755,8 @@ def _clash(one: Action, other: Action) -> bool:
 
 
 def help_groups(actions: Iterable[Action], view: str) -> list[tuple[str, list[Action]]]:
-    """Return a view's actions in groups with headings: the view's, the user's own, the job's, and those
-    of all views.
+    """Return a view's actions in groups with headings: the view's, the user's own, the job's, and
+    those of all views.
     """
     own = []
     job_actions = []

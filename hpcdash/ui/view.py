@@ -81,7 +81,9 @@ class View(Widget):
     @on(DescendantFocus)
     @on(DescendantBlur)
     def _frame_focus(self) -> None:
-        """Mark the focused panel, and restyle only it: :focus-within would restyle all its children."""
+        """Mark the focused panel, and restyle only it: :focus-within would restyle all its
+        children.
+        """
         focused = self.screen.focused
         around = () if focused is None else focused.ancestors_with_self
         panel = next(
@@ -159,7 +161,9 @@ class View(Widget):
         return False
 
     def pointed_job(self) -> str | None:
-        """Return the ID of the selected or opened job, if any; the array's number for a whole array."""
+        """Return the ID of the selected or opened job, if any; the array's number for a whole
+        array.
+        """
         return None
 
     def targets(self) -> Targets:
@@ -174,7 +178,9 @@ class View(Widget):
         return (("↑ ↓ j k", "move"), ("pgup pgdn home end", "further"))
 
     def help_signs(self) -> Text:
-        """Return a line per sign of this view with its meaning; none if they are self-explanatory."""
+        """Return a line per sign of this view with its meaning; none if they are self-
+        explanatory.
+        """
         return Text()
 
     def switch_jobs(self) -> tuple[str, ...]:
@@ -186,7 +192,9 @@ class View(Widget):
         return ""
 
     def key_ranks(self) -> Mapping[str, int | None]:
-        """Return ranks in the key line that override Action.shown in the current state; None hides one."""
+        """Return ranks in the key line that override Action.shown in the current state; None hides
+        one.
+        """
         return {}
 
     def marks(self) -> int:
@@ -233,12 +241,16 @@ class View(Widget):
         """Called when the program is terminated: save unfinished input for the next start."""
 
     def do_escape(self) -> bool:
-        """Clear input or filter; return False if there is nothing to clear and the view should close."""
+        """Clear input or filter; return False if there is nothing to clear and the view should
+        close.
+        """
         return False
 
 
 def row_ranks(row: Mapping[str, Any] | None, *, is_training: bool = False) -> Mapping[str, int]:
-    """Return negative ranks for the actions that matter for a job in its state, most useful first."""
+    """Return negative ranks for the actions that matter for a job in its state, most useful
+    first.
+    """
     names = () if row is None else _row_actions(row, is_training)
     return {name: place - len(names) for place, name in enumerate(names)}
 

@@ -392,7 +392,9 @@ def format_end(
 
 
 def format_lost_time(lost: LostTime) -> str:
-    """`3 restarts: 1 200 steps repeated (40 min), 12 min between attempts`; "" without a restart."""
+    """`3 restarts: 1 200 steps repeated (40 min), 12 min between attempts`; "" without a
+    restart.
+    """
     if not lost.restarts:
         return ""
     message = f"{lost.restarts} restart" + ("s" if lost.restarts > 1 else "")

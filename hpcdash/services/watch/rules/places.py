@@ -31,8 +31,8 @@ _WHY = {
     FAILED: "the command that checks logs and disks fails",
 }
 _STEPS = {
-    SILENT: "Is its file system mounted? Until it responds, hung jobs, saves and free space there are "
-    "not checked",
+    SILENT: "Is its file system mounted? Until it responds, hung jobs, saves and free space "
+    "there are not checked",
     UNREPORTED: "Check the path under [[watch.storage]]. hpcdash watch --once --dry-run tries "
     "again",
     ABSENT: "Check the path: log under [[watch.losses]], or the job's output",
