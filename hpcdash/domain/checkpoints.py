@@ -73,7 +73,7 @@ class CheckpointPlan(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """`a save every 3 h for 40 s: 720 saves, 8 h lost, 0.37 % of its time`."""
+        """`a save every 3 h, taking 40 s each: 720 saves, 8 h lost, 0.37 % of its time`."""
         how = (
             f"a save every {_spoken(self.interval_seconds)}, taking {_spoken(self.save_seconds)} "
             "each"

@@ -122,7 +122,7 @@ def test_an_array_of_calls_is_told_of_by_item_and_its_switch_before_it_runs_agai
     assert f"  result        {folder}/result-N.pkl\n" in whole
 
     (home / "KILL").touch()
-    warned = f"hpcdash: the kill switch {home}/KILL is set: the job ends at once. "
+    warned = f"hpcdash: the kill switch {home}/KILL is set: the job would stop at once. "
     said = program("requeue", "1_1", "--yes")
     assert (said.status, said.text) == (0, "1_1  requeued\n"), said
     assert f"{warned}Clear it first: hpcdash kill-switch 1 --clear\n" in said.stderr

@@ -240,7 +240,7 @@ def test_who_lacks_a_secret_is_named_the_rest_goes_on_and_it_is_told_once_that_i
     assert person("config", "check").status == 0
     run = person("watch", "--once")
     assert run.status == 1, run
-    assert "again for json webhook at http://127.0.0.1:1: raised critical: no job t" in run.text
+    assert "resent to json webhook at http://127.0.0.1:1: raised critical: no job t" in run.text
 
 
 def test_a_watch_that_tells_nobody_says_so(person: Program) -> None:

@@ -32,7 +32,7 @@ def test_three_months_every_three_hours_at_forty_seconds() -> None:
 def test_what_it_costs_in_a_sentence() -> None:
     assert (
         CheckpointPlan(90, 3 * HOUR, 40).text
-        == "a save every 3 h for 40 s: 720 saves, 8 h lost, 0.37% of its time"
+        == "a save every 3 h, taking 40 s each: 720 saves, 8 h lost, 0.37% of its time"
     )
     assert CheckpointPlan(1, 13 * HOUR, 90).text.endswith(
         ": 1 save, 1.5 min lost, 0.10% of its time"

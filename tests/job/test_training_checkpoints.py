@@ -415,7 +415,7 @@ def test_an_empty_or_missing_folder_has_no_checkpoint(tmp_path: Path) -> None:
 
 def test_a_rank_that_would_save_beside_rank_0_is_told_so(tmp_path: Path) -> None:
     with (
-        pytest.raises(RuntimeError, match="give barrier="),
+        pytest.raises(RuntimeError, match="pass barrier="),
         Checkpoints(tmp_path, rank=1).saving(1),
     ):
         pytest.fail("saved")

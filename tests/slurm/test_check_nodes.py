@@ -20,7 +20,7 @@ def over_ssh(clean_slurm: SlurmLab, tmp_path: Path) -> Program:
 
 def test_nodes_are_checked_by_a_job_and_what_was_found_is_told_by_node(over_ssh: Program) -> None:
     refused = over_ssh("check-nodes", "n1")
-    assert "Use --yes to skip the question" in refused.refused(2)
+    assert "Use --yes to skip the prompt" in refused.refused(2)
     done = over_ssh("check-nodes", "n[1-2]", "--checks", "disk,cuda", "--yes")
     rows = [line.split(maxsplit=3) for line in done.text.splitlines()[1:]]
     assert [tuple(row[:3]) for row in rows] == [

@@ -179,7 +179,7 @@ def test_one_single_point_far_above_is_a_spike() -> None:
     (finding,) = find_spikes(steps, loss).findings
     assert (finding.kind, finding.step_from, finding.step_to) == ("spike", 12_345, 12_346)
     assert finding.text.startswith("spike at 12 345: 2.")
-    assert finding.text.endswith("back after 1 point")
+    assert finding.text.endswith("recovered after 1 point")
 
 
 def test_many_spikes_do_not_hide_a_single_point() -> None:

@@ -679,7 +679,7 @@ async def test_a_kill_switch_that_is_there_still_is_told_before_its_job_runs_aga
             )
             dialog = app.screen
             assert isinstance(dialog, ConfirmDialog)
-            warned = f"the kill switch {switch} is set: the job ends at once. "
+            warned = f"the kill switch {switch} is set: the job would stop at once. "
             told = (f"{warned}Clear it first: hpcdash kill-switch {job} --clear",)
             assert dialog.question.warnings == (told if is_there else ())
             assert "resumes from the newest complete checkpoint in /saved" in screen_text(app)

@@ -159,7 +159,7 @@ async def test_of_few_points_nothing_is_told_and_of_several_findings_how_many_th
             ),
         )
         await shows(pilot, "2 spikes")
-        await shows(pilot, "back after")
+        await shows(pilot, "recovered after")
 
 
 async def test_a_log_of_nan_alone_says_so_and_does_not_fall_over(log: Path) -> None:
