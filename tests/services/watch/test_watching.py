@@ -219,7 +219,7 @@ async def test_a_log_on_a_nodes_own_disk_is_looked_at_there_and_where_that_fails
             "and "
         )
         assert "Permission denied" in found.text
-        assert [words for words in report.check.problems if "cannot tell" in words] == [found.text]
+        assert [words for words in report.check.problems if "cannot check" in words] == [found.text]
         # Nothing is over because it is not seen.
         assert {key for key in report.alerts.states if not key.startswith("is-hanging/cannot")} >= {
             f"loss/nan loss/{job}"
