@@ -125,7 +125,7 @@ def test_pbs_chunks_are_added_up_and_nodes_are_not() -> None:
         ),
         ("#PBS -l walltime=soon", "line 2 of the script: --time"),
         ("#PBS -N", "line 2 of the script: -N: without its value"),
-        ("#PBS walltime", "line 2 of the script: walltime: not an option of qsub"),
+        ("#PBS walltime", "line 2 of the script: walltime: not a qsub option"),
         ("#PBS -J 5-1", "empty range"),
         ("#PBS -W depend=beforeok:3", "'beforeok' is not one of"),
     ],

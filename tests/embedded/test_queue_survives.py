@@ -481,10 +481,10 @@ def test_a_queue_held_for_very_long_is_told_and_its_supervisor_comes_again(
             pass
         store.close()
         process = supervise(queue, "database._BUSY_SECONDS = 0.05\nsupervisor._IDLE_SECONDS = 0.1")
-        wait_until("it noticed", lambda: "held by another" in queue.log())
+        wait_until("it noticed", lambda: "locked by another" in queue.log())
     assert queue.ended(number).state == "completed"
     assert process.wait() == 0
-    assert queue.log().count("held by another") == 1, "it says so once"
+    assert queue.log().count("locked by another") == 1, "it says so once"
 
 
 def test_a_clock_that_is_set_back_makes_no_time_negative(queue: QueueLab) -> None:

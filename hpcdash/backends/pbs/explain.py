@@ -27,7 +27,7 @@ from hpcdash.backends.script.explain import (
 _CLOCK = re.compile(r"(?=.{1,20}$)[0-9]+(:[0-9]+){0,3}")
 _SIZE = re.compile(r"([0-9]+)([kmgtp]?)([bw]?)", re.IGNORECASE)
 # What others wait for.
-_AWAITED = {"before": "start", "beforeok": "good end", "beforenotok": "failure", "beforeany": "end"}
+_AWAITED = {"before": "start", "beforeok": "success", "beforenotok": "failure", "beforeany": "end"}
 _MAIL_WORDS = {
     "a": "it is aborted",
     "b": "it begins",

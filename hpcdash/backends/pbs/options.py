@@ -98,7 +98,7 @@ def read_directive(text: str, line: int = 0) -> ParsedCommandLine:
     except ValueError as error:
         return ParsedCommandLine((bad_option(text.strip(), str(error), line),))
     read = read_command_line(parts, line)
-    strays = [bad_option(word, "not an option of qsub", line) for word in read.script]
+    strays = [bad_option(word, "not a qsub option", line) for word in read.script]
     return ParsedCommandLine((*read.given, *strays))
 
 

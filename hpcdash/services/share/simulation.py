@@ -358,7 +358,7 @@ def _parse_row(row: Mapping[str | None, str | None], line: int) -> TracedTask:
         try:
             value = parse_priority(text) if name == "priority" else kind(text)
         except ValueError:
-            raise BadTrace(f"line {line}: {text!r} is not a valid {name}") from None
+            raise BadTrace(f"line {line}: {text!r} is not a valid value of {name}") from None
         if isinstance(value, float) and not (isfinite(value) and value >= 0):
             raise BadTrace(f"line {line}: {name} = {text} is not a time")
         values[field_name] = value

@@ -43,7 +43,7 @@ from tests.support.records import for_each
         ("-W depend=afterok:1:2.pbs01,umask=022", "starts after jobs 1, 2.pbs01 succeeded; "
                                                   "creates files with umask 022"),
         ("-W depend=afterany:2[].pbs01,beforeok:4", "starts after job 2[].pbs01 ended; job 4 waits "
-                                                    "for its good end"),
+                                                    "for its success"),
         ("-W depend=afteranyarray:12[]", "starts after job 12[] ended"),
         ("-W depend=on:2", "starts after 2 jobs with a before dependency release it"),
         ("-W sandbox=PRIVATE", "runs in its own folder"),

@@ -155,7 +155,7 @@ def test_an_open_quote_and_a_stray_word_are_problems_with_their_line() -> None:
     read = read_directives("#!/bin/sh\n#PBS -N 'a\n#PBS walltime\n")
     assert [(one.line, one.problem) for one in read.problems] == [
         (2, "without its closing quote"),
-        (3, "not an option of qsub"),
+        (3, "not a qsub option"),
     ]
 
 
