@@ -267,7 +267,7 @@ async def test_no_accounting_is_an_error_of_the_history_alone() -> None:
         await settled(pilot)
         assert banner_of(app) == ""
         await press(pilot, "4")
-        assert "keeps no history" in banner_of(app)
+        assert "does not keep history" in banner_of(app)
         await press(pilot, "escape")
         assert banner_of(app) == ""
 

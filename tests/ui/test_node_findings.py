@@ -62,7 +62,7 @@ async def test_the_marked_nodes_are_checked_by_a_job_for_each_kind_once_that_is_
         await press(pilot, "2")
         shown_rows(app).mark_all(["g01", "g02", "c001"])
         await pilot.press("C")
-        await until(pilot, lambda: "Check 3 nodes by 2 jobs?" in screen_text(app), "the question")
+        await until(pilot, lambda: "Check 3 nodes with 2 jobs?" in screen_text(app), "the question")
         shown = screen_text(app)
         assert "g[01-02]: cuda, nccl, gpu-memory, disk, clock" in shown
         assert "c001: disk, clock" in shown
@@ -99,7 +99,7 @@ async def test_what_the_job_finds_is_told_by_the_run_that_sees_its_end(
         await press(pilot, "3")
         await until(pilot, lambda: shown_rows(app).cursor_id == "local", "the queue")
         await press(pilot, "C")
-        assert "no node of local is idle" in notices(app)[-1]
+        assert "no idle nodes in local" in notices(app)[-1]
         await press(pilot, "2")
         await pilot.press("C")
         await until(pilot, lambda: "with 1 job?" in screen_text(app), "the question")

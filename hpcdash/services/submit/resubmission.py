@@ -173,7 +173,7 @@ async def _plan_parts(
     if sent:
         notes.append(f"tasks {sent_tasks} are skipped: an interrupted submission has sent them")
     submissions = counted(len(parts), "submission")
-    notes.append(f"{store.backend.title} takes one range of tasks at a time: {submissions}")
+    notes.append(f"{store.backend.title} takes one task range at a time: {submissions}")
     if is_chained:
         notes.append(
             f"each waits for the previous one to end (afterany), so at most {throttle} run"

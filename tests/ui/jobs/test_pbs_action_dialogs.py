@@ -155,7 +155,7 @@ async def test_for_a_task_alone_its_whole_array_is_offered(tmp_path: Path) -> No
         await point_at(pilot, "12[3].pbs01")
         shown = await asked(pilot, "h")
         assert "Hold array 12[].pbs01 (train-12, 5 jobs, alice)" in shown
-        assert "PBS can hold whole arrays only: all that waits of 12[].pbs01" in shown
+        assert "PBS can hold whole arrays only: all pending tasks of 12[].pbs01" in shown
         assert acted(transport) == []
         await press(pilot, "y")
         await until(pilot, lambda: acted(transport))
@@ -173,7 +173,7 @@ async def test_a_waiting_task_opened_by_its_id_is_not_taken_for_all_that_waits(
         await settled(pilot)
         shown = await asked(pilot, "h")
         assert "Hold array 12[].pbs01 (train-12, 5 jobs, alice)" in shown
-        assert "PBS can hold whole arrays only: all that waits of 12[].pbs01" in shown
+        assert "PBS can hold whole arrays only: all pending tasks of 12[].pbs01" in shown
 
 
 async def test_tasks_that_wait_are_cancelled_by_their_row(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ async def test_directives_have_their_meaning_beside_them_or_below() -> None:
         assert any(line.endswith("8 GPUs per node") for line in lines)
         below = next(at for at, line in enumerate(lines) if "└ stdout to /scratch" in line)
         assert "#SBATCH --output" in lines[below - 1]
-        assert any("#SBATCH -N 4" in line and "not read" in line for line in lines)
+        assert any("#SBATCH -N 4" in line and "ignored" in line for line in lines)
         assert "as stored by Slurm · 7 lines" in screen_text(app)
 
 
