@@ -143,7 +143,9 @@ async def test_a_shell_that_prints_without_end_after_a_command_is_ended(
     transport: Transport, bashrc: Callable[[str], None]
 ) -> None:
     bashrc("trap 'while :; do echo noise; done' EXIT\n")
-    with pytest.raises(ConnectionFailed, match="of its own after it ran true, so it was terminated"):
+    with pytest.raises(
+        ConnectionFailed, match="of its own after it ran true, so it was terminated"
+    ):
         await transport.run(("true",))
     await transport.close()
 

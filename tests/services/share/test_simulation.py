@@ -84,7 +84,10 @@ def test_ten_thousand_tasks_run_whole_on_a_thousand_nodes() -> None:
     [
         ("user,nodes\n", "line 1: no column submitted_at, seconds"),
         ("submitted_at,user,nodes,seconds,color\n", "line 1: unknown column 'color'"),
-        ("submitted_at,user,nodes,seconds\n0,a,many,5\n", "line 2: 'many' is not a valid value of nodes"),
+        (
+            "submitted_at,user,nodes,seconds\n0,a,many,5\n",
+            "line 2: 'many' is not a valid value of nodes",
+        ),
         ("submitted_at,user,nodes,seconds\n0,a,1,nan\n", "line 2: seconds = nan is not a time"),
         (
             "submitted_at,user,nodes,seconds\n0,a,0,5\n",

@@ -581,7 +581,8 @@ async def test_what_saving_costs_is_said_in_a_line_by_what_is_typed_or_watched(
             pilot, command="true", time="9d", chain="10", saves_every="3h", save_takes="40s"
         )
         assert (
-            view.seen.saving == "a save every 3 h, taking 40 s each: 720 saves, 8 h lost, 0.37% of its time"
+            view.seen.saving
+            == "a save every 3 h, taking 40 s each: 720 saves, 8 h lost, 0.37% of its time"
         )
         assert view.seen.saving in screen_text(app)
         assert view.seen.saving in view.format_notes()
