@@ -116,7 +116,7 @@ class MetricsWriter:
                 self._log.warn(name, f"invalid metric name {name}: ignored")
             elif number is None:
                 self._log.warn(
-                    name, f"the metric {name} is a {type(value).__name__}, not a number: ignored"
+                    name, f"the metric {name} is ignored: {type(value).__name__} is not a number"
                 )
             else:
                 record[name] = number

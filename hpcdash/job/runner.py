@@ -312,7 +312,7 @@ def imported(module: str, function: str) -> Callable[..., Any]:
     for name in function.split("."):
         found = getattr(found, name)
     if not callable(found):
-        raise TypeError(f"{module}.{function} is a {type(found).__name__}, not a function")
+        raise TypeError(f"{module}.{function} is not a function ({type(found).__name__})")
     return found  # type: ignore[no-any-return]
 
 

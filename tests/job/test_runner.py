@@ -332,7 +332,7 @@ def test_a_person_that_interrupts_a_callback_takes_neither_the_result_nor_what_o
         ),
         (
             ["--module=functions", "--function=seven"],
-            "TypeError: functions.seven is a int, not a function",
+            "TypeError: functions.seven is not a function (int)",
         ),
         (["--module=nowhere", "--function=f"], "ModuleNotFoundError: No module named 'nowhere'"),
         (
