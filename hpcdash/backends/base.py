@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from hpcdash.backends.script.environment import JobEnvironment, NodeJobs
     from hpcdash.backends.shell import ShellCommand, ShellRequest
     from hpcdash.domain.demand import Demand, LintFinding
-    from hpcdash.domain.offers import CpuShare, Offers
+    from hpcdash.domain.offers import AccessRules, CpuShare, Offers
     from hpcdash.domain.request import Request
     from hpcdash.domain.scripts import ScriptBlock
 
@@ -266,9 +266,11 @@ class ScriptReader(Protocol):
 
         return Demand()
 
-    def queue_and_time_options(self, queue: str, limit_seconds: int | None) -> tuple[str, ...]:
-        """Return options for a queue ('' for none) and a time limit that override a script's
-        own.
+    def place_options(
+        self, queue: str, limit_seconds: int | None, account: str = "", qos: str = ""
+    ) -> tuple[str, ...]:
+        """Return options for a queue, a time limit, an account and a QoS that override a script's
+        own; '' and None: unchanged.
         """
         return ()
 
@@ -694,6 +696,12 @@ class PolicyPart:
         """
         return None
 
+    def access_rules(self, version: str) -> Query[AccessRules] | None:
+        """Query the accounts and QoS that each queue admits, and the sizes of its jobs, for a
+        version of the scheduler; None where queues report that themselves.
+        """
+        return None
+
     def preemption(self, queue: str) -> Query[Facts] | None:
         """Query which queues' jobs take the place of a queue's, and how its own make way, by the
         keys of `qos`.
@@ -757,6 +765,9 @@ class SubmitPart:
 
     without_fields: frozenset[str] = frozenset()
     """The keys of a request that `request` refuses."""
+
+    estimates_starts: bool = False
+    """Whether `start_estimate` has a query."""
 
     new_limits: frozenset[str] = frozenset()
     """The fields of NewLimits that a resubmission can have."""

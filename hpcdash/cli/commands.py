@@ -835,8 +835,42 @@ def check_nodes(common: CommonOptions, **given: Any) -> None:
     run_check_nodes(common, **given)
 
 
+@click.command()
+@click.argument("source", required=False, default="", metavar="[REQUEST.toml | SCRIPT]")
+@click.option("--like", default="", metavar="JOB", help="A job as large as this one.")
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs in total.")
+@click.option("--gpu-type", default="", metavar="NAME", help="GPU type: a100.")
+@click.option("--gpu-mem", default="", metavar="SIZE", help="Memory of each GPU: 40G.")
+@click.option(
+    "--needs", default="", metavar="FORMATS", help="Number formats of the GPUs: bf16,fp8."
+)
+@click.option(
+    "--cpus", type=click.IntRange(min=1), metavar="N", help="CPUs in total, without GPUs."
+)
+@click.option("--cpus-per-gpu", type=click.IntRange(min=1), metavar="N", help="CPUs for each GPU.")
+@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes.")
+@click.option("--mem", default="", metavar="SIZE", help="Memory of each node.")
+@click.option("--time", default="", metavar="TIME", help="Time limit: 2d, 4h, 01:30:00.")
+@click.option("--queue", default="", metavar="NAME", help="Only this queue.")
+@click.option("--account", default="", metavar="NAME", help="Only this account.")
+@click.option("--qos", default="", metavar="NAME", help="Only this QoS.")
+@click.option("--all", "refused", is_flag=True, help="List the places that would refuse it, too.")
+@_FORMAT
+@common_options
+def where(common: CommonOptions, form: str, refused: bool, **given: Any) -> None:
+    """List where a job could run, and where it starts first.
+
+    The job is described by options, a request, a batch script, or another job. All configured
+    clusters are searched, unless --cluster names one. The exit status is 1 if no place takes it.
+    """
+    from hpcdash.cli.where import ShapeOptions, run_where
+
+    run_where(common, ShapeOptions(**given), form=form, refused=refused)
+
+
 SUBMIT_COMMANDS: tuple[click.Command, ...] = (
     submit,
+    where,
     alloc,
     render,
     check_nodes,

@@ -27,6 +27,7 @@ GROUPS = {
         "journal",
     ),
     "Submit": (
+        "where",
         "submit",
         "render",
         "stub",
@@ -93,6 +94,11 @@ EXAMPLES = {
         "submit request.toml --in 4711",
     ),
     "render": ("render request.toml --for pbs",),
+    "where": (
+        "where --gpus 4 --gpu-mem 40G --time 2d",
+        "where train.sh",
+        "where --like 4711 --all",
+    ),
     "stub": ("stub train.sh | hpcdash submit -",),
     "alloc": ("alloc --gpus 8 --time 4h --keep",),
     "share": (

@@ -99,7 +99,9 @@ async def _tidy(session: ClusterSession) -> None:
 async def _fetch(store: ClusterStore, kind: Kind) -> Snapshot:
     """Fetch a table; for nodes and queues also the whole queue, to count their jobs."""
     if kind is Kind.LIMITS:
-        return await _fetch_limits(store)
+        from hpcdash.services.usage.limits import fetch_limits
+
+        return await fetch_limits(store, _warn)
     if kind not in (Kind.NODES, Kind.QUEUES):
         return await store.fetch(kind)
     counting = asyncio.create_task(store.fetch(Kind.EVERYONE))
@@ -120,23 +122,8 @@ def parse_filter(expression: str, kind: Kind) -> query.Filter:
     return query.parse(expression, SCHEMAS[kind], datetime.now().astimezone().tzinfo or UTC)
 
 
-async def _fetch_limits(store: ClusterStore) -> Snapshot:
-    """Fetch the limits, and the user's jobs if the scheduler does not report the usage."""
-    from hpcdash.services.usage.limits import has_uncounted, with_counted_use
-
-    # The probe reports the user and the cluster.
-    await store.open()
-    snapshot = await store.fetch(Kind.LIMITS)
-    mine = None
-    if has_uncounted(snapshot.table):
-        try:
-            mine = (await store.fetch(Kind.MINE)).table
-        except HpcdashError as error:
-            print(
-                f"hpcdash: could not count what your jobs use: {visible(error.message)}",
-                file=sys.stderr,
-            )
-    return replace(snapshot, table=with_counted_use(snapshot.table, mine, None, store.user))
+def _warn(text: str) -> None:
+    print(f"hpcdash: {visible(text)}", file=sys.stderr)
 
 
 async def _lacks_account(store: ClusterStore) -> bool:

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcdash.domain.offers import Offers, QosOffer, QueueOffer
+from hpcdash.domain.text import counted
 from hpcdash.domain.units import format_clock, format_memory
 
 Severity = Literal["error", "warning"]
@@ -40,9 +41,10 @@ def join_sentences(*sentences: str) -> str:
 
 
 class Demand(Struct, frozen=True):
-    """None and '': not asked for, or not known.
+    """Resources that a job requests; None and '': not requested, or unknown.
 
-    `queues`: any of them will do; none: the default one.
+    `queues`: any of them will do; none: the default one. `features` are those of its nodes.
+    `gpu_memory_bytes` (of each GPU) and `gpu_formats` (bf16, fp8) are known to no scheduler.
 
     `where` maps these names to what findings call the place: a request's key, or `line 3`.
     """
@@ -58,6 +60,10 @@ class Demand(Struct, frozen=True):
     gpus_per_node: int | None = None
     gpu_type: str = ""
     memory_per_node_bytes: int | None = None
+    features: tuple[str, ...] = ()
+    is_exclusive: bool = False
+    gpu_memory_bytes: int | None = None
+    gpu_formats: tuple[str, ...] = ()
     where: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, *names: str) -> str:
@@ -144,7 +150,7 @@ def _with_another(
 _Check = Callable[[Demand, QueueOffer, Offers], LintFinding | None]
 
 
-def _over_time(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | None:
+def _over_time(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
     if (
         demand.limit_seconds is None
         or queue.limit_seconds is None
@@ -155,8 +161,9 @@ def _over_time(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | No
     most = format_clock(queue.limit_seconds)
     place = demand.place("limit_seconds")
     text = f"{requested} is over the limit of queue {queue.name}, {most}"
-    if demand.qos:
-        # Slurm's PartitionTimeLimit flag of a QoS.
+    if demand.qos and offers.access is not None and demand.qos in offers.access.over_time:
+        return None
+    if demand.qos and offers.access is None:
         return LintFinding(
             "warning",
             place,
@@ -178,6 +185,58 @@ def _over_nodes(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | N
     return LintFinding("error", demand.place("nodes"), text, hint or f"At most {most}.")
 
 
+def is_gpu_type(requested: str, name: str) -> bool:
+    """Return whether a node's GPU type is the requested one; case does not count.
+
+    PBS's nodes may report a device by its whole name: Tesla V100-SXM2-32GB.
+    """
+    known = name.casefold()
+    return known == requested.casefold() or (" " in known and requested.casefold() in known)
+
+
+def _outside_sizes(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
+    nodes = demand.nodes
+    if nodes is None or (offers.access is not None and demand.qos in offers.access.over_nodes):
+        return None
+    access = offers.queue_access(queue.name)
+    most = access.max_nodes
+    least = access.min_nodes
+    if most is not None and nodes > most:
+        text = f"{counted(nodes, 'node')} are more than queue {queue.name} allows a job: {most}"
+        return LintFinding("error", demand.place("nodes"), text, f"At most {most}.")
+    if least is not None and nodes < least:
+        text = f"queue {queue.name} is for jobs on at least {counted(least, 'node')}"
+        return LintFinding("error", demand.place("nodes"), text, f"At least {least}.")
+    return None
+
+
+def _not_admitted(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
+    """Return why a queue admits no job of the account (or the default one) with the QoS."""
+    access = offers.queue_access(queue.name)
+    account = demand.account or next((one.name for one in offers.accounts if one.is_default), "")
+    bound = next((one.queues for one in offers.accounts if one.name == account), ())
+    if bound and queue.name not in bound:
+        text = f"account {account} may be charged only in {', '.join(bound)}"
+        return LintFinding("error", demand.place("account", "queues"), text)
+    for kind, name, admitted, denied in (
+        ("account", account, access.accounts, access.denied_accounts),
+        ("QoS", demand.qos, access.qos, access.denied_qos),
+    ):
+        place = demand.place(kind.lower(), "queues")
+        if not name:
+            continue
+        if admitted is None:
+            if name in denied:
+                return LintFinding("error", place, f"queue {queue.name} denies {kind} {name}")
+        elif name not in admitted:
+            shown = ", ".join(admitted[:5]) + (" …" if len(admitted) > 5 else "")
+            text = f"queue {queue.name} admits only {kind} {shown}"
+            if kind == "account" and access.admits_subaccounts:
+                return LintFinding("warning", place, f"{text} and accounts below")
+            return LintFinding("error", place, text)
+    return None
+
+
 def _without_gpus(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
     if not (demand.gpus or demand.gpus_per_node or demand.gpu_type) or queue.gpus:
         return None
@@ -195,13 +254,8 @@ def _without_gpus(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFind
 
 def _gpu_type(demand: Demand, queue: QueueOffer, offers: Offers) -> LintFinding | None:
     requested = demand.gpu_type.casefold()
-    types = {one.casefold() for one in queue.gpu_types}
-    # PBS's nodes may report a device by its whole name: Tesla V100-SXM2-32GB.
-    if (
-        not requested
-        or not types
-        or any(requested == one or (" " in one and requested in one) for one in types)
-    ):
+    types = queue.gpu_types
+    if not requested or not types or any(is_gpu_type(requested, name) for name in types):
         return None
     having = [one.name for one in offers.listed if requested in map(str.casefold, one.gpu_types)]
     text = f"queue {queue.name} has no GPU of type {demand.gpu_type!r}"
@@ -246,7 +300,9 @@ def _over_memory(demand: Demand, queue: QueueOffer, _: Offers) -> LintFinding | 
 
 
 _CHECKS: tuple[_Check, ...] = (
+    _not_admitted,
     _over_time,
+    _outside_sizes,
     _over_nodes,
     _without_gpus,
     _gpu_type,

@@ -2,7 +2,40 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+
+class QueueAccess(Struct, frozen=True):
+    """Accounts and QoS that a queue admits, and the sizes of jobs that it takes.
+
+    `accounts` and `qos` are the only ones admitted, None: all but the denied ones.
+    `admits_subaccounts`: accounts below an admitted one are admitted, too. `applied_qos` is the QoS
+    whose limits apply to all of its jobs, '' for none. None: no limit.
+    """
+
+    accounts: tuple[str, ...] | None = None
+    denied_accounts: tuple[str, ...] = ()
+    qos: tuple[str, ...] | None = None
+    denied_qos: tuple[str, ...] = ()
+    admits_subaccounts: bool = False
+    applied_qos: str = ""
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    max_cpus_per_node: int | None = None
+    # The limit of a job that requests none.
+    default_limit_seconds: int | None = None
+
+
+class AccessRules(Struct, frozen=True):
+    """Access to queues by their names, and the QoS that override a queue's time limit, or its
+    numbers of nodes.
+    """
+
+    queues: Mapping[str, QueueAccess] = field(default_factory=dict)
+    over_time: frozenset[str] = frozenset()
+    over_nodes: frozenset[str] = frozenset()
 
 
 class QueueOffer(Struct, frozen=True):
@@ -72,11 +105,15 @@ class CpuShare(Struct, frozen=True):
 
 
 class AccountOffer(Struct, frozen=True):
-    """An account that one may charge, and the QoS it may ask for; no QoS: not told."""
+    """An account that one may charge, and the QoS it may request, its default first.
+
+    No `qos`: unknown. `queues` are the only ones that it may be charged in, () for all.
+    """
 
     name: str
     is_default: bool = False
     qos: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
 
 
 class QosOffer(Struct, frozen=True):
@@ -103,6 +140,13 @@ class Offers(Struct, frozen=True):
     qos: tuple[QosOffer, ...] = ()
     gpu_types: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    # None: unknown, or no queue has such rules.
+    access: AccessRules | None = None
+
+    def queue_access(self, name: str) -> QueueAccess:
+        """Return the access to a queue; by default anyone may submit any job."""
+        rules = self.access
+        return QueueAccess() if rules is None else rules.queues.get(name, QueueAccess())
 
     @property
     def listed(self) -> tuple[QueueOffer, ...]:

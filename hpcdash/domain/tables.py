@@ -598,6 +598,55 @@ RESERVATIONS = TableSpec(
     dropped=("flags", "nodes", "who"),
     empty="The scheduler has no reservations.",
 )
+# Where a job could run: of no snapshot, searched on request.
+PLACES = TableSpec(
+    "places",
+    fields={
+        "cluster": "word",
+        "queue": "word",
+        # Null: the scheduler's default.
+        "account": "word",
+        "qos": "word",
+        # Whether it takes the job, and ever starts it; null: unknown.
+        "accepts": "flag",
+        # Null: unknown.
+        "starts_at": "time",
+        # Who made the estimate: the scheduler, or what hpcdash computed it from.
+        "estimated_by": "text",
+        # Waits of similar jobs: the median, and the longest of 80%.
+        "wait_seconds": "count",
+        "most_wait_seconds": "count",
+        # Nodes with room for the job's share: now, in service, in all.
+        "nodes_free": "count",
+        "nodes_in_service": "count",
+        "nodes_able": "count",
+        "limit_seconds": "count",
+        "reason": "text",
+        # A change with which it would start sooner; null for none.
+        "sooner": "text",
+        "_start": "text",
+        "_account": "text",
+        "_qos": "text",
+        "_id": "text",
+    },
+    columns=(
+        ColumnSpec("start", 12, 0, "_start", "STARTS", "STARTS"),
+        ColumnSpec("cluster", 8, 2, longest=16),
+        ColumnSpec("queue", 10, 0, flexible=True, longest=24),
+        ColumnSpec("account", 10, 2, "_account", longest=16),
+        ColumnSpec("qos", 8, 3, "_qos", "QOS", "QOS", longest=14),
+        ColumnSpec("free", 9, 1, "nodes_free", "NODES", "NODES", total="nodes_able"),
+        ColumnSpec("limit", 8, 4, "limit_seconds"),
+        ColumnSpec("by", 10, 3, "estimated_by", "ESTIMATE", "ESTIMATE", longest=28),
+        ColumnSpec("reason", 30, 0, title="WHY", heading="WHY", flexible=True, longest=100),
+    ),
+    identity="_id",
+    shown=("start", "cluster", "queue", "account", "qos", "free", "limit", "by", "reason"),
+    printed=("start", "cluster", "queue", "account", "qos", "free", "by", "reason"),
+    whole=("queue",),
+    dropped=("by", "free", "qos", "account", "cluster"),
+    empty="No queue is known. hpcdash doctor checks the setup.",
+)
 # Their columns and order can be configured, and their filters bookmarked.
 MAIN_TABLES = (JOBS, NODES, QUEUES, HISTORY)
 # What the site allows.

@@ -115,4 +115,4 @@ def test_its_scripts_hold_no_directives() -> None:
     reader = BACKEND.scripts.reader()
     assert reader.lint_script(b"#!/bin/sh\n#SBATCH --nodes=many\n", Offers()) == ()
     assert reader.script_demand(b"#!/bin/sh\n#SBATCH --nodes=2\n") == Demand()
-    assert reader.queue_and_time_options("gpu", 60) == ()
+    assert reader.place_options("gpu", 60) == ()

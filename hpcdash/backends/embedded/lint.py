@@ -10,12 +10,12 @@ from hpcdash.backends.pbs import lint as pbs
 from hpcdash.backends.pbs.options import read_directives as read_pbs
 from hpcdash.backends.script.lint import directive_part
 from hpcdash.backends.slurm import lint as slurm
-from hpcdash.backends.slurm.lint import queue_and_time_options, refusal_hint
+from hpcdash.backends.slurm.lint import place_options, refusal_hint
 from hpcdash.backends.slurm.options import read_directives as read_slurm
 from hpcdash.domain.demand import Demand, LintFinding
 from hpcdash.domain.offers import Offers
 
-__all__ = ["lint_script", "queue_and_time_options", "refusal_hint", "script_demand"]
+__all__ = ["lint_script", "place_options", "refusal_hint", "script_demand"]
 
 
 def lint_script(script: bytes, offers: Offers, over: Sequence[str] = ()) -> tuple[LintFinding, ...]:

@@ -50,9 +50,14 @@ def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
     return overridden_demand(demand, names, queue="q", limit_seconds="l.walltime")
 
 
-def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, ...]:
-    """Options for a queue ('' for none) and a time limit, over a script's own."""
-    options = ("-q", queue) if queue else ()
+def place_options(
+    queue: str, limit_seconds: int | None, account: str = "", qos: str = ""
+) -> tuple[str, ...]:
+    """Return the options for a queue, a time limit and an account, over a script's own.
+
+    PBS has no QoS.
+    """
+    options = (*(("-q", queue) if queue else ()), *(("-A", account) if account else ()))
     if not limit_seconds:
         return options
     return (*options, "-l", f"walltime={format_walltime(limit_seconds)}")

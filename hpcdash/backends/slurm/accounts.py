@@ -58,18 +58,30 @@ def associations_query(user: str, cluster: str = "") -> Query[ParsedOffers[Accou
 
 
 def parse_associations(answer: Answer) -> ParsedOffers[AccountOffer]:
-    """One offer an account, the default one first; one that has several associations (a partition
-    each) has all of their QoS, the default QoS first.
+    """Parse an offer for each account, the default one first.
+
+    An account with several associations has the QoS of all, the default QoS first; if each of them
+    is for a partition, it has these queues.
     """
     rows, rejected = _rows(answer, _OF_A_USER, "accounts")
     qos: dict[str, dict[str, None]] = {}
+    partitions: dict[str, set[str]] = {}
     defaults = {row["defaultaccount"] for row in rows}
     for row in rows:
         # sacctmgr prints a row even if there is no association on this cluster.
         if row["account"]:
             names = [row["defaultqos"], *row["qos"].split(",")]
             qos.setdefault(row["account"], {}).update(dict.fromkeys(name for name in names if name))
-    offers = [AccountOffer(name, name in defaults, tuple(names)) for name, names in qos.items()]
+            partitions.setdefault(row["account"], set()).add(row["partition"])
+    offers = [
+        AccountOffer(
+            name,
+            name in defaults,
+            tuple(names),
+            queues=() if "" in partitions[name] else tuple(sorted(partitions[name])),
+        )
+        for name, names in qos.items()
+    ]
     return ParsedOffers(
         tuple(sorted(offers, key=lambda offer: (not offer.is_default, offer.name))), rejected
     )

@@ -25,6 +25,7 @@ _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?|^~")
 # sbatch(1): minutes, minutes:seconds, hours:minutes:seconds, and days-hours with minutes and
 # seconds or without.
 _TIME = re.compile(r"[0-9]{1,9}(?:-[0-9]{1,9})?(?::[0-9]{1,9}){0,2}")
+_FEATURES = re.compile(r"[\w.:-]+(?:&[\w.:-]+)*")
 _UNLIMITED = frozenset({"infinite", "unlimited", "-1", "0"})
 
 
@@ -41,9 +42,12 @@ def script_demand(script: bytes, over: Sequence[str] = ()) -> Demand:
     return overridden_demand(demand, names, queue="partition", limit_seconds="time")
 
 
-def queue_and_time_options(queue: str, limit_seconds: int | None) -> tuple[str, ...]:
-    """Options for a queue ('' for none) and a time limit, over a script's own."""
-    options = (f"--partition={queue}",) if queue else ()
+def place_options(
+    queue: str, limit_seconds: int | None, account: str = "", qos: str = ""
+) -> tuple[str, ...]:
+    """Return the options for a queue, a time limit, an account and a QoS, over a script's own."""
+    named = (("partition", queue), ("account", account), ("qos", qos))
+    options = tuple(f"--{name}={value}" for name, value in named if value)
     return (*options, f"--time={format_clock(limit_seconds)}") if limit_seconds else options
 
 
@@ -71,6 +75,10 @@ def build_demand(options: Sequence[Option]) -> Demand:
     gres = (word.partition("(")[0] for word in value("gres").split(","))
     gres_gpus = (word[4:] or "1" for word in gres if word == "gpu" or word.startswith("gpu:"))
     on_node, node_gpus = _gpus(value("gpus-per-node"), *gres_gpus)
+    cpus_per_node = (per_node or 1) * each if each is not None else per_node
+    memory = parse_bytes(value("mem"), KIB**2)
+    if memory is None and (cpu_memory := parse_bytes(value("mem-per-cpu"), KIB**2)):
+        memory = cpu_memory * (cpus_per_node or 1)
     if gpus is None and on_node is not None and nodes is not None:
         gpus = nodes * on_node
     sources = {
@@ -84,7 +92,7 @@ def build_demand(options: Sequence[Option]) -> Demand:
         "gpus": ("gpus", "gres", "gpus-per-node"),
         "gpus_per_node": ("gpus-per-node", "gres"),
         "gpu_type": ("gpus", "gpus-per-node", "gres"),
-        "memory_per_node_bytes": ("mem",),
+        "memory_per_node_bytes": ("mem", "mem-per-cpu"),
     }
     return Demand(
         queues=tuple(name for name in value("partition").split(",") if name),
@@ -93,11 +101,13 @@ def build_demand(options: Sequence[Option]) -> Demand:
         limit_seconds=_seconds(value("time")),
         nodes=nodes,
         cpus=at_once * (each or 1) if at_once is not None else each,
-        cpus_per_node=(per_node or 1) * each if each is not None else per_node,
+        cpus_per_node=cpus_per_node,
         gpus=gpus,
         gpus_per_node=on_node,
         gpu_type=job_gpus or node_gpus,
-        memory_per_node_bytes=parse_bytes(value("mem"), KIB**2),
+        memory_per_node_bytes=memory,
+        features=_features(value("constraint")),
+        is_exclusive="exclusive" in last,
         where=demand_places(sources, last),
     )
 
@@ -106,6 +116,11 @@ def _seconds(text: str) -> int | None:
     if not _TIME.fullmatch(text):
         return None
     return parse_duration(text, bare_unit_seconds=MINUTE) or None
+
+
+def _features(constraint: str) -> tuple[str, ...]:
+    """Return the features that all nodes must have; () for a choice between several."""
+    return tuple(constraint.split("&")) if _FEATURES.fullmatch(constraint) else ()
 
 
 def _gpus(*texts: str) -> tuple[int | None, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TypeVar
 
@@ -19,12 +20,13 @@ from hpcdash.backends.queries import (
 )
 from hpcdash.backends.slurm.accounts import associations_query, qos_offers_query
 from hpcdash.backends.slurm.clusters import ClusterPart, query_on
-from hpcdash.backends.slurm.commands import slurm
+from hpcdash.backends.slurm.commands import slurm, slurm_script
 from hpcdash.backends.slurm.errors import require_success
 from hpcdash.backends.slurm.jobs import queue_id
 from hpcdash.backends.slurm.values import duration_seconds, pairs, piped_rows
+from hpcdash.backends.tokens import fresh_token
 from hpcdash.domain.columns import digits
-from hpcdash.domain.offers import AccountOffer, QosOffer
+from hpcdash.domain.offers import AccessRules, AccountOffer, QosOffer, QueueAccess
 from hpcdash.domain.units import format_duration
 
 T = TypeVar("T")
@@ -202,6 +204,54 @@ def _format_grace(grace: str) -> str:
     return format_duration(seconds) if seconds else "none"
 
 
+# slurm.conf(5): from here on, accounts below a listed one are listed, too.
+_SUBACCOUNTS_SINCE = (23, 2)
+_VERSION = re.compile(r"([0-9]+)\.([0-9]+)")
+_NO_NAMES = frozenset({"ALL", "N/A", "(null)", "NONE", ""})
+
+
+def parse_access_rules(answer: Answer, *, token: str, has_subaccounts: bool) -> AccessRules:
+    """Parse the accounts and QoS that partitions admit, the sizes of their jobs, and the QoS that
+    override these.
+    """
+    require_success(answer)
+    partitions, _, qos = decoded(answer.stdout).partition(f"{token}\n")
+    queues = {
+        one["PartitionName"]: _queue_access(one, has_subaccounts=has_subaccounts)
+        for one in map(pairs, partitions.split("\n"))
+        if "PartitionName" in one
+    }
+    rows, _ = piped_rows(qos, ("name", "flags"))
+    flags = {row["name"]: row["flags"].split(",") for row in rows}
+    return AccessRules(
+        queues,
+        over_time=frozenset(name for name in flags if "PartitionTimeLimit" in flags[name]),
+        over_nodes=frozenset(name for name in flags if "PartitionMaxNodes" in flags[name]),
+    )
+
+
+def _queue_access(partition: Native, *, has_subaccounts: bool) -> QueueAccess:
+    accounts = _names(partition.get("AllowAccounts"))
+    qos = _names(partition.get("AllowQos"))
+    return QueueAccess(
+        accounts=accounts or None,
+        denied_accounts=_names(partition.get("DenyAccounts")),
+        qos=qos or None,
+        denied_qos=_names(partition.get("DenyQos")),
+        admits_subaccounts=has_subaccounts,
+        applied_qos="".join(_names(partition.get("QoS"))),
+        min_nodes=digits(partition.get("MinNodes")) or None,
+        max_nodes=digits(partition.get("MaxNodes")),
+        max_cpus_per_node=digits(partition.get("MaxCPUsPerNode")),
+        default_limit_seconds=duration_seconds(partition.get("DefaultTime", ""))
+        or duration_seconds(partition.get("MaxTime", "")),
+    )
+
+
+def _names(listed: str | None) -> tuple[str, ...]:
+    return () if listed is None or listed in _NO_NAMES else tuple(listed.split(","))
+
+
 class SlurmPolicy(ClusterPart, PolicyPart):
     """The rules of QoS, partitions and accounts."""
 
@@ -220,6 +270,19 @@ class SlurmPolicy(ClusterPart, PolicyPart):
             partial(parse_preemption, queue=queue),
             command=("scontrol",),
             cap_bytes=TEXT_BYTES,
+        )
+        return self._on_one(query)
+
+    def access_rules(self, version: str) -> Query[AccessRules]:
+        found = _VERSION.search(version)
+        has_subaccounts = found is None or (int(found[1]), int(found[2])) >= _SUBACCOUNTS_SINCE
+        token = fresh_token()
+        query = Query(
+            slurm_script("backends/slurm/access.sh", token),
+            partial(parse_access_rules, token=token, has_subaccounts=has_subaccounts),
+            command=("scontrol", "show", "partition"),
+            cap_bytes=TEXT_BYTES,
+            commands=lambda _: 2,
         )
         return self._on_one(query)
 

@@ -418,10 +418,9 @@ _START_ESTIMATE_LIMIT_SECONDS = 20.0
 _SHOWN_LINES = 3
 _NOT_COUNTED = {"hold": "it is held", "dependency": "it depends on other jobs"}
 # sbatch(1) and slurm_strerror's messages → next step.
+_NODES_MISSING = "Requested node configuration is not available"
 _HINTS = {
-    "Requested node configuration is not available": (
-        "no node can meet the request: use fewer GPUs, CPUs or less memory"
-    ),
+    _NODES_MISSING: ("no node can meet the request: use fewer GPUs, CPUs or less memory"),
     "Invalid account or account/partition": (
         "you cannot charge this account, or not in this partition"
     ),
@@ -449,16 +448,22 @@ _HINTS = {
 
 
 def parse_start_estimate(answer: Answer, *, notes: Iterable[str] = ()) -> StartEstimate:
-    """The start, or why it would be refused; raises ControllerDown, NoConfiguration,
-    CommandMissing.
+    """Parse the start, or the reason that the script would be refused.
+
+    A site's wrapper of sbatch may submit it: then the job is named. Raises ControllerDown,
+    NoConfiguration, CommandMissing.
     """
     text = decoded(answer.stderr)
+    if submitted := _SUBMITTED.search(answer.stdout + b"\n" + answer.stderr):
+        return StartEstimate(submitted_job=submitted[1].decode())
     if answer.status != 0:
         error = failure(answer)
         if isinstance(error, ControllerDown | NoConfiguration | CommandMissing):
             raise error
         refusal = _refusal(text) or f"sbatch exited with status {answer.status}"
-        return StartEstimate(refusal=refusal, hint=_hint(refusal))
+        return StartEstimate(
+            refusal=refusal, hint=_hint(refusal), is_nodes_missing=_NODES_MISSING in refusal
+        )
     found = _TO_START.search(text)
     if found is None:
         return StartEstimate(hint="it would be accepted; Slurm gives no start estimate")
@@ -568,6 +573,7 @@ class SlurmSubmit(ClusterPart, SubmitPart):
     """Submission by sbatch."""
 
     program = "sbatch"
+    estimates_starts = True
     new_limits = frozenset({"time_seconds", "memory_bytes"})
 
     def submission(self, submission: Submission) -> SubmitCommand:

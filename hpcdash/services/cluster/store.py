@@ -182,6 +182,10 @@ class ClusterStore:
         self._departures = JobTracker(self)
         self._queries = QueryRunner(self)
 
+    def cache_file(self, name: str) -> Path | None:
+        """Return the path of a file in the cluster's folder of cached facts; None if there is none."""
+        return None if self._cache is None else self._cache.folder / name
+
     # -- user and backend
 
     @property

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
+from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpcdash.backends.actions import ActionCommand
+from hpcdash.backends.actions import ActionCommand, ActionRequest, Verb
 from hpcdash.backends.queries import LOGIN_SHELL_STEP, Answer, Query, refused
 from hpcdash.backends.submissions import StartEstimate, Submission
 from hpcdash.domain.demand import LintFinding
 from hpcdash.domain.request import Request, Runtime
 from hpcdash.domain.switches import SwitchKind, path_problem, switch_in_environment
 from hpcdash.errors import HpcdashError
+from hpcdash.private_files import atomic_write, make_folder
 from hpcdash.services.cluster.store import ClusterStore
+from hpcdash.services.jobs.actions import Actions
+from hpcdash.services.state.folders import journal, state_root
 from hpcdash.shell_files import shell_text
 
 # A scheduler's pattern, or a variable: its value is unknown beforehand.
@@ -128,6 +135,10 @@ def _within(folder: str, path: str) -> str:
     return path if path.startswith("/") or not folder else f"{folder}/{path}"
 
 
+ESTIMATE_SECONDS = 60.0
+# Clusters, one a line, whose submit command submits what should only be tested.
+_WRAPPED_FILE = "wrapped-clusters"
+_WRAPPED = "no estimates: a wrapper of the submit command ignores --test-only here"
 _CLOSED = {
     PathKind.FOLDER: "cannot be entered: no permission",
     PathKind.WRITTEN: "is not writable",
@@ -215,10 +226,7 @@ async def estimate_start(
     )
     if query is None:
         return StartEstimate(is_known=False, hint=f"no start estimate from {store.backend.title}")
-    command = ActionCommand(
-        query.argv, (), lambda _: (), stdin=script, limit_seconds=query.limit_seconds
-    )
-    estimate = query.parse(await store.act(command))
+    estimate = await run_estimate(store, query, script)
     if estimate.refusal and store.probe is not None:
         hint = store.backend.scripts.reader().refusal_hint(
             estimate.refusal,
@@ -230,6 +238,73 @@ async def estimate_start(
         if hint:
             estimate = replace(estimate, hint=hint)
     return estimate
+
+
+class _CachedEstimate(Struct, frozen=True):
+    at: float
+    estimate: StartEstimate
+
+
+async def run_estimate(
+    store: ClusterStore, query: Query[StartEstimate], script: bytes
+) -> StartEstimate:
+    """Run a query of SubmitPart for a start estimate, with the script on its stdin.
+
+    The same estimate within ESTIMATE_SECONDS, also in another process, is not requested again. Where
+    a site's wrapper submits the script instead, that job is cancelled, and no estimate is requested
+    there from then on: `is_known` is false. Raises the errors of an unreachable cluster.
+    """
+    wrapped = _wrapped_clusters()
+    if store.name in wrapped:
+        return StartEstimate(is_known=False, hint=_WRAPPED)
+    argv = "\0".join(query.argv).encode("utf-8", "surrogateescape")
+    key = hashlib.sha256(argv + b"\0" + script).hexdigest()
+    now = store.clock.now()
+    cache = store.cache_file("estimates.json")
+    known = {} if cache is None else _read_estimates(cache, now)
+    if key in known:
+        return known[key].estimate
+    command = ActionCommand(
+        query.argv, (), lambda _: (), stdin=script, limit_seconds=query.limit_seconds
+    )
+    estimate = query.parse(await store.act(command))
+    if estimate.submitted_job:
+        return await _cancel_wrapped(store, estimate.submitted_job, wrapped)
+    if cache is not None:
+        # Other estimates may have been stored meanwhile.
+        known = {**_read_estimates(cache, now), key: _CachedEstimate(now, estimate)}
+        with contextlib.suppress(OSError):
+            make_folder(cache.parent)
+            atomic_write(cache, msgspec.json.encode(known), sync=False)
+    return estimate
+
+
+def _read_estimates(cache: Path, now: float) -> dict[str, _CachedEstimate]:
+    try:
+        known = msgspec.json.decode(cache.read_bytes(), type=dict[str, _CachedEstimate])
+    except (OSError, msgspec.MsgspecError, UnicodeError):
+        return {}
+    return {key: one for key, one in known.items() if 0 <= now - one.at < ESTIMATE_SECONDS}
+
+
+def _wrapped_clusters() -> list[str]:
+    try:
+        return (state_root() / _WRAPPED_FILE).read_text("utf-8").splitlines()
+    except (OSError, UnicodeError):
+        return []
+
+
+async def _cancel_wrapped(store: ClusterStore, job_id: str, wrapped: list[str]) -> StartEstimate:
+    """Cancel a job that was submitted in place of an estimate, and note its cluster."""
+    actions = Actions(store, journal())
+    report = await actions.run(actions.plan(ActionRequest(Verb.CANCEL, (job_id,))))
+    with contextlib.suppress(OSError):
+        make_folder(state_root())
+        names = "".join(f"{name}\n" for name in (*wrapped, store.name))
+        atomic_write(state_root() / _WRAPPED_FILE, names.encode("utf-8", "replace"))
+    is_cancelled = all(outcome.done for outcome in report.outcomes)
+    ending = "and cancelled" if is_cancelled else f"and is not cancelled: hpcdash cancel {job_id}"
+    return StartEstimate(is_known=False, hint=f"{_WRAPPED}; job {job_id} was submitted {ending}")
 
 
 def _query(paths: Sequence[RequiredPath]) -> Query[tuple[LintFinding, ...]]:

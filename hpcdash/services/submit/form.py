@@ -98,7 +98,7 @@ def read_script_form(draft: Draft, reader: ScriptReader) -> ScriptReading:
             split[name] = shlex.split(texts.get(name, ""))
         except ValueError:
             problems[name] = "unclosed quote"
-    options = reader.queue_and_time_options(request.queue, request.limit_seconds)
+    options = reader.place_options(request.queue, request.limit_seconds)
     return ScriptReading(
         file=file,
         is_here=texts.get("file_where", "") in ("", HERE),

@@ -26,7 +26,7 @@ from hpcdash.errors import HpcdashError
 from hpcdash.services.cluster.store import ClusterStore
 
 if TYPE_CHECKING:
-    from hpcdash.domain.offers import CpuShare, QueueLimits
+    from hpcdash.domain.offers import AccessRules, CpuShare, QueueLimits
 
 # Tables are polled each minute while they are shown.
 _FRESH_SECONDS = 90.0
@@ -212,14 +212,26 @@ async def fetch_offers(store: ClusterStore, *, user: str = "") -> Offers:
     if account_offers is not None and probe.has_accounting is False:
         notes.append("no accounting on this cluster: no accounts or QoS to choose from")
         account_offers = qos_offers = None
-    accounts, qos, *_ = await asyncio.gather(
+    accounts, qos, access, *_ = await asyncio.gather(
         _fetched(store, account_offers, "accounts", notes),
         _fetched(store, qos_offers, "QoS", notes),
+        _fetch_access(store, probe.version, notes),
         _fresh(store, Kind.QUEUES, notes),
         _fresh(store, Kind.NODES, notes),
     )
     known = await _known(store)
-    return replace(known, accounts=accounts, qos=qos, notes=(*notes, *known.notes))
+    return replace(known, accounts=accounts, qos=qos, access=access, notes=(*notes, *known.notes))
+
+
+async def _fetch_access(store: ClusterStore, version: str, notes: list[str]) -> AccessRules | None:
+    query = store.backend.policy.access_rules(version)
+    if query is None:
+        return None
+    try:
+        return await store.run_query(query)
+    except HpcdashError as error:
+        notes.append(f"who may use a queue is unknown: {error.message}")
+        return None
 
 
 async def _fetched(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from hpcdash.backends.base import Capability, PolicyReason
 from hpcdash.domain.limits import format_limit
 from hpcdash.domain.schema import LIMITS
 from hpcdash.domain.states import ACTIVE, WAITING
 from hpcdash.domain.tables import Kind
+from hpcdash.errors import HpcdashError
 
 if TYPE_CHECKING:
+    from hpcdash.services.cluster.snapshots import Snapshot
     from hpcdash.services.cluster.store import ClusterStore
 
 _SCOPES = {"_of_user": "user", "_of_queue": "queue", "_of_qos": "qos", "_of_account": "account"}
@@ -52,6 +55,26 @@ def with_counted_use(
         row["used"] = _used(row, jobs[is_own])
         row["free"] = None if row["used"] is None else max(0, row["maximum"] - row["used"])
     return pa.Table.from_pylist(rows, LIMITS)
+
+
+async def fetch_limits(
+    store: ClusterStore, on_problem: Callable[[str], None] = lambda text: None
+) -> Snapshot:
+    """Fetch the limits, and the user's jobs if the scheduler does not report their use.
+
+    `on_problem` receives why the jobs are unknown. Raises AccountingUnavailable, and the errors of
+    an unreachable cluster.
+    """
+    # The probe reports the user and the cluster.
+    await store.open()
+    snapshot = await store.fetch(Kind.LIMITS)
+    mine = None
+    if has_uncounted(snapshot.table):
+        try:
+            mine = (await store.fetch(Kind.MINE)).table
+        except HpcdashError as error:
+            on_problem(f"could not count what your jobs use: {error.message}")
+    return replace(snapshot, table=with_counted_use(snapshot.table, mine, None, store.user))
 
 
 def _used(limit: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> int | None:

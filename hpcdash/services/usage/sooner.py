@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpcdash.backends.actions import ActionCommand
 from hpcdash.backends.job_detail import JobDetail, Script
 from hpcdash.backends.submissions import AS_IT_WAS, NewLimits, StartEstimate
 from hpcdash.domain.states import WAITING
@@ -15,6 +14,7 @@ from hpcdash.domain.units import MINUTE, format_clock, format_memory, format_spa
 from hpcdash.errors import AccountingUnavailable, NoSuchJob, UsageError, readable_command
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.jobs.scripts import fetch_script
+from hpcdash.services.submit.checks import run_estimate
 
 # A shorter limit hardly changes the start.
 _MIN_SECONDS = 10 * MINUTE
@@ -142,14 +142,8 @@ async def _query(
     )
     if query is None:
         raise UsageError(f"{store.backend.title} does not estimate starts before submission")
-    command = ActionCommand(
-        query.argv,
-        (),
-        lambda _: (),
-        stdin=job.script.text.encode("utf-8", "surrogateescape"),
-        limit_seconds=query.limit_seconds,
-    )
-    estimate = query.parse(await store.act(command))
+    script = job.script.text.encode("utf-8", "surrogateescape")
+    estimate = await run_estimate(store, query, script)
     return StartOption(change, readable_command(query.argv), estimate, store.backend.title)
 
 
