@@ -857,15 +857,17 @@ def check_nodes(common: CommonOptions, **given: Any) -> None:
 @click.option("--all", "refused", is_flag=True, help="List the places that would refuse it, too.")
 @_FORMAT
 @common_options
-def where(common: CommonOptions, form: str, refused: bool, **given: Any) -> None:
+def where(
+    common: CommonOptions, source: str, like: str, form: str, refused: bool, **given: Any
+) -> None:
     """List where a job could run, and where it starts first.
 
     The job is described by options, a request, a batch script, or another job. All configured
     clusters are searched, unless --cluster names one. The exit status is 1 if no place takes it.
     """
-    from hpcdash.cli.where import ShapeOptions, run_where
+    from hpcdash.cli.where import run_where
 
-    run_where(common, ShapeOptions(**given), form=form, refused=refused)
+    run_where(common, source=source, like=like, form=form, refused=refused, options=given)
 
 
 SUBMIT_COMMANDS: tuple[click.Command, ...] = (

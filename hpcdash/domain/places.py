@@ -311,6 +311,11 @@ def find_gap(
     return f"a limit under {format_span(seconds)} ends before reservation {name}"
 
 
+def place_id(place: Place) -> str:
+    """Return the identity of a place's row."""
+    return "/".join((place.cluster, place.queue, place.account, place.qos))
+
+
 def places_table(places: Iterable[Place], now_epoch: float) -> pa.Table:
     """Return rows of domain.schema.PLACES, in the order of the places."""
     rows = []
@@ -336,7 +341,7 @@ def places_table(places: Iterable[Place], now_epoch: float) -> pa.Table:
                 "_start": place.format_start(now_epoch),
                 "_account": _with_others(place.account, place.other_accounts),
                 "_qos": _with_others(place.qos, place.other_qos),
-                "_id": "/".join((place.cluster, place.queue, place.account, place.qos)),
+                "_id": place_id(place),
             }
         )
     return pa.Table.from_pylist(rows, PLACES)

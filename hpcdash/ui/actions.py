@@ -33,6 +33,7 @@ TABLES = frozenset(tables.TABLES) | {
     "chain",
     "alerts",
     "share",
+    "where",
 }
 ROOT_TABLES = frozenset(spec.name for spec in tables.MAIN_TABLES)
 JOB_TABLES = frozenset({"jobs", "history", "node"})
@@ -320,6 +321,22 @@ ACTIONS: tuple[Action, ...] = (
         acts=True,
         shown=5,
         short="new",
+    ),
+    Action(
+        "where",
+        "F",
+        "where a job could run, and where it starts first",
+        TABLES | {"job"},
+        Capability.QUEUES,
+        short="where",
+    ),
+    Action(
+        "shape",
+        "e",
+        "enter the size of a job",
+        frozenset({"where"}),
+        shown=2,
+        short="size",
     ),
     Action(
         "connect",

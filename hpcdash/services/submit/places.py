@@ -5,7 +5,9 @@ there.
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,6 +15,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpcdash.backends.base import Capability
+from hpcdash.config.request import build_request
+from hpcdash.domain.accelerators import FORMATS
 from hpcdash.domain.demand import Demand
 from hpcdash.domain.offers import Offers, QueueOffer
 from hpcdash.domain.places import Place, find_gap, find_places, rank
@@ -20,7 +24,7 @@ from hpcdash.domain.request import Request, SlotType
 from hpcdash.domain.room import NODE_COLUMNS, queue_nodes
 from hpcdash.domain.tables import Kind
 from hpcdash.domain.text import counted
-from hpcdash.domain.units import MINUTE
+from hpcdash.domain.units import MINUTE, format_memory, format_span, parse_memory
 from hpcdash.errors import HpcdashError, UsageError
 from hpcdash.services.cluster.store import ClusterStore
 from hpcdash.services.session import ClusterSession
@@ -75,6 +79,94 @@ class JobShape(Struct, frozen=True):
             return request
         nodes = -(-request.slots // most)
         return replace(request, slots_per_node=-(-request.slots // nodes))
+
+
+# Options that describe a job, and the keys of REQUEST.toml that they set.
+_KEYS = {
+    "gpu_type": "gpu_type",
+    "cpus_per_gpu": "cpus_per_gpu",
+    "mem": "memory",
+    "time": "time",
+}
+_COUNTS = ("gpus", "cpus", "nodes")
+SIZE_OPTIONS = (*_COUNTS, *_KEYS)
+SHAPE_OPTIONS = (*SIZE_OPTIONS, "gpu_mem", "needs", "queue", "account", "qos")
+
+
+def parse_shape(text: str) -> JobShape:
+    """Parse options as on the command line: `--gpus 4 --time 2d`; the dashes may be left out.
+
+    Raises UsageError, and RequestProblems for a value.
+    """
+    try:
+        parts = shlex.split(text.replace("=", " "))
+    except ValueError:
+        raise UsageError("unclosed quote") from None
+    options: dict[str, Any] = {}
+    for name, value in zip_longest(parts[::2], parts[1::2], fillvalue=""):
+        key = name.lstrip("-").replace("-", "_")
+        if key not in SHAPE_OPTIONS:
+            known = ", ".join(one.replace("_", "-") for one in SHAPE_OPTIONS)
+            raise UsageError(f"no option {name}", f"Known: {known}.")
+        if not value:
+            raise UsageError(f"{name}: no value")
+        options[key] = value
+    return build_shape(options)
+
+
+def build_shape(options: Mapping[str, Any], shape: JobShape | None = None) -> JobShape:
+    """Build a job from SHAPE_OPTIONS; of a given one, only what no request has is set.
+
+    Raises UsageError, and RequestProblems for a value.
+    """
+    given = {name: value for name, value in options.items() if value}
+    formats = tuple(str(given.get("needs", "")).casefold().replace(",", " ").split())
+    if unknown := [name for name in formats if name not in FORMATS]:
+        raise UsageError(
+            f"needs: {unknown[0]} is no number format of GPUs", f"Known: {', '.join(FORMATS)}."
+        )
+    gpu_memory = None
+    if "gpu_mem" in given:
+        try:
+            gpu_memory = parse_memory(str(given["gpu_mem"]))
+        except ValueError as error:
+            raise UsageError(f"gpu-mem: {error}", "For example: 40G.") from None
+    if shape is None:
+        shape = JobShape(build_request(_request_keys(given), "the options"))
+    return replace(
+        shape,
+        gpu_memory_bytes=gpu_memory,
+        gpu_formats=formats,
+        queue=given.get("queue", ""),
+        account=given.get("account", ""),
+        qos=given.get("qos", ""),
+    )
+
+
+def _request_keys(given: Mapping[str, Any]) -> dict[str, Any]:
+    counts = {}
+    for name in _COUNTS:
+        if name in given:
+            if not str(given[name]).isdecimal() or not int(given[name]):
+                raise UsageError(f"{name}: expected a number from 1, not {given[name]}")
+            counts[name] = int(given[name])
+    if "gpus" in counts and "cpus" in counts:
+        raise UsageError("cpus is for jobs without GPUs", "Use cpus-per-gpu.")
+    nodes = counts.get("nodes", 0)
+    slots = counts.get("gpus") or counts.get("cpus") or nodes or 1
+    needs_gpu = "gpus" in counts or bool({"gpu_type", "gpu_mem", "needs"} & given.keys())
+    keys: dict[str, Any] = {
+        "command": "true",
+        "plain": True,
+        "slots": slots,
+        "slot_type": "cuda" if needs_gpu else "cpu",
+    }
+    if nodes:
+        keys["slots_per_node"] = -(-slots // nodes)
+    for name, key in _KEYS.items():
+        if name in given:
+            keys[key] = int(given[name]) if str(given[name]).isdecimal() else given[name]
+    return keys
 
 
 class ClusterPlaces(Struct, frozen=True):
@@ -379,24 +471,22 @@ def request_of_job(row: Mapping[str, Any]) -> Request:
     )
 
 
-def format_shape(shape: JobShape, demand: Demand) -> str:
-    """Format a job's size: `4 A100 GPUs (40G each) on 1 node for 2 d`."""
-    from hpcdash.domain.units import format_memory, format_span
-
-    parts = []
-    if demand.gpus:
-        kind = f"{demand.gpu_type} " if demand.gpu_type else ""
-        parts.append(f"{demand.gpus} {kind}GPU{'s' * (demand.gpus != 1)}")
-        if shape.gpu_memory_bytes:
-            parts.append(f"with {format_memory(shape.gpu_memory_bytes)} each")
-        if shape.gpu_formats:
-            parts.append(f"for {', '.join(shape.gpu_formats)}")
-    elif demand.cpus:
-        parts.append(counted(demand.cpus, "CPU"))
-    if demand.nodes:
-        parts.append(f"on {counted(demand.nodes, 'node')}")
-    if demand.memory_per_node_bytes:
-        parts.append(f"with {format_memory(demand.memory_per_node_bytes)} of memory a node")
-    if demand.limit_seconds:
-        parts.append(f"for {format_span(demand.limit_seconds)}")
-    return " ".join(parts) or "a job of the default size"
+def format_shape(shape: JobShape) -> str:
+    """Format a job's size: `4 a100 GPUs with 40G each for 2 d`."""
+    request = shape.request
+    if request is None:
+        return shape.name
+    is_cpu = request.slot_type is SlotType.CPU
+    unit = "CPU" if is_cpu else f"{request.gpu_type} GPU".strip()
+    parts = [counted(request.slots, unit)]
+    if shape.gpu_memory_bytes:
+        parts.append(f"with {format_memory(shape.gpu_memory_bytes)} each")
+    if shape.gpu_formats:
+        parts.append(f"for {', '.join(shape.gpu_formats)}")
+    if request.slots_per_node:
+        parts.append(f"on {counted(-(-request.slots // request.slots_per_node), 'node')}")
+    if request.memory_bytes:
+        parts.append(f"with {format_memory(request.memory_bytes)} of memory a node")
+    if request.limit_seconds:
+        parts.append(f"for {format_span(request.limit_seconds)}")
+    return " ".join(parts)

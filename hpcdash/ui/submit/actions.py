@@ -82,6 +82,10 @@ class SubmitActions:
         else:
             view.offer_after("", "")
 
+    async def do_where(self) -> None:
+        """Search places for a job like the selected one; without one, for a size to enter."""
+        await self.screen.push("where", job_id=self.screen.view.pointed_job() or "")
+
     def do_submit_form(self) -> None:
         from hpcdash.ui.submit.view import SubmitView
 

@@ -49,6 +49,13 @@ _MAX_RECENT = 40
 _THERE = f"{THERE}:"
 
 
+# Fields of a job's size and place.
+_PLACE_FIELDS = (
+    *("slots", "slots_per_node", "slot_type", "gpu_type", "cpus_per_gpu", "memory", "time"),
+    *("queue", "account", "qos"),
+)
+
+
 class SubmitView(SubmitPage):
     """One draft per cluster; it is kept while another view is open."""
 
@@ -171,6 +178,13 @@ class SubmitView(SubmitPage):
         self._is_tried = False
         self.form.fill(draft.texts, Way.SCRIPT if as_it_is else Way.REQUEST)
         self.form.enter("file" if as_it_is else "name")
+
+    def fill_place(self, text: str) -> None:
+        """Take the size and the place of a request's TOML; the other fields stay."""
+        placed = parse_draft(text)
+        kept = self.draft()
+        texts = {name: value for name, value in placed.texts.items() if name in _PLACE_FIELDS}
+        self.put(Draft({**kept.texts, **texts}, kept.rest))
 
     def keep_typed(self) -> None:
         """Store the draft for the next run, if there is a usable state folder."""
